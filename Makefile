@@ -1,0 +1,70 @@
+# Everything that is done to this repository. `make` alone lists the targets.
+# Another environment: make test VENV=/tmp/venv. Another Python: make test PYTHON=python3.13.
+VENV   ?= .venv
+PYTHON ?= python3
+NB     ?=
+ARGS   ?=
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+FACTS  := settings.ini constraints.txt pyproject.toml setup.py
+ROOTS  := $(if $(filter 0,$(shell id -u)),--allow-root)
+
+# Compiled modules are kept, whatever the shell says: see --no-compile below.
+unexport PYTHONDONTWRITEBYTECODE
+
+# One thread: tiny models are faster so, and two test processes do not fight over the cores.
+test save bench results: export OMP_NUM_THREADS ?= 1
+
+.PHONY: help install demo lab test check export readme save bench results clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.core ## install, train the tiny agent, write its report and open it
+	$(PY) -m agentlab demo $(ARGS)
+
+lab: $(VENV)/.full ## open JupyterLab at lesson 1
+	$(PY) -m jupyterlab $(ROOTS) tutorials/01_your_first_agent.ipynb
+
+test: $(VENV)/.full ## what CI runs: every check, notebook and test (ARGS="-k wheel" for some)
+	$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+
+check: $(VENV)/.full ## what must hold of the files: exported code is current, notebooks are clean, ...
+	$(PY) tools/check.py
+
+export: $(VENV)/.full ## write agentlab/ from the notebooks
+	$(VENV)/bin/nbdev-export
+
+readme: $(VENV)/.full ## write README.md from nbs/index.ipynb
+	$(PY) tools/readme.py
+
+save: $(VENV)/.full ## run the notebooks (or NB=path) and keep their outputs, clean
+	$(PY) tools/save.py $(NB)
+
+bench: $(VENV)/.full ## measure a training step against TRL's
+	$(PY) -m agentlab.bench $(ARGS)
+
+results: $(VENV)/.full ## record the learning curves that the README shows
+	$(PY) tools/results.py $(ARGS)
+
+install: $(VENV)/.full ## the environment with everything a contributor needs
+
+clean: ## remove the environment and what was built; runs/ stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+# `demo` needs the package alone. torch comes first: alone, its pinned version may come from a local folder (PIP_FIND_LINKS).
+# --no-compile saves a minute: a module is compiled when it is first imported, and most never are.
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: $(FACTS) | $(VENV)/bin/python
+	@echo "installing into $(VENV): a few minutes the first time"
+	$(PIP) torch setuptools
+	$(PIP) --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.full: $(VENV)/.core
+	$(PIP) --no-build-isolation -e '.[all,dev]'
+	@touch $@

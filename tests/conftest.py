@@ -1,0 +1,41 @@
+"Which tests run here: gpu, slow and browser tests are skipped with the reason and the remedy (`-ra` prints both)."
+import shutil
+import warnings
+
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption('--slow', action='store_true', help='run the slow tests and the `#| slow` cells of notebooks too')
+
+
+def no_gpu():
+    import torch
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # a driver that is too old is "no GPU" here
+        return not torch.cuda.is_available()
+
+
+def missing_for_browser():
+    "What a browser test lacks on this machine, with the command that adds it; None if nothing."
+    try: import playwright  # noqa: F401
+    except ImportError: return "playwright is not installed: pip install -e '.[dev]'"
+    return None if shutil.which('chromium') else 'no chromium on the PATH: apt-get install chromium'
+
+
+def skip_reasons(config, markers):
+    "One reason for each of `markers` that cannot run here: {marker: reason}."
+    checks = dict(
+        gpu=lambda: 'no CUDA device' if no_gpu() else None,
+        slow=lambda: None if config.getoption('slow') else 'slow: run with --slow',
+        browser=missing_for_browser)
+    return {name: reason for name in markers & checks.keys() if (reason := checks[name]())}
+
+
+def pytest_collection_modifyitems(config, items):
+    names = [{mark.name for mark in item.iter_markers()} for item in items]
+    reasons = skip_reasons(config, set().union(*names))
+    for item, marks in zip(items, names):
+        for name in sorted(marks & reasons.keys()): item.add_marker(pytest.mark.skip(reason=reasons[name]))
+        if 'browser' in marks: item.add_marker(pytest.mark.xdist_group('browser'))  # one JupyterLab and one Chromium for all of them
+    items.sort(key=lambda item: item.path.name != 'test_notebooks.py')  # the longest first: two workers then end together

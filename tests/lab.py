@@ -1,0 +1,85 @@
+"""One JupyterLab and one Chromium for a whole test session, and the few moves that tests make in them.
+
+Use: `from lab import browser, lab` in a test module, then `with lab.open(notebook) as page`. Both fixtures skip, and name what to install,
+where playwright, JupyterLab or Chromium is missing.
+"""
+import contextlib, importlib.util, json, os, secrets, shutil, socket, subprocess, sys, time, urllib.error, urllib.request
+from pathlib import Path
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CHROMIUM = os.environ.get('CHROMIUM') or next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
+
+def need(*modules, program=False):
+    "Skip the test and say what to install."
+    missing = [m for m in modules if importlib.util.find_spec(m) is None]
+    if missing: pytest.skip(f'needs {", ".join(missing)}: pip install {" ".join(missing)}')
+    if program and not CHROMIUM: pytest.skip('needs Chromium: apt-get install chromium, or set CHROMIUM to its path')
+
+@pytest.fixture(scope='session')
+def browser():
+    "A headless Chromium, one per session."
+    need('playwright', program=True)
+    from playwright.sync_api import sync_playwright
+    with sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox', '--disable-dev-shm-usage'])
+        yield chromium
+        chromium.close()
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        return s.getsockname()[1]
+
+def notebook(*cells):
+    "A notebook of code cells, as a dictionary."
+    cell = lambda i, source: dict(cell_type='code', id=f'cell{i}', metadata={}, execution_count=None, outputs=[], source=source)
+    return dict(nbformat=4, nbformat_minor=5, metadata=dict(kernelspec=dict(name='python3', display_name='Python 3', language='python')),
+                cells=[cell(i, source) for i, source in enumerate(cells)])
+
+class Lab:
+    "A running JupyterLab and the browser that looks at it."
+    def __init__(self, folder, port, token, browser): self.folder, self.url, self.token, self.browser = folder, f'http://127.0.0.1:{port}', token, browser
+    @contextlib.contextmanager
+    def open(self, name, *cells):
+        "Write the cells as notebook `name`, open it, and wait until its kernel is idle; gives the page."
+        (self.folder/name).write_text(json.dumps(notebook(*cells)))
+        page = self.browser.new_page(viewport=dict(width=1280, height=1000))
+        page.goto(f'{self.url}/doc/tree/{name}?token={self.token}&reset', timeout=90_000)
+        page.wait_for_function('''() => { const w = window.jupyterapp?.shell?.currentWidget; const s = w?.sessionContext;
+            return s && s.isReady && s.session?.kernel?.connectionStatus === 'connected' && s.session.kernel.status === 'idle' }''', timeout=90_000)
+        try: yield page
+        finally:
+            page.evaluate('async () => { await window.jupyterapp.shell.currentWidget?.sessionContext?.shutdown() }')
+            page.close()
+    def run(self, page, cell):
+        "Run one cell by its number; gives the JavaScript expression of its node. The command is used, as a click on the menu is dropped now and then."
+        page.evaluate("i => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = i; window.jupyterapp.commands.execute('notebook:run-cell') }", cell)
+        return f'window.jupyterapp.shell.currentWidget.content.widgets[{cell}].node'
+
+def answer(url):
+    try: return urllib.request.urlopen(url, timeout=2).status
+    except (urllib.error.URLError, OSError): return None
+
+@pytest.fixture(scope='session')
+def lab(browser, tmp_path_factory):
+    "A JupyterLab with its own configuration, on a free port, one per session."
+    need('jupyterlab', 'ipykernel')
+    folder, port, token = tmp_path_factory.mktemp('lab'), free_port(), secrets.token_hex(16)
+    (folder/'work').mkdir()
+    own = {f'JUPYTER_{kind}_DIR': str(folder/kind.lower()) for kind in ('CONFIG', 'DATA', 'RUNTIME')}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get('PYTHONPATH'))))
+    command = [sys.executable, '-m', 'jupyterlab', '--no-browser', '--allow-root', '--ip=127.0.0.1', f'--port={port}', f'--IdentityProvider.token={token}',
+               f"--ServerApp.root_dir={folder/'work'}", '--LabApp.expose_app_in_browser=True']
+    with open(folder/'log', 'wb') as log:
+        server = subprocess.Popen(command, cwd=folder, env={**os.environ, **own, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'}, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        until = time.monotonic() + 90
+        while not answer(f'http://127.0.0.1:{port}/api?token={token}'):
+            if server.poll() is not None or time.monotonic() > until: pytest.fail('JupyterLab did not start:\n' + (folder/'log').read_text()[-3000:])
+            time.sleep(.2)
+        yield Lab(folder/'work', port, token, browser)
+    finally:
+        server.terminate()
+        try: server.wait(20)
+        except subprocess.TimeoutExpired: server.kill(); server.wait()

@@ -1,0 +1,142 @@
+"Estimators against loops written from the papers, on random batches; what importing them costs."
+import math
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from agentlab.credit import check_group_size, estimators, gigpo, grpo, rloo
+from agentlab.episodes import Batch
+from agentlab.reward import outcome, paid
+
+quick = settings(max_examples=60, deadline=None)
+number = st.integers(-8, 8).map(lambda i: i/4)
+turn = st.tuples(st.sampled_from('xyz'), number, st.integers(1, 3))                                   # state, reward, tokens
+episode = st.tuples(st.integers(0, 2), st.sampled_from(['left', 'right']), number, st.lists(turn, min_size=1, max_size=5))
+many = st.lists(episode, min_size=1, max_size=8)                                                      # group, seat, outcome, turns
+
+
+def frame_of(episodes):
+    "A table with a row per turn."
+    return pd.DataFrame([dict(group=group, episode=e, seat=seat, outcome=score, t=t, state=state, reward=reward, n_tokens=tokens)
+                         for e, (group, seat, score, turns) in enumerate(episodes) for t, (state, reward, tokens) in enumerate(turns)])
+
+
+def standardised(value, peers, scale, singleton):
+    "One score against all scores of its group, itself included."
+    if len(peers) == 1: return 0. if singleton == 'zero' else value/(1+1e-6) if scale else value
+    mean = sum(peers)/len(peers)
+    if not scale or max(peers) == min(peers): return value-mean if max(peers) > min(peers) else 0.
+    return (value-mean)/(math.sqrt(sum((p-mean)**2 for p in peers)/(len(peers)-1)) + 1e-6)
+
+
+def votes(episodes, mine, rows):
+    "Outcomes of the group and seat of episode `mine`, one per episode or one per turn."
+    return [e[2] for e in episodes if e[:2] == mine[:2] for _ in range(len(e[3]) if rows == 'turn' else 1)]
+
+
+def returns(turns, gamma):
+    "Discounted reward-to-go, from the last turn to the first."
+    running, found = 0., []
+    for _, reward, _ in reversed(turns):
+        running = reward + gamma*running
+        found.append(running)
+    return found[::-1]
+
+
+def per_token(episodes, value):
+    "value(episode, number of the turn), once for each action token."
+    return [value(e, t) for e in episodes for t, turn in enumerate(e[3]) for _ in range(turn[2])]
+
+
+def near(got, want): torch.testing.assert_close(got, torch.tensor(want, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+
+
+@given(episodes=many, scale=st.sampled_from(['std', None]), singleton=st.sampled_from(['raw', 'zero']), rows=st.sampled_from(['turn', 'episode']))
+@quick
+def test_grpo(episodes, scale, singleton, rows):
+    got = grpo(Batch.from_turns(frame_of(episodes)), scale=scale, singleton=singleton, rows=rows)
+    near(got, per_token(episodes, lambda e, t: standardised(e[2], votes(episodes, e, rows), scale, singleton)))
+
+
+@given(episodes=many)
+@quick
+def test_rloo(episodes):
+    def leave_out(e, t):
+        others = [o[2] for o in episodes if o is not e and o[:2] == e[:2]]
+        return e[2] - sum(others)/len(others) if others else e[2]
+    near(rloo(Batch.from_turns(frame_of(episodes))), per_token(episodes, leave_out))
+
+
+@given(episodes=many, scale=st.sampled_from(['std', None]), gamma=st.sampled_from([.5, .75, 1.]), weight=st.sampled_from([0., 1., .25]))
+@quick
+def test_gigpo(episodes, scale, gamma, weight):
+    visits = [(e[:2], state, value) for e in episodes for (state, _, _), value in zip(e[3], returns(e[3], gamma))]
+    def both(e, t):
+        value = returns(e[3], gamma)[t]
+        peers = [v for who, state, v in visits if (who, state) == (e[:2], e[3][t][0])]
+        return standardised(e[2], votes(episodes, e, 'turn'), scale, 'raw') + weight*standardised(value, peers, scale, 'zero')
+    near(gigpo(Batch.from_turns(frame_of(episodes)), gamma=gamma, step_weight=weight, scale=scale), per_token(episodes, both))
+
+
+@pytest.mark.parametrize('name', estimators)
+@given(episodes=many, data=st.data())
+@settings(max_examples=20, deadline=None)
+def test_order_of_the_table_does_not_matter(name, episodes, data):
+    frame = frame_of(episodes).assign(n_tokens=1)
+    order = data.draw(st.permutations(range(len(frame))))
+    first, second = Batch.from_turns(frame), Batch.from_turns(frame.iloc[order])
+    back = torch.empty(len(frame), dtype=torch.float64).scatter_(0, torch.tensor(order)[second.turns.frame_row], estimators[name](second))
+    torch.testing.assert_close(back, estimators[name](first)[first.turns.frame_row.argsort()], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize('name', estimators)
+def test_equal_outcomes_give_exactly_zero(name):
+    for value in (.7, .9, .1, 1/3):
+        frame = pd.DataFrame(dict(group=0, episode=range(11), t=0, state='x', reward=value))
+        assert estimators[name](Batch.from_turns(frame)).tolist() == [0.]*11
+
+
+@pytest.mark.parametrize('name', estimators)
+def test_groups_do_not_touch(name):
+    "Another group, even a broken one, changes nothing."
+    frame = pd.DataFrame(dict(group=0, episode=[0, 0, 1, 2], t=[0, 1, 0, 0], state=['x', 'y', 'x', 'x'], reward=[0., 3, 1, 2]))
+    other = frame.assign(group=1, episode=frame.episode+3, reward=[math.inf, 1., -1., 5.])
+    alone, both = (estimators[name](Batch.from_turns(f)) for f in (frame, pd.concat([frame, other])))
+    assert torch.equal(both[:4], alone) and not both[4:].isfinite().all() # what is broken stays visible
+
+
+def test_gigpo_without_states_says_what_to_do():
+    with pytest.raises(ValueError) as error: gigpo(Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0, 1], t=0, reward=[0., 1]))))
+    assert str(error.value) == "gigpo compares turns by state, but this batch has no column 'state'. Give your environment a state in info['state'], or use grpo."
+
+
+@pytest.mark.parametrize('name', estimators)
+def test_group_of_one_is_refused(name):
+    with pytest.raises(ValueError, match=f'group_size=1: {name} .* Use group_size=2 or more'): check_group_size(estimators[name], 1)
+    check_group_size(estimators[name], 2)
+
+
+@given(episodes=many)
+@quick
+def test_rewards(episodes):
+    batch = Batch.from_turns(frame_of(episodes))
+    assert paid(batch).tolist() == [reward for e in episodes for _, reward, _ in e[3]]
+    assert outcome(batch).tolist() == [e[2] if t == len(e[3])-1 else 0. for e in episodes for t in range(len(e[3]))]
+
+
+def test_importing_needs_torch_only():
+    "A fresh process loads nothing beyond the standard library, torch with what it loads, and numpy."
+    program = """
+import importlib, sys, torch, numpy
+names = lambda: {name.split('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)
+before = names()
+for module in ('groups', 'episodes', 'credit', 'objective', 'reward'):
+    importlib.import_module(f'agentlab.{module}')
+    print(module, *sorted(names() - before))
+"""
+    said = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said == [f'{module} agentlab' for module in ('groups', 'episodes', 'credit', 'objective', 'reward')]

@@ -1,0 +1,172 @@
+"""What must hold of the files of this repository: `make check`. tests/test_drift.py runs the same functions.
+
+Each function of CHECKS returns a list of problems, each with its remedy; its docstring says what holds when the list is empty.
+"""
+import ast
+from configparser import ConfigParser
+from functools import cache
+import json
+import os
+from pathlib import Path
+import re
+import shutil
+import subprocess
+import sys
+from tempfile import TemporaryDirectory
+
+from notebooks import ROOT, notebooks, tidy
+import readme
+
+OUTPUT_LIMIT = 500_000     # bytes of the outputs of one notebook
+TREE_LIMIT = 20_000_000    # bytes of all tracked files
+LINE_LIMIT = 25            # lines of one function of the package
+# Split, so that this file passes its own check.
+HOSTS = [''.join(parts) for parts in [('pypi.', 'org'), ('pythonhosted.', 'org'), ('npmjs.', 'org'), ('npmjs.', 'com'), ('download.', 'pytorch.org'),
+    ('deb.', 'debian.org'), ('security.', 'debian.org'), ('conda.', 'anaconda.org'), ('proxy.', 'golang.org')]]
+UNREPRODUCIBLE = {
+    'a temporary path': r'/tmp/|/var/folders/|\\Temp\\',
+    'a path of one machine': r'/(?:root|home/\w+|Users/\w+|work)/|/(?:site|dist)-packages/',
+    'a wall time': r'Wall time|CPU times|\b\d+(?:\.\d+)?(?:it/s|s/it)\b|\b\d\d:\d\d<',
+    'a memory address': r'\bat 0x[0-9a-f]{6,}',
+}
+
+
+def tracked() -> list[Path]:
+    "The files of the repository: tracked, and untracked ones that git does not ignore."
+    listed = subprocess.run(['git', 'ls-files', '-coz', '--exclude-standard'], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [Path(name) for name in sorted(set(listed.split('\0'))) if name and (ROOT/name).is_file()]
+
+
+@cache
+def read(path: Path) -> str: return (ROOT/path).read_text(encoding='utf-8')
+
+
+def cells(path: Path) -> list[dict]: return json.loads(read(path))['cells']
+
+
+def outputs(path: Path) -> list[dict]: return [output for cell in cells(path) for output in cell.get('outputs', [])]
+
+
+def exported(folder: Path) -> dict[str, str]:
+    "Every module of the package in `folder`: {path: source}."
+    return {path.relative_to(folder).as_posix(): path.read_text(encoding='utf-8') for path in (folder/'agentlab').rglob('*.py')}
+
+
+def export_is_current() -> list[str]:
+    "Every module of agentlab/ is what its notebook exports."
+    with TemporaryDirectory() as folder:
+        copy = Path(folder)
+        shutil.copytree(ROOT/'nbs', copy/'nbs', ignore=shutil.ignore_patterns('.*'))
+        (copy/'agentlab').mkdir()
+        for name in 'pyproject.toml', 'agentlab/__init__.py': shutil.copy(ROOT/name, copy/name)
+        command = [sys.executable, '-c', 'from nbdev.doclinks import nbdev_export; nbdev_export()']
+        quiet = {name: value for name, value in os.environ.items() if name != 'IN_TEST'}
+        subprocess.run(command, cwd=copy, env=quiet, check=True, stdin=subprocess.DEVNULL)
+        fresh, ours = exported(copy), exported(ROOT)
+    return [f'{name}: make export' if name in fresh else f'{name}: no notebook exports it; remove it'
+        for name in sorted(fresh.keys() | ours.keys()) if fresh.get(name) != ours.get(name)]
+
+
+def defaults_are_current() -> list[str]:
+    "agentlab/lab.ini has the [lab] section of settings.ini."
+    home, packaged = ConfigParser(interpolation=None), ConfigParser(interpolation=None)
+    home.read(ROOT/'settings.ini', encoding='utf-8')
+    packaged.read(ROOT/'agentlab'/'lab.ini', encoding='utf-8')
+    return [] if 'lab' in packaged and dict(home['lab']) == dict(packaged['lab']) else ['agentlab/lab.ini differs: make install']
+
+
+def readme_is_current() -> list[str]:
+    "README.md and its pictures are what nbs/index.ipynb gives."
+    if not readme.INDEX.exists(): return ['nbs/index.ipynb is missing']
+    text, pictures = readme.render()
+    wanted = {'README.md': text.encode(), **pictures}
+    found = {path.relative_to(ROOT).as_posix() for path in (ROOT/readme.PICTURES).rglob('*') if path.is_file()}
+    stale = [name for name, content in wanted.items() if not (ROOT/name).exists() or (ROOT/name).read_bytes() != content]
+    return [f'{name}: make readme' for name in stale + sorted(found - wanted.keys())]
+
+
+def notebooks_are_tidy() -> list[str]:
+    "Notebooks are clean: no execution counts, no stray metadata, the kernel is python3."
+    return [f'{path}: python tools/save.py --tidy {path}' for path in notebooks() if tidy(read(path)) != read(path)]
+
+
+def cell_ids_are_unique() -> list[str]:
+    "Every cell has an id of its own."
+    ids = {path: [cell.get('id') for cell in cells(path)] for path in notebooks()}
+    return [f'{path}: {[name for name in named if named.count(name) > 1 or not name]}' for path, named in ids.items() if len(set(named) - {None}) < len(named)]
+
+
+def outputs_are_small() -> list[str]:
+    "The outputs of a notebook take less than 500 kB."
+    sizes = {path: sum(len(json.dumps(output)) for output in outputs(path)) for path in notebooks()}
+    return [f'{path}: {size} bytes; draw fewer points or smaller figures' for path, size in sizes.items() if size >= OUTPUT_LIMIT]
+
+
+def texts(output: dict) -> str:
+    "What an output says, without its pictures."
+    data = {kind: value for kind, value in output.get('data', {}).items() if not kind.startswith('image/')}
+    return json.dumps([data, output.get('text', '')], ensure_ascii=False)
+
+
+def outputs_are_reproducible() -> list[str]:
+    "No output holds a temporary path, a wall time, a warning or an error."
+    found = []
+    for path in notebooks():
+        for output in outputs(path):
+            if output['output_type'] == 'error' or output.get('name') == 'stderr': found.append(f"{path}: {output.get('name', 'error')}: {texts(output)[:200]}")
+            found += [f'{path}: {what}: {match[0]!r}' for what, pattern in UNREPRODUCIBLE.items() if (match := re.search(pattern, texts(output)))]
+    return found
+
+
+def no_registry_host() -> list[str]:
+    "No file names the host of a package registry."
+    found = []
+    for path in tracked():
+        content = (ROOT/path).read_bytes()
+        found += [f'{path}: {host}' for host in HOSTS if host.encode() in content]
+    return found
+
+
+def functions_are_short() -> list[str]:
+    "Every function of the package has at most 25 lines, signature and docstring included."
+    found = []
+    for path in sorted((ROOT/'agentlab').rglob('*.py')):
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef): continue
+            lines = node.end_lineno - node.lineno + 1
+            if lines > LINE_LIMIT: found.append(f'{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines; split it')
+    return found
+
+
+def links_lead_somewhere() -> list[str]:
+    "Every relative link of a page or notebook leads to a file."
+    pages = {path: read(path) for path in tracked() if path.suffix == '.md'}
+    pages |= {path: '\n'.join(''.join(cell['source']) for cell in cells(path) if cell['cell_type'] == 'markdown') for path in notebooks()}
+    links = re.compile(r'\]\((?![a-z]+:|#)([^)#\s]+)')
+    found = []
+    for path, text in pages.items():
+        plain = re.sub(r'```.*?```|`[^`\n]*`|\$\$?[^$]*\$\$?', '', text, flags=re.DOTALL)
+        found += [f'{path}: {link}' for link in links.findall(plain) if not (ROOT/path.parent/link).exists()]
+    return found
+
+
+def tree_is_small() -> list[str]:
+    "The files of the repository take less than 20 MB."
+    size = sum((ROOT/path).stat().st_size for path in tracked())
+    return [] if size < TREE_LIMIT else [f'{size} bytes; `git ls-files -z | xargs -0 du -b | sort -n | tail` shows the largest']
+
+
+CHECKS = [export_is_current, defaults_are_current, readme_is_current, notebooks_are_tidy, cell_ids_are_unique, outputs_are_small,
+    outputs_are_reproducible, no_registry_host, functions_are_short, links_lead_somewhere, tree_is_small]
+
+
+def main() -> int:
+    failed = 0
+    for check in CHECKS:
+        problems = check()
+        print('\n    '.join([f"{'FAILED' if problems else 'ok    '} {check.__doc__}", *problems]), flush=True)
+        failed += bool(problems)
+    return 1 if failed else 0
+
+
+if __name__ == '__main__': sys.exit(main())

@@ -1,0 +1,85 @@
+"""Every notebook of the project: find it, run it in a process of its own, tidy its file.
+
+`python tools/notebooks.py NOTEBOOK [--save] [--flag gpu]` runs one; `make save` and tests/test_notebooks.py use it.
+"""
+from argparse import ArgumentParser
+import json
+import os
+from pathlib import Path
+import signal
+import subprocess
+import sys
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = 'nbs', 'tutorials'
+KERNEL = dict(display_name='python3', language='python', name='python3')
+
+
+def notebooks() -> list[Path]:
+    "Every notebook, in reading order; files and folders that start with _ or . are drafts and checkpoints."
+    found = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT/folder).rglob('*.ipynb')]
+    return sorted(path for path in found if not any(part[0] in '_.' for part in path.parts))
+
+
+def tidy(text: str) -> str:
+    "The notebook file as `nbdev-clean` writes it, with a kernel, so that JupyterLab opens it without a question, and no trace of jupytext."
+    from fastcore.nbio import nb2str
+    from nbdev.clean import clean_nb
+    nb = json.loads(text)
+    nb['metadata'].pop('jupytext', None)
+    nb['metadata']['kernelspec'] = dict(KERNEL)
+    clean_nb(nb)
+    return nb2str(nb)
+
+
+def execute(path: Path, flags: list[str], save: bool) -> bool:
+    "Run the notebook at `path` in this process, cells with a directive of `flags` too; whether every cell passed."
+    from nbdev.config import get_config
+    from nbdev.test import nb_test_cells, test_nb
+    config = get_config(ROOT)
+    skip = config.tst_flags.split()
+    if not nb_test_cells(path, skip, flags):
+        print(f'{path}: no code cell would run', file=sys.stderr)
+        return False
+    if save: draw_fast()
+    passed, _ = test_nb(path, skip_flags=skip, force_flags=flags, basepath=ROOT, save=save, cell_timeout=config.cell_timeout)
+    return passed
+
+
+def draw_fast() -> None:
+    "One Chromium for all figures of a notebook: without it each saved figure starts its own."
+    import kaleido
+    import plotly.io
+    plotly.io.defaults.headers = None  # plotly warns at every figure that a running server takes no options
+    kaleido.start_sync_server(silence_warnings=True, mathjax=False)  # MathJax would be fetched from the network
+
+
+def environment(save: bool) -> dict[str, str]:
+    "The environment variables of a notebook's process: one thread, no network, and pictures only where they are kept."
+    fixed = dict(OMP_NUM_THREADS='1', TOKENIZERS_PARALLELISM='false', HF_HUB_OFFLINE='1')
+    return os.environ | fixed | dict(PLOTLY_RENDERER='plotly_mimetype+png' if save else 'json')
+
+
+def run(path: Path, flags: tuple[str, ...] = (), save: bool = False, seconds: float = 900) -> str:
+    "Run the notebook in a new process; the empty string if it passed, else what it printed. Its children end with it."
+    command = [sys.executable, __file__, str(path), *(['--save'] if save else []), *(word for flag in flags for word in ('--flag', flag))]
+    child = subprocess.Popen(command, cwd=ROOT, env=environment(save), text=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    try: said, _ = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired: said = f'{path}: still running after {seconds} seconds'
+    finally:
+        try: os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError: pass
+    return '' if child.wait() == 0 else said or f'{path}: exit status {child.returncode}'
+
+
+def main() -> int:
+    parser = ArgumentParser(description='Run one notebook.')
+    parser.add_argument('notebook', type=Path)
+    parser.add_argument('--save', action='store_true', help='keep the outputs, if every cell passed')
+    parser.add_argument('--flag', action='append', default=[], help='run the cells that start with `#| FLAG` too')
+    asked = parser.parse_args()
+    return 0 if execute(asked.notebook.resolve(), asked.flag, asked.save) else 1
+
+
+if __name__ == '__main__': sys.exit(main())
