@@ -6,7 +6,7 @@
 from __future__ import annotations
 import importlib, os, shutil, sys
 from pathlib import Path
-from fastcore.script import call_parse, store_true
+from fastcore.script import anno_parser, store_true
 from .settings import defaults
 
 # %% auto #0
@@ -24,7 +24,6 @@ def _policy(env, model: str = 'tiny'):
     folder = Path(model) / 'policy' if (Path(model) / 'policy').is_dir() else Path(model)
     return Policy.load(folder, name=str(model))
 
-@call_parse
 def train(
     recipe: str = _HOME['recipe'],  # recipe: a known name, or package.module:function
     env: str = _HOME['env'],        # environment: a known name, or package.module:Class
@@ -55,7 +54,6 @@ def _say_tests(run):
         print(f"after {row['step']:>3} updates: success on {row['tasks']} held-out tasks {row['test_greedy']:.1%} greedy, {row['test_sampled']:.1%} sampled")
 
 # %% ../nbs/cli/00_cli.ipynb #8df8d303
-@call_parse
 def report(
     run: str,           # run folder
     out: str = '',      # file to write (default: RUN/report.html)
@@ -74,7 +72,6 @@ def _open(path)->bool:
     try: return bool(screen) and webbrowser.open(Path(path).resolve().as_uri())
     except Exception: return False      # a broken browser is no reason to lose a run
 
-@call_parse
 def demo(
     steps: int = _HOME['steps'],    # updates
     seed: int = _HOME['seed'],      # of everything random in the run
@@ -99,7 +96,6 @@ def _free(folder: Path)->Path:
     return next(name for name in names if not name.exists())
 
 # %% ../nbs/cli/00_cli.ipynb #b795cd66
-@call_parse
 def play(
     env: str = _HOME['env'],        # environment: a known name, or package.module:Class
     model: str = 'tiny',            # 'tiny', 'untrained', a run folder, or a folder in the transformers layout
@@ -124,21 +120,18 @@ def _plain(text: str)->str:
     return ''.join(c if c.isprintable() or c == '\n' else f'\\x{ord(c):02x}' for c in text)
 
 # %% ../nbs/cli/00_cli.ipynb #4d26604e
-@call_parse
 def envs():
     "List the environments."
     from agentlab.env import envs as known
     for name, kind in known.items(): print(f'{name:12} {(kind.__doc__ or "").strip().splitlines()[0]}')
     print('your own: --env package.module:Class')
 
-@call_parse
 def recipes():
     "List the recipes and their papers."
     from agentlab.train.recipes import known
     for name, make in known.items(): print(f'{name:12} {make.__doc__.strip().splitlines()[0]}')
     print('your own: --recipe package.module:function')
 
-@call_parse
 def runs(
     folder: str = _HOME['runs'],    # where the runs are
 ):
@@ -153,7 +146,6 @@ def runs(
         print(f"{path}  {facts['recipe']['name']} on {facts['env']['env'].split(':')[1]}  {len(rows)}/{facts['recipe']['steps']} updates  {last}")
 
 # %% ../nbs/cli/00_cli.ipynb #0e669493
-@call_parse
 def clean(
     yes: store_true = False,    # remove, do not only list
 ):
@@ -166,23 +158,21 @@ def clean(
         if yes: shutil.rmtree(path) if path.is_dir() else path.unlink()
     print(f"{len(found)} cached {'removed' if yes else 'in'} {cache_folder()}" + ('' if yes or not found else '; agentlab clean --yes removes them'))
 
-@call_parse
 def tiny(
     env: str = _HOME['env'],    # environment to warm-start on
     out: str = '',              # folder to put it into (default: the cache)
 ):
     "Make the warm-started tiny policy of an environment: the one that the package ships was made by this command."
     from agentlab.env import load_env
-    from agentlab.policy.tiny import tiny_name, tiny_policy
+    from agentlab.policy import tiny_policy
     world = load_env(env)
     policy = tiny_policy(world)
-    if out: print(policy.save_pretrained(Path(out) / tiny_name(world)))
+    if out: print(policy.save_pretrained(Path(out) / policy.name))
 
 # %% ../nbs/cli/00_cli.ipynb #e7488910
 _WANTED = dict(torch='', transformers='', tokenizers='', safetensors='', accelerate='', pandas='', pyarrow='', fastcore='', plotly='', cloudpickle='',
                peft='lora', trl='trl', jupyterlab='lab', ipywidgets='lab', anywidget='lab', kaleido='lab', nbdev='dev', pytest='dev')
 
-@call_parse
 def doctor():
     "Say what is installed, what is missing, and the command that adds it."
     from importlib.metadata import PackageNotFoundError, version
@@ -226,8 +216,9 @@ def main(argv: list[str]|None = None)->int:
 def _run(name: str, rest: list[str])->int:
     "Call a command with its arguments; an expected error is one line."
     sys.path.insert(0, os.getcwd())     # so that --env my_module:MyEnv finds a file beside you
-    sys.argv = [f'agentlab {name}', *rest]
-    try: COMMANDS[name]()
+    parser = anno_parser(COMMANDS[name], prog=f'agentlab {name}')
+    given = {k: v for k, v in vars(parser.parse_args(rest)).items() if k not in ('pdb', 'xtra')}
+    try: COMMANDS[name](**given)
     except KeyboardInterrupt: print(f'\nagentlab {name}: stopped; a run goes on with --resume', file=sys.stderr); return 130
     except (ValueError, TypeError, OSError, RuntimeError, ImportError) as e:
         if os.environ.get('AGENTLAB_DEBUG'): raise
@@ -235,4 +226,4 @@ def _run(name: str, rest: list[str])->int:
     return 0
 
 # %% ../nbs/cli/00_cli.ipynb #00172414
-if __name__ == '__main__': sys.exit(main())
+if __name__ == '__main__' and '__file__' in globals(): sys.exit(main())     # not in a notebook

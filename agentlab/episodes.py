@@ -201,6 +201,14 @@ def _labelled(values, labels: dict)->Tensor:
     labels.update({key: name for name, key in keys.items()})
     return torch.tensor([-1 if v is None else keys[v if isinstance(v, str) else json.dumps(v, default=list)] for v in values], dtype=torch.int64)
 
+def _state_keys(states, episodes, turns, labels: dict)->Tensor:
+    "Keys of the states; a turn without one gets a key of its own, so that it is compared with nobody."
+    keys = _labelled([None if isinstance(s, float) and s != s else s for s in states], labels.setdefault('state', {}))
+    alone = [k for k, key in enumerate(keys.tolist()) if key == -1]
+    episodes, turns = list(episodes), list(turns)
+    for k in alone: keys[k] = state_key(['no state', int(episodes[k]), int(turns[k])])
+    return keys
+
 # %% ../nbs/01_episodes.ipynb #9f67ae81
 def _episode_frame(frame, who='Batch.from_turns'):
     "One row per episode, after checking that nothing which belongs to an episode varies inside it."
@@ -233,14 +241,15 @@ def _from_turns(
 )->Batch:           # rows of `turns` are sorted by (episode, t); `turns.frame_row` names the caller's row
     "A batch from a small table. Raises ValueError for missing columns, repeated turns and episode columns that vary."
     frame = _check_frame(frame)
-    if frame['group'].dtype == object: frame['group'] = frame['group'].factorize()[0]
+    if frame['group'].dtype.kind not in 'iu': frame['group'] = frame['group'].factorize()[0]
     first, labels = _episode_frame(frame), {}
     episodes = Table(**{c: _labelled(first[c].astype(object).where(first[c].notna(), None).tolist(), labels.setdefault(c, {})) if c in LABELLED else _column(first[c].to_numpy()) for c in EPISODE_COLUMNS})
     lengths = frame.pop('n_tokens').to_numpy() if 'n_tokens' in frame else np.ones(len(frame), int)
     turns = dict(episode=_column(frame['_episode'].to_numpy()), origin=torch.arange(len(frame)))
     for c in frame.columns:
         if c in EPISODE_COLUMNS or c in ('_episode', 'episode'): continue
-        turns[c] = _labelled(frame[c].tolist(), labels.setdefault(c, {})) if c in LABELLED else _column(frame[c].to_numpy())
+        values = frame[c].tolist() if c in LABELLED else frame[c].to_numpy()
+        turns[c] = _state_keys(values, frame['_episode'], frame['t'], labels) if c == 'state' else _labelled(values, labels.setdefault(c, {})) if c in LABELLED else _column(values)
     turns['reward'] = turns['reward'].double()
     turn = torch.repeat_interleave(torch.arange(len(frame)), _column(lengths))
     row = turns['episode'][turn]
@@ -253,17 +262,14 @@ Batch.from_turns = staticmethod(_from_turns)
 
 # %% ../nbs/01_episodes.ipynb #3b24fe74
 def _turn_columns(episodes: list[Episode], turns: list[Turn], labels: dict)->dict:
-    "Columns of the turn table; a turn without a state gets a key of its own, so it is compared with nobody."
+    "Columns of the turn table; `state` only where some turn has one."
     owner = np.repeat(np.arange(len(episodes)), [len(e.turns) for e in episodes])
     start = np.concatenate([[0], np.cumsum([len(e.turns) for e in episodes])])
     origin = [i if t.origin is None else start[t.origin[0]] + t.origin[1] for i, t in enumerate(turns)]
     columns = dict(episode=owner, t=[t.t for t in turns], reward=[float(t.reward) for t in turns], origin=origin,
                    cost=[float(t.cost) for t in turns], invalid=[bool(t.invalid) for t in turns], frame_row=np.arange(len(turns)))
     columns = {name: _column(np.asarray(x, dtype=dtype)) for (name, x), dtype in zip(columns.items(), (int, int, float, int, float, bool, int))}
-    if any(t.state is not None for t in turns):
-        keys = _labelled([t.state for t in turns], labels.setdefault('state', {}))
-        own = torch.tensor([state_key(['no state', episodes[e].group, int(e), t.t]) for e, t in zip(owner, turns)] or [], dtype=torch.int64)
-        columns['state'] = torch.where(keys == -1, own, keys)
+    if any(t.state is not None for t in turns): columns['state'] = _state_keys([t.state for t in turns], owner, [t.t for t in turns], labels)
     return columns
 
 def _flat(lists, dtype)->np.ndarray:

@@ -79,7 +79,7 @@ event = st.fixed_dictionaries(dict(
     drop=st.sets(st.integers(0, 8), max_size=4), fork=st.lists(st.tuples(st.integers(0, 8), st.floats(0, 1)), max_size=3), fresh=st.integers(0, 2), back=st.booleans(),
     shuffle=st.booleans(), max_tokens=st.integers(1, 7), temperature=st.sampled_from([0, .7, 1., 2.]), top_p=st.sampled_from([1., .8]), new=st.integers(0, 9)))
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(kind=st.sampled_from(sorted(MODELS)), events=st.lists(event, min_size=2, max_size=7), seed=st.integers(0, 2**32), budget=st.sampled_from([None, 60_000, 200_000]))
 def test_random_episodes(kind, events, seed, budget):
     model, rng, parked = MODELS[kind], random.Random(seed), []
@@ -170,8 +170,8 @@ def test_arguments_are_not_kept():
 
 def test_other_sequences_than_lists():
     sampler = TorchSampler(MODELS['qwen3'])
-    expected = sampler.sample([[1, 2, 3]], 4)
-    assert sampler.sample([np.array([1, 2, 3])], 4) == expected == sampler.sample([torch.tensor([1, 2, 3])], 4) == sampler.sample([(1, 2, 3)], 4)
+    expected = sampler.sample([[1, 2, 3]], 4)[0].ids
+    for context in (np.array([1, 2, 3]), torch.tensor([1, 2, 3]), (1, 2, 3)): assert sampler.sample([context], 4)[0].ids == expected
 
 def test_global_random_state_and_model_are_left_alone():
     model = build('gpt2').train()     # GPT-2 has dropout
@@ -180,7 +180,7 @@ def test_global_random_state_and_model_are_left_alone():
     torch_state, numpy_state, python_state = torch.random.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
     sampler = TorchSampler(model)
     first, second = sampler.sample([[1, 2]], 5), TorchSampler(model).sample([[1, 2]], 5)
-    assert first == second
+    assert first[0].ids == second[0].ids
     assert torch.equal(torch_state, torch.random.get_rng_state()) and (numpy_state == np.random.get_state()[1]).all() and python_state == random.getstate()
     assert modes == [module.training for module in model.modules()] and model.config._attn_implementation == 'sdpa'
     assert_true(model.eval(), [[1, 2]], first)
@@ -236,17 +236,14 @@ def test_a_token_of_probability_zero_is_never_drawn():
 
 def test_every_token_is_read_once():
     model = MODELS['qwen3']
-    sampler, new = TorchSampler(model), 0
-    sampler.sample([[0]], 1); sampler.forget()                # measures a column
+    sampler = TorchSampler(model)
     with Meter(model) as meter:
         for turn, (contexts, said) in enumerate(play(sampler, random.Random(2), rows=6, turns=10, add=(5, 5))):
-            if not turn: new, width = sum(map(len, contexts)), max(map(len, contexts))
-            else: new += 6*(1 + 5)
-            new += 6*3                                        # the last of four tokens waits for the next turn
-    padding = 6*width - sum(len(c) for c in contexts) + 9*6*9   # every later turn adds 9 tokens to each row
-    assert meter.positions == new + padding == sampler.counts['positions'] - 2 + 1 - 0 or meter.positions == new + padding
-    assert meter.forwards == 10*4                             # n tokens, n forwards
-    assert sampler.counts['copied'] == 0
+            if not turn: padding = 6*max(map(len, contexts)) - sum(map(len, contexts))  # later, all rows get equally much
+    ever = sum(len(context) + len(one.ids) - 1 for context, one in zip(contexts, said))
+    assert meter.positions == 1 + ever + padding == sampler.counts['positions']     # 1: a token read to learn what a column weighs
+    assert meter.forwards == 1 + 10*4 == sampler.counts['forwards']                 # 4 tokens a turn, 4 forwards
+    assert sampler.counts['padding'] == padding and sampler.counts['copied'] == 0
 
 def test_twins_are_read_once():
     model = MODELS['qwen3']
@@ -261,6 +258,15 @@ def test_equal_rows_go_on_in_place():
         contexts = [context + one.ids + [7] for context, one in zip(contexts, sampler.sample(contexts, 3, temperature=0))]
         if not turn: first = sampler.counts['copied']
     assert sampler.counts['copied'] == first == 7*20
+
+def test_a_group_is_copied_once():
+    "Members of a group often say the same, or begin the same: each must find its own row again, not a copy of a neighbour's."
+    sampler, contexts = TorchSampler(MODELS['qwen3-gqa'], stop={3}), [[5]*20]*8
+    for turn in range(12):
+        said = sampler.sample(contexts, 2, temperature=.1, seeds=[100*turn + k for k in range(8)])
+        contexts = [context + one.ids + [7, one.ids[-1]] for context, one in zip(contexts, said)]
+        if not turn: assert sampler.counts['copied'] == 7*20
+    assert 1 < len({tuple(context) for context in contexts}) and sampler.counts['copied'] == 7*20
 
 def copied(turns, leave):
     sampler = TorchSampler(MODELS['qwen3'], max_context=2000, budget=2**28)
@@ -277,18 +283,18 @@ def test_rows_that_are_done_leave_the_window():
     model = MODELS['qwen3']
     sampler = TorchSampler(model)
     contexts, seeds = [[k] for k in range(24)], list(range(24))
-    said = sampler.sample(contexts, 120, stop=set(range(3, 40)), seeds=seeds)
     said = sampler.sample(contexts, 120, stop={9, 10}, seeds=seeds)
     lengths = sorted(len(one.ids) for one in said)
     assert lengths[0] < 20 and lengths[-1] > 60
     sampler.forget(); sampler.counts.update(positions=0, copied=0)
     with Meter(model) as meter: again = sampler.sample(contexts, 120, stop={9, 10}, seeds=seeds)
-    assert again == said
+    assert [one.ids for one in again] == [one.ids for one in said]
     assert meter.positions < 1.35 * sum(lengths) < .75 * 24 * lengths[-1]
     assert_true(model, contexts, said)
     follow = [context + one.ids + [1] for context, one in zip(contexts, said)]
-    with Meter(model) as meter: assert_true(model, follow, sampler.sample(follow, 1))
-    assert meter.positions == 2*24 + sum(len(c) - len(o.ids) - 1 + len(o.ids) - 0 for c, o in []) # nothing was lost in the swaps
+    with Meter(model) as meter: after = sampler.sample(follow, 1)
+    assert meter.positions == 2*24                              # nothing was lost in the swaps
+    assert_true(model, follow, after)
 
 def test_memory_is_bounded():
     model, rng = MODELS['qwen3'], random.Random(0)
@@ -299,6 +305,26 @@ def test_memory_is_bounded():
             held = sum(getattr(layer, name).numel() * 4 for layer, name in sampler.cache.stores())
             assert held == sampler.cache.slots * (sampler.cache.capacity + 1) * sampler.cache.token_bytes <= 400_000
             assert set(sampler.rows) <= set(range(sampler.cache.slots)) and len(sampler.rows) >= 8
+
+def test_the_row_that_waited_longest_makes_room():
+    model = MODELS['qwen3']
+    sampler, games = TorchSampler(model, budget=3*64*512), {name: [k]*30 for k, name in enumerate('abc')}   # three rows of 63 tokens
+    sampler._size = lambda rows, columns, others: (2, 63)                           # room for two
+    for name in 'abac': games[name] = games[name] + sampler.sample([games[name]], 1)[0].ids
+    read = {}
+    for name in 'ab':                                                               # c took the place of b
+        with Meter(model) as meter: sampler.sample([games[name]], 1)
+        read[name] = meter.positions
+    assert read == dict(a=1, b=31)
+
+def test_the_end_of_the_context():
+    model = MODELS['gpt2']                                                          # has no position 256
+    contexts = [[1]*255, [2]*10, [3]*250]
+    sampler = TorchSampler(model)
+    said = sampler.sample(contexts, 20, seeds=[1, 2, 3])
+    assert [(len(one.ids), one.finish) for one in said] == [(1, 'length'), (20, 'length'), (6, 'length')]
+    assert_true(model, contexts, said)
+    assert_true(model, [contexts[1] + said[1].ids], sampler.sample([contexts[1] + said[1].ids], 5))
 
 def test_rows_beyond_the_budget_are_sampled_in_parts():
     model, contexts = MODELS['qwen3-gqa'], [[k]*30 for k in range(10)]
@@ -330,7 +356,8 @@ def changes():
             optimizer.step()
         return change
     return dict(sgd=step(sgd), adamw=step(adamw()), foreach=step(adamw(foreach=True)), fused=step(adamw(fused=True)), no_foreach=step(adamw(foreach=False)),
-                load=lambda model: model.load_state_dict({k: v*1.1 for k, v in model.state_dict().items()}), to=lambda model: model.double().float() and model.load_state_dict({k: v*1.1 for k, v in model.state_dict().items()}))
+                load=lambda model: model.load_state_dict({k: v*1.1 for k, v in model.state_dict().items()}),
+                assign=lambda model: model.load_state_dict({k: v*1.1 for k, v in model.state_dict().items()}, assign=True))
 
 @pytest.mark.parametrize('change', changes())
 def test_new_weights_are_noticed(change):
@@ -353,24 +380,25 @@ def test_adapters():
 
 # ---------------------------------------------------------------- faults
 
-def test_a_call_that_is_interrupted_leaves_nothing_wrong(monkeypatch):
-    model, rng = MODELS['qwen3'], random.Random(4)
-    sampler, forward, move, fuse = TorchSampler(model), TorchSampler._forward, type(TorchSampler(model).cache).move, [0]
-    def burn(name, original):
-        def call(self, *args, **kw):
-            fuse[0] -= 1
-            if not fuse[0]: raise KeyboardInterrupt(name)
-            return original(self, *args, **kw)
-        return call
-    monkeypatch.setattr(TorchSampler, '_forward', burn('forward', forward))
-    monkeypatch.setattr(type(sampler.cache), 'move', burn('move', move))
+@pytest.mark.parametrize('where', ['forward', 'move'])
+def test_a_call_that_is_interrupted_leaves_nothing_wrong(monkeypatch, where):
+    model, rng, fuse = MODELS['qwen3'], random.Random(4), [0]
+    sampler = TorchSampler(model)
+    owner, name = (TorchSampler, '_forward') if where == 'forward' else (type(sampler.cache), 'move')
+    original = getattr(owner, name)
+    def burn(self, *args, **kw):
+        answer, fuse[0] = original(self, *args, **kw), fuse[0] - 1
+        if not fuse[0]: raise KeyboardInterrupt(where)
+        return answer
+    monkeypatch.setattr(owner, name, burn)
     contexts = [tokens(rng, 1, 9) for _ in range(4)]
-    for length in range(1, 14):
-        fuse[0] = length % 7 + 1
-        try: sampler.sample(contexts + [contexts[0]], 4, seeds=1)
+    for turn in range(1, 14):
+        fuse[0] = turn % (5 if where == 'forward' else 2) + 1
+        rng.shuffle(contexts)
+        try: sampler.sample(contexts[turn % 3:] + [contexts[0][:-1] + [5]], 4, seeds=1)
         except KeyboardInterrupt: pass
         fuse[0] = 0
-        said = sampler.sample(contexts, 4, seeds=[length]*4)
+        said = sampler.sample(contexts, 4, seeds=[turn]*4)
         assert_true(model, contexts, said)
         contexts = [context + one.ids + tokens(rng, 1, 3) for context, one in zip(contexts, said)]
         assert model.config._attn_implementation == 'sdpa'
@@ -399,6 +427,10 @@ def test_models_that_cannot_be_sampled():
     with pytest.raises(ValueError, match='needs full attention'): TorchSampler(hybrid)
 
 # ---------------------------------------------------------------- the parts
+
+def test_a_row_that_is_contained_goes_before_one_that_shares_as_much():
+    assert plan_rows([[1, 2, 3]], {0: [1, 2, 4], 1: [1, 2]}).own == {0: (1, 2)} == plan_rows([[1, 2, 3]], {0: [1, 2, 2], 1: [1, 2]}).own
+    assert plan_rows([[1, 2, 3, 4]], {0: [1], 1: [1, 2, 3, 9]}).new == {0: (1, 3)}     # but reading less comes first
 
 lists = st.lists(st.integers(0, 2), min_size=1, max_size=8)
 

@@ -16,7 +16,7 @@ from view_data import HOSTILE, hostile_batch, played, turn, write_run
 VOID = {'meta', 'br', 'img', 'input', 'link', 'hr'}
 TAGS = {'section', 'style', 'h1', 'h2', 'h3', 'p', 'div', 'span', 'em', 'b', 'i', 'u', 'small', 'strong', 'bdi', 'table', 'caption', 'thead', 'tbody', 'tr', 'th', 'td', 'a', 'details', 'summary', 'code',
         'dl', 'dt', 'dd', 'html', 'head', 'body', 'meta', 'title', 'main', 'header', 'nav', 'figure', 'figcaption', 'svg', 'g', 'line', 'path', 'circle', 'rect', 'text'}
-ATTRIBUTES = {'class', 'id', 'style', 'title', 'href', 'aria-label', 'role', 'tabindex', 'scope', 'lang', 'charset', 'name', 'content', 'http-equiv', 'viewbox', 'width', 'height', 'x', 'y', 'x1', 'x2', 'y1', 'y2',
+ATTRIBUTES = {'class', 'id', 'style', 'title', 'open', 'href', 'aria-label', 'role', 'tabindex', 'scope', 'lang', 'charset', 'name', 'content', 'http-equiv', 'viewbox', 'width', 'height', 'x', 'y', 'x1', 'x2', 'y1', 'y2',
               'cx', 'cy', 'r', 'd', 'text-anchor', 'fill-opacity'}
 
 class Reader(HTMLParser):
@@ -142,7 +142,7 @@ def test_report_is_self_contained(tmp_path):
     assert path == tmp_path/'run'/'report.html' and len(page) < 300_000
     assert not re.search(r'https?:|//\w+\.|<script|@import|url\(', page)
     assert "default-src 'none'" in page
-    assert 'gigpo on KeyDoor' in text and 'Success went from 27 % to 98 % on 512 held-out tasks, greedy decoding.' in text
+    assert 'gigpo on KeyDoor' in text and 'Success on 512 held-out tasks went from 27 % to 98 % (greedy) and from 25 % to 96 % (sampled).' in text
     assert 'share that reached the goal · mean over episodes · 0-1' in text
     assert 'Step 0, at the start' in text and 'Step 3, at the end' in text and 'advantage by gigpo' in text
 
@@ -197,7 +197,7 @@ def test_thin_keeps_extremes(values, points):
     assert len(x) <= max(points, 4) and x[0] == 0 and x[-1] == len(values) - 1 and (np.diff(x) > 0).all()
     if np.isfinite(values).any(): assert (np.nanmin(y), np.nanmax(y)) == (np.nanmin(values), np.nanmax(values))
 
-@given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e9))
 def test_ticks_cover_the_range(low, span):
     """Few round values that enclose the data."""
     values = ticks(low, low + span)

@@ -36,7 +36,7 @@ def write_run(folder, steps=4, **facts):
     "A run folder as the trainer writes it, with made-up numbers."
     folder = Path(folder); (folder/'episodes').mkdir(parents=True)
     recipe = dict(name='gigpo', credit='agentlab.credit.step_groups:gigpo', steps=steps, test_tasks=512) | facts
-    (folder/'run.json').write_text(json.dumps(dict(schema_version=1, facts=dict(recipe=recipe, env='agentlab.env.keydoor:KeyDoor', policy='tiny'))))
+    (folder/'run.json').write_text(json.dumps(dict(schema_version=1, facts=dict(recipe=recipe, env=dict(env='agentlab.env.keydoor:KeyDoor', size=3), policy='tiny'))))
     with open(folder/'metrics.jsonl', 'w') as f:
         for step in range(steps):
             skill = (step + 1)/(steps + 1)

@@ -158,7 +158,7 @@ class KeyDoor(TextEnv):
         self,
         size:int=3,             # rooms along one side, 2 to 26
         horizon:int=12,         # most turns; layouts that cannot be won in so many are not drawn
-        closed:int=2,           # doors shut; the house stays connected
+        closed:int=1,           # doors shut; the house stays connected
         split:str='train'       # which layouts `reset` draws: 'train', 'demo' or 'test'
     ):
         most = (check_size(size) - 1)**2
@@ -169,15 +169,15 @@ class KeyDoor(TextEnv):
     def start(self, seed, task=None):
         self.layout = draw_layout(self.random, self.size, self.closed, self.horizon, self.split) if task is None else check_layout(task)
         if self.layout['size'] != self.size: raise ValueError(f"the task is a house of size {self.layout['size']}, this KeyDoor has size {self.size}; make KeyDoor(size={self.layout['size']})")
-        self.room, self.has_key = self.layout['start'], False
+        self.room, self.has_key, self.came = self.layout['start'], False, None
         return self.look()
 
     def turn(self, action):
         action = ' '.join(action.lower().rstrip(' .\n').split())
         if action not in self.legal(): return f'Nothing happens. {self.look()}', 0., False, dict(invalid=True)
         if action == 'open chest': return 'The chest opens.', 1., True, dict(success=True)
-        if action == 'take key': self.has_key = True
-        else: self.room = self.doors()[action.removeprefix('go ')]
+        if action == 'take key': self.has_key, self.came = True, None
+        else: self.room, self.came = self.doors()[action.removeprefix('go ')], self.room
         return self.look(), 0., False, {}
 
     def facts(self):
@@ -226,6 +226,20 @@ class KeyDoor(TextEnv):
         if noise and generator is None: raise ValueError('noise needs a generator: expert(noise, random.Random(seed))')
         if noise and generator.random() < noise: return generator.choice(self.legal())
         return best_action(self.layout, self.room, self.has_key)
+
+    def demonstrator(
+        self,
+        noise:float=0.,             # share of actions drawn at random from the legal ones
+        generator:Random=None       # seeded by the caller; needed if noise > 0
+    )->str:                         # an action
+        "What somebody does who has only read the text: towards the goal through an open door, and not back unless there is no other."
+        if noise and generator is None: raise ValueError('noise needs a generator: demonstrator(noise, random.Random(seed))')
+        if noise and generator.random() < noise: return generator.choice(self.legal())
+        goal = self.layout['chest'] if self.has_key else self.layout['key']
+        if self.room == goal: return best_action(self.layout, self.room, self.has_key)
+        far = distances(self.size, (), goal)        # as if every door were open: which ones are shut is not known from afar
+        onward = {way: room for way, room in self.doors().items() if room != self.came} or self.doors()
+        return 'go ' + min(onward, key=lambda way: far[onward[way]])
 
     def vocabulary(self)->list:
         "Every word and mark the house can say or understand, for a word-level tokenizer."

@@ -24,7 +24,7 @@ def clip(
     "Clipped policy loss of each action token (PPO, eq. 7; dual clip of Ye et al. 2020)."
     ratio, advantage = _ratio(logp, batch, advantage, low, high, dual)
     loss = -torch.minimum(ratio*advantage, ratio.clamp(1-low, 1+high)*advantage)
-    return loss if dual is None else torch.where(advantage < 0, torch.minimum(loss, -dual*advantage), loss)
+    return loss if dual is None else torch.minimum(loss, dual*advantage.abs()) # the loss of good tokens is negative: not touched
 
 def _ratio(logp, batch, advantage, low, high, dual):
     "(new over old probability, advantage), with all arguments checked."
@@ -108,5 +108,5 @@ def loss_weights(
     parent = parents['episode' if constant else per]
     size = group_sum(weight, parent)
     if constant: size = torch.full_like(size, per)
-    count = 1 if parent is None else len(parent[weight > 0].unique())
+    count = 1 if parent is None else torch.bincount(parent[weight > 0]).count_nonzero()
     return torch.where(weight > 0, weight/(size*count), 0)

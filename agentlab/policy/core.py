@@ -4,6 +4,7 @@
 
 # %% ../../nbs/policy/00_policy.ipynb #bf34c466
 from __future__ import annotations
+from contextlib import contextmanager
 from pathlib import Path
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from ..episodes import Batch
 
 # %% auto #0
 __all__ = ['CHAT_TEMPLATE', 'CONTROL', 'Chat', 'word_tokenizer', 'micro_batches', 'take_rows', 'action_rows', 'parts', 'pad_rows',
-           'token_logps', 'Policy']
+           'token_logps', 'Policy', 'quiet']
 
 # %% ../../nbs/policy/00_policy.ipynb #834f0844
 class Chat:
@@ -208,9 +209,18 @@ def _sampler(self, **kw):
 Policy.text, Policy.sampler = _text, _sampler
 
 # %% ../../nbs/policy/00_policy.ipynb #53625aeb
+@contextmanager
+def quiet():
+    "Without the progress bars of transformers: they are for models that take a while."
+    from transformers.utils import logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try: yield
+    finally: logging.enable_progress_bar() if shown else None
+
 def _save_pretrained(self, folder)->Path:
     "Write model and tokenizer in the transformers layout (safetensors)."
-    self.model.save_pretrained(folder)
+    with quiet(): self.model.save_pretrained(folder)
     self.tokenizer.save_pretrained(folder)
     return Path(folder)
 
@@ -221,7 +231,7 @@ def _load(
     "A policy from a folder in the transformers layout. Raises FileNotFoundError where there is none."
     from transformers import AutoModelForCausalLM, AutoTokenizer
     if not (Path(folder) / 'config.json').exists(): raise FileNotFoundError(f'{folder} holds no config.json. Give a folder that Policy.save_pretrained or transformers wrote.')
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).to(device)
+    with quiet(): model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).to(device)
     return Policy(model, AutoTokenizer.from_pretrained(folder), **kw)
 
 Policy.save_pretrained, Policy.load = _save_pretrained, staticmethod(_load)

@@ -5,7 +5,7 @@
 # %% ../../nbs/policy/02_sampler.ipynb #4dd15f04
 from __future__ import annotations
 import mmap, warnings
-from bisect import bisect
+from bisect import bisect, bisect_left
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -14,9 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 # %% auto #0
 __all__ = ['Completion', 'Sampler', 'uniforms', 'pick', 'zeros', 'RowLayer', 'RowCache', 'row_attention', 'shared_prefix',
@@ -189,6 +187,7 @@ def row_attention(
 )->tuple[Tensor, None]:     # (rows, queries, heads, head_dim), as transformers expects it
     "Attention over cached rows on a CPU: keys and values are used where they lie."
     if any(kwargs.get(name) is not None for name in ('softcap', 'position_bias', 's_aux')):
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
     (rows, heads, count, width), groups = query.shape, key.shape[1]
     if count > 1:
@@ -197,8 +196,6 @@ def row_attention(
     query = (query * (width**-.5 if scaling is None else scaling)).reshape(rows, groups, heads // groups, width)
     weight = torch.softmax(torch.matmul(query, key.transpose(2, 3)) + attention_mask, -1)
     return torch.matmul(weight, value).view(rows, 1, heads, -1), None
-
-AttentionInterface.register('agentlab_rows', row_attention)
 
 # %% ../../nbs/policy/02_sampler.ipynb #40759cfb
 def shared_prefix(a: list[int], b: list[int])->int:
@@ -215,13 +212,17 @@ def longest_prefixes(
     contexts: list[list[int]],
     rows: list[list[int]],  # in dictionary order, all different
 )->list[tuple[int, int]]:   # per context: tokens shared with the row that shares most; which row (-1: there is none)
-    "The row that shares the longest prefix with each context; a context's last token is never shared, its logits are wanted."
+    "The row that shares the longest prefix with each context, if possible one that ends with it; a context's last token is never shared, its logits are wanted."
     found = []
     for context in contexts:
         at = bisect(rows, context)
-        near = [(shared_prefix(context, rows[i]), i) for i in (at - 1, at) if 0 <= i < len(rows)]
-        shared, row = max(near, default=(0, -1))
-        found.append((min(shared, len(context) - 1), row))
+        shared, row = shared_prefix(context, rows[at-1]) if at else 0, at - 1
+        if at < len(rows) and rows[at][:shared + 1] == context[:shared + 1]: shared, row = shared_prefix(context, rows[at]), at
+        shared = min(shared, len(context) - 1)
+        if 0 < shared < len(rows[row]):     # that row goes on otherwise; is there one that ends just here?
+            end = bisect_left(rows, context[:shared])
+            if len(rows[end]) == shared: row = end
+        found.append((shared, row))
     return found
 
 # %% ../../nbs/policy/02_sampler.ipynb #ee65ccc7
@@ -291,11 +292,13 @@ def pieces(
     "Cut the rows into forwards: where old and new rows meet, if that spares padding, and where memory asks for it."
     cost = lambda a, b: (b - a) * max(widths[a:b], default=0)
     spared = cost(0, len(widths)) - cost(0, border) - cost(border, len(widths))
-    cuts, start = [], 0
-    for row in range(1, len(widths) + 1):
-        if row == len(widths) or cost(start, row + 1) > budget or (row == border and spared > 64): # a forward costs about as much as 64 positions
-            cuts.append((start, row)); start = row
-    return cuts
+    cuts, start, widest = [], 0, 0
+    for row, width in enumerate(widths):
+        widest = max(widest, width)
+        if row > start and ((row + 1 - start) * widest > budget or (row == border and spared > 64)):    # a forward costs about as much as 64 positions
+            cuts.append((start, row))
+            start, widest = row, width
+    return cuts + [(start, len(widths))]
 
 # %% ../../nbs/policy/02_sampler.ipynb #a1f544b6
 class TorchSampler:
@@ -308,6 +311,8 @@ class TorchSampler:
         budget: int|None = None,        # bytes for the cache; default: 1 GiB, on a GPU half of its free memory
         positions: int = 16384,         # token positions of one forward at most
     ):
+        from transformers import AttentionInterface
+        AttentionInterface.register('agentlab_rows', row_attention)
         self.model, self.stop, self.positions, self.budget = model, frozenset(stop), positions, budget
         self.max_context = max_context or getattr(model.config, 'max_position_embeddings', 2048)
         check_model(model, self.max_context)
@@ -318,7 +323,7 @@ class TorchSampler:
         self,
         free: bool = False,     # give the memory back as well
     ):
-        "Drop every cached row. Needed only after a change of weights that torch does not count, as through `.data`."
+        "Drop every cached row. Needed only after a change of weights that nobody can notice: see `_notice_weights`."
         self.rows, self._weights = {}, None     # slot -> token ids whose keys and values it holds, least recently used first
         if free: self.cache = RowCache(self.model.config.get_text_config().num_hidden_layers, self.counts)
 
@@ -378,7 +383,7 @@ def _ready(self):
     self.device, self.dtype, attention = next(self.model.parameters()).device, self.model.dtype, config._attn_implementation
     try:
         for module in training: module.training = False
-        if self.device.type == 'cpu' and attention == 'sdpa': config._attn_implementation = 'agentlab_rows'
+        if self.device.type == 'cpu' and attention == 'sdpa': config._attn_implementation = 'agentlab_rows'    # GPU kernels need no help
         yield
     finally:
         config._attn_implementation = attention
@@ -388,20 +393,24 @@ TorchSampler.sample, TorchSampler._ready = _sample, _ready
 
 # %% ../../nbs/policy/02_sampler.ipynb #9d1d1067
 def _notice_weights(self: TorchSampler)->list:
-    "Forget the rows if a parameter was written or replaced, or an adapter switched, since they were read. Returns the modules in training mode."
-    versions, training = [], []
-    for module in self.model.modules():
+    "Forget the rows if the weights are not those that read them. Returns the modules in training mode."
+    seen, training, weights, modules = [], [], [], [self.model]
+    while modules:
+        module = modules.pop()
+        modules += [child for child in module._modules.values() if child is not None]
         if module.training: training.append(module)
-        if hasattr(module, '_active_adapter'): versions.append((module._disable_adapters, str(module._active_adapter)))    # a peft layer
-        versions += [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in module._parameters.values() if p is not None]
-    weights = hash(tuple(versions))
-    if weights != self._weights: self.forget()
-    self._weights = weights
+        if hasattr(module, '_active_adapter'): seen.append((module._disable_adapters, str(module._active_adapter)))    # a peft layer
+        weights += [p for p in module._parameters.values() if p is not None]
+    seen += [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
+    learned, whole = [p for p in weights if p.requires_grad], {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    seen += [p.detach().view(whole[p.element_size()]).sum().item() for p in learned[:2] + learned[-2:]]
+    if hash(tuple(seen)) != self._weights: self.forget()
+    self._weights = hash(tuple(seen))
     return training
 
 def _rows_that_fit(self, columns: int, rows: int)->int:
     "Rows of this length that the budget holds; if they are fewer than asked for, say that they cannot stay cached."
-    if not self.cache.slots:    # read one token, to learn what a column weighs
+    if not self.cache.token_bytes:  # read one token, to learn what a column weighs
         self.cache.move([], 1, 1)
         self._extend(0, [[0]], [0])
     if self.budget is None: self.budget = torch.cuda.mem_get_info(self.device)[0] // 2 if self.device.type == 'cuda' else 2**30
@@ -424,7 +433,8 @@ TorchSampler._notice_weights, TorchSampler._rows_that_fit, TorchSampler._size = 
 # %% ../../nbs/policy/02_sampler.ipynb #615a9c9f
 def _place(self: TorchSampler, contexts: list[list[int]], columns: int)->tuple[Plan, dict[int, int]]:
     "Find or make a row for every context. Rows of nobody stay while the budget holds them, the latest ones first."
-    plan = plan_rows(contexts, self.rows)
+    try: plan = plan_rows(contexts, self.rows)
+    except TypeError as error: raise ValueError(f'contexts must hold token ids, whole numbers: {error}') from error
     check_ids([contexts[i][n:] for i, (_, n) in [*plan.own.items(), *plan.new.items()]], self.vocabulary)  # the rest was checked when it was read
     used = {slot for slot, _ in plan.own.values()}
     others = [slot for slot in self.rows if slot not in used]
@@ -538,12 +548,11 @@ def _decode(
         if keep is not None: tokens, draws, alive = tokens[keep], draws[keep], [True]*len(keep)
         self.counts['padding'] += alive.count(False)
         logits = window.read(tokens)
-    scores = [([], [], []) for _ in limits]
-    for step, (rows, values) in enumerate(record):
-        for kind, line in enumerate(values.tolist()):
-            for row, value in zip(rows, line):
-                if step < len(ids[row]): scores[row][kind].append(value)
-    return [Completion(said, logp, entropy, 'stop' if said[-1] in stop else 'length', kept or None) for said, (logp, entropy, kept) in zip(ids, scores)]
+    table = torch.zeros(len(ids), len(scores), len(record))
+    for step, (rows, values) in enumerate(record): table[rows, :, step] = values.T.cpu()
+    cut = lambda lines, length: [line[:length] for line in lines] + [None]*(3 - len(lines))     # the third: after top-p
+    scores = [cut(lines, len(said)) for said, lines in zip(ids, table.tolist())]
+    return [Completion(said, logp, entropy, 'stop' if said[-1] in stop else 'length', kept) for said, (logp, entropy, kept) in zip(ids, scores)]
 
 # %% ../../nbs/policy/02_sampler.ipynb #47d68af9
 def _sample_rows(self: TorchSampler, contexts, seeds, max_tokens, temperature, top_p, stop)->list[Completion]:

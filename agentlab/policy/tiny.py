@@ -5,6 +5,7 @@
 # %% ../../nbs/policy/01_tiny.ipynb #dce5dbb2
 from __future__ import annotations
 import hashlib, inspect, json, math, os, random, shutil
+from importlib.resources import files
 from pathlib import Path
 import numpy as np
 import torch
@@ -42,9 +43,10 @@ def demonstrate(
     return [_demonstration(env.clone(), chat, seed, noise) for seed in seeds]
 
 def _demonstration(env, chat, seed, noise)->Episode:
+    act = getattr(env, 'demonstrator', None) or env.expert      # somebody who knows only what the text says, where there is one
     step, generator, turns, outcome, last = env.reset(seed), random.Random(derive('demonstration', seed)), [], 0., None
     while not step.done:
-        action = env.expert(noise, generator)
+        action = act(noise, generator)
         context = chat.next(step.observation, last) if turns else chat.first(step.observation)
         ids = chat.text_ids(action) + [chat.end_id]
         nothing = [math.nan]*len(ids)
@@ -60,8 +62,8 @@ def warm_start(
     env,                    # an environment with expert(noise, generator)
     steps: int = 600,       # updates
     episodes: int = 32,     # demonstrations of an update
-    lr: float = 3e-3,       # highest learning rate; warms up over 50 updates, then falls along a cosine to a tenth
-    noise: float = .3,      # share of random actions in the demonstrations
+    lr: float = 8e-3,       # highest learning rate; warms up over 50 updates, then falls along a cosine to a tenth
+    noise: float = .5,      # share of random actions in the demonstrations
     pool: int = 8192,       # different demonstrations
     seed: int = 0,
     on_step = None,         # called with (update, loss)
@@ -96,7 +98,7 @@ def tiny_name(env, **arguments)->str:
     "A name for the tiny policy of this environment: hash of everything that it depends on."
     demo_env = _demonstrator(env)
     tokenizer = word_tokenizer(demo_env.vocabulary() + ['.'])
-    demos = demonstrate(demo_env, Chat(tokenizer), [derive('name', i) for i in range(8)], noise=.3)
+    demos = demonstrate(demo_env, Chat(tokenizer), [derive('name', i) for i in range(8)], noise=.5)
     code = [inspect.getsource(f) for f in (tiny_model, demonstrate, _demonstration, warm_start, imitate)]
     facts = [sorted(arguments.items()), tokenizer.get_vocab(), tokenizer.chat_template, [[t.context_ids + t.ids for t in e.turns] for e in demos], code]
     return f'{env.name}-' + hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
@@ -123,7 +125,7 @@ def tiny_policy(
     fresh = lambda: Policy(tiny_model(len(tokenizer), max_context, seed=seed), tokenizer, name=f'tiny-{env.name}-untrained')
     if not warm: return fresh()
     name = tiny_name(env, max_context=max_context, seed=seed, **arguments)
-    for folder in (Path(__file__).parent.parent / 'shipped' / name, cache_folder() / name):
+    for folder in (Path(str(files('agentlab'))) / 'shipped' / name, cache_folder() / name):
         if (folder / 'config.json').exists(): return Policy.load(folder, name=name)
     policy = fresh()
     _train_shown(policy, _demonstrator(env), seed, progress, arguments)

@@ -119,37 +119,34 @@ def _timed(env, method, arguments, limit):
 
 # %% ../../nbs/rollout/00_play.ipynb #d8ef860a
 def play(
-    policy,                     # agentlab.policy.Policy
-    env,                        # an environment, or a function that makes one
+    policy, env,                # agentlab.policy.Policy; an environment, or a function that makes one
     seeds: list[int],           # one per group: the members of a group start from the same seed
     group_size: int = 1,
-    tasks: list|None = None,    # one per group, for environments that take a task
+    tasks: list|None = None, groups: list[int]|None = None, # one per group: its task; its number (default 0, 1, 2, ...)
     sampler = None,             # default: a TorchSampler on the policy
-    max_turns: int = 64,        # turns of a game
-    max_tokens: int = 16,       # tokens of one action
-    token_budget: int|None = None,  # sampled tokens of one seat in a game
+    max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None,   # turns of a game; tokens of an action; tokens of a seat
     temperature: float = 1., top_p: float = 1.,
     limit: float|None = None,   # seconds for one call of an environment in this process
     seed: int = 0,              # of the sampling
-    groups: list[int]|None = None,  # number of every group; default 0, 1, 2, ...
-    step: int = 0, name: str = 'policy', system: str|None = None,
+    step: int = 0, name: str = 'policy', system: str|None = None, # kept with the episodes; a system prompt
 )->list[Episode]:               # ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
     games = _games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
-    sampler = sampler or policy.sampler()
-    budget = dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
+    sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
+    how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
     try:
         _receive(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit), policy, system)
-        while live := [g for g in games if not g.over and _within(g, policy, **budget)]:
-            seats = [g.side for g in live]
-            said = sampler.sample([s.context for s in seats], max_tokens=max_tokens, temperature=temperature, top_p=top_p,
-                                  stop=(policy.end_id,), seeds=[derive(g.sample_seed, g.t) for g in live])
-            texts = [policy.text(c.ids) for c in said]
-            for g, completion, text in zip(live, said, texts): g.act(completion, text)
-            _receive(live, call_all(live, 'step', [(text,) for text in texts], limit), policy, system)
+        while live := [g for g in games if not g.over and _within(g, policy, **budget)]: _round(live, policy, sampler, how, limit, system)
     finally:
         for g in games: _guard(g.env.close)
     return [e for g in games for e in g.episodes(step=step, policy=name)]
+
+def _round(live, policy, sampler, how, limit, system):
+    "Every live game acts once: one sampler call, then one step of every environment."
+    said = sampler.sample([g.side.context for g in live], seeds=[derive(g.sample_seed, g.t) for g in live], **how)
+    texts = [policy.text(c.ids) for c in said]
+    for g, completion, text in zip(live, said, texts): g.act(completion, text)
+    _receive(live, call_all(live, 'step', [(text,) for text in texts], limit), policy, system)
 
 # %% ../../nbs/rollout/00_play.ipynb #3beee9fe
 def _games(env, seeds, group_size, tasks, seed, groups)->list[Game]:

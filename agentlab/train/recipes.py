@@ -7,13 +7,13 @@ from __future__ import annotations
 import dataclasses, importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ..credit import gigpo as gigpo_credit, grpo as grpo_credit, rloo as rloo_credit
+from ..credit import check_group_size, gigpo as gigpo_credit, grpo as grpo_credit, rloo as rloo_credit
 from ..objective import clip, kl_k3
 from ..reward import paid
 from ..rollout import play
 
 # %% auto #0
-__all__ = ['known', 'Recipe', 'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'load_recipe']
+__all__ = ['known', 'Recipe', 'import_path', 'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'load_recipe']
 
 # %% ../../nbs/train/01_recipes.ipynb #c6c6e1f0
 @dataclass
@@ -53,7 +53,12 @@ class Recipe:
     def facts(self)->dict:
         "The recipe as JSON types; functions by their import path."
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {k: f'{v.__module__}:{v.__qualname__}' if callable(v) else v for k, v in values.items()}
+        return {k: import_path(v) if callable(v) else v for k, v in values.items()}
+
+def import_path(function)->str:
+    "Where a function can be imported from; a `functools.partial` with its arguments."
+    if hasattr(function, 'func'): return f'{import_path(function.func)}({function.args}, {function.keywords})'
+    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
 
 # %% ../../nbs/train/01_recipes.ipynb #3df01430
 def check_recipe(recipe: Recipe):
@@ -65,8 +70,7 @@ def check_recipe(recipe: Recipe):
     for name in ('lr', 'temperature', 'max_grad_norm'):
         if not getattr(recipe, name) > 0: refuse(name, 'give a number above 0')
     if recipe.minibatches > recipe.groups*recipe.group_size: refuse('minibatches', f'at most the {recipe.groups*recipe.group_size} episodes of a step')
-    if recipe.group_size == 1 and 'group' in getattr(recipe.credit, 'needs', ()):
-        refuse('group_size', f'{recipe.credit.__name__} compares an episode with others of its group, and a group of one has no others. Give at least 2.')
+    check_group_size(recipe.credit, recipe.group_size)
 
 # %% ../../nbs/train/01_recipes.ipynb #8edc18c7
 def grpo(**changes)->Recipe:

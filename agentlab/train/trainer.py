@@ -19,7 +19,8 @@ from .runs import METRICS, Run, load_checkpoint, open_run, rewind, save_checkpoi
 # %% auto #0
 __all__ = ['Training', 'with_lora', 'collect', 'usable', 'Skip', 'prepare', 'finite', 'reference_logp', 'minibatches', 'backward',
            'measure_part', 'move', 'measure_play', 'dead_groups', 'evaluate', 'one_step', 'with_token_text',
-           'save_training', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'close_step']
+           'save_training', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'keep_step',
+           'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
@@ -192,11 +193,12 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
 def with_token_text(batch: Batch, tokenizer)->Batch:
     "The batch with the text of every token id it holds, so that a viewer needs no tokenizer."
     ids = batch.tokens.id.unique().tolist()
-    return batch.replace(labels=batch.labels | dict(token=dict(zip(ids, tokenizer.convert_ids_to_tokens(ids)))))
+    return batch.replace(labels=batch.labels | dict(token={i: tokenizer.decode([i]) for i in ids}))
 
 # %% ../../nbs/train/02_trainer.ipynb #218c0ec8
 def save_training(training: Training, run: Run, step: int):
-    "A checkpoint with `step` updates behind it."
+    "A checkpoint with `step` updates behind it, written by the first process."
+    if not training.accelerator.is_main_process: return
     state = training.optimizer.state_dict()['state']
     moments = {f'{i}.{name}': torch.as_tensor(x) for i, values in state.items() for name, x in values.items()}
     save_checkpoint(run, step, dict(model=training.weights, optimizer=moments), dict(parameters=list(training.weights)))
@@ -256,8 +258,7 @@ def show(shown, row: dict):
 
 # %% ../../nbs/train/02_trainer.ipynb #6803713b
 def train(
-    policy,                 # agentlab.policy.Policy; its weights are changed
-    env,                    # an environment
+    policy, env,            # agentlab.policy.Policy, whose weights are changed; an environment
     recipe: Recipe,
     out,                    # run folder
     resume: bool = False,   # go on with the run in `out`
@@ -268,26 +269,34 @@ def train(
     "Train a policy by a recipe. Writes the run folder as it goes; refuses what cannot work before anything is played."
     if policy.device.type == 'cpu' and policy.model.num_parameters() < 10**7: torch.set_num_threads(1)  # threads cost a tiny model more than they give
     training = Training(policy, env, recipe, should_stop)
-    main = training.accelerator.is_main_process
-    run = open_run(out, dict(recipe=recipe.facts(), env=env_facts(env), policy=policy.name), resume) if main else Run(out)
-    with explain(run), bar(recipe, progress and main) as shown:
+    run = _open(training, out, resume)
+    with explain(run), bar(recipe, progress and training.accelerator.is_main_process) as shown:
         step = restore_training(training, run) if resume else 0
         if step == 0: test(training, run, 0)
         shown.update(step)
         while step < recipe.steps and not training.should_stop():
-            row, played = one_step(training, step)
+            row = keep_step(training, run, step)
             step += 1
-            if main: run.save_episodes(row['step'], played); run.append(row)
             if on_row is not None: on_row(row)
             show(shown, row)
-            close_step(training, run, step)
-        if step < recipe.steps and main: save_training(training, run, step)     # stopped between two checkpoints
+        if step % recipe.checkpoint_every and step < recipe.steps: save_training(training, run, step)   # stopped between two checkpoints
     return run
+
+def _open(training: Training, out, resume: bool)->Run:
+    "The run folder, made or checked by the first process."
+    facts = dict(recipe=training.recipe.facts(), env=env_facts(training.env), policy=training.policy.name)
+    return open_run(out, facts, resume) if training.accelerator.is_main_process else Run(out)
+
+def keep_step(training: Training, run: Run, step: int)->dict:
+    "One step and everything that is written because of it."
+    row, played = one_step(training, step)
+    if training.accelerator.is_main_process: run.save_episodes(step, played); run.append(row)
+    close_step(training, run, step + 1)
+    return row
 
 def close_step(training: Training, run: Run, step: int):
     "What is due after an update: a test on held-out tasks, a checkpoint, at the end the policy itself."
     r, last = training.recipe, step == training.recipe.steps
     if last or (r.test_every and step % r.test_every == 0): test(training, run, step)
-    if not training.accelerator.is_main_process: return
     if last or step % r.checkpoint_every == 0: save_training(training, run, step)
-    if last: training.policy.save_pretrained(run.folder / 'policy')
+    if last and training.accelerator.is_main_process: training.policy.save_pretrained(run.folder / 'policy')

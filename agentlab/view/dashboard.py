@@ -241,8 +241,7 @@ async def _run(
         while not work.done():
             self._take(rows, recorder); self.draw()
             await asyncio.wait([work], timeout=1/self.fps)
-        result = work.result()
-        self.state = 'stopped' if self._flag.is_set() else 'finished'
+        result, self.state = work.result(), 'stopped' if self._flag.is_set() else 'finished'
         return result
     except asyncio.CancelledError:
         self.stop(); await asyncio.wait([work]); self.state = 'stopped'

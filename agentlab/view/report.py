@@ -4,7 +4,7 @@
 
 # %% ../../nbs/view/00_report.ipynb #7a820008
 from __future__ import annotations
-import hashlib, html, json, math, os, unicodedata
+import hashlib, html, json, math, os, re, shutil, subprocess, tempfile, unicodedata
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 
 # %% auto #0
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'CHECKS', 'PANELS', 'PAGE_CSS', 'visible', 'clip', 'safe', 'attribute', 'signed', 'tint',
-           'Tile', 'Rollout', 'collect', 'letters', 'Scale', 'Html', 'group_html', 'pick_group', 'ticks', 'thin',
+           'Tile', 'Rollout', 'collect', 'letters', 'Scale', 'Html', 'group_html', 'pick_group', 'png', 'ticks', 'thin',
            'Frame', 'number', 'curve_svg', 'heat_svg', 'column', 'Finding', 'integrity', 'definition', 'wilson',
            'evaluations', 'headline', 'entropy_by_turn', 'row_findings', 'document', 'report']
 
@@ -354,15 +354,15 @@ def _grid_html(rollouts, scale, title)->str:
             f'<caption class="al-hide">Rows are rollouts, columns are turns, each cell is the mean advantage of a turn</caption>'
             f'<thead><tr><th scope="col">turn</th>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>')
 
-def _rollout_html(rollout, scale)->str:
-    "One rollout, folded: its turns with every token."
+def _rollout_html(rollout, scale, unfolded=False)->str:
+    "One rollout: its turns with every token, behind a line that folds them away."
     tokens = [token for tile in rollout.tiles for token in tile.tokens]
     entropies = [token[2] for token in tokens if math.isfinite(token[2])]
     unsure = f' · mean entropy {np.mean(entropies):.2f} nats' if entropies else ''
     turns = ''.join(_turn_html(tile, f'{scale.anchor}-{rollout.episode}-{tile.t}', scale) for tile in rollout.tiles)
     end = f'<div class="al-turn"><div class="al-side">end</div><p class="al-seen">{safe(rollout.final, 700, lines=True)}</p></div>' if rollout.final else ''
     wrong = f'<p class="al-seen"><b>the environment failed:</b> {safe(rollout.error, 700, lines=True)}</p>' if rollout.error else ''
-    return (f'<details class="al-more" id="{scale.anchor}-{rollout.episode}"><summary>{safe(rollout.name)}<span>{_fate(rollout)} · {len(rollout.tiles)} turns · {len(tokens):,} tokens{unsure}</span></summary>'
+    return (f'<details class="al-more" id="{scale.anchor}-{rollout.episode}"{" open" if unfolded else ""}><summary>{safe(rollout.name)}<span>{_fate(rollout)} · {len(rollout.tiles)} turns · {len(tokens):,} tokens{unsure}</span></summary>'
             f'{wrong}{turns}{end}</details>')
 
 # %% ../../nbs/view/00_report.ipynb #82e197e8
@@ -384,6 +384,7 @@ def _links_css(scale)->str:
 class Html(str):
     "A string of HTML that a notebook shows as a picture."
     def _repr_html_(self)->str: return str(self)
+    def __repr__(self)->str: return f'Html of {len(self):,} characters'
 
 # %% ../../nbs/view/00_report.ipynb #53fe8eca
 def group_html(
@@ -405,7 +406,7 @@ def group_html(
     facts = [f'{len(rollouts)} rollouts of one task', f'{wins} succeeded', *([f'advantage by {estimator}'] if estimator else [])]
     return Html(f'<section class="al" id="{scale.anchor}" aria-label="{attribute(title)}"><style>{CSS if style else ""}{_links_css(scale)}</style>'
                 f'<h3>{safe(title)}</h3><p class="al-sub">{safe(" · ".join(facts))}</p>{_key_html(scale)}{_grid_html(rollouts, scale, title)}'
-                f'<div>{"".join(_rollout_html(rollout, scale) for rollout in rollouts)}</div></section>')
+                f'<div>{"".join(_rollout_html(rollout, scale, i == 0) for i, rollout in enumerate(rollouts))}</div></section>')
 
 def pick_group(
     batch,      # Batch
@@ -419,6 +420,30 @@ def pick_group(
         share = success[mine].mean()
         return (min(share, 1 - share), np.ptp(outcome[mine]), -int(group))
     return int(max(np.unique(keys), key=interest))
+
+# %% ../../nbs/view/00_report.ipynb #e8d2b9d4
+def png(
+    page:str,           # HTML: a fragment such as `group_html` gives, or a whole page
+    width:int=900,      # pixels
+    scheme:str='light', # 'light' or 'dark'
+)->bytes:               # PNG
+    "A photograph of HTML by headless Chromium, as high as its content. Raises RuntimeError where there is no Chromium."
+    program = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
+    if program is None: raise RuntimeError('a photograph needs Chromium: apt-get install chromium')
+    if '<html' not in page: page = f'<!doctype html><meta charset="utf-8"><body style="margin:16px;color-scheme:{scheme};background:light-dark(#fff,#1b1e24)">{page}'
+    page = page.replace('color-scheme: light dark', f'color-scheme: {scheme}')
+    measure = "<script>document.documentElement.setAttribute('data-high', document.documentElement.scrollHeight)</script>"
+    with tempfile.TemporaryDirectory() as folder:
+        source, picture = Path(folder)/'page.html', Path(folder)/'page.png'
+        def chromium(*options):
+            sandbox = [] if getattr(os, 'geteuid', lambda: 1)() else ['--no-sandbox']      # Chromium has none for root
+            command = [program, '--headless', *sandbox, '--disable-gpu', '--hide-scrollbars', f'--user-data-dir={folder}/profile', *options, source.as_uri()]
+            return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+        source.write_text(re.sub('<meta http-equiv[^>]*>', '', page) + measure, encoding='utf-8')
+        high = re.search(r'data-high="(\d+)"', chromium(f'--window-size={width},200', '--dump-dom'))[1]
+        source.write_text(page, encoding='utf-8')
+        chromium(f'--window-size={width},{high}', f'--screenshot={picture}')
+        return picture.read_bytes()
 
 # %% ../../nbs/view/00_report.ipynb #cc6853f7
 def ticks(
@@ -645,7 +670,7 @@ def definition(
         try: from agentlab.train.runs import METRICS as definitions
         except ImportError: definitions = {}
     entry = definitions.get(name, ())
-    return ' · '.join(str(part) for part in ((entry,) if isinstance(entry, str) else entry) if part)
+    return ' · '.join(str(part) for part in ((entry,) if isinstance(entry, str) else entry) if part not in ('', '-', None))
 
 def wilson(
     wins:float,     # successes
@@ -680,9 +705,9 @@ def headline(
     "What a run achieved: on held-out tasks where it was tested, else in its own rollouts."
     bars = [(way, *((share, *_interval(share, tasks)) for _, share, tasks in (points[0], points[-1]))) for way, points in evaluations(tests).items() if len(points) > 1]
     if bars:
-        way, before, after = bars[0]
-        tasks = evaluations(tests)[way][-1][2]
-        return f"Success went from {_percent(before[0])} to {_percent(after[0])} on {f'{tasks:,} ' if tasks else ''}held-out tasks, {way} decoding.", bars
+        tasks = max(tasks for points in evaluations(tests).values() for *_, tasks in points)
+        changes = ' and '.join(f'from {_percent(before[0])} to {_percent(after[0])} ({way})' for way, before, after in bars)
+        return f"Success on {f'{tasks:,} ' if tasks else ''}held-out tasks went {changes}.", bars
     success, counts = column(rows, 'success'), np.nan_to_num(column(rows, 'episodes'))
     known = np.flatnonzero(np.isfinite(success))
     if not len(known): return 'No success was recorded yet.', []
@@ -756,16 +781,16 @@ def _fact(run, name):
     return recipe[name] if isinstance(recipe, dict) and name in recipe else facts.get(name)
 
 def _short(fact)->str:
-    "The name a person uses: the last part of an import path, or the name inside a dictionary."
-    if isinstance(fact, dict): fact = fact.get('name', '')
+    "The name a person uses: the last part of an import path; of a dictionary, that of its 'name' or 'env'."
+    if isinstance(fact, dict): fact = fact.get('name') or fact.get('env')
     return str(fact or '').rpartition(':')[2]
 
 def _hero_html(run, title)->str:
     "Title, headline, size, settings."
     sentence, bars = headline(run.rows(), run.tests())
-    settings = ''.join(f'<dt>{safe(str(k))}</dt><dd class="al-mono">{safe(json.dumps(v) if not isinstance(v, str) else v, 400)}</dd>' for k, v in _flat(run.info))
+    settings = ''.join(f'<dt>{safe(str(k))}</dt><dd class="al-mono">{safe(json.dumps(v) if not isinstance(v, str) else v, 400)}</dd>' for k, v in _flat(run.info.get('facts', {}) | {k: v for k, v in run.info.items() if k != 'facts'}))
     about = f'<details class="al-more" style="margin-top:18px"><summary>Every setting of this run</summary><dl class="al-settings">{settings}</dl></details>' if settings else ''
-    panel = f'<div class="al-card"><figure><figcaption><h3>Success, before and after</h3><p class="al-look" style="min-height:0">The black line is the 95 % interval. Two that do not overlap are a difference worth talking about.</p></figcaption>{_bars_html(bars)}</figure></div>' if bars else ''
+    panel = f'<div class="al-card"><figure><figcaption><h3>Success, before and after</h3><p class="al-look" style="min-height:0">The thin line is the 95 % interval. Two that do not overlap are a difference worth talking about.</p></figcaption>{_bars_html(bars)}</figure></div>' if bars else ''
     return (f'<header><div class="al-hero"><div><p class="al-eyebrow">agentlab · a run</p><h1>{safe(title)}</h1><p class="al-lead">{safe(sentence, 300)}</p>'
             f'<nav class="al-nav" aria-label="on this page"><a href="#learned">What it learned</a><a href="#unsure">Where it is unsure</a><a href="#credit">Who gets the credit</a><a href="#trust">Can it be trusted</a></nav></div>{panel}</div>'
             f'{_facts_html(run.rows())}{about}</header>')
