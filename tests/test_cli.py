@@ -1,5 +1,5 @@
 "The command line as a user meets it: `python -m agentlab` in a process of its own."
-import json, os, re, subprocess, sys
+import json, os, re, signal, subprocess, sys
 from pathlib import Path
 
 import pytest
@@ -232,9 +232,11 @@ def test_clean(tmp_path):
 def test_two_processes(home):
     "The command under torchrun: one run folder, as with one process."
     command = ['train', '--env', 'world:World', '--recipe', 'world:plain', '--steps', '2', *SHORT]
-    done = subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--nproc_per_node', '2', '--master_port', '0', '-m', 'agentlab', *command, '--out', 'runs/two'], cwd=home, capture_output=True, text=True,
-                          timeout=300, env=os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1', ACCELERATE_USE_CPU='true'))
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun = subprocess.Popen([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2', '-m', 'agentlab', *command, '--out', 'runs/two'], cwd=home, start_new_session=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1', ACCELERATE_USE_CPU='true'))
+    try: said = torchrun.communicate(timeout=240)[0]
+    except subprocess.TimeoutExpired: os.killpg(torchrun.pid, signal.SIGKILL); raise
+    assert torchrun.returncode == 0, said[-3000:]
     assert real(*command, '--out', 'runs/alone', folder=home)[0] == 0
     two, alone = ([json.loads(line) for line in (home/'runs'/name/'metrics.jsonl').read_text().splitlines()] for name in ('two', 'alone'))
     assert [row['step'] for row in two] == [0, 1] and [row['reward'] for row in two] == [row['reward'] for row in alone]
