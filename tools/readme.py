@@ -19,7 +19,7 @@ def shown(cell):
     said = dict(DIRECTIVE.findall(cell.source)) if cell.cell_type == 'code' else {}
     if {'hide', 'default_exp'} & said.keys() or said.get('include') == 'false': return None
     if said: cell.source = DIRECTIVE.sub('', cell.source)
-    if 'hide_input' in said or said.get('echo') == 'false': cell.transient = dict(remove_source=True)
+    if 'hide_input' in said or said.get('echo') == 'false': cell.metadata['transient'] = dict(remove_source=True)
     if 'hide_output' in said or said.get('output') == 'false': cell.outputs = []
     return cell
 

@@ -21,7 +21,7 @@ def training_step(turns: list[int], episodes: int, repeats: int, out: str, facts
     torch.set_num_threads(1)
     found = {}
     for length in turns:
-        found[str(length)] = step.measure(length, episodes, repeats)
+        found[str(length)] = step.measure(length, episodes, repeats) | dict(load=circumstances('')['machine']['load'])   # how busy the machine was while it ran
         print(step.as_markdown(step.summary(dict(turns={str(length): found[str(length)]}))), flush=True)
     for length in turns: found[str(length)]['memory'] = step.memory(length, episodes)
     record = facts | dict(episodes=episodes, repeats=repeats, parameters=step.talker(1)[0].num_parameters(), turns=found)

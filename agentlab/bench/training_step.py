@@ -431,13 +431,13 @@ def figure(
 ):          # plotly figure: CPU time of a step as a multiple of agentlab's, sampling and update stacked
     "The comparison at a glance."
     import plotly.graph_objects as go
-    rows = summary(record)
-    ours = {row['turns']: row['step'] for row in rows if row['side'] == 'agentlab'}
+    rows = summary(record)[::-1]
+    ours = {row['turns']: row['sampling'] + row['update'] for row in rows if row['side'] == 'agentlab'}
     place = [[f"{row['turns']} turns" for row in rows], [row['side'] for row in rows]]
-    bars = [go.Bar(name=phase, x=place, y=[row[phase]/ours[row['turns']] for row in rows], marker_color=colour) for phase, colour in (('sampling', '#E69F00'), ('update', '#0072B2'))]
-    bars[-1].text = [f"{row['step']:.2f} s" for row in rows]
-    bars[-1].textposition = 'outside'
-    drawn = go.Figure(bars[::-1])
-    drawn.update_layout(barmode='stack', template='plotly_white', width=860, height=420, margin=dict(l=60, r=10, t=40, b=10), legend=dict(orientation='h', y=1.1),
-                        yaxis_title="CPU time of a step, agentlab's = 1")
+    bars = [go.Bar(name=phase, y=place, x=[row[phase]/ours[row['turns']] for row in rows], marker_color=colour, orientation='h') for phase, colour in (('update', '#0072B2'), ('sampling', '#E69F00'))]
+    bars[1].text = [f" {row['step']:.2f} s" for row in rows]
+    bars[1].textposition, bars[1].cliponaxis = 'outside', False
+    drawn = go.Figure(bars)
+    drawn.update_layout(barmode='stack', template='plotly_white', width=860, height=440, margin=dict(l=10, r=60, t=30, b=40), legend=dict(orientation='h', y=1.1, traceorder='normal'),
+                        xaxis_title="CPU time of a step, agentlab's = 1 (its seconds at the end of the bar)")
     return drawn
