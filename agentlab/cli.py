@@ -140,10 +140,13 @@ def runs(
     found = sorted(p.parent for p in Path(folder).glob('**/run.json'))
     if not found: print(f'no runs in {folder}; `agentlab train` makes one')
     for path in found:
-        run = Run(path)
-        facts, rows = run.info['facts'], run.rows()
-        last = f"success {rows[-1]['success']:.2f}" if rows and rows[-1]['success'] is not None else 'no updates yet'
-        print(f"{path}  {facts['recipe']['name']} on {facts['env']['env'].split(':')[1]}  {len(rows)}/{facts['recipe']['steps']} updates  {last}")
+        try: print(_run_line(path, Run(path)))
+        except (ValueError, KeyError) as e: print(f'{path}  cannot be read: {e}')
+
+def _run_line(path, run)->str:
+    facts, rows = run.info['facts'], run.rows()
+    last = f"success {rows[-1]['success']:.2f}" if rows and rows[-1]['success'] is not None else 'no updates yet'
+    return f"{path}  {facts['recipe']['name']} on {facts['env']['env'].split(':')[1]}  {len(rows)}/{facts['recipe']['steps']} updates  {last}"
 
 # %% ../nbs/cli/00_cli.ipynb #0e669493
 def clean(

@@ -194,19 +194,20 @@ def _column(values)->Tensor:
 
 def _labelled(values, labels: dict)->Tensor:
     "Keys of a column of text or states; what a person reads goes into `labels`. None is -1."
-    keys = {}
+    keys, column = {}, []
     for value in values:
-        name = value if isinstance(value, str) else json.dumps(value, default=list)
-        if value is not None and name not in keys: keys[name] = state_key(value)
-    labels.update({key: name for name, key in keys.items()})
-    return torch.tensor([-1 if v is None else keys[v if isinstance(v, str) else json.dumps(v, default=list)] for v in values], dtype=torch.int64)
+        name = (isinstance(value, str), value if isinstance(value, str) else json.dumps(value, default=list))   # '1' and 1 are two states
+        if name not in keys: keys[name] = -1 if value is None else state_key(value)
+        column.append(keys[name])
+    labels.update({key: name for (_, name), key in keys.items() if key != -1})
+    return torch.tensor(column, dtype=torch.int64)
 
 def _state_keys(states, episodes, turns, labels: dict)->Tensor:
     "Keys of the states; a turn without one gets a key of its own, so that it is compared with nobody."
     keys = _labelled([None if isinstance(s, float) and s != s else s for s in states], labels.setdefault('state', {}))
     alone = [k for k, key in enumerate(keys.tolist()) if key == -1]
     episodes, turns = list(episodes), list(turns)
-    for k in alone: keys[k] = state_key(['no state', int(episodes[k]), int(turns[k])])
+    for k in alone: keys[k] = state_key(['no state', episodes[k], int(turns[k])])
     return keys
 
 # %% ../nbs/01_episodes.ipynb #9f67ae81
@@ -233,6 +234,8 @@ def _check_frame(frame):
     if 'reward' not in frame: frame['reward'] = 0.
     twice = frame[frame.duplicated(['_episode', 't'])]
     if len(twice): raise ValueError(f"Batch.from_turns: episode {twice['episode'].iloc[0]!r} has two rows with t={twice['t'].iloc[0]}. Number the turns of an episode.")
+    if 'n_tokens' in frame and not (frame['n_tokens'].dtype.kind in 'iu' and (frame['n_tokens'] >= 0).all()):
+        raise ValueError(f"Batch.from_turns: n_tokens={frame['n_tokens'].tolist()}: give the number of action tokens of each turn, a whole number from 0")
     return frame.sort_values(['_episode', 't'], kind='stable')
 
 # %% ../nbs/01_episodes.ipynb #97038699
@@ -249,7 +252,7 @@ def _from_turns(
     for c in frame.columns:
         if c in EPISODE_COLUMNS or c in ('_episode', 'episode'): continue
         values = frame[c].tolist() if c in LABELLED else frame[c].to_numpy()
-        turns[c] = _state_keys(values, frame['_episode'], frame['t'], labels) if c == 'state' else _labelled(values, labels.setdefault(c, {})) if c in LABELLED else _column(values)
+        turns[c] = _state_keys(values, frame['_episode'].tolist(), frame['t'], labels) if c == 'state' else _labelled(values, labels.setdefault(c, {})) if c in LABELLED else _column(values)
     turns['reward'] = turns['reward'].double()
     turn = torch.repeat_interleave(torch.arange(len(frame)), _column(lengths))
     row = turns['episode'][turn]
@@ -269,7 +272,7 @@ def _turn_columns(episodes: list[Episode], turns: list[Turn], labels: dict)->dic
     columns = dict(episode=owner, t=[t.t for t in turns], reward=[float(t.reward) for t in turns], origin=origin,
                    cost=[float(t.cost) for t in turns], invalid=[bool(t.invalid) for t in turns], frame_row=np.arange(len(turns)))
     columns = {name: _column(np.asarray(x, dtype=dtype)) for (name, x), dtype in zip(columns.items(), (int, int, float, int, float, bool, int))}
-    if any(t.state is not None for t in turns): columns['state'] = _state_keys([t.state for t in turns], owner, [t.t for t in turns], labels)
+    if any(t.state is not None for t in turns): columns['state'] = _state_keys([t.state for t in turns], [[i, e.group, e.game, e.seat] for i, e in enumerate(episodes) for _ in e.turns], [t.t for t in turns], labels)
     return columns
 
 def _flat(lists, dtype)->np.ndarray:
@@ -321,7 +324,8 @@ def _renumber(keep: Tensor)->Tensor:
 def _select(self, index)->Batch:
     "The episodes at `index` (a mask or numbers), in their present order, with their rows, turns and tokens."
     keep = torch.zeros(len(self), dtype=torch.bool, device=self.episodes.group.device)
-    keep[torch.as_tensor(index, device=keep.device)] = True
+    index = torch.as_tensor(index, device=keep.device)
+    keep[index if index.numel() else index.long()] = True
     rows, turns = keep[self.rows.episode], keep[self.turns.episode]
     tokens = rows[self.tokens.row]
     episode, row, turn = _renumber(keep), _renumber(rows), _renumber(turns)
@@ -336,6 +340,7 @@ def _concat(
     batches: list[Batch],   # batches with the same columns; equal group numbers mean the same group
 )->Batch:
     "One batch of all episodes. Raises ValueError where the columns differ."
+    if not batches: raise ValueError('Batch.concat: there are no batches to join. Give at least one.')
     tables = {}
     for name in ('episodes', 'rows', 'turns', 'tokens'):
         parts = [getattr(b, name) for b in batches]
@@ -395,7 +400,7 @@ def _save(self, path)->Path:
         for c, x in columns.items(): arrays[f'{name}.{c}'] = pa.LargeListArray.from_arrays(pa.array(cut, pa.int64()), pa.array(x.numpy()))
     labels = {k: {str(key): text for key, text in v.items()} for k, v in self.labels.items()}
     meta = dict(schema_version=str(SCHEMA_VERSION), agentlab_labels=json.dumps(labels))
-    with atomic(path) as temporary: pq.write_table(pa.table(arrays).replace_schema_metadata(meta), temporary, compression='zstd')
+    with atomic(path) as temporary: pq.write_table(pa.table(arrays).replace_schema_metadata(meta), temporary, compression='zstd', write_page_checksum=True)
     return Path(path)
 
 Batch.save = _save
@@ -424,8 +429,9 @@ def _lists(table, name)->tuple[Tensor, dict]:
 def _load(path)->Batch:
     "Read what `save` wrote. Raises ValueError for a newer schema, missing columns, or a damaged file."
     import pyarrow as pa, pyarrow.parquet as pq
-    try: table = pq.read_table(path)
-    except pa.ArrowInvalid as e: raise ValueError(f'{path} cannot be read as Parquet: {e}') from None
+    try: table = pq.read_table(path, page_checksum_verification=True)
+    except FileNotFoundError: raise
+    except (pa.ArrowException, OSError) as e: raise ValueError(f'{path} cannot be read as Parquet: {e}') from None
     labels = {k: {int(key): text for key, text in v.items()} for k, v in _check_file(table, path).items()}
     episodes = {c.split('.', 1)[1]: torch.from_numpy(table[c].to_numpy().copy()) for c in table.column_names if c.startswith('episodes.')}
     (n_rows, rows), (n_turns, turns), (n_tokens, tokens) = (_lists(table, name) for name in _PARENT)
@@ -447,7 +453,7 @@ def _frame(self):
     columns |= {c: self.turns[c] for c in self.turns.columns}
     frame = pd.DataFrame({c: x.cpu().numpy() for c, x in columns.items()})
     for c in frame.columns:
-        if c in LABELLED: frame[c] = [self.labels.get(c, {}).get(int(key), None if key == -1 else int(key)) for key in frame[c]]
+        if c in LABELLED: frame[c] = pd.Series([self.labels.get(c, {}).get(int(key), None if key == -1 else int(key)) for key in frame[c]], dtype=object)   # pandas text cannot hold every str
     return frame
 
 Batch.frame = _frame

@@ -16,7 +16,6 @@ from agentlab.train import recipes, train
 from agentlab.train.runs import load_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
-bug = lambda why, strict=True: pytest.mark.xfail(strict=strict, reason=why)     # a test that waits for a fix
 TABLES = ('episodes', 'rows', 'turns', 'tokens')
 
 class Paying(KeyDoor):

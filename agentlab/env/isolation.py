@@ -228,7 +228,7 @@ class Isolated(Env):
         "A second worker with a copy of the environment as it is now."
         twin = object.__new__(Isolated)
         vars(twin).update(vars(self), worker=None, stopper=None)
-        twin.start(self.call('clone'))
+        if self.worker: twin.start(self.call('clone'))      # before the first reset there is nothing to copy but what `env` was
         return twin
 
     def __deepcopy__(self, memo): return self.clone()

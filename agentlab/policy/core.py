@@ -4,6 +4,7 @@
 
 # %% ../../nbs/policy/00_policy.ipynb #bf34c466
 from __future__ import annotations
+import copy
 from contextlib import contextmanager
 from pathlib import Path
 import torch
@@ -220,7 +221,9 @@ def quiet():
 
 def _save_pretrained(self, folder)->Path:
     "Write model and tokenizer in the transformers layout (safetensors)."
-    with quiet(): self.model.save_pretrained(folder)
+    model = self.model
+    if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).merge_and_unload()      # an adapter becomes part of the weights
+    with quiet(): model.save_pretrained(folder)
     self.tokenizer.save_pretrained(folder)
     return Path(folder)
 

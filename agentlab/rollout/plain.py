@@ -6,7 +6,7 @@
 from __future__ import annotations
 import time
 from dataclasses import dataclass, field
-from ..episodes import Episode, Turn, derive
+from ..episodes import Episode, Turn, derive, state_key
 
 # %% auto #0
 __all__ = ['Side', 'Game', 'check_seats', 'call_all', 'play']
@@ -58,7 +58,7 @@ class Game:
         "Take in what the environment answered: a Step, or the exception that it raised."
         if isinstance(step, BaseException): return self.end(error=f'{type(step).__name__}: {step}')
         try: check_seats(step, self.env.seats)
-        except EnvError as e: return self.end(error=f'EnvError: {e}')
+        except (EnvError, TypeError, ValueError) as e: return self.end(error=f'EnvError: {e}')
         if self.t: self.last_side.turns[-1].invalid = bool(step.info.get('invalid', False))
         if self.t: self.last_side.turns[-1].cost = float(step.info.get('cost', 0.))
         for seat, reward in step.reward.items(): self.sides[seat].pay(float(reward))
@@ -83,6 +83,10 @@ from ..env.protocol import EnvError, Step
 def check_seats(step, seats):
     "Refuse an answer that is no Step, or that speaks of seats which do not exist."
     if not isinstance(step, Step): raise EnvError(f'the environment returned {type(step).__name__}, not a Step. Return Step(seat, observation, reward, done, info).')
+    for part, kind in dict(observation=str, reward=dict, info=dict).items():
+        if not isinstance(getattr(step, part), kind): raise EnvError(f'{part} is {getattr(step, part)!r}, not a {kind.__name__}. Return Step(seat, observation, reward, done, info).')
+    for value in [*step.reward.values(), step.info.get('cost', 0.)]: float(value)
+    state_key(step.info.get('state'))
     if step.seat not in seats and not step.done: raise EnvError(f'it is the turn of seat {step.seat!r}, but the seats are {seats}')
     unknown = [s for s in step.reward if s not in seats]
     if unknown: raise EnvError(f'the reward names the seat {unknown[0]!r}, but the seats are {seats}. Pay one of these.')
@@ -107,7 +111,7 @@ def call_all(
 def _guard(call):
     "What `call` returns, or the exception it raised."
     try: return call()
-    except Exception as e: return e
+    except (Exception, SystemExit) as e: return e   # sys.exit() in an environment ends its episode, Ctrl-C ends the run
 
 def _timed(env, method, arguments, limit):
     "A call in this process; one that overran its limit counts as failed."

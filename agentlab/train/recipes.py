@@ -67,8 +67,17 @@ def check_recipe(recipe: Recipe):
     for name in ('steps', 'groups', 'group_size', 'minibatches', 'max_turns', 'max_tokens', 'budget', 'checkpoint_every'):
         value = getattr(recipe, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1: refuse(name, 'give a whole number from 1')
+    for name in ('test_every', 'test_tasks'):
+        value = getattr(recipe, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0: refuse(name, 'give a whole number from 0')
     for name in ('lr', 'temperature', 'max_grad_norm'):
-        if not getattr(recipe, name) > 0: refuse(name, 'give a number above 0')
+        if not (isinstance(getattr(recipe, name), (int, float)) and getattr(recipe, name) > 0): refuse(name, 'give a number above 0')
+    for name in ('kl_coef', 'weight_decay'):
+        if not (isinstance(getattr(recipe, name), (int, float)) and getattr(recipe, name) >= 0): refuse(name, 'give a number from 0')
+    per = recipe.loss_per
+    if per not in ('token', 'turn', 'row', 'episode') and not (isinstance(per, (int, float)) and not isinstance(per, bool) and per > 0):
+        refuse('loss_per', "use 'token', 'turn', 'row', 'episode', or a positive number of tokens")
+    if recipe.precision not in ('no', 'bf16', 'fp16'): refuse('precision', "use 'no', 'bf16' or 'fp16'")
     if recipe.minibatches > recipe.groups*recipe.group_size: refuse('minibatches', f'at most the {recipe.groups*recipe.group_size} episodes of a step')
     check_group_size(recipe.credit, recipe.group_size)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..episodes import Batch, atomic
 
 # %% auto #0
-__all__ = ['METRICS', 'SCHEMA_VERSION', 'Run', 'open_run', 'save_checkpoint', 'load_checkpoint', 'rewind']
+__all__ = ['METRICS', 'SCHEMA_VERSION', 'Run', 'open_run', 'save_checkpoint', 'save_policy', 'load_checkpoint', 'rewind']
 
 # %% ../../nbs/train/00_runs.ipynb #529ab282
 METRICS = dict(     # name: (what it is, how it is estimated, unit)
@@ -135,11 +135,22 @@ def save_checkpoint(
         data = save({k: v.detach().contiguous().cpu() for k, v in values.items()})
         with atomic(partial / f'{name}.safetensors') as path: path.write_bytes(data)
         files[f'{name}.safetensors'] = dict(bytes=len(data), blake2b=hashlib.blake2b(data).hexdigest())
-    with atomic(partial / 'state.json') as path: path.write_text(json.dumps(dict(schema_version=SCHEMA_VERSION, step=step, files=files, **state)))
+    facts = dict(schema_version=SCHEMA_VERSION, step=step, files=files, **state)
+    with atomic(partial / 'state.json') as path: path.write_text(json.dumps(facts | dict(blake2b=_digest(facts))))
     if final.exists(): shutil.rmtree(final)     # left by a run that was killed after this checkpoint and before its rows were cut
     os.replace(partial, final)
     for old in _checkpoints(run)[:-keep]: shutil.rmtree(old)
     return final
+
+def _digest(facts: dict)->str: return hashlib.blake2b(json.dumps(facts).encode()).hexdigest()
+
+def save_policy(run: Run, policy):
+    "The policy in the transformers layout; the folder appears whole or not at all."
+    partial, final = run.folder / '.policy.tmp', run.folder / 'policy'
+    shutil.rmtree(partial, ignore_errors=True)
+    policy.save_pretrained(partial)
+    shutil.rmtree(final, ignore_errors=True)
+    os.replace(partial, final)
 
 def _checkpoints(run: Run)->list[Path]:
     return sorted(p for p in (run.folder / 'checkpoints').glob('[0-9]*') if p.is_dir())
@@ -155,6 +166,7 @@ def load_checkpoint(run: Run)->tuple[int, dict, dict]|None:
 def _read_checkpoint(folder: Path):
     from safetensors.torch import load
     state, tensors = _read_json(folder / 'state.json'), {}
+    if state.pop('blake2b', None) != _digest(state): raise ValueError('state.json is not what was written')
     for name, fact in state['files'].items():
         data = (folder / name).read_bytes()
         if len(data) != fact['bytes'] or hashlib.blake2b(data).hexdigest() != fact['blake2b']: raise ValueError(f'{name} is not what was written')
@@ -170,4 +182,4 @@ def rewind(
         end = max((end for row, end in _whole_lines(run.folder / name) if row['step'] <= last), default=0)
         if (run.folder / name).exists(): os.truncate(run.folder / name, end)
     for later in (s for s in run.steps() if s >= step): run._episodes(later).unlink()
-    for part in [*run.folder.glob('**/.*.tmp')]: shutil.rmtree(part) if part.is_dir() else part.unlink()
+    for part in [*run.folder.glob('**/.*.tmp')]: shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)

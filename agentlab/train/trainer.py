@@ -14,7 +14,7 @@ from ..objective import clip_fraction, loss_weights
 from ..policy.core import action_rows, parts, take_rows
 from ..rollout import play
 from .recipes import Recipe
-from .runs import METRICS, Run, load_checkpoint, open_run, rewind, save_checkpoint
+from .runs import METRICS, Run, load_checkpoint, open_run, rewind, save_checkpoint, save_policy
 
 # %% auto #0
 __all__ = ['Training', 'with_lora', 'collect', 'usable', 'Skip', 'prepare', 'finite', 'reference_logp', 'minibatches', 'backward',
@@ -27,6 +27,8 @@ class Training:
     "A policy being trained by a recipe: accelerator, optimiser, reference."
     def __init__(self, policy, env, recipe: Recipe, should_stop=None):
         from accelerate import Accelerator
+        from accelerate.state import AcceleratorState
+        AcceleratorState._reset_state()     # it would hold on to the precision of an earlier run in this process
         self.accelerator = Accelerator(mixed_precision=recipe.precision, cpu=policy.device.type == 'cpu')
         self.policy, self.env, self.recipe = (with_lora(policy, **recipe.lora) if recipe.lora else policy), env, recipe
         self.policy.model.to(self.accelerator.device)
@@ -125,7 +127,8 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
             now = measure_part(r, part, logp.detach(), advantage[which], kl)
             for name, value in (now | dict(loss=loss.item(), tokens=len(which))).items():
                 sums[name] = max(sums[name], value) if name == 'gap' else sums[name] + value
-    return sums
+    everywhere = t.gather([sums])
+    return {name: (max if name == 'gap' else sum)(s[name] for s in everywhere) for name in sums}
 
 # %% ../../nbs/train/02_trainer.ipynb #1a345f2c
 def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, kl: Tensor|None)->dict:
@@ -146,7 +149,8 @@ def move(training: Training, batch: Batch, advantage: Tensor, step: int)->dict:
         norm = float(torch.nn.utils.clip_grad_norm_(t.weights.values(), r.max_grad_norm))
         if not math.isfinite(norm + sums[-1]['loss']):
             t.optimizer.zero_grad()
-            raise Skip(f'loss {sums[-1]["loss"]} and gradient norm {norm} are not finite, so this update was not made. Lower lr or max_grad_norm.')
+            made = f'this update ends after {len(norms)} of its {r.minibatches} optimiser steps' if norms else 'this update was not made'
+            raise Skip(f'loss {sums[-1]["loss"]} and gradient norm {norm} are not finite, so {made}. Lower lr or max_grad_norm.')
         t.optimizer.step(); norms.append(norm)
     t.optimizer.zero_grad()
     tokens = sum(s['tokens'] for s in sums)
@@ -225,11 +229,12 @@ def explain(run: Run):
     "Say what to do about a full disk or exhausted memory; what was checkpointed stays whole."
     kept = f'The checkpoints in {run.folder} are whole: free what is named here and go on with resume=True.'
     try: yield
-    except OSError as e:
-        if e.errno not in (errno.ENOSPC, errno.EDQUOT): raise
-        raise RuntimeError(f'the disk is full ({e}). {kept} `agentlab clean` removes caches.') from e
-    except (MemoryError, torch.OutOfMemoryError) as e:
-        raise RuntimeError(f'memory ran out ({e}). Lower budget (tokens of one forward pass), then group_size. {kept}') from e
+    except Exception as e:      # safetensors and torch's CPU allocator have no exception of their own for these
+        if getattr(e, 'errno', None) in (errno.ENOSPC, errno.EDQUOT) or 'No space left' in str(e):
+            raise RuntimeError(f'the disk is full ({e}). {kept} `agentlab clean` removes caches.') from e
+        if isinstance(e, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(e):
+            raise RuntimeError(f'memory ran out ({e}). Lower budget (tokens of one forward pass), then group_size. {kept}') from e
+        raise
 
 # %% ../../nbs/train/02_trainer.ipynb #5bc6e317
 def env_facts(env)->dict:
@@ -280,6 +285,7 @@ def train(
             if on_row is not None: on_row(row)
             show(shown, row)
         if step % recipe.checkpoint_every and step < recipe.steps: save_training(training, run, step)   # stopped between two checkpoints
+        if step >= recipe.steps and training.accelerator.is_main_process: save_policy(run, training.policy)     # also where a run was killed just before this
     return run
 
 def _open(training: Training, out, resume: bool)->Run:
@@ -295,8 +301,7 @@ def keep_step(training: Training, run: Run, step: int)->dict:
     return row
 
 def close_step(training: Training, run: Run, step: int):
-    "What is due after an update: a test on held-out tasks, a checkpoint, at the end the policy itself."
+    "What is due after an update: a test on held-out tasks, a checkpoint."
     r, last = training.recipe, step == training.recipe.steps
     if last or (r.test_every and step % r.test_every == 0): test(training, run, step)
     if last or step % r.checkpoint_every == 0: save_training(training, run, step)
-    if last and training.accelerator.is_main_process: training.policy.save_pretrained(run.folder / 'policy')
