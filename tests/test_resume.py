@@ -139,7 +139,7 @@ def killed_at(folder, at):
     return status != 0
 
 
-@pytest.mark.parametrize('kind', [kind for kind in sorted(kinds)])
+@pytest.mark.parametrize('kind', sorted(kinds))
 def test_killed_in_the_middle_of_a_write(whole, tmp_path, kind):
     "At the first of its kind, then in the resumed run at another one, and so on: the repairs of a resumed run are cut short, too."
     folder, last = tmp_path/'run', whole.seen.count(kind) - 1
@@ -203,8 +203,8 @@ def short(tmp_path_factory):
     "A run of two steps with two checkpoints, in this process."
     return train_small(tmp_path_factory.mktemp('short')/'run', steps=2)
 
-@pytest.mark.parametrize('name, damage', [(name, damage)
-                                          for name in ('model.safetensors', 'optimizer.safetensors', 'state.json') for damage in (cut, empty, flip, os.remove)])
+@pytest.mark.parametrize('damage', [cut, empty, flip, os.remove])
+@pytest.mark.parametrize('name', ['model.safetensors', 'optimizer.safetensors', 'state.json'])
 def test_a_damaged_checkpoint_is_left_out(short, tmp_path, name, damage):
     run = Run(shutil.copytree(short.folder, tmp_path/'run'))
     damage(run.folder/'checkpoints'/'000002'/name)
@@ -224,6 +224,14 @@ def test_no_whole_checkpoint_at_all(short, tmp_path):
     run = Run(shutil.copytree(short.folder, tmp_path/'run'))
     for folder in (run.folder/'checkpoints').iterdir(): empty(folder/'model.safetensors')
     with pytest.warns(UserWarning, match='damaged'): same_run(short, train_small(run.folder, steps=2, resume=True))
+
+def test_damaged_checkpoints_do_not_push_out_whole_ones(short, tmp_path):
+    "Two are kept; a run that begins again keeps its first, although two damaged ones have higher numbers."
+    run = Run(shutil.copytree(short.folder, tmp_path/'run'))
+    for name in ('000001', '000002'): empty(run.folder/'checkpoints'/name/'state.json')
+    for name in ('000001', '000002'): os.rename(run.folder/'checkpoints'/name, run.folder/'checkpoints'/f'00000{int(name) + 5}')
+    with pytest.warns(UserWarning, match='damaged'): train_small(run.folder, steps=2, resume=True, should_stop=iter([False, True]).__next__)
+    assert load_checkpoint(run)[0] == 1
 
 def test_more_steps(short, tmp_path):
     "A finished run goes on when it is given more steps, as if it had had them from the start."

@@ -174,7 +174,7 @@ faulty = dict(raises=boom, exits=lambda: sys.exit(3), nothing=lambda: None, text
               bad_cost=lambda: Step('player', 'speak', {}, False, dict(cost='dear')))
 
 
-@pytest.mark.parametrize('fault', list(faulty))
+@pytest.mark.parametrize('fault', faulty)
 def test_a_fault_ends_its_own_episode(fault):
     good, bad, also = play(reader(), Faulty(faulty[fault]), [0, 1, 2], sampler=Babble(), max_tokens=2)
     assert bad.error and len(bad.turns) == 2 and bad.outcome == .5

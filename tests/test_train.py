@@ -188,8 +188,7 @@ def out_of_memory(kind):
     def fail(): raise kind('tried to allocate 8 GiB')
     return fail
 
-@pytest.mark.parametrize('error', [pytest.param(out_of_memory(MemoryError), id='python'), pytest.param(out_of_memory(torch.OutOfMemoryError), id='cuda'),
-                                   pytest.param(lambda: torch.empty(2**60), id='cpu')])
+@pytest.mark.parametrize('error', [out_of_memory(MemoryError), out_of_memory(torch.OutOfMemoryError), lambda: torch.empty(2**60)], ids=['python', 'cuda', 'cpu'])
 def test_memory_runs_out(tmp_path, error): stopped(tmp_path, error, r'memory ran out.*Lower budget.*group_size')
 
 def full(*_): raise OSError(errno.ENOSPC, 'No space left on device')
@@ -373,7 +372,7 @@ def test_there_are_recipes_that_compare_in_groups(): assert {'grpo', 'rloo', 'gi
 @pytest.mark.parametrize('changes, said', [
     (dict(steps=0), 'steps=0'), (dict(groups=2.5), 'groups=2.5'), (dict(group_size=True), 'group_size=True'), (dict(lr=-1.), r'lr=-1\.0: give a number above 0'), (dict(lr=math.nan), 'lr=nan'),
     (dict(temperature=0.), 'temperature'), (dict(minibatches=100), 'minibatches=100: at most'), (dict(learning_rate=1), "no field 'learning_rate'. Fields: .*lr"), (dict(budget=0), 'budget=0'),
-    *(pytest.param({name: value}, name) for name, value in dict(lr='much', kl_coef=-1., loss_per='word', test_tasks=-1, test_every=.5).items())])
+    (dict(lr='much'), 'lr'), (dict(kl_coef=-1.), 'kl_coef'), (dict(loss_per='word'), 'loss_per'), (dict(test_tasks=-1), 'test_tasks'), (dict(test_every=.5), 'test_every')])
 def test_recipes_that_cannot_work(changes, said):
     "Refused before anything is played, naming the field."
     with pytest.raises(ValueError, match=said): load_recipe('grpo', **changes)

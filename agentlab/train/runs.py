@@ -182,4 +182,5 @@ def rewind(
         end = max((end for row, end in _whole_lines(run.folder / name) if row['step'] <= last), default=0)
         if (run.folder / name).exists(): os.truncate(run.folder / name, end)
     for later in (s for s in run.steps() if s >= step): run._episodes(later).unlink()
+    for damaged in (p for p in _checkpoints(run) if int(p.name) > step): shutil.rmtree(damaged)     # else they would count as the newest to keep
     for part in [*run.folder.glob('**/.*.tmp')]: shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
