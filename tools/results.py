@@ -156,7 +156,7 @@ def write(record: dict, folder: Path) -> None:
     "keydoor.json and keydoor.png."
     from agentlab.bench import keep
     keep(record, folder, 'keydoor')
-    draw(record).write_image(folder/'keydoor.png', scale=2)
+    draw(record).write_image(folder/'keydoor.png', scale=1)
 
 
 def arguments():
