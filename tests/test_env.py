@@ -167,7 +167,7 @@ def test_layouts_belong_to_their_split_and_hold_together(options, seed, split):
 def test_splits_are_disjoint_and_drawn_evenly():
     everything = {layout_id(layout): split_of(layout) for layout in all_layouts()}
     assert len(everything) == 31_200
-    drawn = [KeyDoor(split=split).tasks(split, 600) for split in splits]
+    drawn = [KeyDoor(closed=2, split=split).tasks(split, 700) for split in splits]
     names = [{layout_id(layout) for layout in some} for some in drawn]
     assert not (names[0] & names[1] or names[0] & names[2] or names[1] & names[2])
     for split, some in zip(splits, names): assert {everything[name] for name in some} == {split}
