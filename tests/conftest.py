@@ -32,6 +32,7 @@ def skip_reasons(config, markers):
     return {name: reason for name in markers & checks.keys() if (reason := checks[name]())}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config, items):
     names = [{mark.name for mark in item.iter_markers()} for item in items]
     reasons = skip_reasons(config, set().union(*names))

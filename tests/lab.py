@@ -1,4 +1,4 @@
-"""One JupyterLab and one Chromium for a whole test session, and the few moves that tests make in them.
+"""One JupyterLab and one Chromium for a test module, and the few moves that tests make in them.
 
 Use: `from lab import browser, lab` in a test module, then `with lab.open(notebook) as page`. Both fixtures skip, and name what to install,
 where playwright, JupyterLab or Chromium is missing.
@@ -16,9 +16,9 @@ def need(*modules, program=False):
     if missing: pytest.skip(f'needs {", ".join(missing)}: pip install {" ".join(missing)}')
     if program and not CHROMIUM: pytest.skip('needs Chromium: apt-get install chromium, or set CHROMIUM to its path')
 
-@pytest.fixture(scope='session')
+@pytest.fixture(scope='module')  # not the session: playwright's event loop counts as running until it is closed, and other tests look for one
 def browser():
-    "A headless Chromium, one per session."
+    "A headless Chromium, one per test module."
     need('playwright', program=True)
     from playwright.sync_api import sync_playwright
     with sync_playwright() as play:
@@ -61,9 +61,9 @@ def answer(url):
     try: return urllib.request.urlopen(url, timeout=2).status
     except (urllib.error.URLError, OSError): return None
 
-@pytest.fixture(scope='session')
+@pytest.fixture(scope='module')
 def lab(browser, tmp_path_factory):
-    "A JupyterLab with its own configuration, on a free port, one per session."
+    "A JupyterLab with its own configuration, on a free port, one per test module."
     need('jupyterlab', 'ipykernel')
     folder, port, token = tmp_path_factory.mktemp('lab'), free_port(), secrets.token_hex(16)
     (folder/'work').mkdir()

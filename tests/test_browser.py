@@ -7,7 +7,7 @@ from view_data import hostile_batch, write_run
 pytestmark = pytest.mark.browser
 
 CELLS = dict(
-    train='''
+    functions='''
 import math, sys, time
 from agentlab import view
 def train(on_row, should_stop):
@@ -15,15 +15,13 @@ def train(on_row, should_stop):
         if should_stop(): return step
         on_row(dict(step=step, reward=math.sin(step/9), success=.5, entropy_by_turn=[1., .5], dead_groups=.1, clip_fraction=.02, grad_norm=1., errors=0, seconds=.02))
         time.sleep(.02)
-run = view.watch(train)
-''',
-    awaited='steps = await view.watch(train)',
-    fails='''
 def fails(on_row, should_stop):
     on_row(dict(step=0, reward=1.))
     raise ArithmeticError("<img src=x onerror=window.hit=1> no tokens")
-failing = view.watch(fails)
 ''',
+    train='run = view.watch(train)',
+    awaited='steps = await view.watch(train)',
+    fails='failing = view.watch(fails)',
     raises='await failing',
     follow='following = view.watch("metrics.jsonl")',
     group=f'''
@@ -37,7 +35,9 @@ view.group_html(batch, torch.linspace(-1, 1, len(batch.actions)))
 @pytest.fixture(scope='module')
 def page(lab):
     "One notebook, one kernel, one page; each test runs its own cells of it."
-    with lab.open('view.ipynb', *CELLS.values()) as page: yield page
+    with lab.open('view.ipynb', *CELLS.values()) as page:
+        lab.run(page, 0)
+        yield page
 
 class Shown:
     "What a cell of the notebook shows."
