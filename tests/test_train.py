@@ -377,8 +377,9 @@ def test_recipes_that_cannot_work(changes, said):
     "Refused before anything is played, naming the field."
     with pytest.raises(ValueError, match=said): load_recipe('grpo', **changes)
 
-def test_a_precision_that_nobody_knows(tmp_path):
-    with pytest.raises(ValueError, match='int3'): train_small(tmp_path, precision='int3')
+@pytest.mark.parametrize('precision', ['int3', 'fp16'])
+def test_a_precision_that_cannot_work(tmp_path, precision):
+    with pytest.raises(ValueError, match=f'precision=.{precision}.*bf16'): train_small(tmp_path, precision=precision)
     assert not (tmp_path/'run.json').exists()
 
 @pytest.mark.parametrize('name, said', [('gigpoo', "recipe='gigpoo' is unknown. Known: grpo, dr_grpo, rloo, gigpo"), ('nowhere:grpo', 'cannot be imported'), ('agentlab.train.recipes:nothing', 'cannot be imported')])

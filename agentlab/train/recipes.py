@@ -44,7 +44,7 @@ class Recipe:
     recompute_old: bool = False         # True: old_logp by a forward pass of the trainer, for samplers that are not exact
     lora: dict = field(default_factory=dict)  # arguments of peft.LoraConfig; empty: all weights are trained
     budget: int = 16384                 # tokens of one forward pass, padding included
-    precision: str = 'no'               # 'no', 'bf16' or 'fp16', as accelerate names them
+    precision: str = 'no'               # 'no' or 'bf16', as accelerate names them
     seed: int = 0
     checkpoint_every: int = 5           # updates
     test_every: int = 0                 # updates between tests on held-out tasks; 0: before the first and after the last
@@ -77,7 +77,7 @@ def check_recipe(recipe: Recipe):
     per = recipe.loss_per
     if per not in ('token', 'turn', 'row', 'episode') and not (isinstance(per, (int, float)) and not isinstance(per, bool) and per > 0):
         refuse('loss_per', "use 'token', 'turn', 'row', 'episode', or a positive number of tokens")
-    if recipe.precision not in ('no', 'bf16', 'fp16'): refuse('precision', "use 'no', 'bf16' or 'fp16'")
+    if recipe.precision not in ('no', 'bf16'): refuse('precision', "use 'no' or 'bf16': fp16 needs a loss scaler, which is not part of a checkpoint")
     if recipe.minibatches > recipe.groups*recipe.group_size: refuse('minibatches', f'at most the {recipe.groups*recipe.group_size} episodes of a step')
     check_group_size(recipe.credit, recipe.group_size)
 
