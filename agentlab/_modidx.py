@@ -744,4 +744,10 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'agentlab.view.report.ticks': ('view/report.html#ticks', 'agentlab/view/report.py'),
                                       'agentlab.view.report.tint': ('view/report.html#tint', 'agentlab/view/report.py'),
                                       'agentlab.view.report.visible': ('view/report.html#visible', 'agentlab/view/report.py'),
-                                      'agentlab.view.report.wilson': ('view/report.html#wilson', 'agentlab/view/report.py')}}}
+                                      'agentlab.view.report.wilson': ('view/report.html#wilson', 'agentlab/view/report.py')},
+            'agentlab.view.turn_grid': { 'agentlab.view.turn_grid._cells': ('view/turn_grid.html#_cells', 'agentlab/view/turn_grid.py'),
+                                         'agentlab.view.turn_grid.per_turn': ('view/turn_grid.html#per_turn', 'agentlab/view/turn_grid.py'),
+                                         'agentlab.view.turn_grid.recorded_group': ( 'view/turn_grid.html#recorded_group',
+                                                                                     'agentlab/view/turn_grid.py'),
+                                         'agentlab.view.turn_grid.turn_grid': ( 'view/turn_grid.html#turn_grid',
+                                                                                'agentlab/view/turn_grid.py')}}}

@@ -79,10 +79,10 @@ def word_tokenizer(
 # %% ../../nbs/policy/00_policy.ipynb #eb84a748
 def micro_batches(
     lengths: Tensor,    # (rows,) tokens in every row
-    budget: int = 16384,# tokens of one micro-batch, padding included
+    budget: int = 4096, # tokens of one micro-batch, padding included
 )->list[Tensor]:        # row numbers of every micro-batch, shortest rows first
     "Cut rows, sorted by length, into micro-batches of at most `budget` tokens; a longer row goes alone."
-    if budget < 1: raise ValueError(f'budget={budget}: give the number of tokens that fit in memory at once, such as 16384')
+    if budget < 1: raise ValueError(f'budget={budget}: give the number of tokens that fit in memory at once, such as 4096')
     order, cuts, start = lengths.argsort(stable=True), [], 0
     widths = lengths[order].tolist()
     for i, width in enumerate(widths):
@@ -107,7 +107,7 @@ def action_rows(batch: Batch)->Tensor:
 def parts(
     batch: Batch,
     rows: Tensor|None = None,   # rows to take; None: all that hold an action token
-    budget: int = 16384,        # tokens of one part, padding included
+    budget: int = 4096,         # tokens of one part, padding included
 ):                              # yields (batch of some rows, index of its action tokens in batch.actions)
     "A batch in parts of rows of similar length."
     rows = action_rows(batch) if rows is None else rows
@@ -186,7 +186,7 @@ def _forward(self, part: Batch, temperature: float = 1.)->tuple[Tensor, Tensor]:
 def _logprobs(
     self, batch: Batch,
     temperature: float = 1.,    # that of the sampler, so that both speak of the same distribution
-    budget: int = 16384,        # tokens of one micro-batch
+    budget: int = 4096,         # tokens of one micro-batch
 )->tuple[Tensor, Tensor]:       # (action tokens,) log-probability; (action tokens,) entropy in nats
     "Log-probability and entropy of every action token, in the order of `batch.actions`."
     if temperature <= 0: raise ValueError(f'temperature={temperature}: log-probabilities need a positive temperature; greedy play is recorded at temperature 1')

@@ -43,7 +43,7 @@ class Recipe:
     max_tokens: int = 8                 # of one action
     recompute_old: bool = False         # True: old_logp by a forward pass of the trainer, for samplers that are not exact
     lora: dict = field(default_factory=dict)  # arguments of peft.LoraConfig; empty: all weights are trained
-    budget: int = 16384                 # tokens of one forward pass, padding included
+    budget: int = 4096                  # tokens of one forward pass, padding included; a GPU may take more at once
     precision: str = 'no'               # 'no' or 'bf16', as accelerate names them
     seed: int = 0
     checkpoint_every: int = 5           # updates

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['Finding', 'Html', 'entropy_by_turn', 'group_html', 'integrity', 'pick_group', 'png', 'report', 'safe', 'visible',
-           'Dashboard', 'Tail', 'watch']
+           'Dashboard', 'Tail', 'watch', 'recorded_group', 'turn_grid']
 
 # %% ../../nbs/view/index.ipynb #04f8fdef
 from .report import Finding, Html, entropy_by_turn, group_html, integrity, pick_group, png, report, safe, visible
 from .dashboard import Dashboard, Tail, watch
+from .turn_grid import recorded_group, turn_grid
 
-_all_ = ["Finding", "Html", "entropy_by_turn", "group_html", "integrity", "pick_group", "png", "report", "safe", "visible", "Dashboard", "Tail", "watch"]
+_all_ = ["Finding", "Html", "entropy_by_turn", "group_html", "integrity", "pick_group", "png", "report", "safe", "visible", "Dashboard", "Tail", "watch", "recorded_group", "turn_grid"]
