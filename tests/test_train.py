@@ -96,7 +96,7 @@ class OfMany(trainer.Training):
 
 def gradients(budget, ranks=1, **changes):
     training = OfMany(small_policy(), Paying(), small_recipe(groups=3, budget=budget, minibatches=1, **changes))
-    batch, advantage = trainer.prepare(training, trainer.collect(training, 0))
+    batch, advantage, _ = trainer.prepare(training, trainer.collect(training, 0))
     training.ranks = ranks
     rows = trainer.minibatches(batch, 1, 0)[0]
     measured = []

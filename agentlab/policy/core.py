@@ -157,10 +157,13 @@ class Policy:
     def device(self): return next(self.model.parameters()).device
     def action_logits(self, ids: Tensor, place: Tensor)->Tensor:
         "(actions, vocabulary) logits that predict the tokens at `place` in right-padded `ids`."
+        if self._head is None: return self.model(input_ids=ids, use_cache=False).logits[place[:, 0], place[:, 1] - 1]
+        return self._head[1](self.action_hidden(ids, place))
+    def action_hidden(self, ids: Tensor, place: Tensor)->Tensor:
+        "(actions, width) what the model's last layer knew just before each of the tokens at `place`."
         before = (place[:, 0], place[:, 1] - 1)
-        if self._head is None: return self.model(input_ids=ids, use_cache=False).logits[before]
-        body, head = self._head
-        return head(body(input_ids=ids, use_cache=False).last_hidden_state[before])
+        if self._head is None: return self.model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states[-1][before]
+        return self._head[0](input_ids=ids, use_cache=False).last_hidden_state[before]
 
 # %% ../../nbs/policy/00_policy.ipynb #2519257b
 @torch.no_grad()
@@ -196,7 +199,21 @@ def _logprobs(
         logp[which], entropy[which] = self.forward(part, temperature)
     return logp, entropy
 
-Policy.forward, Policy.logprobs = _forward, _logprobs
+@torch.no_grad()
+def _features(
+    self, batch: Batch,
+    budget: int = 4096,         # tokens of one micro-batch
+)->Tensor:                      # (action tokens, width) float32, without gradients
+    "The last hidden state before every action token, in the order of `batch.actions`: what a value head reads."
+    found = None
+    for part, which in parts(batch, budget=budget):
+        ids, place = pad_rows(part, self.pad_id)
+        hidden = self.action_hidden(ids.to(self.device), place.to(self.device)).float()
+        if found is None: found = hidden.new_zeros(len(batch.actions), hidden.shape[1])
+        found[which] = hidden
+    return found
+
+Policy.forward, Policy.logprobs, Policy.features = _forward, _logprobs, _features
 
 def _text(self, ids: list[int])->str:
     "The text of sampled ids, without control tokens."

@@ -13,7 +13,7 @@ from ..reward import paid
 from ..rollout import play
 
 # %% auto #0
-__all__ = ['known', 'Recipe', 'import_path', 'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'load_recipe']
+__all__ = ['known', 'Recipe', 'field_defaults', 'import_path', 'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'load_recipe']
 
 # %% ../../nbs/train/01_recipes.ipynb #c6c6e1f0
 @dataclass
@@ -26,9 +26,12 @@ class Recipe:
     reward: Callable = paid             # batch -> reward of every turn
     objective: Callable = clip          # logp, batch, advantage -> loss of every action token
     kl: Callable = kl_k3                # logp, batch -> KL to the reference of every action token
+    updates: Callable|None = None       # batch, policy -> generator of (token selection, advantage), resumed after each update; None: one update on all tokens
+    critic: Callable|None = None        # policy, seed -> agentlab.train.Critic, for a `credit` that returns (targets, advantage)
     credit_args: dict = field(default_factory=dict)
     rollout_args: dict = field(default_factory=dict)
     objective_args: dict = field(default_factory=dict)
+    updates_args: dict = field(default_factory=dict)
     loss_per: str|float = 'token'       # what counts once in the loss: 'token', 'turn', 'row', 'episode', or a constant length
     kl_coef: float = 0.                 # weight of the KL to the policy that training began with
     steps: int = 30                     # updates of the run
@@ -54,6 +57,12 @@ class Recipe:
         "The recipe as JSON types; functions by their import path."
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {k: import_path(v) if callable(v) else v for k, v in values.items()}
+
+def field_defaults()->dict:
+    "The default of every field that has one, as JSON types."
+    fields = dataclasses.fields(Recipe)
+    values = {f.name: f.default_factory() if f.default is dataclasses.MISSING else f.default for f in fields if (f.default, f.default_factory) != (dataclasses.MISSING,)*2}
+    return {k: import_path(v) if callable(v) else v for k, v in values.items()}
 
 def import_path(function)->str:
     "Where a function can be imported from; a `functools.partial` with its arguments."

@@ -26,6 +26,8 @@ METRICS = dict(     # name: (what it is, how it is estimated, unit)
     dead_groups=('share of groups whose outcomes are all equal, so that their advantage is zero', 'counted', 'groups, 0-1'),
     sampler_gap=('largest difference between the log-probability at sampling and the one the trainer computes with the same weights', 'maximum over the action tokens of the first minibatch', 'nats'),
     loss=('the objective that was minimised', 'mean over the minibatches of the step', '-'),
+    value_loss=('how far the critic was from its targets, where a recipe has one', "the head's loss, mean over the last pass", '-'),
+    value_explained=('share of the variance of the targets that the critic knew before this step', '1 - var(target - value)/var(target)', 'at most 1'),
     turns=('length of an episode', 'mean', 'turns'),
     episodes=('episodes played', 'counted', 'episodes'),
     errors=('episodes that a fault of the environment ended; they are not trained on', 'counted', 'episodes'),
@@ -90,23 +92,24 @@ def open_run(
     folder,
     facts: dict,            # what makes the run: recipe, environment, policy; JSON types
     resume: bool = False,
+    defaults: dict|None = None, # what a fact meant in a run that was begun before there was such a fact; nested like `facts`
 )->Run:
     "A new run folder, or an old one to go on with. Raises ValueError if it holds something else."
     run = Run(folder)
     old = run.info if (run.folder / 'run.json').exists() else None
     if old is not None and not resume: raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give another folder.')
-    if old is not None: _same_facts(old['facts'], json.loads(json.dumps(facts)), folder)
+    if old is not None: _same_facts(old['facts'], json.loads(json.dumps(facts)), folder, defaults or {})
     run.folder.mkdir(parents=True, exist_ok=True)
     info = dict(schema_version=SCHEMA_VERSION, created=time.strftime('%Y-%m-%dT%H:%M:%S'), versions=_versions(), facts=facts)
     if old is not None: info = old | dict(facts=facts)
     with atomic(run.folder / 'run.json') as path: path.write_text(json.dumps(info, indent=1))
     return run
 
-def _same_facts(old, new, folder, where=''):
+def _same_facts(old, new, folder, defaults, where=''):
     "Refuse to go on with another recipe; the number of steps may change."
     for key in sorted(set(old) | set(new)):
-        if isinstance(old.get(key), dict) and isinstance(new.get(key), dict): _same_facts(old[key], new[key], folder, f'{where}{key}.')
-        elif key != 'steps' and old.get(key) != new.get(key):
+        if isinstance(old.get(key), dict) and isinstance(new.get(key), dict): _same_facts(old[key], new[key], folder, defaults.get(key) or {}, f'{where}{key}.')
+        elif key != 'steps' and old.get(key, defaults.get(key)) != new.get(key):
             raise ValueError(f'{folder} holds a run with {where}{key}={old.get(key)!r}, you asked for {new.get(key)!r}. Give another folder, or the same settings.')
 
 def _versions()->dict:

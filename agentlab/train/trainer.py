@@ -11,16 +11,16 @@ from torch import Tensor
 from ..episodes import Batch, derive
 from ..groups import group_constant, group_mean
 from ..objective import clip_fraction, loss_weights
-from ..policy.core import action_rows, parts, take_rows
+from ..policy.core import parts, take_rows
 from ..rollout import play
-from .recipes import Recipe
+from .recipes import Recipe, field_defaults
 from .runs import METRICS, Run, load_checkpoint, open_run, rewind, save_checkpoint, save_policy
 
 # %% auto #0
 __all__ = ['Training', 'with_lora', 'collect', 'usable', 'Skip', 'prepare', 'finite', 'reference_logp', 'minibatches', 'backward',
-           'measure_part', 'move', 'measure_play', 'dead_groups', 'evaluate', 'one_step', 'with_token_text',
-           'save_training', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'keep_step',
-           'close_step']
+           'measure_part', 'rounds', 'optimise', 'move', 'measure_play', 'dead_groups', 'evaluate', 'one_step',
+           'with_token_text', 'save_training', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show',
+           'train', 'keep_step', 'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
@@ -36,6 +36,7 @@ class Training:
         self.reference = copy.deepcopy(self.policy) if recipe.kl_coef and not recipe.lora else None
         self.weights = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.AdamW(self.weights.values(), lr=recipe.lr, weight_decay=recipe.weight_decay)
+        self.critic = recipe.critic(self.policy, derive(recipe.seed, 'critic')) if recipe.critic else None
     @property
     def rank(self): return self.accelerator.process_index
     @property
@@ -77,8 +78,8 @@ def usable(played: Batch)->Batch:
 class Skip(Exception):
     "This update cannot be made; the message says why. It is recorded in the row, and the run goes on."
 
-def prepare(training: Training, batch: Batch)->tuple[Batch, Tensor]:
-    "The batch with rewards and log-probabilities set, and the advantage of every action token. Raises Skip."
+def prepare(training: Training, batch: Batch)->tuple[Batch, Tensor, Tensor|None]:
+    "The batch with rewards, log-probabilities and values set; advantage and value target (None without a critic) of every action token. Raises Skip."
     r, policy = training.recipe, training.policy
     batch = batch.to(training.accelerator.device)
     batch = batch.with_turns(reward=r.reward(batch))
@@ -87,9 +88,11 @@ def prepare(training: Training, batch: Batch)->tuple[Batch, Tensor]:
     old = policy.logprobs(batch, r.temperature, r.budget)[0] if r.recompute_old else batch.action('sampler_logp')
     batch = batch.with_action(old_logp=old)
     if r.kl_coef: batch = batch.with_action(ref_logp=reference_logp(training, batch))
-    advantage = r.credit(batch, **r.credit_args).float()
-    finite('advantage', advantage, f'Look at what {r.credit.__name__} made of these rewards.')
-    return batch, advantage
+    if training.critic: batch = batch.with_action(**training.critic.values(policy, batch, r.budget))
+    found = r.credit(batch, **r.credit_args)
+    targets, advantage = found if isinstance(found, tuple) else (None, found)
+    finite('advantage', advantage, f'Look at what {getattr(r.credit, "__name__", r.credit)} made of these rewards.')
+    return batch, advantage.float(), targets
 
 def finite(name: str, x: Tensor, remedy: str):
     "Raise Skip where a number is NaN or infinite."
@@ -106,8 +109,8 @@ def reference_logp(training: Training, batch: Batch)->Tensor:
 def minibatches(
     batch: Batch, count: int, seed: int,
 )->list[Tensor]:    # row numbers of every minibatch
-    "Rows with action tokens, shuffled and cut into `count` minibatches."
-    rows = action_rows(batch).cpu()
+    "Rows with action tokens that count in the loss, shuffled and cut into `count` minibatches."
+    rows = batch.tokens.row[batch.actions][batch.action('weight') > 0].unique().cpu()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     return [chunk for chunk in rows[order].tensor_split(count) if len(chunk)]
 
@@ -138,21 +141,40 @@ def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, k
     return dict(kl=(moved.exp() - 1 - moved).sum().item(), clip_fraction=clip_fraction(logp, part, advantage, **limits).item()*len(logp),
                 kl_reference=0. if kl is None else kl.sum().item(), gap=(part.action('sampler_logp') - logp).abs().max().item())
 
+def rounds(training: Training, batch: Batch, advantage: Tensor):
+    "What to move on, one after the other: (batch whose weights select tokens, advantage). The recipe's `updates`, or everything at once."
+    t, r = training, training.recipe
+    if r.updates is None: yield batch, advantage; return
+    for number, (selection, found) in enumerate(r.updates(batch, t.policy, **r.updates_args)):
+        finite('advantage', found, f'Look at what {r.updates.__name__} made of these rewards.')
+        if number: batch = batch.with_action(old_logp=t.policy.logprobs(batch, r.temperature, r.budget)[0])    # each begins from the policy as it is
+        yield batch.with_action(weight=batch.action('weight')*selection), found.float()
+
+def optimise(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->tuple[dict, float]:
+    "One optimiser step: what it measured, and the length of its gradient. Raises Skip before a step that is not finite."
+    t, r = training, training.recipe
+    t.optimizer.zero_grad()
+    sums = backward(t, batch, advantage, rows)
+    if t.ranks > 1:
+        for p in t.weights.values(): p.grad = t.accelerator.reduce(torch.zeros_like(p) if p.grad is None else p.grad, 'sum')
+    norm = float(torch.nn.utils.clip_grad_norm_(t.weights.values(), r.max_grad_norm))
+    if not math.isfinite(norm + sums['loss']):
+        t.optimizer.zero_grad()
+        raise Skip(f'loss {sums["loss"]} and gradient norm {norm} are not finite, so ')
+    t.optimizer.step(); t.optimizer.zero_grad()
+    return sums, norm
+
 def move(training: Training, batch: Batch, advantage: Tensor, step: int)->dict:
     "The optimiser steps on one batch, and the means of what they measured. Raises Skip before a step that is not finite."
     t, r, sums, norms = training, training.recipe, [], []
-    for rows in minibatches(batch, r.minibatches, derive(r.seed, step, 'minibatches')):
-        t.optimizer.zero_grad()
-        sums.append(backward(t, batch, advantage, rows))
-        if t.ranks > 1:
-            for p in t.weights.values(): p.grad = t.accelerator.reduce(torch.zeros_like(p) if p.grad is None else p.grad, 'sum')
-        norm = float(torch.nn.utils.clip_grad_norm_(t.weights.values(), r.max_grad_norm))
-        if not math.isfinite(norm + sums[-1]['loss']):
-            t.optimizer.zero_grad()
-            made = f'this update ends after {len(norms)} of its {r.minibatches} optimiser steps' if norms else 'this update was not made'
-            raise Skip(f'loss {sums[-1]["loss"]} and gradient norm {norm} are not finite, so {made}. Lower lr or max_grad_norm.')
-        t.optimizer.step(); norms.append(norm)
-    t.optimizer.zero_grad()
+    for number, (part, found) in enumerate(rounds(t, batch, advantage)):
+        for rows in minibatches(part, r.minibatches, derive(r.seed, step, 'minibatches', *([number] if number else []))):
+            try: measured, norm = optimise(t, part, found, rows)
+            except Skip as why:
+                made = f'this update ends after {len(norms)} optimiser steps' if norms else 'this update was not made'
+                raise Skip(f'{why}{made}. Lower lr or max_grad_norm.') from None
+            sums.append(measured); norms.append(norm)
+    if not norms: raise Skip('no action token counts in the loss, so this update was not made. Look at tokens.weight, or at what `updates` selects.')
     tokens = sum(s['tokens'] for s in sums)
     means = {k: sum(s[k] for s in sums)/tokens for k in ('kl', 'clip_fraction')}
     means['kl_reference'] = sum(s['kl_reference'] for s in sums)/tokens if r.kl_coef else None
@@ -189,8 +211,9 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
     batch = usable(played)
     row = dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step) | measure_play(played, batch)
     try:
-        prepared, advantage = prepare(training, batch)
+        prepared, advantage, targets = prepare(training, batch)
         row |= move(training, prepared, advantage, step)
+        if training.critic: row |= training.critic.fit(targets, derive(training.recipe.seed, step, 'critic'))
     except Skip as why: row['skipped'] = str(why)
     return row | dict(seconds=time.monotonic() - start), with_token_text(played, training.policy.tokenizer)
 
@@ -205,7 +228,8 @@ def save_training(training: Training, run: Run, step: int):
     if not training.accelerator.is_main_process: return
     state = training.optimizer.state_dict()['state']
     moments = {f'{i}.{name}': torch.as_tensor(x) for i, values in state.items() for name, x in values.items()}
-    save_checkpoint(run, step, dict(model=training.weights, optimizer=moments), dict(parameters=list(training.weights)))
+    critic = dict(critic=training.critic.tensors()) if training.critic else {}
+    save_checkpoint(run, step, dict(model=training.weights, optimizer=moments, **critic), dict(parameters=list(training.weights)))
 
 def restore_training(training: Training, run: Run)->int:
     "Put the newest whole checkpoint back; the number of updates behind it (0: there is none)."
@@ -220,6 +244,7 @@ def restore_training(training: Training, run: Run)->int:
             i, _, name = key.partition('.')
             state.setdefault(int(i), {})[name] = x
         training.optimizer.load_state_dict(training.optimizer.state_dict() | dict(state=state))
+        if training.critic: training.critic.restore(tensors['critic'])
     if training.accelerator.is_main_process: rewind(run, step)
     return step
 
@@ -291,7 +316,7 @@ def train(
 def _open(training: Training, out, resume: bool)->Run:
     "The run folder, made or checked by the first process."
     facts = dict(recipe=training.recipe.facts(), env=env_facts(training.env), policy=training.policy.name)
-    return open_run(out, facts, resume) if training.accelerator.is_main_process else Run(out)
+    return open_run(out, facts, resume, dict(recipe=field_defaults())) if training.accelerator.is_main_process else Run(out)
 
 def keep_step(training: Training, run: Run, step: int)->dict:
     "One step and everything that is written because of it."
