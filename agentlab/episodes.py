@@ -16,7 +16,7 @@ from .groups import same
 
 # %% auto #0
 __all__ = ['SCHEMA_VERSION', 'LABELLED', 'EPISODE_COLUMNS', 'Turn', 'Episode', 'state_key', 'derive', 'Table', 'need', 'Batch',
-           'atomic']
+           'rename', 'atomic']
 
 # %% ../nbs/01_episodes.ipynb #b67ad858
 @dataclass
@@ -356,6 +356,14 @@ def _concat(
 Batch.select, Batch.concat = _select, staticmethod(_concat)
 
 # %% ../nbs/01_episodes.ipynb #3ddf894a
+def rename(source: Path, target: Path):
+    "Give a file or a folder its final name, and flush the folder that holds it, so that the name outlives a power cut."
+    os.replace(source, target)
+    if os.name == 'posix':
+        folder = os.open(target.parent, os.O_RDONLY)
+        try: os.fsync(folder)
+        finally: os.close(folder)
+
 @contextmanager
 def atomic(
     path,   # file to write; its folder is made
@@ -366,11 +374,7 @@ def atomic(
     try:
         yield temporary
         with open(temporary, 'rb+') as f: os.fsync(f.fileno())
-        os.replace(temporary, path)
-        if os.name == 'posix':
-            folder = os.open(path.parent, os.O_RDONLY)
-            try: os.fsync(folder)
-            finally: os.close(folder)
+        rename(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 

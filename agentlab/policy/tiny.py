@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from ..episodes import Batch, Episode, Turn, atomic, derive
+from ..episodes import Batch, Episode, Turn, derive, rename
 from .core import Chat, Policy, parts, word_tokenizer
 
 # %% auto #0
@@ -144,5 +144,5 @@ def _keep(policy: Policy, folder: Path)->Policy:
     partial = folder.with_name(f'.{folder.name}.{os.getpid()}')
     policy.save_pretrained(partial)
     if folder.exists(): shutil.rmtree(partial)      # another process was faster
-    else: os.replace(partial, folder)
+    else: rename(partial, folder)
     return policy

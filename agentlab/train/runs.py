@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib, json, os, shutil, time, warnings
 from pathlib import Path
 from torch import Tensor
-from ..episodes import Batch, atomic
+from ..episodes import Batch, atomic, rename
 
 # %% auto #0
 __all__ = ['METRICS', 'SCHEMA_VERSION', 'Run', 'open_run', 'save_checkpoint', 'save_policy', 'load_checkpoint', 'rewind']
@@ -141,7 +141,7 @@ def save_checkpoint(
     facts = dict(schema_version=SCHEMA_VERSION, step=step, files=files, **state)
     with atomic(partial / 'state.json') as path: path.write_text(json.dumps(facts | dict(blake2b=_digest(facts))))
     if final.exists(): shutil.rmtree(final)     # left by a run that was killed after this checkpoint and before its rows were cut
-    os.replace(partial, final)
+    rename(partial, final)
     for old in _checkpoints(run)[:-keep]: shutil.rmtree(old)
     return final
 
@@ -153,7 +153,7 @@ def save_policy(run: Run, policy):
     shutil.rmtree(partial, ignore_errors=True)
     policy.save_pretrained(partial)
     shutil.rmtree(final, ignore_errors=True)
-    os.replace(partial, final)
+    rename(partial, final)
 
 def _checkpoints(run: Run)->list[Path]:
     return sorted(p for p in (run.folder / 'checkpoints').glob('[0-9]*') if p.is_dir())
