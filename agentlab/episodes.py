@@ -33,8 +33,12 @@ class Turn:
     state: object = None        # anything JSON can hold: equal states are compared with each other
     cost: float = 0.            # what the action cost, in the environment's unit
     invalid: bool = False       # the environment refused the action
+    milestone: float = 0.       # how far the environment says this turn has brought the task
     window: int = 0             # context window of the episode that holds this turn
     origin: tuple|None = None   # (episode, turn) in the list of episodes that sampled these ids first; None: this one
+    def learn(self, info: dict):
+        "Take in what the environment says of this action."
+        self.invalid, self.cost, self.milestone = bool(info.get('invalid', False)), float(info.get('cost', 0.)), float(info.get('milestone', 0.))
 
 # %% ../nbs/01_episodes.ipynb #6c2aee28
 @dataclass
@@ -55,6 +59,7 @@ class Episode:
     step: int = 0               # training step of those weights
     last_value: float = 0.      # value of the state after the last turn, where it was truncated
     instruction: str|None = None
+    answer: str|None = None     # what was right, where the environment knows it; the agent never saw it
 
 # %% ../nbs/01_episodes.ipynb #5109849a
 def state_key(
@@ -108,7 +113,7 @@ def need(
 
 # %% ../nbs/01_episodes.ipynb #49513ea7
 SCHEMA_VERSION = 1  # of the Parquet file; a reader refuses a newer one
-LABELLED = ('seat', 'source', 'policy', 'instruction', 'error', 'final', 'state')  # columns whose integers stand for text
+LABELLED = ('seat', 'source', 'policy', 'instruction', 'answer', 'error', 'final', 'state')  # columns whose integers stand for text
 
 # %% ../nbs/01_episodes.ipynb #c4aca47d
 class Batch:
@@ -166,11 +171,12 @@ def _with_turns(self, **columns: Tensor)->Batch: return self.replace(turns=self.
 def _with_tokens(self, **columns: Tensor)->Batch: return self.replace(tokens=self.tokens.with_(**columns))
 
 def _with_action(self, **columns: Tensor)->Batch:
-    "Set token columns from one value per action token; context tokens get NaN."
+    "Set token columns from one value per action token; context tokens get NaN, in a column of whole numbers -1."
     full = {}
     for name, x in columns.items():
         if len(x) != len(self.actions): raise ValueError(f'{name}: got {len(x)} values for {len(self.actions)} action tokens')
-        full[name] = torch.full((len(self.tokens),), float('nan'), dtype=x.dtype, device=x.device).index_copy(0, self.actions.to(x.device), x.detach())
+        nothing = float('nan') if x.is_floating_point() else -1
+        full[name] = torch.full((len(self.tokens),), nothing, dtype=x.dtype, device=x.device).index_copy(0, self.actions.to(x.device), x.detach())
     return self.with_tokens(**full)
 
 def _to(self, device)->Batch:
@@ -184,7 +190,7 @@ Batch.with_action, Batch.to = _with_action, _to
 
 # %% ../nbs/01_episodes.ipynb #eefb3399
 EPISODE_COLUMNS = dict(group=0, game=0, seat='player', outcome=0., success=False, truncated=False, last_value=0.,
-                       source='policy', policy='', step=0, instruction=None, error=None, final='')
+                       source='policy', policy='', step=0, instruction=None, answer=None, error=None, final='')
 
 def _column(values)->Tensor:
     "A tensor with the project's types: integers are int64, floats are float64."
@@ -270,8 +276,9 @@ def _turn_columns(episodes: list[Episode], turns: list[Turn], labels: dict)->dic
     start = np.concatenate([[0], np.cumsum([len(e.turns) for e in episodes])])
     origin = [i if t.origin is None else start[t.origin[0]] + t.origin[1] for i, t in enumerate(turns)]
     columns = dict(episode=owner, t=[t.t for t in turns], reward=[float(t.reward) for t in turns], origin=origin,
-                   cost=[float(t.cost) for t in turns], invalid=[bool(t.invalid) for t in turns], frame_row=np.arange(len(turns)))
-    columns = {name: _column(np.asarray(x, dtype=dtype)) for (name, x), dtype in zip(columns.items(), (int, int, float, int, float, bool, int))}
+                   cost=[float(t.cost) for t in turns], invalid=[bool(t.invalid) for t in turns], milestone=[float(t.milestone) for t in turns],
+                   action=[state_key(t.text) for t in turns], frame_row=np.arange(len(turns)))
+    columns = {name: _column(np.asarray(x, dtype=dtype)) for (name, x), dtype in zip(columns.items(), (int, int, float, int, float, bool, float, int, int))}
     if any(t.state is not None for t in turns): columns['state'] = _state_keys([t.state for t in turns], [[i, e.group, e.game, e.seat] for i, e in enumerate(episodes) for _ in e.turns], [t.t for t in turns], labels)
     return columns
 
@@ -436,7 +443,8 @@ def _load(path)->Batch:
     try: table = pq.read_table(path, page_checksum_verification=True)
     except FileNotFoundError: raise
     except (pa.ArrowException, OSError) as e: raise ValueError(f'{path} cannot be read as Parquet: {e}') from None
-    labels = {k: {int(key): text for key, text in v.items()} for k, v in _check_file(table, path).items()}
+    try: labels = {k: {int(key): text for key, text in v.items()} for k, v in _check_file(table, path).items()}
+    except ValueError as e: raise e if str(path) in str(e) else ValueError(f'{path} is damaged: {e}') from None
     episodes = {c.split('.', 1)[1]: torch.from_numpy(table[c].to_numpy().copy()) for c in table.column_names if c.startswith('episodes.')}
     (n_rows, rows), (n_turns, turns), (n_tokens, tokens) = (_lists(table, name) for name in _PARENT)
     owner = lambda n: torch.repeat_interleave(torch.arange(len(table)), n)

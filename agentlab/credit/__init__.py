@@ -6,8 +6,24 @@
 __all__ = ['estimators', 'check_group_size']
 
 # %% ../../nbs/credit/index.ipynb #c228fe57
+from .estimator import *
 from .group_baselines import *
 from .step_groups import *
+from .batch_baselines import *
+from .weighted_baselines import *
+from .turn_numbers import *
+from .tags import *
+from .agents import *
+from .histories import *
+from .shared_edges import *
+from .critics import *
+from .value_heads import *
+from .prior import *
+from .hierarchy import *
+from .order import *
+from .chunks import *
+from .information import *
+from .variance_gate import *
 
 # %% ../../nbs/credit/index.ipynb #fe937876
 estimators = {name: value for name, value in list(globals().items()) if callable(value) and hasattr(value, 'needs')} # name -> function

@@ -7,3 +7,11 @@ __all__ = []
 
 # %% ../../nbs/reward/index.ipynb #334325d1
 from .basic import *
+from .gates import *
+from .checklist import *
+from .meta_reasoning import *
+from .tournament import *
+from .information import *
+from .counterfactual import *
+from .progress import *
+from .implicit_prm import *

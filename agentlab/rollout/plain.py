@@ -49,6 +49,7 @@ class Game:
         self.env, self.group, self.number, self.seed, self.task, self.sample_seed = env, group, number, seed, task, sample_seed
         self.sides = {seat: Side(seat) for seat in env.seats}
         self.step, self.t, self.over, self.truncated, self.error, self.final = None, 0, False, False, None, ''
+        self.answer = None
     @property
     def side(self): return self.sides[self.step.seat]
     def end(self, truncated=False, error=None):
@@ -59,8 +60,8 @@ class Game:
         if isinstance(step, BaseException): return self.end(error=f'{type(step).__name__}: {step}')
         try: check_seats(step, self.env.seats)
         except (EnvError, TypeError, ValueError) as e: return self.end(error=f'EnvError: {e}')
-        if self.t: self.last_side.turns[-1].invalid = bool(step.info.get('invalid', False))
-        if self.t: self.last_side.turns[-1].cost = float(step.info.get('cost', 0.))
+        if self.t: self.last_side.turns[-1].learn(step.info)
+        else: self.answer = step.info.get('answer')
         for seat, reward in step.reward.items(): self.sides[seat].pay(float(reward))
         self.step = step
         if step.done:
@@ -75,7 +76,7 @@ class Game:
     def episodes(self, **facts)->list[Episode]:
         "One episode per seat."
         success = bool(self.step is not None and self.step.info.get('success', False))
-        return [Episode(s.turns, self.group, self.number, seat, s.outcome, success, self.truncated, self.error, self.task, self.final, **facts) for seat, s in self.sides.items()]
+        return [Episode(s.turns, self.group, self.number, seat, s.outcome, success, self.truncated, self.error, self.task, self.final, answer=self.answer, **facts) for seat, s in self.sides.items()]
 
 # %% ../../nbs/rollout/00_play.ipynb #6e23c031
 from ..env.protocol import EnvError, Step
@@ -85,7 +86,8 @@ def check_seats(step, seats):
     if not isinstance(step, Step): raise EnvError(f'the environment returned {type(step).__name__}, not a Step. Return Step(seat, observation, reward, done, info).')
     for part, kind in dict(observation=str, reward=dict, info=dict).items():
         if not isinstance(getattr(step, part), kind): raise EnvError(f'{part} is {getattr(step, part)!r}, not a {kind.__name__}. Return Step(seat, observation, reward, done, info).')
-    for value in [*step.reward.values(), step.info.get('cost', 0.)]: float(value)
+    for value in [*step.reward.values(), step.info.get('cost', 0.), step.info.get('milestone', 0.)]: float(value)
+    if not isinstance(step.info.get('answer'), (str, type(None))): raise EnvError(f"info['answer'] is {step.info['answer']!r}, not a text")
     state_key(step.info.get('state'))
     if step.seat not in seats and not step.done: raise EnvError(f'it is the turn of seat {step.seat!r}, but the seats are {seats}')
     unknown = [s for s in step.reward if s not in seats]

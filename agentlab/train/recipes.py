@@ -7,13 +7,20 @@ from __future__ import annotations
 import dataclasses, importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ..credit import check_group_size, gigpo as gigpo_credit, grpo as grpo_credit, rloo as rloo_credit
+from functools import partial
+from .. import credit as by
+from ..credit import check_group_size
+from ..episodes import Batch
 from ..objective import clip, kl_k3
-from ..reward import paid
+from ..reward import answer_logps, counterfactual_gain, information_gain, masked_logps, paid
 from ..rollout import play
+from .critic import Critic
 
 # %% auto #0
-__all__ = ['known', 'Recipe', 'field_defaults', 'import_path', 'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'load_recipe']
+__all__ = ['loop', 'pass_at_k', 'reinforce_pp', 'reinforce_pp_baseline', 'lite_ppo', 'gdpo', 'opo', 'gpg', 'flow_grpo', 'eapo',
+           'cm2', 'dr_mas', 'mars', 'hgpo', 'salt', 'ppo', 'vl_dac', 'seeupo', 'ipa', 'igpo', 'infopo', 'known',
+           'Recipe', 'field_defaults', 'import_path', 'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'named',
+           'measure_answers', 'measure_feedback', 'load_recipe']
 
 # %% ../../nbs/train/01_recipes.ipynb #c6c6e1f0
 @dataclass
@@ -23,7 +30,8 @@ class Recipe:
     paper: str                          # where the algorithm comes from
     credit: Callable                    # batch -> advantage of every action token
     rollout: Callable = play            # plays the episodes
-    reward: Callable = paid             # batch -> reward of every turn
+    columns: Callable|None = None       # batch, policy -> batch with columns that `reward` or `credit` need beside the usual ones
+    reward: Callable = paid             # batch -> reward of every turn; the outcome becomes its sum
     objective: Callable = clip          # logp, batch, advantage -> loss of every action token
     kl: Callable = kl_k3                # logp, batch -> KL to the reference of every action token
     updates: Callable|None = None       # batch, policy -> generator of (token selection, advantage), resumed after each update; None: one update on all tokens
@@ -88,26 +96,78 @@ def check_recipe(recipe: Recipe):
         refuse('loss_per', "use 'token', 'turn', 'row', 'episode', or a positive number of tokens")
     if recipe.precision not in ('no', 'bf16'): refuse('precision', "use 'no' or 'bf16': fp16 needs a loss scaler, which is not part of a checkpoint")
     if recipe.minibatches > recipe.groups*recipe.group_size: refuse('minibatches', f'at most the {recipe.groups*recipe.group_size} episodes of a step')
+    if 'value' in getattr(getattr(recipe.credit, 'func', recipe.credit), 'needs', ()) and recipe.critic is None: refuse('critic', 'this credit compares with values: give a critic, such as agentlab.train.Critic')
     check_group_size(recipe.credit, recipe.group_size)
 
 # %% ../../nbs/train/01_recipes.ipynb #8edc18c7
 def grpo(**changes)->Recipe:
     "Group-relative policy optimisation: outcomes compared inside a group, divided by their standard deviation (Shao et al., 2024, arXiv 2402.03300)."
-    return Recipe(**dict(name='grpo', paper='Shao et al., 2024, DeepSeekMath, arXiv 2402.03300', credit=grpo_credit) | changes)
+    return Recipe(**dict(name='grpo', paper='Shao et al., 2024, DeepSeekMath, arXiv 2402.03300', credit=by.grpo) | changes)
 
 def dr_grpo(**changes)->Recipe:
     "GRPO without the two biases: no division by the standard deviation, and the loss divided by a constant length (Liu et al., 2025, arXiv 2503.20783)."
-    return Recipe(**dict(name='dr_grpo', paper='Liu et al., 2025, Understanding R1-Zero-Like Training, arXiv 2503.20783', credit=grpo_credit, credit_args=dict(scale=None), loss_per=64.) | changes)
+    return Recipe(**dict(name='dr_grpo', paper='Liu et al., 2025, Understanding R1-Zero-Like Training, arXiv 2503.20783', credit=by.dr_grpo, loss_per=64.) | changes)
 
 def rloo(**changes)->Recipe:
     "An episode compared with the mean of the others of its group (Ahmadian et al., 2024, arXiv 2402.14740)."
-    return Recipe(**dict(name='rloo', paper='Ahmadian et al., 2024, Back to Basics, arXiv 2402.14740', credit=rloo_credit) | changes)
+    return Recipe(**dict(name='rloo', paper='Ahmadian et al., 2024, Back to Basics, arXiv 2402.14740', credit=by.rloo) | changes)
 
 def gigpo(**changes)->Recipe:
     "Group-in-group policy optimisation: whole episodes, and steps from the same state (Feng et al., 2025, arXiv 2505.10978)."
-    return Recipe(**dict(name='gigpo', paper='Feng et al., 2025, GiGPO, arXiv 2505.10978', credit=gigpo_credit) | changes)
+    return Recipe(**dict(name='gigpo', paper='Feng et al., 2025, GiGPO, arXiv 2505.10978', credit=by.gigpo) | changes)
 
-known = dict(grpo=grpo, dr_grpo=dr_grpo, rloo=rloo, gigpo=gigpo)
+
+# %% ../../nbs/train/01_recipes.ipynb #464adaa7
+def named(
+    name: str,
+    paper: str,
+    idea: str,      # one sentence
+    **fields,       # of Recipe
+)->Callable:        # a recipe function: changes -> Recipe
+    "A recipe function with these fields."
+    def make(**changes)->Recipe: return Recipe(**dict(name=name, paper=paper, **fields) | changes)
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f'{idea} ({paper}).'
+    return make
+
+loop = named('loop', 'Chen et al., 2025, LOOP, arXiv 2502.01600', 'Outcome minus the mean of the others, and a narrow clip', credit=by.loop, objective_args=dict(low=.1, high=.1))
+pass_at_k = named('pass_at_k', 'Tang et al., 2025, arXiv 2503.19595', 'Only the best attempt of a group is praised, by how far it leads', credit=by.pass_at_k)
+reinforce_pp = named('reinforce_pp', 'Hu et al., 2025, REINFORCE++, arXiv 2501.03262', 'Returns measured against the whole batch, without groups', credit=by.reinforce_pp)
+reinforce_pp_baseline = named('reinforce_pp_baseline', 'Hu et al., 2025, REINFORCE++, arXiv 2501.03262', 'Minus the mean of the group, over the spread of the batch', credit=by.reinforce_pp_baseline)
+lite_ppo = named('lite_ppo', 'Liu et al., 2025, Tricks or Traps, arXiv 2508.08221', 'Mean of the group, deviation of the batch, loss by token', credit=by.lite_ppo)
+gdpo = named('gdpo', 'Liu et al., 2026, GDPO, arXiv 2601.05242', 'Several rewards, each compared by itself: here the outcome and the invalid actions', credit=by.gdpo, credit_args=dict(columns=('outcome', 'invalid'), weights=(1., -.1)))
+opo = named('opo', 'Hao et al., 2025, OPO, arXiv 2505.23585', 'A baseline in which long episodes weigh more; exactly on policy', credit=by.opo, minibatches=1)
+gpg = named('gpg', 'Chu et al., 2025, GPG, arXiv 2504.02546', 'The plain policy gradient of group-centred outcomes; exactly on policy', credit=by.gpg, minibatches=1)
+flow_grpo = named('flow_grpo', 'Li et al., 2025, AgentFlow, arXiv 2510.05592', 'Every turn is a sample with the outcome of its episode', credit=by.flow_grpo, objective_args=dict(low=.2, high=.3))
+eapo = named('eapo', 'Chen et al., 2025, IterResearch, arXiv 2511.07327', 'The outcome, discounted by the turns that were still to come', credit=by.eapo)
+cm2 = named('cm2', 'Zhang et al., 2026, CM2, arXiv 2602.12268', 'Each turn against the same turn of the other attempts', credit=by.cm2)
+dr_mas = named('dr_mas', 'Feng et al., 2026, Dr. MAS, arXiv 2602.08847', 'Every agent measured with its own mean and deviation', credit=by.dr_mas)
+mars = named('mars', 'Yuan et al., 2025, MARS, arXiv 2510.15414', 'Reward to the end of the game against the turns of the same player', credit=by.mars)
+
+# %% ../../nbs/train/01_recipes.ipynb #f3578cce
+hgpo = named('hgpo', 'He et al., 2026, HGPO, arXiv 2602.22817', 'Turns from the same state, and from the same way to it', credit=by.hgpo)
+salt = named('salt', 'in the spirit of Li et al., 2025, SALT, arXiv 2510.20022', 'Who took the same step shares the mean of what came of it', credit=by.salt)
+ppo = named('ppo', 'Schulman et al., 2016, GAE, arXiv 1506.02438', 'Better than a critic expected, turn by turn', credit=by.gae, credit_args=dict(level='turn', gamma=.99, lam=.95), critic=Critic)
+vl_dac = named('vl_dac', 'Bredis et al., 2025, VL-DAC, arXiv 2508.04280', 'A critic by turn, a narrow clip by token', credit=by.vl_dac, critic=Critic, objective_args=dict(low=.1, high=.1))
+seeupo = named('seeupo', 'Hu et al., 2026, SeeUPO, arXiv 2602.06554', 'Turns are updated one after the other, the last first', credit=by.seeupo, updates=by.seeupo_updates, minibatches=1)
+ipa = named('ipa', 'Wang et al., 2025, ROME, arXiv 2512.24873', 'Imitate the chunks that led to success, avoid the others with a bounded weight', credit=by.ipa, credit_args=dict(lost=-1.), objective=by.ipa_loss)
+
+def measure_answers(batch: Batch, policy, closing: str = 'answer')->Batch:
+    "The batch with `turns.answer_logp`: how likely the policy finds the true answer at each turn. `closing` leads over to the answer."
+    answers = [batch.labels.get('answer', {}).get(key) for key in batch.episodes.answer.tolist()]
+    if not any(answers): raise ValueError("information gain needs the true answer, but no episode of this batch has one. Let your environment give it: info['answer'] at reset.")
+    return batch.with_turns(answer_logp=answer_logps(policy, batch, answers, closing))
+
+def measure_feedback(batch: Batch, policy)->Batch:
+    "The batch with `turns.gain`: how much likelier the feedback made the next action."
+    batch = batch.with_turns(masked_logp=masked_logps(policy, batch))
+    return batch.with_turns(gain=counterfactual_gain(batch))
+
+igpo = named('igpo', 'in the spirit of IGPO, 2025, arXiv 2510.14967', 'A turn is worth how much nearer it brought the true answer', credit=by.igpo, columns=measure_answers, reward=information_gain)
+infopo = named('infopo', 'InfoPO, 2026, arXiv 2603.00656', 'Where outcomes are alike, what the feedback changed decides', credit=by.variance_gated, columns=measure_feedback)
+
+known = {make.__name__: make for make in (grpo, dr_grpo, rloo, gigpo, loop, pass_at_k, reinforce_pp, reinforce_pp_baseline, lite_ppo, gdpo, opo, gpg, flow_grpo, eapo, cm2,
+                                          dr_mas, mars, hgpo, salt, ppo, vl_dac, seeupo, ipa, igpo, infopo)}     # name -> recipe function
 
 # %% ../../nbs/train/01_recipes.ipynb #6f7c6157
 def load_recipe(

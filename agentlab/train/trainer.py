@@ -12,6 +12,7 @@ from ..episodes import Batch, derive
 from ..groups import group_constant, group_mean
 from ..objective import clip_fraction, loss_weights
 from ..policy.core import parts, take_rows
+from ..reward import paid, pay
 from ..rollout import play
 from .recipes import Recipe, field_defaults
 from .runs import METRICS, Run, load_checkpoint, open_run, rewind, save_checkpoint, save_policy
@@ -82,11 +83,12 @@ def prepare(training: Training, batch: Batch)->tuple[Batch, Tensor, Tensor|None]
     "The batch with rewards, log-probabilities and values set; advantage and value target (None without a critic) of every action token. Raises Skip."
     r, policy = training.recipe, training.policy
     batch = batch.to(training.accelerator.device)
-    batch = batch.with_turns(reward=r.reward(batch))
-    finite('reward', batch.turns.reward, 'Look at the reward of your environment or recipe.')
-    finite('outcome', batch.episodes.outcome, 'Look at the reward of your environment or recipe.')
     old = policy.logprobs(batch, r.temperature, r.budget)[0] if r.recompute_old else batch.action('sampler_logp')
     batch = batch.with_action(old_logp=old)
+    if r.columns: batch = r.columns(batch, policy)
+    if r.reward is not paid: batch = pay(batch, r.reward(batch))
+    finite('reward', batch.turns.reward, 'Look at the reward of your environment or recipe.')
+    finite('outcome', batch.episodes.outcome, 'Look at the reward of your environment or recipe.')
     if r.kl_coef: batch = batch.with_action(ref_logp=reference_logp(training, batch))
     if training.critic: batch = batch.with_action(**training.critic.values(policy, batch, r.budget))
     found = r.credit(batch, **r.credit_args)
@@ -146,9 +148,10 @@ def rounds(training: Training, batch: Batch, advantage: Tensor):
     t, r = training, training.recipe
     if r.updates is None: yield batch, advantage; return
     for number, (selection, found) in enumerate(r.updates(batch, t.policy, **r.updates_args)):
-        finite('advantage', found, f'Look at what {r.updates.__name__} made of these rewards.')
+        selection = selection.to(found.device) > 0
+        finite('advantage', found[selection], f'Look at what {r.updates.__name__} made of these rewards.')
         if number: batch = batch.with_action(old_logp=t.policy.logprobs(batch, r.temperature, r.budget)[0])    # each begins from the policy as it is
-        yield batch.with_action(weight=batch.action('weight')*selection), found.float()
+        yield batch.with_action(weight=batch.action('weight')*selection), torch.where(selection, found, 0).float()
 
 def optimise(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->tuple[dict, float]:
     "One optimiser step: what it measured, and the length of its gradient. Raises Skip before a step that is not finite."
