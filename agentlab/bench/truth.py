@@ -5,7 +5,7 @@
 # %% ../../nbs/bench/03_truth.ipynb #4b5e97d2
 from __future__ import annotations
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 from ..episodes import Batch, Table, derive
@@ -100,16 +100,21 @@ def simulate(
         state = state.clone(); state[live] = after
     turns = {name: torch.cat([part[name] for part in columns]) for name in columns[0]}
     order = (turns['episode']*world.horizon + turns['t']).argsort()
-    return _as_batch({name: x[order] for name, x in turns.items()}, groups, size, value[0, world.start], (state < len(world.seen) - 1))
+    return _as_batch({name: x[order] for name, x in turns.items()}, groups, size, dict(prior=value[0, world.start], greedy=_greedy(world)), (state < len(world.seen) - 1))
 
-def _as_batch(turns, groups, size, prior, truncated):
+def _greedy(world: World)->Tensor:
+    "What a player gets who always takes the likeliest action."
+    likeliest = torch.zeros_like(world.policy).scatter(1, world.policy.argmax(1, keepdim=True), 1.)
+    return solve(replace(world, policy=likeliest))[1][0, world.start]
+
+def _as_batch(turns, groups, size, known, truncated):
     "The tables of simulated turns."
     count, number = groups*size, torch.arange(groups*size)
     truth, situation, value = (turns.pop(name) for name in ('truth', 'situation', 'value'))
     outcome = torch.zeros(count, dtype=torch.float64).index_add(0, turns['episode'], turns['reward'])
     zero = torch.zeros(count, dtype=torch.int64)
     episodes = Table(group=number//size, game=number, seat=zero, outcome=outcome, success=outcome > 0, truncated=truncated, last_value=torch.zeros(count).double(),
-                     source=zero, policy=zero, step=zero, instruction=zero - 1, error=zero - 1, prior=prior.expand(count))
+                     source=zero, policy=zero, step=zero, instruction=zero - 1, error=zero - 1, **{name: x.expand(count) for name, x in known.items()})
     place = torch.arange(len(truth))
     tokens = Table(row=turns['episode'], turn=place, id=turns['action'], position=turns['t'], weight=torch.ones(len(place)), value=value)
     return Batch(episodes, Table(episode=number), Table(**turns, origin=place), tokens), truth, situation

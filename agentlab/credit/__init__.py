@@ -24,6 +24,7 @@ from .order import *
 from .chunks import *
 from .information import *
 from .variance_gate import *
+from .implicit_prm import *
 
 # %% ../../nbs/credit/index.ipynb #fe937876
 estimators = {name: value for name, value in list(globals().items()) if callable(value) and hasattr(value, 'needs')} # name -> function

@@ -1,0 +1,142 @@
+"""Record which estimator learns what: environments x recipes x seeds, all with the same number of episodes.
+
+`make results` plays everything (after the curves of tools/results.py) and writes assets/results/grid.json and grid.png. Each run is kept in
+runs/grid/ENV-RECIPE-SEED: a second call reads what is finished and goes on where the first was killed. Several runs are played at once, each on one thread.
+"""
+from argparse import ArgumentParser, ArgumentDefaultsHelpFormatter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from itertools import product
+import json
+from multiprocessing import get_context
+import os
+from pathlib import Path
+import shlex
+import sys
+import time
+
+from notebooks import ROOT
+from results import ASSETS, interval
+
+ENVS = 'keydoor', 'hopsearch', 'clarify'
+RECIPES = 'grpo', 'rloo', 'lite_ppo', 'reinforce_pp', 'gigpo', 'hgpo', 'salt', 'ppo', 'igpo'
+CLOSING = dict(hopsearch='answer', clarify='book')     # the word before the true answer; KeyDoor has no answer, so igpo leaves it out
+TESTS = dict(test_greedy=True, test_sampled=False)
+
+
+def planned(asked) -> list[tuple]: return [(env, name, seed) for env, name, seed in product(asked.envs, asked.recipes, asked.seeds) if name != 'igpo' or env in CLOSING]
+
+
+def recipe_of(env: str, name: str, seed: int, steps: int):
+    from agentlab.train import load_recipe
+    from agentlab.train.recipes import measure_answers
+    answers = dict(columns=partial(measure_answers, closing=CLOSING[env])) if name == 'igpo' else {}
+    return load_recipe(name, steps=steps, seed=seed, test_tasks=0, checkpoint_every=10, **answers)
+
+
+def start(env: str):
+    "A new environment and its warm-started policy, from the package or the cache."
+    import torch
+    from transformers.utils.logging import disable_progress_bar
+    from agentlab.env import load_env
+    from agentlab.policy import tiny_policy
+    disable_progress_bar()
+    torch.set_num_threads(1)
+    world = load_env(env)
+    return world, tiny_policy(world, progress=False)
+
+
+def tested(policy, world, tasks: int) -> dict:
+    from agentlab.train import evaluate
+    return {name: evaluate(policy, world, tasks, greedy, max_turns=64, max_tokens=8) for name, greedy in TESTS.items()}
+
+
+def one_run(env: str, name: str, seed: int, steps: int, tasks: int, folder: Path) -> dict:
+    "Train (or finish) one run and test it; what was tested before is read."
+    from agentlab.train import train
+    place, asked = folder/f'{env}-{name}-{seed}', dict(env=env, recipe=name, seed=seed, steps=steps, tasks=tasks)
+    kept = place/'result.json'
+    if kept.exists() and {key: (found := json.loads(kept.read_text()))[key] for key in asked} == asked: return found
+    began = time.process_time()
+    world, policy = start(env)
+    rows = train(policy, world, recipe_of(env, name, seed, steps), place, resume=True, progress=False).rows()
+    found = asked | dict(success=[round(row['success'], 4) for row in rows], cpu_seconds=round(time.process_time() - began, 1)) | tested(policy, world, tasks)
+    kept.write_text(json.dumps(found))
+    return found
+
+
+def before(env: str, tasks: int) -> dict:
+    world, policy = start(env)
+    return dict(policy=policy.name) | tested(policy, world, tasks)
+
+
+def play(asked) -> dict:
+    "Every run; {(environment, recipe): [result of each seed]}."
+    found, plan = {}, planned(asked)
+    with ProcessPoolExecutor(asked.processes, mp_context=get_context('spawn')) as pool:
+        jobs = [pool.submit(one_run, *one, asked.steps, asked.test_tasks, asked.runs) for one in plan]
+        for count, job in enumerate(as_completed(jobs), 1):
+            result = job.result()
+            found[result['env'], result['recipe'], result['seed']] = result
+            print(f"{count}/{len(plan)} {result['env']} {result['recipe']} seed {result['seed']}: {result['test_sampled']:.1%} sampled, {result['cpu_seconds']} CPU-s", flush=True)
+    return found
+
+
+def record(asked) -> dict:
+    from agentlab.bench import circumstances
+    starts = {env: before(env, asked.test_tasks) for env in asked.envs}      # also fills the cache of warm starts, before several processes want it
+    found, words = play(asked), shlex.join(sys.argv[1:])
+    cells = {env: {name: cell for name in asked.recipes if (cell := summary([found[env, name, seed] for seed in asked.seeds if (env, name, seed) in found]))} for env in asked.envs}
+    return dict(schema_version=1) | circumstances('make results' + (f' ARGS="{words}"' if words else '')) | dict(steps=asked.steps, episodes=asked.steps*64, test_tasks=asked.test_tasks, seeds=asked.seeds, before=starts, cells=cells)
+
+
+def summary(results: list[dict]) -> dict:
+    "Intervals over the seeds of one environment and recipe; empty where there are none."
+    if not results: return {}
+    curve = [[round(sum(step)/len(step), 4) for step in zip(*(result['success'] for result in results))]]
+    return {test: interval([result[test] for result in results], most=1) for test in TESTS} | dict(curve=curve[0], cpu_seconds=round(sum(result['cpu_seconds'] for result in results)/len(results), 1))
+
+
+def draw(record: dict):
+    "Success after training, sampled: a dot and its 95 % interval for each recipe, a dashed line for the warm start; one panel per environment."
+    from plotly.subplots import make_subplots
+    envs = list(record['cells'])
+    figure = make_subplots(1, len(envs), shared_yaxes=True, subplot_titles=envs, horizontal_spacing=.03)
+    for column, env in enumerate(envs, 1):
+        cells = [(name, cell['test_sampled']) for name, cell in record['cells'][env].items()][::-1]
+        mean, names = [cell['mean'] for _, cell in cells], [name for name, _ in cells]
+        error = dict(type='data', symmetric=False, array=[(cell['high'] or cell['mean']) - cell['mean'] for _, cell in cells], arrayminus=[cell['mean'] - (cell['low'] or 0) for _, cell in cells], thickness=2)
+        figure.add_scatter(x=mean, y=names, mode='markers', marker=dict(size=9, color='#3b83b5'), error_x=error, showlegend=False, row=1, col=column)
+        figure.add_vline(x=record['before'][env]['test_sampled'], line=dict(color='#7d8288', dash='dash', width=1.5), row=1, col=column)
+    figure.update_xaxes(range=[0, 1.02], tickformat='.0%', gridcolor='rgba(128,128,128,.2)', zeroline=False)
+    figure.update_yaxes(gridcolor='rgba(128,128,128,.2)')
+    figure.update_layout(width=980, height=360, margin=dict(l=10, r=16, t=34, b=30), paper_bgcolor='rgba(0,0,0,0)', plot_bgcolor='rgba(0,0,0,0)', font=dict(color='#7d8288', size=13))
+    return figure
+
+
+def arguments():
+    parser = ArgumentParser(description=__doc__, formatter_class=ArgumentDefaultsHelpFormatter)
+    parser.add_argument('--envs', nargs='+', default=list(ENVS))
+    parser.add_argument('--recipes', nargs='+', default=list(RECIPES))
+    parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument('--steps', type=int, default=30, help='updates of 64 episodes')
+    parser.add_argument('--test-tasks', type=int, default=512, help='held-out tasks')
+    parser.add_argument('--processes', type=int, default=max(1, os.cpu_count() or 1), help='runs at once')
+    parser.add_argument('--runs', type=Path, default=ROOT/'runs'/'grid', help='folder of the run folders')
+    parser.add_argument('--out', type=Path, default=ASSETS, help='folder to write to')
+    return parser.parse_args()
+
+
+def main() -> int:
+    from agentlab.bench import keep
+    asked = arguments()
+    found = record(asked)
+    keep(found, asked.out, 'grid')
+    draw(found).write_image(asked.out/'grid.png', scale=1)
+    for env, cells in found['cells'].items():
+        print(f"{env}: warm start {found['before'][env]['test_sampled']:.1%}")
+        for name, cell in cells.items(): print(f"  {name:14} {cell['test_sampled']['mean']:.1%} [{cell['test_sampled']['low'] or 0:.1%}, {cell['test_sampled']['high'] or 1:.1%}] sampled, {cell['test_greedy']['mean']:.1%} greedy")
+    return 0
+
+
+if __name__ == '__main__': sys.exit(main())
