@@ -306,6 +306,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'agentlab.env.clarify': { 'agentlab.env.clarify.Clarify': ('env/clarify.html#clarify', 'agentlab/env/clarify.py'),
                                       'agentlab.env.clarify.Clarify.__init__': ( 'env/clarify.html#clarify.__init__',
                                                                                  'agentlab/env/clarify.py'),
+                                      'agentlab.env.clarify.Clarify.clone': ('env/clarify.html#clarify.clone', 'agentlab/env/clarify.py'),
                                       'agentlab.env.clarify.Clarify.expert': ('env/clarify.html#clarify.expert', 'agentlab/env/clarify.py'),
                                       'agentlab.env.clarify.Clarify.facts': ('env/clarify.html#clarify.facts', 'agentlab/env/clarify.py'),
                                       'agentlab.env.clarify.Clarify.say': ('env/clarify.html#clarify.say', 'agentlab/env/clarify.py'),

@@ -6,7 +6,8 @@
 __all__ = ['values', 'needs', 'requests', 'Clarify', 'check_request']
 
 # %% ../../nbs/env/05_clarify.ipynb #ff4aaf1c
-import itertools
+import copy, itertools
+from functools import lru_cache
 from random import Random
 from .protocol import TextEnv, check_split, split_of
 
@@ -15,10 +16,11 @@ values = dict(day='monday tuesday wednesday thursday friday saturday'.split(), h
               place='harbour station castle market museum park'.split(), style='quiet cheap bright large old new'.split())   # fact -> what it can be
 needs = dict(table=('day', 'people', 'place'), taxi=('hour', 'people', 'place'), room=('day', 'place', 'style'), lesson=('day', 'hour', 'style'))   # request -> its facts, in the order of a booking
 
+@lru_cache
 def requests(
     split:str   # 'train', 'demo' or 'test'
 )->list:        # of dict(kind, wanted, told): what is meant, and which facts the request says
-    "Every task of a split. What is wanted belongs to one split, whatever the request tells of it."
+    "Every task of a split. What is wanted belongs to one split, whatever the request tells of it. Shared between callers: do not change it."
     wanted = [(kind, choice) for kind, facts in needs.items() for choice in itertools.product(*(values[fact] for fact in facts))]
     ours = [(kind, choice) for kind, choice in wanted if split_of(['clarify', kind, list(choice)]) == split]
     told = [list(some) for count in (1, 2) for some in itertools.combinations(range(3), count)]
@@ -75,6 +77,9 @@ class Clarify(TextEnv):
         every = requests(check_split(split))
         if n > len(every): raise ValueError(f'n={n}: split {split!r} has {len(every)} requests; ask for fewer')
         return Random(f'tasks {split} {seed}').sample(every, n)
+
+    def clone(self):
+        return copy.copy(self)     # tasks and what is known are never changed, only replaced
 
     def expert(
         self,
