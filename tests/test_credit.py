@@ -85,7 +85,7 @@ def test_gigpo(episodes, scale, gamma, weight):
 # ---- all of them
 
 by_group = [name for name, f in estimators.items() if 'group' in f.needs]
-extra = dict(tag=1, meta=.5, matched=1, action=3, switch=1, gain=.2)     # turns columns that some estimators ask for
+extra = dict(tag=1, meta=.5, matched=1, action=3, switch=1, gain=.2, step_reward=.4)     # turns columns that some estimators ask for
 
 
 def furnished(frame):

@@ -7,6 +7,7 @@ import pytest
 from agentlab.env import EnvError, EnvTimeout, GuessNumber, Isolated, KeyDoor, Step, TextEnv, check_env, together
 
 limit = .8
+pytestmark = pytest.mark.xdist_group('isolation')   # one test looks through all processes of the machine for what another one starts
 
 class Rogue(TextEnv):
     "Does what the action says."

@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 import shlex
 import sys
+import threading
 import time
 
 from notebooks import ROOT
@@ -70,10 +71,18 @@ def before(env: str, tasks: int) -> dict:
     return dict(policy=policy.name) | tested(policy, world, tasks)
 
 
+def follow(parent: int) -> None:
+    "In a worker: end with the process that started it, even if that was killed. Two workers in one run folder would mix their rows."
+    def watch():
+        while os.getppid() == parent: time.sleep(1)
+        os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def play(asked) -> dict:
     "Every run; {(environment, recipe): [result of each seed]}."
     found, plan = {}, planned(asked)
-    with ProcessPoolExecutor(asked.processes, mp_context=get_context('spawn')) as pool:
+    with ProcessPoolExecutor(asked.processes, mp_context=get_context('spawn'), initializer=follow, initargs=(os.getpid(),)) as pool:
         jobs = [pool.submit(one_run, *one, asked.steps, asked.test_tasks, asked.runs) for one in plan]
         for count, job in enumerate(as_completed(jobs), 1):
             result = job.result()

@@ -11,7 +11,7 @@ from fastcore.script import call_parse
 from . import circumstances, keep
 
 # %% auto #0
-__all__ = ['training_step', 'warm_start', 'imports', 'lengths', 'main']
+__all__ = ['training_step', 'warm_start', 'credit', 'imports', 'lengths', 'main']
 
 # %% ../../nbs/bench/99_main.ipynb #811a0372
 def training_step(turns: list[int], episodes: int, repeats: int, out: str, facts: dict):
@@ -39,6 +39,24 @@ def warm_start(out: str, facts: dict):
     keep(record, out, 'warm_start')
     print('warm start, SFTTrainer over loop:', [round(x, 2) for x in record['ratios']], flush=True)
 
+def credit(out: str, facts: dict):
+    "Measure and keep what every estimator costs, how that grows, and a loop beside it."
+    import torch
+    from agentlab import credit as by
+    from agentlab.bench.credit_speed import big_batch, credit_speed, loop_gigpo, seconds_of
+    from agentlab.groups import same
+    torch.set_num_threads(1)
+    batch = big_batch()
+    key = same(batch.of_turn('group'), batch.turns.state)
+    seconds = credit_speed(by.estimators, batch, 5)
+    record = facts | dict(tokens=len(batch.actions), seconds=seconds, loop=seconds_of(lambda: loop_gigpo(batch, key))/seconds['gigpo'], scaling={})
+    for episodes in (512, 2048, 8192):
+        batch = big_batch(episodes)
+        part = credit_speed(dict(grpo=by.grpo, gigpo=by.gigpo, hgpo=by.hgpo), batch, 2)
+        record['scaling'][len(batch.actions)] = {name: cost/len(batch.actions)*1e6 for name, cost in part.items()}
+    keep(record, out, 'credit')
+    print('gathers:', {name: round(cost/record['seconds']['gather'], 1) for name, cost in record['seconds'].items()}, record['scaling'], record['loop'], flush=True)
+
 def imports(out: str, facts: dict):
     "Measure and keep the import."
     from agentlab.bench.imports import import_cost
@@ -63,10 +81,11 @@ def main(
     episodes: int = 64,         # episodes of a step
     repeats: int = 5,           # rounds; in each, every side makes one step
     out: str = 'assets/bench',  # folder for the results
-    only: str = '',             # training_step, warm_start or imports; default: all three
+    only: str = '',             # training_step, warm_start, imports or credit; default: all
 ):
     "Measure a training step against TRL's, the warm start against SFTTrainer, and the cost of the import. Minutes on a quiet core."
-    parts = dict(training_step=lambda: training_step(lengths(turns), episodes, repeats, out, facts), warm_start=lambda: warm_start(out, facts), imports=lambda: imports(out, facts))
+    parts = dict(training_step=lambda: training_step(lengths(turns), episodes, repeats, out, facts), warm_start=lambda: warm_start(out, facts), imports=lambda: imports(out, facts),
+                 credit=lambda: credit(out, facts))
     if only and only not in parts: raise ValueError(f'only={only!r}: use one of {", ".join(parts)}')
     if episodes < 4 or episodes % 2: raise ValueError(f'episodes={episodes}: give an even number from 4')
     if repeats < 1: raise ValueError(f'repeats={repeats}: give at least 1')

@@ -158,9 +158,9 @@ def measure_answers(batch: Batch, policy, closing: str = 'answer')->Batch:
     if not any(answers): raise ValueError("information gain needs the true answer, but no episode of this batch has one. Let your environment give it: info['answer'] at reset.")
     return batch.with_turns(answer_logp=answer_logps(policy, batch, answers, closing))
 
-def measure_feedback(batch: Batch, policy)->Batch:
-    "The batch with `turns.gain`: how much likelier the feedback made the next action."
-    batch = batch.with_turns(masked_logp=masked_logps(policy, batch))
+def measure_feedback(batch: Batch, policy, placeholder: str = 'Nothing happens.')->Batch:
+    "The batch with `turns.gain`: how much likelier the feedback made the next action. `placeholder` is read instead of it; its words should be known to the policy."
+    batch = batch.with_turns(masked_logp=masked_logps(policy, batch, placeholder))
     return batch.with_turns(gain=counterfactual_gain(batch))
 
 igpo = named('igpo', 'in the spirit of IGPO, 2025, arXiv 2510.14967', 'A turn is worth how much nearer it brought the true answer', credit=by.igpo, columns=measure_answers, reward=information_gain)
