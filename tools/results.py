@@ -11,13 +11,13 @@ import shlex
 import sys
 import time
 
+from agentlab.bench import T_95
 from notebooks import ROOT
 
 ASSETS = ROOT/'assets'/'results'
 CURVE = 'success', 'reward', 'entropy'              # metrics that are kept for every update
 TESTS = 'test_greedy', 'test_sampled'
 POINTS = 100                                        # most points of a curve
-T_95 = 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262   # Student's t, two-sided 95 % point, for 1 to 9 degrees of freedom
 COLORS = dict(gigpo='217,114,46', grpo='59,131,181')    # orange and blue: told apart with any colour vision
 GREY = '#7d8288'
 

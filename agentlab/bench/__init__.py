@@ -9,9 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['circumstances', 'keep']
+__all__ = ['T_95', 'circumstances', 'keep']
 
 # %% ../../nbs/bench/index.ipynb #552f2601
+T_95 = 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262   # Student's t, two-sided 95 % point, for 1 to 9 degrees of freedom
+
 def circumstances(
     command: str,   # what was typed
 )->dict:

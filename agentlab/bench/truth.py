@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
+from . import T_95
 from ..episodes import Batch, Table, derive
 
 # %% auto #0
@@ -179,7 +180,6 @@ def interval(
 )->tuple[float, float]: # mean; half the width of its 95 % t interval (NaN for one value)
     "Mean over seeds and how sure it is."
     from statistics import mean, stdev
-    wide = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}    # Student's t
     if len(values) == 1: return values[0], math.nan
-    if len(values) not in wide: raise ValueError(f'{len(values)} values: give 1 to 10')
-    return mean(values), wide[len(values)]*stdev(values)/math.sqrt(len(values))
+    if not 1 < len(values) <= len(T_95) + 1: raise ValueError(f'{len(values)} values: give 1 to 10')
+    return mean(values), T_95[len(values) - 2]*stdev(values)/math.sqrt(len(values))

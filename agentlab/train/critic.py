@@ -9,6 +9,7 @@ from torch import Tensor
 from ..credit.critics import turn_starts
 from ..credit.value_heads import ValueHead
 from ..episodes import Batch
+from .runs import moments, restore_moments
 
 # %% auto #0
 __all__ = ['Critic']
@@ -47,16 +48,11 @@ class Critic:
 # %% ../../nbs/train/03_critic.ipynb #54cca50b
 def _tensors(self)->dict[str, Tensor]:
     "Weights of the head and moments of its optimiser."
-    state = self.optimizer.state_dict()['state']
-    return self.head.state_dict() | {f'{i}.{name}': torch.as_tensor(x) for i, values in state.items() for name, x in values.items()}
+    return self.head.state_dict() | moments(self.optimizer)
 
 def _restore(self, tensors: dict[str, Tensor]):
     "Go on from what `tensors` gave."
     self.head.load_state_dict({name: tensors[name] for name in self.head.state_dict()})
-    state = {}
-    for key, x in tensors.items():
-        i, _, name = key.partition('.')
-        if i.isdigit(): state.setdefault(int(i), {})[name] = x
-    self.optimizer.load_state_dict(self.optimizer.state_dict() | dict(state=state))
+    restore_moments(self.optimizer, tensors)
 
 Critic.tensors, Critic.restore = _tensors, _restore

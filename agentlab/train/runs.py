@@ -6,11 +6,13 @@
 from __future__ import annotations
 import hashlib, json, os, shutil, time, warnings
 from pathlib import Path
+import torch
 from torch import Tensor
 from ..episodes import Batch, atomic, rename
 
 # %% auto #0
-__all__ = ['METRICS', 'SCHEMA_VERSION', 'Run', 'open_run', 'save_checkpoint', 'save_policy', 'load_checkpoint', 'rewind']
+__all__ = ['METRICS', 'SCHEMA_VERSION', 'Run', 'open_run', 'save_checkpoint', 'moments', 'restore_moments', 'save_policy',
+           'load_checkpoint', 'rewind']
 
 # %% ../../nbs/train/00_runs.ipynb #529ab282
 METRICS = dict(     # name: (what it is, how it is estimated, unit)
@@ -146,6 +148,18 @@ def save_checkpoint(
     return final
 
 def _digest(facts: dict)->str: return hashlib.blake2b(json.dumps(facts).encode()).hexdigest()
+
+def moments(optimizer)->dict[str, Tensor]:
+    "The state of a torch optimiser as flat tensors, named number.name, for a checkpoint."
+    return {f'{i}.{name}': torch.as_tensor(x) for i, values in optimizer.state_dict()['state'].items() for name, x in values.items()}
+
+def restore_moments(optimizer, tensors: dict[str, Tensor]):
+    "Put back what `moments` gave; tensors under other names are passed over."
+    state = {}
+    for key, x in tensors.items():
+        i, _, name = key.partition('.')
+        if i.isdigit(): state.setdefault(int(i), {})[name] = x
+    optimizer.load_state_dict(optimizer.state_dict() | dict(state=state))
 
 def save_policy(run: Run, policy):
     "The policy in the transformers layout; the folder appears whole or not at all."

@@ -15,7 +15,7 @@ from ..policy.core import parts, take_rows
 from ..reward import paid, pay
 from ..rollout import play
 from .recipes import Recipe, field_defaults
-from .runs import METRICS, Run, load_checkpoint, open_run, rewind, save_checkpoint, save_policy
+from .runs import METRICS, Run, load_checkpoint, moments, open_run, restore_moments, rewind, save_checkpoint, save_policy
 
 # %% auto #0
 __all__ = ['Training', 'with_lora', 'collect', 'usable', 'Skip', 'prepare', 'finite', 'reference_logp', 'minibatches', 'backward',
@@ -229,10 +229,8 @@ def with_token_text(batch: Batch, tokenizer)->Batch:
 def save_training(training: Training, run: Run, step: int):
     "A checkpoint with `step` updates behind it, written by the first process."
     if not training.accelerator.is_main_process: return
-    state = training.optimizer.state_dict()['state']
-    moments = {f'{i}.{name}': torch.as_tensor(x) for i, values in state.items() for name, x in values.items()}
     critic = dict(critic=training.critic.tensors()) if training.critic else {}
-    save_checkpoint(run, step, dict(model=training.weights, optimizer=moments, **critic), dict(parameters=list(training.weights)))
+    save_checkpoint(run, step, dict(model=training.weights, optimizer=moments(training.optimizer), **critic), dict(parameters=list(training.weights)))
 
 def restore_training(training: Training, run: Run)->int:
     "Put the newest whole checkpoint back; the number of updates behind it (0: there is none)."
@@ -242,11 +240,7 @@ def restore_training(training: Training, run: Run)->int:
         step, tensors, _ = found
         with torch.no_grad():
             for name, p in training.weights.items(): p.copy_(tensors['model'][name])
-        state = {}
-        for key, x in tensors['optimizer'].items():
-            i, _, name = key.partition('.')
-            state.setdefault(int(i), {})[name] = x
-        training.optimizer.load_state_dict(training.optimizer.state_dict() | dict(state=state))
+        restore_moments(training.optimizer, tensors['optimizer'])
         if training.critic: training.critic.restore(tensors['critic'])
     if training.accelerator.is_main_process: rewind(run, step)
     return step
