@@ -5,7 +5,9 @@ PYTHON ?= python3
 NB     ?=
 ARGS   ?=
 PY     := $(VENV)/bin/python
-PIP    := $(PY) -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+GET    := -m pip install --quiet --no-compile --disable-pip-version-check
+PIP    := $(PY) $(GET) -c constraints.txt
+VERL   := $(VENV)-verl
 FACTS  := settings.ini constraints.txt pyproject.toml setup.py
 ROOTS  := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -15,11 +17,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # One thread: tiny models are faster so, and two test processes do not fight over the cores.
 test save bench results: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo lab test check export readme save bench results clean
+.PHONY: help install demo lab test test-verl check export readme save bench results clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.core ## install, train the tiny agent, write its report and open it
 	$(PY) -m agentlab demo $(ARGS)
@@ -29,6 +31,9 @@ lab: $(VENV)/.full ## open JupyterLab at lesson 1
 
 test: $(VENV)/.full ## what CI runs: every check, notebook and test (ARGS="-k wheel" for some)
 	$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+
+test-verl: $(VERL)/.verl ## our estimators beside verl's: the same numbers, and the time (an environment of its own)
+	$(VERL)/bin/python tools/verl_speed.py $(ARGS)
 
 check: $(VENV)/.full ## what must hold of the files: exported code is current, notebooks are clean, ...
 	$(PY) tools/check.py
@@ -52,7 +57,7 @@ results: $(VENV)/.full ## record the learning curves that the README shows
 install: $(VENV)/.full ## the environment with everything a contributor needs
 
 clean: ## remove the environment and what was built; runs/ stays
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VERL) build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 # `demo` needs the package alone. torch comes first: alone, its pinned version may come from a local folder (PIP_FIND_LINKS).
@@ -68,4 +73,15 @@ $(VENV)/.core: $(FACTS) | $(VENV)/bin/python
 
 $(VENV)/.full: $(VENV)/.core
 	$(PIP) --no-build-isolation -e '.[all,dev]'
+	@touch $@
+
+# verl pins half of what we use to other versions, so it lives apart and without most of what it asks for: its estimators need only this.
+# Unconstrained but for torch, which comes first and from constraints.txt: tensordict wants an older packaging than ours.
+$(VERL)/.verl: $(FACTS)
+	@echo "installing verl into $(VERL): a minute or two the first time"
+	test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
+	$(VERL)/bin/python $(GET) -c constraints.txt torch setuptools
+	$(VERL)/bin/python $(GET) numpy pandas tensordict==0.10.0 ray codetiming hydra-core dill 'transformers>=5.9,<5.11'
+	$(VERL)/bin/python $(GET) --no-deps verl==0.9.1
+	$(VERL)/bin/python $(GET) --no-build-isolation --no-deps -e .
 	@touch $@

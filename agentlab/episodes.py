@@ -36,9 +36,11 @@ class Turn:
     milestone: float = 0.       # how far the environment says this turn has brought the task
     window: int = 0             # context window of the episode that holds this turn
     origin: tuple|None = None   # (episode, turn) in the list of episodes that sampled these ids first; None: this one
+    columns: dict = field(default_factory=dict)     # name -> number: further columns of the turn table, for whoever needs them
     def learn(self, info: dict):
         "Take in what the environment says of this action."
         self.invalid, self.cost, self.milestone = bool(info.get('invalid', False)), float(info.get('cost', 0.)), float(info.get('milestone', 0.))
+        self.columns |= {name: float(x) for name, x in info.get('columns', {}).items()}
 
 # %% ../nbs/01_episodes.ipynb #6c2aee28
 @dataclass
@@ -60,6 +62,7 @@ class Episode:
     last_value: float = 0.      # value of the state after the last turn, where it was truncated
     instruction: str|None = None
     answer: str|None = None     # what was right, where the environment knows it; the agent never saw it
+    columns: dict = field(default_factory=dict)     # name -> number: further columns of the episode table
 
 # %% ../nbs/01_episodes.ipynb #5109849a
 def state_key(
@@ -133,10 +136,10 @@ class Batch:
     @cached_property
     def action_turn(self)->Tensor:
         "(action tokens,) the turn of every action token."
-        return self.tokens.turn[self.actions]
+        return self.tokens.turn.index_select(0, self.actions)
     def action(self, column: str)->Tensor:
         "(action tokens,) a column of `tokens`, read at the action tokens."
-        return need(self.tokens, column, f"this call reads tokens.{column}", f'Set it with batch.with_action({column}=values).')[self.actions]
+        return need(self.tokens, column, f"this call reads tokens.{column}", f'Set it with batch.with_action({column}=values).').index_select(0, self.actions)
 
 # %% ../nbs/01_episodes.ipynb #9c3b30ea
 def _of_turn(self, *columns: str)->Tensor:
@@ -148,7 +151,7 @@ def _of_turn(self, *columns: str)->Tensor:
 def _spread(self, x: Tensor)->Tensor:
     "(action tokens,) the value of each token's turn; `x` is (turns,)."
     if len(x) != len(self.turns): raise ValueError(f'spread takes one value per turn: got {len(x)} values for {len(self.turns)} turns')
-    return x[self.action_turn]
+    return x.index_select(0, self.action_turn)   # x[self.action_turn], but twice as fast
 
 def _unit(self, rows: str)->Tensor|None:
     "What counts once in statistics over turns: every turn (None), or every episode (its key)."
@@ -157,7 +160,7 @@ def _unit(self, rows: str)->Tensor|None:
 
 def _turn_lengths(self)->Tensor:
     "(turns,) number of action tokens of every turn."
-    return torch.bincount(self.action_turn, minlength=len(self.turns))
+    return torch.searchsorted(self.action_turn, torch.arange(len(self.turns) + 1, device=self.action_turn.device)).diff()  # they stand in the order of the turns
 
 Batch.of_turn, Batch.spread, Batch.unit, Batch.turn_lengths = _of_turn, _spread, _unit, _turn_lengths
 
@@ -280,7 +283,14 @@ def _turn_columns(episodes: list[Episode], turns: list[Turn], labels: dict)->dic
                    action=[state_key(t.text) for t in turns], frame_row=np.arange(len(turns)))
     columns = {name: _column(np.asarray(x, dtype=dtype)) for (name, x), dtype in zip(columns.items(), (int, int, float, int, float, bool, float, int, int))}
     if any(t.state is not None for t in turns): columns['state'] = _state_keys([t.state for t in turns], [[i, e.group, e.game, e.seat] for i, e in enumerate(episodes) for _ in e.turns], [t.t for t in turns], labels)
-    return columns
+    return columns | _own_columns(turns, {*columns, 'state'})
+
+def _own_columns(items, taken)->dict:
+    "(items,) float64 columns of the numbers in `columns` of turns or episodes; NaN where one has none."
+    names = list(dict.fromkeys(name for x in items for name in x.columns))
+    used = taken.intersection(names)
+    if used: raise ValueError(f'columns holds {sorted(used)[0]!r}, which every table has already; use another name')
+    return {name: _column(np.asarray([x.columns.get(name, np.nan) for x in items], dtype=float)) for name in names}
 
 def _flat(lists, dtype)->np.ndarray:
     "All numbers of many lists in one array."
@@ -317,7 +327,7 @@ def _from_episodes(
                 raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids, {len(t.logps)} logps and {len(t.entropies)} entropies; give one of each per sampled id')
     columns = {c: [getattr(e, c) for e in episodes] for c in EPISODE_COLUMNS}
     kinds = {c: type(default) for c, default in EPISODE_COLUMNS.items()}
-    table = Table(**{c: _labelled(v, labels.setdefault(c, {})) if c in LABELLED else _column(np.asarray(v, dtype=kinds[c])) for c, v in columns.items()})
+    table = Table(**{c: _labelled(v, labels.setdefault(c, {})) if c in LABELLED else _column(np.asarray(v, dtype=kinds[c])) for c, v in columns.items()}, **_own_columns(episodes, {*EPISODE_COLUMNS}))
     rows, tokens = _token_columns(episodes, turns)
     return Batch(table, rows, Table(**_turn_columns(episodes, turns, labels)), tokens, labels)
 

@@ -102,3 +102,75 @@ def test_recorded_results_hold_what_is_claimed():
         assert found['work']['sampled'] == found['work']['trained'] == int(turns)*64*bench.SAID
         assert all(len(laps) >= 5 for laps in found['seconds'].values())
         assert set(found['seconds']) == set(found['memory']) == set(bench.SIDES)
+
+
+# What credit costs, and verl's estimators beside ours.
+
+def test_references_give_our_numbers():
+    from agentlab import credit
+    from agentlab.bench import credit_speed as speed
+    for seed in range(3):
+        batch = speed.big_batch(16, 5, 3, seed)
+        rows = speed.turn_rows(batch, torch.float64)
+        flat = lambda padded: padded[rows['mask'].bool()]
+        assert torch.allclose(flat(speed.dictionary_gigpo(rows)), credit.gigpo(batch), atol=1e-6)
+        assert torch.allclose(flat(speed.dictionary_hgpo(rows)), credit.hgpo(batch), atol=1e-6)
+        assert torch.allclose(flat(speed.dictionary_hgpo(rows, history=0)), credit.hgpo(batch, history=0), atol=1e-6)
+
+
+@pytest.mark.parametrize('distinct', [1, 2, 7, 128])
+def test_texts_meet_the_one_they_were_made_from(distinct):
+    from agentlab.bench.credit_speed import similarity_speed, state_texts, worded_batch
+    from agentlab.credit import similar_states
+    assert len(set(state_texts(distinct))) == distinct
+    batch = worded_batch(distinct, groups=1)
+    assert len(batch.turns.state.unique()) == distinct and len(batch) == 8
+    if distinct == 128: return    # the slow one: looked at, not timed
+    [row] = similarity_speed(similar_states, [distinct], groups=1, repeats=1)
+    assert row['clusters'] == (distinct + 1)//2 and row['distinct'] == distinct
+
+
+def scatter(batch, x):
+    "(action tokens,) values at verl's places."
+    out = torch.zeros(len(batch), int(batch.tokens.position.max()) + 1, dtype=x.dtype)
+    return out.index_put((batch.tokens.row[batch.actions], batch.tokens.position[batch.actions]), x)
+
+
+@pytest.mark.parametrize('episodes, seed', [(12, 0), (13, 1), (1, 2)])
+def test_padded_is_the_same_batch(episodes, seed):
+    from agentlab.bench.verl import padded, ragged_batch
+    batch = ragged_batch(episodes, seed=seed)
+    held = padded(batch, torch.float64)
+    assert torch.equal(scatter(batch, torch.ones(len(batch.actions), dtype=torch.int64)), held['response_mask'])
+    assert torch.equal(scatter(batch, batch.action('value')), held['values'])
+    last = torch.cat([batch.action_turn[1:] != batch.action_turn[:-1], torch.tensor([True])])
+    assert torch.equal(scatter(batch, torch.where(last, batch.spread(batch.turns.reward), 0)), held['token_level_rewards'])
+    assert [int(name) for name in held['index']] == batch.episodes.group.tolist()
+
+
+def test_counterparts_read_what_they_should():
+    "With stand-ins that return our own numbers every pair agrees, is timed, and is found when it does not agree."
+    from agentlab.bench.verl import apart, counterparts, padded, problems, race, ragged_batch
+    batch = ragged_batch()
+    held, asked = padded(batch, torch.float64), {}
+    class Registry(dict):
+        def __getitem__(self, name): return lambda **words: (asked.setdefault(name, []).append(set(words)), theirs[current])[1]
+    theirs, rows = {}, {}
+    for current, (ours, other) in counterparts(Registry()).items():
+        found = ours(batch)
+        target, advantage = found if isinstance(found, tuple) else (found, found)
+        theirs[current] = scatter(batch, advantage), scatter(batch, target)
+        rows[current] = race(ours, other, batch, held, repeats=1) | dict(gap=apart(ours, other, batch, held), gap_float32=0.)
+        assert rows[current]['gap'] == 0, current
+        theirs[current] = theirs[current][0] + held['response_mask'], theirs[current][1]
+        assert apart(ours, other, batch, held) == pytest.approx(1), current
+    assert {'token_level_rewards', 'response_mask'} <= set.intersection(*(words for calls in asked.values() for words in calls))
+    assert problems(dict(estimators=rows), most=float('inf')) == []
+    assert len(problems(dict(estimators=rows), most=0.)) == len(rows)
+
+
+def test_recorded_comparison_with_verl_holds():
+    from agentlab.bench.verl import problems
+    record = json.loads((ROOT/'assets'/'bench'/'verl.json').read_text())
+    assert record['versions']['verl'] == '0.9.1' and (record['episodes'], record['turns'], record['tokens']) == (1024, 16, 128)
+    assert problems(record) == [] and len(record['estimators']) == 15

@@ -303,6 +303,104 @@ def test_tasks_are_distinct_and_repeatable():
         assert json.loads(json.dumps(tasks)) == tasks
         assert env.reset(0, tasks[0]).info['state'] == env.reset(9, json.loads(json.dumps(tasks[0]))).info['state']
 
+# ---- demonstrations of several seats
+
+class Script:
+    "A policy for `agentlab.rollout.play`, and its sampler, that says what it was given, turn by turn, whatever it reads."
+    max_context = 10**6
+    def __init__(self, chat, actions): self.chat, self.end_id, self.actions, self.read = chat, chat.end_id, iter(actions), []
+    def sampler(self): return self
+    def text(self, ids): return self.said
+    def sample(self, contexts, **how):
+        from agentlab.policy.sampler import Completion
+        self.read += contexts
+        self.said = next(self.actions)
+        ids = self.chat.text_ids(self.said) + [self.end_id]
+        return [Completion(ids, [float('nan')]*len(ids), [float('nan')]*len(ids), 'stop')]
+
+class Early(HopSearch):
+    "Pays the searcher before it has moved, at the reset and at every step, and tells a number."
+    def reset(self, seed, task=None):
+        step = super().reset(seed, task)
+        step.reward[self.seats[-1]] = 4.
+        return step
+    def step(self, action):
+        step = super().step(action)
+        step.reward[self.seats[-1]] += .25
+        step.info['columns'] = dict(words=len(action.split()))
+        return step
+    def demonstrator(self, noise=0., generator=None):
+        return super().demonstrator(noise, generator) if generator.random() < .7 else generator.choice(['fly', 'ask', 'report nothing', f'answer {self.game.start}', f'search {self.game.start}'])
+
+def demonstrated_and_played(env, seed, noise, game=0):
+    "The episodes of one demonstrated game, and those of `play` when the same actions are said; with the contexts that were read."
+    from agentlab.policy.core import Chat, word_tokenizer
+    from agentlab.policy.tiny import demonstrate
+    from agentlab.rollout import play as play_many
+    chat = Chat(word_tokenizer(env.vocabulary() + ['.']))
+    shown = demonstrate(env, chat, [seed + 1]*game + [seed], noise)[-len(env.seats):]
+    policy = Script(chat, [turn.text for turn in sorted((turn for side in shown for turn in side.turns), key=lambda turn: turn.t)])
+    played = play_many(policy, env, [seed], groups=[game], max_tokens=1000)
+    assert next(policy.actions, None) is None
+    return shown, played, policy
+
+def plain_facts(episode):
+    "What is recorded of an episode, without who played it."
+    facts = {name: value for name, value in vars(episode).items() if name not in ('source', 'policy', 'turns')}
+    return facts, [{name: value for name, value in vars(turn).items() if name not in ('logps', 'entropies')} for turn in episode.turns]
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([(HopSearch, dict()), (HopSearch, pair), (HopSearch, pair | dict(hops=3, milestone=.5, horizon=7)), (HopSearch, pair | dict(results=3)), (Early, pair | dict(seats=('left', 'right'))), (Early, dict(horizon=4))]),
+       seeds, st.sampled_from([0., .5, 1.]), st.integers(0, 2))
+def test_a_demonstration_is_what_play_records_of_the_same_actions(form, seed, noise, game):
+    "Ids of every context, rewards, outcomes, times, states: all of it, for every seat."
+    make, options = form
+    shown, played, policy = demonstrated_and_played(make(**options), seed, noise, game)
+    assert [episode.seat for episode in shown] == list(options.get('seats', ['player']))
+    for one, other in zip(shown, played, strict=True):
+        assert plain_facts(one) == plain_facts(other) and one.source == 'demonstration'
+        assert one.outcome == pytest.approx(sum(turn.reward for turn in one.turns)) or not one.turns
+        for turn in one.turns: assert len(turn.logps) == len(turn.entropies) == len(turn.ids) and all(x != x for x in turn.logps + turn.entropies)
+    moves = sorted(((turn.t, k) for k, side in enumerate(shown) for turn in side.turns))
+    assert [t for t, _ in moves] == list(range(len(moves)))
+    contexts = [[] for _ in shown]      # what each seat has read and said so far: exactly what the sampler was given
+    for (t, k), given_to in zip(moves, policy.read, strict=True):
+        turn = next(turn for turn in shown[k].turns if turn.t == t)
+        assert contexts[k] + turn.context_ids == given_to
+        contexts[k] = given_to + turn.ids
+    unknown = policy.chat.tokenizer.unk_token_id
+    if make is HopSearch: assert unknown not in [i for context in contexts for i in context]
+
+def test_a_seat_reads_nothing_of_the_other():
+    shown, _, policy = demonstrated_and_played(HopSearch(**pair), 3, 0.)
+    planner, searcher = (policy.chat.tokenizer.decode([i for turn in side.turns for i in turn.context_ids]) for side in shown)
+    assert 'Who is' in planner and 'Told' in planner and 'Asked' not in planner
+    assert 'Asked' in searcher and 'Who' not in searcher and 'Told' not in searcher
+    assert [turn.reward for turn in shown[1].turns] == [0, 0, 0, 1] and shown[0].success and shown[1].success
+
+def test_a_searcher_that_is_never_asked_still_has_an_episode():
+    class Rash(HopSearch):
+        def demonstrator(self, noise=0., generator=None): return f'answer {self.game.start}'
+    shown, played, _ = demonstrated_and_played(Rash(**pair), 0, .5)
+    assert [len(side.turns) for side in shown] == [1, 0] and list(map(plain_facts, shown)) == list(map(plain_facts, played))
+
+def test_a_warm_start_learns_from_both_seats():
+    "Every update holds both sides of its games: the policy comes to speak as a planner and as a searcher."
+    import torch
+    from agentlab.episodes import Batch
+    from agentlab.policy import tiny_policy
+    from agentlab.policy.tiny import demonstrate, tiny_name, warm_start
+    env, seen = HopSearch(split='demo', **pair), []
+    policy = tiny_policy(env, warm=False)
+    held_out = Batch.from_episodes(demonstrate(HopSearch(split='test', **pair), policy.chat, range(16)))
+    seat = held_out.of_turn('seat')[held_out.action_turn]
+    def loss(): return [-policy.logprobs(held_out)[0][seat == key].mean().item() for key in seat.unique()]
+    before = loss()
+    warm_start(policy, env, steps=60, episodes=8, pool=160, on_step=lambda step, loss: seen.append(loss))
+    assert len(seen) == 60 and all(after < .6*first for first, after in zip(before, loss(), strict=True))
+    assert len({tiny_name(HopSearch()), tiny_name(env), tiny_name(HopSearch(hops=3, **pair))}) == 3
+    assert torch.isfinite(torch.tensor(seen)).all()
+
 # ---- bad input
 
 @pytest.mark.parametrize('options, message', [(dict(hops=0), 'hops must'), (dict(hops='2'), 'hops must'), (dict(distractors=9), 'can be guessed'), (dict(distractors=10.), 'distractors must'), (dict(distractors=57), 'no more names'),

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from agentlab.env import Env, Isolated, KeyDoor, Step, TextEnv
 from agentlab.episodes import Batch
 from agentlab.policy.core import Chat, word_tokenizer
-from agentlab.rollout import play
+from agentlab.rollout import call_all, play
 from small import Paying, small_policy
 
 quick = settings(max_examples=60, deadline=None)
@@ -259,3 +259,48 @@ def test_bad_input(how, said):
     with pytest.raises(ValueError, match=said): play(reader(), Table(), [0], sampler=Babble(), **how)
 
 def test_nothing_to_play(): assert play(reader(), Table(), [], sampler=Babble()) == []
+
+
+# ---- tools that wait
+
+class Waits(TextEnv):
+    "Two turns, each a tool call of 50 ms; the games with these seeds never hear from their tool again."
+    def __init__(self, hangs=()): self.hangs = hangs
+    def start(self, seed, task=None):
+        self.seed, self.said = seed, 0
+        return 'speak'
+    def turn(self, action):
+        if self.seed in self.hangs: threading.Event().wait()
+        time.sleep(.05)
+        self.said += 1
+        return 'end', 1., self.said == 2, {}
+
+def clocked(call):
+    start = time.monotonic()
+    return call(), time.monotonic() - start
+
+def test_64_waiting_tools_take_less_than_four_calls():
+    def waiting(n): return [SimpleNamespace(env=Waits()) for _ in range(n)]
+    def call(games, **how):
+        call_all(games, 'reset', [(0,)]*len(games))
+        return call_all(games, 'step', [('speak',)]*len(games), **how)
+    _, serial = clocked(lambda: call(waiting(8)))
+    best = min(clocked(lambda: call(waiting(64), workers=64))[1] for _ in range(3))     # this test shares its machine with others
+    assert best < 4*serial/8
+    assert all(e.error is None and len(e.turns) == 2 for e in play(reader(), Waits(), range(64), sampler=Babble(), workers=64))
+
+def test_a_hanging_tool_delays_nobody_beyond_its_limit():
+    episodes, seconds = clocked(lambda: play(reader(), Waits(hangs=(5, 6)), range(8), sampler=Babble(), workers=8, limit=.4))
+    assert [e.error is None for e in episodes] == [i not in (5, 6) for i in range(8)]
+    assert all(e.outcome == 2. for i, e in enumerate(episodes) if i not in (5, 6)) and 'has not returned after 0.4 s' in episodes[5].error
+    alone, least = clocked(lambda: play(reader(), Waits(), range(8), sampler=Babble(), workers=8))
+    assert seconds < least + 4*.4
+
+@pytest.mark.parametrize('workers', [1, 3, 20])
+def test_threads_change_nothing_but_the_time(workers):
+    serial, threaded = (play(reader(), Waits(), range(6), sampler=Babble(), workers=n) for n in (0, workers))
+    assert serial == threaded
+
+def test_more_hanging_calls_than_threads():
+    episodes = play(reader(), Waits(hangs=(0, 1, 2)), range(6), sampler=Babble(), workers=2, limit=.2)
+    assert [e.error is None for e in episodes] == [False]*3 + [True]*3

@@ -11,7 +11,7 @@ from fastcore.script import call_parse
 from . import circumstances, keep
 
 # %% auto #0
-__all__ = ['training_step', 'warm_start', 'credit', 'imports', 'lengths', 'main']
+__all__ = ['training_step', 'warm_start', 'references', 'credit', 'imports', 'lengths', 'main']
 
 # %% ../../nbs/bench/99_main.ipynb #811a0372
 def training_step(turns: list[int], episodes: int, repeats: int, out: str, facts: dict):
@@ -39,23 +39,30 @@ def warm_start(out: str, facts: dict):
     keep(record, out, 'warm_start')
     print('warm start, SFTTrainer over loop:', [round(x, 2) for x in record['ratios']], flush=True)
 
+def references(batch, seconds: dict)->dict:
+    "What is written the usual way, in units of ours: loop (plain numbers) and dictionaries (of tensors)."
+    from agentlab.bench import credit_speed as bench
+    from agentlab.groups import same
+    key, rows = same(batch.of_turn('group'), batch.turns.state), bench.turn_rows(batch)
+    other = dict(gigpo=bench.dictionary_gigpo, hgpo=bench.dictionary_hgpo)
+    return dict(loop=bench.seconds_of(lambda: bench.loop_gigpo(batch, key))/seconds['gigpo'], dictionaries={name: bench.seconds_of(lambda: f(rows))/seconds[name] for name, f in other.items()})
+
 def credit(out: str, facts: dict):
-    "Measure and keep what every estimator costs, how that grows, and a loop beside it."
+    "Measure and keep what every estimator costs, how that grows, references beside it, and what comparing texts costs."
     import torch
     from agentlab import credit as by
-    from agentlab.bench.credit_speed import big_batch, credit_speed, loop_gigpo, seconds_of
-    from agentlab.groups import same
+    from agentlab.bench.credit_speed import big_batch, credit_speed, similarity_speed
     torch.set_num_threads(1)
     batch = big_batch()
-    key = same(batch.of_turn('group'), batch.turns.state)
     seconds = credit_speed(by.estimators, batch, 5)
-    record = facts | dict(tokens=len(batch.actions), seconds=seconds, loop=seconds_of(lambda: loop_gigpo(batch, key))/seconds['gigpo'], scaling={})
+    record = facts | dict(tokens=len(batch.actions), seconds=seconds, scaling={}) | references(batch, seconds)
     for episodes in (512, 2048, 8192):
         batch = big_batch(episodes)
         part = credit_speed(dict(grpo=by.grpo, gigpo=by.gigpo, hgpo=by.hgpo), batch, 2)
         record['scaling'][len(batch.actions)] = {name: cost/len(batch.actions)*1e6 for name, cost in part.items()}
+    record['similarity'] = similarity_speed(by.similar_states, [4, 8, 16, 32, 64, 128])
     keep(record, out, 'credit')
-    print('gathers:', {name: round(cost/record['seconds']['gather'], 1) for name, cost in record['seconds'].items()}, record['scaling'], record['loop'], flush=True)
+    print('gathers:', {name: round(cost/record['seconds']['gather'], 1) for name, cost in record['seconds'].items()}, record['scaling'], record['loop'], record['dictionaries'], record['similarity'], flush=True)
 
 def imports(out: str, facts: dict):
     "Measure and keep the import."

@@ -17,7 +17,13 @@ def turn_starts(
     b:Batch, # rollouts
 )->Tensor:   # (action tokens,) bool
     "True at the first action token of every turn: where the value of a turn is read, and where it should be learned."
-    return torch.cat([torch.ones_like(b.action_turn[:1], dtype=torch.bool), b.action_turn[1:] != b.action_turn[:-1]])
+    return torch.zeros_like(b.action_turn, dtype=torch.bool).index_fill(0, _spoken(b)[1], True)
+
+def _spoken(b):
+    "Turns that have action tokens; the places of the first and the last one of each among all action tokens."
+    edge = torch.searchsorted(b.action_turn, torch.arange(len(b.turns)+1, device=b.action_turn.device)) # they are in the order of the turns
+    turn = (edge[1:] > edge[:-1]).nonzero()[:, 0]
+    return turn, edge[turn], edge[turn+1]-1
 
 def _paid(b, turn):
     "Rewards of the turns that have action tokens (`turn`), each with those of the silent turns after it."
@@ -30,14 +36,29 @@ def _whiten(x, eps):
     if len(x) < 2 or x.max()-x.min() <= 1e-9*x.abs().max(): return torch.zeros_like(x)
     return (x-x.mean())/(x.var()+eps).sqrt()
 
-def _check_critic(b, value, level):
+def _check_critic(b, value, level, first):
     "Refuse what `gae` cannot read, before it computes."
     if level not in ('token', 'turn'): raise ValueError(f"level={level!r}: use 'token' (a value for every action token) or 'turn' (one for every turn)")
     column = need(b.tokens, value, f'gae compares with a critic and reads tokens.{value}', f'Set it with batch.with_action({value}=values), one float per action token.')
-    read = b.actions[turn_starts(b)] if level == 'turn' else b.actions
+    read = b.actions[first] if level == 'turn' else b.actions
     for name, x in ((f'tokens.{value}', column[read]), ('turns.reward', b.turns.reward), ('episodes.last_value', b.episodes.last_value)):
         if not x.isfinite().all(): raise ValueError(f'{int((~x.isfinite()).sum())} of {len(x)} values of {name} are NaN or infinite, and one would spoil all turns before it. Set them, or leave these episodes out with batch.select.')
-    return column[read].to(b.turns.reward)
+    return column.index_select(0, read).to(b.turns.reward)
+
+def _steps(b, value, gamma, lam, level):
+    "Target and advantage of every step, which is an action token or a turn that has some; and those turns."
+    turn, first, last = _spoken(b)
+    values = _check_critic(b, value, level, first)
+    reward, episode = _paid(b, turn), b.turns.episode[turn]
+    if level == 'token':
+        reward = torch.zeros_like(values).index_copy(0, last, reward)
+        episode = b.turns.episode.index_select(0, b.action_turn)
+    final = torch.cat([episode[1:] != episode[:-1], torch.ones_like(episode[:1], dtype=torch.bool)]) # last step of its episode
+    end = torch.where(b.episodes.truncated.bool(), b.episodes.last_value, 0).index_select(0, episode)
+    advantage = recur(reward + gamma*torch.where(final, end, values.roll(-1)) - values, gamma*lam, episode)
+    return advantage + values, advantage, turn
+
+def _by_turn(b, turn, x): return b.spread(torch.zeros_like(b.turns.reward).index_copy(0, turn, x))
 
 # %% ../../nbs/credit/09_critics.ipynb #f8f41a4d
 @estimator('reward plus the next value, discounted and summed', "nobody: the critic's value of the same place",
@@ -52,18 +73,9 @@ def gae(
     eps:float=1e-8,      # of the whitening, added to the variance
 )->tuple[Tensor,Tensor]: # targets of the critic, advantage: (action tokens,) float64 each
     "Generalized advantage estimation over action tokens or over turns (Schulman et al. 2016, eq. 16; defaults and whitening of verl)."
-    values, starts = _check_critic(b, value, level), turn_starts(b)
-    turn = b.action_turn[starts] # turns that say something
-    reward, episode = _paid(b, turn), b.turns.episode[turn]
-    if level == 'token':
-        reward = torch.zeros_like(values).masked_scatter(starts.roll(-1), reward) # before the next start: on the turn's last token
-        episode = b.turns.episode[b.action_turn]
-    final = torch.cat([episode[1:] != episode[:-1], torch.ones_like(episode[:1], dtype=torch.bool)]) # last step of its episode
-    end = torch.where(b.episodes.truncated.bool(), b.episodes.last_value, 0)[episode]
-    advantage = recur(reward + gamma*torch.where(final, end, values.roll(-1)) - values, gamma*lam, episode)
-    targets, advantage = advantage + values, _whiten(advantage, eps) if whiten else advantage
-    if level == 'token': return targets, advantage
-    return tuple(b.spread(torch.zeros_like(b.turns.reward).index_copy(0, turn, x)) for x in (targets, advantage))
+    targets, advantage, turn = _steps(b, value, gamma, lam, level)
+    if whiten: advantage = _whiten(advantage, eps)
+    return (targets, advantage) if level == 'token' else (_by_turn(b, turn, targets), _by_turn(b, turn, advantage))
 
 # %% ../../nbs/credit/09_critics.ipynb #e6f04e3e
 @estimator('GAE by turn', "all turns of the batch, after the critic's value of the same state", 'every token of the turn',
@@ -80,6 +92,5 @@ def vl_dac(
 )->tuple[Tensor,Tensor]:   # targets of the critic, advantage: (action tokens,) float64 each
     "Turn-level GAE, normalised over the turns of the batch (VL-DAC, Bredis et al. 2025)."
     if faithful: b = b.with_episodes(truncated=torch.zeros_like(b.episodes.truncated))
-    targets, advantage = gae(b, value, gamma, lam, 'turn', whiten=False)
-    first = turn_starts(b)
-    return targets, compare(advantage[first], None, scale, ddof, eps, 'zero')[first.cumsum(0)-1]
+    targets, advantage, turn = _steps(b, value, gamma, lam, 'turn')
+    return _by_turn(b, turn, targets), _by_turn(b, turn, compare(advantage, None, scale, ddof, eps, 'zero'))

@@ -123,4 +123,4 @@ def _by_part(b, cell, levels, other, scale=None, ddof=0, eps=0.):
     if scale is not None: # only turns that have such tokens vote
         table[torch.bincount(cell, minlength=table.numel()).view_as(table) == 0] = torch.nan
         for part in levels: table[:, part] = compare(table[:, part], None, scale, ddof, eps, singleton='zero')
-    return table.nan_to_num(nan=other).view(-1)[cell]
+    return table.nan_to_num(nan=other).view(-1).index_select(0, cell)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from .estimator import estimator
 from ..episodes import Batch, need
-from ..groups import compare, group_std
+from ..groups import compare, group_constant, group_std, group_sum
 
 # %% ../../nbs/credit/16_variance_gate.ipynb #f1271698
 @estimator('outcome; and information gain of the turn, where outcomes of the task are alike', 'episodes of the same task and seat; their action tokens with a gain', 'every token of the episode; every token of the turn',
@@ -33,15 +33,27 @@ def variance_gated(
     earned = need(b.turns, 'gain', 'variance_gated weighs an intrinsic reward against the outcome', 'Set it with batch.with_turns(gain=counterfactual_gain(batch)), or use grpo.')
     outcome, peers = b.of_turn('outcome'), b.of_turn('group', 'seat')
     if faithful: outcome = outcome.round(decimals=4)
-    outside = b.spread(compare(outcome, peers, scale, ddof, eps, singleton, b.unit(rows)))
-    gain = b.spread(earned.double()/b.turn_lengths())                   # a long action does not earn more in sum
-    inside = compare(torch.where(gain == 0, torch.nan, gain), b.spread(peers), scale, ddof, eps, singleton='zero')
+    outside, tokens = compare(outcome, peers, scale, ddof, eps, singleton, b.unit(rows)), b.turn_lengths().double()
+    gain = earned.double()/tokens                                       # a long action does not earn more in sum
+    inside = _inside(torch.where(gain.isfinite() & (gain != 0), gain, torch.nan), tokens, peers, scale, ddof, eps)
     deviation = group_std(outcome, peers, ddof, b.unit(rows)).nan_to_num(1.) # a group of one: its deviation counts as 1
-    gate = b.spread(torch.sigmoid(-deviation/temperature))
-    return outside + step_weight*math.exp(-decay*epoch)*gate*_ratio(outside, inside, eps)*inside
+    gate = torch.sigmoid(-deviation/temperature)
+    return b.spread(outside + step_weight*math.exp(-decay*epoch)*gate*_ratio(outside, inside, tokens, eps)*inside)
 
 # %% ../../nbs/credit/16_variance_gate.ipynb #46ff48c4
-def _ratio(outside, inside, eps):
+def _over_tokens(x, tokens, by=None, ddof=1):
+    "Mean and deviation of a number per turn over the *tokens* of each group, without writing it to every token; NaN has no vote."
+    tokens = torch.where(x.isnan(), 0, tokens)
+    count = group_sum(tokens, by)
+    mean = group_sum(tokens*x, by)/count
+    return mean, (group_sum(tokens*(x-mean).square(), by)/(count-ddof)).sqrt()
+
+def _inside(gain, tokens, peers, scale, ddof, eps):
+    "Gains compared over the tokens that have one; 0 for the others and where all are equal."
+    mean, deviation = _over_tokens(gain, tokens, peers, ddof)
+    return torch.where(group_constant(gain, peers) | gain.isnan(), 0, (gain-mean)/(deviation+eps if scale else 1))
+
+def _ratio(outside, inside, tokens, eps):
     "At most 1: how far the inside must be turned down so that it varies no more than the outside, or than 1."
-    loud, limit = group_std(inside)[:1] + eps, (group_std(outside)[:1] + eps).clamp(min=1)
+    loud, limit = _over_tokens(inside, tokens)[1] + eps, (_over_tokens(outside, tokens)[1] + eps).clamp(min=1)
     return (limit/loud).clamp(max=1).nan_to_num(1.) # a single token has no deviation

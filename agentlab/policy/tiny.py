@@ -5,6 +5,7 @@
 # %% ../../nbs/policy/01_tiny.ipynb #dce5dbb2
 from __future__ import annotations
 import hashlib, inspect, json, math, os, random, shutil
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 import numpy as np
@@ -36,45 +37,58 @@ def tiny_model(
 def demonstrate(
     env,            # an environment with expert(noise, generator)
     chat,           # agentlab.policy.Chat: how the conversation is written down
-    seeds: list[int],
+    seeds: list[int],   # one per game
     noise: float = .5,  # share of actions drawn at random
-)->list[Episode]:   # source='demonstration'; log-probabilities are NaN: nobody sampled these ids
-    "Episodes of an imperfect demonstrator."
-    return [_demonstration(env.clone(), chat, seed, noise) for seed in seeds]
+)->list[Episode]:   # ordered by game and seat; source='demonstration'; log-probabilities are NaN: nobody sampled these ids
+    "Games of an imperfect demonstrator, an episode for each seat; ids, rewards and outcomes are what `agentlab.rollout.play` would record."
+    return [episode for game, seed in enumerate(seeds) for episode in _demonstration(env.clone(), chat, seed, noise, game)]
 
-def _demonstration(env, chat, seed, noise)->Episode:
+def _demonstration(env, chat, seed, noise, game)->list[Episode]:
+    "One game: every seat reads only what it is told."
     act = getattr(env, 'demonstrator', None) or env.expert      # somebody who knows only what the text says, where there is one
-    step, generator, turns, outcome, last = env.reset(seed), random.Random(derive('demonstration', seed)), [], 0., None
+    step, generator, t = env.reset(seed), random.Random(derive('demonstration', seed)), 0
+    sides = {seat: Episode(group=game, game=game, seat=seat, source='demonstration', answer=step.info.get('answer')) for seat in env.seats}
+    early = _pay(sides, step.reward, {})
     while not step.done:
-        action = act(noise, generator)
-        context = chat.next(step.observation, last) if turns else chat.first(step.observation)
+        turns, action = sides[step.seat].turns, act(noise, generator)
+        context = chat.next(step.observation, chat.end_id) if turns else chat.first(step.observation)
         ids = chat.text_ids(action) + [chat.end_id]
         nothing = [math.nan]*len(ids)
-        turns.append(Turn(len(turns), step.observation, action, context, ids, nothing, nothing, state=step.info.get('state')))
-        step, last = env.step(action), ids[-1]
-        turns[-1].reward = sum(step.reward.values())
-        outcome += turns[-1].reward
-    return Episode(turns, outcome=outcome, success=bool(step.info.get('success')), truncated=bool(step.info.get('truncated')), source='demonstration', final=step.observation)
+        turns.append(Turn(t, step.observation, action, context, ids, nothing, nothing, early.pop(step.seat, 0.), step.info.get('state')))
+        step, t = env.step(action), t + 1
+        turns[-1].learn(step.info)
+        early = _pay(sides, step.reward, early)
+    ended = dict(success=bool(step.info.get('success')), truncated=bool(step.info.get('truncated')), final=step.observation)
+    return [replace(side, **ended) for side in sides.values()]
+
+def _pay(sides, reward, early)->dict:
+    "Credit what was paid to each seat's latest turn; returns what was paid to seats that have none yet."
+    for seat, paid in ((seat, float(paid)) for seat, paid in reward.items()):
+        sides[seat].outcome += paid
+        if sides[seat].turns: sides[seat].turns[-1].reward += paid
+        else: early[seat] = early.get(seat, 0.) + paid
+    return early
 
 # %% ../../nbs/policy/01_tiny.ipynb #239452e8
 def warm_start(
     policy: Policy,         # its weights are changed
     env,                    # an environment with expert(noise, generator)
     steps: int = 600,       # updates
-    episodes: int = 32,     # demonstrations of an update
+    episodes: int = 32,     # demonstrated games of an update
     lr: float = 8e-3,       # highest learning rate; warms up over 50 updates, then falls along a cosine to a tenth
     noise: float = .5,      # share of random actions in the demonstrations
-    pool: int = 8192,       # different demonstrations
+    pool: int = 8192,       # different demonstrated games
     seed: int = 0,
     on_step = None,         # called with (update, loss)
 )->Policy:
     "Supervised learning on demonstrations: the mean of -log pi over their action tokens."
     demos = demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise)
+    seats = len(demos)//pool
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=lr, weight_decay=.01, betas=(.9, .95))
     order = np.concatenate([np.random.default_rng(derive(seed, 'order', i)).permutation(pool) for i in range(steps*episodes//pool + 1)])
     for step in range(steps):
         for group in optimizer.param_groups: group['lr'] = lr*min(1, (step + 1)/50)*(.55 + .45*math.cos(math.pi*step/steps))
-        loss = imitate(policy, Batch.from_episodes([demos[i] for i in order[step*episodes:(step + 1)*episodes]]))
+        loss = imitate(policy, Batch.from_episodes([demo for i in order[step*episodes:(step + 1)*episodes] for demo in demos[i*seats:(i + 1)*seats]]))
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.)
         optimizer.step(); optimizer.zero_grad()
         if on_step: on_step(step, loss)
@@ -99,7 +113,7 @@ def tiny_name(env, **arguments)->str:
     demo_env = _demonstrator(env)
     tokenizer = word_tokenizer(demo_env.vocabulary() + ['.'])
     demos = demonstrate(demo_env, Chat(tokenizer), [derive('name', i) for i in range(8)], noise=.5)
-    code = [inspect.getsource(f) for f in (tiny_model, demonstrate, _demonstration, warm_start, imitate)]
+    code = [inspect.getsource(f) for f in (tiny_model, demonstrate, _demonstration, _pay, warm_start, imitate)]
     facts = [sorted(arguments.items()), tokenizer.get_vocab(), tokenizer.chat_template, [[t.context_ids + t.ids for t in e.turns] for e in demos], code]
     return f'{env.name}-' + hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
 

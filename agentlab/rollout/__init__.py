@@ -7,3 +7,4 @@ __all__ = []
 
 # %% ../../nbs/rollout/index.ipynb #9a40212e
 from .plain import Game, Side, call_all, play
+from .beside import play_beside_expert, play_beside_greedy

@@ -5,11 +5,15 @@
 # %% ../../nbs/rollout/00_play.ipynb #73e23c8c
 from __future__ import annotations
 import time
+from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
 from ..episodes import Episode, Turn, derive, state_key
 
 # %% auto #0
-__all__ = ['Side', 'Game', 'check_seats', 'call_all', 'play']
+__all__ = ['Side', 'Game', 'check_seats', 'side_by_side', 'call_all', 'play']
 
 # %% ../../nbs/rollout/00_play.ipynb #25cf2bfe
 @dataclass
@@ -86,7 +90,9 @@ def check_seats(step, seats):
     if not isinstance(step, Step): raise EnvError(f'the environment returned {type(step).__name__}, not a Step. Return Step(seat, observation, reward, done, info).')
     for part, kind in dict(observation=str, reward=dict, info=dict).items():
         if not isinstance(getattr(step, part), kind): raise EnvError(f'{part} is {getattr(step, part)!r}, not a {kind.__name__}. Return Step(seat, observation, reward, done, info).')
-    for value in [*step.reward.values(), step.info.get('cost', 0.), step.info.get('milestone', 0.)]: float(value)
+    own = step.info.get('columns', {})
+    if not isinstance(own, dict) or not all(isinstance(name, str) for name in own): raise EnvError(f"info['columns'] is {own!r}, not a dictionary of names and numbers")
+    for value in [*step.reward.values(), *own.values(), step.info.get('cost', 0.), step.info.get('milestone', 0.)]: float(value)
     if not isinstance(step.info.get('answer'), (str, type(None))): raise EnvError(f"info['answer'] is {step.info['answer']!r}, not a text")
     state_key(step.info.get('state'))
     if step.seat not in seats and not step.done: raise EnvError(f'it is the turn of seat {step.seat!r}, but the seats are {seats}')
@@ -94,18 +100,47 @@ def check_seats(step, seats):
     if unknown: raise EnvError(f'the reward names the seat {unknown[0]!r}, but the seats are {seats}. Pay one of these.')
 
 # %% ../../nbs/rollout/00_play.ipynb #29b636db
+def side_by_side(
+    calls: list,                # functions without arguments that do not raise
+    workers: int,               # threads
+    limit: float|None = None,   # seconds for one call; None: no limit
+)->list:                        # what each returned, or a TimeoutError
+    "Run the calls in threads. One that overruns its limit is left behind: a thread cannot be stopped, but nobody waits for it."
+    answers, begun, todo, done = [None]*len(calls), {}, deque(range(len(calls))), SimpleQueue()
+    def work():
+        while todo:
+            try: i = todo.popleft()
+            except IndexError: return
+            begun[i] = time.monotonic()
+            done.put((i, calls[i]()))
+    hire = lambda: Thread(target=work, daemon=True).start()
+    for _ in range(min(workers, len(calls))): hire()
+    waiting = set(range(len(calls)))
+    while waiting:
+        first = min((start for i, start in list(begun.items()) if i in waiting), default=time.monotonic())
+        try: i, answer = done.get(timeout=None if limit is None else max(0., first + limit - time.monotonic()))
+        except Empty:
+            late = [i for i, start in list(begun.items()) if i in waiting and time.monotonic() - start >= limit]
+            for i in late: answers[i] = TimeoutError(f'the call has not returned after {limit} s'); waiting.discard(i); hire()     # its thread is lost
+            continue
+        if i in waiting: answers[i] = answer; waiting.discard(i)
+    return answers
+
+# %% ../../nbs/rollout/00_play.ipynb #7f9017f9
 def call_all(
     games: list[Game],
     method: str,            # 'reset' or 'step'
     arguments: list[tuple], # one tuple per game
     limit: float|None = None,   # seconds for one call; None: no limit
+    workers: int = 0,       # threads for environments of this process that wait (for a tool, a server); 0: one after the other
 )->list:                    # a Step per game, or the exception it raised
-    "Call every environment; isolated ones run side by side."
+    "Call every environment; isolated ones run side by side, others with `workers`."
     answers = [None]*len(games)
     posted = [i for i, g in enumerate(games) if hasattr(g.env, 'post')]
     for i in posted: answers[i] = _guard(lambda: games[i].env.post(method, *arguments[i]))
-    for i, game in enumerate(games):
-        if not hasattr(game.env, 'post'): answers[i] = _timed(game.env, method, arguments[i], limit)
+    here = [i for i, g in enumerate(games) if not hasattr(g.env, 'post')]
+    calls = [partial(_timed, games[i].env, method, arguments[i], limit) for i in here]
+    for i, answer in zip(here, side_by_side(calls, workers, limit) if workers else (call() for call in calls)): answers[i] = answer
     for i in posted:
         if not isinstance(answers[i], BaseException): answers[i] = _guard(games[i].env.collect)
     return answers
@@ -133,6 +168,7 @@ def play(
     max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None,   # turns of a game; tokens of an action; tokens of a seat
     temperature: float = 1., top_p: float = 1.,
     limit: float|None = None,   # seconds for one call of an environment in this process
+    workers: int = 0,           # threads in which environments of this process answer side by side; 0: one after the other
     seed: int = 0,              # of the sampling
     step: int = 0, name: str = 'policy', system: str|None = None, # kept with the episodes; a system prompt
 )->list[Episode]:               # ordered by group, member, seat
@@ -141,18 +177,18 @@ def play(
     sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
     try:
-        _receive(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit), policy, system)
-        while live := [g for g in games if not g.over and _within(g, policy, **budget)]: _round(live, policy, sampler, how, limit, system)
+        _receive(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
+        while live := [g for g in games if not g.over and _within(g, policy, **budget)]: _round(live, policy, sampler, how, limit, system, workers)
     finally:
         for g in games: _guard(g.env.close)
     return [e for g in games for e in g.episodes(step=step, policy=name)]
 
-def _round(live, policy, sampler, how, limit, system):
+def _round(live, policy, sampler, how, limit, system, workers=0):
     "Every live game acts once: one sampler call, then one step of every environment."
     said = sampler.sample([g.side.context for g in live], seeds=[derive(g.sample_seed, g.t) for g in live], **how)
     texts = [policy.text(c.ids) for c in said]
     for g, completion, text in zip(live, said, texts): g.act(completion, text)
-    _receive(live, call_all(live, 'step', [(text,) for text in texts], limit), policy, system)
+    _receive(live, call_all(live, 'step', [(text,) for text in texts], limit, workers), policy, system)
 
 # %% ../../nbs/rollout/00_play.ipynb #3beee9fe
 def _games(env, seeds, group_size, tasks, seed, groups)->list[Game]:

@@ -8,6 +8,7 @@ __all__ = []
 # %% ../../nbs/train/index.ipynb #27a80340
 from . import recipes
 from .critic import Critic
+from .learned import ImplicitPRM, Prior, Progress, ThreeValues
 from .recipes import Recipe, load_recipe
 from .runs import METRICS, Run
 from .trainer import evaluate, train

@@ -8,13 +8,32 @@ import torch
 from torch import Tensor
 from ..credit.critics import turn_starts
 from ..credit.value_heads import ValueHead
-from ..episodes import Batch
+from ..episodes import Batch, Episode, Turn
 from .runs import moments, restore_moments
 
 # %% auto #0
-__all__ = ['Critic']
+__all__ = ['closing', 'last_features', 'Critic']
 
 # %% ../../nbs/train/03_critic.ipynb #6627ce59
+def closing(
+    policy,                 # agentlab.policy.Policy
+    batch: Batch,
+)->tuple[Tensor, Batch]:    # (cut off,) their numbers; their last contexts, each with one action token that nobody said
+    "What an episode that was cut off would have read next. Left out: those without turns, or whose context is full."
+    final, (rows, lengths) = batch.labels.get('final', {}), torch.unique_consecutive(batch.tokens.row, return_counts=True)
+    last = dict(zip(batch.rows.episode[rows].tolist(), batch.tokens.id.split(lengths.tolist())))    # the last context of every episode
+    cut = {i: last[i].tolist() for i in batch.episodes.truncated.nonzero()[:, 0].tolist() if i in last}
+    ids = {i: x + policy.chat.next(final.get(int(batch.episodes.final[i]), ''), x[-1]) for i, x in cut.items()}
+    kept = [i for i in cut if len(ids[i]) < policy.max_context]
+    asked = [Episode([Turn(0, context_ids=ids[i], ids=[policy.end_id], logps=[0.], entropies=[0.])]) for i in kept]
+    return torch.tensor(kept, dtype=torch.int64, device=batch.episodes.truncated.device), Batch.from_episodes(asked)
+
+def last_features(policy, batch: Batch, budget: int)->tuple[Tensor, Tensor|None]:
+    "The episodes that were cut off, and what the policy knew after each."
+    cut, asked = closing(policy, batch)
+    return cut, policy.features(asked.to(batch.actions.device), budget) if len(cut) else None
+
+# %% ../../nbs/train/03_critic.ipynb #4a544a1e
 class Critic:
     "A value head on the policy's features, fitted each step to the targets of the estimator."
     def __init__(
@@ -30,15 +49,19 @@ class Critic:
         self.head, self.level, self.passes = ValueHead(policy.model.config.hidden_size, **head).to(policy.device), level, passes
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=lr, weight_decay=0.)
     @torch.no_grad()
-    def values(self, policy, batch: Batch, budget: int)->dict:
-        "The column that the estimator reads: `value`, one per action token."
+    def read(self, policy, batch: Batch, budget: int)->Batch:
+        "The batch with what the estimator reads: `tokens.value`, and `episodes.last_value` where an episode was cut off."
         self.hidden = policy.features(batch, budget)
         self.places = turn_starts(batch) if self.level == 'turn' else torch.ones(len(self.hidden), dtype=torch.bool, device=self.hidden.device)
         self.old = self.head.value(self.hidden)
-        return dict(value=self.old)
+        cut, hidden = last_features(policy, batch, budget)
+        last = batch.episodes.last_value.index_copy(0, cut, self.head.value(hidden).to(batch.episodes.last_value)) if len(cut) else batch.episodes.last_value
+        return batch.with_action(value=self.old).with_episodes(last_value=last)
     def fit(self, targets: Tensor, seed: int)->dict:
         "Learn the targets of the batch whose values were asked for last."
-        hidden, targets, old = (x[self.places] for x in (self.hidden, targets.to(self.hidden.device), self.old))
+        known = self.places & targets.isfinite().to(self.places.device)     # a token that curation dropped has no target
+        if not known.any(): return {}
+        hidden, targets, old = (x[known] for x in (self.hidden, targets.to(self.hidden.device), self.old))
         for _ in range(self.passes):
             loss = self.head.loss(hidden, targets, old).mean()
             self.optimizer.zero_grad(); loss.backward(); self.optimizer.step()

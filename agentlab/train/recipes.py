@@ -8,19 +8,25 @@ import dataclasses, importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+import torch
 from .. import credit as by
 from ..credit import check_group_size
-from ..episodes import Batch
+from ..credit.hierarchy import ACTION, SUBGOAL, SWITCH, first_token
+from ..env.wrappers import plain_action, split_tag
+from ..episodes import Batch, need, state_key
 from ..objective import clip, kl_k3
-from ..reward import answer_logps, counterfactual_gain, information_gain, masked_logps, paid
+from ..reward import TAGS, answer_logps, counterfactual_gain, information_gain, masked_logps, meta_reasoning, paid, progress, valid_tag
 from ..rollout import play
+from ..rollout.beside import play_beside_expert, play_beside_greedy
 from .critic import Critic
+from .learned import ImplicitPRM, Prior, Progress, ThreeValues
 
 # %% auto #0
 __all__ = ['loop', 'pass_at_k', 'reinforce_pp', 'reinforce_pp_baseline', 'lite_ppo', 'gdpo', 'opo', 'gpg', 'flow_grpo', 'eapo',
-           'cm2', 'dr_mas', 'mars', 'hgpo', 'salt', 'ppo', 'vl_dac', 'seeupo', 'ipa', 'igpo', 'infopo', 'known',
-           'Recipe', 'field_defaults', 'import_path', 'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'named',
-           'measure_answers', 'measure_feedback', 'load_recipe']
+           'cm2', 'dr_mas', 'mars', 'hgpo', 'salt', 'ppo', 'vl_dac', 'seeupo', 'ipa', 'igpo', 'infopo', 'remax',
+           'ui_s1', 'istar', 'spa', 'v05', 'hae', 'rlvmr', 'known', 'Recipe', 'field_defaults', 'import_path',
+           'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'named', 'measure_answers', 'measure_feedback',
+           'matched_reward', 'check_words', 'read_tags', 'read_parts', 'load_recipe']
 
 # %% ../../nbs/train/01_recipes.ipynb #c6c6e1f0
 @dataclass
@@ -35,11 +41,18 @@ class Recipe:
     objective: Callable = clip          # logp, batch, advantage -> loss of every action token
     kl: Callable = kl_k3                # logp, batch -> KL to the reference of every action token
     updates: Callable|None = None       # batch, policy -> generator of (token selection, advantage), resumed after each update; None: one update on all tokens
+    curate: Callable|None = None        # batch -> batch of what is learned from: some tokens without weight, some episodes gone; after reward, before credit
+    shape: Callable|None = None         # batch, advantage -> advantage; after credit, on the whole batch
+    memory: Callable|None = None        # policy, seed -> what remembers from step to step: read(batch, step) -> batch, learn(row) -> row entries, tensors(), restore(tensors)
+    schedule: Callable|None = None      # step -> fields of this recipe that hold for this step
     critic: Callable|None = None        # policy, seed -> agentlab.train.Critic, for a `credit` that returns (targets, advantage)
     credit_args: dict = field(default_factory=dict)
     rollout_args: dict = field(default_factory=dict)
     objective_args: dict = field(default_factory=dict)
     updates_args: dict = field(default_factory=dict)
+    curate_args: dict = field(default_factory=dict)
+    shape_args: dict = field(default_factory=dict)
+    critic_warmup: int = 0              # first updates, in which the critic learns and the policy does not move
     loss_per: str|float = 'token'       # what counts once in the loss: 'token', 'turn', 'row', 'episode', or a constant length
     kl_coef: float = 0.                 # weight of the KL to the policy that training began with
     steps: int = 30                     # updates of the run
@@ -84,7 +97,7 @@ def check_recipe(recipe: Recipe):
     for name in ('steps', 'groups', 'group_size', 'minibatches', 'max_turns', 'max_tokens', 'budget', 'checkpoint_every'):
         value = getattr(recipe, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1: refuse(name, 'give a whole number from 1')
-    for name in ('test_every', 'test_tasks'):
+    for name in ('test_every', 'test_tasks', 'critic_warmup'):
         value = getattr(recipe, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0: refuse(name, 'give a whole number from 0')
     for name in ('lr', 'temperature', 'max_grad_norm'):
@@ -97,6 +110,7 @@ def check_recipe(recipe: Recipe):
     if recipe.precision not in ('no', 'bf16'): refuse('precision', "use 'no' or 'bf16': fp16 needs a loss scaler, which is not part of a checkpoint")
     if recipe.minibatches > recipe.groups*recipe.group_size: refuse('minibatches', f'at most the {recipe.groups*recipe.group_size} episodes of a step')
     if 'value' in getattr(getattr(recipe.credit, 'func', recipe.credit), 'needs', ()) and recipe.critic is None: refuse('critic', 'this credit compares with values: give a critic, such as agentlab.train.Critic')
+    if recipe.critic_warmup and (recipe.critic is None or recipe.critic_warmup >= recipe.steps): refuse('critic_warmup', f'it needs a critic, and fewer updates than the {recipe.steps} of the run')
     check_group_size(recipe.credit, recipe.group_size)
 
 # %% ../../nbs/train/01_recipes.ipynb #8edc18c7
@@ -115,6 +129,7 @@ def rloo(**changes)->Recipe:
 def gigpo(**changes)->Recipe:
     "Group-in-group policy optimisation: whole episodes, and steps from the same state (Feng et al., 2025, arXiv 2505.10978)."
     return Recipe(**dict(name='gigpo', paper='Feng et al., 2025, GiGPO, arXiv 2505.10978', credit=by.gigpo) | changes)
+
 
 
 # %% ../../nbs/train/01_recipes.ipynb #464adaa7
@@ -148,7 +163,7 @@ mars = named('mars', 'Yuan et al., 2025, MARS, arXiv 2510.15414', 'Reward to the
 hgpo = named('hgpo', 'He et al., 2026, HGPO, arXiv 2602.22817', 'Turns from the same state, and from the same way to it', credit=by.hgpo)
 salt = named('salt', 'in the spirit of Li et al., 2025, SALT, arXiv 2510.20022', 'Who took the same step shares the mean of what came of it', credit=by.salt)
 ppo = named('ppo', 'Schulman et al., 2016, GAE, arXiv 1506.02438', 'Better than a critic expected, turn by turn', credit=by.gae, credit_args=dict(level='turn', gamma=.99, lam=.95), critic=Critic)
-vl_dac = named('vl_dac', 'Bredis et al., 2025, VL-DAC, arXiv 2508.04280', 'A critic by turn, a narrow clip by token', credit=by.vl_dac, critic=Critic, objective_args=dict(low=.1, high=.1))
+vl_dac = named('vl_dac', 'Bredis et al., 2025, VL-DAC, arXiv 2508.04280', 'A critic by turn, a narrow clip by token', credit=by.vl_dac, critic=Critic, critic_warmup=1, objective_args=dict(low=.1, high=.1))  # our number: the paper warms its value up, the amount is not known to us
 seeupo = named('seeupo', 'Hu et al., 2026, SeeUPO, arXiv 2602.06554', 'Turns are updated one after the other, the last first', credit=by.seeupo, updates=by.seeupo_updates, minibatches=1)
 ipa = named('ipa', 'Wang et al., 2025, ROME, arXiv 2512.24873', 'Imitate the chunks that led to success, avoid the others with a bounded weight', credit=by.ipa, credit_args=dict(lost=-1.), objective=by.ipa_loss)
 
@@ -166,8 +181,64 @@ def measure_feedback(batch: Batch, policy, placeholder: str = 'Nothing happens.'
 igpo = named('igpo', 'in the spirit of IGPO, 2025, arXiv 2510.14967', 'A turn is worth how much nearer it brought the true answer', credit=by.igpo, columns=measure_answers, reward=information_gain)
 infopo = named('infopo', 'InfoPO, 2026, arXiv 2603.00656', 'Where outcomes are alike, what the feedback changed decides', credit=by.variance_gated, columns=measure_feedback)
 
+# %% ../../nbs/train/01_recipes.ipynb #9e1f0813
+def matched_reward(
+    batch: Batch,       # turns need `matched` and `invalid`
+    form: float = .1,   # paid for an action that the environment accepts
+    match: float = .9,  # paid for the expert's action
+):                      # (turns,) float64
+    "What UI-S1 pays a turn: a readable action, and a match with the expert (arXiv 2509.11543); half matches are not known here."
+    matched = need(batch.turns, 'matched', 'matched_reward pays for matches', 'Play with agentlab.rollout.beside.play_beside_expert.')
+    return form*(~batch.turns.invalid).double() + match*matched.double()
+
+def check_words(
+    policy,         # agentlab.policy.Policy
+    words: tuple,   # that its agent should say
+    wrapper: str,   # of agentlab.env.wrappers, which teaches them
+):
+    "Refuse a policy that cannot say these words."
+    lost = [word for word in words if policy.tokenizer.unk_token_id in (ids := policy.tokenizer.encode(word, add_special_tokens=False)) or not ids]
+    if lost: raise ValueError(f'the policy {policy.name} has no token for {lost[0]!r}: put agentlab.env.wrappers.{wrapper} around the environment, and warm-start a policy on that')
+
+def read_tags(
+    batch: Batch, policy,
+    split: Callable = split_tag,    # text -> (tag word, action)
+)->Batch:
+    "The batch with `turns.tag`, `turns.meta` (RLVMR's rule-based reward), and `turns.action` without the tag."
+    check_words(policy, ('planning', 'explore', 'reflection'), 'Tagged')
+    said = batch.action('id').split(batch.turn_lengths().tolist())
+    texts = policy.tokenizer.batch_decode([ids.tolist() for ids in said], skip_special_tokens=True)
+    tags, actions = zip(*map(split, texts))
+    device = batch.turns.episode.device
+    batch = batch.with_turns(tag=torch.tensor([TAGS.get(tag, TAGS['none']) for tag in tags], device=device), action=torch.tensor([state_key(plain_action(x)) for x in actions], device=device))
+    batch = batch.with_turns(tag=valid_tag(batch))
+    return batch.with_turns(meta=meta_reasoning(batch))
+
+def read_parts(
+    batch: Batch, policy,
+    switch: str = 'switch', keep: str = 'keep',     # the first words of a reply, one token each
+)->Batch:
+    "The batch with `turns.switch` and `tokens.part`: the first word decides, the word after `switch` is the subgoal, the rest is action."
+    check_words(policy, (switch, keep), 'Planned')
+    switched, kept = (policy.tokenizer.encode(word, add_special_tokens=False)[0] for word in (switch, keep))
+    turn, begin = batch.action_turn, first_token(batch)
+    opening = torch.where(begin >= 0, batch.action('id')[begin], -1)    # the first id of every turn
+    place = torch.arange(len(turn), device=turn.device) - begin[turn]
+    part = torch.where((place == 1) & (opening == switched)[turn], SUBGOAL, ACTION)
+    part = torch.where((place == 0) & ((opening == switched) | (opening == kept))[turn], SWITCH, part)
+    return batch.with_turns(switch=opening == switched).with_action(part=part.float())
+
+# %% ../../nbs/train/01_recipes.ipynb #6723f4af
+remax = named('remax', 'Li et al., 2023, ReMax, arXiv 2310.10505', 'One attempt a task, against the greedy game of that task', credit=by.remax, rollout=play_beside_greedy, groups=64, group_size=1, minibatches=1)
+ui_s1 = named('ui_s1', 'in the spirit of Lu et al., 2025, UI-S1, arXiv 2509.11543', 'Do as the expert; what follows a mistake is not your merit', credit=by.ui_s1, rollout=play_beside_expert, rollout_args=dict(patches=2), reward=matched_reward)
+istar = named('istar', 'iStar / OPRL, 2025, arXiv 2509.19199', 'Outcomes, and steps judged by a model that learns from successes and failures', credit=by.istar, critic=ImplicitPRM, critic_warmup=1)
+spa = named('spa', 'in the spirit of SPA-RL, 2025, arXiv 2505.20732', 'PPO on learnt shares of the outcome', credit=by.gae, credit_args=dict(level='turn', gamma=.99, lam=.95), reward=partial(progress, grounding=.05), critic=Progress, critic_warmup=1)
+v05 = named('v05', 'in the spirit of Zhang et al., 2026, V0.5, arXiv 2603.10848', 'The mean of the group, mixed with what was expected of the task', credit=by.v05, credit_args=dict(ends=(0., 1.)), critic=Prior)
+hae = named('hae', 'in the spirit of Peng et al., 2026, HiPER, arXiv 2602.16165', 'Subgoal, switch and action, each on its own clock', credit=by.hae, columns=read_parts, critic=ThreeValues)
+rlvmr = named('rlvmr', 'in the spirit of Zhang et al., 2025, RLVMR, arXiv 2507.22844', 'Outcomes, and tagged steps against steps with the same tag', credit=by.rlvmr, columns=read_tags)
+
 known = {make.__name__: make for make in (grpo, dr_grpo, rloo, gigpo, loop, pass_at_k, reinforce_pp, reinforce_pp_baseline, lite_ppo, gdpo, opo, gpg, flow_grpo, eapo, cm2,
-                                          dr_mas, mars, hgpo, salt, ppo, vl_dac, seeupo, ipa, igpo, infopo)}     # name -> recipe function
+                                          dr_mas, mars, hgpo, salt, ppo, vl_dac, seeupo, ipa, igpo, infopo, remax, ui_s1, istar, spa, v05, hae, rlvmr)}     # name -> recipe function
 
 # %% ../../nbs/train/01_recipes.ipynb #6f7c6157
 def load_recipe(

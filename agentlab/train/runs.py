@@ -34,11 +34,14 @@ METRICS = dict(     # name: (what it is, how it is estimated, unit)
     episodes=('episodes played', 'counted', 'episodes'),
     errors=('episodes that a fault of the environment ended; they are not trained on', 'counted', 'episodes'),
     truncated=('share of episodes that a budget ended', 'counted', 'episodes, 0-1'),
-    tokens=('action tokens trained on', 'counted', 'tokens'),
+    tokens=('action tokens of the episodes without an error', 'counted', 'tokens'),
+    sampled=('action tokens that were sampled; a branch that copies a turn does not sample it again', 'counted', 'tokens'),
+    kept=('share of the action tokens that count in the loss after curation', 'tokens with a weight above 0, of those that curation left', 'tokens, 0-1'),
+    entropy_coef=('weight of the entropy in the loss, where a memory steers it', 'as it was used in this update', '-'),
     seconds=('wall time of the step', 'measured; the only number that differs in a repeated run', 's'),
     test_greedy=('success on held-out tasks, most likely token each time (tests.jsonl)', 'mean over the test tasks', 'episodes, 0-1'),
     test_sampled=('success on held-out tasks, tokens sampled at temperature 1 (tests.jsonl)', 'mean over the test tasks', 'episodes, 0-1'),
-    skipped=('why the update was not made, if it was not', 'a NaN or infinite reward, loss or gradient', 'text'),
+    skipped=('why the update was not made, if it was not', 'a NaN or infinite reward, loss or gradient; curation left nothing; the critic is warming up', 'text'),
 )
 
 # %% ../../nbs/train/00_runs.ipynb #c6135876

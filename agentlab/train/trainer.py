@@ -4,7 +4,7 @@
 
 # %% ../../nbs/train/02_trainer.ipynb #acba7ee2
 from __future__ import annotations
-import contextlib, copy, errno, math, time
+import contextlib, copy, dataclasses, errno, math, time
 from pathlib import Path
 import torch
 from torch import Tensor
@@ -14,14 +14,16 @@ from ..objective import clip_fraction, loss_weights
 from ..policy.core import parts, take_rows
 from ..reward import paid, pay
 from ..rollout import play
+from ..rollout.curation import CurationError
 from .recipes import Recipe, field_defaults
 from .runs import METRICS, Run, load_checkpoint, moments, open_run, restore_moments, rewind, save_checkpoint, save_policy
 
 # %% auto #0
-__all__ = ['Training', 'with_lora', 'collect', 'usable', 'Skip', 'prepare', 'finite', 'reference_logp', 'minibatches', 'backward',
-           'measure_part', 'rounds', 'optimise', 'move', 'measure_play', 'dead_groups', 'evaluate', 'one_step',
-           'with_token_text', 'save_training', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show',
-           'train', 'keep_step', 'close_step']
+__all__ = ['Training', 'with_lora', 'collect', 'joined', 'usable', 'Skip', 'rewarded', 'curated', 'prepare', 'finite',
+           'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part', 'rounds', 'optimise', 'move',
+           'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'one_step', 'learn', 'with_token_text',
+           'save_training', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'keep_step',
+           'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
@@ -37,7 +39,12 @@ class Training:
         self.reference = copy.deepcopy(self.policy) if recipe.kl_coef and not recipe.lora else None
         self.weights = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.AdamW(self.weights.values(), lr=recipe.lr, weight_decay=recipe.weight_decay)
-        self.critic = recipe.critic(self.policy, derive(recipe.seed, 'critic')) if recipe.critic else None
+        self.critic, self.memory = (make(self.policy, derive(recipe.seed, name)) if make else None for name, make in (('critic', recipe.critic), ('memory', recipe.memory)))
+        self.planned = recipe
+    def begin(self, step: int):
+        "The recipe of this step: the run's, with what its schedule changes."
+        if self.planned.schedule: self.recipe = dataclasses.replace(self.planned, **self.planned.schedule(step))
+        for group in self.optimizer.param_groups: group['lr'] = self.recipe.lr
     @property
     def rank(self): return self.accelerator.process_index
     @property
@@ -65,7 +72,18 @@ def collect(training: Training, step: int)->Batch:
     episodes = r.rollout(t.policy, t.env, [derive(r.seed, step, 'tasks', i) for i in mine], groups=[step*r.groups + i for i in mine],
                          group_size=r.group_size, max_turns=r.max_turns, max_tokens=r.max_tokens, temperature=r.temperature,
                          seed=derive(r.seed, step, 'sampling'), step=step, name=r.name, **r.rollout_args)
-    return Batch.from_episodes(sorted(t.gather(episodes), key=lambda e: e.game))
+    return Batch.from_episodes(joined(t.gather([episodes])))
+
+def joined(lists: list[list])->list:
+    "The episodes of all processes in the order of their games; the origins of copied turns follow them."
+    flat = [e for episodes in lists for e in episodes]
+    order = sorted(range(len(flat)), key=lambda i: flat[i].game)
+    place, start = {old: new for new, old in enumerate(order)}, 0
+    for episodes in lists:
+        for turn in (turn for e in episodes for turn in e.turns if turn.origin is not None):
+            turn.origin = (place[start + turn.origin[0]], turn.origin[1])
+        start += len(episodes)
+    return [flat[i] for i in order]
 
 def usable(played: Batch)->Batch:
     "The episodes that ended without an error. Raises RuntimeError where there is none."
@@ -79,21 +97,39 @@ def usable(played: Batch)->Batch:
 class Skip(Exception):
     "This update cannot be made; the message says why. It is recorded in the row, and the run goes on."
 
-def prepare(training: Training, batch: Batch)->tuple[Batch, Tensor, Tensor|None]:
-    "The batch with rewards, log-probabilities and values set; advantage and value target (None without a critic) of every action token. Raises Skip."
+def rewarded(training: Training, batch: Batch, step: int)->Batch:
+    "The batch with old log-probabilities, with the columns that recipe, memory and critic supply, and with its rewards. Raises Skip."
     r, policy = training.recipe, training.policy
     batch = batch.to(training.accelerator.device)
     old = policy.logprobs(batch, r.temperature, r.budget)[0] if r.recompute_old else batch.action('sampler_logp')
     batch = batch.with_action(old_logp=old)
     if r.columns: batch = r.columns(batch, policy)
+    if training.memory: batch = training.memory.read(batch, step)
+    if training.critic: batch = training.critic.read(policy, batch, r.budget)
     if r.reward is not paid: batch = pay(batch, r.reward(batch))
     finite('reward', batch.turns.reward, 'Look at the reward of your environment or recipe.')
     finite('outcome', batch.episodes.outcome, 'Look at the reward of your environment or recipe.')
+    return batch
+
+def curated(training: Training, batch: Batch)->Batch:
+    "What the recipe's filters leave; `tokens.place` says where each action token stood before. Raises Skip where that is nothing."
+    r, batch = training.recipe, batch.with_action(place=torch.arange(len(batch.actions), device=batch.actions.device))
+    if r.curate is None: return batch
+    try: batch = r.curate(batch, **r.curate_args)
+    except CurationError as why: raise Skip(f'{why} This update was not made.') from None
+    if not len(batch.actions): raise Skip('curation left no episode, so this update was not made. Loosen the filters, or play more groups.')
+    return batch
+
+def prepare(training: Training, batch: Batch, step: int)->tuple[Batch, Tensor, Tensor|None]:
+    "The batch to learn from; advantage of each of its action tokens; value target (None without a critic) of every action token that was played, NaN where there is none. Raises Skip."
+    r, whole = training.recipe, rewarded(training, batch, step)
+    batch = curated(training, whole)
     if r.kl_coef: batch = batch.with_action(ref_logp=reference_logp(training, batch))
-    if training.critic: batch = batch.with_action(**training.critic.values(policy, batch, r.budget))
     found = r.credit(batch, **r.credit_args)
     targets, advantage = found if isinstance(found, tuple) else (None, found)
+    if r.shape: advantage = r.shape(batch, advantage, **r.shape_args)
     finite('advantage', advantage, f'Look at what {getattr(r.credit, "__name__", r.credit)} made of these rewards.')
+    if targets is not None: targets = targets.new_full((len(whole.actions),), torch.nan).index_copy(0, batch.action('place'), targets)
     return batch, advantage.float(), targets
 
 def finite(name: str, x: Tensor, remedy: str):
@@ -116,9 +152,20 @@ def minibatches(
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     return [chunk for chunk in rows[order].tensor_split(count) if len(chunk)]
 
+def planned(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->Batch:
+    "The batch with the columns that the objective takes from a whole minibatch (its `plan`), by a forward pass without gradients."
+    r, given = training.recipe, getattr(training.recipe.objective, 'keywords', {})
+    plan = getattr(getattr(r.objective, 'func', r.objective), 'plan', None)
+    if plan is None: return batch
+    whole, chosen = take_rows(batch, rows)
+    logp, entropy = training.policy.logprobs(whole, r.temperature, r.budget)
+    columns = plan(logp, whole, advantage[chosen], entropy, **given | r.objective_args)
+    return batch.with_action(**{name: x.new_zeros(len(advantage)).index_copy(0, chosen, x) for name, x in columns.items()})
+
 def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->dict:
     "Gradient of the loss of one minibatch, and sums over its tokens of what is measured on the way."
     t, r = training, training.recipe
+    batch = planned(t, batch, advantage, rows)
     whole, chosen = take_rows(batch, rows)
     weight = advantage.new_zeros(len(advantage)).index_copy(0, chosen, loss_weights(whole, r.loss_per).to(advantage))
     sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., tokens=0)
@@ -147,11 +194,15 @@ def rounds(training: Training, batch: Batch, advantage: Tensor):
     "What to move on, one after the other: (batch whose weights select tokens, advantage). The recipe's `updates`, or everything at once."
     t, r = training, training.recipe
     if r.updates is None: yield batch, advantage; return
-    for number, (selection, found) in enumerate(r.updates(batch, t.policy, **r.updates_args)):
+    updates, logp = r.updates(batch, t.policy, **r.updates_args), None
+    while True:
+        try: selection, found = updates.send(logp)
+        except StopIteration: return
         selection = selection.to(found.device) > 0
         finite('advantage', found[selection], f'Look at what {r.updates.__name__} made of these rewards.')
-        if number: batch = batch.with_action(old_logp=t.policy.logprobs(batch, r.temperature, r.budget)[0])    # each begins from the policy as it is
         yield batch.with_action(weight=batch.action('weight')*selection), torch.where(selection, found, 0).float()
+        logp = t.policy.logprobs(batch, r.temperature, r.budget)[0]
+        batch = batch.with_action(old_logp=logp)    # the next one begins from the policy as it is
 
 def optimise(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->tuple[dict, float]:
     "One optimiser step: what it measured, and the length of its gradient. Raises Skip before a step that is not finite."
@@ -191,8 +242,12 @@ def measure_play(played: Batch, batch: Batch)->dict:
     first = [(turn == t).nonzero()[0, 0] for t in turn.unique()]
     reward = e.outcome.mean().item()
     return dict(success=e.success.double().mean().item(), reward=reward if math.isfinite(reward) else None, entropy=entropy.mean().item(),
-                entropy_by_turn=[by_turn[i].item() for i in first], dead_groups=dead_groups(batch), turns=len(batch.turns)/len(batch),
+                entropy_by_turn=[by_turn[i].item() for i in first], dead_groups=dead_groups(batch), turns=len(batch.turns)/len(batch), sampled=sampled_tokens(played),
                 episodes=len(played), errors=len(played) - len(batch), truncated=e.truncated.double().mean().item(), tokens=len(batch.actions))
+
+def sampled_tokens(batch: Batch)->int:
+    "Action tokens that were sampled for this batch; those of copied turns were sampled once."
+    return int((batch.turns.origin == torch.arange(len(batch.turns), device=batch.turns.origin.device))[batch.action_turn].sum())
 
 def dead_groups(batch: Batch)->float:
     "Share of groups whose outcomes are all equal."
@@ -210,15 +265,26 @@ def evaluate(policy, env, tasks: int = 512, greedy: bool = True, seed: int = 0, 
 def one_step(training: Training, step: int)->tuple[dict, Batch]:
     "Play, compare, move: the row of this step, and what was played."
     start = time.monotonic()
+    training.begin(step)
     played = collect(training, step)
     batch = usable(played)
     row = dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step) | measure_play(played, batch)
     try:
-        prepared, advantage, targets = prepare(training, batch)
-        row |= move(training, prepared, advantage, step)
-        if training.critic: row |= training.critic.fit(targets, derive(training.recipe.seed, step, 'critic'))
+        prepared, advantage, targets = prepare(training, batch, step)
+        row |= learn(training, prepared, advantage, targets, step)
     except Skip as why: row['skipped'] = str(why)
+    if training.memory: row |= training.memory.learn(row)
     return row | dict(seconds=time.monotonic() - start), with_token_text(played, training.policy.tokenizer)
+
+def learn(training: Training, batch: Batch, advantage: Tensor, targets: Tensor|None, step: int)->dict:
+    "Move the policy, then fit the critic, which learns also where the policy could not or should not move."
+    r, row = training.recipe, {}
+    try:
+        if step < r.critic_warmup: raise Skip(f'the critic is warming up: the policy moves from update {r.critic_warmup} on')
+        row |= dict(kept=(batch.action('weight') > 0).double().mean().item()) | move(training, batch, advantage, step)
+    except Skip as why: row['skipped'] = str(why)
+    if training.critic: row |= training.critic.fit(targets, derive(r.seed, step, 'critic'))
+    return row
 
 def with_token_text(batch: Batch, tokenizer)->Batch:
     "The batch with the text of every token id it holds, so that a viewer needs no tokenizer."
@@ -229,8 +295,8 @@ def with_token_text(batch: Batch, tokenizer)->Batch:
 def save_training(training: Training, run: Run, step: int):
     "A checkpoint with `step` updates behind it, written by the first process."
     if not training.accelerator.is_main_process: return
-    critic = dict(critic=training.critic.tensors()) if training.critic else {}
-    save_checkpoint(run, step, dict(model=training.weights, optimizer=moments(training.optimizer), **critic), dict(parameters=list(training.weights)))
+    more = {name: x.tensors() for name, x in (('critic', training.critic), ('memory', training.memory)) if x}
+    save_checkpoint(run, step, dict(model=training.weights, optimizer=moments(training.optimizer), **more), dict(parameters=list(training.weights)))
 
 def restore_training(training: Training, run: Run)->int:
     "Put the newest whole checkpoint back; the number of updates behind it (0: there is none)."
@@ -242,6 +308,7 @@ def restore_training(training: Training, run: Run)->int:
             for name, p in training.weights.items(): p.copy_(tensors['model'][name])
         restore_moments(training.optimizer, tensors['optimizer'])
         if training.critic: training.critic.restore(tensors['critic'])
+        if training.memory: training.memory.restore(tensors['memory'])
     if training.accelerator.is_main_process: rewind(run, step)
     return step
 
@@ -312,7 +379,7 @@ def train(
 
 def _open(training: Training, out, resume: bool)->Run:
     "The run folder, made or checked by the first process."
-    facts = dict(recipe=training.recipe.facts(), env=env_facts(training.env), policy=training.policy.name)
+    facts = dict(recipe=training.planned.facts(), env=env_facts(training.env), policy=training.policy.name)
     return open_run(out, facts, resume, dict(recipe=field_defaults())) if training.accelerator.is_main_process else Run(out)
 
 def keep_step(training: Training, run: Run, step: int)->dict:
