@@ -338,6 +338,11 @@ def _renumber(keep: Tensor)->Tensor:
     "New number of every kept row; -1 elsewhere."
     return torch.where(keep, keep.long().cumsum(0) - 1, -1)
 
+def _origins(origin: Tensor, turn: Tensor)->Tensor:
+    "New origins of the kept turns; where the turn that was sampled is gone, its first kept copy takes its place."
+    first = torch.full_like(turn, len(origin)).scatter_reduce(0, origin, torch.arange(len(origin), device=origin.device), 'amin')
+    return torch.where(turn[origin] < 0, first[origin], turn[origin])
+
 def _select(self, index)->Batch:
     "The episodes at `index` (a mask or numbers), in their present order, with their rows, turns and tokens."
     keep = torch.zeros(len(self), dtype=torch.bool, device=self.episodes.group.device)
@@ -347,8 +352,7 @@ def _select(self, index)->Batch:
     tokens = rows[self.tokens.row]
     episode, row, turn = _renumber(keep), _renumber(rows), _renumber(turns)
     t, k = self.turns.take(turns), self.tokens.take(tokens)
-    origin = turn[t.origin]
-    t = t.with_(episode=episode[t.episode], origin=torch.where(origin < 0, torch.arange(len(t), device=origin.device), origin))
+    t = t.with_(episode=episode[t.episode], origin=_origins(t.origin, turn))
     k = k.with_(row=row[k.row], turn=torch.where(k.turn < 0, -1, turn[k.turn.clamp(min=0)] if len(turn) else k.turn))
     r = self.rows.take(rows)
     return self.replace(episodes=self.episodes.take(keep), rows=r.with_(episode=episode[r.episode]), turns=t, tokens=k)

@@ -100,7 +100,8 @@ def test_hanging_is_ended_at_the_limit(rogue, fault):
     began = time.monotonic()
     with pytest.raises(EnvTimeout, match=f'rogue: step took longer than {limit} s'): rogue.step(fault)
     assert limit <= time.monotonic() - began < limit + 2
-    assert wait_until_gone(group) and not [child for child in psutil.process_iter(['cmdline']) if child.info['cmdline'] == ['sleep', '1000'] and is_running(child.pid)]
+    asleep = [child.pid for child in psutil.process_iter(['cmdline']) if child.info['cmdline'] == ['sleep', '1000']]
+    assert wait_until_gone(group) and all(wait_until_gone(child) for child in asleep)
     with pytest.raises(EnvError, match='call reset'): rogue.step('anything')
     assert rogue.reset(7).observation == 'Seed 7.'
 

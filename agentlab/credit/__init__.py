@@ -25,6 +25,7 @@ from .chunks import *
 from .information import *
 from .variance_gate import *
 from .implicit_prm import *
+from .branches import *
 
 # %% ../../nbs/credit/index.ipynb #fe937876
 estimators = {name: value for name, value in list(globals().items()) if callable(value) and hasattr(value, 'needs')} # name -> function

@@ -15,3 +15,4 @@ from .information import *
 from .counterfactual import *
 from .progress import *
 from .implicit_prm import *
+from .shaping import *

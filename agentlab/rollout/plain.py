@@ -180,7 +180,7 @@ def play(
         _receive(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
         while live := [g for g in games if not g.over and _within(g, policy, **budget)]: _round(live, policy, sampler, how, limit, system, workers)
     finally:
-        for g in games: _guard(g.env.close)
+        for g in games: _guard(lambda: g.env.close())       # an environment without `close` is no reason to lose the run
     return [e for g in games for e in g.episodes(step=step, policy=name)]
 
 def _round(live, policy, sampler, how, limit, system, workers=0):

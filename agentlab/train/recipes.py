@@ -14,9 +14,12 @@ from ..credit import check_group_size
 from ..credit.hierarchy import ACTION, SUBGOAL, SWITCH, first_token
 from ..env.wrappers import plain_action, split_tag
 from ..episodes import Batch, need, state_key
+from .. import entropy, objective as bound
 from ..objective import clip, kl_k3
-from ..reward import TAGS, answer_logps, counterfactual_gain, information_gain, masked_logps, meta_reasoning, paid, progress, valid_tag
-from ..rollout import play
+from ..reward import TAGS, answer_logps, counterfactual_gain, information_gain, masked_logps, meta_reasoning, overlong, paid, progress, valid_tag
+from ..rollout import branching, keep_groups, keep_multiple, play, starpo_s as most_different, windows
+from ..rollout.resampling import dynamic_sampling
+from ..rollout.turns import scaling_inter as growing
 from ..rollout.beside import play_beside_expert, play_beside_greedy
 from .critic import Critic
 from .learned import ImplicitPRM, Prior, Progress, ThreeValues
@@ -24,7 +27,9 @@ from .learned import ImplicitPRM, Prior, Progress, ThreeValues
 # %% auto #0
 __all__ = ['loop', 'pass_at_k', 'reinforce_pp', 'reinforce_pp_baseline', 'lite_ppo', 'gdpo', 'opo', 'gpg', 'flow_grpo', 'eapo',
            'cm2', 'dr_mas', 'mars', 'hgpo', 'salt', 'ppo', 'vl_dac', 'seeupo', 'ipa', 'igpo', 'infopo', 'remax',
-           'ui_s1', 'istar', 'spa', 'v05', 'hae', 'rlvmr', 'known', 'Recipe', 'field_defaults', 'import_path',
+           'ui_s1', 'istar', 'spa', 'v05', 'hae', 'rlvmr', 'clip_higher', 'clip_cov', 'kl_cov', 'epo', 'adaptive',
+           'forking_tokens', 'arpo', 'aepo', 'gspo', 'gmpo', 'sapo', 'cispo', 'dppo', 'dcpo', 'tis', 'dapo', 'starpo_s',
+           'ragen2', 'supo', 'scaling_inter', 'known', 'Recipe', 'plain', 'field_defaults', 'import_path',
            'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'named', 'measure_answers', 'measure_feedback',
            'matched_reward', 'check_words', 'read_tags', 'read_parts', 'load_recipe']
 
@@ -77,17 +82,23 @@ class Recipe:
     def facts(self)->dict:
         "The recipe as JSON types; functions by their import path."
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {k: import_path(v) if callable(v) else v for k, v in values.items()}
+        return {k: plain(v) for k, v in values.items()}
+
+def plain(value):
+    "A value as JSON types: functions by their import path, also inside dictionaries and lists."
+    if isinstance(value, dict): return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)): return [plain(v) for v in value]
+    return import_path(value) if callable(value) else value
 
 def field_defaults()->dict:
     "The default of every field that has one, as JSON types."
     fields = dataclasses.fields(Recipe)
     values = {f.name: f.default_factory() if f.default is dataclasses.MISSING else f.default for f in fields if (f.default, f.default_factory) != (dataclasses.MISSING,)*2}
-    return {k: import_path(v) if callable(v) else v for k, v in values.items()}
+    return {k: plain(v) for k, v in values.items()}
 
 def import_path(function)->str:
     "Where a function can be imported from; a `functools.partial` with its arguments."
-    if hasattr(function, 'func'): return f'{import_path(function.func)}({function.args}, {function.keywords})'
+    if hasattr(function, 'func'): return f'{import_path(function.func)}({plain(function.args)}, {plain(function.keywords)})'
     return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
 
 # %% ../../nbs/train/01_recipes.ipynb #3df01430
@@ -154,7 +165,8 @@ gdpo = named('gdpo', 'Liu et al., 2026, GDPO, arXiv 2601.05242', 'Several reward
 opo = named('opo', 'Hao et al., 2025, OPO, arXiv 2505.23585', 'A baseline in which long episodes weigh more; exactly on policy', credit=by.opo, minibatches=1)
 gpg = named('gpg', 'Chu et al., 2025, GPG, arXiv 2504.02546', 'The plain policy gradient of group-centred outcomes; exactly on policy', credit=by.gpg, minibatches=1)
 flow_grpo = named('flow_grpo', 'Li et al., 2025, AgentFlow, arXiv 2510.05592', 'Every turn is a sample with the outcome of its episode', credit=by.flow_grpo, objective_args=dict(low=.2, high=.3))
-eapo = named('eapo', 'Chen et al., 2025, IterResearch, arXiv 2511.07327', 'The outcome, discounted by the turns that were still to come', credit=by.eapo)
+eapo = named('eapo', 'in the spirit of Chen et al., 2025, IterResearch, arXiv 2511.07327', 'The outcome, discounted by the turns that were still to come; every turn is a sample, with a ratio of its own', credit=by.eapo,
+             objective=bound.gspo_turn, loss_per='turn', curate=partial(keep_multiple, of=8))
 cm2 = named('cm2', 'Zhang et al., 2026, CM2, arXiv 2602.12268', 'Each turn against the same turn of the other attempts', credit=by.cm2)
 dr_mas = named('dr_mas', 'Feng et al., 2026, Dr. MAS, arXiv 2602.08847', 'Every agent measured with its own mean and deviation', credit=by.dr_mas)
 mars = named('mars', 'Yuan et al., 2025, MARS, arXiv 2510.15414', 'Reward to the end of the game against the turns of the same player', credit=by.mars)
@@ -237,8 +249,32 @@ v05 = named('v05', 'in the spirit of Zhang et al., 2026, V0.5, arXiv 2603.10848'
 hae = named('hae', 'in the spirit of Peng et al., 2026, HiPER, arXiv 2602.16165', 'Subgoal, switch and action, each on its own clock', credit=by.hae, columns=read_parts, critic=ThreeValues)
 rlvmr = named('rlvmr', 'in the spirit of Zhang et al., 2025, RLVMR, arXiv 2507.22844', 'Outcomes, and tagged steps against steps with the same tag', credit=by.rlvmr, columns=read_tags)
 
+# %% ../../nbs/train/01_recipes.ipynb #b3b93b7d
+clip_higher = named('clip_higher', 'Yu et al., 2025, DAPO, arXiv 2503.14476', 'A good token may rise further than a bad one may fall', credit=by.grpo, objective_args=dict(low=.2, high=.28, dual=10.))
+clip_cov = named('clip_cov', 'Cui et al., 2025, The Entropy Mechanism, arXiv 2505.22617', 'A few tokens that would cost the most entropy are left out', credit=by.grpo, objective=bound.clip_cov)
+kl_cov = named('kl_cov', 'Cui et al., 2025, The Entropy Mechanism, arXiv 2505.22617', 'The tokens that would cost the most entropy are held where they are', credit=by.grpo, objective=bound.kl_cov)
+epo = named('epo', 'in the spirit of Xu et al., 2025, EPO, arXiv 2509.22576', 'Entropy is paid for, inside the range that its history allows', credit=by.grpo, objective=bound.epo, memory=entropy.EntropyHistory, schedule=entropy.epo_schedule)
+adaptive = named('adaptive', 'in the spirit of He et al., 2025, Skywork-OR1, arXiv 2505.22312', 'Entropy is paid for, the more the further it is below a target', credit=by.grpo, objective=bound.entropy_bonus, memory=entropy.AdaptiveCoefficient)
+forking_tokens = named('forking_tokens', 'Wang et al., 2025, Beyond the 80/20 Rule, arXiv 2506.01939', 'Only the fifth of the tokens that were most open is trained', credit=by.grpo, shape=entropy.high_entropy_tokens, objective_args=dict(low=.2, high=.28))
+arpo = named('arpo', 'Dong et al., 2025, ARPO, arXiv 2507.19849', 'Games are forked where an answer of the environment has raised the entropy', credit=by.grpo, rollout=branching.arpo)
+aepo = named('aepo', 'Dong et al., 2025, AEPO, arXiv 2510.14545', 'Forks with a budget; open tokens weigh more; the clip keeps its gradient', credit=by.grpo, rollout=branching.aepo, shape=entropy.aepo_advantage, objective=bound.aepo_clip)
+gspo = named('gspo', 'Zheng et al., 2025, GSPO, arXiv 2507.18071', 'One ratio for the whole answer', credit=by.grpo, objective=bound.gspo, loss_per='row')
+gmpo = named('gmpo', 'Zhao et al., 2025, GMPO, arXiv 2507.20673', 'The geometric mean of the clipped ratios', credit=by.grpo, objective=bound.gmpo, loss_per='row')
+sapo = named('sapo', 'SAPO, 2025, arXiv 2511.20347', 'A gate that closes softly instead of a clip', credit=by.grpo, objective=bound.sapo, loss_per='row')
+cispo = named('cispo', 'MiniMax, 2025, CISPO, arXiv 2506.13585', 'The weight is clipped, and every token keeps its gradient', credit=by.grpo, objective=bound.cispo)
+dppo = named('dppo', 'DPPO, 2026, arXiv 2602.04879', 'A border in probability, not in its ratio', credit=by.grpo, objective=bound.dppo_tv)
+dcpo = named('dcpo', 'DCPO, 2025, arXiv 2509.02333', 'Rare tokens may move further, and a task is compared with what it was before', credit=by.grpo, objective=bound.dcpo_clip, shape=entropy.dcpo_advantage, memory=entropy.OutcomeHistory, loss_per='row')
+tis = named('tis', 'Yao et al., 2025, truncated importance sampling', 'Tokens weigh less where the sampler was another policy', credit=by.grpo, objective=bound.corrected(clip, bound.truncated), recompute_old=True)
+dapo = named('dapo', 'Yu et al., 2025, DAPO, arXiv 2503.14476', 'Clip-higher, no dead groups, long answers lose a little before they are cut off', credit=by.grpo, objective_args=dict(low=.2, high=.28, dual=10.),
+             rollout=dynamic_sampling, rollout_args=dict(rounds=3), reward=partial(overlong, longest=256, buffer=64))
+starpo_s = named('starpo_s', 'Wang et al., 2025, RAGEN, arXiv 2504.20073', 'PPO on the quarter of the groups whose outcomes differ most', credit=by.gae, credit_args=dict(level='turn', gamma=1., lam=1.), critic=Critic, curate=most_different, objective_args=dict(low=.2, high=.28))
+ragen2 = named('ragen2', 'RAGEN-2, 2026, arXiv 2604.06268', 'The groups that hold nine tenths of the deviation', credit=by.grpo, curate=keep_groups)
+supo = named('supo', 'in the spirit of Lu et al., 2025, SUPO, arXiv 2510.06727', 'A full context is summed up, and the summary is trained', credit=by.grpo, rollout=windows.with_summaries, rollout_args=dict(window=128, summary_tokens=16))
+scaling_inter = named('scaling_inter', 'Xi et al., 2025, AgentGym-RL, arXiv 2509.08755', 'Short games first, longer ones later', credit=by.grpo, schedule=partial(growing, turns=(6, 9, 12), every=10))
+
 known = {make.__name__: make for make in (grpo, dr_grpo, rloo, gigpo, loop, pass_at_k, reinforce_pp, reinforce_pp_baseline, lite_ppo, gdpo, opo, gpg, flow_grpo, eapo, cm2,
-                                          dr_mas, mars, hgpo, salt, ppo, vl_dac, seeupo, ipa, igpo, infopo, remax, ui_s1, istar, spa, v05, hae, rlvmr)}     # name -> recipe function
+                                          dr_mas, mars, hgpo, salt, ppo, vl_dac, seeupo, ipa, igpo, infopo, remax, ui_s1, istar, spa, v05, hae, rlvmr,
+                                          clip_higher, clip_cov, kl_cov, epo, adaptive, forking_tokens, arpo, aepo, gspo, gmpo, sapo, cispo, dppo, dcpo, tis, dapo, starpo_s, ragen2, supo, scaling_inter)}     # name -> recipe function
 
 # %% ../../nbs/train/01_recipes.ipynb #6f7c6157
 def load_recipe(

@@ -21,9 +21,9 @@ from .runs import METRICS, Run, load_checkpoint, moments, open_run, restore_mome
 # %% auto #0
 __all__ = ['Training', 'with_lora', 'collect', 'joined', 'usable', 'Skip', 'rewarded', 'curated', 'prepare', 'finite',
            'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part', 'rounds', 'optimise', 'move',
-           'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'one_step', 'learn', 'with_token_text',
-           'save_training', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'keep_step',
-           'close_step']
+           'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'one_step', 'learn',
+           'with_token_text', 'save_training', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show',
+           'train', 'keep_step', 'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
@@ -168,7 +168,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     batch = planned(t, batch, advantage, rows)
     whole, chosen = take_rows(batch, rows)
     weight = advantage.new_zeros(len(advantage)).index_copy(0, chosen, loss_weights(whole, r.loss_per).to(advantage))
-    sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., tokens=0)
+    sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., sampler_kl=0., unsampled=0, tokens=0)
     for part, which in parts(batch, rows[t.rank::t.ranks], r.budget):
         with t.accelerator.autocast(): logp, entropy = t.policy.forward(part, r.temperature)
         losses = r.objective(logp, part, advantage[which], entropy, **r.objective_args)
@@ -184,11 +184,13 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
 
 # %% ../../nbs/train/02_trainer.ipynb #1a345f2c
 def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, kl: Tensor|None)->dict:
-    "Sums over the action tokens of a part: distance moved, clipped tokens, and the largest gap to the sampler."
-    moved = part.action('old_logp') - logp
-    limits = {k: v for k, v in recipe.objective_args.items() if k in ('low', 'high')}
+    "Sums over the action tokens of a part: distance moved, clipped tokens, distance from what the sampler reported, tokens that it did not report; and the largest gap to it."
+    moved, apart = part.action('old_logp') - logp, part.action('sampler_logp') - logp
+    known = apart[apart.isfinite()]
+    limits = {k: v for k, v in recipe.objective_args.items() if k in ('low', 'high')} if recipe.objective_args.get('low', 0.) <= 1 else {}   # other objectives bound other things
     return dict(kl=(moved.exp() - 1 - moved).sum().item(), clip_fraction=clip_fraction(logp, part, advantage, **limits).item()*len(logp),
-                kl_reference=0. if kl is None else kl.sum().item(), gap=(part.action('sampler_logp') - logp).abs().max().item())
+                kl_reference=0. if kl is None else kl.sum().item(), sampler_kl=known.sum().item(), unsampled=len(apart) - len(known),
+                gap=known.abs().max().item() if len(known) else 0.)
 
 def rounds(training: Training, batch: Batch, advantage: Tensor):
     "What to move on, one after the other: (batch whose weights select tokens, advantage). The recipe's `updates`, or everything at once."
@@ -232,7 +234,12 @@ def move(training: Training, batch: Batch, advantage: Tensor, step: int)->dict:
     tokens = sum(s['tokens'] for s in sums)
     means = {k: sum(s[k] for s in sums)/tokens for k in ('kl', 'clip_fraction')}
     means['kl_reference'] = sum(s['kl_reference'] for s in sums)/tokens if r.kl_coef else None
-    return means | dict(loss=sum(s['loss'] for s in sums)/len(sums), grad_norm=sum(norms)/len(norms), sampler_gap=sums[0]['gap'])
+    return means | dict(loss=sum(s['loss'] for s in sums)/len(sums), grad_norm=sum(norms)/len(norms), **from_sampler(sums[0]))
+
+def from_sampler(sums: dict)->dict:
+    "How far the first minibatch of an update, made with the weights that played, is from what the sampler reported."
+    known = sums['tokens'] - sums['unsampled']
+    return dict(sampler_gap=sums['gap'], sampler_kl=sums['sampler_kl']/known if known else None, unsampled=sums['unsampled']/sums['tokens'])
 
 # %% ../../nbs/train/02_trainer.ipynb #591339ab
 def measure_play(played: Batch, batch: Batch)->dict:

@@ -1,0 +1,149 @@
+"""Record what entropy control and adaptive rollouts do: environments x recipes x seeds, all with the same number of sampled tokens.
+
+`make results` plays everything (after tools/results.py and tools/grid.py) and writes assets/results/entropy.json and entropy.png. Each run is kept in
+runs/entropy/ENV-RECIPE-SEED: a second call reads what is finished and goes on where the first was killed. A run ends with the update in which its
+sampled tokens reach the budget; tokens that a branch copies were sampled once and count once.
+"""
+from argparse import ArgumentParser, ArgumentDefaultsHelpFormatter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
+import json
+from multiprocessing import get_context
+import os
+from pathlib import Path
+import shlex
+import sys
+import time
+
+from grid import TESTS, follow, start
+from notebooks import ROOT
+from results import ASSETS, interval
+
+ENVS = dict(hopsearch=dict(max_tokens=8), python_tool=dict(max_tokens=24))      # environment -> fields of every recipe
+RECIPES = 'grpo', 'clip_higher', 'clip_cov', 'epo', 'arpo', 'aepo'
+POINTS = 20                                                                     # of a curve, at equal shares of the budget
+
+
+def tested(policy, world, tasks: int, fields: dict) -> dict:
+    from agentlab.train import evaluate
+    return {name: evaluate(policy, world, tasks, greedy, max_turns=64, **fields) for name, greedy in TESTS.items()}
+
+
+class Budget:
+    "Ends a run after the update in which the sampled tokens of its rows reach `most`."
+    def __init__(self, most: int, rows: list[dict]): self.most, self.spent = most, sum(row['sampled'] for row in rows)
+    def add(self, row: dict) -> None: self.spent += row['sampled']
+    def over(self) -> bool: return self.spent >= self.most
+
+
+def one_run(env: str, name: str, seed: int, tokens: int, tasks: int, folder: Path) -> dict:
+    "Train (or finish) one run and test it; what was tested before is read."
+    from agentlab.train import Run, load_recipe, train
+    place, asked = folder/f'{env}-{name}-{seed}', dict(env=env, recipe=name, seed=seed, budget=tokens, tasks=tasks)
+    kept = place/'result.json'
+    if kept.exists() and {key: (found := json.loads(kept.read_text()))[key] for key in asked} == asked: return found
+    began = time.process_time()
+    world, policy = start(env)
+    recipe = load_recipe(name, steps=1000, seed=seed, test_tasks=0, checkpoint_every=10, **ENVS[env])
+    budget = Budget(tokens, Run(place).rows() if (place/'run.json').exists() else [])
+    rows = train(policy, world, recipe, place, resume=True, on_row=budget.add, should_stop=budget.over, progress=False).rows()
+    found = asked | dict(curves=curves(rows, tokens), updates=len(rows), sampled=budget.spent, skipped=sum(bool(row['skipped']) for row in rows), cpu_seconds=round(time.process_time() - began, 1))
+    found |= tested(policy, world, tasks, ENVS[env])
+    kept.write_text(json.dumps(found))
+    return found
+
+
+def curves(rows: list[dict], tokens: int) -> dict:
+    "Success and entropy at equal shares of the budget: the last update that had begun by then."
+    spent, last, found = 0, 0, dict(success=[], entropy=[])
+    begun = []
+    for row in rows:
+        begun.append(spent)
+        spent += row['sampled']
+    for point in range(POINTS):
+        while last + 1 < len(rows) and begun[last + 1] <= tokens*point/(POINTS - 1): last += 1
+        for metric, values in found.items(): values.append(round(rows[last][metric], 4))
+    return found
+
+
+def before(env: str, tasks: int) -> dict:
+    world, policy = start(env)
+    return dict(policy=policy.name) | tested(policy, world, tasks, ENVS[env])
+
+
+def play(asked) -> dict:
+    "Every run; {(environment, recipe, seed): result}."
+    found, plan = {}, list(product(asked.envs, asked.recipes, asked.seeds))
+    with ProcessPoolExecutor(asked.processes, mp_context=get_context('spawn'), initializer=follow, initargs=(os.getpid(),)) as pool:
+        jobs = [pool.submit(one_run, *one, asked.tokens, asked.test_tasks, asked.runs) for one in plan]
+        for count, job in enumerate(as_completed(jobs), 1):
+            result = job.result()
+            found[result['env'], result['recipe'], result['seed']] = result
+            print(f"{count}/{len(plan)} {result['env']} {result['recipe']} seed {result['seed']}: {result['test_sampled']:.1%} sampled, {result['updates']} updates, {result['cpu_seconds']} CPU-s", flush=True)
+    return found
+
+
+def summary(results: list[dict]) -> dict:
+    "Intervals over the seeds of one environment and recipe, and the mean curves."
+    mean = lambda values: round(sum(values)/len(values), 4)
+    curve = {metric: [mean(point) for point in zip(*(result['curves'][metric] for result in results))] for metric in ('success', 'entropy')}
+    last = interval([result['curves']['entropy'][-1] for result in results])
+    return {test: interval([result[test] for result in results], most=1) for test in TESTS} | dict(entropy_last=last, curve=curve, **{name: mean([result[name] for result in results]) for name in ('updates', 'sampled', 'cpu_seconds')})
+
+
+def record(asked) -> dict:
+    from agentlab.bench import circumstances
+    starts = {env: before(env, asked.test_tasks) for env in asked.envs}         # also fills the cache of warm starts, before several processes want it
+    found, words = play(asked), shlex.join(sys.argv[1:])
+    cells = {env: {name: summary([found[env, name, seed] for seed in asked.seeds]) for name in asked.recipes} for env in asked.envs}
+    return dict(schema_version=1) | circumstances('make results' + (f' ARGS="{words}"' if words else '')) | dict(tokens=asked.tokens, test_tasks=asked.test_tasks, seeds=asked.seeds, before=starts, cells=cells)
+
+
+STYLES = dict(zip(RECIPES, (('#7d8288', 'solid'), ('#0072B2', 'dash'), ('#56B4E9', 'dot'), ('#009E73', 'dashdot'), ('#D55E00', 'solid'), ('#CC79A7', 'longdash'))))
+
+
+def draw(record: dict):
+    "Success (top) and entropy (bottom) over sampled tokens, means over the seeds; one column per environment."
+    from plotly.subplots import make_subplots
+    envs = list(record['cells'])
+    figure = make_subplots(2, len(envs), shared_xaxes=True, subplot_titles=envs, vertical_spacing=.06, horizontal_spacing=.07)
+    for column, env in enumerate(envs, 1):
+        for row, metric in enumerate(('success', 'entropy'), 1):
+            for name, cell in record['cells'][env].items():
+                values, (color, dash) = cell['curve'][metric], STYLES.get(name, ('#000000', 'solid'))
+                figure.add_scatter(x=[record['tokens']*i/(len(values) - 1)/1000 for i in range(len(values))], y=values, name=name, line=dict(color=color, dash=dash, width=2), showlegend=(row, column) == (1, 1), row=row, col=column)
+        figure.update_xaxes(title_text='sampled tokens, thousands', row=2, col=column)
+    figure.update_yaxes(title_text='success', tickformat='.0%', row=1, col=1)
+    figure.update_yaxes(title_text='entropy, nats a token', row=2, col=1)
+    figure.update_xaxes(gridcolor='rgba(128,128,128,.2)')
+    figure.update_yaxes(gridcolor='rgba(128,128,128,.2)', rangemode='tozero')
+    figure.update_layout(width=980, height=560, margin=dict(l=10, r=16, t=34, b=30), paper_bgcolor='rgba(0,0,0,0)', plot_bgcolor='rgba(0,0,0,0)', font=dict(color='#7d8288', size=13))
+    return figure
+
+
+def arguments():
+    parser = ArgumentParser(description=__doc__, formatter_class=ArgumentDefaultsHelpFormatter)
+    parser.add_argument('--envs', nargs='+', default=list(ENVS), choices=list(ENVS))
+    parser.add_argument('--recipes', nargs='+', default=list(RECIPES))
+    parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument('--tokens', type=int, default=40_000, help='sampled tokens of a run')
+    parser.add_argument('--test-tasks', type=int, default=512, help='held-out tasks')
+    parser.add_argument('--processes', type=int, default=max(1, os.cpu_count() or 1), help='runs at once')
+    parser.add_argument('--runs', type=Path, default=ROOT/'runs'/'entropy', help='folder of the run folders')
+    parser.add_argument('--out', type=Path, default=ASSETS, help='folder to write to')
+    return parser.parse_args()
+
+
+def main() -> int:
+    from agentlab.bench import keep
+    asked = arguments()
+    found = record(asked)
+    keep(found, asked.out, 'entropy')
+    draw(found).write_image(asked.out/'entropy.png', scale=1)
+    for env, cells in found['cells'].items():
+        print(f"{env}: warm start {found['before'][env]['test_sampled']:.1%}")
+        for name, cell in cells.items(): print(f"  {name:14} {cell['test_sampled']['mean']:.1%} [{cell['test_sampled']['low'] or 0:.1%}, {cell['test_sampled']['high'] or 1:.1%}] sampled, {cell['test_greedy']['mean']:.1%} greedy, entropy at the end {cell['entropy_last']['mean']:.2f}, {cell['updates']:.0f} updates")
+    return 0
+
+
+if __name__ == '__main__': sys.exit(main())
