@@ -53,6 +53,7 @@ bench: $(VENV)/.full ## measure a training step against TRL's
 results: $(VENV)/.full ## record the learning curves that the README shows
 	$(PY) tools/results.py $(ARGS)
 	$(PY) tools/grid.py
+	$(PY) tools/entropy.py
 
 install: $(VENV)/.full ## the environment with everything a contributor needs
 

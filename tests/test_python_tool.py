@@ -1,5 +1,5 @@
 "PythonTool and its sandboxes against everything that a model may write: what a notebook cell cannot show."
-import copy, json, os, pickle, re, signal, subprocess, sys, threading, time
+import copy, dataclasses, json, math, os, pickle, re, signal, subprocess, sys, threading, time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 pytest.importorskip('pydantic_monty', reason="pydantic-monty is not installed: pip install -e '.[python]'")
 from agentlab.env.isolation import Isolated
 from agentlab.env.protocol import EnvError, canonical, check_env, random_states, splits
-from agentlab.env.python_tool import PythonTool, forms, habit, joined, levels, names_in, parse, slips, solve, spelled
+from agentlab.env.python_tool import PythonTool, forms, answers, habit, joined, levels, names_in, parse, slips, solve, spelled, well_formed
 from agentlab.env import sandbox as module
 from agentlab.env.sandbox import Bubblewrap, MontySandbox, Refused, Result, call_filter, readable, run_python
 
@@ -320,6 +320,10 @@ def wrapped_now():
 REFERENCE = dict(all=lambda x, v: True, odd=lambda x, v: x % 2 == 1, even=lambda x, v: x % 2 == 0, large=lambda x, v: x > v['k'], small=lambda x, v: x < v['k'])
 MADE = dict(numbers=lambda x, v: x, squares=lambda x, v: x**2, remainders=lambda x, v: x**2 % v['m'])
 
+def plain(steps):
+    "Steps whose NaN equals the NaN of others: another process sends a NaN of its own."
+    return [dataclasses.replace(step, info=step.info | ({'columns': {k: None if x != x else x for k, x in step.info['columns'].items()}} if 'columns' in step.info else {})) for step in steps]
+
 def reference(form, v):
     "The answer, worked out in another way than the code of the form."
     first, *last = form.split()
@@ -353,7 +357,8 @@ def test_any_text_is_played_and_counted(seed, actions, spaced):
     for turn, action in enumerate(actions, 1):
         last, step = step, env.step(action)
         columns, verb = step.info['columns'], parse(action)[0]
-        assert (columns['tool'], columns['void']) == (verb == 'python', not verb) and columns['tool_error'] <= columns['tool'] and step.info['invalid'] == bool(columns['void'])
+        assert (columns['tool'], columns['void']) == (verb == 'python', not verb) and (columns['tool_error'] in (0, 1) if verb == 'python' else math.isnan(columns['tool_error'])) and step.info['invalid'] == bool(columns['void'])
+        assert {k: columns[k] for k in ('malformed', 'answers')} == well_formed(action) and (columns['answers'] > 0) == (verb == 'answer') and list(columns) == ['tool', 'tool_error', 'void', 'malformed', 'answers']
         assert step.info.get('cost', 0) == columns['tool'] and canonical(step.info['state']) and '\x1b' not in step.observation
         if columns['void']: assert (step.observation, step.info['state'], step.reward) == ('Nothing was run.', last.info['state'], dict(player=0.))
         assert step.done == (verb == 'answer' or turn == 4) and step.info['truncated'] == (step.done and verb != 'answer')
@@ -373,15 +378,61 @@ def test_same_seed_same_episode_and_clones_are_independent(seed, level):
         return steps, actions
     env, other = PythonTool(level=level, sandbox=roomy), PythonTool(level=level)
     steps, actions = episode(env, Random(seed))
-    assert episode(other, Random(seed)) == (steps, actions)
+    twice = episode(other, Random(seed))
+    assert (plain(twice[0]), twice[1]) == (plain(steps), actions)
     env.reset(seed)
     for action, expected in zip(actions, steps[1:]):
         stray, twins = env.clone(), (env.clone(), copy.deepcopy(env), pickle.loads(pickle.dumps(env)))
         assert stray.sandbox is env.sandbox
         stray.step('python 1 / 0'), stray.reset(seed + 1)
-        assert [twin.step(action) for twin in twins] == [expected]*3 and env.step(action) == expected
+        assert plain(twin.step(action) for twin in (*twins, env)) == plain([expected]*4)
     env.close(), env.clone().close()
     assert env.sandbox('1').ok
+
+REPLIES = {      # action: tool, tool_error (None: no tool answered), void, malformed, answers
+    'python sum ( a )': (1, 0, 0, 0, 0), '```python\nprint(1)\n```': (1, 0, 0, 0, 0), 'python x = 1': (1, 0, 0, 0, 0),          # valid code
+    'python sum ( z )': (1, 1, 0, 0, 0), 'python sum ( a': (1, 1, 0, 0, 0), 'python answer 1 2': (1, 1, 0, 0, 0),                 # code with an error
+    'sum ( a )': (0, None, 1, 0, 0), '': (0, None, 1, 0, 0), 'so the answer 1 2': (0, None, 1, 0, 0),                            # neither code nor answer
+    '```python\nprint(1)': (1, 0, 0, 1, 0), 'python print ( 1 ) ` ` `': (1, 0, 0, 1, 0), '``` x': (0, None, 1, 1, 0),              # broken tags
+    'python': (0, None, 1, 1, 0), 'python ```': (0, None, 1, 1, 0), 'answer': (0, None, 1, 1, 0), 'answer twelve': (0, None, 1, 1, 0), '```answer 12': (0, None, 0, 1, 1),
+    'answer 1 2': (0, None, 0, 0, 1), 'ANSWER: 1,2.': (0, None, 0, 0, 1), 'answer 1 2 answer 1 3': (0, None, 0, 0, 2),            # answers
+    'answer 1\nanswer 2, answer 3.': (0, None, 0, 0, 3), 'answer x answer 1 3': (0, None, 0, 1, 1), 'answer 1 3 answer x': (0, None, 0, 1, 1)}
+
+@pytest.mark.parametrize('action', REPLIES)
+def test_the_columns_of_a_reply(action):
+    env, task = PythonTool(sandbox=roomy), dict(form='numbers all', values=dict(a=[3, 4, 5, 1]))
+    assert solve(task) == 13
+    env.reset(0, task)
+    step = env.step(action)
+    columns = step.info['columns']
+    assert tuple(None if x != x else x for x in columns.values()) == REPLIES[action]
+    assert step.done == (columns['answers'] > 0) and bool(step.info['success']) == (action in ('answer 1 2 answer 1 3', 'answer x answer 1 3', 'answer 1 3 answer x'))
+
+def test_the_columns_reach_the_table():
+    "As the filters read them: NaN where no tool answered, also where nobody called one in the whole batch."
+    from agentlab.episodes import Batch, Episode, Turn
+    from agentlab.rollout import mask_void, roc_penalty
+    def episode(*actions):
+        env, turns = PythonTool(sandbox=roomy), []
+        env.reset(0, dict(form='numbers all', values=dict(a=[3, 4, 5, 1])))
+        for t, action in enumerate(actions):
+            turns.append(Turn(t, text=action, ids=[1], logps=[-1.], entropies=[1.]))
+            turns[-1].learn(env.step(action).info)
+        return Episode(turns, outcome=1.)
+    b = Batch.from_episodes([episode('python sum ( a )', 'answer 1 3'), episode('python sum ( a', 'nothing', 'python sum ( a )', 'answer 1 2 answer 1 3'), episode('answer 1 3'), episode('```python\n1', 'answer 1 3')])
+    assert b.turns.tool_error.nan_to_num(nan=-1).tolist() == [0, -1, 1, -1, 0, -1, -1, 0, -1]
+    # share of errors (.5 without a call), and 1 for a broken form, else the surplus answers per turn
+    assert roc_penalty(b).tolist() == [0, .5 + 1/4, .5, 1]
+    assert mask_void(b).action('weight').tolist() == [1, 1, 0, 0, 0, 0, 1, 1, 1]
+    alone = Batch.from_episodes([episode('answer 1 3'), episode('nothing')])
+    assert roc_penalty(alone).tolist() == [.5, 1.5]
+
+@given(st.text('answerpython `:.,-12\n', max_size=80))
+def test_what_is_said_of_an_action_agrees_with_what_is_understood(action):
+    verb, rest = parse(action)
+    said = well_formed(action)
+    assert (said['answers'] > 0) == (verb == 'answer') and said['answers'] == sum(map(bool, answers(action)))
+    if verb == 'answer': assert rest == [number for number in answers(action) if number][-1]
 
 @given(st.text('0123456789 ,.+*()[]ax\n', max_size=60))
 def test_digits_come_apart_and_together(text):
@@ -417,8 +468,9 @@ def test_the_demonstrator_errs_in_every_way_and_mends_some_of_it():
             action = env.demonstrator(.5, generator)
             step = env.step(action)
             columns = step.info['columns']
-            kinds += Counter(dict(void=columns['void'], error=columns['tool_error'], habit=action == f'python {usual}'))
-            faults += columns['void'] + columns['tool_error']
+            error = columns['tool_error'] == 1
+            kinds += Counter(dict(void=columns['void'], error=error, habit=action == f'python {usual}'))
+            faults += columns['void'] + error
             lucky += bool(columns['tool'] and action != f"python {forms[task['form']][1]}" and step.info['milestone'] and not faults)
         won, mended = won + step.info['success'], mended + (step.info['success'] and faults > 0)
     assert all(kinds[kind] > 10 for kind in ('void', 'error', 'habit')) and .4 < won/400 < .65 and mended > 25 and lucky > 0, (kinds, won, mended, lucky)
@@ -433,10 +485,10 @@ def test_slips_are_said_with_the_words_of_the_vocabulary():
 
 def test_it_lives_in_another_process_too():
     here, task = PythonTool(sandbox=roomy), PythonTool().tasks('test', 1)[0]
-    actions = ['python 1 / 0', f"python {forms[task['form']][1]}"]
+    actions = ['python 1 / 0', 'nothing', f"python {forms[task['form']][1]}"]
     steps = [here.reset(0, task)] + [here.step(action) for action in actions]
     there = Isolated(PythonTool(), limit=60)
-    try: assert [there.reset(0, task)] + [there.step(action) for action in actions] == steps
+    try: assert plain([there.reset(0, task)] + [there.step(action) for action in actions]) == plain(steps)
     finally: there.close()
 
 def test_importing_it_needs_neither_torch_nor_monty():

@@ -382,13 +382,14 @@ def test_recipes_that_nobody_knows(name, said):
 
 @pytest.mark.parametrize('name', recipes.known)
 def test_a_known_recipe_trains(tmp_path, name):
-    "Two updates, from the policy that the package ships; information gain where somebody knows the answer, tags and subgoals where they can be said."
+    "Two updates, from the policy that the package ships; information gain where somebody knows the answer, tags and subgoals where they can be said, void turns and errors where there is a tool."
     from agentlab.env import Clarify, KeyDoor
     from agentlab.env.wrappers import Planned, Tagged
     from agentlab.policy import tiny_policy
-    house = dict(igpo=Clarify(), hae=Planned(Paying()), rlvmr=Tagged(Paying())).get(name, KeyDoor())
+    from test_python_recipes import Eager
+    house = dict(igpo=Clarify(), hae=Planned(Paying()), rlvmr=Tagged(Paying()), roc=Eager(), simpletir=Eager()).get(name, KeyDoor())
     closing = dict(columns=partial(recipes.measure_answers, closing='book')) if name == 'igpo' else {}
-    size = dict(groups=20, group_size=1) if name == 'remax' else dict(groups=4, group_size=5)
+    size = dict(remax=dict(groups=20, group_size=1), roc=dict(groups=3, group_size=16)).get(name, dict(groups=4, group_size=5))
     recipe = load_recipe(name, steps=2, test_tasks=0, **size, **closing)
     run = trainer.train(tiny_policy(house, warm=isinstance(house, KeyDoor)), house, recipe, tmp_path/'run', progress=False)
     rows = run.rows()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from types import SimpleNamespace
 from ..episodes import Episode, derive
-from .plain import Game, Side, _games, _guard, _receive, _round, _within, call_all, play
+from .plain import Game, Side, call_all, guarded, new_games, play, play_round, receive_all, within_budget
 
 # %% auto #0
 __all__ = ['top_entropy', 'segment_entropy', 'arpo_score', 'aepo_score', 'aepo_budget', 'Rule', 'Tree', 'own_luck', 'Forest',
@@ -98,11 +98,11 @@ class Tree:
         return self.games[self.begun - 1]
     def fork(self, parent: Game):
         "Copy a game as it stands into the next slot. A clone that fails ends only that slot; an environment that has none is refused."
-        game, twin, first = self.next(), _guard(lambda: parent.env.clone()), self.first + self.games.index(parent)*len(parent.sides)
+        game, twin, first = self.next(), guarded(lambda: parent.env.clone()), self.first + self.games.index(parent)*len(parent.sides)
         self.made += 1
         if isinstance(twin, (NotImplementedError, TypeError, AttributeError)): raise _no_clone(parent.env, twin) from twin
         if isinstance(twin, BaseException): return game.end(error=f'{type(twin).__name__}: {twin}')
-        _guard(lambda: game.env.close())
+        guarded(lambda: game.env.close())
         game.env, game.step, game.t, game.answer = twin, parent.step, parent.t, parent.answer
         own_luck(twin, derive(self.seed, 'luck', game.group, game.number))
         game.sides = {seat: _copied(side, first + i) for i, (seat, side) in enumerate(parent.sides.items())}
@@ -139,7 +139,7 @@ class Forest:
         g = self.given
         if g.groups is None: g.groups = range(len(seeds))
         if hasattr(env, 'reset') and not isinstance(env, type): _check_clone(env)
-        self.games = _games(env, seeds, group_size, g.tasks, g.seed, g.groups)
+        self.games = new_games(env, seeds, group_size, g.tasks, g.seed, g.groups)
         for game in self.games[:1]: _check_clone(game.env)
         self.rule, self.policy, self.numbers, self.live = rule if g.temperature else replace(rule, beam=1), policy, {}, []    # greedy forks would all be the same
         sides, starts = [len(game.sides) for game in self.games], range(0, len(self.games), group_size)
@@ -150,7 +150,7 @@ class Forest:
         "Begin the next game of each of these groups afresh."
         games = [tree.next() for tree in trees]
         for game in games: self.numbers[game] = len(self.numbers)
-        _receive(games, call_all(games, 'reset', [(game.seed, game.task) for game in games], self.given.limit), self.policy, self.given.system)
+        receive_all(games, call_all(games, 'reset', [(game.seed, game.task) for game in games], self.given.limit), self.policy, self.given.system)
 
 # %% ../../nbs/rollout/02_branching.ipynb #2dfa2c01
 def _grow(self):
@@ -158,12 +158,12 @@ def _grow(self):
     g = self.given
     how = dict(max_tokens=g.max_tokens, temperature=g.temperature, top_p=g.top_p, stop=(self.policy.end_id,))
     while True:
-        live = [[game for game in tree.games[:tree.begun] if not game.over and _within(game, self.policy, **self.budget)] for tree in self.trees]
+        live = [[game for game in tree.games[:tree.begun] if not game.over and within_budget(game, self.policy, **self.budget)] for tree in self.trees]
         fresh = [tree for tree, games in zip(self.trees, live) if tree.free and not games]
         self.begin(fresh)
         self.settle(fresh)
         self.live = [game for games in live for game in games]
-        if self.live: _round(self.live, self.policy, self, how, g.limit, g.system)
+        if self.live: play_round(self.live, self.policy, self, how, g.limit, g.system)
         elif not fresh: return
         if self.rule.faithful: self.fork_after()
 
@@ -195,7 +195,7 @@ def _fork_after(self):
     for game in self.live:
         now = self.rule.measure(game.last_side.turns[-1].entropies)
         first = self.rule.baselines.setdefault(self.numbers[game], now)     # a fork begins with its own; a dictionary used before holds those of other games
-        if not game.over and _within(game, self.policy, **self.budget): self.tries(game, now, first)
+        if not game.over and within_budget(game, self.policy, **self.budget): self.tries(game, now, first)
 
 Forest.grow, Forest.settle, Forest.sample, Forest.tries, Forest.fork_after = _grow, _settle, _sample, _tries, _fork_after
 
@@ -227,7 +227,7 @@ def _play_all(self, shares: Callable)->list[Episode]:
         self.begin([tree for tree, share in zip(self.trees, shares(self)) for _ in range(share - tree.begun)])
         self.grow()
     finally:
-        for game in self.games: _guard(lambda: game.env.close())
+        for game in self.games: guarded(lambda: game.env.close())
     return [e for game in self.games for e in game.episodes(step=self.given.step, policy=self.given.name)]
 
 Forest.first_look, Forest.look, Forest.play = _first_look, _look, _play_all

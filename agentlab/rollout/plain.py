@@ -13,7 +13,8 @@ from threading import Thread
 from ..episodes import Episode, Turn, derive, state_key
 
 # %% auto #0
-__all__ = ['Side', 'Game', 'check_seats', 'side_by_side', 'call_all', 'play']
+__all__ = ['Side', 'Game', 'check_seats', 'side_by_side', 'call_all', 'guarded', 'play', 'play_round', 'new_games', 'receive_all',
+           'within_budget']
 
 # %% ../../nbs/rollout/00_play.ipynb #25cf2bfe
 @dataclass
@@ -137,23 +138,25 @@ def call_all(
     "Call every environment; isolated ones run side by side, others with `workers`."
     answers = [None]*len(games)
     posted = [i for i, g in enumerate(games) if hasattr(g.env, 'post')]
-    for i in posted: answers[i] = _guard(lambda: games[i].env.post(method, *arguments[i]))
+    for i in posted: answers[i] = guarded(lambda: games[i].env.post(method, *arguments[i]))
     here = [i for i, g in enumerate(games) if not hasattr(g.env, 'post')]
     calls = [partial(_timed, games[i].env, method, arguments[i], limit) for i in here]
     for i, answer in zip(here, side_by_side(calls, workers, limit) if workers else (call() for call in calls)): answers[i] = answer
     for i in posted:
-        if not isinstance(answers[i], BaseException): answers[i] = _guard(games[i].env.collect)
+        if not isinstance(answers[i], BaseException): answers[i] = guarded(games[i].env.collect)
     return answers
 
-def _guard(call):
-    "What `call` returns, or the exception it raised."
+def guarded(
+    call,           # function without arguments
+):                  # what it returned, or the exception it raised
+    "A call that does not raise. Ctrl-C still does."
     try: return call()
-    except (Exception, SystemExit) as e: return e   # sys.exit() in an environment ends its episode, Ctrl-C ends the run
+    except (Exception, SystemExit) as e: return e   # sys.exit() in an environment ends its episode
 
 def _timed(env, method, arguments, limit):
     "A call in this process; one that overran its limit counts as failed."
     start = time.monotonic()
-    answer = _guard(lambda: getattr(env, method)(*arguments))
+    answer = guarded(lambda: getattr(env, method)(*arguments))
     seconds = time.monotonic() - start
     if limit is not None and seconds > limit: return TimeoutError(f'{method} took {seconds:.2f} s, the limit is {limit} s')
     return answer
@@ -173,26 +176,38 @@ def play(
     step: int = 0, name: str = 'policy', system: str|None = None, # kept with the episodes; a system prompt
 )->list[Episode]:               # ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
-    games = _games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
+    games = new_games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
     sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
     try:
-        _receive(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
-        while live := [g for g in games if not g.over and _within(g, policy, **budget)]: _round(live, policy, sampler, how, limit, system, workers)
+        receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
+        while live := [g for g in games if not g.over and within_budget(g, policy, **budget)]: play_round(live, policy, sampler, how, limit, system, workers)
     finally:
-        for g in games: _guard(lambda: g.env.close())       # an environment without `close` is no reason to lose the run
+        for g in games: guarded(lambda: g.env.close())       # an environment without `close` is no reason to lose the run
     return [e for g in games for e in g.episodes(step=step, policy=name)]
 
-def _round(live, policy, sampler, how, limit, system, workers=0):
+def play_round(
+    live: list[Game],           # games that wait for an action
+    policy, sampler,
+    how: dict,                  # arguments of `sampler.sample` beside contexts and seeds
+    limit: float|None, system: str|None, workers: int = 0,  # as in `play`
+):
     "Every live game acts once: one sampler call, then one step of every environment."
     said = sampler.sample([g.side.context for g in live], seeds=[derive(g.sample_seed, g.t) for g in live], **how)
     texts = [policy.text(c.ids) for c in said]
     for g, completion, text in zip(live, said, texts): g.act(completion, text)
-    _receive(live, call_all(live, 'step', [(text,) for text in texts], limit, workers), policy, system)
+    receive_all(live, call_all(live, 'step', [(text,) for text in texts], limit, workers), policy, system)
 
 # %% ../../nbs/rollout/00_play.ipynb #3beee9fe
-def _games(env, seeds, group_size, tasks, seed, groups)->list[Game]:
-    "Fresh games, each with an environment of its own."
+def new_games(
+    env,                    # an environment to clone, or a function that makes one
+    seeds: list[int],       # one per group
+    group_size: int,        # games of a group
+    tasks: list|None,       # one per group
+    seed: int,              # of the sampling
+    groups: list[int],      # number of every group
+)->list[Game]:              # ordered by group, member; nothing is played yet
+    "Fresh games, each with an environment and a sample seed of its own."
     if group_size < 1: raise ValueError(f'group_size={group_size}: give at least 1')
     for name, x in dict(tasks=tasks, groups=groups).items():
         if x is not None and len(x) != len(seeds): raise ValueError(f'{len(x)} {name} for {len(seeds)} seeds: give one per group')
@@ -200,10 +215,18 @@ def _games(env, seeds, group_size, tasks, seed, groups)->list[Game]:
     return [Game(make(), group, group*group_size + m, seeds[i], tasks[i] if tasks else None, derive(seed, 'sample', group, m))
             for i, group in enumerate(groups) for m in range(group_size)]
 
-def _receive(games, answers, policy, system):
+def receive_all(
+    games: list[Game],
+    answers: list,          # of `call_all`: a Step per game, or the exception it raised
+    policy, system: str|None,
+):
+    "Every game takes in what its environment answered."
     for game, answer in zip(games, answers): game.take(answer, policy.chat, system)
 
-def _within(game, policy, max_turns, max_tokens, token_budget)->bool:
+def within_budget(
+    game: Game, policy,
+    max_turns: int, max_tokens: int, token_budget: int|None,    # as in `play`
+)->bool:
     "Whether the game may go on; a budget that has run out ends it as truncated."
     side = game.side
     spent = (game.t >= max_turns or (token_budget is not None and side.tokens >= token_budget)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ..episodes import Batch, derive
 from .curation import CurationError, curation, keep_mixed
-from .plain import _games, _guard, _receive, _within, call_all, play
+from .plain import call_all, guarded, new_games, play, receive_all, within_budget
 
 # %% ../../nbs/rollout/04_resampling.ipynb #41e4d4f8
 def _until(groups, rounds, again, passes):
@@ -128,20 +128,20 @@ def with_rollback(
     seed:int=0, step:int=0, name:str='policy', system:str=None
 )->list:                                # as `play`; turns have columns['spliced'] and columns['retries']
     "`play`, but a call that fails is said again and the failure removed from the context (CLEANER). Train with recompute_old=True."
-    games = _games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
+    games = new_games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
     sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     how, around = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,)), dict(limit=limit, workers=workers)
     left = {id(g): repair.calls if random.Random(derive(g.sample_seed, 'repair')).random() < repair.probability else 0 for g in games}
     try:
-        _receive(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], **around), policy, system)
-        while live := [g for g in games if not g.over and _within(g, policy, **budget)]:
+        receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], **around), policy, system)
+        while live := [g for g in games if not g.over and within_budget(g, policy, **budget)]:
             tried = _try(live, policy, sampler, how, around, repair, left)
             for g, (said, _, retries) in zip(live, tried):
                 g.act(said, policy.text(said.ids))
                 g.last_side.turns[-1].columns |= dict(spliced=float(retries > 0), retries=float(retries))
-            _receive(live, [answer for _, answer, _ in tried], policy, system)
+            receive_all(live, [answer for _, answer, _ in tried], policy, system)
     finally:
-        for g in games: _guard(g.env.close)
+        for g in games: guarded(g.env.close)
     return [e for g in games for e in g.episodes(step=step, policy=name)]
 
 def _try(live, policy, sampler, how, around, repair, left)->list:
@@ -156,11 +156,11 @@ def _try(live, policy, sampler, how, around, repair, left)->list:
         if not again: break
         said = sampler.sample([dirty[i] for i in again], seeds=[derive(live[i].sample_seed, live[i].t, 'again', k) for i in again], **how)
         for i, new in zip(again, said):
-            _guard(live[i].env.close)
+            guarded(live[i].env.close)
             live[i].env, left[id(live[i])] = before[i].clone(), left[id(live[i])] - 1
             tried[i][0], tried[i][2] = splice(tried[i][0], new, policy.text, repair), k
         for i, answer in zip(again, _execute([live[i] for i in again], [tried[i][0] for i in again], policy, around)): tried[i][1] = answer
-    for twin in before: _guard(twin.close) if twin is not None else None
+    for twin in before: guarded(twin.close) if twin is not None else None
     return tried
 
 def _execute(games, said, policy, around): return call_all(games, 'step', [(policy.text(c.ids),) for c in said], **around)

@@ -7,7 +7,7 @@ __all__ = ['note', 'with_summaries']
 
 # %% ../../nbs/rollout/06_windows.ipynb #25c0302b
 from ..episodes import derive
-from .plain import _games, _guard, _receive, _round, _within, call_all
+from .plain import call_all, guarded, new_games, play_round, receive_all, within_budget
 
 # %% ../../nbs/rollout/06_windows.ipynb #b68dae6e
 note = 'The context is nearly full and will be cleared. Write down all that is needed to go on: what you have found out, what you have done, what is left to do.'
@@ -23,17 +23,17 @@ def with_summaries(
     seed:int=0, step:int=0, name:str='policy', system:str=None
 )->list:                        # as `play`; turns have `window` and columns['summary']
     "`play`, but a seat whose context is full sums it up and goes on with the first observation and the summary (SUPO)."
-    games = _games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
+    games = new_games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
     sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
-    able = lambda games: [g for g in games if not g.over and _within(g, policy, **budget)]
+    able = lambda games: [g for g in games if not g.over and within_budget(g, policy, **budget)]
     try:
-        _receive(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
+        receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
         while live := able(games):
             _summarise([g for g in live if _full(g, window, max_tokens)], policy, sampler, how | dict(max_tokens=summary_tokens), instruction, summaries, latest, system)
-            if live := able(live): _round(live, policy, sampler, how, limit, system, workers)
+            if live := able(live): play_round(live, policy, sampler, how, limit, system, workers)
     finally:
-        for g in games: _guard(g.env.close)
+        for g in games: guarded(g.env.close)
     return [_number(e) for g in games for e in g.episodes(step=step, policy=name)]
 
 def _full(game, window, max_tokens)->bool:

@@ -17,10 +17,11 @@ from ..episodes import Batch, need, state_key
 from .. import entropy, objective as bound
 from ..objective import clip, kl_k3
 from ..reward import TAGS, answer_logps, counterfactual_gain, information_gain, masked_logps, meta_reasoning, overlong, paid, progress, valid_tag
-from ..rollout import branching, keep_groups, keep_multiple, play, starpo_s as most_different, windows
+from ..rollout import branching, chain, dr_bot as legible, keep_groups, keep_mixed, keep_multiple, mask_certain, mask_void, play, roc as cleanest, simpletir_reject, starpo_s as most_different, windows
 from ..rollout.resampling import dynamic_sampling
 from ..rollout.turns import scaling_inter as growing
 from ..rollout.beside import play_beside_expert, play_beside_greedy
+from ..replay import ArcherCritic, archer as critic_of_utterances, Recomposition, SelfImitation, SuccessReplay, everything, priority_only, warm_up as rising
 from .critic import Critic
 from .learned import ImplicitPRM, Prior, Progress, ThreeValues
 
@@ -29,9 +30,10 @@ __all__ = ['loop', 'pass_at_k', 'reinforce_pp', 'reinforce_pp_baseline', 'lite_p
            'cm2', 'dr_mas', 'mars', 'hgpo', 'salt', 'ppo', 'vl_dac', 'seeupo', 'ipa', 'igpo', 'infopo', 'remax',
            'ui_s1', 'istar', 'spa', 'v05', 'hae', 'rlvmr', 'clip_higher', 'clip_cov', 'kl_cov', 'epo', 'adaptive',
            'forking_tokens', 'arpo', 'aepo', 'gspo', 'gmpo', 'sapo', 'cispo', 'dppo', 'dcpo', 'tis', 'dapo', 'starpo_s',
-           'ragen2', 'supo', 'scaling_inter', 'known', 'Recipe', 'plain', 'field_defaults', 'import_path',
-           'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'named', 'measure_answers', 'measure_feedback',
-           'matched_reward', 'check_words', 'read_tags', 'read_parts', 'load_recipe']
+           'ragen2', 'supo', 'scaling_inter', 'roc', 'simpletir', 'dr_bot', 'spear_clip', 'dart', 'success_replay',
+           'spear', 'rorecomp', 'archer', 'known', 'Recipe', 'plain', 'field_defaults', 'import_path', 'check_recipe',
+           'grpo', 'dr_grpo', 'rloo', 'gigpo', 'named', 'measure_answers', 'measure_feedback', 'matched_reward',
+           'check_words', 'read_tags', 'read_parts', 'load_recipe']
 
 # %% ../../nbs/train/01_recipes.ipynb #c6c6e1f0
 @dataclass
@@ -48,11 +50,13 @@ class Recipe:
     updates: Callable|None = None       # batch, policy -> generator of (token selection, advantage), resumed after each update; None: one update on all tokens
     curate: Callable|None = None        # batch -> batch of what is learned from: some tokens without weight, some episodes gone; after reward, before credit
     shape: Callable|None = None         # batch, advantage -> advantage; after credit, on the whole batch
-    memory: Callable|None = None        # policy, seed -> what remembers from step to step: read(batch, step) -> batch, learn(row) -> row entries, tensors(), restore(tensors)
+    memory: Callable|None = None        # policy, seed -> what remembers from step to step: read(batch, step) -> batch, learn(row) -> row entries, tensors(), restore(tensors); perhaps plan(step) -> fields for this step
     schedule: Callable|None = None      # step -> fields of this recipe that hold for this step
+    replay: Callable|None = None        # policy, seed -> agentlab.replay.Replay, which brings past episodes back
     critic: Callable|None = None        # policy, seed -> agentlab.train.Critic, for a `credit` that returns (targets, advantage)
     credit_args: dict = field(default_factory=dict)
     rollout_args: dict = field(default_factory=dict)
+    group_args: dict = field(default_factory=dict)  # name -> a list with one argument of the rollout for each group; longer than `groups`: so many groups are played
     objective_args: dict = field(default_factory=dict)
     updates_args: dict = field(default_factory=dict)
     curate_args: dict = field(default_factory=dict)
@@ -120,8 +124,10 @@ def check_recipe(recipe: Recipe):
         refuse('loss_per', "use 'token', 'turn', 'row', 'episode', or a positive number of tokens")
     if recipe.precision not in ('no', 'bf16'): refuse('precision', "use 'no' or 'bf16': fp16 needs a loss scaler, which is not part of a checkpoint")
     if recipe.minibatches > recipe.groups*recipe.group_size: refuse('minibatches', f'at most the {recipe.groups*recipe.group_size} episodes of a step')
-    if 'value' in getattr(getattr(recipe.credit, 'func', recipe.credit), 'needs', ()) and recipe.critic is None: refuse('critic', 'this credit compares with values: give a critic, such as agentlab.train.Critic')
+    if {'value', 'q1'} & set(getattr(getattr(recipe.credit, 'func', recipe.credit), 'needs', ())) and recipe.critic is None: refuse('critic', 'this credit compares with values: give a critic, such as agentlab.train.Critic')
     if recipe.critic_warmup and (recipe.critic is None or recipe.critic_warmup >= recipe.steps): refuse('critic_warmup', f'it needs a critic, and fewer updates than the {recipe.steps} of the run')
+    counts = {name: len(values) for name, values in recipe.group_args.items()}
+    if 0 in counts.values() or len(set(counts.values())) > 1: refuse('group_args', f'give lists of one length, one entry for each group, not {counts}')
     check_group_size(recipe.credit, recipe.group_size)
 
 # %% ../../nbs/train/01_recipes.ipynb #8edc18c7
@@ -272,9 +278,31 @@ ragen2 = named('ragen2', 'RAGEN-2, 2026, arXiv 2604.06268', 'The groups that hol
 supo = named('supo', 'in the spirit of Lu et al., 2025, SUPO, arXiv 2510.06727', 'A full context is summed up, and the summary is trained', credit=by.grpo, rollout=windows.with_summaries, rollout_args=dict(window=128, summary_tokens=16))
 scaling_inter = named('scaling_inter', 'Xi et al., 2025, AgentGym-RL, arXiv 2509.08755', 'Short games first, longer ones later', credit=by.grpo, schedule=partial(growing, turns=(6, 9, 12), every=10))
 
+# %% ../../nbs/train/01_recipes.ipynb #2e45a39b
+roc = named('roc', 'Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722', 'Many attempts are played; some failures and the clean successes are learned from', credit=by.grpo, group_size=16,
+            curate=chain(keep_mixed, partial(cleanest, keep=8)), objective_args=dict(low=.2, high=.28))
+simpletir = named('simpletir', 'Xue et al., 2025, SimpleTIR, arXiv 2509.02479', 'Nothing is learned from an episode with a turn that neither calls nor answers', credit=by.grpo,
+                  curate=chain(simpletir_reject, mask_void), objective_args=dict(low=.2, high=.28, dual=3.), max_turns=5)
+dr_bot = named('dr_bot', 'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601', 'Endless, unfinished and repetitive episodes are only counted, and groups that hardly differ are left out', credit=by.dr_grpo,
+               curate=partial(legible, longest=256), objective_args=dict(low=.2, high=.28), loss_per=64.)
+spear_clip = named('spear_clip', 'in the spirit of Qin et al., 2025, SPEAR, arXiv 2509.22601', 'Dr.BoT without the few tokens that would cost the most entropy', credit=by.dr_grpo,
+                   curate=partial(legible, longest=256), objective=bound.spear_clip, loss_per=64.)
+dart = named('dart', 'in the spirit of Li et al., 2025, DART-GUI, arXiv 2509.23866', 'One ratio for the whole answer, corrected for the sampler, on the turns that were most open', credit=by.grpo, curate=mask_certain,
+             objective=bound.corrected(bound.gspo, bound.dart_weights), objective_args=dict(low=.1, high=.28), recompute_old=True, kl_coef=.1, loss_per='row')
+
+# %% ../../nbs/train/01_recipes.ipynb #2a5e4f2c
+success_replay = named('success_replay', 'Lu et al., 2025, ARPO for GUI agents, arXiv 2505.16282', 'A group in which everybody failed gets a past success', credit=by.grpo,
+                       replay=partial(SuccessReplay, key=everything), objective_args=dict(low=.2, high=.3))
+spear = named('spear', 'in the spirit of Qin et al., 2025, SPEAR, arXiv 2509.22601', 'Once more from the successes, as they would be valued today', credit=by.dr_grpo,
+              curate=partial(legible, longest=256), objective=bound.spear_clip, replay=partial(SelfImitation, weight=partial(rising, rise=30)), loss_per=64.)
+rorecomp = named('rorecomp', 'in the spirit of RoRecomp, 2025, arXiv 2509.25958', 'Short successes and long failures now, the rest later', credit=by.grpo, curate=priority_only, replay=Recomposition)
+archer = named('archer', 'Zhou et al., 2024, ArCHer, arXiv 2402.19446', 'Utterances are judged by a critic that learns from old episodes', credit=critic_of_utterances, critic=ArcherCritic, objective=bound.reinforce, loss_per=8., minibatches=1, critic_warmup=1)
+
+# %% ../../nbs/train/01_recipes.ipynb #63160cc0
 known = {make.__name__: make for make in (grpo, dr_grpo, rloo, gigpo, loop, pass_at_k, reinforce_pp, reinforce_pp_baseline, lite_ppo, gdpo, opo, gpg, flow_grpo, eapo, cm2,
                                           dr_mas, mars, hgpo, salt, ppo, vl_dac, seeupo, ipa, igpo, infopo, remax, ui_s1, istar, spa, v05, hae, rlvmr,
-                                          clip_higher, clip_cov, kl_cov, epo, adaptive, forking_tokens, arpo, aepo, gspo, gmpo, sapo, cispo, dppo, dcpo, tis, dapo, starpo_s, ragen2, supo, scaling_inter)}     # name -> recipe function
+                                          clip_higher, clip_cov, kl_cov, epo, adaptive, forking_tokens, arpo, aepo, gspo, gmpo, sapo, cispo, dppo, dcpo, tis, dapo, starpo_s, ragen2, supo, scaling_inter,
+                                          roc, simpletir, dr_bot, spear_clip, dart, success_replay, spear, rorecomp, archer)}     # name -> recipe function
 
 # %% ../../nbs/train/01_recipes.ipynb #6f7c6157
 def load_recipe(

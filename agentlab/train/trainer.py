@@ -4,11 +4,11 @@
 
 # %% ../../nbs/train/02_trainer.ipynb #acba7ee2
 from __future__ import annotations
-import contextlib, copy, dataclasses, errno, math, time
+import contextlib, copy, dataclasses, errno, math, shutil, time
 from pathlib import Path
 import torch
 from torch import Tensor
-from ..episodes import Batch, derive
+from ..episodes import Batch, derive, state_key
 from ..groups import group_constant, group_mean
 from ..objective import clip_fraction, loss_weights
 from ..policy.core import parts, take_rows
@@ -19,11 +19,11 @@ from .recipes import Recipe, field_defaults
 from .runs import METRICS, Run, load_checkpoint, moments, open_run, restore_moments, rewind, save_checkpoint, save_policy
 
 # %% auto #0
-__all__ = ['Training', 'with_lora', 'collect', 'joined', 'usable', 'Skip', 'rewarded', 'curated', 'prepare', 'finite',
-           'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part', 'rounds', 'optimise', 'move',
-           'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'one_step', 'learn',
-           'with_token_text', 'save_training', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show',
-           'train', 'keep_step', 'close_step']
+__all__ = ['Training', 'with_lora', 'collect', 'joined', 'usable', 'Skip', 'rewarded', 'joined_by', 'past', 'curated', 'prepare',
+           'finite', 'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part', 'rounds', 'optimise',
+           'move', 'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'one_step', 'learn',
+           'again', 'with_token_text', 'save_training', 'open_replay', 'restore_training', 'explain', 'env_facts',
+           'test', 'bar', 'show', 'train', 'keep_step', 'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
@@ -39,12 +39,21 @@ class Training:
         self.reference = copy.deepcopy(self.policy) if recipe.kl_coef and not recipe.lora else None
         self.weights = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.AdamW(self.weights.values(), lr=recipe.lr, weight_decay=recipe.weight_decay)
-        self.critic, self.memory = (make(self.policy, derive(recipe.seed, name)) if make else None for name, make in (('critic', recipe.critic), ('memory', recipe.memory)))
+        made = ((name, getattr(recipe, name)) for name in ('critic', 'memory', 'replay'))
+        self.critic, self.memory, self.replay = (make(self.policy, derive(recipe.seed, name)) if make else None for name, make in made)
         self.planned = recipe
     def begin(self, step: int):
-        "The recipe of this step: the run's, with what its schedule changes."
-        if self.planned.schedule: self.recipe = dataclasses.replace(self.planned, **self.planned.schedule(step))
+        "The recipe of this step: the run's, with what its schedule and its memory change."
+        changes = self.planned.schedule(step) if self.planned.schedule else {}
+        if hasattr(self.memory, 'plan'): changes = changes | self.memory.plan(step)
+        self.recipe = dataclasses.replace(self.planned, **changes) if changes else self.planned
         for group in self.optimizer.param_groups: group['lr'] = self.recipe.lr
+    @contextlib.contextmanager
+    def changed(self, changes: dict):
+        "Some fields of the recipe are others for as long as this lasts."
+        kept, self.recipe = self.recipe, dataclasses.replace(self.recipe, **changes)
+        try: yield
+        finally: self.recipe = kept
     @property
     def rank(self): return self.accelerator.process_index
     @property
@@ -68,10 +77,12 @@ def with_lora(policy, **config):
 def collect(training: Training, step: int)->Batch:
     "Play the tasks of a step, each group in one process; every process gets all episodes."
     r, t = training.recipe, training
-    mine = list(range(r.groups))[t.rank::t.ranks]
-    episodes = r.rollout(t.policy, t.env, [derive(r.seed, step, 'tasks', i) for i in mine], groups=[step*r.groups + i for i in mine],
+    count = max(map(len, r.group_args.values()), default=r.groups)
+    mine = list(range(count))[t.rank::t.ranks]
+    own = {name: [values[i] for i in mine] for name, values in r.group_args.items()}
+    episodes = r.rollout(t.policy, t.env, [derive(r.seed, step, 'tasks', i) for i in mine], groups=[step*count + i for i in mine],
                          group_size=r.group_size, max_turns=r.max_turns, max_tokens=r.max_tokens, temperature=r.temperature,
-                         seed=derive(r.seed, step, 'sampling'), step=step, name=r.name, **r.rollout_args)
+                         seed=derive(r.seed, step, 'sampling'), step=step, name=r.name, **r.rollout_args, **own)
     return Batch.from_episodes(joined(t.gather([episodes])))
 
 def joined(lists: list[list])->list:
@@ -103,13 +114,23 @@ def rewarded(training: Training, batch: Batch, step: int)->Batch:
     batch = batch.to(training.accelerator.device)
     old = policy.logprobs(batch, r.temperature, r.budget)[0] if r.recompute_old else batch.action('sampler_logp')
     batch = batch.with_action(old_logp=old)
+    if training.replay is not None: batch = joined_by(training, batch, step)
     if r.columns: batch = r.columns(batch, policy)
-    if training.memory: batch = training.memory.read(batch, step)
-    if training.critic: batch = training.critic.read(policy, batch, r.budget)
+    if training.memory is not None: batch = training.memory.read(batch, step)
+    if training.critic is not None: batch = training.critic.read(policy, batch, r.budget)
     if r.reward is not paid: batch = pay(batch, r.reward(batch))
     finite('reward', batch.turns.reward, 'Look at the reward of your environment or recipe.')
     finite('outcome', batch.episodes.outcome, 'Look at the reward of your environment or recipe.')
     return batch
+
+def joined_by(training: Training, batch: Batch, step: int)->Batch:
+    "The batch with the past episodes that the recipe's replay brings in; `tokens.past` is 1 where a token is from the past."
+    batch = training.replay.join(batch.to('cpu'), step).to(training.accelerator.device)
+    return batch.with_action(past=past(batch))
+
+def past(batch: Batch)->Tensor:
+    "(action tokens,) 1 where the episode was not played by the policy in this step, but is replayed or a demonstration."
+    return (batch.episodes.source != state_key('policy'))[batch.turns.episode[batch.action_turn]].to(batch.action('weight'))
 
 def curated(training: Training, batch: Batch)->Batch:
     "What the recipe's filters leave; `tokens.place` says where each action token stood before. Raises Skip where that is nothing."
@@ -168,7 +189,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     batch = planned(t, batch, advantage, rows)
     whole, chosen = take_rows(batch, rows)
     weight = advantage.new_zeros(len(advantage)).index_copy(0, chosen, loss_weights(whole, r.loss_per).to(advantage))
-    sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., sampler_kl=0., unsampled=0, tokens=0)
+    sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., sampler_kl=0., unsampled=0, sampled=0, tokens=0)
     for part, which in parts(batch, rows[t.rank::t.ranks], r.budget):
         with t.accelerator.autocast(): logp, entropy = t.policy.forward(part, r.temperature)
         losses = r.objective(logp, part, advantage[which], entropy, **r.objective_args)
@@ -186,10 +207,11 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
 def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, kl: Tensor|None)->dict:
     "Sums over the action tokens of a part: distance moved, clipped tokens, distance from what the sampler reported, tokens that it did not report; and the largest gap to it."
     moved, apart = part.action('old_logp') - logp, part.action('sampler_logp') - logp
+    if 'past' in part.tokens: apart = apart[part.action('past') == 0]     # the sampler of a past token had other weights
     known = apart[apart.isfinite()]
     limits = {k: v for k, v in recipe.objective_args.items() if k in ('low', 'high')} if recipe.objective_args.get('low', 0.) <= 1 else {}   # other objectives bound other things
     return dict(kl=(moved.exp() - 1 - moved).sum().item(), clip_fraction=clip_fraction(logp, part, advantage, **limits).item()*len(logp),
-                kl_reference=0. if kl is None else kl.sum().item(), sampler_kl=known.sum().item(), unsampled=len(apart) - len(known),
+                kl_reference=0. if kl is None else kl.sum().item(), sampler_kl=known.sum().item(), unsampled=len(apart) - len(known), sampled=len(apart),
                 gap=known.abs().max().item() if len(known) else 0.)
 
 def rounds(training: Training, batch: Batch, advantage: Tensor):
@@ -220,11 +242,11 @@ def optimise(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     t.optimizer.step(); t.optimizer.zero_grad()
     return sums, norm
 
-def move(training: Training, batch: Batch, advantage: Tensor, step: int)->dict:
+def move(training: Training, batch: Batch, advantage: Tensor, step: int, *purpose)->dict:
     "The optimiser steps on one batch, and the means of what they measured. Raises Skip before a step that is not finite."
     t, r, sums, norms = training, training.recipe, [], []
     for number, (part, found) in enumerate(rounds(t, batch, advantage)):
-        for rows in minibatches(part, r.minibatches, derive(r.seed, step, 'minibatches', *([number] if number else []))):
+        for rows in minibatches(part, r.minibatches, derive(r.seed, step, 'minibatches', *purpose, *([number] if number else []))):
             try: measured, norm = optimise(t, part, found, rows)
             except Skip as why:
                 made = f'this update ends after {len(norms)} optimiser steps' if norms else 'this update was not made'
@@ -238,8 +260,8 @@ def move(training: Training, batch: Batch, advantage: Tensor, step: int)->dict:
 
 def from_sampler(sums: dict)->dict:
     "How far the first minibatch of an update, made with the weights that played, is from what the sampler reported."
-    known = sums['tokens'] - sums['unsampled']
-    return dict(sampler_gap=sums['gap'], sampler_kl=sums['sampler_kl']/known if known else None, unsampled=sums['unsampled']/sums['tokens'])
+    known = sums['sampled'] - sums['unsampled']
+    return dict(sampler_gap=sums['gap'], sampler_kl=sums['sampler_kl']/known if known else None, unsampled=sums['unsampled']/sums['sampled'] if sums['sampled'] else None)
 
 # %% ../../nbs/train/02_trainer.ipynb #591339ab
 def measure_play(played: Batch, batch: Batch)->dict:
@@ -280,7 +302,7 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
         prepared, advantage, targets = prepare(training, batch, step)
         row |= learn(training, prepared, advantage, targets, step)
     except Skip as why: row['skipped'] = str(why)
-    if training.memory: row |= training.memory.learn(row)
+    if training.memory is not None: row |= training.memory.learn(row)
     return row | dict(seconds=time.monotonic() - start), with_token_text(played, training.policy.tokenizer)
 
 def learn(training: Training, batch: Batch, advantage: Tensor, targets: Tensor|None, step: int)->dict:
@@ -289,9 +311,25 @@ def learn(training: Training, batch: Batch, advantage: Tensor, targets: Tensor|N
     try:
         if step < r.critic_warmup: raise Skip(f'the critic is warming up: the policy moves from update {r.critic_warmup} on')
         row |= dict(kept=(batch.action('weight') > 0).double().mean().item()) | move(training, batch, advantage, step)
+        if training.replay is not None: row |= again(training, batch, advantage, step)
     except Skip as why: row['skipped'] = str(why)
-    if training.critic: row |= training.critic.fit(targets, derive(r.seed, step, 'critic'))
+    if training.critic is not None: row |= training.critic.fit(targets, derive(r.seed, step, 'critic'))
+    if training.replay is not None: row |= training.replay.keep(batch.to('cpu'), advantage.cpu(), step)
     return row
+
+def again(training: Training, batch: Batch, advantage: Tensor, step: int)->dict:
+    "The updates on past episodes that the recipe's replay asks for; the share of all tokens learned from that are past."
+    t, weighs = training, batch.action('weight') > 0
+    total, old = int(weighs.sum()), int((weighs & (batch.action('past') > 0)).sum())
+    for number, (more, found, changes) in enumerate(t.replay.updates(batch.to('cpu'), advantage.cpu(), step)):
+        finite('advantage of past episodes', found, 'Look at what the replay made of them.')
+        more = more.to(t.accelerator.device).with_action(past=torch.ones_like(found))
+        with t.changed(dict(updates=None) | changes):
+            if t.recipe.kl_coef: more = more.with_action(ref_logp=reference_logp(t, more))
+            move(t, more, found.to(more.actions.device).float(), step, 'past', number)
+        count = int((more.action('weight') > 0).sum())
+        total, old = total + count, old + count
+    return dict(replayed=old/total)
 
 def with_token_text(batch: Batch, tokenizer)->Batch:
     "The batch with the text of every token id it holds, so that a viewer needs no tokenizer."
@@ -302,20 +340,29 @@ def with_token_text(batch: Batch, tokenizer)->Batch:
 def save_training(training: Training, run: Run, step: int):
     "A checkpoint with `step` updates behind it, written by the first process."
     if not training.accelerator.is_main_process: return
-    more = {name: x.tensors() for name, x in (('critic', training.critic), ('memory', training.memory)) if x}
+    more = {name: x.tensors() for name, x in (('critic', training.critic), ('memory', training.memory), ('replay', training.replay)) if x is not None}
     save_checkpoint(run, step, dict(model=training.weights, optimizer=moments(training.optimizer), **more), dict(parameters=list(training.weights)))
+
+def open_replay(training: Training, run: Run, begun: bool):
+    "Give the replay its folder, empty where no checkpoint speaks of it."
+    if training.replay is None: return
+    folder, first = run.folder/'replay', training.accelerator.is_main_process
+    if first and not begun: shutil.rmtree(folder, ignore_errors=True)
+    training.replay.open(folder, first)
 
 def restore_training(training: Training, run: Run)->int:
     "Put the newest whole checkpoint back; the number of updates behind it (0: there is none)."
     found = load_checkpoint(run)
     step = 0
+    open_replay(training, run, found is not None)
     if found is not None:
         step, tensors, _ = found
         with torch.no_grad():
             for name, p in training.weights.items(): p.copy_(tensors['model'][name])
         restore_moments(training.optimizer, tensors['optimizer'])
-        if training.critic: training.critic.restore(tensors['critic'])
-        if training.memory: training.memory.restore(tensors['memory'])
+        if training.critic is not None: training.critic.restore(tensors['critic'])
+        if training.memory is not None: training.memory.restore(tensors['memory'])
+        if training.replay is not None: training.replay.restore(tensors['replay'])
     if training.accelerator.is_main_process: rewind(run, step)
     return step
 
@@ -372,7 +419,7 @@ def train(
     training = Training(policy, env, recipe, should_stop)
     run = _open(training, out, resume)
     with explain(run), bar(recipe, progress and training.accelerator.is_main_process) as shown:
-        step = restore_training(training, run) if resume else 0
+        step = restore_training(training, run) if resume else open_replay(training, run, False) or 0
         if step == 0: test(training, run, 0)
         shown.update(step)
         while step < recipe.steps and not training.should_stop():
