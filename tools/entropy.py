@@ -4,19 +4,14 @@
 runs/entropy/ENV-RECIPE-SEED: a second call reads what is finished and goes on where the first was killed. A run ends with the update in which its
 sampled tokens reach the budget; tokens that a branch copies were sampled once and count once.
 """
-from argparse import ArgumentParser, ArgumentDefaultsHelpFormatter
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
 import json
-from multiprocessing import get_context
-import os
 from pathlib import Path
 import shlex
 import sys
 import time
 
-from grid import TESTS, follow, start
-from notebooks import ROOT
+from grid import TESTS, arguments, play, say, start
 from results import ASSETS, interval
 
 ENVS = dict(hopsearch=dict(max_tokens=8), python_tool=dict(max_tokens=24))      # environment -> fields of every recipe
@@ -71,18 +66,6 @@ def before(env: str, tasks: int) -> dict:
     return dict(policy=policy.name) | tested(policy, world, tasks, ENVS[env])
 
 
-def play(asked) -> dict:
-    "Every run; {(environment, recipe, seed): result}."
-    found, plan = {}, list(product(asked.envs, asked.recipes, asked.seeds))
-    with ProcessPoolExecutor(asked.processes, mp_context=get_context('spawn'), initializer=follow, initargs=(os.getpid(),)) as pool:
-        jobs = [pool.submit(one_run, *one, asked.tokens, asked.test_tasks, asked.runs) for one in plan]
-        for count, job in enumerate(as_completed(jobs), 1):
-            result = job.result()
-            found[result['env'], result['recipe'], result['seed']] = result
-            print(f"{count}/{len(plan)} {result['env']} {result['recipe']} seed {result['seed']}: {result['test_sampled']:.1%} sampled, {result['updates']} updates, {result['cpu_seconds']} CPU-s", flush=True)
-    return found
-
-
 def summary(results: list[dict]) -> dict:
     "Intervals over the seeds of one environment and recipe, and the mean curves."
     mean = lambda values: round(sum(values)/len(values), 4)
@@ -94,7 +77,8 @@ def summary(results: list[dict]) -> dict:
 def record(asked) -> dict:
     from agentlab.bench import circumstances
     starts = {env: before(env, asked.test_tasks) for env in asked.envs}         # also fills the cache of warm starts, before several processes want it
-    found, words = play(asked), shlex.join(sys.argv[1:])
+    plan = [(*one, asked.tokens, asked.test_tasks, asked.runs) for one in product(asked.envs, asked.recipes, asked.seeds)]
+    found, words = play(asked, plan, one_run), shlex.join(sys.argv[1:])
     cells = {env: {name: summary([found[env, name, seed] for seed in asked.seeds]) for name in asked.recipes} for env in asked.envs}
     return dict(schema_version=1) | circumstances('make results' + (f' ARGS="{words}"' if words else '')) | dict(tokens=asked.tokens, test_tasks=asked.test_tasks, seeds=asked.seeds, before=starts, cells=cells)
 
@@ -113,7 +97,8 @@ def draw(record: dict):
                 values, (color, dash) = cell['curve'][metric], STYLES.get(name, ('#000000', 'solid'))
                 figure.add_scatter(x=[record['tokens']*i/(len(values) - 1)/1000 for i in range(len(values))], y=values, name=name, line=dict(color=color, dash=dash, width=2), showlegend=(row, column) == (1, 1), row=row, col=column)
         figure.update_xaxes(title_text='sampled tokens, thousands', row=2, col=column)
-    figure.update_yaxes(title_text='success', tickformat='.0%', row=1, col=1)
+    figure.update_yaxes(tickformat='.0%', row=1)
+    figure.update_yaxes(title_text='success', row=1, col=1)
     figure.update_yaxes(title_text='entropy, nats a token', row=2, col=1)
     figure.update_xaxes(gridcolor='rgba(128,128,128,.2)')
     figure.update_yaxes(gridcolor='rgba(128,128,128,.2)', rangemode='tozero')
@@ -121,28 +106,13 @@ def draw(record: dict):
     return figure
 
 
-def arguments():
-    parser = ArgumentParser(description=__doc__, formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument('--envs', nargs='+', default=list(ENVS), choices=list(ENVS))
-    parser.add_argument('--recipes', nargs='+', default=list(RECIPES))
-    parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument('--tokens', type=int, default=40_000, help='sampled tokens of a run')
-    parser.add_argument('--test-tasks', type=int, default=512, help='held-out tasks')
-    parser.add_argument('--processes', type=int, default=max(1, os.cpu_count() or 1), help='runs at once')
-    parser.add_argument('--runs', type=Path, default=ROOT/'runs'/'entropy', help='folder of the run folders')
-    parser.add_argument('--out', type=Path, default=ASSETS, help='folder to write to')
-    return parser.parse_args()
-
-
 def main() -> int:
     from agentlab.bench import keep
-    asked = arguments()
+    asked = arguments(__doc__, ENVS, RECIPES, 'entropy', tokens=(40_000, 'sampled tokens of a run'))
     found = record(asked)
     keep(found, asked.out, 'entropy')
     draw(found).write_image(asked.out/'entropy.png', scale=1)
-    for env, cells in found['cells'].items():
-        print(f"{env}: warm start {found['before'][env]['test_sampled']:.1%}")
-        for name, cell in cells.items(): print(f"  {name:14} {cell['test_sampled']['mean']:.1%} [{cell['test_sampled']['low'] or 0:.1%}, {cell['test_sampled']['high'] or 1:.1%}] sampled, {cell['test_greedy']['mean']:.1%} greedy, entropy at the end {cell['entropy_last']['mean']:.2f}, {cell['updates']:.0f} updates")
+    say(found, lambda cell: f", entropy at the end {cell['entropy_last']['mean']:.2f}, {cell['updates']:.0f} updates")
     return 0
 
 

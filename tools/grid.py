@@ -79,11 +79,11 @@ def follow(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def play(asked) -> dict:
-    "Every run; {(environment, recipe): [result of each seed]}."
-    found, plan = {}, planned(asked)
+def play(asked, plan: list[tuple], run) -> dict:
+    "`run(*one)` of the plan, several at once; {(environment, recipe, seed): result}."
+    found = {}
     with ProcessPoolExecutor(asked.processes, mp_context=get_context('spawn'), initializer=follow, initargs=(os.getpid(),)) as pool:
-        jobs = [pool.submit(one_run, *one, asked.steps, asked.test_tasks, asked.runs) for one in plan]
+        jobs = [pool.submit(run, *one) for one in plan]
         for count, job in enumerate(as_completed(jobs), 1):
             result = job.result()
             found[result['env'], result['recipe'], result['seed']] = result
@@ -94,7 +94,7 @@ def play(asked) -> dict:
 def record(asked) -> dict:
     from agentlab.bench import circumstances
     starts = {env: before(env, asked.test_tasks) for env in asked.envs}      # also fills the cache of warm starts, before several processes want it
-    found, words = play(asked), shlex.join(sys.argv[1:])
+    found, words = play(asked, [(*one, asked.steps, asked.test_tasks, asked.runs) for one in planned(asked)], one_run), shlex.join(sys.argv[1:])
     cells = {env: {name: cell for name in asked.recipes if (cell := summary([found[env, name, seed] for seed in asked.seeds if (env, name, seed) in found]))} for env in asked.envs}
     return dict(schema_version=1) | circumstances('make results' + (f' ARGS="{words}"' if words else '')) | dict(steps=asked.steps, episodes=asked.steps*64, test_tasks=asked.test_tasks, seeds=asked.seeds, before=starts, cells=cells)
 
@@ -123,28 +123,34 @@ def draw(record: dict):
     return figure
 
 
-def arguments():
-    parser = ArgumentParser(description=__doc__, formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument('--envs', nargs='+', default=list(ENVS))
-    parser.add_argument('--recipes', nargs='+', default=list(RECIPES))
+def arguments(doc: str, envs, recipes, runs: str, **budget):
+    "The options of a grid; `budget`: name=(default, help)."
+    parser = ArgumentParser(description=doc, formatter_class=ArgumentDefaultsHelpFormatter)
+    parser.add_argument('--envs', nargs='+', default=list(envs))
+    parser.add_argument('--recipes', nargs='+', default=list(recipes))
     parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument('--steps', type=int, default=30, help='updates of 64 episodes')
+    for name, (default, said) in budget.items(): parser.add_argument(f'--{name}', type=int, default=default, help=said)
     parser.add_argument('--test-tasks', type=int, default=512, help='held-out tasks')
     parser.add_argument('--processes', type=int, default=max(1, os.cpu_count() or 1), help='runs at once')
-    parser.add_argument('--runs', type=Path, default=ROOT/'runs'/'grid', help='folder of the run folders')
+    parser.add_argument('--runs', type=Path, default=ROOT/'runs'/runs, help='folder of the run folders')
     parser.add_argument('--out', type=Path, default=ASSETS, help='folder to write to')
     return parser.parse_args()
 
 
+def say(record: dict, more=lambda cell: '') -> None:
+    "The record in a few lines."
+    for env, cells in record['cells'].items():
+        print(f"{env}: warm start {record['before'][env]['test_sampled']:.1%}")
+        for name, cell in cells.items(): print(f"  {name:14} {cell['test_sampled']['mean']:.1%} [{cell['test_sampled']['low'] or 0:.1%}, {cell['test_sampled']['high'] or 1:.1%}] sampled, {cell['test_greedy']['mean']:.1%} greedy{more(cell)}")
+
+
 def main() -> int:
     from agentlab.bench import keep
-    asked = arguments()
+    asked = arguments(__doc__, ENVS, RECIPES, 'grid', steps=(30, 'updates of 64 episodes'))
     found = record(asked)
     keep(found, asked.out, 'grid')
     draw(found).write_image(asked.out/'grid.png', scale=1)
-    for env, cells in found['cells'].items():
-        print(f"{env}: warm start {found['before'][env]['test_sampled']:.1%}")
-        for name, cell in cells.items(): print(f"  {name:14} {cell['test_sampled']['mean']:.1%} [{cell['test_sampled']['low'] or 0:.1%}, {cell['test_sampled']['high'] or 1:.1%}] sampled, {cell['test_greedy']['mean']:.1%} greedy")
+    say(found)
     return 0
 
 
