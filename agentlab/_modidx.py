@@ -1194,6 +1194,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'agentlab.prompt.inspo.Inspo.plan': ('prompt/inspo.html#inspo.plan', 'agentlab/prompt/inspo.py'),
                                        'agentlab.prompt.inspo.Inspo.read': ('prompt/inspo.html#inspo.read', 'agentlab/prompt/inspo.py'),
                                        'agentlab.prompt.inspo.Inspo.renew': ('prompt/inspo.html#inspo.renew', 'agentlab/prompt/inspo.py'),
+                                       'agentlab.prompt.inspo.Inspo.test': ('prompt/inspo.html#inspo.test', 'agentlab/prompt/inspo.py'),
                                        'agentlab.prompt.inspo._restore': ('prompt/inspo.html#_restore', 'agentlab/prompt/inspo.py'),
                                        'agentlab.prompt.inspo._tensors': ('prompt/inspo.html#_tensors', 'agentlab/prompt/inspo.py'),
                                        'agentlab.prompt.inspo.nearest': ('prompt/inspo.html#nearest', 'agentlab/prompt/inspo.py')},

@@ -227,10 +227,10 @@ class Stumble(Paying):
         return observation, reward, done, info | dict(invalid=len(action) % 2 == 0)
 
 
-@pytest.mark.parametrize('around', [lambda env: env, Isolated], ids=['here', 'isolated'])
-def test_rollback_keeps_the_context_clean(around):
+@pytest.mark.parametrize('around, tasks', [(lambda env: env, 4), (Isolated, 1)], ids=['here', 'isolated'])     # each game and each fork of an isolated one is a process
+def test_rollback_keeps_the_context_clean(around, tasks):
     policy = small_policy()
-    b = Batch.from_episodes(with_rollback(policy, around(Stumble()), range(4), 2, max_tokens=3, seed=1))
+    b = Batch.from_episodes(with_rollback(policy, around(Stumble()), range(tasks), 2, max_tokens=3, seed=1))
     assert not b.labels.get('error')
     now, spliced = policy.logprobs(b)[0], b.spread(b.turns.spliced) > 0
     gap = (now - b.action('sampler_logp')).abs()

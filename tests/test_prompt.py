@@ -1,5 +1,6 @@
 "Instructions, populations, proposers and the endpoint: properties and faults that no page shows."
 import json, os, random, threading, time
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from hypothesis import given, settings, strategies as st
@@ -175,3 +176,23 @@ def test_gepa_finds_what_scores(monkeypatch):
     score = lambda instruction, tasks: [float(instruction.slots['legal'])*t for t in tasks]
     found = with_gepa(score, [1., 1., 1., 1.], calls=120)([Instruction()], [], random.Random(0))
     assert found[0].slots['legal']
+
+
+def test_instructions_evolve_in_the_trainer_and_a_killed_run_goes_on(tmp_path):
+    "Plan, play, credit, renew and test through the real trainer; stopped after three updates it gives the same rows and tests."
+    from agentlab.prompt import Inspo, play_instructed
+    from agentlab.train import recipes, train
+    env = Instructed(CueDoor())
+    tokenizer = word_tokenizer(env.vocabulary())
+    def policy(): return warm_views(Policy(tiny_model(len(tokenizer), 128, hidden=32), tokenizer), Instructed(CueDoor(split='demo'), any_view), steps=10, episodes=8, pool=64)
+    def run(folder, **how):
+        memory = partial(Inspo, env=env, every=3, checks=4, recent=2, groups=2, max_tokens=4)
+        recipe = recipes.grpo(name='inspo', rollout=play_instructed, test_rollout=play_instructed, memory=memory, steps=4, groups=2, group_size=2, max_tokens=4, test_tasks=4, checkpoint_every=2)
+        return train(policy(), env, recipe, folder, progress=False, **how)
+    whole, calls = run(tmp_path/'whole'), iter([False]*3 + [True])
+    run(tmp_path/'parts', should_stop=lambda: next(calls))
+    parts = run(tmp_path/'parts', resume=True)
+    plain = lambda rows: [{k: v for k, v in row.items() if k != 'seconds'} for row in rows]
+    assert plain(parts.rows()) == plain(whole.rows()) and parts.tests() == whole.tests()
+    assert [row['checked'] > 0 for row in whole.rows()] == [False, False, True, False] and whole.rows()[-1]['instructions'] > 1
+    assert whole.info['facts']['recipe']['memory'].startswith('agentlab.prompt.inspo:Inspo(') and 'object at' not in str(whole.info)

@@ -41,6 +41,9 @@ class Inspo:
         "An instruction for every group of this update."
         drawn = self.population.draw(self.groups, torch.Generator().manual_seed(derive(self.seed, 'instructions', step)))
         return dict(group_args=dict(instructions=[self.population.members[i].instruction.json() for i in drawn]))
+    def test(self)->dict:
+        "Held-out tasks are played with the instruction that weighs most."
+        return dict(instructions=self.population.members[self.population.best].instruction.json())
     def read(self, batch:Batch, step:int)->Batch:
         "Credit the groups that were just played to their instructions, in the order of the groups; the batch stays as it is."
         fresh = batch.select(batch.episodes.source == state_key('policy'))

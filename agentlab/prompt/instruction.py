@@ -162,7 +162,7 @@ Instructed.demonstrator = _demonstrator
 # %% ../../nbs/prompt/00_instruction.ipynb #ca776ac0
 def play_instructed(
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,     # as for `agentlab.rollout.play`; env: an Instructed
-    instructions:list=None,     # one Instruction (or its JSON) per group; `tasks` are then those of the inner environment
+    instructions=None,          # one Instruction (or its JSON) for all, or a list with one per group; `tasks` are then those of the inner environment
     max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None, workers:int=0,     # as for `play`
     seed:int=0, step:int=0, name:str='policy', system:str=None
 )->list:                        # as `play`; every turn is a window, and `Episode.instruction` is the JSON of what was shown
@@ -192,8 +192,9 @@ def _apart(episode, text):
     return episode
 
 def instructed_tasks(instructions, tasks, n:int):
-    "Tasks of `Instructed`, one per group: (n,) instructions with tasks of the inner environment."
+    "Tasks of `Instructed`, one per group: (n,) instructions, or one for all, with tasks of the inner environment."
     if instructions is None: return tasks
+    if isinstance(instructions, (str, Instruction)): instructions = [instructions]*n
     if len(instructions) != n: raise ValueError(f'{len(instructions)} instructions for {n} seeds: give one per group')
     inner = tasks or [None]*n
     return [dict(instruction=i.json() if isinstance(i, Instruction) else i, task=task) for i, task in zip(instructions, inner, strict=True)]

@@ -43,6 +43,7 @@ class Recipe:
     paper: str                          # where the algorithm comes from
     credit: Callable                    # batch -> advantage of every action token
     rollout: Callable = play            # plays the episodes
+    test_rollout: Callable = play       # plays held-out tasks: differs from `play` where what the policy reads does
     columns: Callable|None = None       # batch, policy -> batch with columns that `reward` or `credit` need beside the usual ones
     reward: Callable = paid             # batch -> reward of every turn; the outcome becomes its sum
     objective: Callable = clip          # logp, batch, advantage -> loss of every action token
@@ -50,7 +51,7 @@ class Recipe:
     updates: Callable|None = None       # batch, policy -> generator of (token selection, advantage), resumed after each update; None: one update on all tokens
     curate: Callable|None = None        # batch -> batch of what is learned from: some tokens without weight, some episodes gone; after reward, before credit
     shape: Callable|None = None         # batch, advantage -> advantage; after credit, on the whole batch
-    memory: Callable|None = None        # policy, seed -> what remembers from step to step: read(batch, step) -> batch, learn(row) -> row entries, tensors(), restore(tensors); perhaps plan(step) -> fields for this step
+    memory: Callable|None = None        # policy, seed -> what remembers from step to step: read(batch, step) -> batch, learn(row) -> row entries, tensors(), restore(tensors); perhaps plan(step) -> fields for this step, test() -> arguments of `test_rollout`
     schedule: Callable|None = None      # step -> fields of this recipe that hold for this step
     replay: Callable|None = None        # policy, seed -> agentlab.replay.Replay, which brings past episodes back
     critic: Callable|None = None        # policy, seed -> agentlab.train.Critic, for a `credit` that returns (targets, advantage)
@@ -89,10 +90,14 @@ class Recipe:
         return {k: plain(v) for k, v in values.items()}
 
 def plain(value):
-    "A value as JSON types: functions by their import path, also inside dictionaries and lists."
+    "A value as JSON types: functions by their import path, other objects by their class and the plain values they hold; also inside dictionaries and lists."
     if isinstance(value, dict): return {k: plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)): return [plain(v) for v in value]
-    return import_path(value) if callable(value) else value
+    if callable(value): return import_path(value)
+    if value is None or isinstance(value, (bool, int, float, str)): return value
+    whole = dataclasses.is_dataclass(value)
+    held = {k: v for k, v in getattr(value, '__dict__', {}).items() if not k.startswith('_') and (whole or isinstance(v, (bool, int, float, str)))}
+    return dict(type=import_path(type(value))) | {k: plain(v) for k, v in held.items()}
 
 def field_defaults()->dict:
     "The default of every field that has one, as JSON types."
@@ -275,7 +280,7 @@ dapo = named('dapo', 'Yu et al., 2025, DAPO, arXiv 2503.14476', 'Clip-higher, no
              rollout=dynamic_sampling, rollout_args=dict(rounds=3), reward=partial(overlong, longest=256, buffer=64))
 starpo_s = named('starpo_s', 'Wang et al., 2025, RAGEN, arXiv 2504.20073', 'PPO on the quarter of the groups whose outcomes differ most', credit=by.gae, credit_args=dict(level='turn', gamma=1., lam=1.), critic=Critic, curate=most_different, objective_args=dict(low=.2, high=.28))
 ragen2 = named('ragen2', 'RAGEN-2, 2026, arXiv 2604.06268', 'The groups that hold nine tenths of the deviation', credit=by.grpo, curate=keep_groups)
-supo = named('supo', 'in the spirit of Lu et al., 2025, SUPO, arXiv 2510.06727', 'A full context is summed up, and the summary is trained', credit=by.grpo, rollout=windows.with_summaries, rollout_args=dict(window=128, summary_tokens=16))
+supo = named('supo', 'in the spirit of Lu et al., 2025, SUPO, arXiv 2510.06727', 'A full context is summed up, and the summary is trained', credit=by.grpo, rollout=windows.with_summaries, rollout_args=dict(window=128, summary_tokens=16), test_rollout=partial(windows.with_summaries, window=128, summary_tokens=16))
 scaling_inter = named('scaling_inter', 'Xi et al., 2025, AgentGym-RL, arXiv 2509.08755', 'Short games first, longer ones later', credit=by.grpo, schedule=partial(growing, turns=(6, 9, 12), every=10))
 
 # %% ../../nbs/train/01_recipes.ipynb #2e45a39b

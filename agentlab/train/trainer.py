@@ -284,10 +284,10 @@ def dead_groups(batch: Batch)->float:
     return len(group[constant].unique())/len(group.unique())
 
 # %% ../../nbs/train/02_trainer.ipynb #12729899
-def evaluate(policy, env, tasks: int = 512, greedy: bool = True, seed: int = 0, **budget)->float:
+def evaluate(policy, env, tasks: int = 512, greedy: bool = True, seed: int = 0, rollout=play, **budget)->float:
     "Success on held-out tasks: different ones of the environment's test split, or fixed seeds where it has no splits."
     held_out = env.tasks('test', tasks) if hasattr(env, 'tasks') else None
-    episodes = play(policy, env, [derive('test', i) for i in range(tasks)], tasks=held_out, temperature=0. if greedy else 1., seed=derive(seed, 'test'), **budget)
+    episodes = rollout(policy, env, [derive('test', i) for i in range(tasks)], tasks=held_out, temperature=0. if greedy else 1., seed=derive(seed, 'test'), **budget)
     return sum(e.success for e in episodes)/len(episodes)
 
 # %% ../../nbs/train/02_trainer.ipynb #cef41ec8
@@ -389,8 +389,8 @@ def test(training: Training, run: Run, step: int):
     "Success on held-out tasks with `step` updates behind the policy, greedy and sampled, as a row of tests.jsonl."
     r, t = training.recipe, training
     if not r.test_tasks or not t.accelerator.is_main_process: return
-    budget = dict(max_turns=r.max_turns, max_tokens=r.max_tokens)
-    run.append_test(dict(step=step, tasks=r.test_tasks, **{name: evaluate(t.policy, t.env, r.test_tasks, greedy, r.seed, **budget)
+    how = dict(max_turns=r.max_turns, max_tokens=r.max_tokens, rollout=r.test_rollout) | (t.memory.test() if hasattr(t.memory, 'test') else {})
+    run.append_test(dict(step=step, tasks=r.test_tasks, **{name: evaluate(t.policy, t.env, r.test_tasks, greedy, r.seed, **how)
                                                            for name, greedy in (('test_greedy', True), ('test_sampled', False))}))
 
 def bar(recipe: Recipe, shown: bool):
