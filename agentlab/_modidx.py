@@ -161,6 +161,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                            'agentlab.bench.warm_start.likelihood': ( 'bench/warm_start.html#likelihood',
                                                                                      'agentlab/bench/warm_start.py')},
             'agentlab.cli': { 'agentlab.cli._free': ('cli/cli.html#_free', 'agentlab/cli.py'),
+                              'agentlab.cli._longest': ('cli/cli.html#_longest', 'agentlab/cli.py'),
                               'agentlab.cli._open': ('cli/cli.html#_open', 'agentlab/cli.py'),
                               'agentlab.cli._plain': ('cli/cli.html#_plain', 'agentlab/cli.py'),
                               'agentlab.cli._policy': ('cli/cli.html#_policy', 'agentlab/cli.py'),

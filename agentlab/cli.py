@@ -32,21 +32,27 @@ def train(
     out: str = '',                  # run folder (default: RUNS/recipe-env-seed)
     resume: store_true = False,     # go on with the run in that folder
     model: str = 'tiny',            # 'tiny', 'untrained', a run folder, or a folder in the transformers layout
-    lr: float = 1e-3,               # learning rate
-    groups: int = 8,                # tasks of an update
-    group_size: int = 8,            # episodes of a task
+    lr: float = 0.,                 # learning rate; 0: the recipe's own
+    groups: int = 0,                # tasks of an update; 0: the recipe's own
+    group_size: int = 0,            # episodes of a task; 0: the recipe's own
+    max_tokens: int = 0,            # longest action in tokens; 0: what the environment asks for, or the recipe's own
     lora: int = 0,                  # rank of a LoRA adapter; 0: train all weights
     test_tasks: int = 512,          # held-out tasks of the tests before and after; 0: none
 ):
     "Train a policy and write a run folder."
     from agentlab.env import load_env
     from agentlab.train import load_recipe, train as fit
-    chosen = load_recipe(recipe, steps=steps, seed=seed, lr=lr, groups=groups, group_size=group_size, test_tasks=test_tasks, lora=dict(r=lora) if lora else {})
     world = load_env(env)
+    given = dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens or _longest(world), lora=dict(r=lora) if lora else {})
+    chosen = load_recipe(recipe, steps=steps, seed=seed, test_tasks=test_tasks, **{name: value for name, value in given.items() if value})
     folder = out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{seed}')
     run = fit(_policy(world, model), world, chosen, folder, resume=resume)
     _say_tests(run)
     print(f'run: {run.folder}\nnext: agentlab report {run.folder}')
+
+def _longest(world)->int:
+    "Tokens that an action of this environment may need, where it says so; else 0."
+    return getattr(world, 'max_tokens', 0)
 
 def _say_tests(run):
     "Success on held-out tasks before and after, one line each."
@@ -110,7 +116,7 @@ def play(
     policy = _policy(world, model)
     if hasattr(world, 'render'):
         world.reset(seed); print(world.render() + '\n')
-    for e in rollout(policy, world, [seed], temperature=temperature, seed=seed):
+    for e in rollout(policy, world, [seed], temperature=temperature, seed=seed, **({'max_tokens': longest} if (longest := _longest(world)) else {})):
         for t in e.turns:
             print(f'{_plain(t.observation)}\n  {t.t:>2} {e.seat}> {_plain(t.text):24} p={math.exp(sum(t.logps)):.2f} entropy={sum(t.entropies)/len(t.entropies):.2f} nats a token')
         print(_plain(e.final) + f"\n{e.seat}: {'success' if e.success else 'no success'}, outcome {e.outcome:g}, {len(e.turns)} turns{', cut by a budget' if e.truncated else ''}{f', error: {e.error}' if e.error else ''}")

@@ -10,7 +10,7 @@ from agentlab.env.sandbox import Result
 from agentlab.episodes import Batch
 from agentlab.objective import clip
 from agentlab.rollout import chain, keep_mixed, play, roc, roc_penalty
-from agentlab.train import METRICS, recipes, train, trainer
+from agentlab.train import METRICS, Run, recipes, train, trainer
 from small import Paying, same_run, small_policy
 
 NAMES = ['roc', 'simpletir', 'dr_bot', 'spear_clip', 'dart']
@@ -117,3 +117,14 @@ def test_the_clips_are_those_of_the_papers():
     made = {name: recipes.known[name]() for name in NAMES}
     assert {name: (r.objective_args.get('low'), r.objective_args.get('high'), r.kl_coef) for name, r in made.items()} == dict(roc=(.2, .28, 0), simpletir=(.2, .28, 0), dr_bot=(.2, .28, 0), spear_clip=(None, None, 0), dart=(.1, .28, .1))
     assert made['roc'].objective is clip and made['roc'].group_size == 16 and made['simpletir'].max_turns == 5 and made['spear_clip'].objective is recipes.bound.spear_clip
+
+
+def test_the_command_line_leaves_a_recipe_its_numbers(tmp_path):
+    "`agentlab train --recipe roc --env python_tool`: 16 attempts as the recipe has it, 24 tokens as the environment asks."
+    from agentlab import cli
+    cli.train(recipe='roc', env='python_tool', model='untrained', steps=1, groups=2, test_tasks=0, out=str(tmp_path/'run'))
+    facts = Run(tmp_path/'run').info['facts']['recipe']
+    assert (facts['groups'], facts['group_size'], facts['max_tokens'], facts['lr']) == (2, 16, 24, 1e-3)
+    cli.train(recipe='roc', env='python_tool', model='untrained', steps=1, groups=1, max_tokens=9, lr=.01, test_tasks=0, out=str(tmp_path/'own'))
+    facts = Run(tmp_path/'own').info['facts']['recipe']
+    assert (facts['max_tokens'], facts['lr']) == (9, .01)

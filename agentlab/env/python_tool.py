@@ -113,6 +113,7 @@ def well_formed(
 class PythonTool(TextEnv):
     "Compute with Python, then answer; reward 1 for the right number, else 0."
     name = 'python_tool'
+    max_tokens = 24     # a call of the tiny model, digit by digit; `agentlab train` gives so many
 
     def __init__(
         self,
