@@ -1605,8 +1605,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'agentlab/replay/rl_plus.py'),
                                          'agentlab.replay.rl_plus.find_demonstrations': ( 'replay/rl_plus.html#find_demonstrations',
                                                                                           'agentlab/replay/rl_plus.py'),
-                                         'agentlab.replay.rl_plus.first_state': ( 'replay/rl_plus.html#first_state',
-                                                                                  'agentlab/replay/rl_plus.py'),
                                          'agentlab.replay.rl_plus.grpo_split': ( 'replay/rl_plus.html#grpo_split',
                                                                                  'agentlab/replay/rl_plus.py'),
                                          'agentlab.replay.rl_plus.is_demonstration': ( 'replay/rl_plus.html#is_demonstration',

@@ -9,19 +9,13 @@ import json
 from pathlib import Path
 import shlex
 import sys
-import time
 
-from grid import TESTS, arguments, play, say, start
+from grid import TESTS, arguments, before, cpu_since, found_in, play, say, start, tested
 from results import ASSETS, interval
 
 ENVS = dict(hopsearch=dict(max_tokens=8), python_tool=dict(max_tokens=24))      # environment -> fields of every recipe
 RECIPES = 'grpo', 'clip_higher', 'clip_cov', 'epo', 'arpo', 'aepo'
 POINTS = 20                                                                     # of a curve, at equal shares of the budget
-
-
-def tested(policy, world, tasks: int, fields: dict) -> dict:
-    from agentlab.train import evaluate
-    return {name: evaluate(policy, world, tasks, greedy, max_turns=64, **fields) for name, greedy in TESTS.items()}
 
 
 class Budget:
@@ -32,20 +26,17 @@ class Budget:
 
 
 def one_run(env: str, name: str, seed: int, tokens: int, tasks: int, folder: Path) -> dict:
-    "Train (or finish) one run and test it; what was tested before is read."
+    "Train (or finish) one run and test it."
     from agentlab.train import Run, load_recipe, train
-    place, asked = folder/f'{env}-{name}-{seed}', dict(env=env, recipe=name, seed=seed, budget=tokens, tasks=tasks)
-    kept = place/'result.json'
-    if kept.exists() and {key: (found := json.loads(kept.read_text()))[key] for key in asked} == asked: return found
-    began = time.process_time()
-    world, policy = start(env)
-    recipe = load_recipe(name, steps=1000, seed=seed, test_tasks=0, checkpoint_every=10, **ENVS[env])
-    budget = Budget(tokens, Run(place).rows() if (place/'run.json').exists() else [])
-    rows = train(policy, world, recipe, place, resume=True, on_row=budget.add, should_stop=budget.over, progress=False).rows()
-    found = asked | dict(curves=curves(rows, tokens), updates=len(rows), sampled=budget.spent, skipped=sum(bool(row['skipped']) for row in rows), cpu_seconds=round(time.process_time() - began, 1))
-    found |= tested(policy, world, tasks, ENVS[env])
-    kept.write_text(json.dumps(found))
-    return found
+    place = folder/f'{env}-{name}-{seed}'
+    def make(began):
+        world, policy = start(env)
+        recipe = load_recipe(name, steps=1000, seed=seed, test_tasks=0, checkpoint_every=10, **ENVS[env])
+        budget = Budget(tokens, Run(place).rows() if (place/'run.json').exists() else [])
+        rows = train(policy, world, recipe, place, resume=True, on_row=budget.add, should_stop=budget.over, progress=False).rows()
+        learned = dict(curves=curves(rows, tokens), updates=len(rows), sampled=budget.spent, skipped=sum(bool(row['skipped']) for row in rows))
+        return learned | cpu_since(began) | tested(policy, world, tasks, **ENVS[env])
+    return found_in(place, dict(env=env, recipe=name, seed=seed, budget=tokens, tasks=tasks), make)
 
 
 def curves(rows: list[dict], tokens: int) -> dict:
@@ -61,11 +52,6 @@ def curves(rows: list[dict], tokens: int) -> dict:
     return found
 
 
-def before(env: str, tasks: int) -> dict:
-    world, policy = start(env)
-    return dict(policy=policy.name) | tested(policy, world, tasks, ENVS[env])
-
-
 def summary(results: list[dict]) -> dict:
     "Intervals over the seeds of one environment and recipe, and the mean curves."
     mean = lambda values: round(sum(values)/len(values), 4)
@@ -76,7 +62,7 @@ def summary(results: list[dict]) -> dict:
 
 def record(asked) -> dict:
     from agentlab.bench import circumstances
-    starts = {env: before(env, asked.test_tasks) for env in asked.envs}         # also fills the cache of warm starts, before several processes want it
+    starts = {env: before(env, asked.test_tasks, **ENVS[env]) for env in asked.envs}         # also fills the cache of warm starts, before several processes want it
     plan = [(*one, asked.tokens, asked.test_tasks, asked.runs) for one in product(asked.envs, asked.recipes, asked.seeds)]
     found, words = play(asked, plan, one_run), shlex.join(sys.argv[1:])
     cells = {env: {name: summary([found[env, name, seed] for seed in asked.seeds]) for name in asked.recipes} for env in asked.envs}

@@ -47,28 +47,37 @@ def start(env: str):
     return world, tiny_policy(world, progress=False)
 
 
-def tested(policy, world, tasks: int) -> dict:
+def tested(policy, world, tasks: int, max_tokens: int = 8) -> dict:
     from agentlab.train import evaluate
-    return {name: evaluate(policy, world, tasks, greedy, max_turns=64, max_tokens=8) for name, greedy in TESTS.items()}
+    return {name: evaluate(policy, world, tasks, greedy, max_turns=64, max_tokens=max_tokens) for name, greedy in TESTS.items()}
 
 
-def one_run(env: str, name: str, seed: int, steps: int, tasks: int, folder: Path) -> dict:
-    "Train (or finish) one run and test it; what was tested before is read."
-    from agentlab.train import train
-    place, asked = folder/f'{env}-{name}-{seed}', dict(env=env, recipe=name, seed=seed, steps=steps, tasks=tasks)
+def found_in(place: Path, asked: dict, make) -> dict:
+    "What `make(began)` finds for the run in this folder, beside what was asked; what was found for the same question before is read."
     kept = place/'result.json'
     if kept.exists() and {key: (found := json.loads(kept.read_text()))[key] for key in asked} == asked: return found
-    began = time.process_time()
-    world, policy = start(env)
-    rows = train(policy, world, recipe_of(env, name, seed, steps), place, resume=True, progress=False).rows()
-    found = asked | dict(success=[round(row['success'], 4) for row in rows], cpu_seconds=round(time.process_time() - began, 1)) | tested(policy, world, tasks)
+    found = asked | make(time.process_time())
     kept.write_text(json.dumps(found))
     return found
 
 
-def before(env: str, tasks: int) -> dict:
+def cpu_since(began: float) -> dict: return dict(cpu_seconds=round(time.process_time() - began, 1))
+
+
+def one_run(env: str, name: str, seed: int, steps: int, tasks: int, folder: Path) -> dict:
+    "Train (or finish) one run and test it."
+    from agentlab.train import train
+    place = folder/f'{env}-{name}-{seed}'
+    def make(began):
+        world, policy = start(env)
+        rows = train(policy, world, recipe_of(env, name, seed, steps), place, resume=True, progress=False).rows()
+        return dict(success=[round(row['success'], 4) for row in rows]) | cpu_since(began) | tested(policy, world, tasks)
+    return found_in(place, dict(env=env, recipe=name, seed=seed, steps=steps, tasks=tasks), make)
+
+
+def before(env: str, tasks: int, **fields) -> dict:
     world, policy = start(env)
-    return dict(policy=policy.name) | tested(policy, world, tasks)
+    return dict(policy=policy.name) | tested(policy, world, tasks, **fields)
 
 
 def follow(parent: int) -> None:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DEMONSTRATION', 'is_demonstration', 'mixture', 'own_probability', 'over_target', 'rl_plus', 'grpo_split',
-           'first_state', 'find_demonstrations', 'with_demonstration', 'Demonstrations']
+           'find_demonstrations', 'with_demonstration', 'Demonstrations']
 
 # %% ../../nbs/replay/04_rl_plus.ipynb #8a03b06a
 import math
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from ..credit.estimator import estimator
 from ..episodes import Batch, derive, need, state_key
+from ..entropy.shaping import first_state
 from ..groups import group_constant, group_count, group_max, group_mean, group_min, group_std, same
 from ..objective.policy_loss import clip
 from .buffer import Replay, alike, pick
@@ -86,15 +87,6 @@ def grpo_split(
     return b.spread(torch.where(zero, 0, (outcome - mean)/torch.where(few, 1 + (eps if scale else 0), std)))
 
 # %% ../../nbs/replay/04_rl_plus.ipynb #1ede638d
-def first_state(
-    b:Batch,    # turns need `state`
-)->Tensor:      # (episodes,) int64 key; -1 for an episode without turns
-    "The state in which each episode begins: what tells tasks apart."
-    state = need(b.turns, 'state', 'first_state tells tasks apart by the state before the first turn', "Give your environment a state in info['state'], or give another key.")
-    place = torch.searchsorted(b.turns.episode, torch.arange(len(b), device=state.device))
-    spoke = torch.bincount(b.turns.episode, minlength=len(b)) > 0
-    return torch.where(spoke, state[place.clamp(max=max(len(state) - 1, 0))], -1) if len(state) else torch.full((len(b),), -1, device=state.device)
-
 def find_demonstrations(
     batch:Batch, demos:Batch,       # what was played; demonstrations
     key:Callable=first_state,       # Batch -> (episodes,) integers, equal for equal tasks, -1: none

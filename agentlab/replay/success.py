@@ -9,7 +9,8 @@ __all__ = ['failed', 'first_of', 'swap_in', 'by_start', 'by_prompt', 'everything
 import torch
 from torch import Tensor
 from collections.abc import Callable
-from ..episodes import Batch, Table, derive, need, state_key
+from ..entropy.shaping import first_state
+from ..episodes import Batch, Table, derive, state_key
 from ..groups import group_count, group_max, group_mean, group_min, group_std, rank, same
 from .buffer import Buffer, Replay, alike
 
@@ -53,10 +54,7 @@ def by_start(
     b:Batch,        # rollouts; turns need `state`
 )->Tensor:          # (episodes,) int64
     "The state of the episode's first turn; -1 for an episode without turns."
-    state = need(b.turns, 'state', 'by_start tells tasks apart by their first state', "Give your environment a state in info['state'], or use key=by_prompt.")
-    first = torch.searchsorted(b.turns.episode, torch.arange(len(b), device=state.device))
-    played = torch.bincount(b.turns.episode, minlength=len(b)) > 0
-    return torch.where(played, torch.cat([state, state.new_full((1,), -1)])[first], -1)
+    return first_state(b)
 
 def by_prompt(
     b:Batch,        # rollouts with their context tokens
