@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 import torch
 from torch import Tensor
-from ..episodes import Batch
+from ..episodes import Batch, Episode, Turn
 
 # %% auto #0
 __all__ = ['CHAT_TEMPLATE', 'CONTROL', 'Chat', 'word_tokenizer', 'micro_batches', 'take_rows', 'action_rows', 'parts', 'pad_rows',
-           'token_logps', 'Policy', 'quiet']
+           'token_logps', 'Policy', 'closing', 'quiet']
 
 # %% ../../nbs/policy/00_policy.ipynb #834f0844
 class Chat:
@@ -225,6 +225,20 @@ def _sampler(self, **kw):
     return TorchSampler(self.model, max_context=self.max_context, **kw)
 
 Policy.text, Policy.sampler = _text, _sampler
+
+# %% ../../nbs/policy/00_policy.ipynb #4582b835
+def closing(
+    policy,                 # agentlab.policy.Policy
+    batch: Batch,
+)->tuple[Tensor, Batch]:    # (cut off,) their numbers; their last contexts, each with one action token that nobody said
+    "What an episode that was cut off would have read next. Left out: those without turns, or whose context is full."
+    final, (rows, lengths) = batch.labels.get('final', {}), torch.unique_consecutive(batch.tokens.row, return_counts=True)
+    last = dict(zip(batch.rows.episode[rows].tolist(), batch.tokens.id.split(lengths.tolist())))    # the last context of every episode
+    cut = {i: last[i].tolist() for i in batch.episodes.truncated.nonzero()[:, 0].tolist() if i in last}
+    ids = {i: x + policy.chat.next(final.get(int(batch.episodes.final[i]), ''), x[-1]) for i, x in cut.items()}
+    kept = [i for i in cut if len(ids[i]) < policy.max_context]
+    asked = [Episode([Turn(0, context_ids=ids[i], ids=[policy.end_id], logps=[0.], entropies=[0.])]) for i in kept]
+    return torch.tensor(kept, dtype=torch.int64, device=batch.episodes.truncated.device), Batch.from_episodes(asked)
 
 # %% ../../nbs/policy/00_policy.ipynb #53625aeb
 @contextmanager

@@ -12,7 +12,7 @@ from ..credit.critics import _paid, _spoken
 from ..credit.estimator import estimator
 from ..credit.value_heads import ValueHead
 from ..episodes import Batch, Episode, Turn, need, state_key
-from ..policy.core import pad_rows, parts
+from ..policy.core import closing, pad_rows, parts
 from .buffer import Buffer, uniform
 from ..reward import paid, pay
 
@@ -187,15 +187,11 @@ def closing_features(
     budget:int=4096,        # tokens of one forward pass
 )->tuple[Tensor, Tensor]:   # (episodes, width) features, (episodes,) bool: where there are some
     "What the policy knows where an episode was cut off: after the text that nobody answered."
-    final, (rows, lengths) = batch.labels.get('final', {}), torch.unique_consecutive(batch.tokens.row, return_counts=True)
-    last = dict(zip(batch.rows.episode[rows].tolist(), batch.tokens.id.split(lengths.tolist())))
-    cut = {i: last[i].tolist() for i in batch.episodes.truncated.nonzero()[:, 0].tolist() if i in last}
-    ids = {i: x + policy.chat.next(final.get(int(batch.episodes.final[i]), ''), x[-1]) for i, x in cut.items()}
-    kept = torch.tensor([i for i in ids if len(ids[i]) < policy.max_context], dtype=torch.int64, device=policy.device)
+    cut, asked = closing(policy, batch)
     features, known = torch.zeros(len(batch), policy.model.config.hidden_size, device=policy.device), torch.zeros(len(batch), dtype=torch.bool, device=policy.device)
-    if not len(kept): return features, known
-    asked = _said([ids[i] for i in kept.tolist()], [[policy.end_id]]*len(kept))
-    return features.index_copy(0, kept, utterance_features(policy, asked.to(batch.actions.device), budget)[0]), known.index_fill(0, kept, True)
+    if not len(cut): return features, known
+    cut = cut.to(policy.device)
+    return features.index_copy(0, cut, utterance_features(policy, asked.to(batch.actions.device), budget)[0]), known.index_fill(0, cut, True)
 
 # %% ../../nbs/replay/07_archer.ipynb #6956ebdf
 class ArcherCritic:

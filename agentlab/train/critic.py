@@ -8,26 +8,14 @@ import torch
 from torch import Tensor
 from ..credit.critics import turn_starts
 from ..credit.value_heads import ValueHead
-from ..episodes import Batch, Episode, Turn
+from ..episodes import Batch
+from ..policy.core import closing
 from .runs import moments, restore_moments
 
 # %% auto #0
-__all__ = ['closing', 'last_features', 'Critic']
+__all__ = ['last_features', 'Critic']
 
 # %% ../../nbs/train/03_critic.ipynb #6627ce59
-def closing(
-    policy,                 # agentlab.policy.Policy
-    batch: Batch,
-)->tuple[Tensor, Batch]:    # (cut off,) their numbers; their last contexts, each with one action token that nobody said
-    "What an episode that was cut off would have read next. Left out: those without turns, or whose context is full."
-    final, (rows, lengths) = batch.labels.get('final', {}), torch.unique_consecutive(batch.tokens.row, return_counts=True)
-    last = dict(zip(batch.rows.episode[rows].tolist(), batch.tokens.id.split(lengths.tolist())))    # the last context of every episode
-    cut = {i: last[i].tolist() for i in batch.episodes.truncated.nonzero()[:, 0].tolist() if i in last}
-    ids = {i: x + policy.chat.next(final.get(int(batch.episodes.final[i]), ''), x[-1]) for i, x in cut.items()}
-    kept = [i for i in cut if len(ids[i]) < policy.max_context]
-    asked = [Episode([Turn(0, context_ids=ids[i], ids=[policy.end_id], logps=[0.], entropies=[0.])]) for i in kept]
-    return torch.tensor(kept, dtype=torch.int64, device=batch.episodes.truncated.device), Batch.from_episodes(asked)
-
 def last_features(policy, batch: Batch, budget: int)->tuple[Tensor, Tensor|None]:
     "The episodes that were cut off, and what the policy knew after each."
     cut, asked = closing(policy, batch)
