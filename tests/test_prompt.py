@@ -196,3 +196,20 @@ def test_instructions_evolve_in_the_trainer_and_a_killed_run_goes_on(tmp_path):
     assert plain(parts.rows()) == plain(whole.rows()) and parts.tests() == whole.tests()
     assert [row['checked'] > 0 for row in whole.rows()] == [False, False, True, False] and whole.rows()[-1]['instructions'] > 1
     assert whole.info['facts']['recipe']['memory'].startswith('agentlab.prompt.inspo:Inspo(') and 'object at' not in str(whole.info)
+
+
+def test_held_out_tasks_are_played_under_the_instruction_that_is_asked_for(policy):
+    "A task of `Instructed.tasks` has an instruction of its own, which gives way; the inner task stays."
+    from agentlab.train import evaluate
+    env, asked = Instructed(CueDoor()), Instruction(dict(history=1, goal=True))
+    told, inner = env.tasks('test', 6), CueDoor().tasks('test', 6)
+    views = [[t.observation for t in e.turns] for tasks in (told, inner) for e in play_instructed(policy, env, range(6), tasks=tasks, instructions=asked, max_tokens=4)]
+    assert views[:6] == views[6:] and all('Goal:' in seen for view in views for seen in view)
+    assert 0 <= evaluate(policy, env, 6, rollout=play_instructed, instructions=asked, max_tokens=4) <= 1
+
+
+def test_a_test_in_which_every_episode_breaks_is_no_success_rate(policy):
+    from agentlab.train import evaluate
+    class Broken(CueDoor):
+        def turn(self, action): raise ConnectionError('the door is gone')
+    with pytest.raises(RuntimeError, match='all 4 held-out episodes .*the door is gone'): evaluate(policy, Broken(), 4, max_tokens=4)

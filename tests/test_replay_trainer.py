@@ -110,6 +110,35 @@ def test_updates_on_the_past_are_the_steps_of_the_formula():
     for name, p in training.weights.items(): torch.testing.assert_close(p, twin.weights[name], rtol=1e-4, atol=2e-5)
     assert row['replayed'] == pytest.approx(len(past.actions)/(len(past.actions) + len(batch.actions))) and row['stored'] == len(batch)
 
+def test_weights_of_a_prioritised_draw_are_in_the_gradient():
+    class Weighted(Afterwards):
+        def updates(self, batch, advantage, step):
+            for batch, advantage, fields in super().updates(batch, advantage, step):
+                yield batch.with_episodes(replay_weight=torch.linspace(.1, 1., len(batch), dtype=torch.float64)), advantage, fields
+    training, twin = begun(Weighted), begun(Nothing)
+    batch, advantage, _ = trainer.prepare(training, trainer.usable(trainer.collect(training, 1)), 1)
+    row = trainer.learn(training, batch, advantage, None, 1)
+    trainer.move(twin, batch, advantage, 1)
+    past, found = begun(Afterwards).replay.last
+    weight = torch.linspace(.1, 1., len(past), dtype=torch.float64)[past.turns.episode[past.action_turn]]
+    for p, g in zip(twin.weights.values(), formula(twin.policy, past, found*weight.float())): p.grad = g
+    torch.nn.utils.clip_grad_norm_(twin.weights.values(), twin.recipe.max_grad_norm)
+    twin.optimizer.step()
+    for name, p in training.weights.items(): torch.testing.assert_close(p, twin.weights[name], rtol=1e-4, atol=2e-5)
+    assert 0 < row['past_outside'] < 1
+
+def test_weights_of_joined_episodes_are_in_the_advantage():
+    class Weighted(Joined):
+        def join(self, batch, step):
+            weight = lambda b: torch.where(b.episodes.source == state_key('policy'), torch.nan, .25)
+            return (joined := super().join(batch, step)).with_episodes(replay_weight=weight(joined).double())
+    training, plain = begun(Weighted), begun(Joined)
+    for one in (training, plain): one.policy = training.policy
+    (batch, advantage, _), (same_batch, whole, _) = (trainer.prepare(one, trainer.usable(trainer.collect(one, 1)), 1) for one in (training, plain))
+    past = batch.action('past') > 0
+    assert past.any() and torch.equal(batch.tokens.id, same_batch.tokens.id)
+    torch.testing.assert_close(advantage, torch.where(past, whole*.25, whole))
+
 def without_time(rows): return [{k: v for k, v in row.items() if k != 'seconds'} for row in rows]
 
 @pytest.mark.parametrize('minibatches', [1, 2])

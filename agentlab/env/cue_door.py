@@ -68,6 +68,10 @@ class CueDoor(TextEnv):
         "The door that belongs to the cue."
         return self.task['rule'][cues.index(self.task['cue'])]
 
+    def rules(self)->list:
+        "The rule of this game as (what is read, what to do), one pair for each cue; somebody who plays does not know it."
+        return [(f'Cue {cue}.', f'open {door}') for cue, door in zip(cues, self.task['rule'])]
+
     def look(self)->str:
         "What the agent reads in this turn."
         return (f"Cue {self.task['cue']}.", f"Noise {' '.join(self.task['noise'])}.", 'Pick a door.')[self.phase]

@@ -112,10 +112,12 @@ class Instructed(Wrapper):
         self,
         env,                                # the inner environment
         instruction=Instruction(),          # where the task names none: an Instruction, or a function (generator, env) -> Instruction, called after the inner reset
-        render:Callable=render              # instruction, turns -> text
+        render:Callable=render,             # instruction, turns -> text
+        facts_read:bool=False               # True: of the facts only those are stated whose observation was read in this episode, however long ago
     ):
         super().__init__(env)
-        self.default, self.render, self.shown = instruction, render, f'{getattr(instruction, "__qualname__", instruction)} {render.__qualname__}'     # goes into run.json
+        self.default, self.render, self.facts_read = instruction, render, facts_read
+        self.shown = f'{getattr(instruction, "__qualname__", instruction)} {render.__qualname__}' + ' facts_read'*facts_read      # goes into run.json
         self.instruction, self.seen, self.goal_text, self.legal = None, {}, '', ()
     def __repr__(self): return f'Instructed({self.inside}, {self.shown})'     # goes into run.json where a memory holds one
     def reset(self, seed, task=None):
@@ -137,7 +139,14 @@ class Instructed(Wrapper):
         "The step with its observation rendered."
         self.mover, self.read, self.legal = step.seat, step.observation, tuple(step.info.get('legal', ()))
         if step.done: return step
-        return replace(step, observation=self.render(self.instruction, Turns(step.observation, self.seen[step.seat], self.legal, self.goal_text)))
+        return replace(step, observation=self.render(self.instruction.edit(facts=self.stated()), self.turns()))
+    def turns(self)->Turns:
+        "What the seat that moves has read and done."
+        return Turns(self.read, self.seen[self.mover], self.legal, self.goal_text)
+    def stated(self)->tuple:
+        "The facts that are stated now."
+        read = {squeezed(text) for text in (self.read, *(observation for observation, _ in self.seen[self.mover]))}
+        return tuple(fact for fact in self.instruction.slots['facts'] if not self.facts_read or squeezed(fact[0]) in read)
     def tasks(self, split, n, seed=0):
         "Tasks of the inner environment under the default instruction."
         if not isinstance(self.default, Instruction): raise ValueError('tasks() needs one default instruction, and this Instructed draws them: give Instructed(env, instruction)')
@@ -147,10 +156,10 @@ class Instructed(Wrapper):
 # %% ../../nbs/prompt/00_instruction.ipynb #296646ab
 def _demonstrator(self, noise=0., generator=None):
     "What somebody does who has only read the text, rules included."
-    text, s = self.render(self.instruction.edit(facts=()), Turns(self.read, self.seen[self.mover], self.legal, self.goal_text)), self.instruction.slots
+    text, s = squeezed(self.render(self.instruction.edit(facts=()), self.turns())), self.instruction.slots
     if s['style'] == 'explore' and self.legal and generator: return generator.choice(self.legal)
-    for after, do in s['facts']:
-        if squeezed(after) in squeezed(text) and do in self.legal: return do
+    for after, do in self.stated():
+        if (self.facts_read or squeezed(after) in text) and do in self.legal: return do
     return getattr(self.env, 'demonstrator', self.env.expert)(0. if s['style'] == 'commit' else noise, generator)
 
 def squeezed(text:str)->str:
@@ -162,7 +171,7 @@ Instructed.demonstrator = _demonstrator
 # %% ../../nbs/prompt/00_instruction.ipynb #ca776ac0
 def play_instructed(
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,     # as for `agentlab.rollout.play`; env: an Instructed
-    instructions=None,          # one Instruction (or its JSON) for all, or a list with one per group; `tasks` are then those of the inner environment
+    instructions=None,          # one Instruction (or its JSON) for all, or a list with one per group; `tasks` are then those of the inner environment, or of `Instructed.tasks`, whose instruction gives way
     max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None, workers:int=0,     # as for `play`
     seed:int=0, step:int=0, name:str='policy', system:str=None
 )->list:                        # as `play`; every turn is a window, and `Episode.instruction` is the JSON of what was shown
@@ -192,11 +201,11 @@ def _apart(episode, text):
     return episode
 
 def instructed_tasks(instructions, tasks, n:int):
-    "Tasks of `Instructed`, one per group: (n,) instructions, or one for all, with tasks of the inner environment."
+    "Tasks of `Instructed`, one per group: (n,) instructions, or one for all, with tasks of the inner environment or of `Instructed.tasks`."
     if instructions is None: return tasks
     if isinstance(instructions, (str, Instruction)): instructions = [instructions]*n
     if len(instructions) != n: raise ValueError(f'{len(instructions)} instructions for {n} seeds: give one per group')
-    inner = tasks or [None]*n
+    inner = [task['task'] if isinstance(task, dict) and set(task) == {'instruction', 'task'} else task for task in tasks or [None]*n]
     return [dict(instruction=i.json() if isinstance(i, Instruction) else i, task=task) for i, task in zip(instructions, inner, strict=True)]
 
 # %% ../../nbs/prompt/00_instruction.ipynb #aa35251a

@@ -43,6 +43,7 @@ METRICS = dict(     # name: (what it is, how it is estimated, unit)
     tasks_seen=('tasks that a memory of outcomes knows', 'counted', 'tasks'),
     entropy_coef=('weight of the entropy in the loss, where a memory steers it', 'as it was used in this update', '-'),
     replayed=('share of the action tokens learned from that are from past episodes', 'tokens with a weight above 0, over all updates of the step', 'tokens, 0-1'),
+    past_outside=('share of the past tokens whose ratio to the policy that sampled them is beyond the clip; rising: the past is too old to be heard, lower `stale`', 'tokens of past episodes, over all updates of the step', 'tokens, 0-1'),
     stored=('past episodes that can be brought back', 'counted', 'episodes'),
     failed=('groups in which everybody failed alike, where a replay helps these', 'counted', 'groups'),
     swapped=('those of them that got a past success', 'counted', 'groups'),

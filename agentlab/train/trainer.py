@@ -19,11 +19,11 @@ from .recipes import Recipe, field_defaults
 from .runs import METRICS, Run, load_checkpoint, moments, open_run, restore_moments, rewind, save_checkpoint, save_policy
 
 # %% auto #0
-__all__ = ['Training', 'with_lora', 'collect', 'joined', 'usable', 'Skip', 'rewarded', 'joined_by', 'past', 'curated', 'prepare',
-           'finite', 'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part', 'rounds', 'optimise',
-           'move', 'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'one_step', 'learn',
-           'again', 'with_token_text', 'save_training', 'open_replay', 'restore_training', 'explain', 'env_facts',
-           'test', 'bar', 'show', 'train', 'keep_step', 'close_step']
+__all__ = ['Training', 'with_lora', 'collect', 'joined', 'usable', 'Skip', 'rewarded', 'joined_by', 'past', 'by_chance',
+           'curated', 'prepare', 'finite', 'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part',
+           'rounds', 'optimise', 'move', 'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate',
+           'one_step', 'learn', 'again', 'with_token_text', 'save_training', 'open_replay', 'restore_training',
+           'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'keep_step', 'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
@@ -132,6 +132,11 @@ def past(batch: Batch)->Tensor:
     "(action tokens,) 1 where the episode was not played by the policy in this step, but is replayed or a demonstration."
     return (batch.episodes.source != state_key('policy'))[batch.turns.episode[batch.action_turn]].to(batch.action('weight'))
 
+def by_chance(batch: Batch, advantage: Tensor)->Tensor:
+    "The advantage times `episodes.replay_weight`, which undoes the chances of a prioritised draw; as it is where an episode has none (NaN) or nobody has."
+    if 'replay_weight' not in batch.episodes: return advantage
+    return advantage*batch.spread(batch.episodes.replay_weight.nan_to_num(1.)[batch.turns.episode]).to(advantage)
+
 def curated(training: Training, batch: Batch)->Batch:
     "What the recipe's filters leave; `tokens.place` says where each action token stood before. Raises Skip where that is nothing."
     r, batch = training.recipe, batch.with_action(place=torch.arange(len(batch.actions), device=batch.actions.device))
@@ -149,6 +154,7 @@ def prepare(training: Training, batch: Batch, step: int)->tuple[Batch, Tensor, T
     found = r.credit(batch, **r.credit_args)
     targets, advantage = found if isinstance(found, tuple) else (None, found)
     if r.shape: advantage = r.shape(batch, advantage, **r.shape_args)
+    advantage = by_chance(batch, advantage)
     finite('advantage', advantage, f'Look at what {getattr(r.credit, "__name__", r.credit)} made of these rewards.')
     if targets is not None: targets = targets.new_full((len(whole.actions),), torch.nan).index_copy(0, batch.action('place'), targets)
     return batch, advantage.float(), targets
@@ -189,7 +195,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     batch = planned(t, batch, advantage, rows)
     whole, chosen = take_rows(batch, rows)
     weight = advantage.new_zeros(len(advantage)).index_copy(0, chosen, loss_weights(whole, r.loss_per).to(advantage))
-    sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., sampler_kl=0., unsampled=0, sampled=0, tokens=0)
+    sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., sampler_kl=0., unsampled=0, sampled=0, tokens=0, past=0, outside=0)
     for part, which in parts(batch, rows[t.rank::t.ranks], r.budget):
         with t.accelerator.autocast(): logp, entropy = t.policy.forward(part, r.temperature)
         losses = r.objective(logp, part, advantage[which], entropy, **r.objective_args)
@@ -205,12 +211,15 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
 
 # %% ../../nbs/train/02_trainer.ipynb #1a345f2c
 def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, kl: Tensor|None)->dict:
-    "Sums over the action tokens of a part: distance moved, clipped tokens, distance from what the sampler reported, tokens that it did not report; and the largest gap to it."
+    "Sums over the action tokens of a part: distance moved, clipped tokens, distance from what the sampler reported, tokens that it did not report, past tokens and those of them outside the clip; and the largest gap to the sampler."
     moved, apart = part.action('old_logp') - logp, part.action('sampler_logp') - logp
-    if 'past' in part.tokens: apart = apart[part.action('past') == 0]     # the sampler of a past token had other weights
+    past = part.action('past') > 0 if 'past' in part.tokens else torch.zeros_like(moved, dtype=torch.bool)
+    apart = apart[~past]        # the sampler of a past token had other weights
     known = apart[apart.isfinite()]
     limits = {k: v for k, v in recipe.objective_args.items() if k in ('low', 'high')} if recipe.objective_args.get('low', 0.) <= 1 else {}   # other objectives bound other things
-    return dict(kl=(moved.exp() - 1 - moved).sum().item(), clip_fraction=clip_fraction(logp, part, advantage, **limits).item()*len(logp),
+    ratio, bounds = (-moved[past & (part.action('weight') > 0)]).exp(), dict(low=.2, high=.2) | limits
+    return dict(past=len(ratio), outside=int(((ratio < 1 - bounds['low']) | (ratio > 1 + bounds['high'])).sum()),
+                kl=(moved.exp() - 1 - moved).sum().item(), clip_fraction=clip_fraction(logp, part, advantage, **limits).item()*len(logp),
                 kl_reference=0. if kl is None else kl.sum().item(), sampler_kl=known.sum().item(), unsampled=len(apart) - len(known), sampled=len(apart),
                 gap=known.abs().max().item() if len(known) else 0.)
 
@@ -256,6 +265,7 @@ def move(training: Training, batch: Batch, advantage: Tensor, step: int, *purpos
     tokens = sum(s['tokens'] for s in sums)
     means = {k: sum(s[k] for s in sums)/tokens for k in ('kl', 'clip_fraction')}
     means['kl_reference'] = sum(s['kl_reference'] for s in sums)/tokens if r.kl_coef else None
+    means['past'] = {k: sum(s[k] for s in sums) for k in ('past', 'outside')}
     return means | dict(loss=sum(s['loss'] for s in sums)/len(sums), grad_norm=sum(norms)/len(norms), **from_sampler(sums[0]))
 
 def from_sampler(sums: dict)->dict:
@@ -285,9 +295,11 @@ def dead_groups(batch: Batch)->float:
 
 # %% ../../nbs/train/02_trainer.ipynb #12729899
 def evaluate(policy, env, tasks: int = 512, greedy: bool = True, seed: int = 0, rollout=play, **budget)->float:
-    "Success on held-out tasks: different ones of the environment's test split, or fixed seeds where it has no splits."
+    "Success on held-out tasks: different ones of the environment's test split, or fixed seeds where it has no splits. An episode that ends with an error has failed; raises RuntimeError where all do."
     held_out = env.tasks('test', tasks) if hasattr(env, 'tasks') else None
     episodes = rollout(policy, env, [derive('test', i) for i in range(tasks)], tasks=held_out, temperature=0. if greedy else 1., seed=derive(seed, 'test'), **budget)
+    broken = [e.error for e in episodes if e.error]
+    if len(broken) == len(episodes): raise RuntimeError(f'all {len(episodes)} held-out episodes ended with an error of the environment. The first: {broken[0]}')
     return sum(e.success for e in episodes)/len(episodes)
 
 # %% ../../nbs/train/02_trainer.ipynb #cef41ec8
@@ -310,26 +322,29 @@ def learn(training: Training, batch: Batch, advantage: Tensor, targets: Tensor|N
     r, row = training.recipe, {}
     try:
         if step < r.critic_warmup: raise Skip(f'the critic is warming up: the policy moves from update {r.critic_warmup} on')
-        row |= dict(kept=(batch.action('weight') > 0).double().mean().item()) | move(training, batch, advantage, step)
-        if training.replay is not None: row |= again(training, batch, advantage, step)
+        measured = move(training, batch, advantage, step)
+        past = measured.pop('past')
+        row |= dict(kept=(batch.action('weight') > 0).double().mean().item()) | measured
+        if training.replay is not None: row |= again(training, batch, advantage, step, past)
     except Skip as why: row['skipped'] = str(why)
     if training.critic is not None: row |= training.critic.fit(targets, derive(r.seed, step, 'critic'))
     if training.replay is not None: row |= training.replay.keep(batch.to('cpu'), advantage.cpu(), step)
     return row
 
-def again(training: Training, batch: Batch, advantage: Tensor, step: int)->dict:
-    "The updates on past episodes that the recipe's replay asks for; the share of all tokens learned from that are past."
+def again(training: Training, batch: Batch, advantage: Tensor, step: int, counts: dict)->dict:
+    "The updates on past episodes that the recipe's replay asks for; the share of all tokens learned from that are past, and the share of those outside the clip."
     t, weighs = training, batch.action('weight') > 0
     total, old = int(weighs.sum()), int((weighs & (batch.action('past') > 0)).sum())
     for number, (more, found, changes) in enumerate(t.replay.updates(batch.to('cpu'), advantage.cpu(), step)):
         finite('advantage of past episodes', found, 'Look at what the replay made of them.')
-        more = more.to(t.accelerator.device).with_action(past=torch.ones_like(found))
+        more, found = more.to(t.accelerator.device).with_action(past=torch.ones_like(found)), by_chance(more, found)
         with t.changed(dict(updates=None) | changes):
             if t.recipe.kl_coef: more = more.with_action(ref_logp=reference_logp(t, more))
-            move(t, more, found.to(more.actions.device).float(), step, 'past', number)
+            measured = move(t, more, found.to(more.actions.device).float(), step, 'past', number)['past']
+        counts = {k: counts[k] + measured[k] for k in counts}
         count = int((more.action('weight') > 0).sum())
         total, old = total + count, old + count
-    return dict(replayed=old/total)
+    return dict(replayed=old/total, past_outside=counts['outside']/counts['past'] if counts['past'] else None)
 
 def with_token_text(batch: Batch, tokenizer)->Batch:
     "The batch with the text of every token id it holds, so that a viewer needs no tokenizer."
