@@ -23,7 +23,7 @@ class Step:
     observation:str                             # the new text for that seat
     reward:dict = field(default_factory=dict)   # what the last transition paid: seat -> finite number
     done:bool = False                           # True: the game is over
-    info:dict = field(default_factory=dict)     # reserved: legal, invalid, success, truncated, state, cost, error
+    info:dict = field(default_factory=dict)     # reserved: legal, invalid, success (True or False, or seat -> bool where seats do not win together), truncated, state, cost, error
 
 # %% ../../nbs/env/00_protocol.ipynb #9a9d2956
 def canonical(

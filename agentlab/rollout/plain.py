@@ -80,8 +80,9 @@ class Game:
         self.t += 1
     def episodes(self, **facts)->list[Episode]:
         "One episode per seat."
-        success = bool(self.step is not None and self.step.info.get('success', False))
-        return [Episode(s.turns, self.group, self.number, seat, s.outcome, success, self.truncated, self.error, self.task, self.final, answer=self.answer, **facts) for seat, s in self.sides.items()]
+        won = self.step.info.get('success', False) if self.step is not None else False
+        won = won if isinstance(won, dict) else dict.fromkeys(self.sides, won)
+        return [Episode(s.turns, self.group, self.number, seat, s.outcome, bool(won.get(seat, False)), self.truncated, self.error, self.task, self.final, answer=self.answer, **facts) for seat, s in self.sides.items()]
 
 # %% ../../nbs/rollout/00_play.ipynb #6e23c031
 from ..env.protocol import EnvError, Step
@@ -97,8 +98,10 @@ def check_seats(step, seats):
     if not isinstance(step.info.get('answer'), (str, type(None))): raise EnvError(f"info['answer'] is {step.info['answer']!r}, not a text")
     state_key(step.info.get('state'))
     if step.seat not in seats and not step.done: raise EnvError(f'it is the turn of seat {step.seat!r}, but the seats are {seats}')
-    unknown = [s for s in step.reward if s not in seats]
-    if unknown: raise EnvError(f'the reward names the seat {unknown[0]!r}, but the seats are {seats}. Pay one of these.')
+    won = step.info.get('success', False)
+    named = dict(reward=step.reward, success=won if isinstance(won, dict) else {})
+    unknown = [(what, seat) for what, of in named.items() for seat in of if seat not in seats]
+    if unknown: raise EnvError(f'the {unknown[0][0]} names the seat {unknown[0][1]!r}, but the seats are {seats}. Name one of these.')
 
 # %% ../../nbs/rollout/00_play.ipynb #29b636db
 def side_by_side(
