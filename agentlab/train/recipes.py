@@ -21,6 +21,7 @@ from ..rollout import branching, chain, dr_bot as legible, keep_groups, keep_mix
 from ..rollout.resampling import dynamic_sampling
 from ..rollout.turns import scaling_inter as growing
 from ..rollout.beside import play_beside_expert, play_beside_greedy
+from ..selfplay.league import SeatBaseline, spiral as by_seat
 from ..replay import ArcherCritic, archer as critic_of_utterances, Recomposition, SelfImitation, SuccessReplay, everything, priority_only, warm_up as rising
 from .critic import Critic
 from .learned import ImplicitPRM, Prior, Progress, ThreeValues
@@ -31,9 +32,9 @@ __all__ = ['loop', 'pass_at_k', 'reinforce_pp', 'reinforce_pp_baseline', 'lite_p
            'ui_s1', 'istar', 'spa', 'v05', 'hae', 'rlvmr', 'clip_higher', 'clip_cov', 'kl_cov', 'epo', 'adaptive',
            'forking_tokens', 'arpo', 'aepo', 'gspo', 'gmpo', 'sapo', 'cispo', 'dppo', 'dcpo', 'tis', 'dapo', 'starpo_s',
            'ragen2', 'supo', 'scaling_inter', 'roc', 'simpletir', 'dr_bot', 'spear_clip', 'dart', 'success_replay',
-           'spear', 'rorecomp', 'archer', 'known', 'Recipe', 'plain', 'field_defaults', 'import_path', 'check_recipe',
-           'grpo', 'dr_grpo', 'rloo', 'gigpo', 'named', 'measure_answers', 'measure_feedback', 'matched_reward',
-           'check_words', 'read_tags', 'read_parts', 'load_recipe']
+           'spear', 'rorecomp', 'archer', 'spiral', 'known', 'Recipe', 'plain', 'field_defaults', 'import_path',
+           'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'named', 'measure_answers', 'measure_feedback',
+           'matched_reward', 'check_words', 'read_tags', 'read_parts', 'load_recipe']
 
 # %% ../../nbs/train/01_recipes.ipynb #c6c6e1f0
 @dataclass
@@ -303,11 +304,14 @@ spear = named('spear', 'in the spirit of Qin et al., 2025, SPEAR, arXiv 2509.226
 rorecomp = named('rorecomp', 'in the spirit of RoRecomp, 2025, arXiv 2509.25958', 'Short successes and long failures now, the rest later', credit=by.grpo, curate=priority_only, replay=Recomposition)
 archer = named('archer', 'Zhou et al., 2024, ArCHer, arXiv 2402.19446', 'Utterances are judged by a critic that learns from old episodes', credit=critic_of_utterances, critic=ArcherCritic, objective=bound.reinforce, loss_per=8., minibatches=1, critic_warmup=1)
 
+# %% ../../nbs/train/01_recipes.ipynb #491e82ec
+spiral = named('spiral', 'Liu et al., 2025, SPIRAL, arXiv 2506.24119', 'Both seats are played by one policy; an outcome is compared with what that seat used to earn', credit=by_seat, memory=SeatBaseline, loss_per=64.)
+
 # %% ../../nbs/train/01_recipes.ipynb #63160cc0
 known = {make.__name__: make for make in (grpo, dr_grpo, rloo, gigpo, loop, pass_at_k, reinforce_pp, reinforce_pp_baseline, lite_ppo, gdpo, opo, gpg, flow_grpo, eapo, cm2,
                                           dr_mas, mars, hgpo, salt, ppo, vl_dac, seeupo, ipa, igpo, infopo, remax, ui_s1, istar, spa, v05, hae, rlvmr,
                                           clip_higher, clip_cov, kl_cov, epo, adaptive, forking_tokens, arpo, aepo, gspo, gmpo, sapo, cispo, dppo, dcpo, tis, dapo, starpo_s, ragen2, supo, scaling_inter,
-                                          roc, simpletir, dr_bot, spear_clip, dart, success_replay, spear, rorecomp, archer)}     # name -> recipe function
+                                          roc, simpletir, dr_bot, spear_clip, dart, success_replay, spear, rorecomp, archer, spiral)}     # name -> recipe function
 
 # %% ../../nbs/train/01_recipes.ipynb #6f7c6157
 def load_recipe(
