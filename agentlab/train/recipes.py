@@ -34,7 +34,7 @@ __all__ = ['loop', 'pass_at_k', 'reinforce_pp', 'reinforce_pp_baseline', 'lite_p
            'ragen2', 'supo', 'scaling_inter', 'roc', 'simpletir', 'dr_bot', 'spear_clip', 'dart', 'success_replay',
            'spear', 'rorecomp', 'archer', 'spiral', 'known', 'Recipe', 'plain', 'field_defaults', 'import_path',
            'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'named', 'measure_answers', 'measure_feedback',
-           'matched_reward', 'check_words', 'read_tags', 'read_parts', 'load_recipe']
+           'matched_reward', 'check_words', 'read_tags', 'read_parts', 'Memories', 'remember', 'load_recipe']
 
 # %% ../../nbs/train/01_recipes.ipynb #c6c6e1f0
 @dataclass
@@ -306,6 +306,30 @@ archer = named('archer', 'Zhou et al., 2024, ArCHer, arXiv 2402.19446', 'Utteran
 
 # %% ../../nbs/train/01_recipes.ipynb #491e82ec
 spiral = named('spiral', 'Liu et al., 2025, SPIRAL, arXiv 2506.24119', 'Both seats are played by one policy; an outcome is compared with what that seat used to earn', credit=by_seat, memory=SeatBaseline, loss_per=64.)
+
+# %% ../../nbs/train/01_recipes.ipynb #1f61c9a7
+class Memories:
+    "Several memories as one; of two that plan the same field the later one holds."
+    def __init__(self, policy, seed: int, makers: tuple): self.each = [make(policy, seed) for make in makers]
+    def plan(self, step: int)->dict: return {k: v for one in self.each if hasattr(one, 'plan') for k, v in one.plan(step).items()}
+    def test(self)->dict: return {k: v for one in self.each if hasattr(one, 'test') for k, v in one.test().items()}
+    def read(self, batch: Batch, step: int)->Batch:
+        for one in self.each: batch = one.read(batch, step)
+        return batch
+    def learn(self, row: dict)->dict:
+        found = {}
+        for one in self.each: found |= one.learn(row | found)
+        return found
+    def tensors(self)->dict: return {f'{i}.{name}': x for i, one in enumerate(self.each) for name, x in one.tensors().items()}
+    def restore(self, tensors: dict):
+        for i, one in enumerate(self.each): one.restore({name.partition('.')[2]: x for name, x in tensors.items() if name.partition('.')[0] == str(i)})
+
+def remember(
+    *makers,    # functions (policy, seed) -> memory
+)->Callable:    # one such function
+    "One memory of several."
+    if not makers: raise ValueError('remember() was given no memory: give at least one function (policy, seed) -> memory')
+    return partial(Memories, makers=makers)
 
 # %% ../../nbs/train/01_recipes.ipynb #63160cc0
 known = {make.__name__: make for make in (grpo, dr_grpo, rloo, gigpo, loop, pass_at_k, reinforce_pp, reinforce_pp_baseline, lite_ppo, gdpo, opo, gpg, flow_grpo, eapo, cm2,
