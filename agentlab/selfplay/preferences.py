@@ -6,14 +6,14 @@
 __all__ = ['by_outcome', 'rivals', 'win_rates', 'win_rate_reward', 'best_and_worst', 'episode_logp', 'sppo', 'inpo',
            'pair_advantage']
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #c4ae0de5
+# %% ../../nbs/selfplay/05_preferences.ipynb #ea42f107
 from collections.abc import Callable
 import torch
 from torch import Tensor
 from ..episodes import Batch, Table, need
 from ..groups import group_constant, group_max, group_min, same, shift
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #a148e05d
+# %% ../../nbs/selfplay/05_preferences.ipynb #55e7f01d
 def by_outcome(
     b:Batch,            # rollouts
     i:Tensor, j:Tensor, # (pairs,) numbers of episodes
@@ -29,7 +29,7 @@ def rivals(
     key = same(b.episodes.group, b.episodes.seat)
     return (key[:, None] == key).fill_diagonal_(False).nonzero(as_tuple=True)
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #a0a3ed7a
+# %% ../../nbs/selfplay/05_preferences.ipynb #fdb2c5a4
 def win_rates(
     b:Batch,                    # rollouts; several episodes per group
     prefer:Callable=by_outcome, # (b, i, j) -> (pairs,) chance from 0 to 1 that i is preferred to j; NaN: no comparison
@@ -56,7 +56,7 @@ def win_rate_reward(
     last = shift(torch.ones_like(b.turns.t), b.turns.episode, k=-1) == 0
     return torch.where(last, rate, 0)
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #2b0fdce6
+# %% ../../nbs/selfplay/05_preferences.ipynb #aab47f77
 def best_and_worst(
     b:Batch,                # rollouts
     score:Tensor=None,      # (episodes,) e.g. win rates; None: the outcomes; NaN is never chosen
@@ -83,7 +83,7 @@ def episode_logp(
     total = logp.new_zeros(len(b)).index_add(0, episode, torch.where(counts, logp, 0))
     return total/torch.bincount(episode[counts], minlength=len(b)).clamp(min=1) if mean else total
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #08c38825
+# %% ../../nbs/selfplay/05_preferences.ipynb #6fcd611c
 def sppo(
     logp:Tensor,        # (action tokens,) log-probability under the policy in training, with gradient
     b:Batch,            # tokens need prev_logp: under the policy that sampled the episodes
@@ -119,7 +119,7 @@ def _anchor(b, column, who):
     whose = dict(ref_logp='the reference', prev_logp='the policy that sampled them')[column]
     return need(b.tokens, column, f'{who} compares with {whose}', f'Set it once per iteration with batch.with_action({column}=policy.logprobs(batch)[0]).')[b.actions]
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #b5f9184a
+# %% ../../nbs/selfplay/05_preferences.ipynb #c91c470d
 def pair_advantage(
     b:Batch,            # tokens need the column named by `logp`
     loss:Callable,      # (action tokens,) log-probabilities -> (pairs,) loss
