@@ -54,6 +54,8 @@ results: $(VENV)/.full ## record the learning curves that the README shows
 	$(PY) tools/results.py $(ARGS)
 	$(PY) tools/grid.py
 	$(PY) tools/entropy.py
+	$(PY) tools/replay.py
+	$(PY) tools/coevolution.py
 
 install: $(VENV)/.full ## the environment with everything a contributor needs
 

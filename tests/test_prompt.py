@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 import pytest
 import torch
 
-from agentlab.env import KeyDoor
+from agentlab.env import HopSearch, KeyDoor
 from agentlab.env.cue_door import CueDoor
 from agentlab.episodes import Batch
 from agentlab.policy.core import Policy, word_tokenizer
@@ -213,3 +213,29 @@ def test_a_test_in_which_every_episode_breaks_is_no_success_rate(policy):
     class Broken(CueDoor):
         def turn(self, action): raise ConnectionError('the door is gone')
     with pytest.raises(RuntimeError, match='all 4 held-out episodes .*the door is gone'): evaluate(policy, Broken(), 4, max_tokens=4)
+
+
+@pytest.mark.parametrize('world', [KeyDoor, HopSearch])
+def test_instructions_evolve_in_other_worlds(world, tmp_path):
+    "KeyDoor and HopSearch with instruction slots, through the real trainer: every group is played under the instruction that was drawn for it, and held-out tasks under the best one."
+    from agentlab.prompt.inspo import Inspo
+    from agentlab.train import recipes, train
+    env, drawn = Instructed(world()), Instructed(world(split='demo'), any_view)
+    tokenizer = word_tokenizer(env.vocabulary())
+    policy = warm_views(Policy(tiny_model(len(tokenizer), 512, hidden=16, layers=1), tokenizer), drawn, steps=6, episodes=8, pool=16)
+    start = (Instruction(), Instruction(dict(history=2, goal=True)))
+    recipe = recipes.grpo(name='inspo', steps=2, groups=3, group_size=2, minibatches=1, max_turns=4, max_tokens=6, test_tasks=3, rollout=play_instructed, test_rollout=play_instructed,
+                          memory=partial(Inspo, env=env, start=start, groups=3, every=1, recent=1, checks=2, max_tokens=6, max_turns=4))
+    run = train(policy, env, recipe, tmp_path/'run', progress=False)
+    for row in run.rows():
+        assert row['errors'] == 0 and row['episodes'] == 6 and row['instructions'] >= 2 and row['checked'] > 0 and not row['skipped']
+        batch = run.episodes(row['step'])
+        assert len(batch.rows) == len(batch.turns)                                              # a window for each turn
+        text = batch.labels['instruction']
+        for i, instruction in enumerate(batch.episodes.instruction.tolist()):
+            slots = read_instruction(text[instruction]).slots
+            own = (batch.rows.episode == i).nonzero()[:, 0].tolist()
+            read = [policy.text(batch.tokens.id[(batch.tokens.row == r) & (batch.tokens.turn < 0)].tolist()) for r in own]
+            assert [('Goal' in view) for view in read] == [slots['goal']]*len(own)
+            for t, view in enumerate(read): assert view.count('Before') >= min(slots['history'], t) and (slots['history'] or 'Before' not in view)     # an untrained model says 'Before' itself now and then
+    assert len(run.tests()) == 2

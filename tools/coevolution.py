@@ -17,8 +17,9 @@ from results import ASSETS, interval
 RULE = 'd3', 'd1', 'd4', 'd2'       # of the new world in `facts`
 TESTS = 'test_greedy', 'test_sampled'
 RECIPE = dict(groups=8, group_size=8, minibatches=1, lr=2e-3, max_tokens=4, max_turns=3, test_tasks=0, checkpoint_every=20)
-WARM = dict(views=dict(steps=60, episodes=16, pool=512), facts=dict(steps=200, episodes=16, pool=1024))
+WARM = dict(views=dict(steps=60, episodes=16, pool=512), facts=dict(steps=400, episodes=16, pool=6400))
 HIDDEN = 32                         # width of the model
+READS = dict(views=4, facts=8)      # updates of a generation whose plays are read; facts need many
 
 
 def any_told(generator, env):
@@ -55,15 +56,15 @@ def modes(task: str) -> dict:
     if task == 'views': return dict(static=(300, Instruction()), oracle=(300, Instruction(dict(history=2))), random=(600, mutate), inspo=(600, reflect))
     told = CueDoor(RULE)
     told.reset(0)
-    return dict(static=(60, Instruction()), oracle=(60, Instruction(dict(facts=told.rules()))), inspo=(60, reflect), mined=(60, together(mined, reflect)))
+    return dict(static=(100, Instruction()), oracle=(100, Instruction(dict(facts=told.rules()))), inspo=(100, reflect), mined=(100, together(mined, reflect)))
 
 
-def recipe_of(world, steps: int, how, seed: int):
+def recipe_of(world, steps: int, how, seed: int, recent: int):
     "GRPO with a little entropy bonus, under one instruction or a population that evolves."
     from agentlab import objective
     from agentlab.prompt import Inspo, Instruction, play_instructed
     from agentlab.train import load_recipe
-    told = dict(rollout_args=dict(instructions=how.json())) if isinstance(how, Instruction) else dict(memory=partial(Inspo, env=world, propose=how, max_tokens=RECIPE['max_tokens']))
+    told = dict(rollout_args=dict(instructions=how.json())) if isinstance(how, Instruction) else dict(memory=partial(Inspo, env=world, propose=how, recent=recent, max_tokens=RECIPE['max_tokens']))
     return load_recipe('grpo', steps=steps, seed=seed, rollout=play_instructed, objective=objective.entropy_bonus, objective_args=dict(coefficient=.01), **RECIPE, **told)
 
 
@@ -93,7 +94,7 @@ def one_run(task: str, mode: str, seed: int, tasks: int, folder: Path) -> dict:
         steps, how = modes(task)[mode]
         first = how if isinstance(how, Instruction) else Instruction()
         before = won(policy, world, first, tasks)
-        rows = train(policy, world, recipe_of(world, steps, how, seed), place, resume=True, progress=False).rows()
+        rows = train(policy, world, recipe_of(world, steps, how, seed, READS[task]), place, resume=True, progress=False).rows()
         population = population_of(place)
         best = population.members[population.best].instruction if population else first
         found = won(policy, world, best, tasks) | dict(before=before, says=str(best), swap=swap(task, seed, policy, world, first, best, tasks))

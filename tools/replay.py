@@ -77,21 +77,34 @@ def summed(rows: list[dict], reached: bool) -> dict:
                 success=[round(row['success'], 4) for row in rows], entropy=[round(row['entropy'], 4) for row in rows])
 
 
+def settled(run) -> dict:
+    "Share of the groups that were lost, and won, as a whole in the first, the middle and the last ten updates of a run: they teach nothing."
+    from agentlab.groups import group_constant
+    count, found = len(run.rows()), {}
+    for name, first in dict(first=0, middle=count//2 - WINDOW//2, last=count - WINDOW).items():
+        e = [run.episodes(step).episodes for step in range(first, first + WINDOW)]
+        same = [group_constant(x.outcome, x.group) for x in e]
+        found[name] = [round(sum(((x.outcome > 0) == won)[flat].sum().item() for x, flat in zip(e, same))/sum(map(len, e)), 4) for won in (False, True)]
+    return found
+
+
 def summary(results: list[dict], plain: list[dict]) -> dict:
     "Intervals over the seeds: episodes until the goal (a run that did not reach it counts what it played: a lower bound), alone and over those of plain GRPO with the same seed."
     spent = {one['seed']: one['episodes'] for one in plain}
     found = {test: interval([one[test] for one in results], most=1) for test in TESTS}
     return found | dict(episodes=interval([one['episodes'] for one in results]), ratio=interval([one['episodes']/spent[one['seed']] for one in results]), reached=sum(one['reached'] for one in results),
+                        groups={part: [round(sum(one['groups'][part][i] for one in results)/len(results), 4) for i in range(2)] for part in ('first', 'middle', 'last')},
                         **{name: round(sum(one[name] for one in results)/len(results), 4) for name in ('replayed', 'dead_groups', 'cpu_seconds')}, curves=[one['success'] for one in results])
 
 
 def record(asked) -> dict:
     from agentlab.bench import circumstances
+    from agentlab.train import Run
     world, policy = start()      # also fills the cache, before several processes want it
     before = {'keydoor': dict(policy=policy.name) | tested(policy, world, asked.test_tasks, **LIMIT)}
     plan = [(*one, asked.steps, asked.test_tasks, asked.runs) for one in product(asked.envs, asked.recipes, asked.seeds)]
     found, words = play(asked, plan, one_run), shlex.join(sys.argv[1:])
-    of = lambda env, name: [found[env, name, seed] for seed in asked.seeds]
+    of = lambda env, name: [found[env, name, seed] | dict(groups=settled(Run(asked.runs/f'{env}-{name}-{seed}'))) for seed in asked.seeds]
     cells = {env: {name: summary(of(env, name), of(env, asked.recipes[0])) for name in asked.recipes} for env in asked.envs}
     facts = dict(steps=asked.steps, houses=HOUSES, noise=NOISE, goal=GOAL, window=WINDOW, test_tasks=asked.test_tasks, seeds=asked.seeds, before=before, cells=cells)
     return dict(schema_version=1) | circumstances('make results' + (f' ARGS="{words}"' if words else '')) | facts

@@ -130,20 +130,22 @@ Population.family, Population.history = _family, _history
 
 def family_tree(
     population:Population,  # with recorded weights
-    colors:tuple=('#0072B2', '#D55E00')     # of a member that left; of one that is still there
+    colors:tuple=('#0072B2', '#D55E00'),    # of a member that left; of one that is still there
+    longest:int=42          # characters of a label; the whole text is shown on hover
 ):                          # plotly figure
-    "A line for every member from joining to leaving, as wide as its weight; hover for its text."
+    "A line for every member with a recorded weight from joining to leaving, as wide as its last weight; hover for its text."
     import plotly.graph_objects as go
-    family, weights, figure = population.family(), population.history(), go.Figure()
+    weights, figure = population.history(), go.Figure()
+    family = population.family()[lambda all: all.number.isin(weights.number)]
     for m in family.itertuples():
         own = weights[weights.number == m.number]
-        if not len(own): continue
         left, end = m.gone >= 0, own.step.max()
         if m.parent >= 0: figure.add_scatter(x=[m.born, m.born], y=[m.parent, m.number], mode='lines', line=dict(color='#999999', width=1, dash='dot'), hoverinfo='skip', showlegend=False)
         figure.add_scatter(x=[own.step.min(), end], y=[m.number]*2, mode='lines+markers', line=dict(color=colors[not left], width=1 + 9*max(float(own.w.iloc[-1]), 0.)),
                            marker=dict(symbol=['circle', 'x' if left else 'triangle-right'], size=8), showlegend=False, text=f'{m.says}<br>w {m.w:.2f}, {m.groups} groups', hoverinfo='text')
-    figure.update_layout(template='plotly_white', width=700, height=120 + 18*len(family), margin=dict(l=170, r=20, t=20, b=45), xaxis_title='update')
-    figure.update_yaxes(tickvals=family.number, ticktext=[f'{m.number}: {m.says}' for m in family.itertuples()], autorange='reversed')
+    figure.update_layout(template='plotly_white', width=700, height=120 + 18*len(family), margin=dict(l=20, r=20, t=20, b=45), xaxis_title='update')
+    short = lambda text: text if len(text) <= longest else text[:longest - 1] + '…'
+    figure.update_yaxes(tickvals=family.number, ticktext=[f'{m.number}: {short(m.says)}' for m in family.itertuples()], autorange='reversed', automargin=True)
     return figure
 
 # %% ../../nbs/prompt/01_population.ipynb #98330506

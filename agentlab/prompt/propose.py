@@ -118,12 +118,17 @@ def diagnose(
 def reflect(
     parents:list, plays:list, rng,  # as for `mutate`
     count:int=4,        # candidates
-    stray:float=.3      # share of random edits
-)->list:                # different Instructions
-    "What `diagnose` says of the best parents, and random edits."
-    wanted = dict.fromkeys(changed for parent in parents for changed, _ in diagnose(parent, plays) if changed not in parents)
-    kept = [changed for changed in wanted if rng.random() >= stray][:count]
-    return kept + [i for i in mutate(parents, plays, rng, 2*count) if i not in kept][:count - len(kept)]
+    stray:float=.3      # chance of a candidate to be a random edit of a parent
+)->list:                # different Instructions, none of them a parent; fewer where the grammar is exhausted
+    "What `diagnose` says of the best parents, then random edits of that; now and then a random edit of a parent."
+    wanted, found = list(dict.fromkeys(changed for parent in parents for changed, _ in diagnose(parent, plays) if changed not in parents)), {}
+    rest = list(wanted)
+    for _ in range(50*count):
+        if len(found) == count: break
+        if rng.random() < stray or not wanted: new = mutate(parents, plays, rng, 1)
+        else: new = [rest.pop(0)] if rest else mutate(wanted, plays, rng, 1)
+        found |= dict.fromkeys(i for i in new if i not in parents)
+    return list(found)
 
 # %% ../../nbs/prompt/02_propose.ipynb #d19f4634
 @dataclass(frozen=True)
