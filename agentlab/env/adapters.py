@@ -6,9 +6,9 @@
 __all__ = ['colour', 'Lent', 'needed', 'plain', 'Borrowed', 'drawn', 'ended_well', 'Gymnasium', 'from_gymnasium',
            'available_moves', 'unread', 'TextArena', 'from_textarena', 'action_texts', 'equal_deals', 'OpenSpiel',
            'from_openspiel', 'written', 'opened', 'TextWorld', 'from_textworld', 'OpenEnv', 'from_openenv', 'connected',
-           'environment_factory']
+           'Played', 'environment_factory']
 
-# %% ../../nbs/env/18_adapters.ipynb #43b00f04
+# %% ../../nbs/env/18_adapters.ipynb #4e9cb7e0
 import copy, random, re
 from collections import Counter
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ import numpy as np
 from .protocol import Env, EnvError, Step, TextEnv, check_seed
 from .two_seats import SeatedGame, tidy
 
-# %% ../../nbs/env/18_adapters.ipynb #abb9e457
+# %% ../../nbs/env/18_adapters.ipynb #04249412
 class Lent:
     "The global generators of `random` and numpy, lent to foreign code for the time of a call."
     def __init__(
@@ -75,7 +75,7 @@ class Borrowed(TextEnv):
         try: return copy.deepcopy(self)
         except Exception as error: raise NotImplementedError(f'{self.name}: what is inside cannot be copied ({type(error).__name__}: {error}); for parallel games give play a function that makes the environment') from error
 
-# %% ../../nbs/env/18_adapters.ipynb #7b1bea07
+# %% ../../nbs/env/18_adapters.ipynb #dca9e047
 colour = re.compile(r'\x1b\[[0-9;]*m(.*?)\x1b\[0m', re.DOTALL)
 
 def drawn(
@@ -133,7 +133,7 @@ def from_gymnasium(
     elif options: raise ValueError(f'{sorted(options)} are for gymnasium.make; this environment is already made')
     return Gymnasium(env, words, text, success, penalty, horizon)
 
-# %% ../../nbs/env/18_adapters.ipynb #0e234f8a
+# %% ../../nbs/env/18_adapters.ipynb #a3b167e7
 def available_moves(
     text:str    # what a seat reads
 )->list:        # texts of moves; empty where none are listed
@@ -207,7 +207,7 @@ def from_textarena(
     env.name = game.removesuffix('-raw')
     return env
 
-# %% ../../nbs/env/18_adapters.ipynb #1761c3b1
+# %% ../../nbs/env/18_adapters.ipynb #8d9b593d
 def action_texts(
     state       # of OpenSpiel; a seat moves
 )->dict:        # text of each legal action -> its number
@@ -252,15 +252,15 @@ class OpenSpiel(SeatedGame):
             self.state.apply_action(self.named.pop(0) if self.named else self.random.choices(outcomes, chances)[0])
         if not self.state.is_terminal(): self.mover = self.seats[self.state.current_player()]
 
-    def key(self, seat):
-        return (self.state.information_state_string(self.seats.index(seat)) if self.keyed else self.state.observation_string(self.seats.index(seat)),)
+    def key(self, seat): return (self.read(self.keyed, seat),)
 
-    def view(self, seat):
-        if self.text is not None: return self.text(self.state, self.seats.index(seat))
-        return self.key(seat)[0] if self.hidden else self.state.observation_string(self.seats.index(seat))
+    def view(self, seat): return self.read(self.keyed and self.hidden, seat) if self.text is None else self.text(self.state, self.seats.index(seat))
 
-    def moves(self):
-        return list(action_texts(self.state))
+    def read(self, exact:bool, seat:str)->str:
+        "The information state, or what can be seen."
+        return (self.state.information_state_string if exact else self.state.observation_string)(self.seats.index(seat))
+
+    def moves(self): return list(action_texts(self.state))
 
     def play(self, move):
         before = self.state.returns()
@@ -269,8 +269,7 @@ class OpenSpiel(SeatedGame):
         paid = {seat: after - earlier for seat, after, earlier in zip(self.seats, self.state.returns(), before)}
         return paid if self.state.is_terminal() else self.pay(paid)
 
-    def stakes(self, seat):
-        return self.game.min_utility(), self.game.max_utility()
+    def stakes(self, seat): return self.game.min_utility(), self.game.max_utility()
 
     def deals(self)->list:
         "Every deal, for `reset(seed, task=deal)`."
@@ -289,7 +288,7 @@ def from_openspiel(
     "One of our games out of one of OpenSpiel's; seats are 'player0', 'player1', ..."
     return OpenSpiel(needed('pyspiel', 'openspiel').load_game_as_turn_based(game) if isinstance(game, str) else game, text, forfeit)
 
-# %% ../../nbs/env/18_adapters.ipynb #1cfee27f
+# %% ../../nbs/env/18_adapters.ipynb #5b3f097e
 def written(
     seed:int,                       # of the game
     folder:str='runs/textworld',    # where games are kept
@@ -354,7 +353,7 @@ def from_textworld(
     if games is not None and not games: raise ValueError('games is empty: give paths of compiled games, or None to write one for each seed')
     return TextWorld(partial(written, **options) if games is None else lambda seed: games[seed % len(games)], start or opened, horizon)
 
-# %% ../../nbs/env/18_adapters.ipynb #7cd116c8
+# %% ../../nbs/env/18_adapters.ipynb #909f3969
 class OpenEnv(Borrowed):
     "An environment of OpenEnv."
     name, inner = 'openenv', None
@@ -400,32 +399,39 @@ def connected(address:str):
     "A synchronous client of an OpenEnv server."
     return needed('openenv.core', 'openenv').GenericEnvClient(base_url=address).sync()
 
-# %% ../../nbs/env/18_adapters.ipynb #6ff4796b
+# %% ../../nbs/env/18_adapters.ipynb #891b7e07
+class Played:
+    "What `environment_factory` returns is a subclass of this; `act` is its one tool."
+    _make = None    # function that makes the environment
+
+    def __init__(self):
+        self._env, self._over, self._total, self._won = self._make(), True, 0., False
+        if len(self._env.seats) != 1: raise ValueError(f'{self._env.name} has the seats {self._env.seats}; TRL plays one. Train it with agentlab.train instead')
+
+    def reset(self, seed=None, task=None, **row):
+        if seed is None: raise ValueError("this dataset has no column 'seed': every rollout of a group must begin alike, so give each row a seed (and a task, if you like)")
+        self._total = 0.
+        return self._hear(self._env.reset(int(seed), task))
+
+    def act(self, action: str) -> str:
+        """Say or do something in the environment and read what happens.
+
+        Args:
+            action: The whole text of the action.
+
+        Returns:
+            What there is to read next.
+        """
+        return 'The episode is over.' if self._over else self._hear(self._env.step(action))
+
+    def get_reward(self) -> float: return self._total
+
+    def _hear(self, step):
+        self._over, self._total, self._won = step.done, self._total + sum(step.reward.values()), step.info.get('success', False)
+        return step.observation
+
 def environment_factory(
     make        # function that makes an environment of one seat
 )->type:        # class for `GRPOTrainer(environment_factory=...)`
     "Let TRL play our environment: one tool `act`, and the sum of its rewards."
-    class Played:
-        def __init__(self):
-            self._env, self._over, self._total, self._won = make(), True, 0., False
-            if len(self._env.seats) != 1: raise ValueError(f'{self._env.name} has the seats {self._env.seats}; TRL plays one. Give the others to players first, or use agentlab.train')
-        def reset(self, seed=None, task=None, **row):
-            if seed is None: raise ValueError("this dataset has no column 'seed': every rollout of a group must begin alike, so give each row a seed (and a task, if you like)")
-            self._total = 0.
-            return self._hear(self._env.reset(int(seed), task))
-        def act(self, action: str) -> str:
-            """Say or do something in the environment and read what happens.
-
-            Args:
-                action: The whole text of the action.
-
-            Returns:
-                What there is to read next.
-            """
-            return 'The episode is over.' if self._over else self._hear(self._env.step(action))
-        def get_reward(self) -> float: return self._total
-        def _hear(self, step):
-            self._over, self._total, self._won = step.done, self._total + sum(step.reward.values()), step.info.get('success', False)
-            return step.observation
-    Played.__name__ = Played.__qualname__ = getattr(make, '__name__', 'Played')
-    return Played
+    return type(getattr(make, '__name__', 'Played'), (Played,), dict(_make=staticmethod(make)))

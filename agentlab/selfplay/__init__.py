@@ -5,9 +5,12 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selfplay/index.ipynb #28c694fb
+# %% ../../nbs/selfplay/index.ipynb #3c42c557
 from .exploitability import best_response, cfr, game_tree, game_value, legal_mass, nash_conv, policy_strategy, strategy_player
 from .ratings import bradley_terry, cyclic_triples, hodge, tally, wilson
 from .meta import hard, linear, nash_sampler, pfsp, projected_replicator, risk_averse_response, variance
 from .snapshots import Snapshot, load_snapshot
 from .league import League, SeatBaseline, anybody, newest, spiral
+from .preferences import best_and_worst, inpo, pair_advantage, sppo, win_rate_reward
+from .roles import marft, sampled_shapley, seating, shapley, shared_reward
+from .proposers import ProposeHop, absolute_zero, proposer_reward, search_self_play, swe_self_play, trr_pp, verify
