@@ -23,3 +23,19 @@ def test_failure_is_seen(source, said, tmp_path):
     path = tmp_path/'broken.ipynb'
     write_nb(new_nb([mk_cell(source)]), path)
     assert said in run(path, seconds=5)
+
+
+def test_pictures_get_smaller_and_stay_what_they_are():
+    "A palette of 128 colours: shorter, of the same size, hardly another colour anywhere; transparent places stay transparent; a second time changes nothing."
+    from io import BytesIO
+    image = pytest.importorskip('PIL.Image', reason='pillow is not installed')
+    from save import smaller
+    for clear in (False, True):
+        picture = image.linear_gradient('L').convert('RGBA').resize((300, 200))
+        if clear: picture.putalpha(image.new('L', picture.size, 0))
+        whole = BytesIO(); picture.save(whole, 'PNG')
+        short = smaller(whole.getvalue())
+        again = image.open(BytesIO(short)).convert('RGBA')
+        assert len(short) <= len(whole.getvalue()) and again.size == picture.size and smaller(short) == short
+        assert again.getextrema()[3] == ((0, 0) if clear else (255, 255))
+        if not clear: assert max(abs(a - b) for a, b in zip(again.convert('L').tobytes(), picture.convert('L').tobytes())) <= 4
