@@ -113,3 +113,11 @@ def test_a_snapshot_does_not_learn_along(tmp_path):
     train(policy, game, recipes.spiral(steps=2, groups=4, group_size=2, max_tokens=2, test_tasks=0, lr=1e-2), tmp_path/'run', progress=False)
     assert all(torch.equal(x, before[name]) for name, x in old.weights.items())
     assert any(not torch.equal(p, before[name]) for name, p in policy.model.named_parameters())
+
+
+def test_dead_groups_are_counted_seat_by_seat(tmp_path):
+    "In a zero-sum game the two seats of a group never have equal outcomes; what teaches nothing is a group in which one seat always earns the same."
+    from agentlab.train.trainer import dead_groups
+    import pandas as pd
+    batch = Batch.from_turns(pd.DataFrame(dict(group=[0]*4 + [1]*4, game=[0, 0, 1, 1, 2, 2, 3, 3], seat=['first', 'second']*4, episode=range(8), t=[0, 1]*4, outcome=[1., -1, 1, -1, 1, -1, -1, 1])))
+    assert dead_groups(batch) == .5

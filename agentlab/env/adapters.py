@@ -8,7 +8,7 @@ __all__ = ['colour', 'Lent', 'needed', 'plain', 'Borrowed', 'drawn', 'ended_well
            'from_openspiel', 'written', 'opened', 'TextWorld', 'from_textworld', 'OpenEnv', 'from_openenv', 'connected',
            'Played', 'environment_factory']
 
-# %% ../../nbs/env/18_adapters.ipynb #4e9cb7e0
+# %% ../../nbs/env/18_adapters.ipynb #cf840ff4
 import copy, random, re
 from collections import Counter
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ import numpy as np
 from .protocol import Env, EnvError, Step, TextEnv, check_seed
 from .two_seats import SeatedGame, tidy
 
-# %% ../../nbs/env/18_adapters.ipynb #04249412
+# %% ../../nbs/env/18_adapters.ipynb #9dd71a75
 class Lent:
     "The global generators of `random` and numpy, lent to foreign code for the time of a call."
     def __init__(
@@ -75,7 +75,7 @@ class Borrowed(TextEnv):
         try: return copy.deepcopy(self)
         except Exception as error: raise NotImplementedError(f'{self.name}: what is inside cannot be copied ({type(error).__name__}: {error}); for parallel games give play a function that makes the environment') from error
 
-# %% ../../nbs/env/18_adapters.ipynb #dca9e047
+# %% ../../nbs/env/18_adapters.ipynb #b3cfdddc
 colour = re.compile(r'\x1b\[[0-9;]*m(.*?)\x1b\[0m', re.DOTALL)
 
 def drawn(
@@ -133,7 +133,7 @@ def from_gymnasium(
     elif options: raise ValueError(f'{sorted(options)} are for gymnasium.make; this environment is already made')
     return Gymnasium(env, words, text, success, penalty, horizon)
 
-# %% ../../nbs/env/18_adapters.ipynb #a3b167e7
+# %% ../../nbs/env/18_adapters.ipynb #4b239a52
 def available_moves(
     text:str    # what a seat reads
 )->list:        # texts of moves; empty where none are listed
@@ -146,7 +146,7 @@ def unread(
 )->tuple:       # (number of the seat that moves, what it has not read yet, whether it is told that its move was invalid)
     "The messages for the seat that moves, without the echo of its own."
     mover, news = game.get_observation()
-    news, names = [(sender, text, kind.name) for sender, text, kind in news or []], {-1: 'GAME'} | (game.state.role_mapping or {})
+    news, names = [(sender, text, getattr(kind, 'name', kind)) for sender, text, kind in news or []], {-1: 'GAME'} | (game.state.role_mapping or {})
     shown = [f"[{names.get(sender, f'Player {sender}')}] {text}" for sender, text, kind in news if (sender, kind) != (mover, 'PLAYER_ACTION')]
     return mover, '\n'.join(shown), any(kind == 'GAME_ADMIN' and sender == -1 and 'invalid move' in text for sender, text, kind in news)
 
@@ -207,7 +207,7 @@ def from_textarena(
     env.name = game.removesuffix('-raw')
     return env
 
-# %% ../../nbs/env/18_adapters.ipynb #8d9b593d
+# %% ../../nbs/env/18_adapters.ipynb #3b9ce0a2
 def action_texts(
     state       # of OpenSpiel; a seat moves
 )->dict:        # text of each legal action -> its number
@@ -242,14 +242,15 @@ class OpenSpiel(SeatedGame):
     def deal(self, task, generator):
         self.state, self.random, self.named = self.game.new_initial_state(), generator, None if task is None else list(task['chance'])
         self.advance()
-        if self.named: raise ValueError(f'task={task!r}: the game has fewer draws before its first move')
 
     def advance(self):
         "Let chance move until a seat does, or the game is over."
         while self.state.is_chance_node():
             if self.named == []: raise EnvError(f'{self.name}: chance moves later than the task says; play from seeds, for an exact tree cannot be built from deals of this game')
             outcomes, chances = zip(*self.state.chance_outcomes())
-            self.state.apply_action(self.named.pop(0) if self.named else self.random.choices(outcomes, chances)[0])
+            drawn = self.named.pop(0) if self.named else self.random.choices(outcomes, chances)[0]
+            if drawn not in outcomes: raise ValueError(f'{self.name}: the task draws {drawn!r}, possible are {outcomes}')
+            self.state.apply_action(drawn)
         if not self.state.is_terminal(): self.mover = self.seats[self.state.current_player()]
 
     def key(self, seat): return (self.read(self.keyed, seat),)
@@ -288,7 +289,7 @@ def from_openspiel(
     "One of our games out of one of OpenSpiel's; seats are 'player0', 'player1', ..."
     return OpenSpiel(needed('pyspiel', 'openspiel').load_game_as_turn_based(game) if isinstance(game, str) else game, text, forfeit)
 
-# %% ../../nbs/env/18_adapters.ipynb #5b3f097e
+# %% ../../nbs/env/18_adapters.ipynb #20103b67
 def written(
     seed:int,                       # of the game
     folder:str='runs/textworld',    # where games are kept
@@ -353,7 +354,7 @@ def from_textworld(
     if games is not None and not games: raise ValueError('games is empty: give paths of compiled games, or None to write one for each seed')
     return TextWorld(partial(written, **options) if games is None else lambda seed: games[seed % len(games)], start or opened, horizon)
 
-# %% ../../nbs/env/18_adapters.ipynb #909f3969
+# %% ../../nbs/env/18_adapters.ipynb #7d9b7efb
 class OpenEnv(Borrowed):
     "An environment of OpenEnv."
     name, inner = 'openenv', None
@@ -399,7 +400,7 @@ def connected(address:str):
     "A synchronous client of an OpenEnv server."
     return needed('openenv.core', 'openenv').GenericEnvClient(base_url=address).sync()
 
-# %% ../../nbs/env/18_adapters.ipynb #891b7e07
+# %% ../../nbs/env/18_adapters.ipynb #c4e3537b
 class Played:
     "What `environment_factory` returns is a subclass of this; `act` is its one tool."
     _make = None    # function that makes the environment

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from ..episodes import Batch, derive, state_key
-from ..groups import group_constant, group_mean
+from ..groups import group_constant, group_mean, same
 from ..objective import clip_fraction, loss_weights
 from ..policy.core import parts, take_rows
 from ..reward import paid, pay
@@ -289,9 +289,9 @@ def sampled_tokens(batch: Batch)->int:
     return int((batch.turns.origin == torch.arange(len(batch.turns), device=batch.turns.origin.device))[batch.action_turn].sum())
 
 def dead_groups(batch: Batch)->float:
-    "Share of groups whose outcomes are all equal."
-    group, constant = batch.episodes.group, group_constant(batch.episodes.outcome, batch.episodes.group)
-    return len(group[constant].unique())/len(group.unique())
+    "Share of groups whose outcomes are all equal; the seats of a game are groups of their own, as in the outcome baselines."
+    by = same(batch.episodes.group, batch.episodes.seat)
+    return len(by[group_constant(batch.episodes.outcome, by)].unique())/len(by.unique())
 
 # %% ../../nbs/train/02_trainer.ipynb #12729899
 def evaluate(policy, env, tasks: int = 512, greedy: bool = True, seed: int = 0, rollout=play, **budget)->float:

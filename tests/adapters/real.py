@@ -3,11 +3,13 @@
 What was played, and with which versions, is written to assets/results/adapters.json when everything has passed.
 """
 from collections import Counter
+from contextlib import contextmanager
 from importlib.metadata import version
 import inspect
 from pathlib import Path
 from random import Random
 import re
+import signal
 
 import pytest
 
@@ -90,6 +92,20 @@ def test_gymnasium_solved():
 TEXTS = ['[0]', '[1]', '[2]', '[3]', '[4]', '[0 1]', '[1 2]', '[up]', '[left]', '[right]', '[w]', '[d]', '[check]', '[call]', '[bet]', '[fold]', '[cooperate]', '[defect]', '[rock]', '[paper]', '[pass]', '[a]', '[c4]', '[Call]',
          '[hit]', '[stand]', '[roll]', '[hold]', '[play 1]', '[Accept]', '[Deny]', '[submit 1 1 1]', '[A5 B5 C10]', '[e2e4]', '[continue]', 'xyzzy', '', 'I would rather talk about the weather.']
 
+LIMIT = 15     # seconds for a game; some would wait for a download for ever
+
+class Late(BaseException): "Not an Exception, so that no game catches it."
+
+@contextmanager
+def within(seconds):
+    "Stop what takes longer."
+    def ring(*_): raise Late
+    signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try: yield
+    except Late: raise TimeoutError(f'longer than {seconds} s') from None
+    finally: signal.alarm(0)
+
 def games():
     "One id of every TextArena game: the first that is registered with the suffix -raw."
     from textarena.envs.registration import ENV_REGISTRY
@@ -109,19 +125,32 @@ def seated(name):
         except Exception as error: faults.append(error)
     return max(faults, key=lambda error: (not isinstance(error, AssertionError), len(str(error))))
 
+def told(error):
+    "One short line, without paths of this machine."
+    return re.sub(r'[\s*]+', ' ', re.sub(r'/\S*/', '', f'{type(error).__name__}: {error}'))[:110].strip()
+
 def played(name):
     "One line on a game: how an episode went, or why it could not."
-    env = seated(name)
-    if isinstance(env, Exception): return dict(fault=f'{type(env).__name__}: {env}'[:200])
     try:
-        one, step, invalid = episode(env, 1, TEXTS)
-        two, *_ = episode(env, 1, TEXTS)
-    except Exception as error: return dict(seats=len(env.seats), fault=f'{type(error).__name__}: {error}'[:200])
+        with within(LIMIT): env = seated(name)
+        if isinstance(env, Exception): raise env
+    except Exception as error: return dict(fault=told(error))
+    try:
+        with within(LIMIT):
+            one, step, invalid = episode(env, 1, TEXTS)
+            two, *_ = episode(env, 1, TEXTS)
+    except Exception as error: return dict(seats=len(env.seats), fault=told(error))
     return dict(seats=len(env.seats), turns=len(one) - 1, invalid=invalid, done=step.done, repeats=one == two, legal='legal' in step.info or any('vailable' in turn[1] for turn in one))
 
-def test_textarena():
+def test_textarena(monkeypatch):
     "At least 20 games end, twice alike from one seed, and leave the caller's generators alone."
-    found = {name: played(name) for name in games()}
+    import nltk
+    def refuse(*_, **__): raise OSError('it wants to download a word list')
+    monkeypatch.setattr(nltk, 'download', refuse)
+    found = {}
+    for name in games():
+        found[name] = played(name)
+        print(name, found[name], flush=True)
     good = [name for name, row in found.items() if row.get('done') and row.get('repeats')]
     record['textarena'] = dict(tried=len(found), played_to_the_end=len(good), not_ended_in_200_turns=sorted(name for name, row in found.items() if row.get('done') is False),
                                not_repeatable=sorted(name for name, row in found.items() if row.get('repeats') is False), failed=sorted(name for name, row in found.items() if 'fault' in row), games=found)
