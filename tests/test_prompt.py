@@ -236,6 +236,6 @@ def test_instructions_evolve_in_other_worlds(world, tmp_path):
             slots = read_instruction(text[instruction]).slots
             own = (batch.rows.episode == i).nonzero()[:, 0].tolist()
             read = [policy.text(batch.tokens.id[(batch.tokens.row == r) & (batch.tokens.turn < 0)].tolist()) for r in own]
-            assert [('Goal' in view) for view in read] == [slots['goal']]*len(own)
+            assert [('Goal' in view.split('Before')[0].split('Now')[0]) for view in read] == [slots['goal']]*len(own)      # further on stands what an untrained model says
             for t, view in enumerate(read): assert view.count('Before') >= min(slots['history'], t) and (slots['history'] or 'Before' not in view)     # an untrained model says 'Before' itself now and then
     assert len(run.tests()) == 2
