@@ -206,6 +206,9 @@ def test_textarena():
     assert last.reward == dict(player0=1., player1=0.) and last.info['success'] == dict(player0=True, player1=False)
     nothing = from_textarena(lambda: Bids(pays=False), 1); nothing.reset(0)
     assert (last := nothing.step('x')).reward == dict(player0=0.) and last.info['success'] is False
+    swapped = from_textarena(Bids, 1); swapped.reset(0)
+    swapped.game.close = lambda: ({0: 'Bad action.'}, swapped.game.state.game_info)
+    untouched(lambda: swapped.step('x'), EnvError)
     env.reset(0)
     untouched(lambda: env.step('crash'), KeyError)
     assert env.reset(5).observation == from_textarena(Bids, 2).reset(5).observation

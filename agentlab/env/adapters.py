@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['colour', 'Lent', 'needed', 'plain', 'Borrowed', 'drawn', 'ended_well', 'Gymnasium', 'from_gymnasium',
-           'available_moves', 'unread', 'TextArena', 'from_textarena', 'action_texts', 'equal_deals', 'OpenSpiel',
-           'from_openspiel', 'written', 'opened', 'TextWorld', 'from_textworld', 'OpenEnv', 'from_openenv', 'connected',
-           'Played', 'environment_factory']
+           'available_moves', 'unread', 'payment', 'TextArena', 'from_textarena', 'action_texts', 'equal_deals',
+           'OpenSpiel', 'from_openspiel', 'written', 'opened', 'TextWorld', 'from_textworld', 'OpenEnv', 'from_openenv',
+           'connected', 'Played', 'environment_factory']
 
-# %% ../../nbs/env/18_adapters.ipynb #cf840ff4
+# %% ../../nbs/env/18_adapters.ipynb #218f733e
 import copy, random, re
 from collections import Counter
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ import numpy as np
 from .protocol import Env, EnvError, Step, TextEnv, check_seed
 from .two_seats import SeatedGame, tidy
 
-# %% ../../nbs/env/18_adapters.ipynb #9dd71a75
+# %% ../../nbs/env/18_adapters.ipynb #a305e0fa
 class Lent:
     "The global generators of `random` and numpy, lent to foreign code for the time of a call."
     def __init__(
@@ -75,7 +75,7 @@ class Borrowed(TextEnv):
         try: return copy.deepcopy(self)
         except Exception as error: raise NotImplementedError(f'{self.name}: what is inside cannot be copied ({type(error).__name__}: {error}); for parallel games give play a function that makes the environment') from error
 
-# %% ../../nbs/env/18_adapters.ipynb #b3cfdddc
+# %% ../../nbs/env/18_adapters.ipynb #b6423f9e
 colour = re.compile(r'\x1b\[[0-9;]*m(.*?)\x1b\[0m', re.DOTALL)
 
 def drawn(
@@ -133,7 +133,7 @@ def from_gymnasium(
     elif options: raise ValueError(f'{sorted(options)} are for gymnasium.make; this environment is already made')
     return Gymnasium(env, words, text, success, penalty, horizon)
 
-# %% ../../nbs/env/18_adapters.ipynb #4b239a52
+# %% ../../nbs/env/18_adapters.ipynb #f7be1f7f
 def available_moves(
     text:str    # what a seat reads
 )->list:        # texts of moves; empty where none are listed
@@ -149,6 +149,13 @@ def unread(
     news, names = [(sender, text, getattr(kind, 'name', kind)) for sender, text, kind in news or []], {-1: 'GAME'} | (game.state.role_mapping or {})
     shown = [f"[{names.get(sender, f'Player {sender}')}] {text}" for sender, text, kind in news if (sender, kind) != (mover, 'PLAYER_ACTION')]
     return mover, '\n'.join(shown), any(kind == 'GAME_ADMIN' and sender == -1 and 'invalid move' in text for sender, text, kind in news)
+
+def payment(
+    reward, name:str    # what a game pays, whose name it is
+)->float:
+    "A number; some games of TextArena 0.7.4 swap two arguments and pay a text for an invalid move, which is said here."
+    try: return float(reward)
+    except (TypeError, ValueError): raise EnvError(f'{name}: pays {reward!r}, which is no number; this is a fault of the game, play another one') from None
 
 class TextArena(Env):
     "A TextArena game."
@@ -179,7 +186,7 @@ class TextArena(Env):
         "What the seat that moves has not read yet, and at the end the payments."
         self.mover, shown, refused = unread(self.game)
         rewards, facts = self.game.close() if done else ({}, {})
-        paid = {seat: float((rewards or {}).get(i, 0)) for i, seat in enumerate(self.seats)} if done else {}
+        paid = {seat: payment((rewards or {}).get(i, 0), self.name) for i, seat in enumerate(self.seats)} if done else {}
         if done: shown = '\n'.join(filter(None, [shown, str(facts[self.mover].get('reason') or '')]))
         return Step(self.seats[self.mover], shown, paid, done, dict(invalid=invalid or refused, success=self.won(paid), truncated=False) | self.facts(shown))
 
@@ -207,7 +214,7 @@ def from_textarena(
     env.name = game.removesuffix('-raw')
     return env
 
-# %% ../../nbs/env/18_adapters.ipynb #3b9ce0a2
+# %% ../../nbs/env/18_adapters.ipynb #05ab9b87
 def action_texts(
     state       # of OpenSpiel; a seat moves
 )->dict:        # text of each legal action -> its number
@@ -289,7 +296,7 @@ def from_openspiel(
     "One of our games out of one of OpenSpiel's; seats are 'player0', 'player1', ..."
     return OpenSpiel(needed('pyspiel', 'openspiel').load_game_as_turn_based(game) if isinstance(game, str) else game, text, forfeit)
 
-# %% ../../nbs/env/18_adapters.ipynb #20103b67
+# %% ../../nbs/env/18_adapters.ipynb #582ea4da
 def written(
     seed:int,                       # of the game
     folder:str='runs/textworld',    # where games are kept
@@ -354,7 +361,7 @@ def from_textworld(
     if games is not None and not games: raise ValueError('games is empty: give paths of compiled games, or None to write one for each seed')
     return TextWorld(partial(written, **options) if games is None else lambda seed: games[seed % len(games)], start or opened, horizon)
 
-# %% ../../nbs/env/18_adapters.ipynb #7d9b7efb
+# %% ../../nbs/env/18_adapters.ipynb #71e3a85f
 class OpenEnv(Borrowed):
     "An environment of OpenEnv."
     name, inner = 'openenv', None
@@ -400,7 +407,7 @@ def connected(address:str):
     "A synchronous client of an OpenEnv server."
     return needed('openenv.core', 'openenv').GenericEnvClient(base_url=address).sync()
 
-# %% ../../nbs/env/18_adapters.ipynb #c4e3537b
+# %% ../../nbs/env/18_adapters.ipynb #21cc6af4
 class Played:
     "What `environment_factory` returns is a subclass of this; `act` is its one tool."
     _make = None    # function that makes the environment
