@@ -56,6 +56,7 @@ results: $(VENV)/.full ## record the learning curves that the README shows
 	$(PY) tools/entropy.py
 	$(PY) tools/replay.py
 	$(PY) tools/coevolution.py
+	$(PY) tools/selfplay.py
 
 install: $(VENV)/.full ## the environment with everything a contributor needs
 
