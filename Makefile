@@ -8,6 +8,7 @@ PY     := $(VENV)/bin/python
 GET    := -m pip install --quiet --no-compile --disable-pip-version-check
 PIP    := $(PY) $(GET) -c constraints.txt
 VERL   := $(VENV)-verl
+ADAPTERS := $(VENV)-adapters
 FACTS  := settings.ini constraints.txt pyproject.toml setup.py
 ROOTS  := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -17,11 +18,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # One thread: tiny models are faster so, and two test processes do not fight over the cores.
 test save bench results: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo lab test test-verl check export readme save bench results clean
+.PHONY: help install demo lab test test-verl test-adapters check export readme save bench results clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "%-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.core ## install, train the tiny agent, write its report and open it
 	$(PY) -m agentlab demo $(ARGS)
@@ -34,6 +35,9 @@ test: $(VENV)/.full ## what CI runs: every check, notebook and test (ARGS="-k wh
 
 test-verl: $(VERL)/.verl ## our estimators beside verl's: the same numbers, and the time (an environment of its own)
 	$(VERL)/bin/python tools/verl_speed.py $(ARGS)
+
+test-adapters: $(ADAPTERS)/.adapters ## our adapters against the real packages (an environment of its own)
+	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest tests/adapters/real.py $(ARGS)
 
 check: $(VENV)/.full ## what must hold of the files: exported code is current, notebooks are clean, ...
 	$(PY) tools/check.py
@@ -61,7 +65,7 @@ results: $(VENV)/.full ## record the learning curves that the README shows
 install: $(VENV)/.full ## the environment with everything a contributor needs
 
 clean: ## remove the environment and what was built; runs/ stays
-	rm -rf $(VENV) $(VERL) build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VERL) $(ADAPTERS) build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 # `demo` needs the package alone. torch comes first: alone, its pinned version may come from a local folder (PIP_FIND_LINKS).
@@ -81,6 +85,12 @@ $(VENV)/.full: $(VENV)/.core
 
 # verl pins half of what we use to other versions, so it lives apart and without most of what it asks for: its estimators need only this.
 # Unconstrained but for torch, which comes first and from constraints.txt: tensordict wants an older packaging than ours.
+$(ADAPTERS)/.adapters: $(FACTS)
+	test -x $(ADAPTERS)/bin/python || $(PYTHON) -m venv $(ADAPTERS)
+	$(ADAPTERS)/bin/python $(GET) -c constraints.txt torch setuptools
+	$(ADAPTERS)/bin/python $(GET) -c constraints.txt --no-build-isolation -e '.[trl,gym,textarena,openspiel,textworld,openenv]' 'pytest>=8,<9.2'
+	@touch $@
+
 $(VERL)/.verl: $(FACTS)
 	@echo "installing verl into $(VERL): a minute or two the first time"
 	test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)

@@ -588,6 +588,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'agentlab/env/adapters.py'),
                                        'agentlab.env.adapters.needed': ('env/adapters.html#needed', 'agentlab/env/adapters.py'),
                                        'agentlab.env.adapters.opened': ('env/adapters.html#opened', 'agentlab/env/adapters.py'),
+                                       'agentlab.env.adapters.payment': ('env/adapters.html#payment', 'agentlab/env/adapters.py'),
                                        'agentlab.env.adapters.plain': ('env/adapters.html#plain', 'agentlab/env/adapters.py'),
                                        'agentlab.env.adapters.unread': ('env/adapters.html#unread', 'agentlab/env/adapters.py'),
                                        'agentlab.env.adapters.written': ('env/adapters.html#written', 'agentlab/env/adapters.py')},
