@@ -1,4 +1,4 @@
-"""Record what a tiny policy learns from nothing but games against itself: five seeds each of Kuhn poker and tic-tac-toe.
+"""Record what a tiny policy learns from nothing but games against itself: Kuhn poker, five seeds.
 
 `make results` plays everything (after the other parts) and writes assets/results/selfplay.json and selfplay.png. Each run is kept in
 runs/selfplay/GAME-RECIPE-SEED: a second call reads what is finished and goes on where the first was killed.
@@ -14,8 +14,8 @@ import sys
 from grid import arguments, cpu_since, found_in, play
 from results import ASSETS, interval
 
-WARM = dict(kuhn=dict(steps=200, episodes=32, pool=512, lr=3e-3), tictactoe=dict(steps=300, episodes=32, pool=4096, lr=4e-3))
-HIDDEN = dict(kuhn=32, tictactoe=64)
+WARM = dict(kuhn=dict(steps=200, episodes=32, pool=512, lr=3e-3))
+HIDDEN = dict(kuhn=32)
 EVERY = 20                      # updates between two measurements
 
 
@@ -59,21 +59,17 @@ def falling(step: int, steps: int, lr: float, kl: float, floor: float) -> dict:
 
 
 GAMES = dict(   # updates, groups and games of an update, learning rate, KL to the beginning: first and last weight
-    kuhn=dict(steps=600, groups=48, group_size=8, lr=1e-3, kl=.2, floor=.03),
-    tictactoe=dict(steps=500, groups=8, group_size=16, lr=1e-3, kl=.05, floor=.005))
+    kuhn=dict(steps=600, groups=48, group_size=8, lr=1e-3, kl=.2, floor=.03))
 
 
 def recipe_of(world, game: str, name: str, seed: int):
-    "Kuhn: games of one deal are compared, seat by seat. Tic-tac-toe: boards are compared, half of the groups meet older selves."
-    from agentlab.rollout import play_players
-    from agentlab.selfplay import League, anybody
+    "Games of one deal are compared, seat by seat."
     from agentlab.train import load_recipe
     from agentlab.train.recipes import remember
     g = GAMES[game]
-    mean = partial(Mean, begin=g['steps']//2)
-    memory = remember(mean, partial(League, seats=world.seats, choose=anybody, mirror=.5, every=25, most=12, groups=g['groups'])) if game == 'tictactoe' else remember(mean)
+    memory = remember(partial(Mean, begin=g['steps']//2))
     return load_recipe(name, steps=g['steps'], groups=g['groups'], group_size=g['group_size'], lr=g['lr'], kl_coef=g['kl'], seed=seed, minibatches=1, max_tokens=2, test_tasks=0, checkpoint_every=50, loss_per='token',
-                       rollout=play_players, memory=memory, budget=16384, schedule=partial(falling, steps=g['steps'], lr=g['lr'], kl=g['kl'], floor=g['floor']))
+                       memory=memory, budget=16384, schedule=partial(falling, steps=g['steps'], lr=g['lr'], kl=g['kl'], floor=g['floor']))
 
 
 def exact(world, policy) -> dict:
@@ -85,23 +81,7 @@ def exact(world, policy) -> dict:
     return dict(nash_conv=float(nash_conv(tree, strategy)), bluff_first=bet['first', 'J'], value_first=bet['first', 'K'], bluff_second=bet['second', 'J', 'pass'])
 
 
-def against(world, policy, player, games: int) -> dict:
-    "Shares of games won, drawn and lost against a player, both seats, sampled from the most likely word each time."
-    from agentlab.rollout import play_players
-    outcomes = []
-    for seat in world.seats:
-        others = {other: player for other in world.seats if other != seat}
-        outcomes += [e.outcome for e in play_players(policy, world, range(games//2), players=others, max_tokens=2, temperature=0., seed=1)]
-    return dict(won=sum(x > 0 for x in outcomes)/games, drawn=sum(x == 0 for x in outcomes)/games, lost=sum(x < 0 for x in outcomes)/games)
-
-
-def matches(world, policy, games: int = 1000) -> dict:
-    "Tic-tac-toe: against random and against optimal play."
-    from agentlab.env import expert_player, random_player
-    return {f'{name}_{how}': share for name, player in dict(random=random_player, optimal=expert_player).items() for how, share in against(world, policy, player, games).items()}
-
-
-MEASURES = dict(kuhn=exact, tictactoe=matches)
+MEASURES = dict(kuhn=exact)
 
 
 def one_run(game: str, name: str, seed: int, folder: Path) -> dict:
@@ -114,17 +94,17 @@ def one_run(game: str, name: str, seed: int, folder: Path) -> dict:
         measure, curve = MEASURES[game], []
         before = measure(world, policy)
         def follow(row):
-            if game == 'kuhn' and (row['step'] + 1) % EVERY == 0: curve.append([row['step'] + 1, *exact(world, policy).values()])
+            if (row['step'] + 1) % EVERY == 0: curve.append([row['step'] + 1, *measure(world, policy).values()])
         recipe = recipe_of(world, game, name, seed)
         train(policy, world, recipe, place, resume=True, on_row=follow, progress=False)
         keeper = recipe.memory(policy, seed)
         keeper.restore(load_checkpoint(Run(place))[1]['memory'])
         found = measure(world, keeper.each[0].deployed())
-        return dict(before=before, present=measure(world, policy), deployed=found, curve=curve, updates=len(Run(place).rows()), test_sampled=found.get('nash_conv', found.get('optimal_drawn'))) | cpu_since(began)
+        return dict(before=before, present=measure(world, policy), deployed=found, curve=curve, updates=len(Run(place).rows()), test_sampled=found['nash_conv']) | cpu_since(began)
     return found_in(place, dict(env=game, recipe=name, seed=seed), make)
 
 
-RECIPES = dict(kuhn=('dr_grpo', 'spiral'), tictactoe=('gigpo',))
+RECIPES = dict(kuhn=('dr_grpo',))
 
 
 def summary(results: list[dict]) -> dict:
@@ -145,7 +125,7 @@ def draw(record: dict):
     "Kuhn poker over updates: distance from the equilibrium, and how often the jack bluffs; a line for each seed, dotted where theory ends."
     from plotly.subplots import make_subplots
     figure = make_subplots(1, 2, subplot_titles=['NashConv (0: equilibrium)', 'first seat bets: jack (solid), king (dashed)'], horizontal_spacing=.08)
-    looks = dict(dr_grpo='#0072B2', spiral='#D55E00')
+    looks = dict(dr_grpo='#0072B2')
     for name, cell in record['cells'].get('kuhn', {}).items():
         for number, curve in enumerate(cell['curves']):
             steps = [point[0] for point in curve]
