@@ -8,11 +8,10 @@ runs/coevolution/TASK-MODE-SEED: a second call reads what is finished and goes o
 """
 from functools import partial
 from pathlib import Path
-import shlex
 import sys
 
 from grid import arguments, cpu_since, found_in, play
-from results import ASSETS, interval
+from results import CLEAR, headed, interval
 
 RULE = 'd3', 'd1', 'd4', 'd2'       # of the new world in `facts`
 TESTS = 'test_greedy', 'test_sampled'
@@ -136,11 +135,10 @@ def summary(results: list[dict]) -> dict:
 
 
 def record(asked) -> dict:
-    from agentlab.bench import circumstances
     plan = [(task, mode, seed, asked.test_tasks, asked.runs) for task in asked.envs for mode in modes(task) for seed in asked.seeds if mode in asked.recipes]
-    found, words = play(asked, plan, one_run), shlex.join(sys.argv[1:])
+    found = play(asked, plan, one_run)
     cells = {task: {mode: summary([found[task, mode, seed] for seed in asked.seeds]) for mode in modes(task) if mode in asked.recipes} for task in asked.envs}
-    return dict(schema_version=1) | circumstances('make results' + (f' ARGS="{words}"' if words else '')) | dict(test_tasks=asked.test_tasks, seeds=asked.seeds, episodes=64, cells=cells)
+    return headed(test_tasks=asked.test_tasks, seeds=asked.seeds, episodes=64, cells=cells)
 
 
 STYLES = dict(static=('#7d8288', 'dot'), oracle=('#7d8288', 'solid'), random=('#0072B2', 'dash'), inspo=('#D55E00', 'solid'), mined=('#009E73', 'longdash'))
@@ -160,7 +158,7 @@ def draw(record: dict):
     figure.update_xaxes(title_text='update', gridcolor='rgba(128,128,128,.2)')
     figure.update_yaxes(tickformat='.0%', range=[0, 1.02], gridcolor='rgba(128,128,128,.2)')
     figure.update_yaxes(title_text='success', col=1)
-    figure.update_layout(width=980, height=400, margin=dict(l=10, r=16, t=34, b=30), paper_bgcolor='rgba(0,0,0,0)', plot_bgcolor='rgba(0,0,0,0)', font=dict(color='#7d8288', size=13))
+    figure.update_layout(CLEAR, height=400, margin=dict(l=10, r=16, t=34, b=30))
     return figure
 
 

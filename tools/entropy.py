@@ -7,11 +7,10 @@ sampled tokens reach the budget; tokens that a branch copies were sampled once a
 from itertools import product
 import json
 from pathlib import Path
-import shlex
 import sys
 
 from grid import TESTS, arguments, before, cpu_since, found_in, play, say, start, tested
-from results import ASSETS, interval
+from results import CLEAR, headed, interval
 
 ENVS = dict(hopsearch=dict(max_tokens=8), python_tool=dict(max_tokens=24))      # environment -> fields of every recipe
 RECIPES = 'grpo', 'clip_higher', 'clip_cov', 'epo', 'arpo', 'aepo'
@@ -61,12 +60,11 @@ def summary(results: list[dict]) -> dict:
 
 
 def record(asked) -> dict:
-    from agentlab.bench import circumstances
     starts = {env: before(env, asked.test_tasks, **ENVS[env]) for env in asked.envs}         # also fills the cache of warm starts, before several processes want it
     plan = [(*one, asked.tokens, asked.test_tasks, asked.runs) for one in product(asked.envs, asked.recipes, asked.seeds)]
-    found, words = play(asked, plan, one_run), shlex.join(sys.argv[1:])
+    found = play(asked, plan, one_run)
     cells = {env: {name: summary([found[env, name, seed] for seed in asked.seeds]) for name in asked.recipes} for env in asked.envs}
-    return dict(schema_version=1) | circumstances('make results' + (f' ARGS="{words}"' if words else '')) | dict(tokens=asked.tokens, test_tasks=asked.test_tasks, seeds=asked.seeds, before=starts, cells=cells)
+    return headed(tokens=asked.tokens, test_tasks=asked.test_tasks, seeds=asked.seeds, before=starts, cells=cells)
 
 
 STYLES = dict(zip(RECIPES, (('#7d8288', 'solid'), ('#0072B2', 'dash'), ('#56B4E9', 'dot'), ('#009E73', 'dashdot'), ('#D55E00', 'solid'), ('#CC79A7', 'longdash'))))
@@ -88,7 +86,7 @@ def draw(record: dict):
     figure.update_yaxes(title_text='entropy, nats a token', row=2, col=1)
     figure.update_xaxes(gridcolor='rgba(128,128,128,.2)')
     figure.update_yaxes(gridcolor='rgba(128,128,128,.2)', rangemode='tozero')
-    figure.update_layout(width=980, height=560, margin=dict(l=10, r=16, t=34, b=30), paper_bgcolor='rgba(0,0,0,0)', plot_bgcolor='rgba(0,0,0,0)', font=dict(color='#7d8288', size=13))
+    figure.update_layout(CLEAR, height=560, margin=dict(l=10, r=16, t=34, b=30))
     return figure
 
 

@@ -11,13 +11,12 @@ import json
 from multiprocessing import get_context
 import os
 from pathlib import Path
-import shlex
 import sys
 import threading
 import time
 
 from notebooks import ROOT
-from results import ASSETS, interval
+from results import ASSETS, CLEAR, headed, interval
 
 ENVS = 'keydoor', 'hopsearch', 'clarify'
 RECIPES = 'grpo', 'rloo', 'lite_ppo', 'reinforce_pp', 'gigpo', 'hgpo', 'salt', 'ppo', 'igpo'
@@ -35,8 +34,8 @@ def recipe_of(env: str, name: str, seed: int, steps: int):
     return load_recipe(name, steps=steps, seed=seed, test_tasks=0, checkpoint_every=10, **answers)
 
 
-def start(env: str):
-    "A new environment and its warm-started policy, from the package or the cache."
+def start(env: str, **warm):
+    "A new environment and its warm-started policy, from the package or the cache; `warm`: of the warm start."
     import torch
     from transformers.utils.logging import disable_progress_bar
     from agentlab.env import load_env
@@ -44,7 +43,7 @@ def start(env: str):
     disable_progress_bar()
     torch.set_num_threads(1)
     world = load_env(env)
-    return world, tiny_policy(world, progress=False)
+    return world, tiny_policy(world, progress=False, **warm)
 
 
 def tested(policy, world, tasks: int, max_tokens: int = 8) -> dict:
@@ -75,8 +74,8 @@ def one_run(env: str, name: str, seed: int, steps: int, tasks: int, folder: Path
     return found_in(place, dict(env=env, recipe=name, seed=seed, steps=steps, tasks=tasks), make)
 
 
-def before(env: str, tasks: int, **fields) -> dict:
-    world, policy = start(env)
+def before(env: str, tasks: int, warm: dict = {}, **fields) -> dict:
+    world, policy = start(env, **warm)
     return dict(policy=policy.name) | tested(policy, world, tasks, **fields)
 
 
@@ -101,11 +100,10 @@ def play(asked, plan: list[tuple], run) -> dict:
 
 
 def record(asked) -> dict:
-    from agentlab.bench import circumstances
     starts = {env: before(env, asked.test_tasks) for env in asked.envs}      # also fills the cache of warm starts, before several processes want it
-    found, words = play(asked, [(*one, asked.steps, asked.test_tasks, asked.runs) for one in planned(asked)], one_run), shlex.join(sys.argv[1:])
+    found = play(asked, [(*one, asked.steps, asked.test_tasks, asked.runs) for one in planned(asked)], one_run)
     cells = {env: {name: cell for name in asked.recipes if (cell := summary([found[env, name, seed] for seed in asked.seeds if (env, name, seed) in found]))} for env in asked.envs}
-    return dict(schema_version=1) | circumstances('make results' + (f' ARGS="{words}"' if words else '')) | dict(steps=asked.steps, episodes=asked.steps*64, test_tasks=asked.test_tasks, seeds=asked.seeds, before=starts, cells=cells)
+    return headed(steps=asked.steps, episodes=asked.steps*64, test_tasks=asked.test_tasks, seeds=asked.seeds, before=starts, cells=cells)
 
 
 def summary(results: list[dict]) -> dict:
@@ -128,7 +126,7 @@ def draw(record: dict):
         figure.add_vline(x=record['before'][env]['test_sampled'], line=dict(color='#7d8288', dash='dash', width=1.5), row=1, col=column)
     figure.update_xaxes(range=[0, 1.02], tickformat='.0%', gridcolor='rgba(128,128,128,.2)', zeroline=False)
     figure.update_yaxes(gridcolor='rgba(128,128,128,.2)')
-    figure.update_layout(width=980, height=360, margin=dict(l=10, r=16, t=34, b=30), paper_bgcolor='rgba(0,0,0,0)', plot_bgcolor='rgba(0,0,0,0)', font=dict(color='#7d8288', size=13))
+    figure.update_layout(CLEAR, height=360, margin=dict(l=10, r=16, t=34, b=30))
     return figure
 
 

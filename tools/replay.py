@@ -9,14 +9,13 @@ from collections import deque
 from functools import partial
 from itertools import product
 from pathlib import Path
-import shlex
 import sys
 
-from grid import TESTS, arguments, cpu_since, found_in, play, tested
-from results import ASSETS, interval
+from grid import TESTS, arguments, before, cpu_since, found_in, play, start, tested
+from results import CLEAR, headed, interval
 
 HOUSES, GROUPS = 16, 8          # tasks of the list; tasks of an update
-NOISE = .75                     # of who is watched: the policy begins below one win in ten
+WARM = dict(noise=.75)          # of who is watched: the policy begins below one win in ten
 GOAL, WINDOW = .8, 10           # success of the training episodes, mean over so many updates: each house was then visited five times
 RECIPES = 'grpo', 'clip_higher', 'success_replay', 'spear'
 LIMIT = dict(max_tokens=8)
@@ -37,18 +36,6 @@ def changes(name: str) -> dict:
                 spear=dict(replay=partial(SelfImitation, size=32, trigger=.25, tolerate=20, weight=always))).get(name, {})
 
 
-def start():
-    "The world and the policy that has watched a bad player; made once, then from the cache."
-    import torch
-    from transformers.utils.logging import disable_progress_bar
-    from agentlab.env import KeyDoor
-    from agentlab.policy import tiny_policy
-    disable_progress_bar()
-    torch.set_num_threads(1)
-    world = KeyDoor()
-    return world, tiny_policy(world, noise=NOISE, progress=False)
-
-
 class Goal:
     "Ends a run when its last `WINDOW` updates have won `GOAL` of their episodes."
     def __init__(self, rows: list[dict]): self.last = deque((row['success'] for row in rows), maxlen=WINDOW)
@@ -61,7 +48,7 @@ def one_run(env: str, name: str, seed: int, steps: int, tasks: int, folder: Path
     from agentlab.train import Run, load_recipe, train
     place = folder/f'{env}-{name}-{seed}'
     def make(began):
-        world, policy = start()
+        world, policy = start(env, **WARM)
         schedule = partial(tasks_of, houses=world.tasks('train', HOUSES))
         recipe = load_recipe(name, steps=steps, seed=seed, test_tasks=0, checkpoint_every=10, groups=GROUPS, schedule=schedule, **changes(name))
         goal = Goal(Run(place).rows() if (place/'run.json').exists() else [])
@@ -98,16 +85,14 @@ def summary(results: list[dict], plain: list[dict]) -> dict:
 
 
 def record(asked) -> dict:
-    from agentlab.bench import circumstances
     from agentlab.train import Run
-    world, policy = start()      # also fills the cache, before several processes want it
-    before = {'keydoor': dict(policy=policy.name) | tested(policy, world, asked.test_tasks, **LIMIT)}
+    starts = {env: before(env, asked.test_tasks, WARM, **LIMIT) for env in asked.envs}      # also fills the cache, before several processes want it
     plan = [(*one, asked.steps, asked.test_tasks, asked.runs) for one in product(asked.envs, asked.recipes, asked.seeds)]
-    found, words = play(asked, plan, one_run), shlex.join(sys.argv[1:])
+    found = play(asked, plan, one_run)
     of = lambda env, name: [found[env, name, seed] | dict(groups=settled(Run(asked.runs/f'{env}-{name}-{seed}'))) for seed in asked.seeds]
     cells = {env: {name: summary(of(env, name), of(env, asked.recipes[0])) for name in asked.recipes} for env in asked.envs}
-    facts = dict(steps=asked.steps, houses=HOUSES, noise=NOISE, goal=GOAL, window=WINDOW, test_tasks=asked.test_tasks, seeds=asked.seeds, before=before, cells=cells)
-    return dict(schema_version=1) | circumstances('make results' + (f' ARGS="{words}"' if words else '')) | facts
+    facts = dict(steps=asked.steps, houses=HOUSES, **WARM, goal=GOAL, window=WINDOW, test_tasks=asked.test_tasks, seeds=asked.seeds, before=starts, cells=cells)
+    return headed(**facts)
 
 
 STYLES = dict(grpo=('#7d8288', 'solid'), clip_higher=('#7d8288', 'dot'), success_replay=('#0072B2', 'dash'), spear=('#D55E00', 'longdash'))
@@ -126,7 +111,7 @@ def draw(record: dict):
     figure.add_hline(y=GOAL, line=dict(color='#7d8288', dash='dash', width=1))
     figure.update_xaxes(title_text='episodes played', gridcolor='rgba(128,128,128,.2)', rangemode='tozero')
     figure.update_yaxes(title_text='success, mean of 10 updates', tickformat='.0%', gridcolor='rgba(128,128,128,.2)', range=[0, 1])
-    figure.update_layout(width=980, height=420, margin=dict(l=10, r=16, t=16, b=30), paper_bgcolor='rgba(0,0,0,0)', plot_bgcolor='rgba(0,0,0,0)', font=dict(color='#7d8288', size=13), legend=dict(x=.99, xanchor='right', y=.05, yanchor='bottom'))
+    figure.update_layout(CLEAR, height=420, margin=dict(l=10, r=16, t=16, b=30), legend=dict(x=.99, xanchor='right', y=.05, yanchor='bottom'))
     return figure
 
 

@@ -22,6 +22,16 @@ COLORS = dict(gigpo='217,114,46', grpo='59,131,181')    # orange and blue: told 
 GREY = '#7d8288'
 
 
+CLEAR = dict(width=980, paper_bgcolor='rgba(0,0,0,0)', plot_bgcolor='rgba(0,0,0,0)', font=dict(color=GREY, size=13))     # of every picture: grey on nothing reads on light and dark
+
+
+def headed(**facts) -> dict:
+    "A record: when, by which command and on what it was made, then what was found."
+    from agentlab.bench import circumstances
+    words = shlex.join(sys.argv[1:])
+    return dict(schema_version=1) | circumstances('make results' + (f' ARGS="{words}"' if words else '')) | facts
+
+
 def shade(name: str) -> str: return COLORS.get(name, '125,130,136')
 
 
@@ -106,10 +116,9 @@ def before(world, make, asked) -> dict:
 
 def facts(world, make, asked) -> dict:
     "What was run, on what."
-    from agentlab.bench import circumstances
     from agentlab.train.trainer import env_facts
-    policy, words = make(), shlex.join(sys.argv[1:])
-    return dict(schema_version=1) | circumstances('make results' + (f' ARGS="{words}"' if words else '')) | dict(
+    policy = make()
+    return headed(
         env=env_facts(world), policy=policy.name, parameters=policy.model.num_parameters(), steps=asked.steps, test_tasks=asked.test_tasks, seeds=asked.seeds,
         interval='mean over seeds and 95 % t interval, cut to 0..1 where it is a share',
         seconds='cpu_seconds: the whole run, both tests and every checkpoint included; seconds: wall time of its updates')
@@ -147,8 +156,7 @@ def draw(record: dict):
     figure.update_yaxes(range=[-.03, 1.03], tickformat='.0%', row=1, col=1)
     figure.update_yaxes(rangemode='tozero', row=1, col=2)
     figure.update_annotations(font=dict(color=GREY, size=14))
-    figure.update_layout(width=980, height=380, margin=dict(l=48, r=16, t=34, b=44), paper_bgcolor='rgba(0,0,0,0)', plot_bgcolor='rgba(0,0,0,0)',
-        font=dict(color=GREY, size=13), legend=dict(orientation='h', x=.02, xanchor='left', y=.2, yanchor='top', font_size=14))
+    figure.update_layout(CLEAR, height=380, margin=dict(l=48, r=16, t=34, b=44), legend=dict(orientation='h', x=.02, xanchor='left', y=.2, yanchor='top', font_size=14))
     return figure
 
 

@@ -8,28 +8,28 @@ without a pure equilibrium the present weights go round the equilibrium, and the
 """
 from functools import partial
 from pathlib import Path
-import shlex
 import sys
 
 from grid import arguments, cpu_since, found_in, play
-from results import ASSETS, interval
+from results import CLEAR, headed, interval
 
-WARM = dict(kuhn=dict(steps=200, episodes=32, pool=512, lr=3e-3))
-HIDDEN = dict(kuhn=32)
+GAME, RECIPE = 'kuhn', 'dr_grpo'
+WARM = dict(steps=200, episodes=32, pool=512, lr=3e-3)
+SETTINGS = dict(steps=600, groups=48, group_size=8, lr=1e-3, kl=.2, floor=.03)      # kl, floor: weight of the KL to the beginning, first and last
 EVERY = 20                      # updates between two measurements
 
 
 class Mean:
-    "The mean of a policy's weights from some update on: the memory of a run, and what is deployed in the end."
-    def __init__(self, policy, seed: int, begin: int):
-        self.policy, self.begin, self.count, self.weights = policy, begin, 0, {}
+    "The mean of a policy's weights from some update on, which is deployed in the end, and now and then a measurement of the present ones: the memory of a run."
+    def __init__(self, policy, seed: int, world, begin: int):
+        self.policy, self.world, self.begin, self.count, self.weights = policy, world, begin, 0, {}
     def read(self, batch, step: int): return batch
     def learn(self, row: dict) -> dict:
         from agentlab.selfplay.snapshots import learned
-        if row['step'] < self.begin: return {}
-        self.count += 1
-        for name, x in learned(self.policy.model).items(): self.weights[name] = x if name not in self.weights else self.weights[name] + (x - self.weights[name])/self.count
-        return {}
+        if row['step'] >= self.begin:
+            self.count += 1
+            for name, x in learned(self.policy.model).items(): self.weights[name] = x if name not in self.weights else self.weights[name] + (x - self.weights[name])/self.count
+        return exact(self.world, self.policy) if (row['step'] + 1) % EVERY == 0 else {}
     def tensors(self) -> dict:
         import torch
         return self.weights | dict(count=torch.tensor(self.count))
@@ -40,17 +40,17 @@ class Mean:
         return Snapshot(self.policy, self.weights or None, 'mean of weights')
 
 
-def start(game: str, seed: int) -> tuple:
+def start(seed: int) -> tuple:
     "The game, and a policy that has watched somebody who knows the rules and nothing else."
     import torch
     from agentlab.env import load_env
     from agentlab.policy.core import Policy, word_tokenizer
     from agentlab.policy.tiny import tiny_model, warm_start
     torch.set_num_threads(1)
-    world = load_env(game)
+    world = load_env(GAME)
     tokenizer = word_tokenizer(world.vocabulary())
-    policy = Policy(tiny_model(len(tokenizer), 160, hidden=HIDDEN[game], seed=seed), tokenizer, name=f'{game}-{seed}')
-    return world, warm_start(policy, world, seed=seed, **WARM[game])
+    policy = Policy(tiny_model(len(tokenizer), 160, hidden=32, seed=seed), tokenizer, name=f'{GAME}-{seed}')
+    return world, warm_start(policy, world, seed=seed, **WARM)
 
 
 def falling(step: int, steps: int, lr: float, kl: float, floor: float) -> dict:
@@ -58,30 +58,21 @@ def falling(step: int, steps: int, lr: float, kl: float, floor: float) -> dict:
     return dict(lr=lr*(1 - .9*step/steps), kl_coef=max(kl*(1 - step/steps), floor))
 
 
-GAMES = dict(   # updates, groups and games of an update, learning rate, KL to the beginning: first and last weight
-    kuhn=dict(steps=600, groups=48, group_size=8, lr=1e-3, kl=.2, floor=.03))
-
-
-def recipe_of(world, game: str, name: str, seed: int):
+def recipe_of(world, name: str, seed: int):
     "Games of one deal are compared, seat by seat."
     from agentlab.train import load_recipe
-    from agentlab.train.recipes import remember
-    g = GAMES[game]
-    memory = remember(partial(Mean, begin=g['steps']//2))
-    return load_recipe(name, steps=g['steps'], groups=g['groups'], group_size=g['group_size'], lr=g['lr'], kl_coef=g['kl'], seed=seed, minibatches=1, max_tokens=2, test_tasks=0, checkpoint_every=50, loss_per='token',
-                       memory=memory, budget=16384, schedule=partial(falling, steps=g['steps'], lr=g['lr'], kl=g['kl'], floor=g['floor']))
+    part = lambda *names: {one: SETTINGS[one] for one in names}
+    return load_recipe(name, **part('steps', 'groups', 'group_size', 'lr'), kl_coef=SETTINGS['kl'], seed=seed, minibatches=1, max_tokens=2, test_tasks=0, checkpoint_every=50, loss_per='token', budget=16384,
+                       memory=partial(Mean, world=world, begin=SETTINGS['steps']//2), schedule=partial(falling, **part('steps', 'lr', 'kl', 'floor')))
 
 
 def exact(world, policy) -> dict:
-    "Kuhn: NashConv of what the policy plays in all information sets, and its two bluffs."
+    "NashConv of what the policy plays in all information sets, its two bluffs, and the bet that the first one hides behind."
     from agentlab.selfplay import game_tree, nash_conv, policy_strategy
     tree = game_tree(world)
     strategy = policy_strategy(tree, policy)
     bet = {tuple(one.state): float(strategy[i, list(one.legal).index('bet')]) for i, one in enumerate(tree.situations)}
     return dict(nash_conv=float(nash_conv(tree, strategy)), bluff_first=bet['first', 'J'], value_first=bet['first', 'K'], bluff_second=bet['second', 'J', 'pass'])
-
-
-MEASURES = dict(kuhn=exact)
 
 
 def one_run(game: str, name: str, seed: int, folder: Path) -> dict:
@@ -90,21 +81,15 @@ def one_run(game: str, name: str, seed: int, folder: Path) -> dict:
     from agentlab.train.runs import load_checkpoint
     place = folder/f'{game}-{name}-{seed}'
     def make(began):
-        world, policy = start(game, seed)
-        measure, curve = MEASURES[game], []
-        before = measure(world, policy)
-        def follow(row):
-            if (row['step'] + 1) % EVERY == 0: curve.append([row['step'] + 1, *measure(world, policy).values()])
-        recipe = recipe_of(world, game, name, seed)
-        train(policy, world, recipe, place, resume=True, on_row=follow, progress=False)
+        world, policy = start(seed)
+        before, recipe = exact(world, policy), recipe_of(world, name, seed)
+        rows = train(policy, world, recipe, place, resume=True, progress=False).rows()
         keeper = recipe.memory(policy, seed)
         keeper.restore(load_checkpoint(Run(place))[1]['memory'])
-        found = measure(world, keeper.each[0].deployed())
-        return dict(before=before, present=measure(world, policy), deployed=found, curve=curve, updates=len(Run(place).rows()), test_sampled=found['nash_conv']) | cpu_since(began)
+        found = exact(world, keeper.deployed())
+        curve = [[row['step'] + 1, *(row[what] for what in found)] for row in rows if 'nash_conv' in row]
+        return dict(before=before, present=exact(world, policy), deployed=found, curve=curve, updates=len(rows), test_sampled=found['nash_conv']) | cpu_since(began)
     return found_in(place, dict(env=game, recipe=name, seed=seed), make)
-
-
-RECIPES = dict(kuhn=('dr_grpo',))
 
 
 def summary(results: list[dict]) -> dict:
@@ -114,39 +99,33 @@ def summary(results: list[dict]) -> dict:
 
 
 def record(asked) -> dict:
-    from agentlab.bench import circumstances
-    plan = [(game, name, seed, asked.runs) for game in asked.envs for name in RECIPES[game] if name in asked.recipes for seed in asked.seeds]
-    found, words = play(asked, plan, one_run), shlex.join(sys.argv[1:])
-    cells = {game: {name: summary([found[game, name, seed] for seed in asked.seeds]) for name in RECIPES[game] if name in asked.recipes} for game in asked.envs}
-    return dict(schema_version=1) | circumstances('make results' + (f' ARGS="{words}"' if words else '')) | dict(seeds=asked.seeds, settings=GAMES, cells=cells)
+    found = play(asked, [(GAME, name, seed, asked.runs) for name in asked.recipes for seed in asked.seeds], one_run)
+    cells = {name: summary([found[GAME, name, seed] for seed in asked.seeds]) for name in asked.recipes}
+    return headed(seeds=asked.seeds, settings={GAME: SETTINGS}, cells={GAME: cells})
 
 
 def draw(record: dict):
-    "Kuhn poker over updates: distance from the equilibrium, and how often the jack bluffs; a line for each seed, dotted where theory ends."
+    "Over updates: distance from the equilibrium, and how often the jack bluffs; a line for each seed, dotted where theory ends."
     from plotly.subplots import make_subplots
     figure = make_subplots(1, 2, subplot_titles=['NashConv (0: equilibrium)', 'first seat bets: jack (solid), king (dashed)'], horizontal_spacing=.08)
-    looks = dict(dr_grpo='#0072B2')
-    for name, cell in record['cells'].get('kuhn', {}).items():
-        for number, curve in enumerate(cell['curves']):
-            steps = [point[0] for point in curve]
-            figure.add_scatter(x=steps, y=[point[1] for point in curve], name=name, legendgroup=name, showlegend=number == 0, line=dict(color=looks[name], width=1.4), row=1, col=1)
-            if name == 'dr_grpo':
-                for place, dash in ((2, 'solid'), (3, 'dash')): figure.add_scatter(x=steps, y=[point[place] for point in curve], showlegend=False, line=dict(color=looks[name], width=1.4, dash=dash), row=1, col=2)
+    for curve in record['cells'][GAME][RECIPE]['curves']:
+        for value, column, dash in ((1, 1, 'solid'), (2, 2, 'solid'), (3, 2, 'dash')):
+            figure.add_scatter(x=[point[0] for point in curve], y=[point[value] for point in curve], showlegend=False, line=dict(color='#0072B2', width=1.4, dash=dash), row=1, col=column)
     figure.add_hline(y=1/3, line=dict(color='#7d8288', dash='dot'), row=1, col=2)
     figure.update_xaxes(title_text='update', gridcolor='rgba(128,128,128,.2)')
     figure.update_yaxes(gridcolor='rgba(128,128,128,.2)', rangemode='tozero')
-    figure.update_layout(width=980, height=380, margin=dict(l=10, r=16, t=34, b=30), paper_bgcolor='rgba(0,0,0,0)', plot_bgcolor='rgba(0,0,0,0)', font=dict(color='#7d8288', size=13))
+    figure.update_layout(CLEAR, height=380, margin=dict(l=10, r=16, t=34, b=30))
     return figure
 
 
 def main() -> int:
     from agentlab.bench import keep
-    asked = arguments(__doc__, list(RECIPES), sorted({name for names in RECIPES.values() for name in names}), 'selfplay')
+    asked = arguments(__doc__, [GAME], [RECIPE], 'selfplay')
     found = record(asked)
     keep(found, asked.out, 'selfplay')
     draw(found).write_image(asked.out/'selfplay.png', scale=1)
-    for game, cells in found['cells'].items():
-        for name, cell in cells.items(): print(game, name, {what: f"{x['mean']:.3f} [{x['low'] or 0:.3f}, {x['high'] or 0:.3f}]" for what, x in cell['deployed'].items()}, f"{cell['most_cpu_seconds']} CPU-s at most")
+    for name, cell in found['cells'][GAME].items():
+        print(name, {what: f"{x['mean']:.3f} [{x['low'] or 0:.3f}, {x['high'] or 0:.3f}]" for what, x in cell['deployed'].items()}, f"{cell['most_cpu_seconds']} CPU-s at most")
     return 0
 
 
