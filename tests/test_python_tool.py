@@ -196,7 +196,7 @@ def test_a_fork_works_before_the_first_call_and_refuses_after_it():
 
 @linux
 def test_workers_end_with_their_owner_even_if_it_is_killed():
-    code = 'import time; from agentlab.env.sandbox import MontySandbox; box = MontySandbox(seconds=30); print(box.session(box.workers()).__enter__().worker_pid, flush=True); time.sleep(60)'
+    code = 'import time; from agentlab.env.sandbox import MontySandbox; box = MontySandbox(seconds=30); session = box.session(box.workers()); print(session.__enter__().worker_pid, flush=True); time.sleep(60)'    # nobody keeping the session would end it at once
     owner = subprocess.Popen([sys.executable, '-c', code], env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)), stdout=subprocess.PIPE, text=True)
     worker = int(owner.stdout.readline())
     assert Path(f'/proc/{worker}').exists()
