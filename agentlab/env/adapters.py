@@ -17,8 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from random import Random
 import numpy as np
-from .protocol import Env, EnvError, Step, TextEnv, check_seed
-from .two_seats import SeatedGame, tidy
+from .protocol import Env, EnvError, Step, TextEnv, check_seed, tidy
+from .two_seats import SeatedGame
 
 # %% ../../nbs/env/18_adapters.ipynb #a305e0fa
 class Lent:

@@ -9,7 +9,7 @@ __all__ = ['values', 'needs', 'requests', 'Clarify', 'check_request']
 import copy, itertools
 from functools import lru_cache
 from random import Random
-from .protocol import TextEnv, check_split, split_of
+from .protocol import TextEnv, check_split, split_of, tidy
 
 # %% ../../nbs/env/05_clarify.ipynb #074d9fc8
 values = dict(day='monday tuesday wednesday thursday friday saturday'.split(), hour='noon one two three four five'.split(), people='alone pair trio family team crowd'.split(),
@@ -47,7 +47,7 @@ class Clarify(TextEnv):
         return f"Please book a {self.task['kind']}. {' '.join(self.say(fact) for fact in self.known)}"
 
     def turn(self, action):
-        verb, _, rest = ' '.join(action.lower().rstrip(' .\n').split()).partition(' ')
+        verb, _, rest = tidy(action).partition(' ')
         if verb == 'book' and len(rest.split()) == 3:
             right = rest.split() == self.task['wanted']
             return ('Thank you.' if right else 'That is not what I meant.'), float(right), True, dict(success=right)

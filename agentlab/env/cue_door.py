@@ -8,7 +8,7 @@ __all__ = ['cues', 'doors', 'noises', 'check_rule', 'check_cue_task', 'CueDoor']
 # %% ../../nbs/env/09_cue_door.ipynb #206487ef
 import copy, itertools
 from random import Random
-from .protocol import TextEnv, check_split, split_of
+from .protocol import TextEnv, check_split, split_of, tidy
 
 # %% ../../nbs/env/09_cue_door.ipynb #d2032cbb
 cues = ('red', 'green', 'blue', 'yellow')
@@ -56,7 +56,7 @@ class CueDoor(TextEnv):
             if split_of(['cue', task['cue'], *task['noise']]) == split: return task
 
     def turn(self, action):
-        action = ' '.join(action.lower().rstrip(' .\n').split())
+        action = tidy(action)
         if action not in self.legal(): return f'Nothing happens. {self.look()}', 0., False, dict(invalid=True)
         if self.phase == 2:
             right = action == f'open {self.door()}'

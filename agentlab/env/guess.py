@@ -7,7 +7,7 @@ __all__ = ['ranges', 'GuessNumber']
 
 # %% ../../nbs/env/02_guess.ipynb #b5863b47
 from random import Random
-from .protocol import TextEnv, check_split, split_of
+from .protocol import TextEnv, check_split, split_of, tidy
 
 # %% ../../nbs/env/02_guess.ipynb #f2990de5
 def ranges(
@@ -44,7 +44,7 @@ class GuessNumber(TextEnv):
         return f'Guess a number from {self.least} to {self.most}.'
 
     def turn(self, action):
-        verb, _, word = ' '.join(action.lower().rstrip(' .\n').split()).partition(' ')
+        verb, _, word = tidy(action).partition(' ')
         known = verb == 'guess' and word.isascii() and word.isdecimal() and self.task['low'] <= int(word[:9]) <= self.task['high']
         if not known: return 'Nothing happens.', 0., False, dict(invalid=True)
         guess, secret = int(word), self.task['secret']

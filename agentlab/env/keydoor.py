@@ -11,7 +11,7 @@ import copy, itertools
 from functools import lru_cache
 from random import Random
 from string import ascii_lowercase
-from .protocol import TextEnv, check_split, split_of
+from .protocol import TextEnv, check_split, split_of, tidy
 
 # %% ../../nbs/env/01_keydoor.ipynb #da67dd62
 compass = dict(north=(0, -1), south=(0, 1), east=(1, 0), west=(-1, 0))   # direction -> (columns east, rows south)
@@ -173,7 +173,7 @@ class KeyDoor(TextEnv):
         return self.look()
 
     def turn(self, action):
-        action = ' '.join(action.lower().rstrip(' .\n').split())
+        action = tidy(action)
         if action not in self.legal(): return f'Nothing happens. {self.look()}', 0., False, dict(invalid=True)
         if action == 'open chest': return 'The chest opens.', 1., True, dict(success=True)
         if action == 'take key': self.has_key, self.came = True, None

@@ -12,7 +12,8 @@ import torch
 from .. import credit as by
 from ..credit import check_group_size
 from ..credit.hierarchy import ACTION, SUBGOAL, SWITCH, first_token
-from ..env.wrappers import plain_action, split_tag
+from ..env.protocol import tidy
+from ..env.wrappers import split_tag
 from ..episodes import Batch, need, state_key
 from .. import entropy, objective as bound
 from ..objective import clip, kl_k3
@@ -234,7 +235,7 @@ def read_tags(
     texts = policy.tokenizer.batch_decode([ids.tolist() for ids in said], skip_special_tokens=True)
     tags, actions = zip(*map(split, texts))
     device = batch.turns.episode.device
-    batch = batch.with_turns(tag=torch.tensor([TAGS.get(tag, TAGS['none']) for tag in tags], device=device), action=torch.tensor([state_key(plain_action(x)) for x in actions], device=device))
+    batch = batch.with_turns(tag=torch.tensor([TAGS.get(tag, TAGS['none']) for tag in tags], device=device), action=torch.tensor([state_key(tidy(x)) for x in actions], device=device))
     batch = batch.with_turns(tag=valid_tag(batch))
     return batch.with_turns(meta=meta_reasoning(batch))
 
