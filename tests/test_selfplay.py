@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from agentlab.credit import dr_grpo
-from agentlab.env import HopSearch, Kuhn, TicTacToe, expert_player, random_player
+from agentlab.env import HopSearch, Kuhn, Signals, TicTacToe, expert_player, random_player
 from agentlab.episodes import Batch
 from agentlab.policy.core import Policy, word_tokenizer
 from agentlab.policy.tiny import tiny_model
 from agentlab.rollout import play_players
 from agentlab.selfplay import League, SeatBaseline, Snapshot, newest, pfsp, spiral
 from agentlab.selfplay.league import moving_baseline
+from agentlab.selfplay.role_weights import Exchange, RoleWeights
 from agentlab.train import recipes, train
 
 
@@ -121,3 +122,43 @@ def test_dead_groups_are_counted_seat_by_seat(tmp_path):
     import pandas as pd
     batch = Batch.from_turns(pd.DataFrame(dict(group=[0]*4 + [1]*4, game=[0, 0, 1, 1, 2, 2, 3, 3], seat=['first', 'second']*4, episode=range(8), t=[0, 1]*4, outcome=[1., -1, 1, -1, 1, -1, -1, 1])))
     assert dead_groups(batch) == .5
+
+
+def speakers(game):
+    "Weights of its own for each seat, from a policy that knows the words."
+    from agentlab.policy.tiny import warm_start
+    return RoleWeights(warm_start(learner(game), game, steps=20, episodes=16, pool=64), game.seats)
+
+@pytest.mark.parametrize('memory', [None, partial(Exchange, every=2)])
+def test_roles_with_weights_of_their_own_go_on_after_a_stop(memory, tmp_path):
+    game = Signals(n=3)
+    def run(folder, **how):
+        policy = speakers(game)
+        recipe = recipes.dr_grpo(name='pair', steps=5, groups=4, group_size=4, minibatches=2, max_tokens=2, test_tasks=8, checkpoint_every=2, lr=1e-2, kl_coef=.1, rollout=play_players, test_rollout=play_players, memory=memory)
+        return policy, train(policy, game, recipe, folder, progress=False, **how)
+    (first, whole), calls = run(tmp_path/'whole'), iter([False]*3 + [True])
+    run(tmp_path/'parts', should_stop=lambda: next(calls))
+    second, parts = run(tmp_path/'parts', resume=True)
+    assert without_time(parts.rows()) == without_time(whole.rows()) and not any(row['skipped'] for row in whole.rows())
+    for one, two in zip(first.model.parameters(), second.model.parameters()): assert torch.equal(one, two)
+    assert sorted(path.name for path in (tmp_path/'whole'/'policy').iterdir()) == sorted(game.seats)
+    assert any(not torch.equal(x, y) for x, y in zip(first.of['sender'].weights.values(), first.of['receiver'].weights.values()))
+
+def test_the_gradient_of_roles_is_that_of_each_policy_alone(tmp_path):
+    "A loss over both seats moves each role as its own tokens alone would move a policy of its own."
+    game = Signals(n=3)
+    pair = speakers(game)
+    batch = Batch.from_episodes(play_players(pair, game, range(6), 4, max_tokens=2))
+    pair.forward(batch)[0].sum().backward()
+    for seat in game.seats:
+        lone = batch.select(torch.tensor([batch.labels['seat'][k] == seat for k in batch.episodes.seat.tolist()]))
+        found = torch.autograd.grad(pair.of[seat].forward(lone)[0].sum(), list(pair.of[seat].weights.values()), allow_unused=True)
+        for x, wanted in zip(pair.of[seat].weights.values(), found):
+            if wanted is not None: torch.testing.assert_close(x.grad, wanted, atol=1e-4, rtol=1e-4)
+
+def test_roles_where_they_cannot_work_are_refused_before_a_game_counts(tmp_path):
+    game = Signals(n=3)
+    with pytest.raises(TypeError, match='play_players'): train(speakers(game), game, recipes.dr_grpo(steps=1, groups=2, group_size=2, test_tasks=0), tmp_path/'a', progress=False)
+    with pytest.raises(ValueError, match='RoleWeights'): train(speakers(game), game, recipes.dr_grpo(steps=1, groups=2, group_size=2, test_tasks=0, lora=dict(r=2)), tmp_path/'b', progress=False)
+    with pytest.raises(TypeError, match='one set of weights'): train(learner(game), game, recipes.dr_grpo(steps=1, groups=2, group_size=2, test_tasks=0, memory=Exchange), tmp_path/'c', progress=False)
+    with pytest.raises(TypeError, match='one for each role'): train(speakers(game), game, recipes.dr_grpo(steps=1, groups=2, group_size=2, max_tokens=2, test_tasks=0, rollout=play_players, memory=partial(League, seats=game.seats, groups=2, mirror=0.)), tmp_path/'d', progress=False)

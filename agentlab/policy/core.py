@@ -155,6 +155,9 @@ class Policy:
         self._head = _plain_head(model)
     @property
     def device(self): return next(self.model.parameters()).device
+    def at(self, seat: str)->Policy:
+        "Who answers for a seat: this policy, unless every role has weights of its own (`agentlab.selfplay.RoleWeights`)."
+        return self
     def action_logits(self, ids: Tensor, place: Tensor)->Tensor:
         "(actions, vocabulary) logits that predict the tokens at `place` in right-padded `ids`."
         if self._head is None: return self.model(input_ids=ids, use_cache=False).logits[place[:, 0], place[:, 1] - 1]
@@ -237,7 +240,8 @@ def closing(
     cut = {i: last[i].tolist() for i in batch.episodes.truncated.nonzero()[:, 0].tolist() if i in last}
     ids = {i: x + policy.chat.next(final.get(int(batch.episodes.final[i]), ''), x[-1]) for i, x in cut.items()}
     kept = [i for i in cut if len(ids[i]) < policy.max_context]
-    asked = [Episode([Turn(0, context_ids=ids[i], ids=[policy.end_id], logps=[0.], entropies=[0.])]) for i in kept]
+    seats = {i: batch.labels['seat'][key] for i, key in enumerate(batch.episodes.seat.tolist())}
+    asked = [Episode([Turn(0, context_ids=ids[i], ids=[policy.end_id], logps=[0.], entropies=[0.])], seat=seats[i]) for i in kept]
     return torch.tensor(kept, dtype=torch.int64, device=batch.episodes.truncated.device), Batch.from_episodes(asked)
 
 # %% ../../nbs/policy/00_policy.ipynb #53625aeb

@@ -47,7 +47,7 @@ def play_players(
     if not games: return []
     chosen = cast(players, games[0].env.seats, len(seeds), len(policy.tokenizer))
     who = {game.number: chosen[i//group_size] for i, game in enumerate(games)}
-    table, how = Table(policy, sampler or policy.sampler(), limit), dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
+    table, how = Table(policy, sampler, limit), dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
     budget = dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     try:
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
@@ -66,12 +66,12 @@ def sided(episodes: list[Episode], players: dict, keep: bool)->list[Episode]:
 class Table:
     "Where the players sit: one sampler for each policy, and one call of it per round."
     def __init__(self, policy, sampler, limit: float|None):
-        self.policy, self.samplers, self.limit = policy, {id(policy): sampler}, limit
+        self.policy, self.samplers, self.limit = policy, {} if sampler is None else {id(policy): sampler}, limit
     def round(self, live: list[Game], who: dict, how: dict, workers: int, system: str|None):
         "Every live game acts once, then every environment answers."
         of = {}
         for game in live:
-            player = who[game.number].get(game.side.seat, self.policy)
+            player = who[game.number].get(game.side.seat) or self.policy.at(game.side.seat)
             of.setdefault(id(player), (player, []))[1].append(game)
         for player, games in of.values(): (self.sample if hasattr(player, 'sampler') else self.call)(player, games, how)
         acted = [game for game in live if not game.over]

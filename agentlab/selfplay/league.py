@@ -41,6 +41,7 @@ class League:
         if not 0 <= mirror <= 1: raise ValueError(f'mirror={mirror}: give a share from 0 to 1')
         for name, x in dict(every=every, most=most, groups=groups).items():
             if x < 1: raise ValueError(f'{name}={x}: give a whole number from 1')
+        if getattr(policy, 'roles', ()): raise TypeError(f'a league keeps snapshots of one set of weights, and {policy.name!r} has one for each role: let such a policy play itself, without a league')
         if len(seats) < 2: raise ValueError(f'seats={seats}: self-play needs two seats or more; give those of the environment')
         self.policy, self.seed, self.seats, self.choose, self.mirror, self.every, self.most, self.groups = policy, seed, tuple(seats), choose, mirror, every, most, groups
         self.snapshots, self.born, self.now = [], [], []

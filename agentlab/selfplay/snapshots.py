@@ -4,7 +4,7 @@
 
 # %% ../../nbs/selfplay/03_snapshots.ipynb #5d404bb0
 from __future__ import annotations
-import hashlib, json
+import copy, hashlib, json
 from pathlib import Path
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from ..episodes import atomic
 from ..policy.core import Policy
 
 # %% auto #0
-__all__ = ['Lent', 'vocabulary_of', 'learned', 'Snapshot', 'load_snapshot']
+__all__ = ['Lent', 'vocabulary_of', 'learned', 'Borrowing', 'Snapshot', 'load_snapshot']
 
 # %% ../../nbs/selfplay/03_snapshots.ipynb #6097d174
 class Lent(torch.nn.Module):
@@ -24,10 +24,22 @@ class Lent(torch.nn.Module):
         super().__init__()
         object.__setattr__(self, 'lender', model)      # not a submodule: its weights are not ours
         self.names = list(weights)
-        for i, weight in enumerate(weights.values()): self.register_buffer(f'weight_{i}', weight)
-    def forward(self, *args, **kw):
-        return torch.func.functional_call(self.lender, {name: getattr(self, f'weight_{i}') for i, name in enumerate(self.names)}, args, kw)
-    def parameters(self, recurse: bool = True): return self.buffers(recurse)
+        for i, weight in enumerate(weights.values()): (self.register_parameter if isinstance(weight, torch.nn.Parameter) else self.register_buffer)(f'weight_{i}', weight)
+    @property
+    def weights(self)->dict[str, Tensor]:
+        "Its weights by the lender's names; those that are Parameters can be trained."
+        return {name: getattr(self, f'weight_{i}') for i, name in enumerate(self.names)}
+    def forward(self, *args, **kw): return torch.func.functional_call(self.lender, self.weights, args, kw)
+    def parameters(self, recurse: bool = True):
+        yield from super().parameters(recurse)
+        yield from self.buffers(recurse)
+    def whole(self):
+        "A model by itself: a copy of the lender with these weights, for saving."
+        model = copy.deepcopy(self.lender)
+        own = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, weight in self.weights.items(): own[name].copy_(weight)
+        return model
     def __getattr__(self, name):
         try: return super().__getattr__(name)
         except AttributeError: return getattr(object.__getattribute__(self, 'lender'), name)
@@ -41,7 +53,24 @@ def learned(model)->dict[str, Tensor]:
     "A copy of the weights that training changes (all, or an adapter's), detached."
     return {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
-class Snapshot(Policy):
+class Borrowing(Policy):
+    "A policy with weights of its own on another one's modules."
+    def __init__(self,
+        policy,                     # agentlab.policy.Policy that lends its modules
+        weights: dict[str, Tensor], # by the names of its model; Parameters can be trained
+        name: str,
+    ):
+        super().__init__(Lent(policy.model, weights), policy.tokenizer, policy.max_context, name)
+        self._head = None       # the body alone would compute with the lender's weights
+    @property
+    def weights(self)->dict[str, Tensor]:
+        "Its weights by name."
+        return self.model.weights
+    def save_pretrained(self, folder)->Path:
+        "Write it as a model of its own in the transformers layout (safetensors)."
+        return Policy(self.model.whole(), self.tokenizer, self.max_context, self.name).save_pretrained(folder)
+
+class Snapshot(Borrowing):
     "A policy as it was: it acts, and does not learn."
     def __init__(self,
         policy,                             # agentlab.policy.Policy that lends its modules
@@ -52,12 +81,7 @@ class Snapshot(Policy):
         own = {n: p for n, p in policy.model.named_parameters()}
         strange = [n for n in weights if n not in own] + [n for n, x in weights.items() if n in own and x.shape != own[n].shape]
         if strange or not weights: raise ValueError(f"the weights of {name!r} do not fit the policy {policy.name!r}: {strange[0] if strange else 'there are none'}. Take a snapshot of the same model (and the same adapter).")
-        super().__init__(Lent(policy.model, {n: x.detach().to(own[n].device) for n, x in weights.items()}), policy.tokenizer, policy.max_context, name)
-        self._head = None       # the body alone would compute with the living model's weights
-    @property
-    def weights(self)->dict[str, Tensor]:
-        "Its weights by name."
-        return {name: getattr(self.model, f'weight_{i}') for i, name in enumerate(self.model.names)}
+        super().__init__(policy, {n: x.detach().to(own[n].device) for n, x in weights.items()}, name)
 
 # %% ../../nbs/selfplay/03_snapshots.ipynb #effda452
 def _save(self, path)->Path:

@@ -68,6 +68,7 @@ def with_lora(policy, **config):
     try: from peft import LoraConfig, get_peft_model
     except ImportError: raise ImportError('a LoRA adapter needs peft: pip install "agentlab-rl[lora]"') from None
     from agentlab.policy.core import Policy
+    if getattr(policy, 'roles', ()): raise ValueError(f'lora={config}: this policy has weights for every role. Make them adapters: RoleWeights(with_lora(policy, ...), seats), with lora={{}}')
     config = dict(r=16, lora_alpha=32, target_modules='all-linear', task_type='CAUSAL_LM') | config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -201,7 +202,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
         losses = r.objective(logp, part, advantage[which], entropy, **r.objective_args)
         kl = r.kl(logp, part) if r.kl_coef else None
         loss = (weight[which] * (losses if kl is None else losses + r.kl_coef*kl)).sum()
-        t.accelerator.backward(loss)
+        if loss.requires_grad: t.accelerator.backward(loss)     # the tokens of frozen roles alone have nothing to move
         with torch.no_grad():
             now = measure_part(r, part, logp.detach(), advantage[which], kl)
             for name, value in (now | dict(loss=loss.item(), tokens=len(which))).items():
