@@ -71,7 +71,8 @@ class Table:
         "Every live game acts once, then every environment answers."
         of = {}
         for game in live:
-            player = who[game.number].get(game.side.seat) or self.policy.at(game.side.seat)
+            others, seat = who[game.number], game.side.seat
+            player = others[seat] if seat in others else self.policy.at(seat)
             of.setdefault(id(player), (player, []))[1].append(game)
         for player, games in of.values(): (self.sample if hasattr(player, 'sampler') else self.call)(player, games, how)
         acted = [game for game in live if not game.over]

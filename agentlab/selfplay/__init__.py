@@ -14,3 +14,6 @@ from .league import League, SeatBaseline, anybody, newest, spiral
 from .preferences import best_and_worst, inpo, pair_advantage, sppo, win_rate_reward
 from .roles import marft, sampled_shapley, seating, shapley, shared_reward
 from .proposers import ProposeHop, absolute_zero, proposer_reward, search_self_play, swe_self_play, trr_pp, verify
+from .tournament import Tournament, heat_map, load_tournament, tournament
+from .psro import Drawn, Matches, Population, exact_answer, exact_match, fictitious, load_population, mixed_strategy, mixture_strategy, naive, population_of, psro, replicator, risk_averse, save_population
+from .role_weights import Exchange, RoleWeights
