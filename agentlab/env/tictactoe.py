@@ -51,12 +51,26 @@ class TicTacToe(SeatedGame):
     "Three in a row; x begins. Pays 1 and -1, a draw 0."
     name, seats = 'tictactoe', ('x', 'o')
 
+    def __init__(
+        self,
+        forfeit:float=None,     # what a seat is paid for an illegal text; None: -1
+        opening:int=0,          # most moves that are made at random before the game begins, 0 to 8; how many and which is drawn from the seed
+        turned:bool=False,      # True: after every move the board is turned and mirrored into `canonical_board`
+        numbered:bool=False     # True: a mark is read with its cell, x5 instead of x
+    ):
+        super().__init__(forfeit)
+        if type(opening) is not int or not 0 <= opening <= 8: raise ValueError(f'opening={opening!r}: give a number of moves from 0 to 8')
+        self.opening, self.turned, self.numbered = opening, turned, numbered
+
     def deal(self, task, generator):
-        if task is not None: raise ValueError(f'task={task!r}: every game of tic-tac-toe begins alike; leave task out')
-        self.board = free
+        if task is not None: raise ValueError(f'task={task!r}: a game of tic-tac-toe has no task; leave task out')
+        moves, begun = generator.randrange(self.opening + 1) if self.opening else 0, False
+        while not begun:
+            self.board, self.mover = free, 'x'
+            begun = all(self.play(generator.choice(self.moves())) is None for _ in range(moves))     # not one that is over
 
     def view(self, seat):
-        return ' '.join([seat, ':', *(mark if mark != '.' else str(cell) for cell, mark in enumerate(self.board, 1))])
+        return ' '.join([seat, ':', *(str(cell) if mark == '.' else f'{mark}{cell}' if self.numbered else mark for cell, mark in enumerate(self.board, 1))])
 
     def key(self, seat):
         return self.board,
@@ -68,6 +82,7 @@ class TicTacToe(SeatedGame):
         self.board = put(self.board, int(move) - 1, self.mover)
         if winner(self.board): return {seat: 1 if seat == self.mover else -1 for seat in self.seats}
         if '.' not in self.board: return dict.fromkeys(self.seats, 0)
+        if self.turned: self.board = canonical_board(self.board)
         self.pass_turn()
 
     def advice(self):
@@ -76,7 +91,7 @@ class TicTacToe(SeatedGame):
         return {move: 1 for move, worth in values.items() if worth == best}
 
     def words(self):
-        return [':', *'123456789']
+        return [':', *'123456789'] + [f'{mark}{cell}' for mark in 'xo' for cell in '123456789']*self.numbered
 
     def render(self)->str:
         "The board for us."
