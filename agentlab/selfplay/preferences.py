@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['by_outcome', 'rivals', 'win_rates', 'win_rate_reward', 'best_and_worst', 'episode_logp', 'sppo', 'inpo',
-           'pair_advantage']
+           'pair_advantage', 'sppo_credit', 'inpo_credit']
 
 # %% ../../nbs/selfplay/05_preferences.ipynb #ea42f107
 from collections.abc import Callable
 import torch
 from torch import Tensor
+from ..credit.estimator import estimator
 from ..episodes import Batch, Table, need
 from ..groups import group_constant, group_max, group_min, same, shift
 
@@ -129,3 +130,27 @@ def pair_advantage(
     x = b.action(logp).detach().double().requires_grad_()
     value = loss(x)
     return -torch.autograd.grad(value.mean(), x)[0] if len(value) else torch.zeros_like(x).detach()
+
+# %% ../../nbs/selfplay/05_preferences.ipynb #2d93e6b3
+@estimator('chance to be preferred to the others of its group', 'best and worst episode of the same task and seat', 'every token of these two, by the gradient of the pair loss',
+           'in the spirit of Wu et al., 2024, SPPO, arXiv 2405.00675', needs=('group',))
+def sppo_credit(
+    b:Batch,                    # rollouts; several episodes per group
+    prefer:Callable=by_outcome, # as in `win_rates`
+    **how,                      # of `sppo`: beta, mean
+)->Tensor:                      # (action tokens,) float64; 0 outside all pairs
+    "One step of SPPO from the policy that played: its pair loss as an advantage."
+    anchored, pairs = b.with_action(prev_logp=b.action('old_logp')), best_and_worst(b, win_rates(b, prefer))
+    rates = win_rates(b, prefer, include_self=True)
+    return pair_advantage(b, lambda logp: sppo(logp, anchored, pairs, rates, **how))
+
+@estimator('chance to be preferred to the others of its group', 'best and worst episode of the same task and seat', 'every token of these two, by the gradient of the pair loss',
+           'in the spirit of Zhang et al., 2024, INPO, arXiv 2407.00617', needs=('group', 'ref_logp'))
+def inpo_credit(
+    b:Batch,                    # rollouts; several episodes per group; tokens need ref_logp, which a recipe with kl_coef supplies
+    prefer:Callable=by_outcome, # as in `win_rates`
+    **how,                      # of `inpo`: eta, tau, mean
+)->Tensor:                      # (action tokens,) float64; 0 outside all pairs
+    "One step of INPO from the policy that played: its pair loss as an advantage."
+    anchored, pairs = b.with_action(prev_logp=b.action('old_logp')), best_and_worst(b, win_rates(b, prefer))
+    return pair_advantage(b, lambda logp: inpo(logp, anchored, pairs, **how))

@@ -23,6 +23,8 @@ from ..rollout.resampling import dynamic_sampling
 from ..rollout.turns import scaling_inter as growing
 from ..rollout.beside import play_beside_expert, play_beside_greedy
 from ..selfplay.league import SeatBaseline, spiral as by_seat
+from ..selfplay.preferences import inpo_credit, sppo_credit, win_rate_reward
+from ..selfplay.roles import marft as from_agent_to_agent
 from ..replay import ArcherCritic, archer as critic_of_utterances, Recomposition, SelfImitation, SuccessReplay, everything, priority_only, warm_up as rising
 from .critic import Critic
 from .learned import ImplicitPRM, Prior, Progress, ThreeValues
@@ -33,9 +35,10 @@ __all__ = ['loop', 'pass_at_k', 'reinforce_pp', 'reinforce_pp_baseline', 'lite_p
            'ui_s1', 'istar', 'spa', 'v05', 'hae', 'rlvmr', 'clip_higher', 'clip_cov', 'kl_cov', 'epo', 'adaptive',
            'forking_tokens', 'arpo', 'aepo', 'gspo', 'gmpo', 'sapo', 'cispo', 'dppo', 'dcpo', 'tis', 'dapo', 'starpo_s',
            'ragen2', 'supo', 'scaling_inter', 'roc', 'simpletir', 'dr_bot', 'spear_clip', 'dart', 'success_replay',
-           'spear', 'rorecomp', 'archer', 'spiral', 'known', 'Recipe', 'plain', 'field_defaults', 'import_path',
-           'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'named', 'measure_answers', 'measure_feedback',
-           'matched_reward', 'check_words', 'read_tags', 'read_parts', 'Memories', 'remember', 'load_recipe']
+           'spear', 'rorecomp', 'archer', 'spiral', 'spo', 'sppo', 'inpo', 'marft', 'known', 'Recipe', 'plain',
+           'field_defaults', 'import_path', 'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'named',
+           'measure_answers', 'measure_feedback', 'matched_reward', 'check_words', 'read_tags', 'read_parts',
+           'Memories', 'remember', 'load_recipe']
 
 # %% ../../nbs/train/01_recipes.ipynb #c6c6e1f0
 @dataclass
@@ -307,6 +310,10 @@ archer = named('archer', 'Zhou et al., 2024, ArCHer, arXiv 2402.19446', 'Utteran
 
 # %% ../../nbs/train/01_recipes.ipynb #491e82ec
 spiral = named('spiral', 'Liu et al., 2025, SPIRAL, arXiv 2506.24119', 'Both seats are played by one policy; an outcome is compared with what that seat used to earn', credit=by_seat, memory=SeatBaseline, loss_per=64.)
+spo = named('spo', 'in the spirit of Swamy et al., 2024, SPO, arXiv 2401.04056', 'How many of its group an episode beats', credit=by.dr_grpo, reward=win_rate_reward)
+sppo = named('sppo', 'in the spirit of Wu et al., 2024, SPPO, arXiv 2405.00675', 'The best and the worst of a group, each towards its win rate', credit=sppo_credit, credit_args=dict(beta=.1, mean=True), minibatches=1)
+inpo = named('inpo', 'in the spirit of Zhang et al., 2024, INPO, arXiv 2407.00617', 'The best of a group above the worst by a fixed gap', credit=inpo_credit, credit_args=dict(eta=.3, mean=True), kl_coef=1e-3, minibatches=1)
+marft = named('marft', 'Liao et al., 2025, MARFT, arXiv 2504.16129', 'Better than the critic expected, from agent to agent', credit=from_agent_to_agent, critic=Critic)
 
 # %% ../../nbs/train/01_recipes.ipynb #1f61c9a7
 class Memories:
@@ -336,7 +343,7 @@ def remember(
 known = {make.__name__: make for make in (grpo, dr_grpo, rloo, gigpo, loop, pass_at_k, reinforce_pp, reinforce_pp_baseline, lite_ppo, gdpo, opo, gpg, flow_grpo, eapo, cm2,
                                           dr_mas, mars, hgpo, salt, ppo, vl_dac, seeupo, ipa, igpo, infopo, remax, ui_s1, istar, spa, v05, hae, rlvmr,
                                           clip_higher, clip_cov, kl_cov, epo, adaptive, forking_tokens, arpo, aepo, gspo, gmpo, sapo, cispo, dppo, dcpo, tis, dapo, starpo_s, ragen2, supo, scaling_inter,
-                                          roc, simpletir, dr_bot, spear_clip, dart, success_replay, spear, rorecomp, archer, spiral)}     # name -> recipe function
+                                          roc, simpletir, dr_bot, spear_clip, dart, success_replay, spear, rorecomp, archer, spiral, spo, sppo, inpo, marft)}     # name -> recipe function
 
 # %% ../../nbs/train/01_recipes.ipynb #6f7c6157
 def load_recipe(
