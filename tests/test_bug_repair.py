@@ -339,6 +339,10 @@ def test_an_artifact_is_what_the_actions_made():
     assert artifact_task(env, episode) == dict(program=ONE, bug=with_word(ONE, 4, '-'), dropped=[2, 3, 4, 5, 6, 7], order=1)
     assert artifact_task(env, replace(episode, success=False)) is None and artifact_task(env, replace(episode, error='x')) is None
     assert artifact_task(env, replace(episode, turns=episode.turns[1:])) is None     # it says success, the tests say no
+    gone, dead = replace(episode), InjectBug(tester=Runner(raising))
+    assert artifact_task(dead, gone) is None and 'no test was run' in gone.error
+    longer = replace(episode, turns=episode.turns*2)
+    assert artifact_task(env, longer) is None and longer.error
 
 def ssr(steps, seed=0, **changes):
     return Recipe(**dict(name='ssr', paper='', credit=trr_pp, rollout=self_play, rollout_args=dict(tries=4), reward=bug_reward, memory=partial(BugPool, groups=6, share=.4), groups=6, group_size=1, steps=steps, lr=1e-3, minibatches=1,
@@ -377,6 +381,27 @@ def test_a_sandbox_that_dies_ends_its_episodes_and_not_the_run(able):
     env = BugRepair(tester=Runner(dying))
     episodes = play(able, env, list(range(8)), 2, [dict(task) for task in BugRepair(tester=run).tasks('train', 8)], max_tokens=10)
     assert len(episodes) == 16 and any(e.error and 'no test was run' in e.error for e in episodes) and not any(e.error and e.success for e in episodes)
+
+def test_an_injector_is_not_blamed_for_the_sandbox():
+    known = Runner()
+    env = InjectBug(tester=known)
+    env.reset(0, dict(program=ONE))
+    env.step('put - at 4')
+    known.known.clear()
+    known.sandbox = raising
+    with pytest.raises(EnvError, match='could not be run'): env.step('drop fail')
+
+def test_self_play_goes_on_when_the_sandbox_dies(able):
+    for every in (1, 3, 11):
+        count = []
+        def dying(code, names):
+            count.append(code)
+            if len(count) % every == 0: raise OSError('no worker')
+            return run.sandbox(code, names)
+        episodes = self_play(able, BugRepair(tester=Runner(dying)), list(range(6)), group_size=2, tries=2, max_tokens=10)
+        makers = [e for e in episodes if e.seat == 'injector']
+        assert len(makers) == 12 and not any(e.error and e.columns['valid'] and e.columns['solved'] == e.columns['solved'] for e in makers)
+        if every == 1: assert all(e.error for e in episodes)
 
 def test_the_pool_forgets_the_oldest_and_the_deepest():
     games = demonstrate(BugRepair(tester=run), tiny().chat, list(range(40)), noise=1.)
