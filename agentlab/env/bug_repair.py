@@ -9,14 +9,14 @@ __all__ = ['patterns', 'fillers', 'sorts', 'levels', 'words', 'frame', 'inputs',
            'numbers', 'detail', 'read_put', 'slips', 'puts', 'vocabulary', 'check_bug', 'BugRepair', 'InjectBug',
            'solver_task', 'BugWork']
 
-# %% ../../nbs/env/19_bug_repair.ipynb #f5be0ffa
+# %% ../../nbs/env/19_bug_repair.ipynb #6ec9fb34
 import ast, copy, json, re
 from dataclasses import dataclass, replace
 from random import Random
 from .protocol import Env, EnvError, TextEnv, check_seed, check_split, split_of
 from .sandbox import MontySandbox, Result
 
-# %% ../../nbs/env/19_bug_repair.ipynb #3325b0d5
+# %% ../../nbs/env/19_bug_repair.ipynb #b4a9db7a
 patterns = dict(chain='f = V O C ; g = f O V ; h = g O C', fork='f = x O C ; g = y O C ; h = f O g', loop='f = V ; while f > C : f = f - C ; g = f O V')
 fillers = dict(V='xy', O='+-*', C='1234')
 sorts = (tuple('+-*%'), tuple('<>'), tuple('12345'), tuple('xyfgh'))    # words that can stand for each other
@@ -62,7 +62,7 @@ def alike(
     "The other words of its sort, if there are bugs of this sort at the level."
     return tuple(other for sort in levels[level] if word in sort for other in sort if other != word)
 
-# %% ../../nbs/env/19_bug_repair.ipynb #6cfc41f6
+# %% ../../nbs/env/19_bug_repair.ipynb #189ae5c6
 inputs = ((2, 5), (5, 1), (4, 3), (1, 4))
 errors = ('SyntaxError', 'NameError', 'TypeError', 'ZeroDivisionError', 'Endless', 'Large', 'Error')     # what a test may find instead of a value
 unreadable = ('SyntaxError', 'NotImplementedError')     # how the sandbox says that it cannot parse a program: Monty does not know `f = * y`, which is no Python either
@@ -107,7 +107,7 @@ def code_of(
     lines = ' '.join(dict(_='').get(word, word) for word in said).replace('while ', 'while turns.pop() and ').split(';')
     return harness.format(lines='\n'.join(f'    {line.strip()}' for line in lines), names=', '.join(names_of(program)))
 
-# %% ../../nbs/env/19_bug_repair.ipynb #2d8c5450
+# %% ../../nbs/env/19_bug_repair.ipynb #6c2e2c04
 class Tester:
     "Runs programs in a sandbox and remembers what they said. Call it with a program; clones of an environment share one."
     def __init__(
@@ -144,7 +144,7 @@ def failing(found:tuple, expected:tuple)->tuple:
     "The numbers of the tests that fail."
     return tuple(k for k, (value, wanted) in enumerate(zip(found, expected, strict=True)) if value != wanted)
 
-# %% ../../nbs/env/19_bug_repair.ipynb #80824c3c
+# %% ../../nbs/env/19_bug_repair.ipynb #189f31dd
 @dataclass(frozen=True)
 class Artifact:
     "A bug, as its author hands it over."
@@ -195,7 +195,7 @@ def consistency(
     except Exception as error: return f'{not_run}: {error}'
     return ''
 
-# %% ../../nbs/env/19_bug_repair.ipynb #5aa20277
+# %% ../../nbs/env/19_bug_repair.ipynb #aadb2bb0
 def spelled(value:str)->str:
     "A value, digit by digit: -17 is `- 1 7`."
     return ' '.join(re.findall(r'[A-Za-z]+|.', value))
@@ -246,7 +246,7 @@ def check_bug(
     if type(order) is not int or order < 1: raise ValueError(f'order must be a whole number from 1, got {order!r}')
     return task | dict(dropped=tuple(dropped), order=order)
 
-# %% ../../nbs/env/19_bug_repair.ipynb #1233f3ea
+# %% ../../nbs/env/19_bug_repair.ipynb #7a548079
 class BugRepair(TextEnv):
     "Mend a small program until its eight tests pass; reward 1 then, else 0."
     name, seats = 'bug_repair', ('solver',)
@@ -334,7 +334,7 @@ class BugRepair(TextEnv):
 
     def vocabulary(self)->list: return vocabulary()
 
-# %% ../../nbs/env/19_bug_repair.ipynb #d4ee7af6
+# %% ../../nbs/env/19_bug_repair.ipynb #ca0e668a
 def _needs(noise, generator, who):
     if noise and generator is None: raise ValueError(f'noise needs a generator: {who}(noise, random.Random(seed))')
     return bool(noise) and generator.random() < noise
@@ -359,7 +359,7 @@ def _demonstrator(
 
 BugRepair.expert, BugRepair.demonstrator = _expert, _demonstrator
 
-# %% ../../nbs/env/19_bug_repair.ipynb #57d780d6
+# %% ../../nbs/env/19_bug_repair.ipynb #7254d344
 class InjectBug(TextEnv):
     "Break a program and take away the tests that notice; reward 1 for a bug that `consistency` accepts, else 0."
     name, seats = 'inject_bug', ('injector',)
@@ -453,7 +453,7 @@ def solver_task(
     "The repair of an artifact, as a task."
     return dict(program=artifact.program, bug=changed(artifact.program, artifact.diff), dropped=list(artifact.dropped), order=1)
 
-# %% ../../nbs/env/19_bug_repair.ipynb #d1e431f0
+# %% ../../nbs/env/19_bug_repair.ipynb #935e272a
 def _inject(
     self,
     noise:float=0.,             # share of actions drawn at random from `legal`
@@ -483,7 +483,7 @@ def _careless(
 
 InjectBug.expert, InjectBug.demonstrator = _inject, _careless
 
-# %% ../../nbs/env/19_bug_repair.ipynb #0064599c
+# %% ../../nbs/env/19_bug_repair.ipynb #e73fea9c
 class BugWork(Env):
     "A repair or an injection, drawn from the seed: demonstrations of both for one policy."
     name = 'bug_work'

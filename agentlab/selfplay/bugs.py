@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['artifact_task', 'to_break', 'self_play', 'kind_of', 'judged', 'numbered', 'bug_reward', 'higher_order', 'BugPool']
 
-# %% ../../nbs/selfplay/09_bugs.ipynb #ef34464e
+# %% ../../nbs/selfplay/09_bugs.ipynb #ec11a809
 import json, re
 from collections.abc import Callable
 from random import Random
@@ -18,7 +18,7 @@ from ..groups import shift
 from ..rollout.plain import play
 from .proposers import success_rate, swe_self_play, swe_solver
 
-# %% ../../nbs/selfplay/09_bugs.ipynb #7a865486
+# %% ../../nbs/selfplay/09_bugs.ipynb #8355a0a9
 def artifact_task(
     injector:InjectBug,     # the environment that it was made in
     episode:Episode         # played there, with its task
@@ -96,7 +96,7 @@ def numbered(
         count[program] = count.get(program, 0) + 1
     return ordered
 
-# %% ../../nbs/selfplay/09_bugs.ipynb #aba056f1
+# %% ../../nbs/selfplay/09_bugs.ipynb #1b8e3563
 def bug_reward(
     b:Batch,            # of `self_play`
     alpha:float=.8,     # see `swe_self_play`
@@ -109,7 +109,7 @@ def bug_reward(
     last = shift(torch.ones_like(b.turns.t), b.turns.episode, k=-1) == 0
     return torch.where(last, reward[b.turns.episode], 0)
 
-# %% ../../nbs/selfplay/09_bugs.ipynb #8a755e12
+# %% ../../nbs/selfplay/09_bugs.ipynb #67129755
 def higher_order(
     b:Batch     # of `self_play`, or repairs of `BugRepair` alone
 )->list:        # tasks of BugRepair, each once
