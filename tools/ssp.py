@@ -28,15 +28,20 @@ def half_busy(question: str, passages: list) -> str:
     return hop_lookup(question, passages)
 
 
+def too_busy(question: str, passages: list) -> str:
+    "A verifier without time for any question: where it fails open, there is no verification."
+    raise TimeoutError('no answer in time')
+
+
 def anybody(env, generator) -> str: return env.expert(generator=generator)
 
 
 def conditions(beginner) -> dict:
     "What each condition changes, and of how many seeds it is made."
     from agentlab.selfplay.search import ProposeVerified
-    verified = lambda faithful: dict(asking=ProposeVerified(solve=half_busy, faithful=faithful))
-    return dict(ssp=({}, None), scripted=(dict(players=dict(proposer=anybody)), None), open=(verified(True), FEW),
-                closed=(verified(False), FEW), released=(dict(faithful=True), FEW), frozen=(dict(players=dict(proposer=beginner)), FEW))
+    verified = lambda faithful, solve=half_busy: dict(asking=ProposeVerified(solve=solve, faithful=faithful))
+    return dict(ssp=({}, None), scripted=(dict(players=dict(proposer=anybody)), None), open=(verified(True), FEW), closed=(verified(False), FEW),
+                unverified=(verified(True, too_busy), FEW), released=(dict(faithful=True), FEW), frozen=(dict(players=dict(proposer=beginner)), FEW))
 
 
 def beginner_in(folder: Path):
@@ -102,21 +107,12 @@ def one_run(env: str, name: str, seed: int, tasks: int, folder: Path) -> dict:
     return found_in(place, dict(env=env, recipe=name, seed=seed, settings=SETTINGS, tasks=tasks), make)
 
 
-def sought(found: dict) -> float:
-    "How much harder the relations that are asked are for the present solver than an even mix of them; 0 where nothing is asked."
-    solves, asks = list(found['solves'].values()), list(found['asks'].values())
-    return 0. if asks[0] is None else sum(solves)/len(solves) - sum(a*s for a, s in zip(asks, solves))
-
-
 def summary(results: list[dict]) -> dict:
     "Intervals over the seeds of what was measured at the end; the curves of all seeds."
     known = lambda what: [one[what] for one in results if one[what] is not None]
     ends = {what: (interval(known(what), most=1) if known(what) else None) for what in WHO}
-    lean = [sum(map(sought, one['curve']))/len(one['curve']) for one in results]
-    middle, half = sum(lean)/len(lean), interval([x + 1 for x in lean])
-    return ends | dict(seeds_of={what: [one[what] for one in results] for what in WHO}, sought=dict(mean=middle, low=half['low'] - 1, high=half['high'] - 1, seeds_of=lean) if half['low'] else None,
-                       curves=[one['curve'] for one in results], train=[one['train'] for one in results], skipped=sum(one['skipped'] for one in results),
-                       sampled=round(sum(one['sampled'] for one in results)/len(results)), most_cpu_seconds=max(one['cpu_seconds'] for one in results))
+    return ends | dict(seeds_of={what: [one[what] for one in results] for what in WHO}, curves=[one['curve'] for one in results],
+                       train=[one['train'] for one in results], skipped=sum(one['skipped'] for one in results), sampled=round(sum(one['sampled'] for one in results)/len(results)), most_cpu_seconds=max(one['cpu_seconds'] for one in results))
 
 
 def record(asked) -> dict:
@@ -129,18 +125,18 @@ def record(asked) -> dict:
     return headed(seeds=asked.seeds, settings={ENV: SETTINGS | dict(warm=WARM, every=EVERY, answers=ANSWERS, test_tasks=asked.test_tasks)}, warm_cpu_seconds=seconds, before={ENV: before}, cells={ENV: cells})
 
 
-STYLES = dict(ssp=('#0072B2', 'solid', 'self-play'), scripted=('#7d8288', 'dash', 'questions drawn evenly'), open=('#D55E00', 'dot', 'half-busy verifier, fails open'), closed=('#009E73', 'dashdot', 'half-busy verifier, fails closed'))
+STYLES = dict(ssp=('#0072B2', 'solid', 'self-play'), scripted=('#7d8288', 'dash', 'questions drawn evenly, proposer untrained'), closed=('#009E73', 'dashdot', 'half-busy verifier, fails closed'),
+    open=('#CC79A7', 'dot', 'half-busy verifier, fails open'), unverified=('#D55E00', 'longdash', 'no verification'))
 
 
 def draw(record: dict):
-    "Over updates, means over the seeds: held-out success of the solver, valid questions of the proposer; and what seed 0's proposer asks about."
+    "Over updates: held-out success of the solver, valid questions of the proposer; thick, means over the seeds; thin, the seeds of self-play."
     from plotly.subplots import make_subplots
     cells, start, updates = record['cells'][ENV], record['before'][ENV], record['settings'][ENV]['steps']
     figure = make_subplots(1, 2, subplot_titles=['solver: held-out questions', 'proposer: valid questions, held-out answers'], horizontal_spacing=.08, shared_yaxes=True)
     for name, (color, dash, said) in STYLES.items():
         if name not in cells: continue
         for column, what in ((1, 'solver'), (2, 'valid')):
-            if (name, what) == ('scripted', 'valid'): continue     # its own proposer is a script
             mean = [sum(points)/len(points) for points in zip(*([start[what]] + [point[what] for point in curve] for curve in cells[name]['curves']))]
             figure.add_scatter(x=[0] + [point['update'] for point in cells[name]['curves'][0]], y=mean, name=said, mode='lines', line=dict(color=color, dash=dash, width=2.4), showlegend=column == 1, row=1, col=column)
     for curve in cells['ssp']['curves'] if 'ssp' in cells else []:
@@ -153,13 +149,13 @@ def draw(record: dict):
 
 def main() -> int:
     from agentlab.bench import keep
-    asked = arguments(__doc__, [ENV], ['ssp', 'scripted', 'open', 'closed', 'released', 'frozen'], 'ssp')
+    asked = arguments(__doc__, [ENV], ['ssp', 'scripted', 'open', 'closed', 'unverified', 'released', 'frozen'], 'ssp')
     found = record(asked)
     keep(found, asked.out, 'ssp')
     draw(found).write_image(asked.out/'ssp.png', scale=1)
     print('start', {what: round(found['before'][ENV][what], 3) for what in WHO})
     for name, cell in found['cells'][ENV].items():
-        print(name, {what: f"{x['mean']:.3f} [{x['low'] or 0:.3f}, {x['high'] or 1:.3f}]" for what, x in cell.items() if what in WHO and x}, cell['sought'], f"{cell['most_cpu_seconds']} CPU-s at most")
+        print(name, {what: f"{x['mean']:.3f} [{x['low'] or 0:.3f}, {x['high'] or 1:.3f}]" for what, x in cell.items() if what in WHO and x}, f"{cell['most_cpu_seconds']} CPU-s at most")
     return 0
 
 
