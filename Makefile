@@ -61,6 +61,8 @@ results: $(VENV)/.full ## record the learning curves that the README shows
 	$(PY) tools/replay.py
 	$(PY) tools/coevolution.py
 	$(PY) tools/selfplay.py
+	$(PY) tools/ssp.py
+	$(PY) tools/bugs.py
 
 install: $(VENV)/.full ## the environment with everything a contributor needs
 

@@ -13,7 +13,7 @@ from agentlab.episodes import Batch, Episode, Turn
 from agentlab.policy.core import Policy, word_tokenizer
 from agentlab.policy.tiny import tiny_model
 from agentlab.selfplay.proposers import ProposeHop, hop_lookup, search_self_play
-from agentlab.selfplay.search import ProblemPool, ProposeVerified, SearchRoles, known_problem, of_role, play_search, problem_of, proposer_first, rated, role_by_role, search_fields, search_reward, search_scores, ssp
+from agentlab.selfplay.search import ProblemPool, SearchRoles, known_problem, of_role, play_search, problem_of, proposer_first, rated, role_by_role, search_fields, search_reward, search_scores, ssp
 from agentlab.train import recipes, train
 
 ENV = HopSearch()
@@ -86,23 +86,12 @@ def test_a_refused_question_is_replaced_by_an_earlier_problem_or_a_known_one():
 
 @pytest.mark.parametrize('solve, faithful, passes', [(busy, False, 0), (busy, True, 1), (hop_lookup, True, 0), (hop_lookup, False, 0)])
 def test_a_misleading_question_passes_only_where_a_failing_verifier_fails_open(solve, faithful, passes):
-    b = paid(round_of([1, 2, 3, 4], dict(proposer=astray, solver=scores([1]*20)), asking=ProposeVerified(solve=solve, faithful=faithful)))
+    b = paid(round_of([1, 2, 3, 4], dict(proposer=astray, solver=scores([1]*20)), asking=ProposeHop(solve=solve, faithful=faithful)))
     valid, outcome = b.episodes.success[of_role(b, 'proposer')], b.episodes.outcome[of_role(b, 'proposer')]
     assert bool(valid.any()) == bool(passes)
     assert outcome.tolist() == valid.double().tolist()              # who tells the truth is wrong: s = 0, paid 1
     tried = of_role(b, 'solver') & (b.episodes.proposed > 0)
     assert not b.episodes.success[tried].any() and int(tried.sum()) == 5*int(valid.sum())
-
-
-def test_verified_by_a_lookup_it_is_the_proposers_game_of_the_page():
-    one, two = ProposeVerified(), ProposeHop()
-    for seed in range(60):
-        ends = []
-        for game in (one, two):
-            step, generator = game.reset(seed), Random(seed)
-            while not step.done: step = game.step(game.expert(.3, generator))
-            ends.append((step.observation, step.reward, step.info['success'], game.reason))
-        assert ends[0] == ends[1]
 
 
 def test_a_quarter_of_a_point_counts_as_a_success_only_as_released():
@@ -181,7 +170,7 @@ def test_a_verifier_that_errs_in_training_does_not_count_in_the_test():
 @pytest.mark.parametrize('call, said', [
     (lambda: play_search(learner(), ENV, [1], proposals=0), 'proposals=0'),
     (lambda: play_search(learner(), ENV, [1], players=dict(teacher=expert)), "'teacher'"),
-    (lambda: play_search(learner(), ENV, [1], asking=ProposeVerified(distractors=12)), '2 hops among 15 people'),
+    (lambda: play_search(learner(), ENV, [1], asking=ProposeHop(distractors=12)), '2 hops among 15 people'),
     (lambda: play_search(learner(), ProposeHop(), [1]), 'needs HopSearch'),
     (lambda: play_search(learner(), ENV, [1, 2], spare=[[None]]), 'ProblemPool'),
     (lambda: play_search(learner(), ENV, [1], group_size=0), 'group_size=0'),

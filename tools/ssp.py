@@ -38,8 +38,8 @@ def anybody(env, generator) -> str: return env.expert(generator=generator)
 
 def conditions(beginner) -> dict:
     "What each condition changes, and of how many seeds it is made."
-    from agentlab.selfplay.search import ProposeVerified
-    verified = lambda faithful, solve=half_busy: dict(asking=ProposeVerified(solve=solve, faithful=faithful))
+    from agentlab.selfplay import ProposeHop
+    verified = lambda faithful, solve=half_busy: dict(asking=ProposeHop(solve=solve, faithful=faithful))
     return dict(ssp=({}, None), scripted=(dict(players=dict(proposer=anybody)), None), open=(verified(True), FEW), closed=(verified(False), FEW),
                 unverified=(verified(True, too_busy), FEW), released=(dict(faithful=True), FEW), frozen=(dict(players=dict(proposer=beginner)), FEW))
 

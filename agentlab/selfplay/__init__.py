@@ -18,4 +18,5 @@ from .tournament import Tournament, heat_map, load_tournament, tournament
 from .psro import Drawn, Matches, Population, exact_answer, exact_match, fictitious, load_population, mixed_strategy, mixture_strategy, naive, population_of, psro, replicator, risk_averse, save_population
 from .role_weights import Exchange, RoleWeights
 from .bugs import BugPool, bug_reward, higher_order
+from .search import ProblemPool, SearchRoles, play_search, search_fields, search_reward, search_scores, ssp
 from .preferences import inpo_credit, sppo_credit

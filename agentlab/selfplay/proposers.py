@@ -216,10 +216,13 @@ class ProposeHop(TextEnv):
         invalid:float=-1.,      # paid for what is no question
         noise:int=4,            # other pages in the verification
         split:str='train',      # whose answers `reset` draws
+        solve:Callable=hop_lookup,  # the verifier: (question, passages) -> answer
+        faithful:bool=False,    # True: a verifier that raises an exception lets the question pass, as released
     ):
         check_options(hops, distractors, 1, None, 0., self.seats)
         if hops < 2 or type(horizon) is not int or horizon <= hops: raise ValueError(f'hops={hops}, horizon={horizon}: give 2 or 3 hops, and more turns than hops')
         self.hops, self.people, self.horizon, self.invalid, self.noise, self.split = hops, hops + 1 + distractors, horizon, float(invalid), noise, check_split(split)
+        self.solve, self.faithful = solve, faithful
     def start(self, seed, task=None):
         self.task = self.draw(self.random, self.split) if task is None else task
         self.world = world_of(self.task['split'], self.task['world'], self.people)
@@ -250,7 +253,7 @@ class ProposeHop(TextEnv):
         p = Proposal(text, self.task['answer'], self.searches, tuple(map(self.world.sentence, dict.fromkeys(self.found))))
         generator = Random(f'noise {self.world.key} {text}')
         others = [page for page in map(self.world.sentence, self.world.pages) if page not in p.passages]
-        return self.end(refusal(p) or verify(p, hop_lookup, generator.sample(others, self.noise), generator))
+        return self.end(refusal(p) or verify(p, self.solve, generator.sample(others, self.noise), generator, self.faithful))
     def end(self, reason):
         self.reason = reason
         return 'No.' if reason else 'Asked.', self.invalid if reason else 0., True, dict(success=not reason, invalid=bool(reason))

@@ -12,39 +12,17 @@ from random import Random
 import torch
 from torch import Tensor
 from ..credit.estimator import estimator
-from ..env.hopsearch import HopSearch, check_question, draw_question, parse, relations, world_of
+from ..env.hopsearch import HopSearch, draw_question, parse, relations, world_of
 from ..env.protocol import Env, check_split
 from ..episodes import Batch, derive, need, state_key
 from ..groups import compare, same, shift
 from ..rollout.players import play_players
-from .proposers import Proposal, ProposeHop, hop_lookup, hop_task, proposer_reward, refusal, search_self_play, search_solver, success_rate, verify
+from .proposers import ProposeHop, hop_task, proposer_reward, search_self_play, search_solver, success_rate
 
 # %% auto #0
-__all__ = ['ProposeVerified', 'SearchRoles', 'known_problem', 'problems_of', 'judged', 'rated', 'play_search', 'search_games',
-           'checked_players', 'spares', 'problem_of', 'of_role', 'search_reward', 'ssp', 'role_by_role',
-           'proposer_first', 'ProblemPool', 'search_fields', 'search_scores']
-
-# %% ../../nbs/selfplay/11_search.ipynb #ba61ba0f
-class ProposeVerified(ProposeHop):
-    "`ProposeHop` with any verifier, which fails closed, or open as released."
-    name = 'propose_verified'
-    def __init__(
-        self,
-        hops:int=2, distractors:int=21, horizon:int=6, invalid:float=-1., noise:int=4, split:str='train',   # as for `ProposeHop`
-        solve:Callable=hop_lookup,  # (question, passages) -> answer
-        faithful:bool=False,        # True: a verifier that raises an exception lets the question pass
-    ):
-        super().__init__(hops, distractors, horizon, invalid, noise, split)
-        self.solve, self.faithful = solve, faithful
-    def judge(self, question):
-        "The end: is it a question?"
-        try: check_question(question, self.hops, self.people)
-        except ValueError as error: return self.end(str(error))
-        text = f"Who is the {' of the '.join(reversed(question['path']))} of {question['start']}?"
-        p = Proposal(text, self.task['answer'], self.searches, tuple(map(self.world.sentence, dict.fromkeys(self.found))))
-        generator = Random(f'noise {self.world.key} {text}')
-        others = [page for page in map(self.world.sentence, self.world.pages) if page not in p.passages]
-        return self.end(refusal(p) or verify(p, self.solve, generator.sample(others, self.noise), generator, self.faithful))
+__all__ = ['SearchRoles', 'known_problem', 'problems_of', 'judged', 'rated', 'play_search', 'search_games', 'checked_players',
+           'spares', 'problem_of', 'of_role', 'search_reward', 'ssp', 'role_by_role', 'proposer_first', 'ProblemPool',
+           'search_fields', 'search_scores']
 
 # %% ../../nbs/selfplay/11_search.ipynb #c36112f4
 class SearchRoles(Env):
@@ -148,7 +126,7 @@ def play_search(
 def search_games(env, asking, faithful=False):
     "The two games, checked against each other; the solver's seat is called that."
     if not isinstance(env, HopSearch) or env.team: raise ValueError(f'env is {type(env).__name__}: Search Self-Play needs HopSearch with one seat')
-    asking, env = asking or ProposeVerified(env.hops, env.distractors, split=env.split, faithful=faithful), env.clone()
+    asking, env = asking or ProposeHop(env.hops, env.distractors, split=env.split, faithful=faithful), env.clone()
     if (asking.hops, asking.people) != (env.hops, env.people):
         raise ValueError(f'asking has {asking.hops} hops among {asking.people} people and env {env.hops} among {env.people}; give both the same')
     env.seats = ('solver',)

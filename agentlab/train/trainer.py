@@ -233,7 +233,7 @@ def rounds(training: Training, batch: Batch, advantage: Tensor):
         try: selection, found = updates.send(logp)
         except StopIteration: return
         selection = selection.to(found.device) > 0
-        finite('advantage', found[selection], f'Look at what {r.updates.__name__} made of these rewards.')
+        finite('advantage', found[selection], f'Look at what {getattr(r.updates, "__name__", r.updates)} made of these rewards.')
         yield batch.with_action(weight=batch.action('weight')*selection), torch.where(selection, found, 0).float()
         logp = t.policy.logprobs(batch, r.temperature, r.budget)[0]
         batch = batch.with_action(old_logp=logp)    # the next one begins from the policy as it is
