@@ -39,11 +39,11 @@ def measured(policy, env) -> dict:
 def recipe_of(name: str, seed: int):
     from agentlab.selfplay import BugPool, bug_reward, trr_pp
     from agentlab.selfplay.bugs import self_play
-    from agentlab.train import load_recipe
+    from agentlab.train import recipes
     s = SETTINGS
     same = dict(steps=s['steps'], groups=s['groups'], lr=s['lr'], seed=seed, max_tokens=10, test_tasks=0, budget=8192)
-    if name == 'random': return load_recipe('grpo', name=name, group_size=s['tries'], **same)
-    return load_recipe('grpo', name=name, group_size=1, credit=trr_pp, rollout=self_play, rollout_args=dict(tries=s['tries']), reward=bug_reward, memory=partial(BugPool, groups=s['groups'], share=s['share']), **same)
+    if name == 'random': return recipes.grpo(name=name, group_size=s['tries'], **same)
+    return recipes.grpo(name=name, group_size=1, credit=trr_pp, rollout=self_play, rollout_args=dict(tries=s['tries']), reward=bug_reward, memory=partial(BugPool, groups=s['groups'], share=s['share']), **same)
 
 
 def one_run(env: str, name: str, seed: int, folder: Path) -> dict:
