@@ -85,14 +85,16 @@ $(VENV)/.full: $(VENV)/.core
 	$(PIP) --no-build-isolation -e '.[all,dev]'
 	@touch $@
 
-# verl pins half of what we use to other versions, so it lives apart and without most of what it asks for: its estimators need only this.
-# Unconstrained but for torch, which comes first and from constraints.txt: tensordict wants an older packaging than ours.
+# OpenEnv brings gradio, which wants an older pillow than ours.
 $(ADAPTERS)/.adapters: $(FACTS)
 	test -x $(ADAPTERS)/bin/python || $(PYTHON) -m venv $(ADAPTERS)
 	$(ADAPTERS)/bin/python $(GET) -c constraints.txt torch setuptools
-	$(ADAPTERS)/bin/python $(GET) -c constraints.txt --no-build-isolation -e '.[trl,gym,textarena,openspiel,textworld,openenv]' 'pytest>=8,<9.2'
+	grep -v '^pillow=' constraints.txt > $(ADAPTERS)/constraints.txt
+	$(ADAPTERS)/bin/python $(GET) -c $(ADAPTERS)/constraints.txt --no-build-isolation -e '.[trl,gym,textarena,openspiel,textworld,openenv]' 'pytest>=8,<9.2'
 	@touch $@
 
+# verl pins half of what we use to other versions, so it lives apart and without most of what it asks for: its estimators need only this.
+# Unconstrained but for torch, which comes first and from constraints.txt: tensordict wants an older packaging than ours.
 $(VERL)/.verl: $(FACTS)
 	@echo "installing verl into $(VERL): a minute or two the first time"
 	test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
