@@ -283,3 +283,23 @@ def test_a_large_dump_opens_soon(tmp_path):
 def test_importing_it_loads_no_torch():
     code = 'import sys, agentlab.view.foreign; print([m for m in ("torch", "pandas", "pyarrow") if m in sys.modules])'
     assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.strip() == '[]'
+
+
+def test_a_damaged_file_of_our_own_is_named(tmp_path):
+    ours(tmp_path/'r')
+    path = tmp_path/'r/episodes/step_000003.parquet'
+    path.write_bytes(path.read_bytes()[:-100])
+    run = open_run(tmp_path/'r')
+    assert run.batch(0) is not None
+    for call in (lambda: run.batch(3), run.summary):
+        with pytest.raises(ValueError, match='step_000003.parquet'): call()
+
+
+def test_what_seats_read_is_shown_with_each(tmp_path):
+    run = new_run(tmp_path/'r', dict(recipe={}))
+    says = lambda ids: Episode([Turn(0, context_ids=ids, ids=[2], logps=[-.1], entropies=[.2])])
+    batch = Batch.from_episodes([says([0]), says([1])])
+    batch.labels['token'] = {0: 'Jack', 1: 'Queen', 2: 'bet'}
+    run.save_episodes(0, batch)
+    text = ''.join(Reader(opened_html(open_run(tmp_path/'r'))).text)
+    assert text.count('Jack') == text.count('Queen') == 1 and text.index('completion 1') < text.index('Jack') < text.index('completion 2') < text.index('Queen')
