@@ -6,7 +6,7 @@ import pytest
 
 from small import ROOT, finish, fork
 
-COMMANDS = ['demo', 'train', 'play', 'report', 'envs', 'recipes', 'runs', 'clean', 'doctor', 'tiny']
+COMMANDS = ['demo', 'train', 'play', 'report', 'view', 'envs', 'recipes', 'runs', 'clean', 'doctor', 'tiny']
 pytestmark = pytest.mark.xdist_group('forks')
 
 WORLD = '''
@@ -132,7 +132,8 @@ def test_doctor(home):
     (['train', '--env', 'world:World', '--model', 'nowhere'], ['nowhere holds no config.json']),
     (['train', '--env', 'world:Broken', '--model', 'untrained', '--test-tasks', '0', '--groups', '2', '--group-size', '2', '--out', 'runs/broken'], ['all 4 episodes ended with an error', 'the house burned down']),
     (['play', '--env', 'keydor'], ['keydoor, guess']),
-    (['report', 'nowhere'], ['nowhere', 'agentlab runs'])])
+    (['report', 'nowhere'], ['nowhere', 'agentlab runs']),
+    (['view', 'nowhere'], ['nowhere', 'does not exist'])])
 def test_one_line_says_what_is_wrong(home, arguments, words): refused(agentlab(*arguments, folder=home), f'agentlab {arguments[0]}: ', *words)
 
 def test_where_it_was_raised(home):
@@ -178,6 +179,13 @@ def test_report(trained, home):
     assert status == 0 and said.startswith('report: runs/one/report.html'), errors
     assert '<html' in (trained/'report.html').read_text()
     assert agentlab('report', 'runs/one', '--out', 'other.html', folder=home)[0] == 0 and (home/'other.html').exists()
+
+def test_view_opens_our_runs_and_those_of_others(trained, home):
+    status, said, errors = agentlab('view', 'runs/one', '--out', 'ours.html', folder=home)
+    assert status == 0 and said.startswith('agentlab run') and said.endswith('page: ours.html\n'), errors
+    for folder, kind in (('trl/text', 'trl'), ('verl', 'verl')):
+        status, said, errors = agentlab('view', str(Path(__file__).parent/'foreign'/folder), '--out', f'{kind}.html', folder=home)
+        assert status == 0 and said.startswith(f'{kind} run') and 'missing' in said and '<html' in (home/f'{kind}.html').read_text(), errors
 
 def test_a_run_is_not_overwritten_and_goes_on(trained, home):
     again = ['train', '--env', 'world:World', '--recipe', 'world:plain', '--out', 'runs/one', *SHORT]

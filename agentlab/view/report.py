@@ -595,6 +595,7 @@ def _not_finite(batch):
     return sum(int(b.sum()) for b in bad), sum(len(b) for b in bad)
 
 def _cut_unpaid(batch):
+    if 'truncated' not in batch.episodes: return None       # somebody else's dump
     paid = np.bincount(batch.turns.episode.cpu().numpy(), weights=batch.turns.reward.abs().cpu().numpy(), minlength=len(batch)) > 0
     return _share(batch.episodes.truncated.cpu().numpy() & ~paid)
 
