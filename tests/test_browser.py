@@ -128,3 +128,24 @@ def test_hostile_text_is_shown_not_run(browser, tmp_path):
     for text in ('<script>window.hit=1</script>', '"><img src=x onerror="window.hit=1">', r'\u202e', '␛[31m'): assert text in seen
     assert page.evaluate('[window.hit, document.scripts.length, document.images.length]') == [None, 0, 0]
     page.close()
+
+
+def test_the_microscope_redraws_finds_a_case_and_escapes(lab):
+    "Keyboard alone: a slider moves the numbers, the button finds opposite signs, and a typed tag is text."
+    with lab.open('microscope.ipynb', 'from agentlab import view\nscope = view.microscope()\nscope', 'scope.numbers') as page:
+        lab.run(page, 0)
+        page.wait_for_selector('.agentlab-microscope .al-ms-v', timeout=90_000)
+        before = page.inner_text('.agentlab-microscope .al-ms table')
+        page.wait_for_timeout(800)          # until the sliders listen
+        page.locator('.agentlab-microscope .widget-slider .noUi-handle').nth(2).focus()
+        page.keyboard.press('ArrowLeft')
+        page.wait_for_function("b => document.querySelector('.agentlab-microscope .al-ms table').innerText != b", arg=before, timeout=20_000)
+        assert 'step_weight=0.' in page.inner_text('.agentlab-microscope .al-ms table')
+        page.get_by_role('button', name='Make a case where these two disagree').focus()
+        page.keyboard.press('Enter')
+        page.wait_for_function("() => document.querySelector('.agentlab-microscope [role=status]')?.innerText.includes('opposite signs')", timeout=30_000)
+        cell = page.locator('.agentlab-microscope input[type=text]').nth(3)
+        cell.fill('<img src=x onerror=window.hit=1>')
+        cell.press('Tab')
+        page.wait_for_function("() => document.querySelector('.agentlab-microscope .al-ms table').innerText.includes('<img src=x')", timeout=20_000)
+        assert page.evaluate('window.hit') is None

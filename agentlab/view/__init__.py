@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['open', 'Finding', 'Html', 'entropy_by_turn', 'group_html', 'integrity', 'pick_group', 'png', 'report', 'safe',
-           'visible', 'Dashboard', 'Tail', 'watch', 'recorded_group', 'turn_grid', 'Opened', 'open_run', 'opened_html']
+           'visible', 'Dashboard', 'Tail', 'watch', 'recorded_group', 'turn_grid', 'Opened', 'open_run', 'opened_html',
+           'advantages', 'disagreement', 'microscope', 'microscope_html']
 
 # %% ../../nbs/view/index.ipynb #04f8fdef
 from .report import Finding, Html, entropy_by_turn, group_html, integrity, pick_group, png, report, safe, visible
@@ -12,5 +13,6 @@ from .dashboard import Dashboard, Tail, watch
 from .turn_grid import recorded_group, turn_grid
 from .foreign import Opened, open_run, opened_html
 open = open_run     # view.open(path)
+from .microscope import advantages, disagreement, microscope, microscope_html
 
-_all_ = ["Finding", "Html", "entropy_by_turn", "group_html", "integrity", "pick_group", "png", "report", "safe", "visible", "Dashboard", "Tail", "watch", "recorded_group", "turn_grid", "Opened", "open", "open_run", "opened_html"]
+_all_ = ["Finding", "Html", "entropy_by_turn", "group_html", "integrity", "pick_group", "png", "report", "safe", "visible", "Dashboard", "Tail", "watch", "recorded_group", "turn_grid", "Opened", "open", "open_run", "opened_html", "advantages", "disagreement", "microscope", "microscope_html"]
