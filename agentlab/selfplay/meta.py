@@ -42,8 +42,8 @@ def _project(x, gamma):
     "The nearest point of the simplex with every entry at least gamma (numpy)."
     if x.min() >= gamma and abs(x.sum() - 1) < 1e-12: return x
     free, ranked = 1 - len(x)*gamma, np.sort(x - gamma)[::-1]
-    excess = (np.cumsum(ranked) - free)/np.arange(1, len(x) + 1)
-    return np.maximum(x - gamma - excess[np.nonzero(ranked > excess)[0][-1]], 0) + gamma if free > 0 else np.full_like(x, gamma)
+    excess = (np.cumsum(ranked) - free)/np.arange(1, len(x) + 1)     # >= below: a `free` lost in rounding leaves the first entry equal
+    return np.maximum(x - gamma - excess[np.nonzero(ranked >= excess)[0][-1]], 0) + gamma if free > 0 else np.full_like(x, gamma)
 
 def project(
     x,                      # (n,) any finite numbers
