@@ -1,8 +1,16 @@
 "Which tests run here: gpu, slow and browser tests are skipped with the reason and the remedy (`-ra` prints both)."
+import os
 import shutil
 import warnings
 
 import pytest
+
+# What passed here passes there: the examples follow from each test. HYPOTHESIS_PROFILE=default draws others every time.
+try: from hypothesis import settings
+except ImportError: pass        # the environment of the adapters has none
+else:
+    settings.register_profile('steady', derandomize=True)
+    settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'steady'))
 
 
 def pytest_addoption(parser):
