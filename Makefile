@@ -9,6 +9,7 @@ GET    := -m pip install --quiet --no-compile --disable-pip-version-check
 PIP    := $(PY) $(GET) -c constraints.txt
 VERL   := $(VENV)-verl
 ADAPTERS := $(VENV)-adapters
+DOCS   := $(VENV)-docs
 FACTS  := settings.ini constraints.txt pyproject.toml setup.py
 ROOTS  := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -16,9 +17,9 @@ ROOTS  := $(if $(filter 0,$(shell id -u)),--allow-root)
 unexport PYTHONDONTWRITEBYTECODE
 
 # One thread: tiny models are faster so, and two test processes do not fight over the cores.
-test save bench results: export OMP_NUM_THREADS ?= 1
+test test-all test-browser save bench results: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo lab test test-verl test-adapters check export readme save bench results clean
+.PHONY: help install demo lab course test test-all test-browser test-verl test-adapters docs check export readme save bench results clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -30,14 +31,26 @@ demo: $(VENV)/.core ## install, train the tiny agent, write its report and open 
 lab: $(VENV)/.full ## open JupyterLab at lesson 1
 	$(PY) -m jupyterlab $(ROOTS) tutorials/01_your_first_agent.ipynb
 
+course: $(VENV)/.full ## write course/, the lessons without their solutions (ARGS=--again also over your answers)
+	$(PY) tools/course.py $(ARGS)
+
 test: $(VENV)/.full ## what CI runs: every check, notebook and test (ARGS="-k wheel" for some)
 	$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+
+test-browser: $(VENV)/.full ## the part of `make test` that needs Chromium: every lesson and widget in a real JupyterLab
+	$(PY) -m pytest -m browser $(ARGS)
+
+test-all: $(VENV)/.full ## `make test` with the slow tests and the slow cells of notebooks
+	$(PY) -m pytest -n 2 --dist loadgroup --slow $(ARGS)
 
 test-verl: $(VERL)/.verl ## our estimators beside verl's: the same numbers, and the time (an environment of its own)
 	$(VERL)/bin/python tools/verl_speed.py $(ARGS)
 
 test-adapters: $(ADAPTERS)/.adapters ## our adapters against the real packages (an environment of its own)
 	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest tests/adapters/real.py $(ARGS)
+
+docs: $(DOCS)/.docs ## build/docs/html: notebooks, reference, search; checks every link (an environment of its own; needs npm)
+	$(DOCS)/bin/python tools/docs.py
 
 check: $(VENV)/.full ## what must hold of the files: exported code is current, notebooks are clean, ...
 	$(PY) tools/check.py
@@ -67,7 +80,7 @@ results: $(VENV)/.full ## record the learning curves that the README shows
 install: $(VENV)/.full ## the environment with everything a contributor needs
 
 clean: ## remove the environment and what was built; runs/ stays
-	rm -rf $(VENV) $(VERL) $(ADAPTERS) build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VERL) $(ADAPTERS) $(DOCS) build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 # `demo` needs the package alone. torch comes first: alone, its pinned version may come from a local folder (PIP_FIND_LINKS).
@@ -91,6 +104,11 @@ $(ADAPTERS)/.adapters: $(FACTS)
 	$(ADAPTERS)/bin/python $(GET) -c constraints.txt torch setuptools
 	grep -v '^pillow=' constraints.txt > $(ADAPTERS)/constraints.txt
 	$(ADAPTERS)/bin/python $(GET) -c $(ADAPTERS)/constraints.txt --no-build-isolation -e '.[trl,gym,textarena,openspiel,textworld,openenv]' 'pytest>=8,<9.2'
+	@touch $@
+
+$(DOCS)/.docs: constraints.txt
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python $(GET) -c constraints.txt sphinx myst-nb furo
 	@touch $@
 
 # verl pins half of what we use to other versions, so it lives apart and without most of what it asks for: its estimators need only this.

@@ -44,6 +44,10 @@ class Lab:
     def open(self, name, *cells):
         "Write the cells as notebook `name`, open it, and wait until its kernel is idle; gives the page."
         (self.folder/name).write_text(json.dumps(notebook(*cells)))
+        with self.show(name) as page: yield page
+    @contextlib.contextmanager
+    def show(self, name):
+        "Open a notebook that lies in the folder, and wait until its kernel is idle; gives the page."
         page = self.browser.new_page(viewport=dict(width=1280, height=1000))
         page.goto(f'{self.url}/doc/tree/{name}?token={self.token}&reset', timeout=90_000)
         page.wait_for_function('''() => { const w = window.jupyterapp?.shell?.currentWidget; const s = w?.sessionContext;
@@ -52,6 +56,13 @@ class Lab:
         finally:
             page.evaluate('async () => { await window.jupyterapp.shell.currentWidget?.sessionContext?.shutdown() }')
             page.close()
+    def run_all(self, page, seconds=300):
+        "Run all cells; what the cells that failed said, and the code cells that did not run."
+        page.evaluate("() => { window.ran = window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => true, () => false); window.ran.then(() => window.over = true) }")
+        page.wait_for_function('() => window.over', timeout=seconds*1000, polling=250)
+        return page.evaluate('''() => { const cells = window.jupyterapp.shell.currentWidget.content.model.sharedModel.toJSON().cells.filter(c => c.cell_type === 'code');
+            const said = cells.flatMap(c => c.outputs.filter(o => o.output_type === 'error').map(o => o.ename + ': ' + o.evalue));
+            return [said, cells.filter(c => c.execution_count === null && (c.source + '').trim()).map(c => c.source + '')] }''')
     def run(self, page, cell):
         "Run one cell by its number; gives the JavaScript expression of its node. The command is used, as a click on the menu is dropped now and then."
         page.evaluate("i => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = i; window.jupyterapp.commands.execute('notebook:run-cell') }", cell)
@@ -72,7 +83,7 @@ def lab(browser, tmp_path_factory):
     command = [sys.executable, '-m', 'jupyterlab', '--no-browser', '--allow-root', '--ip=127.0.0.1', f'--port={port}', f'--IdentityProvider.token={token}',
                f"--ServerApp.root_dir={folder/'work'}", '--LabApp.expose_app_in_browser=True']
     with open(folder/'log', 'wb') as log:
-        server = subprocess.Popen(command, cwd=folder, env={**os.environ, **own, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'}, stdout=log, stderr=subprocess.STDOUT)
+        server = subprocess.Popen(command, cwd=folder, env={**os.environ, **own, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1', 'TOKENIZERS_PARALLELISM': 'false', 'HF_HUB_OFFLINE': '1'}, stdout=log, stderr=subprocess.STDOUT)
     try:
         until = time.monotonic() + 90
         while not answer(f'http://127.0.0.1:{port}/api?token={token}'):

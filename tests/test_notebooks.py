@@ -1,12 +1,13 @@
 "Every notebook runs from top to bottom, each in a process of its own, its `gpu` cells where there is a GPU, its `slow` cells with --slow."
 import pytest
 
-from conftest import no_gpu
-from notebooks import notebooks, run
+from conftest import missing_for_browser, no_gpu
+from notebooks import lessons, notebooks, run
 
 
 @pytest.mark.parametrize('path', notebooks(), ids=str)
 def test_notebook(path, request):
+    if path in lessons() and not missing_for_browser() and not request.config.getoption('slow'): pytest.skip('runs in a real JupyterLab: tests/test_browser_lessons.py')
     flags = [flag for flag, wanted in dict(slow=request.config.getoption('slow'), gpu=not no_gpu()).items() if wanted]
     problem = run(path, tuple(flags))
     if problem: pytest.fail(problem, pytrace=False)

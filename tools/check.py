@@ -14,7 +14,8 @@ import subprocess
 import sys
 from tempfile import TemporaryDirectory
 
-from notebooks import ROOT, notebooks, tidy
+import course
+from notebooks import ROOT, lessons, notebooks, tidy
 import readme
 
 OUTPUT_LIMIT = 500_000     # bytes of the outputs of one notebook
@@ -150,6 +151,11 @@ def links_lead_somewhere() -> list[str]:
     return found
 
 
+def lessons_have_one_form() -> list[str]:
+    "Every lesson has its header, an early result, three exercises with a solution and a check, its limits and its references."
+    return [f'{path}: {fault}' for path in lessons() for fault in course.faults(path)]
+
+
 def tree_is_small() -> list[str]:
     "The files of the repository take less than 20 MB."
     size = sum((ROOT/path).stat().st_size for path in tracked())
@@ -157,7 +163,7 @@ def tree_is_small() -> list[str]:
 
 
 CHECKS = [export_is_current, defaults_are_current, readme_is_current, notebooks_are_tidy, cell_ids_are_unique, outputs_are_small,
-    outputs_are_reproducible, no_registry_host, functions_are_short, links_lead_somewhere, tree_is_small]
+    outputs_are_reproducible, no_registry_host, functions_are_short, links_lead_somewhere, lessons_have_one_form, tree_is_small]
 
 
 def main() -> int:

@@ -3,15 +3,18 @@
 `python tools/notebooks.py NOTEBOOK [--save] [--flag gpu]` runs one; `make save` and tests/test_notebooks.py use it.
 """
 from argparse import ArgumentParser
+from contextlib import contextmanager
 import json
 import os
 from pathlib import Path
+import re
 import signal
 import subprocess
 import sys
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = 'nbs', 'tutorials'
+SOLUTION = re.compile(r'#\s*\|\s*solution\b')
 KERNEL = dict(display_name='python3', language='python', name='python3')
 
 
@@ -21,15 +24,44 @@ def notebooks() -> list[Path]:
     return sorted(path for path in found if not any(part[0] in '_.' for part in path.parts))
 
 
+def lessons() -> list[Path]:
+    "The lessons of the course."
+    return [path for path in notebooks() if path.parts[0] == 'tutorials']
+
+
 def tidy(text: str) -> str:
-    "The notebook file as `nbdev-clean` writes it, with a kernel, so that JupyterLab opens it without a question, and no trace of jupytext."
+    """The notebook file as `nbdev-clean` writes it, with a kernel, so that JupyterLab opens it without a question, and no trace of jupytext.
+
+    Solutions are folded away, and pictures have alternative text.
+    """
     from fastcore.nbio import nb2str
     from nbdev.clean import clean_nb
     nb = json.loads(text)
     nb['metadata'].pop('jupytext', None)
     nb['metadata']['kernelspec'] = dict(KERNEL)
-    clean_nb(nb)
+    clean_nb(nb, allowed_cell_metadata_keys=['jupyter', 'tags'], allowed_out_metadata_keys=['image/png'])
+    above = ''
+    for cell in nb['cells']:
+        said = ''.join(cell['source'])
+        if cell['cell_type'] == 'markdown': above = said
+        elif SOLUTION.match(said): cell['metadata'] = dict(jupyter=dict(source_hidden=True))
+        else: cell['metadata'].pop('jupyter', None)
+        for output in cell.get('outputs', []):
+            if 'image/png' in output.get('data', {}): output['metadata'] = {'image/png': dict(alt=alternative(output['data'], above))}
     return nb2str(nb)
+
+
+def alternative(data: dict, above: str, longest: int = 400) -> str:
+    "What somebody hears who cannot see the picture: its titles, axes and curves, and the paragraph above it."
+    figure = data.get('application/vnd.plotly.v1+json', {})
+    layout = figure.get('layout', {})
+    text = lambda value: re.sub(r'<[^>]+>', ' ', str((value or {}).get('text', '') if isinstance(value, dict) else value or ''))
+    axes = [text(axis.get('title')) for name, axis in layout.items() if re.match('[xy]axis', name)]
+    parts = dict(panels=[text(layout.get('title'))] + [text(note) for note in layout.get('annotations', [])][:6], axes=axes,
+        shown=[str(trace.get('name') or '') for trace in figure.get('data', []) if trace.get('showlegend') is not False][:8])
+    listed = [f'{name}: {", ".join(found)}' for name, values in parts.items() if (found := list(dict.fromkeys(filter(None, map(str.strip, values)))))]
+    prose = re.sub(r'[*_`>#$|]|\[([^]]*)\]\([^)]*\)', lambda m: m[1] or '', above.strip().split('\n\n')[-1])
+    return ' '.join(f'{"; ".join(listed) or "Picture"}. {prose}'.split())[:longest]
 
 
 def execute(path: Path, flags: list[str], save: bool) -> bool:
@@ -42,8 +74,22 @@ def execute(path: Path, flags: list[str], save: bool) -> bool:
         print(f'{path}: no code cell would run', file=sys.stderr)
         return False
     if save: draw_fast()
-    passed, _ = test_nb(path, skip_flags=skip, force_flags=flags, basepath=ROOT, save=save, cell_timeout=config.cell_timeout)
+    with path_to_run(path, save) as run_path:
+        passed, _ = test_nb(run_path, skip_flags=skip, force_flags=flags, basepath=ROOT, save=save, cell_timeout=config.cell_timeout)
     return passed
+
+
+@contextmanager
+def path_to_run(path: Path, save: bool):
+    "The notebook itself; for a lesson that is tested a copy beside it, in which each check must also fail before its solution."
+    if save or path.parent != ROOT/'tutorials':
+        yield path
+        return
+    import course
+    copy = path.with_name(f'.proved-{path.name}')
+    copy.write_text(json.dumps(course.proved(json.loads(path.read_text(encoding='utf-8')))), encoding='utf-8')
+    try: yield copy
+    finally: copy.unlink()
 
 
 def draw_fast() -> None:

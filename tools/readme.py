@@ -14,12 +14,20 @@ CODE = re.compile(r'(^```.*?^```$)', re.MULTILINE | re.DOTALL)
 LINK = re.compile(r'(\]\(|\b(?:src|href)=")(?![a-z]+:|#|/|assets/readme/)([^)"#\s]+)')
 
 
+def shown_source(source: str) -> tuple[str, bool, bool]:
+    "The text of a code cell without its directives, whether they hide the cell, and whether they hide its text."
+    said = dict(DIRECTIVE.findall(source))
+    hidden = bool({'hide', 'default_exp'} & said.keys()) or said.get('include') == 'false'
+    return DIRECTIVE.sub('', source), hidden, 'hide_input' in said or said.get('echo') == 'false'
+
+
 def shown(cell):
     "The cell as a reader sees it: without its directives, or None if they hide it."
     said = dict(DIRECTIVE.findall(cell.source)) if cell.cell_type == 'code' else {}
-    if {'hide', 'default_exp'} & said.keys() or said.get('include') == 'false': return None
-    if said: cell.source = DIRECTIVE.sub('', cell.source)
-    if 'hide_input' in said or said.get('echo') == 'false': cell.metadata['transient'] = dict(remove_source=True)
+    if not said: return cell
+    cell.source, hidden, no_input = shown_source(cell.source)
+    if hidden: return None
+    if no_input: cell.metadata['transient'] = dict(remove_source=True)
     if 'hide_output' in said or said.get('output') == 'false': cell.outputs = []
     return cell
 

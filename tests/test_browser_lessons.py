@@ -1,0 +1,39 @@
+"""Every lesson opens in a real JupyterLab, runs all its cells without an error, shows its pictures and asks no other server for anything.
+
+Outputs are cleared first, and each check of an exercise also stands before its solution, where it must fail (tools/course.py, `proved`).
+"""
+import json
+from urllib.parse import urlsplit
+import pytest
+from lab import ROOT, browser, lab  # fixtures
+import course
+from notebooks import lessons
+
+pytestmark = pytest.mark.browser
+SHOWN = '.js-plotly-plot, .jp-RenderedImage img, section.al, .al-ms, .al-grid'    # a plot, a picture, a group, a microscope
+
+def cleared(notebook):
+    for cell in notebook['cells']:
+        if cell['cell_type'] == 'code': cell['outputs'], cell['execution_count'] = [], None
+    return notebook
+
+@pytest.mark.parametrize('path', lessons(), ids=lambda path: path.stem)
+def test_lesson_in_jupyterlab(lab, path):
+    for name in ('assets', 'nbs'):
+        if not (lab.folder/name).exists(): (lab.folder/name).symlink_to(ROOT/name)
+    (lab.folder/'tutorials').mkdir(exist_ok=True)
+    notebook = cleared(course.proved(json.loads((ROOT/path).read_text(encoding='utf-8'))))
+    (lab.folder/path).write_text(json.dumps(notebook), encoding='utf-8')
+    with lab.show(path.as_posix()) as page:
+        asked = []
+        page.on('request', lambda r: asked.append(r.url))
+        failed, not_run = lab.run_all(page)
+        assert (failed, not_run) == ([], [])
+        shown = f"window.jupyterapp.shell.currentWidget.node.querySelectorAll('{SHOWN}').length"
+        for place in range(0, len(notebook['cells']), 5):       # JupyterLab draws what comes near the window
+            page.evaluate('i => window.jupyterapp.shell.currentWidget.content.scrollToItem(i)', place)
+            page.wait_for_timeout(120)
+            if page.evaluate(shown): break
+        assert page.evaluate(shown), 'no picture and no widget is on the screen'
+        strangers = [url for url in asked if urlsplit(url).scheme in ('http', 'https') and urlsplit(url).hostname != '127.0.0.1']
+        assert strangers == []

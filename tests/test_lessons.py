@@ -1,0 +1,58 @@
+"The course: a check that would accept an untouched notebook is found, the student edition has no solutions, and nobody's answers are overwritten."
+import json
+import pytest
+import course
+from notebooks import ROOT, lessons, run
+
+
+def cell(source, kind='code'): return dict(cell_type=kind, id=f'c{abs(hash(source)) % 10**8}', metadata={}, source=source) | (dict(outputs=[], execution_count=None) if kind == 'code' else {})
+
+def lesson(check='assert answer == 4'):
+    return dict(nbformat=4, nbformat_minor=5, metadata={}, cells=[cell('x = 2'), cell('#| exercise\nanswer = None # your number'), cell('#| solution\nif answer is None: answer = x*x'),
+        cell('<details><summary>About the solution</summary>4</details>', 'markdown'), cell(f'#| check\n{check}')])
+
+
+@pytest.mark.parametrize('check, said', [('assert answer == 4', ''), ('assert True', 'passes on the untouched notebook'), ('assert answer == 5', 'AssertionError')])
+def test_a_check_must_fail_before_the_solution_and_pass_after_it(check, said, tmp_path):
+    path = tmp_path/'lesson.ipynb'
+    path.write_text(json.dumps(course.proved(lesson(check))))
+    problem = run(path)
+    assert said in problem and bool(said) == bool(problem)
+
+
+def test_the_student_edition_has_no_solution():
+    made = course.student(lesson())
+    text = json.dumps(made)
+    assert 'x*x' not in text and 'About the solution' not in text and 'your number' in text
+    assert made['cells'][-1]['metadata'] == dict(tags=['raises-exception'])
+
+
+def test_no_lesson_tells_its_solutions(tmp_path):
+    "Of every lesson: no cell of the student edition has the text of a solution, and nothing in it was run."
+    course.write(tmp_path)
+    for path in lessons():
+        ours = json.loads((ROOT/path).read_text(encoding='utf-8'))['cells']
+        theirs = json.loads((tmp_path/path.name).read_text(encoding='utf-8'))['cells']
+        lines = {line.strip() for c in ours if course.mark(c) == 'solution' for line in course.source(c).splitlines()[2:] if len(line.strip()) > 40}
+        assert lines and not any(line in course.source(c) for c in theirs for line in lines)
+        assert not any(c.get('outputs') for c in theirs) and sum(course.mark(c) == 'exercise' for c in theirs) >= course.EXERCISES
+
+
+def test_what_a_student_wrote_is_kept(tmp_path):
+    course.write(tmp_path)
+    mine = tmp_path/lessons()[0].name
+    mine.write_text(mine.read_text(encoding='utf-8').replace('= None #', '= 7 #'), encoding='utf-8')
+    said = course.write(tmp_path)
+    assert '= 7 #' in mine.read_text(encoding='utf-8') and sum(line.startswith('kept') for line in said) == 1
+    course.write(tmp_path, again=True)
+    assert '= 7 #' not in mine.read_text(encoding='utf-8')
+
+
+@pytest.mark.parametrize('installed', [True, False])
+def test_the_first_cell_installs_where_agentlab_is_missing(installed, monkeypatch):
+    import importlib.util
+    called = []
+    shell = type('Shell', (), dict(run_line_magic=lambda self, *words: called.append(words)))
+    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name if installed else None)
+    exec(course.INSTALL, dict(get_ipython=shell))
+    assert called == ([] if installed else [('pip', 'install -q "agentlab-rl[lab]"')])

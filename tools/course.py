@@ -1,0 +1,114 @@
+"""The student edition of the course: `make course` writes course/*.ipynb from tutorials/, without the solutions.
+
+A lesson marks its cells: `#| exercise` (a stub to fill in), `#| solution` (assigns an answer where the stub is untouched), `#| check` (fails until there
+is one). tests/test_lessons.py runs each lesson as `proved` writes it: every check must fail before its solution and pass after it.
+"""
+from argparse import ArgumentParser
+from copy import deepcopy
+from hashlib import blake2b
+import json
+from pathlib import Path
+import re
+import sys
+
+from notebooks import ROOT, lessons, tidy
+
+MARKS = 'exercise', 'solution', 'check'
+REMARKS = '<details><summary>About the solution'
+HEADER = '**Goal**', '**Time**', '**You need**'
+SECTIONS = 'Exercises', 'What this does not show', 'References'   # headings, with or without a number
+EXERCISES, EARLY = 3, 5     # least number of exercises; among how many first cells a result must stand
+INSTALL = '''#| hide
+# Colab, Binder, a new machine: install agentlab where it is missing. Here this cell does nothing.
+import importlib.util
+if importlib.util.find_spec('agentlab') is None: get_ipython().run_line_magic('pip', 'install -q "agentlab-rl[lab]"')'''
+MADE = '.made.json'         # what was written last, so that nobody's answers are overwritten
+
+
+def source(cell: dict) -> str: return ''.join(cell['source'])
+
+
+def mark(cell: dict) -> str:
+    "What the cell is in an exercise: one of MARKS, or the empty string."
+    found = re.match(r'#\s*\|\s*(\w+)', source(cell)) if cell['cell_type'] == 'code' else None
+    return found[1] if found and found[1] in MARKS else ''
+
+
+def is_remark(cell: dict) -> bool: return cell['cell_type'] == 'markdown' and source(cell).startswith(REMARKS)
+
+
+def student(notebook: dict) -> dict:
+    "The lesson without its solutions and outputs; Run All goes on past a check that fails."
+    made = deepcopy(notebook)
+    made['cells'] = [cell for cell in made['cells'] if mark(cell) != 'solution' and not is_remark(cell)]
+    for cell in made['cells']:
+        if cell['cell_type'] == 'code': cell['outputs'], cell['execution_count'] = [], None
+        if mark(cell) == 'check': cell['metadata'] = dict(tags=['raises-exception'])
+    return made
+
+
+def must_fail(check: str, number: int) -> str:
+    "The check as a cell that passes only if the check fails."
+    body = '\n'.join('    ' + line for line in check.splitlines())
+    return (f'try:\n{body}\nexcept Exception: untouched = True\nelse: untouched = False\n'
+            f'assert untouched, "the check of exercise {number} passes on the untouched notebook"')
+
+
+def proved(notebook: dict) -> dict:
+    "The lesson with every check also placed before its solution, where it must fail."
+    made, cells, number = deepcopy(notebook), [], 0
+    for place, cell in enumerate(made['cells']):
+        if mark(cell) == 'solution':
+            number += 1
+            check = next(later for later in made['cells'][place:] if mark(later) == 'check')
+            cells.append(dict(cell_type='code', id=f'before{number}', metadata={}, execution_count=None, outputs=[], source=must_fail(source(check), number)))
+        cells.append(cell)
+    made['cells'] = cells
+    return made
+
+
+def faults(path: Path) -> list[str]:
+    "What this lesson lacks of the form that all lessons have."
+    cells = json.loads((ROOT/path).read_text(encoding='utf-8'))['cells']
+    text, number = '\n'.join(source(cell) for cell in cells if cell['cell_type'] == 'markdown'), int(path.name[:2])
+    if len(cells) < 2: return ['there is no lesson here']
+    found = [] if source(cells[0]).startswith(f'# Lesson {number}: ') else [f'the first line is not "# Lesson {number}: ..."']
+    found += [f'the first cell has no line {name}' for name in HEADER if name not in source(cells[0])]
+    if source(cells[1]) != INSTALL: found.append('the second cell is not INSTALL of tools/course.py')
+    if not any(cell.get('outputs') for cell in cells[:EARLY]): found.append(f'none of the first {EARLY} cells shows a result')
+    found += [f'no section "## {name}"' for name in SECTIONS if not re.search(rf'^## (?:\d+ )?{name}', text, re.MULTILINE)]
+    order = ' '.join(filter(None, map(mark, cells)))
+    if not re.fullmatch(f'(?:{" ".join(MARKS)} ?){{{EXERCISES},}}', order): found.append(f'exercises: {EXERCISES} or more times {", ".join(MARKS)}, in this order; found {order!r}')
+    return found
+
+
+def digest(text: str) -> str: return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def write(folder: Path, again: bool = False) -> list[str]:
+    "Write the student edition; what was done, line by line. A file that somebody has worked in is kept."
+    folder.mkdir(parents=True, exist_ok=True)
+    record = folder/MADE
+    made = json.loads(record.read_text()) if record.exists() else {}
+    said = []
+    for path in lessons():
+        text, target = tidy(json.dumps(student(json.loads((ROOT/path).read_text(encoding='utf-8'))))), folder/path.name
+        kept = target.exists() and not again and digest(target.read_text(encoding='utf-8')) != made.get(path.name)
+        if not kept:
+            target.write_text(text, encoding='utf-8')
+            made[path.name] = digest(text)
+        said.append(f'kept, as it was worked in: {target} (--again writes it anew)' if kept else f'written: {target}')
+    record.write_text(json.dumps(made, indent=1))
+    return said
+
+
+def main() -> int:
+    parser = ArgumentParser(description='Write the student edition of the course, without solutions.')
+    parser.add_argument('folder', nargs='?', type=Path, default=ROOT/'course', help='default: course')
+    parser.add_argument('--again', action='store_true', help='also where a file was changed since it was written')
+    asked = parser.parse_args()
+    print(*write(asked.folder, asked.again), sep='\n')
+    return 0
+
+
+if __name__ == '__main__': sys.exit(main())

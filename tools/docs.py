@@ -1,0 +1,247 @@
+"""The site of the documentation: `make docs` writes build/docs/html from the notebooks and the docstrings, and checks every link inside.
+
+The pages are the notebooks without their hidden cells and without live figures (their pictures stay). The reference is read from the source of
+agentlab/, so that nothing has to be imported; maths is drawn by a MathJax that lies beside the pages. Nothing is fetched when a page is read.
+"""
+import ast
+from html.parser import HTMLParser
+import json
+from pathlib import Path
+import re
+import shutil
+import subprocess
+import sys
+from urllib.parse import unquote, urlsplit
+
+import course
+from notebooks import ROOT, notebooks
+from readme import LINK, shown_source
+
+SITE = ROOT/'build'/'docs'
+FOLDERS = 'env', 'policy', 'rollout', 'reward', 'credit', 'objective', 'entropy', 'replay', 'prompt', 'selfplay', 'train', 'view', 'bench', 'cli'
+PAGES, FILES = ('CHANGELOG.md', 'CONTRIBUTING.md', 'LOG.md'), ('LICENSE', 'CITATION.cff')
+SETTINGS = '''
+project, author, html_title = 'agentlab', 'agentlab developers', 'agentlab'
+extensions = ['myst_nb', 'sphinx.ext.mathjax']
+nb_execution_mode = 'off'
+myst_enable_extensions = ['dollarmath', 'amsmath', 'html_image']
+myst_heading_anchors = 4
+mathjax_path = 'mathjax/tex-svg.js'
+html_theme = 'furo'
+html_static_path, html_css_files = ['_static'], ['wide.css']
+templates_path = []
+html_show_sourcelink = html_copy_source = False
+nb_render_markdown_format = 'myst'
+nb_code_prompt_show = 'Show the solution'
+nb_code_prompt_hide = 'Hide the solution'
+suppress_warnings = ['mystnb.unknown_mime_type', 'myst.header']
+add_module_names = False
+'''
+
+
+ANCHOR = re.compile(r'(?<=\]\()#[^)]+')                 # JupyterLab keeps capitals in the anchors of headings, MyST does not
+PAGE = re.compile(r'(href="(?![a-z]+:)[^"#]*)\.ipynb')  # a link in a table that a cell has written as HTML
+
+STYLE = '.content { width: 64em } .sidebar-drawer { width: calc(50% - 37em) } div.highlight pre { font-size: 12.5px }\n'   # lines of code are longer than those of prose
+
+
+def markdown(text: str) -> dict: return dict(cell_type='markdown', id=f'added{len(text)}', metadata={}, source=text)
+
+
+def cleaned(notebook: dict) -> dict:
+    "The notebook as a page: without hidden cells and directives, live figures and execution counts; solutions folded away."
+    cells = []
+    for cell in notebook['cells']:
+        source, hidden = ''.join(cell['source']), False
+        if cell['cell_type'] == 'code':
+            is_solution = course.mark(cell) == 'solution'
+            source, hidden, no_input = shown_source(source)
+            tags = ['hide-input'] if is_solution else ['remove-input'] if no_input else []
+            spoken = [about['alt'] for output in cell['outputs'] for about in output.get('metadata', {}).values() if 'alt' in about]
+            cell = cell | dict(metadata=dict(tags=tags) | (dict(mystnb=dict(image=dict(alt=spoken[0]))) if spoken else {}), outputs=[still(output) for output in cell['outputs']], execution_count=None)
+        else: source = ANCHOR.sub(lambda link: link[0].lower(), source)
+        if not hidden: cells.append(cell | dict(id=f'cell{len(cells)}', source=source))
+    return notebook | dict(cells=cells)
+
+
+def still(output: dict) -> dict:
+    "An output without its live figure, whose links lead to pages of the site."
+    data = {kind: value for kind, value in output.get('data', {}).items() if 'plotly' not in kind and 'widget' not in kind}
+    if 'text/html' in data: data['text/html'] = PAGE.sub(r'\1.html', ''.join(data['text/html']))
+    return output | dict(data=data) if 'data' in output else output
+
+
+def toctree(names: list[str], caption: str = '', depth: int = 1) -> str:
+    head = f':caption: {caption}\n' if caption else ''
+    return '\n'.join(['```{toctree}', f':maxdepth: {depth}\n:hidden:\n{head}', *names, '```'])
+
+
+def opening(path: Path) -> str:
+    "The title of a notebook."
+    return ''.join(json.loads((ROOT/path).read_text(encoding='utf-8'))['cells'][0]['source']).splitlines()[0].removeprefix('# ')
+
+
+def start(notebook: dict) -> dict:
+    "The first page: nbs/index, with links from the root, and the contents of the site."
+    made = cleaned(notebook)
+    for cell in made['cells']:
+        cell['source'] = LINK.sub(lambda link: link[1] + ('' if link[2].startswith('../') else 'nbs/') + link[2].removeprefix('../'), cell['source'])
+        for output in cell.get('outputs', []):
+            if 'text/markdown' in output.get('data', {}):
+                text = ''.join(output['data']['text/markdown'])
+                output['data'] = {'text/markdown': LINK.sub(lambda link: link[1] + ('' if link[2].startswith('../') else 'nbs/') + link[2].removeprefix('../'), text)}
+    alone = [path for path in notebooks() if path.parent == Path('nbs') and path.stem != 'index']
+    made['cells'] += [markdown(toctree([path.with_suffix('').as_posix() for path in notebooks() if path.parts[0] == 'tutorials'], 'The course')),
+        markdown(toctree([path.with_suffix('').as_posix() for path in alone] + ['metrics'], 'Foundations')),
+        markdown(toctree([front(folder) for folder in FOLDERS], 'One choice, one folder')),
+        markdown(toctree(['api/index', *(name.removesuffix('.md') for name in PAGES)], 'Reference'))]
+    return made
+
+
+def front(folder: str) -> str:
+    "The first page of a folder."
+    return f'nbs/{folder}/index' if (ROOT/'nbs'/folder/'index.ipynb').exists() else next(path for path in notebooks() if path.parts[:2] == ('nbs', folder)).with_suffix('').as_posix()
+
+
+def write_pages(folder: Path) -> None:
+    "Every notebook, the text pages and the pictures that pages show."
+    for path in notebooks():
+        notebook = json.loads((ROOT/path).read_text(encoding='utf-8'))
+        page = start(notebook) if path == Path('nbs/index.ipynb') else cleaned(notebook)
+        siblings = [other.stem for other in notebooks() if other.parent == path.parent and other != path]
+        is_front = path.parts[0] == 'nbs' and len(path.parts) == 3 and path.with_suffix('').as_posix() == front(path.parts[1])
+        if is_front and siblings: page['cells'].append(markdown(toctree(siblings)))
+        target = folder/('index.ipynb' if path == Path('nbs/index.ipynb') else path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(page), encoding='utf-8')
+    for name in PAGES + FILES: shutil.copy(ROOT/name, folder/name)
+    for picture in (ROOT/'assets').rglob('*'):
+        if picture.suffix in ('.png', '.csv'):
+            (folder/picture.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(picture, folder/picture.relative_to(ROOT))
+
+
+def signature(node: ast.AST) -> str:
+    "The arguments of a function, on one line, without annotations."
+    arguments = node.args
+    for argument in arguments.posonlyargs + arguments.args + arguments.kwonlyargs + [a for a in (arguments.vararg, arguments.kwarg) if a]: argument.annotation = None
+    return f'({ast.unparse(arguments)})'
+
+
+def head_of(node: ast.AST, lines: list[str]) -> str:
+    "A definition as it stands in the source, with the comments beside its parameters, up to its docstring."
+    first = node.body[0].lineno if node.body[0].lineno > node.lineno else node.lineno + 1
+    return '\n'.join(lines[node.lineno - 1:first - 1]).rstrip()
+
+
+def described(kind: str, name: str, node: ast.AST, lines: list[str], inner: str = '') -> str:
+    "One entry of the reference."
+    code = f'\n```python\n{head_of(node, lines)}\n```\n' if kind != 'class' else ''
+    call = signature(node) if kind != 'class' else ''
+    text = ast.get_docstring(node) or ''
+    plain = re.sub(r'([*_<>\[\]|$\\{}])(?=(?:[^`]*`[^`]*`)*[^`]*\Z)', r'\\\1', text)    # but not inside `code`
+    return f'`````{{py:{kind}}} {name}{call}\n\n{plain}\n{code}\n{inner}\n`````\n' if kind != 'method' else f'````{{py:method}} {name}{call}\n\n{plain}\n{code}\n````\n'
+
+
+def public(tree: ast.Module) -> list[str]:
+    "`__all__` of a module."
+    named = [ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == '__all__']
+    return named[0] if named else []
+
+
+def module_reference(path: Path) -> str:
+    "The public functions and classes of one module."
+    text = path.read_text(encoding='utf-8')
+    tree, lines = ast.parse(text), text.splitlines()
+    module, entries = '.'.join(path.relative_to(ROOT).with_suffix('').parts), []
+    for node in tree.body:
+        if getattr(node, 'name', None) not in public(tree): continue
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef): entries.append(described('function', f'{module}.{node.name}', node, lines))
+        elif isinstance(node, ast.ClassDef):
+            methods = [described('method', m.name, m, lines) for m in node.body if isinstance(m, ast.FunctionDef) and not m.name.startswith('_') and ast.get_docstring(m)]
+            entries.append(described('class', f'{module}.{node.name}', node, lines, '\n'.join(methods)))
+    source = re.search(r'File to edit: (?:\.\./)*(nbs/\S+\.ipynb)', text)
+    page = f'From the page [{opening(Path(source[1]))}](../{source[1]}).\n\n' if source and source[1] != 'nbs/index.ipynb' else ''
+    return f'## {module}\n{page}' + '\n'.join(entries) if entries else ''
+
+
+def write_reference(folder: Path) -> None:
+    "A page for each package, and one for the modules that stand alone."
+    api = folder/'api'
+    api.mkdir(parents=True, exist_ok=True)
+    alone = [path for path in sorted((ROOT/'agentlab').glob('*.py')) if not path.stem.startswith('_')]
+    groups = {'core': alone} | {name: sorted(p for p in (ROOT/'agentlab'/name).glob('*.py') if not p.stem.startswith('_')) for name in FOLDERS if (ROOT/'agentlab'/name).is_dir()}
+    for name, paths in groups.items():
+        title = 'agentlab' if name == 'core' else f'agentlab.{name}'
+        (api/f'{name}.md').write_text(f'# {title}\n\n' + '\n'.join(filter(None, map(module_reference, paths))), encoding='utf-8')
+    lines = [f'- [agentlab{"" if name == "core" else "." + name}]({name}.md)' for name in groups]
+    (api/'index.md').write_text('# Functions and classes\nRead from the source: signature, what stands beside each parameter, docstring. The page of each module tells the idea.\n\n'
+        + '\n'.join(lines) + '\n\n' + toctree(list(groups)), encoding='utf-8')
+
+
+def write_metrics(folder: Path) -> None:
+    "The dictionary of metrics, from METRICS of agentlab.train.runs."
+    tree = ast.parse((ROOT/'agentlab'/'train'/'runs.py').read_text(encoding='utf-8'))
+    call = next(node.value for node in tree.body if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == 'METRICS')
+    lines = [f'| `{word.arg}` | ' + ' | '.join(part.replace('|', r'\|').replace('*', r'\*') for part in ast.literal_eval(word.value)) + ' |' for word in call.keywords]
+    (folder/'metrics.md').write_text('# Metrics\nWhat a row of `metrics.jsonl` holds, one row an update (`tests.jsonl` where it says so). [The page of runs](nbs/train/00_runs.ipynb) writes them.\n\n'
+        '| name | is | estimated by | unit |\n|---|---|---|---|\n' + '\n'.join(lines) + '\n', encoding='utf-8')
+
+
+class Links(HTMLParser):
+    "What a page links to, what it loads, and its anchors."
+    def __init__(self, text: str):
+        super().__init__()
+        self.links, self.loads, self.anchors = [], [], set()
+        self.feed(text)
+    def handle_starttag(self, tag, attributes):
+        at = dict(attributes)
+        self.anchors |= {at[name] for name in ('id', 'name') if at.get(name)}
+        if tag == 'a' and at.get('href'): self.links.append(at['href'])
+        elif tag == 'link' and at.get('href') and at.get('rel') in ('stylesheet', 'icon', 'preload'): self.loads.append(at['href'])
+        elif tag != 'a' and at.get('src'): self.loads.append(at['src'])
+
+
+def broken(site: Path) -> list[str]:
+    "Links of the site that lead nowhere, and what its pages would load from another server."
+    pages = {path: Links(path.read_text(encoding='utf-8')) for path in site.rglob('*.html')}
+    found = []
+    for path, page in pages.items():
+        found += [f'{path.relative_to(site)} loads {url}' for url in page.loads if urlsplit(url).scheme in ('http', 'https') or url.startswith('//')]
+        for url in page.links + page.loads:
+            parts = urlsplit(url)
+            if parts.scheme or url.startswith('//'): continue
+            target = (path.parent/unquote(parts.path)).resolve() if parts.path else path
+            if target.is_dir(): target = target/'index.html'
+            if not target.exists(): found.append(f'{path.relative_to(site)} -> {url}: no such file')
+            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors: found.append(f'{path.relative_to(site)} -> {url}: no such anchor')
+    return sorted(set(found))
+
+
+def mathjax(folder: Path, package: str = 'mathjax@3.2.2') -> Path:
+    "tex-svg.js of MathJax, fetched once by npm into `folder`."
+    script = folder/'package'/'es5'/'tex-svg.js'
+    if not script.exists():
+        if not shutil.which('npm'): raise SystemExit('the maths of the site needs MathJax, which npm brings: install npm (Debian: apt-get install npm), then make docs again')
+        folder.mkdir(parents=True, exist_ok=True)
+        name = subprocess.run(['npm', 'pack', '--silent', package], cwd=folder, check=True, capture_output=True, text=True).stdout.split()[-1]
+        shutil.unpack_archive(folder/name, folder)
+    return script
+
+
+def main() -> int:
+    source, html = SITE/'source', SITE/'html'
+    for folder in source, html: shutil.rmtree(folder, ignore_errors=True)
+    (source/'_static'/'mathjax').mkdir(parents=True)
+    shutil.copy(mathjax(Path(sys.prefix)/'mathjax'), source/'_static'/'mathjax')
+    (source/'_static'/'wide.css').write_text(STYLE)
+    (source/'conf.py').write_text(SETTINGS)
+    write_pages(source), write_reference(source), write_metrics(source)
+    command = [sys.executable, '-m', 'sphinx', '--fail-on-warning', '--keep-going', '--quiet', '--jobs', '2', '--builder', 'html', '--doctree-dir', str(SITE/'doctrees'), str(source), str(html)]
+    built = subprocess.run(command).returncode
+    problems = broken(html) if html.exists() else ['nothing was built']
+    print(*problems, f'{len(list(html.rglob("*.html")))} pages: {html/"index.html"}', sep='\n')
+    return 1 if built or problems else 0
+
+
+if __name__ == '__main__': sys.exit(main())
