@@ -11,7 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from ..episodes import Batch, derive
-from ..groups import rank, same, shift
+from ..groups import rank, same
+from .basic import at_end
 
 # %% ../../nbs/reward/04_tournament.ipynb #cd603729
 def both_orders(
@@ -162,5 +163,4 @@ def tournament(
         players = (peers == task).nonzero()[:, 0]
         compare = lambda i, j: both(int(players[i]), int(players[j]))
         if len(players) > 1: earned[players] = torch.tensor(bracket(compare, len(players), random.Random(derive(seed, task))), dtype=torch.float64)
-    last = shift(torch.ones_like(b.turns.t), b.turns.episode, k=-1) == 0
-    return torch.where(last, earned.to(last.device)[b.turns.episode], 0)
+    return at_end(b, earned.to(b.turns.t.device))

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..env.bug_repair import BugRepair, InjectBug, difference, draw_program, lines_of, solver_task
 from ..env.protocol import EnvError
 from ..episodes import Batch, Episode, derive, need, state_key
-from ..groups import shift
+from ..reward.basic import at_end
 from ..rollout.plain import play
 from .proposers import success_rate, swe_self_play, swe_solver
 
@@ -106,8 +106,7 @@ def bug_reward(
     solved, valid = (need(b.episodes, column, 'bug_reward pays injectors by how their bugs fared', 'Play with agentlab.selfplay.bugs.self_play.').nan_to_num(0.) for column in ('solved', 'valid'))
     injected = swe_self_play(solved, valid > 0, alpha, invalid)
     reward = torch.where(b.episodes.seat == state_key('injector'), injected, swe_solver(b.episodes.success))
-    last = shift(torch.ones_like(b.turns.t), b.turns.episode, k=-1) == 0
-    return torch.where(last, reward[b.turns.episode], 0)
+    return at_end(b, reward)
 
 # %% ../../nbs/selfplay/09_bugs.ipynb #67129755
 def higher_order(

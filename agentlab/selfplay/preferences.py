@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from ..credit.estimator import estimator
 from ..episodes import Batch, Table, need
-from ..groups import group_constant, group_max, group_min, same, shift
+from ..groups import group_constant, group_max, group_min, same
+from ..reward.basic import at_end
 
 # %% ../../nbs/selfplay/05_preferences.ipynb #55e7f01d
 def by_outcome(
@@ -52,10 +53,9 @@ def win_rate_reward(
     each_turn:bool=False,       # True: r/H on each of the H turns; False: r on the last turn
 )->Tensor:                      # (turns,) float64
     "The episode's win rate in its group as a reward (in the spirit of SPO, Swamy et al. 2024)."
-    rate = win_rates(b, prefer, include_self, against)[b.turns.episode]
-    if each_turn: return rate/torch.bincount(b.turns.episode, minlength=len(b))[b.turns.episode]
-    last = shift(torch.ones_like(b.turns.t), b.turns.episode, k=-1) == 0
-    return torch.where(last, rate, 0)
+    rate = win_rates(b, prefer, include_self, against)
+    if each_turn: return (rate/torch.bincount(b.turns.episode, minlength=len(b)))[b.turns.episode]
+    return at_end(b, rate)
 
 # %% ../../nbs/selfplay/05_preferences.ipynb #aab47f77
 def best_and_worst(

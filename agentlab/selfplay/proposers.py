@@ -20,7 +20,8 @@ from ..credit.estimator import estimator
 from ..env.hopsearch import check_options, check_question, first_names, full_name, last_names, parse, relations, world_of
 from ..env.protocol import TextEnv, check_split
 from ..episodes import Batch, need
-from ..groups import compare, shift
+from ..groups import compare
+from ..reward.basic import at_end
 
 # %% ../../nbs/selfplay/07_proposers.ipynb #990a699a
 def success_rate(
@@ -282,8 +283,7 @@ def proposer_reward(
     "What a proposer is paid once its questions have been tried."
     valid = b.episodes.success.bool()
     reward = rule(torch.where(valid, torch.as_tensor(solved, dtype=torch.float64), 0.), valid)
-    last = shift(torch.ones_like(b.turns.t), b.turns.episode, k=-1) == 0
-    return torch.where(last, reward[b.turns.episode], 0)
+    return at_end(b, reward)
 
 # %% ../../nbs/selfplay/07_proposers.ipynb #1a99ca69
 def bug_refusal(

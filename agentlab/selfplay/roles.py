@@ -15,6 +15,7 @@ from ..credit.critics import _check_critic, _paid, _spoken
 from ..credit.estimator import estimator
 from ..episodes import Batch, need
 from ..groups import group_constant, group_sum, recur, shift
+from ..reward.basic import at_end
 
 # %% ../../nbs/selfplay/06_roles.ipynb #cf8284b3
 @estimator('team reward plus the next agent\'s value, discounted and summed', "nobody: the critic's value of the same place",
@@ -86,8 +87,7 @@ def shared_reward(
     b:Batch,    # rollouts, all seats of a game; each seat's outcome is what it alone earned
 )->Tensor:      # (turns,) float64, on the last turn of every seat
     "The sum of the outcomes of all seats of the game, to each of them (CORY). A missing outcome adds 0."
-    last = shift(torch.ones_like(b.turns.t), b.turns.episode, k=-1) == 0
-    return torch.where(last, group_sum(b.episodes.outcome, b.episodes.game)[b.turns.episode], 0)
+    return at_end(b, group_sum(b.episodes.outcome, b.episodes.game))
 
 def seating(
     step:int,                           # training step, from 0

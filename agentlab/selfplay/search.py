@@ -16,6 +16,7 @@ from ..env.hopsearch import HopSearch, draw_question, parse, relations, world_of
 from ..env.protocol import Env, check_split
 from ..episodes import Batch, derive, need, state_key
 from ..groups import compare, same, shift
+from ..reward.basic import at_end
 from ..rollout.players import play_players
 from .proposers import ProposeHop, hop_task, proposer_reward, search_self_play, search_solver, success_rate
 
@@ -169,8 +170,7 @@ def search_reward(
 )->Tensor:                              # (turns,) float64, on the last turn of each episode
     "Proposers by how hard their question was, solvers by their answer."
     solved = need(b.episodes, 'solved', 'search_reward pays proposers by their success rate', 'Play with rollout=agentlab.selfplay.search.play_search.')
-    last = shift(torch.ones_like(b.turns.t), b.turns.episode, k=-1) == 0
-    solver = torch.where(last, search_solver(b.episodes.success, b.episodes.answers)[b.turns.episode], 0.)
+    solver = at_end(b, search_solver(b.episodes.success, b.episodes.answers))
     return torch.where(of_role(b, 'proposer')[b.turns.episode], proposer_reward(b, solved, rule), solver)
 
 # %% ../../nbs/selfplay/11_search.ipynb #9037ea11
