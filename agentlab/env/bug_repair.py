@@ -13,7 +13,7 @@ __all__ = ['patterns', 'fillers', 'sorts', 'levels', 'words', 'frame', 'inputs',
 import ast, copy, json, re
 from dataclasses import dataclass, replace
 from random import Random
-from .protocol import Env, EnvError, TextEnv, check_seed, check_split, split_of
+from .protocol import Env, EnvError, TextEnv, check_seed, check_split, noisy, split_of
 from .sandbox import MontySandbox, Result
 
 # %% ../../nbs/env/19_bug_repair.ipynb #b4a9db7a
@@ -335,17 +335,13 @@ class BugRepair(TextEnv):
     def vocabulary(self)->list: return vocabulary()
 
 # %% ../../nbs/env/19_bug_repair.ipynb #ca0e668a
-def _needs(noise, generator, who):
-    if noise and generator is None: raise ValueError(f'noise needs a generator: {who}(noise, random.Random(seed))')
-    return bool(noise) and generator.random() < noise
-
 def _expert(
     self,
     noise:float=0.,             # share of actions drawn at random from `legal`
     generator:Random=None       # seeded by the caller; needed if noise > 0
 )->str:                         # an action
     "Put back the first word that differs from the original."
-    if _needs(noise, generator, 'expert'): return generator.choice(self.facts()['legal'])
+    if noisy(noise, generator, 'expert'): return generator.choice(self.facts()['legal'])
     place, _, old = taken_back(difference(self.task['program'], self.program))[-1]
     return f'put {old} at {place}'
 
@@ -355,7 +351,7 @@ def _demonstrator(
     generator:Random=None       # seeded by the caller; needed if noise > 0
 )->str:                         # an action
     "The expert, but a slip replaces any word by another of its sort."
-    return generator.choice(slips(self.program, self.level)) if _needs(noise, generator, 'demonstrator') else self.expert()
+    return generator.choice(slips(self.program, self.level)) if noisy(noise, generator, 'demonstrator') else self.expert()
 
 BugRepair.expert, BugRepair.demonstrator = _expert, _demonstrator
 
@@ -460,7 +456,7 @@ def _inject(
     generator:Random=None       # seeded by the caller; without one, the first replacement that will do
 )->str:                         # an action
     "Replace a word (or remove a mark and what follows it) until some tests fail; then take these away."
-    if _needs(noise, generator, 'expert'): return generator.choice(self.facts()['legal'])
+    if noisy(noise, generator, 'expert'): return generator.choice(self.facts()['legal'])
     done, lines = difference(self.task['program'], self.program), lines_of(self.program)
     removing = self.allowed == ('_',)
     if self.broken() and not (removing and len(done) == 1): return 'drop fail'
@@ -477,7 +473,7 @@ def _careless(
 )->str:                         # an action
     "The expert, but a slip forgets a test or takes away another one, or puts another word."
     right = self.expert(0., generator)
-    if not _needs(noise, generator, 'demonstrator'): return right
+    if not noisy(noise, generator, 'demonstrator'): return right
     if right != 'drop fail': return generator.choice(self.choices())
     return f'drop {numbers(sorted(set(self.broken()) ^ {generator.randrange(8)}))}'.strip()
 

@@ -9,7 +9,7 @@ __all__ = ['values', 'needs', 'requests', 'Clarify', 'check_request']
 import copy, itertools
 from functools import lru_cache
 from random import Random
-from .protocol import TextEnv, check_split, split_of, tidy
+from .protocol import TextEnv, check_split, noisy, split_of, tidy
 
 # %% ../../nbs/env/05_clarify.ipynb #074d9fc8
 values = dict(day='monday tuesday wednesday thursday friday saturday'.split(), hour='noon one two three four five'.split(), people='alone pair trio family team crowd'.split(),
@@ -87,8 +87,7 @@ class Clarify(TextEnv):
         generator:Random=None       # seeded by the caller; needed if noise > 0
     )->str:                         # an action
         "Ask for the first fact that is missing, then book; with `noise` an imperfect demonstrator."
-        if noise and generator is None: raise ValueError('noise needs a generator: expert(noise, random.Random(seed))')
-        if noise and generator.random() < noise:
+        if noisy(noise, generator, 'expert'):
             verb = generator.choice(('ask', 'book'))
             return generator.choice([action for action in self.facts()['legal'] if action.startswith(verb)])
         missing = [fact for fact in self.facts_needed if fact not in self.known]

@@ -8,7 +8,7 @@ __all__ = ['cues', 'doors', 'noises', 'check_rule', 'check_cue_task', 'CueDoor']
 # %% ../../nbs/env/09_cue_door.ipynb #206487ef
 import copy, itertools
 from random import Random
-from .protocol import TextEnv, check_split, split_of, tidy
+from .protocol import TextEnv, check_split, noisy, split_of, tidy
 
 # %% ../../nbs/env/09_cue_door.ipynb #d2032cbb
 cues = ('red', 'green', 'blue', 'yellow')
@@ -108,8 +108,7 @@ class CueDoor(TextEnv):
         generator:Random=None       # seeded by the caller; needed if noise > 0
     )->str:                         # an action
         "Wait, then open the right door; with `noise` an imperfect demonstrator."
-        if noise and generator is None: raise ValueError('noise needs a generator: expert(noise, random.Random(seed))')
-        if noise and generator.random() < noise: return generator.choice(self.legal())
+        if noisy(noise, generator, 'expert'): return generator.choice(self.legal())
         return f'open {self.door()}' if self.phase == 2 else 'wait'
 
     def demonstrator(

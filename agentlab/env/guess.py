@@ -7,7 +7,7 @@ __all__ = ['ranges', 'GuessNumber']
 
 # %% ../../nbs/env/02_guess.ipynb #b5863b47
 from random import Random
-from .protocol import TextEnv, check_split, split_of, tidy
+from .protocol import TextEnv, check_split, noisy, split_of, tidy
 
 # %% ../../nbs/env/02_guess.ipynb #f2990de5
 def ranges(
@@ -80,8 +80,7 @@ class GuessNumber(TextEnv):
         generator:Random=None       # seeded by the caller; needed if noise > 0
     )->str:                         # an action
         "Halve what is left; with `noise` an imperfect demonstrator."
-        if noise and generator is None: raise ValueError('noise needs a generator: expert(noise, random.Random(seed))')
-        if noise and generator.random() < noise: return f"guess {generator.randint(self.task['low'], self.task['high'])}"
+        if noisy(noise, generator, 'expert'): return f"guess {generator.randint(self.task['low'], self.task['high'])}"
         return f'guess {(self.least + self.most)//2}'
 
     def vocabulary(self)->list:

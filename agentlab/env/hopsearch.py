@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
-from .protocol import Env, EnvError, Step, check_seed, check_split, is_finite, split_of
+from .protocol import Env, EnvError, Step, check_noise, check_seed, check_split, is_finite, noisy, split_of
 
 # %% ../../nbs/env/04_hopsearch.ipynb #626322c9
 first_names = tuple('Bora Mina Kano Sela Tivo Ruda Nefi Odal Pira Vako Luma Geno Zafi Yaro Hesu Dilo'.split())
@@ -336,8 +336,7 @@ def _expert(
     generator:Random=None       # seeded by the caller; needed if noise > 0
 )->str:                         # an action
     "Ask for the first fact that is missing, then answer; for any seat, from what that seat has read."
-    if noise and generator is None: raise ValueError('noise needs a generator: expert(noise, random.Random(seed))')
-    if noise and generator.random() < noise: return generator.choice(self.legal())
+    if noisy(noise, generator, 'expert'): return generator.choice(self.legal())
     game, (learn, finish), (start, path) = self.game, verbs[self.game.role], self.game.errand()
     if not path: return 'report nothing'
     known = {fact: game.world.links[fact] for fact in game.found}
@@ -351,7 +350,7 @@ def _demonstrator(
     generator:Random=None       # seeded by the caller; needed if noise > 0
 )->str:                         # an action
     "Follow the path and take every page for the right one; a slip asks for another relation of the question (for any other, if it has no second)."
-    if noise and generator is None: raise ValueError('noise needs a generator: demonstrator(noise, random.Random(seed))')
+    check_noise(noise, generator, 'demonstrator')
     game, (learn, finish), (start, path) = self.game, verbs[self.game.role], self.game.errand()
     if not path: return 'report nothing'
     if game.role == 'planner': way = [start] + [name for _, told in game.told for name in full_name.findall(told)]

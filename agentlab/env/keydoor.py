@@ -11,7 +11,7 @@ import copy, itertools
 from functools import lru_cache
 from random import Random
 from string import ascii_lowercase
-from .protocol import TextEnv, check_split, split_of, tidy
+from .protocol import TextEnv, check_split, noisy, split_of, tidy
 
 # %% ../../nbs/env/01_keydoor.ipynb #da67dd62
 compass = dict(north=(0, -1), south=(0, 1), east=(1, 0), west=(-1, 0))   # direction -> (columns east, rows south)
@@ -223,8 +223,7 @@ class KeyDoor(TextEnv):
         generator:Random=None       # seeded by the caller; needed if noise > 0
     )->str:                         # an action
         "A shortest-path action from here; with `noise` an imperfect demonstrator."
-        if noise and generator is None: raise ValueError('noise needs a generator: expert(noise, random.Random(seed))')
-        if noise and generator.random() < noise: return generator.choice(self.legal())
+        if noisy(noise, generator, 'expert'): return generator.choice(self.legal())
         return best_action(self.layout, self.room, self.has_key)
 
     def demonstrator(
@@ -233,8 +232,7 @@ class KeyDoor(TextEnv):
         generator:Random=None       # seeded by the caller; needed if noise > 0
     )->str:                         # an action
         "What somebody does who has only read the text: towards the goal through an open door, and not back unless there is no other."
-        if noise and generator is None: raise ValueError('noise needs a generator: demonstrator(noise, random.Random(seed))')
-        if noise and generator.random() < noise: return generator.choice(self.legal())
+        if noisy(noise, generator, 'demonstrator'): return generator.choice(self.legal())
         goal = self.layout['chest'] if self.has_key else self.layout['key']
         if self.room == goal: return best_action(self.layout, self.room, self.has_key)
         far = distances(self.size, (), goal)        # as if every door were open: which ones are shut is not known from afar

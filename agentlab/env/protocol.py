@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['splits', 'rules', 'nonsense', 'EnvError', 'Step', 'canonical', 'Env', 'TextEnv', 'check_seed', 'tidy', 'split_of',
-           'check_split', 'check_seat_order', 'is_finite', 'check_step', 'choose', 'watch', 'random_states',
-           'check_random', 'check_seeded', 'check_clone', 'check_final', 'Report', 'check_env']
+           'check_split', 'check_noise', 'noisy', 'check_seat_order', 'is_finite', 'check_step', 'choose', 'watch',
+           'random_states', 'check_random', 'check_seeded', 'check_clone', 'check_final', 'Report', 'check_env']
 
 # %% ../../nbs/env/00_protocol.ipynb #871c3ade
 import copy, hashlib, json, math, operator, sys
@@ -133,6 +133,19 @@ def check_split(
     "Refuse a split that does not exist."
     if split not in splits: raise ValueError(f'split must be one of {", ".join(splits)}; got {split!r}')
     return split
+
+def check_noise(noise:float, generator, who:str):
+    "Noise is drawn: it needs a generator. `who` is the name of the call."
+    if noise and generator is None: raise ValueError(f'noise needs a generator: {who}(noise, random.Random(seed))')
+
+def noisy(
+    noise:float,        # probability of a slip
+    generator:Random,   # seeded by the caller; may be None where noise is 0
+    who:str='expert',   # name of the call, for the error
+)->bool:                # whether to slip here; nothing is drawn where noise is 0
+    "The slip of an expert or a demonstrator. Raises ValueError for noise without a generator."
+    check_noise(noise, generator, who)
+    return bool(noise) and generator.random() < noise
 
 # %% ../../nbs/env/00_protocol.ipynb #3d9bf63c
 def check_seat_order(

@@ -9,7 +9,7 @@ __all__ = ['places', 'forms', 'levels', 'lists', 'opening', 'swaps', 'habits', '
 # %% ../../nbs/env/07_python_tool.ipynb #9ee665f2
 import copy, json, math, re
 from random import Random
-from .protocol import TextEnv, check_split, is_finite, split_of
+from .protocol import TextEnv, check_noise, check_split, is_finite, noisy, split_of
 from .sandbox import MontySandbox
 
 # %% ../../nbs/env/07_python_tool.ipynb #85967902
@@ -221,8 +221,7 @@ def _expert(
     generator:Random=None       # seeded by the caller; needed if noise > 0
 )->str:                         # an action
     "Run the right code, then answer."
-    if noise and generator is None: raise ValueError('noise needs a generator: expert(noise, random.Random(seed))')
-    if noise and generator.random() < noise: return generator.choice(self.legal())
+    if noisy(noise, generator, 'expert'): return generator.choice(self.legal())
     return f'answer {self.write(self.truth)}' if self.shown else f"python {forms[self.task['form']][1]}"
 
 def _demonstrator(
@@ -231,7 +230,7 @@ def _demonstrator(
     generator:Random=None       # seeded by the caller; needed if noise > 0
 )->str:                         # an action
     "Write code until a number comes back, then answer that number, right or wrong; once in a while guess without any."
-    if noise and generator is None: raise ValueError('noise needs a generator: demonstrator(noise, random.Random(seed))')
+    check_noise(noise, generator, 'demonstrator')
     if self.result(): return f'answer {self.result()}'
     code, usual = forms[self.task['form']][1], habit(self.task['form'])
     if noise and usual and generator.random() < noise: return f'python {usual}'

@@ -9,7 +9,7 @@ __all__ = ['SeatedGame', 'draw_task', 'different_tasks', 'random_player', 'exper
 # %% ../../nbs/env/10_two_seats.ipynb #d09d9ae5
 import copy
 from random import Random
-from .protocol import Env, EnvError, Step, check_seed, check_split, is_finite, split_of, tidy
+from .protocol import Env, EnvError, Step, check_seed, check_split, is_finite, noisy, split_of, tidy
 
 # %% ../../nbs/env/10_two_seats.ipynb #51279e3c
 class SeatedGame(Env):
@@ -110,8 +110,7 @@ class SeatedGame(Env):
         generator:Random=None       # seeded by the caller, draws among good moves; None: the first of the heaviest
     )->str:                         # a move
         "A good move of the seat that moves, drawn by the weights of `advice`."
-        if noise and generator is None: raise ValueError('noise needs a generator: expert(noise, random.Random(seed))')
-        if noise and generator.random() < noise: return generator.choice(self.moves())
+        if noisy(noise, generator, 'expert'): return generator.choice(self.moves())
         advice = self.advice()
         return max(advice, key=advice.get) if generator is None else generator.choices(list(advice), list(advice.values()))[0]
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from ..credit.estimator import estimator
 from ..env.hopsearch import check_options, check_question, first_names, full_name, last_names, parse, relations, world_of
-from ..env.protocol import TextEnv, check_split
+from ..env.protocol import TextEnv, check_split, noisy
 from ..episodes import Batch, need
 from ..groups import compare
 from ..reward.basic import at_end
@@ -264,8 +264,7 @@ class ProposeHop(TextEnv):
         return [f'find {relation} {name}' for name in names for relation in relations] + [f"ask {' '.join(path)} {name}" for name in names[1:] for path in product(relations, repeat=self.hops)]
     def expert(self, noise=0., generator=None):
         "Two steps back by any relations, then ask; with `noise` a legal action that often."
-        if noise and generator is None: raise ValueError('noise needs a generator: expert(noise, random.Random(seed))')
-        if noise and generator.random() < noise: return generator.choice(self.legal())
+        if noisy(noise, generator, 'expert'): return generator.choice(self.legal())
         way, here = [], self.task['answer']
         for relation, name in self.found:
             if self.world.links[relation, name] == here and len(way) < self.hops: way, here = [*way, relation], name

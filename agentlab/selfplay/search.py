@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from ..credit.estimator import estimator
 from ..env.hopsearch import HopSearch, draw_question, parse, relations, world_of
-from ..env.protocol import Env, check_split
+from ..env.protocol import Env, check_noise, check_split
 from ..episodes import Batch, derive, need, state_key
 from ..groups import compare, same, shift
 from ..reward.basic import at_end
@@ -47,7 +47,7 @@ class SearchRoles(Env):
     )->str:                         # an action
         "Who solves takes another relation of the question; who proposes has forgotten by which relations it came."
         if isinstance(self.game, HopSearch): return self.game.demonstrator(noise, generator)
-        if noise and generator is None: raise ValueError('noise needs a generator: demonstrator(noise, random.Random(seed))')
+        check_noise(noise, generator, 'demonstrator')
         verb, *words = self.game.expert(generator=generator).split()
         slip = verb == 'ask' and noise and generator.random() < noise
         return ' '.join([verb, *(generator.choices(relations, k=len(words) - 2) if slip else words[:-2]), *words[-2:]])
