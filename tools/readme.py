@@ -50,6 +50,8 @@ def render() -> tuple[str, dict[str, bytes]]:
     made = dict(unique_key='figure', output_files_dir=PICTURES)
     text, resources = exporter.from_notebook_node(nb, resources=made)
     text = re.sub(r'<style scoped>.*?</style>\n?', '', text, flags=re.DOTALL)
+    spoken = iter([about['alt'] for cell in nb.cells for output in cell.get('outputs', []) for about in output.metadata.values() if 'alt' in about])
+    text = re.sub(r'!\[png\]', lambda _: f"![{next(spoken, 'picture')}]".replace('\n', ' '), text)
     parts = [part if part.startswith('```') else prose(part) for part in CODE.split(text)]
     return MADE + ''.join(parts).strip() + '\n', resources.get('outputs', {})
 
