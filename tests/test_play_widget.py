@@ -1,9 +1,10 @@
 """Play: every world can be played to its end, a seat sees its own side only, undo goes back exactly, faults end the game and not the table, and the probabilities are the sampler's."""
-import importlib.util, json, math
+import importlib.util, json, math, time
 from random import Random
 import pytest
 import torch
-from agentlab.env import Env, Kuhn, KeyDoor, Step, TextEnv, TicTacToe, envs, expert_player, games, load_env, random_player, rock_paper_scissors
+from agentlab.env import BesideExpert, BugWork, InjectBug, Isolated, Kuhn, Planned, KeyDoor, TextEnv, TicTacToe, envs, expert_player, games, load_env, random_player
+from agentlab.env.adapters import from_gymnasium
 from agentlab.env.wrappers import Tagged
 from agentlab.episodes import Batch
 from agentlab.policy import Policy, tiny_model, warm_start, word_tokenizer
@@ -77,6 +78,37 @@ def test_a_wrapper_and_a_function_that_makes_environments():
     assert finished(Play(Tagged(KeyDoor())), Random(0)).over
     assert finished(Play(lambda: KeyDoor(size=2)), Random(0), 300).over
     assert Play(KeyDoor).seats == ('player',)
+
+class Numbers:
+    "In the form of Gymnasium: guess which of three doors."
+    action_space, render_mode, spec = type('Space', (), dict(n=3)), None, None
+    def reset(self, *, seed=None, options=None):
+        self.door, self.t = Random(seed).randrange(3), 0
+        return 0, {}
+    def step(self, action):
+        self.t += 1
+        return self.t, float(action == self.door), action == self.door, self.t > 5, {}
+
+def test_borrowed_and_wrapped_worlds():
+    """An adapter, every wrapper, a world that tries bugs, and one in a process of its own."""
+    worlds = [from_gymnasium(Numbers(), words=['left', 'middle', 'right']), BesideExpert(KeyDoor()), Planned(KeyDoor())]
+    if importlib.util.find_spec('pydantic_monty'): worlds += [InjectBug(), BugWork()]
+    for env in worlds:
+        table = finished(Play(env, seed=1), Random(2))
+        assert table.over and not table.game.error and len(table.batch().turns) == table.at
+        before = story(table)
+        table.undo().redo(); assert story(table) == before and not table.message
+
+class Endless(TextEnv):
+    "Never answers."
+    def start(self, seed, task=None): return 'Say anything.'
+    def turn(self, action): time.sleep(60)
+
+def test_a_process_of_its_own_that_never_answers():
+    table = Play(Isolated(Endless(), limit=.5)).act('hello')
+    assert table.over and 'EnvTimeout' in table.game.error
+    table.undo(); assert not table.over and table.legal == []
+    table.game.env.close()
 
 def test_players_as_in_rollout():
     """One policy, one script and one snapshot: the game of `play_players`."""
