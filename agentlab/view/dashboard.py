@@ -584,7 +584,7 @@ def _overlay_widget(self):
     import ipywidgets as widgets
     self.boxes, lines = {}, []
     for i, (name, run) in enumerate(self.runs.items()):
-        box = widgets.Checkbox(value=self.shown[name], description=f'{i + 1} · {visible(name)[:60]}', indent=False, tooltip='show this run', layout=widgets.Layout(width='auto', min_width='130px'))
+        box = widgets.Checkbox(value=self.shown[name], description=f'{i + 1} · {visible(name)[:60]}', indent=False, tooltip='show this run', layout=widgets.Layout(width='220px'))
         box.observe(lambda change, name=name: self.show(name, change['new']), 'value')
         self.boxes[name], run._heard = box, self._wake
         lines.append(widgets.HBox([widgets.HTML(_swatch(i)), box, run.controls], layout=widgets.Layout(align_items='center', flex_flow='row wrap', grid_gap='8px')))
