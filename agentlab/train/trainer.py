@@ -23,7 +23,7 @@ __all__ = ['Training', 'with_lora', 'collect', 'joined', 'usable', 'Skip', 'rewa
            'curated', 'prepare', 'finite', 'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part',
            'rounds', 'optimise', 'move', 'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate',
            'one_step', 'learn', 'again', 'with_token_text', 'save_training', 'open_replay', 'restore_training',
-           'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'keep_step', 'close_step']
+           'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run', 'keep_step', 'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
@@ -447,9 +447,13 @@ def train(
             if on_row is not None: on_row(row)
             show(shown, row)
         if step % recipe.checkpoint_every and step < recipe.steps: save_training(training, run, step)   # stopped between two checkpoints
-        if step >= recipe.steps and training.accelerator.is_main_process: save_policy(run, training.policy)     # also where a run was killed just before this
-    if training.accelerator.is_main_process: run.stop_answered()
+        if training.accelerator.is_main_process: end_run(training, run, step)
     return run
+
+def end_run(training: Training, run: Run, step: int):
+    "The policy of a run that is complete, also where it was killed just before this; and the answer to whoever asked the run to stop."
+    if step >= training.planned.steps: save_policy(run, training.policy)
+    run.stop_answered()
 
 def _open(training: Training, out, resume: bool)->Run:
     "The run folder, made or checked by the first process."
