@@ -149,7 +149,7 @@ def test_words_die_in_two_ways():
     assert [(x['word'], x['fate'], x['after']) for x in died(early, late)] == [('a', 'settled', 1), ('b', 'gone', 0)]
     assert died(early, late, turn=0)[0]['word'] == 'a' and [x['word'] for x in died(early, late, turn=1)] == ['b']     # d is of turn 1 then and now
     assert died(early, early) == [] and died(late, early, opened=5.) == [] and 'e' not in words(early)
-    assert texts(Batch.from_episodes([Episode([Turn(t=0, ids=[7])])])) == ['#7']
+    assert texts(Batch.from_episodes([Episode([Turn(t=0, ids=[7], logps=[-1.], entropies=[.1])])])) == ['#7']
 
 
 # ---- the lab

@@ -313,11 +313,8 @@ class EntropyLab:
         names = list(self.offered)
         self.step, self.later, self.turn = self.steps[0] if step is None else step, self.steps[-1] if later is None else later, turn
         self.pair, self.arguments, self.move = list(pair or (names*2)[:2]), dict(arguments or {}), move
-        for name in self.pair:
-            if name not in self.offered: raise ValueError(f'pair={tuple(self.pair)}: {name!r} is not among the controllers {names}')
-        for s in (self.step, self.later):
-            if s not in self.steps: raise ValueError(f'update {s} is not kept; there are {self.steps[:20]}')
         self._batches, self._quiet = {}, False
+        _check_lab(self)
         self.draw()
     def batch(self, step:int):
         "The episodes of an update; the last four that were asked for stay in memory."
@@ -326,6 +323,13 @@ class EntropyLab:
             for old in list(self._batches)[:-4]: del self._batches[old]
         return self._batches[step]
     def turns(self)->list: return sorted(set(self.batch(self.step).turns.t.tolist()))
+
+def _check_lab(lab):
+    "Refuse names and updates that are not there."
+    for name in lab.pair:
+        if name not in lab.offered: raise ValueError(f'pair={tuple(lab.pair)}: {name!r} is not among the controllers {list(lab.offered)}')
+    for step in (lab.step, lab.later):
+        if step not in lab.steps: raise ValueError(f'update {step} is not kept; there are {lab.steps[:20]}')
 
 def _credited(lab, batch)->tuple:
     "Advantage of every action token, and a note where another estimator had to stand in."
