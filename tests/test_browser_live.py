@@ -1,4 +1,4 @@
-"""What only a browser can show of several runs and of Stop and Resume: the buttons reach a run that trains, here and in another process."""
+"""What only a browser can show of several runs, of Stop and Resume, and of the entropy lab: the buttons reach a run that trains, here and in another process; sliders redraw."""
 import os, subprocess, sys, time
 from pathlib import Path
 import pytest
@@ -17,7 +17,8 @@ from agentlab import view
 from agentlab.view.dashboard import Overlay
 from agentlab.train import Run
 from small import train_small
-from view_data import HOSTILE
+from agentlab.view.entropy_lab import entropy_lab
+from view_data import HOSTILE, hostile_batch
 def go(on_row, should_stop, resume=False): return train_small("trained", steps=300, checkpoint_every=200, on_row=on_row, should_stop=should_stop, resume=resume)
 def log(n, up): return [dict(step=i, reward=up*i/n, success=up*i/n, entropy=1., dead_groups=.1, clip_fraction=.02, grad_norm=1., seconds=.1) for i in range(n)]
 ''',
@@ -25,7 +26,8 @@ def log(n, up): return [dict(step=i, reward=up*i/n, success=up*i/n, entropy=1., 
     overlay='''
 overlay = Overlay({HOSTILE[0]: log(40, 1.), HOSTILE[1]: log(40, .5)})
 overlay''',
-    other='other = view.watch("elsewhere")')
+    other='other = view.watch("elsewhere")',
+    entropy='entropy_lab(hostile_batch(), move=.5)')
 
 @pytest.fixture(scope='module')
 def page(lab):
@@ -92,3 +94,19 @@ def test_a_run_of_another_process_is_asked_to_stop(lab, page):
         shown.wait("node.querySelector('.agentlab-hint code')?.innerText.includes('resume=True')", timeout=20_000)
     finally:
         if process.poll() is None: process.kill(); process.wait()
+
+def test_the_sliders_of_the_entropy_lab_redraw(lab, page):
+    """By keyboard: a higher bound gives silent tokens their gradient back, the border moves with it; another controller is a choice away; hostile tokens are text."""
+    shown = Shown(lab, page, 'entropy')
+    shown.wait("node.querySelectorAll('.agentlab-entropy-lab .noUi-handle').length == 3")
+    shown.wait("node.querySelector('.agentlab-entropy-lab').innerText.includes('no gradient above 1.2')")
+    page.wait_for_timeout(800)          # until the sliders listen
+    crosses = "[...node.querySelectorAll('.al-el svg path title')].filter(t => t.textContent.startsWith('silent')).length"
+    before = shown.get(crosses)
+    assert before > 0
+    for key in (0, 1): shown.get(f"node.querySelectorAll('.noUi-handle')[{key}].focus()"); page.keyboard.press('End')
+    shown.wait("node.querySelector('.agentlab-entropy-lab').innerText.includes('bounds set: low=1, high=2')", timeout=20_000)
+    shown.wait(f'{crosses} == 0', timeout=20_000)
+    shown.get("node.querySelectorAll('.agentlab-entropy-lab select')[4].focus()"); page.keyboard.type('GSPO')
+    shown.wait("[...node.querySelectorAll('.al-el figcaption')].at(-1)?.innerText.includes('GSPO by turn')", timeout=20_000)
+    assert HOSTILE[0] in shown.get("node.querySelector('.agentlab-entropy-lab').innerText") and page.evaluate('() => window.hit') is None
