@@ -198,6 +198,8 @@ def test_the_widget_without_a_browser(tmp_path):
     upper = lab.upper.value
     lab.controls['turn'].value = 4; lab.controls['step'].value = 2
     assert lab.upper.value != upper and 'frame is update 2, turn 4' in lab.upper.value and lab.turn == 4
+    lab.controls['turn'].value = -1
+    assert lab.turn is None and lab.controls['turn'].label == 'all turns'
     kept = lab.lower.value
     lab.current = torch.zeros(1); lab.draw()
     assert 'Not redrawn' in lab.note.value and lab.lower.value == kept

@@ -722,7 +722,7 @@ def _pane_html(name, heading, limits, logs, points)->str:
     if len(logs) == 1 and name == 'entropy' and any(row.get('entropy_by_turn') for row in rows):
         heading, (steps, table) = 'entropy by turn, nats', entropy_table(rows, 100)
         svg = heat_svg(steps.astype(int), table.T, heading, 420, 176)
-        svg = _titled(svg, heading, f'the darker the more open; turn 0: {_first_last(steps, table[0])}')
+        svg = _titled(svg, heading, f'the stronger the colour the more open; turn 0: {_first_last(steps, table[0])}')
     else: svg = _lines_svg([(i, *compared(rows, points)[name]) for i, rows in enumerate(logs.values())], heading, limits)
     return f'<figure><figcaption>{heading}</figcaption>{svg}</figure>'
 

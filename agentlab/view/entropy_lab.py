@@ -404,7 +404,7 @@ def _heat_html(lab)->str:
     ends = '; '.join(f'turn {t}: {number(table[t][np.isfinite(table[t])][0])} nats at first, {number(table[t][np.isfinite(table[t])][-1])} at last' for t in range(min(len(table), 8)) if np.isfinite(table[t]).any())
     return _titled(heat_svg(steps.astype(int), table.T, 'entropy by update and turn', *size).replace('</svg>', mark + '</svg>'), 'entropy by update and turn, nats a token', ends)
 
-def _open_html(lab, most=60)->str:
+def _open_html(lab, most=48)->str:
     "Tokens of the update with their entropies, the most open first."
     batch = lab.batch(lab.step)
     if 'entropy' not in batch.tokens: return '<p>These episodes hold no entropies.</p>'
@@ -510,7 +510,7 @@ def _dots(lab, frame, effect, ratio, on, most)->str:
 def _training_html(lab)->str:
     "First part: where the choice is open."
     turn = 'all turns' if lab.turn is None else f'turn {lab.turn}'
-    return (f'<h3>Where the choice is open</h3><p>Entropy of the choice by update and turn, the darker the more open; the frame is update {lab.step}, {turn}.</p>{_heat_html(lab)}'
+    return (f'<h3>Where the choice is open</h3><p>Entropy of the choice by update and turn, the stronger the colour the more open; the frame is update {lab.step}, {turn}.</p>{_heat_html(lab)}'
             f'{_open_html(lab)}{_died_html(lab)}')
 
 def _key_html()->str:
@@ -527,7 +527,7 @@ def _controllers_html(lab)->str:
     for name in lab.pair:
         svg, words = _plane_svg(lab, name)
         figures.append(f'<figure><figcaption>{safe(name, 60)}</figcaption>{_marks_html(lab, name, lines, said)}{svg}<p>{safe(words, 400)}.</p></figure>')
-    return (f'<h3>What controllers did to the tokens of update {lab.step}</h3><p>Against the policy gradient without a bound; advantages by {safe(lab.estimator, 80)}{"; bounds set: " + given if given else ""}. '
+    return (f'<h3>What controllers did to the tokens of update {lab.step}</h3><p>Against the policy gradient without a bound; advantages by {safe(lab.estimator, 80)}; {"bounds set: " + given if given else "every controller has its own bounds"}. '
             f'Counted are {"all turns" if lab.turn is None else f"the tokens of turn {lab.turn}"}; push on entropy: minus the derivative of the loss by the entropy, mean over tokens.</p>{notes}{_counts_html(lab)}'
             f'<h3>Token by token, and the region without gradient</h3><p>Turns on which the two differ come first. Hatched: no gradient, found by asking the objective, for a token of the median old probability.</p>{_key_html()}<div class="al-el-two">{"".join(figures)}</div>')
 
@@ -578,11 +578,10 @@ def _slide(lab, widgets, name, hint, least, most, start):
 def _lab_widget(self):
     "Drop-downs, sliders and the pictures; made once."
     widgets = _lab_widgets()
-    set_ = lambda name: lambda value: setattr(self, name, value)
     def first(value): self.pair[0] = value
     def second(value): self.pair[1] = value
     steps, line = [(f'update {s}', s) for s in self.steps], dict(flex_flow='row wrap')
-    self.controls = dict(step=_choice(self, widgets, 'update', steps, self.step, self._step), turn=_choice(self, widgets, 'turn', self._turns(), self.turn, set_('turn')), later=_choice(self, widgets, 'words until', steps, self.later, set_('later')),
+    self.controls = dict(step=_choice(self, widgets, 'update', steps, self.step, self._step), turn=_choice(self, widgets, 'turn', self._turns(), -1 if self.turn is None else self.turn, lambda t: setattr(self, 'turn', None if t < 0 else t)), later=_choice(self, widgets, 'words until', steps, self.later, lambda s: setattr(self, 'later', s)),
                          first=_choice(self, widgets, 'left', list(self.offered), self.pair[0], first, '330px'), second=_choice(self, widgets, 'right', list(self.offered), self.pair[1], second, '330px'),
                          low=_slide(self, widgets, 'low', 'how far a ratio may fall, in all controllers that have such a bound', 0., 1., self.arguments.get('low', .2)),
                          high=_slide(self, widgets, 'high', 'how far a ratio may rise, in all controllers that have such a bound', 0., 2., self.arguments.get('high', .2)),
@@ -604,13 +603,13 @@ def _lab_show(self):
     self.upper.value = f'<section class="al-el">{_PAGE}{_training_html(self)}</section>'
     self.lower.value = f'<section class="al-el" aria-live="off">{_controllers_html(self)}</section>'
 
-def _lab_turns(self)->list: return [('all turns', None), *((f'turn {t}', t) for t in self.turns())]
+def _lab_turns(self)->list: return [('all turns', -1), *((f'turn {t}', t) for t in self.turns())]
 
 def _lab_step(self, step):
     "Another update; a turn that it does not have becomes all turns."
     self.step, self._quiet = step, True
     if self.turn not in self.turns(): self.turn = None
-    if 'controls' in vars(self): self.controls['turn'].options = self._turns(); self.controls['turn'].value = self.turn
+    if 'controls' in vars(self): self.controls['turn'].options = self._turns(); self.controls['turn'].value = -1 if self.turn is None else self.turn
     self._quiet = False
 
 def _forget(self):
