@@ -92,6 +92,13 @@ class Run:
         return sorted(int(p.stem.split('_')[1]) for p in (self.folder / 'episodes').glob('step_*.parquet'))
     def save_episodes(self, step: int, batch: Batch): batch.save(self._episodes(step))
     def _episodes(self, step): return self.folder / 'episodes' / f'step_{step:06d}.parquet'
+    def ask_stop(self):
+        "Ask whoever trains in this folder to end after the present update. The trainer removes the request when it has ended, and one that is older than its start."
+        (self.folder / 'stop').touch()
+    def stop_asked(self)->bool: return (self.folder / 'stop').exists()
+    def stop_answered(self):
+        "Nobody asks any more."
+        if self.stop_asked(): (self.folder / 'stop').unlink(missing_ok=True)
     def __repr__(self): return f'Run({str(self.folder)!r}, {len(self.rows())} rows)'
 
 def _append(path: Path, row: dict):

@@ -23,7 +23,7 @@ __all__ = ['Training', 'with_lora', 'collect', 'joined', 'usable', 'Skip', 'rewa
            'curated', 'prepare', 'finite', 'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part',
            'rounds', 'optimise', 'move', 'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate',
            'one_step', 'learn', 'again', 'with_token_text', 'save_training', 'open_replay', 'restore_training',
-           'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'keep_step', 'close_step']
+           'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run', 'keep_step', 'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
@@ -35,7 +35,7 @@ class Training:
         self.accelerator = Accelerator(mixed_precision=recipe.precision, cpu=policy.device.type == 'cpu')
         self.policy, self.env, self.recipe = (with_lora(policy, **recipe.lora) if recipe.lora else policy), env, recipe
         self.policy.model.to(self.accelerator.device)
-        self.should_stop = should_stop or (lambda: False)
+        self.should_stop, self.run = should_stop or (lambda: False), None
         self.reference = copy.deepcopy(self.policy) if recipe.kl_coef and not recipe.lora else None
         self.weights = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.AdamW(self.weights.values(), lr=recipe.lr, weight_decay=recipe.weight_decay)
@@ -62,6 +62,9 @@ class Training:
         "The items of all processes, in the order of the processes."
         from accelerate.utils import gather_object
         return gather_object(items) if self.ranks > 1 else items
+    def asked(self)->bool:
+        "Whether the run should end: this function's caller says so, or somebody has put a request into the run folder. All processes agree."
+        return any(self.gather([self.should_stop() or (self.rank == 0 and self.run is not None and self.run.stop_asked())]))
 
 def with_lora(policy, **config):
     "The policy with a LoRA adapter (peft); only the adapter is trained."
@@ -427,30 +430,38 @@ def train(
     out,                    # run folder
     resume: bool = False,   # go on with the run in `out`
     on_row = None,          # called with every row
-    should_stop = None,     # polled between steps; True ends the run after a checkpoint
+    should_stop = None,     # polled between steps; True ends the run after a checkpoint, as does `Run(out).ask_stop()` from any process
     progress: bool = True,  # show a progress bar
 )->Run:
     "Train a policy by a recipe. Writes the run folder as it goes; refuses what cannot work before anything is played."
     if policy.device.type == 'cpu' and policy.model.num_parameters() < 10**7: torch.set_num_threads(1)  # threads cost a tiny model more than they give
     training = Training(policy, env, recipe, should_stop)
-    run = _open(training, out, resume)
+    run = training.run = _open(training, out, resume)
     with explain(run), bar(recipe, progress and training.accelerator.is_main_process) as shown:
         step = restore_training(training, run) if resume else open_replay(training, run, False) or 0
         if step == 0: test(training, run, 0)
         shown.update(step)
-        while step < recipe.steps and not training.should_stop():
+        while step < recipe.steps and not training.asked():
             row = keep_step(training, run, step)
             step += 1
             if on_row is not None: on_row(row)
             show(shown, row)
         if step % recipe.checkpoint_every and step < recipe.steps: save_training(training, run, step)   # stopped between two checkpoints
-        if step >= recipe.steps and training.accelerator.is_main_process: save_policy(run, training.policy)     # also where a run was killed just before this
+        if training.accelerator.is_main_process: end_run(training, run, step)
     return run
+
+def end_run(training: Training, run: Run, step: int):
+    "The policy of a run that is complete, also where it was killed just before this; and the answer to whoever asked the run to stop."
+    if step >= training.planned.steps: save_policy(run, training.policy)
+    run.stop_answered()
 
 def _open(training: Training, out, resume: bool)->Run:
     "The run folder, made or checked by the first process."
     facts = dict(recipe=training.planned.facts(), env=env_facts(training.env), policy=training.policy.name)
-    return open_run(out, facts, resume, dict(recipe=field_defaults())) if training.accelerator.is_main_process else Run(out)
+    if not training.accelerator.is_main_process: return Run(out)
+    run = open_run(out, facts, resume, dict(recipe=field_defaults()))
+    run.stop_answered()     # what was asked of an earlier process is not meant for this one
+    return run
 
 def keep_step(training: Training, run: Run, step: int)->dict:
     "One step and everything that is written because of it."

@@ -4,16 +4,17 @@
 
 # %% ../../nbs/view/01_dashboard.ipynb #7487cef3
 from __future__ import annotations
-import asyncio, html, json, math, os, queue, threading, time
+import asyncio, html, inspect, json, math, os, queue, re, shlex, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 import numpy as np
-from .report import column, thin, visible
+from .report import Frame, Html, attribute, column, heat_svg, number, safe, thin, ticks, visible
 
 # %% auto #0
-__all__ = ['PANES', 'Tail', 'curves', 'entropy_table', 'build_figure', 'fill_figure', 'time_left', 'status_text', 'Dashboard',
-           'watch']
+__all__ = ['PANES', 'MOST', 'LOOKS', 'COMPARED', 'Tail', 'curves', 'entropy_table', 'build_figure', 'fill_figure', 'time_left',
+           'status_text', 'Dashboard', 'takes_resume', 'resume_command', 'watch', 'several', 'compared',
+           'build_overlay', 'Overlay', 'fill_overlay', 'dashboard_html']
 
 # %% ../../nbs/view/01_dashboard.ipynb #209c3913
 class Tail:
@@ -136,12 +137,13 @@ def status_text(
 
 # %% ../../nbs/view/01_dashboard.ipynb #0a22ef2a
 class Dashboard:
-    "Curves, a status line and a Stop button over a row log. Await it to get the result of what it runs."
+    "Curves, a status line, Stop and Resume over a row log. Await it to get the result of what it runs."
     def __init__(self,
         source=None,            # run folder, metrics.jsonl, a Run, or a list of rows that grows; None for a run to come
         total:int|None=None,    # updates of the whole run, for the time left; None reads it from run.json
         fps:float=8,            # most frames a second
         points:int=300,         # most points of a curve
+        resume=None,            # what Resume calls: function(on_row=..., should_stop=...), with resume=True where it takes that
     ):
         source = getattr(source, 'folder', source)
         self.path = None if source is None or isinstance(source, list) else self._log_path(source)
@@ -149,6 +151,7 @@ class Dashboard:
         self.rows, self.state, self.error, self.total = [], 'idle', '', total or self._planned()
         self.fps, self.points, self.frames, self.task = fps, points, 0, None
         self._flag, self._drawn, self._cell = threading.Event(), None, None
+        self._again, self._recorder, self._loop, self._heard, self._asked, self._cuts, self.hint = resume, None, None, None, None, 0, ''
         self._last, self._painted, self._rest = -math.inf, True, 0.     # when the last frame went out, has the browser drawn it, pause it needs
         self._read()
     @staticmethod
@@ -157,6 +160,10 @@ class Dashboard:
         if path.is_file() or path.suffix == '.jsonl': return path
         if not path.exists(): raise FileNotFoundError(f'{path} does not exist. Give a run folder, its metrics.jsonl, or a list of rows.')
         return path/'metrics.jsonl'
+    @property
+    def folder(self)->Path|None:
+        "The run folder; None where there is only a row log."
+        return self.path.parent if self.path and (self.path.parent/'run.json').exists() else None
     def _planned(self)->int|None:
         "Updates of the run, from run.json beside the row log."
         try: return json.loads((self.path.parent/'run.json').read_text())['facts']['recipe']['steps']
@@ -177,23 +184,51 @@ def _widget(self):
     "The figure under a Stop button and a status line; made once."
     _need_lab()
     import ipywidgets as widgets
-    self.button = widgets.Button(description='Stop', icon='stop', tooltip='Stop after the present phase (the run keeps its last checkpoint)', disabled=True, layout=widgets.Layout(width='96px'))
-    self.button.on_click(lambda _: self.stop())
-    self.label = widgets.HTML()
-    box = widgets.VBox([widgets.HBox([self.button, self.label], layout=widgets.Layout(align_items='center')), self.figure])
+    box = widgets.VBox([self.controls, self.figure])
     box.add_class('agentlab-dashboard')
     self._drawn = None
     self.draw(force=True, box=box)
     return box
 
-Dashboard.figure, Dashboard.widget = cached_property(_figure), cached_property(_widget)
-for _name in ('figure', 'widget'): getattr(Dashboard, _name).__set_name__(Dashboard, _name)
+def _controls(self):
+    "Stop, Resume and the status line; made once."
+    import ipywidgets as widgets
+    def button(text, icon, hint, act, width):
+        made = widgets.Button(description=text, icon=icon, tooltip=hint, disabled=True, layout=widgets.Layout(width=width))
+        made.on_click(lambda _: act())
+        return made
+    self.button = button('Stop', 'stop', 'Stop after the present update (the run keeps its last checkpoint)', self.stop, '132px')
+    self.ask = button('Stop the run', 'hand-paper-o', 'Ask the process that trains in this folder to stop after its present update', self.ask_stop, '132px')
+    self.again = button('Resume', 'play', 'Go on from the last checkpoint', lambda: self._on_loop(self.resume), '104px')
+    self.label, self.note = widgets.HTML(), widgets.HTML()
+    line = widgets.HBox([self.button, self.ask, self.again, self.label], layout=widgets.Layout(align_items='center', flex_flow='row wrap'))
+    return widgets.VBox([line, self.note])
+
+def _tell(self):
+    "Buttons, status line and hint, as the dashboard stands."
+    watching = self.state in ('watching', 'asked to stop')
+    self.button.disabled = self.state not in ('running', 'watching', 'asked to stop')
+    self.button.description = 'Stop watching' if watching else 'Stop'
+    self.ask.layout.display = '' if watching and self.folder else 'none'
+    self.ask.disabled = self.state != 'watching'
+    self.again.layout.display = '' if self._again or self.folder else 'none'
+    self.again.disabled = not self._may_resume()
+    text = html.escape(visible(status_text(self.rows, self.state, self.total, self.error))[:600])
+    self.label.value = f'<span class="agentlab-status" role="status" aria-live="polite" style="padding-left:10px">{text}</span>'
+    self.note.value = f'<p class="agentlab-hint" style="margin:2px 0 6px">Go on with <code style="user-select:all">{safe(self.hint, 900)}</code></p>' if self.hint else ''
+
+Dashboard.figure, Dashboard.widget, Dashboard.controls, Dashboard._tell = cached_property(_figure), cached_property(_widget), cached_property(_controls), _tell
+for _name in ('figure', 'widget', 'controls'): getattr(Dashboard, _name).__set_name__(Dashboard, _name)
 
 # %% ../../nbs/view/01_dashboard.ipynb #f1e854d5
 def _stop(self):
-    "Ask the run to end after its present phase; a dashboard that only watches stops watching."
+    "Ask the run to end after its present update; a dashboard that only watches stops watching."
     self._flag.set()
-    if self.state in ('running', 'watching'): self.state = 'stopping'
+    if self.state in ('running', 'watching', 'asked to stop'): self.state = 'stopping'
+
+def _length(self)->tuple:
+    "What changes whenever the row log does."
+    return len(self.rows), (self._tail.restarts if self._tail else 0) + self._cuts
 
 def _ready(self, now)->bool:
     "Whether a frame may go out: not too soon, and the browser has drawn the last one (or has not answered for five seconds: nobody is looking)."
@@ -214,34 +249,123 @@ def _draw(
     "Bring the widget up to date with the row log, at most `fps` times a second. Call it from the event loop only."
     self._read()
     if 'widget' not in vars(self) and box is None: return False
-    now, news = time.monotonic(), (len(self.rows), self._tail.restarts if self._tail else 0, self.state, self.error)
+    now, news = time.monotonic(), (*self._length(), self.state, self.error, self.hint)
     if not force and (news == self._drawn or not self._ready(now)): return False
     if self._drawn is None or news[:2] != self._drawn[:2]: self._paint(now)
-    self.button.disabled = self.state not in ('running', 'watching')
-    self.button.description = 'Stop watching' if self.state == 'watching' else 'Stop'
-    text = html.escape(visible(status_text(self.rows, self.state, self.total, self.error))[:600])
-    self.label.value = f'<span class="agentlab-status" role="status" aria-live="polite" style="padding-left:10px">{text}</span>'
+    self._tell()
     self._drawn, self._last, self.frames = news, now, self.frames + 1
     return True
 
-Dashboard.stop, Dashboard.draw, Dashboard._ready, Dashboard._paint = _stop, _draw, _ready, _paint
+Dashboard.stop, Dashboard.draw, Dashboard._length, Dashboard._ready, Dashboard._paint = _stop, _draw, _length, _ready, _paint
+
+# %% ../../nbs/view/01_dashboard.ipynb #176f8ca5
+def takes_resume(
+    function,   # anything that can be called
+)->bool:
+    "Whether a function has an argument `resume`: then it can be gone on with."
+    try: return 'resume' in inspect.signature(function).parameters
+    except (TypeError, ValueError): return False
+
+def _ask_stop(self):
+    "Ask the process that trains in this run folder to end after its present update; `follow` notices when it has."
+    if self.folder is None: raise ValueError('this dashboard knows no run folder with a run.json, so there is nobody to ask: use stop()')
+    try: (self.folder/'stop').touch()
+    except OSError as e: self.error = f'cannot ask: {e}'; return
+    self._asked = time.monotonic()
+    if self.state == 'watching': self.state = 'asked to stop'
+
+def _answered(self, patience=15)->bool:
+    "Whether the trainer has taken the request away, which it does when it has ended."
+    if self._asked is None: return False
+    waits = (self.folder/'stop').exists()
+    self.error = 'no answer yet: the update is long, or nobody trains there' if waits and time.monotonic() - self._asked > patience else ''
+    return not waits
+
+def _may_resume(self)->bool:
+    idle = self.state not in ('running', 'stopping', 'watching', 'asked to stop', 'finished')
+    return idle and (self._again is not None or self.folder is not None)
+
+def _fresh(self)->bool:
+    "Whether somebody may still be writing the row log: its last row is younger than ten seconds, or than three of its updates."
+    seconds = column(self.rows[-10:], 'seconds')
+    patience = max(10., 3*np.nanmax(seconds)) if np.isfinite(seconds).any() else 10.
+    return self.state not in ('stopped', 'failed') and self.path is not None and self.path.exists() and time.time() - self.path.stat().st_mtime < patience
+
+def _resume(self,
+    function=None,  # called as function(on_row=..., should_stop=...), with resume=True where it takes that; None: the one that the dashboard was given
+):                  # the dashboard; await it for the result
+    "Go on from the last checkpoint. Where there is no function, the hint says what to type."
+    if self.task is not None and not self.task.done(): raise RuntimeError(f'the dashboard is {self.state}: stop it first')
+    function, self.error = function or self._again, ''
+    if function is None: self.hint = resume_command(self.folder)
+    elif self._fresh(): self.error = 'somebody has just written to this run: ask it to stop, or wait until it is quiet'
+    else: return self._start(self.run(function, self._recorder, **(dict(resume=True) if takes_resume(function) else {})))
+    if self._heard: self._heard()
+    self.draw(force=True)
+    return self
+
+def _on_loop(self, act):
+    "Call on the event loop of the notebook: a click may arrive in another thread."
+    try: here = asyncio.get_running_loop()
+    except RuntimeError: here = None
+    if self._loop in (None, here): act()
+    else: self._loop.call_soon_threadsafe(act)
+
+Dashboard.ask_stop, Dashboard._answered, Dashboard._may_resume, Dashboard._fresh, Dashboard.resume, Dashboard._on_loop = _ask_stop, _answered, _may_resume, _fresh, _resume, _on_loop
+
+# %% ../../nbs/view/01_dashboard.ipynb #dc514a47
+def resume_command(
+    folder,     # run folder
+)->str:         # one line, for a terminal or for Python
+    "What to type to go on with a run."
+    folder = Path(folder)
+    try: words = _shell_words(json.loads((folder/'run.json').read_text())['facts'])
+    except (ImportError, OSError, ValueError, KeyError, TypeError, AttributeError): words = None
+    if words: return shlex.join([*words, '--out', str(folder), '--resume'])
+    return f'train(policy, env, recipe, {str(folder)!r}, resume=True)   # with policy, environment and recipe as in {folder/"run.json"}'
+
+def _shell_words(facts)->list|None:
+    "`agentlab train` and the options that give these facts; None where no options do."
+    from agentlab.env import envs, games, load_env
+    from agentlab.train.recipes import known, load_recipe
+    from agentlab.train.trainer import env_facts
+    recipe, policy = facts['recipe'], facts['policy']
+    place = lambda make: f'{make.__module__}:{make.__qualname__}'
+    env = next((name for name, make in (envs | games).items() if place(make) == facts['env']['env']), None)
+    if env is None or recipe['name'] not in known: return None
+    world = load_env(env)
+    model = 'untrained' if policy == f'tiny-{world.name}-untrained' else 'tiny' if re.fullmatch(re.escape(world.name) + '-[0-9a-f]{16}', policy) else policy if Path(policy).is_dir() else None
+    common = {name: recipe[name] for name in ('steps', 'seed', 'test_tasks')}
+    own = load_recipe(recipe['name'], **common).facts()
+    given = {name: recipe[name] for name in ('lr', 'groups', 'group_size', 'max_tokens') if recipe[name] != own[name] or (name == 'max_tokens' and hasattr(world, name))}
+    lora = dict(lora=dict(r=recipe['lora']['r'])) if recipe['lora'] else {}
+    again = json.loads(json.dumps(load_recipe(recipe['name'], **common, **given, **lora).facts()))
+    if again != recipe or json.loads(json.dumps(env_facts(world))) != facts['env'] or model is None: return None
+    options = dict(recipe=recipe['name'], env=env, model=model, **common, **given, **({'lora': recipe['lora']['r']} if lora else {}))
+    return ['agentlab', 'train', *(word for name, value in options.items() for word in (f'--{name.replace("_", "-")}', str(value)))]
 
 # %% ../../nbs/view/01_dashboard.ipynb #1580d4b4
-async def _run(
+def _run(
     self,
     function,           # called as function(on_row=..., should_stop=...) in a thread of its own
     recorder=None,      # anything with append(row): gets every row, on the event loop
-):                      # what the function returned
+    **more,             # further arguments of the function, such as resume=True
+):                      # await it for what the function returned
     "Run a function in a thread and draw the rows it reports. Raises what the function raises."
+    self._flag.clear()      # now, not when the work begins: a stop between the two counts
+    return self._work(function, recorder, more)
+
+async def _work(self, function, recorder, more):
     rows, pool = queue.SimpleQueue(), ThreadPoolExecutor(1, 'agentlab-train')
-    self._flag.clear()
-    self.state, self.error = 'running', ''
-    work = asyncio.get_running_loop().run_in_executor(pool, lambda: function(on_row=rows.put, should_stop=self._flag.is_set))
+    self._begin('running', recorder)
+    work = self._loop.run_in_executor(pool, lambda: function(on_row=rows.put, should_stop=self._flag.is_set, **more))
     try:
         while not work.done():
             self._take(rows, recorder); self.draw()
             await asyncio.wait([work], timeout=1/self.fps)
-        result, self.state = work.result(), 'stopped' if self._flag.is_set() else 'finished'
+        result = work.result()
+        self._take(rows, recorder); self._read()
+        self.state = 'stopped' if self._flag.is_set() or self._unfinished() else 'finished'
         return result
     except asyncio.CancelledError:
         self.stop(); await asyncio.wait([work]); self.state = 'stopped'
@@ -258,27 +382,46 @@ def _take(self, rows, recorder):
     while True:
         try: row = rows.get_nowait()
         except queue.Empty: return
+        if not self._tail: self._cut(row.get('step'))
         self._list.append(row)
         if recorder is not None and recorder is not self._list: recorder.append(row)
 
-async def _follow(
+def _begin(self, state, recorder=None):
+    "What holds at the start of `run` and `follow`."
+    self.state, self.error, self.hint, self._asked, self._recorder, self._loop = state, '', '', None, recorder, asyncio.get_running_loop()
+
+def _cut(self, step):
+    "Forget the rows that a resumed run makes again."
+    if step is None or not self._list or self._list[-1].get('step', -1) < step: return
+    keep = next(i for i, row in enumerate(self._list) if row.get('step', -1) >= step)
+    del self._list[keep:]
+    self.rows, self._taken, self._cuts = self.rows[:keep], min(self._taken, keep), self._cuts + 1
+
+def _unfinished(self)->bool: return bool(self.total and self.rows and self.rows[-1].get('step', 0) + 1 < self.total)
+
+def _follow(
     self,
     every:float=.5,     # seconds between two looks at the file
-)->list:                # the rows
-    "Draw a row log that somebody else writes, until its last update is there or Stop is pressed."
-    self._flag.clear(); self.state = 'watching'
+):                      # await it for the rows
+    "Draw a row log that somebody else writes, until its last update is there, the run has stopped as it was asked to, or Stop is pressed."
+    self._flag.clear()
+    return self._watch(every)
+
+async def _watch(self, every):
+    self._begin('watching')
     try:
-        while not self._flag.is_set() and not (self.total and self.rows and self.rows[-1].get('step', 0) + 1 >= self.total):
+        while not self._flag.is_set() and not (self.total and self.rows and not self._unfinished()) and not self._answered():
             self.draw()
             await asyncio.sleep(every)
-        self.state = 'stopped watching' if self._flag.is_set() else 'finished'
+        self._read()
+        self.state = 'stopped watching' if self._flag.is_set() else 'stopped' if self._answered() and (self._unfinished() or not self.total) else 'finished'
     except asyncio.CancelledError:
         self.state = 'stopped watching'
         raise
     finally: self.draw(force=True)
     return self.rows
 
-Dashboard.run, Dashboard.follow, Dashboard._take = _run, _follow, _take
+Dashboard.run, Dashboard._work, Dashboard.follow, Dashboard._watch, Dashboard._take, Dashboard._begin, Dashboard._cut, Dashboard._unfinished = _run, _work, _follow, _watch, _take, _begin, _cut, _unfinished
 
 # %% ../../nbs/view/01_dashboard.ipynb #864cfafe
 def _start(self, work):
@@ -288,6 +431,8 @@ def _start(self, work):
         work.close()
         raise RuntimeError('view.watch draws from the event loop of a notebook, and none is running. In a script call your function directly, or asyncio.run(view.Dashboard().run(function)).') from None
     self.task = loop.create_task(work)
+    self.task.add_done_callback(lambda done: done.cancelled() or done.exception())     # the status line tells of an error that nobody awaits
+    if self._heard: self._heard()
     return self
 
 def _await(self):
@@ -299,6 +444,8 @@ def _display(self):
     from IPython import get_ipython
     from IPython.display import display
     cell = getattr(get_ipython(), 'execution_count', None)
+    try: self._loop = self._loop or asyncio.get_running_loop()
+    except RuntimeError: pass       # a script shows it: nothing can be started from there
     if cell is None or cell != self._cell: display(self.widget)
     self._cell = cell
 
@@ -313,14 +460,302 @@ def _static(self):
 Dashboard._start, Dashboard.__await__, Dashboard._ipython_display_, Dashboard.static = _start, _await, _display, _static
 
 def watch(
-    what,                   # function(on_row=..., should_stop=...) to run, or a run folder, row log or list of rows to follow
+    what,                   # function(on_row=..., should_stop=...) to run; or a run folder, row log or list of rows to follow; or several of these: name -> one, or a list
     total:int|None=None,    # updates of the whole run, for the time left
     recorder=None,          # anything with append(row): gets every row
-    **options,              # of Dashboard
-)->Dashboard:               # shown at once; `await` it for the result
+    **options,              # of Dashboard: `resume`, `fps`, `points`; of Overlay for several
+):                          # Dashboard or Overlay, shown at once; `await` it for the result
     "Show a dashboard and start: a function in a thread, or a run folder that is being written. Raises RuntimeError outside a notebook."
-    dashboard = Dashboard(None if callable(what) else what, total=total, **options)
-    work = dashboard.run(what, recorder) if callable(what) else dashboard.follow()
-    dashboard._start(work)
-    dashboard._ipython_display_()
-    return dashboard
+    if several(what):
+        board = Overlay(what, total=total, **options)
+        board._start(board.follow())
+    else:
+        board = Dashboard(None if callable(what) else what, total=total, **options)
+        if callable(what): board._again = board._again or (what if takes_resume(what) else None)
+        board._start(board.run(what, recorder) if callable(what) else board.follow())
+    board._ipython_display_()
+    return board
+
+# %% ../../nbs/view/01_dashboard.ipynb #358bf455
+MOST = 6    # runs in one picture
+LOOKS = (   # colour, dash of plotly, mark of plotly, dash of SVG, mark of SVG, in words
+    ('#3b83b5', 'solid', 'circle', '', 'M-3.5,0a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0z', 'blue, solid, discs'),
+    ('#d9730d', 'dash', 'square', '7 4', 'M-3,-3h6v6h-6z', 'orange, dashed, squares'),
+    ('#8f5fc0', 'dot', 'triangle-up', '2 3', 'M0,-4L4,3.4H-4z', 'violet, dotted, triangles'),
+    ('#2a9d74', 'dashdot', 'diamond', '8 3 2 3', 'M0,-4.5L4,0L0,4.5L-4,0z', 'green, dash and dot, diamonds'),
+    ('#c8558f', 'longdash', 'x', '13 4', 'M-4,-2.4L-2.4,-4L0,-1.6L2.4,-4L4,-2.4L1.6,0L4,2.4L2.4,4L0,1.6L-2.4,4L-4,2.4L-1.6,0z', 'pink, long dashes, crosses'),
+    ('#868c94', 'longdashdot', 'triangle-down', '13 3 2 3', 'M0,4L4,-3.4H-4z', 'grey, long dash and dot, triangles that point down'))
+COMPARED = tuple(('entropy', 'entropy, nats a token', limits) if name == 'entropy_by_turn' else (name, heading, limits) for name, heading, limits in PANES)
+
+def several(
+    what,       # what `watch` was given
+)->bool:
+    "Whether these are several runs: a dictionary, or a list of anything but rows."
+    return isinstance(what, dict) or (isinstance(what, (list, tuple)) and any(not isinstance(x, dict) for x in what))
+
+def compared(
+    rows:list,          # row log
+    points:int=300,     # most points of a curve
+)->dict:                # metric of `COMPARED` -> (x, y)
+    "The curves of a row log as they are laid over others; where a row has no `entropy`, the mean of its turns."
+    found = curves(rows, points)
+    mean = [row.get('entropy') if row.get('entropy') is not None else _mean(row.get('entropy_by_turn')) for row in rows]
+    steps = column(rows, 'step')
+    steps = np.where(np.isnan(steps), np.arange(len(steps)), steps)
+    return found | dict(entropy=thin(steps, column([dict(entropy=x) for x in mean], 'entropy'), points))
+
+def _mean(values):
+    known = [x for x in values or [] if x is not None]
+    return sum(known)/len(known) if known else None
+
+def _named(what)->dict:
+    "Name -> run; a list takes its names from the folders."
+    if isinstance(what, dict): runs = {str(name): run for name, run in what.items()}
+    else:
+        runs = {}
+        for run in what:
+            place = getattr(run, 'folder', None) or getattr(run, 'path', None) or (run if isinstance(run, (str, Path)) else None)
+            first = Path(place).name if place else getattr(run, '__name__', 'run')
+            name = next(name for name in (first, *(f'{first} {i}' for i in range(2, 99))) if name not in runs)
+            runs[name] = run
+    if not 1 <= len(runs) <= MOST: raise ValueError(f'{len(runs)} runs: give 1 to {MOST}; more lines than that cannot be told apart')
+    return runs
+
+# %% ../../nbs/view/01_dashboard.ipynb #21c0e4a0
+def build_overlay(
+    make,           # plotly.graph_objects.Figure or FigureWidget
+    count:int,      # runs, at most `MOST`
+    height:int=600, # pixels
+):                  # a figure with a trace for every run and pane of `COMPARED`, run by run, still empty
+    "Six panes, a line with dash and mark for each run; transparent, in greys that read on light and dark."
+    from plotly.subplots import make_subplots
+    grid = make_subplots(rows=3, cols=2, shared_xaxes=True, vertical_spacing=.085, horizontal_spacing=.075, subplot_titles=[heading for _, heading, _ in COMPARED])
+    for i, (colour, dash, symbol, *_) in enumerate(LOOKS[:count]):
+        for place, (name, _, limits) in enumerate(COMPARED):
+            at = dict(row=place//2 + 1, col=place % 2 + 1)
+            grid.add_scatter(**at, name=f'{i} {name}', x=[], y=[], mode='lines+markers', line=dict(color=colour, dash=dash, width=2), marker=dict(symbol=symbol, size=7, maxdisplayed=10),
+                             hovertemplate=f'run {i + 1}, update %{{x}}: %{{y:.4g}}<extra></extra>')
+            if limits: grid.update_yaxes(range=[limits[0] - .04, limits[1] + .06], **at)
+    for note in grid.layout.annotations: note.update(x=0 if note.x < .5 else .5375, xanchor='left', font=dict(size=12.5, color='#7d8288'))
+    grid.update_xaxes(gridcolor='rgba(128,128,128,.18)', zeroline=False); grid.update_yaxes(gridcolor='rgba(128,128,128,.18)', zeroline=False, nticks=5)
+    grid.update_xaxes(title='update', row=3)
+    grid.update_layout(height=height, autosize=True, margin=dict(l=48, r=16, t=26, b=38), showlegend=False, paper_bgcolor='rgba(0,0,0,0)', plot_bgcolor='rgba(0,0,0,0)',
+                       font=dict(color='#7d8288', size=11), modebar=dict(remove=['sendChartToCloud', 'lasso2d', 'select2d', 'autoScale2d'], bgcolor='rgba(0,0,0,0)'))
+    return make(grid)
+
+class Overlay:
+    "Up to six runs over each other, with a row of controls for each. `runs` are their dashboards, `shown` says which are drawn."
+    def __init__(self,
+        runs,                   # name -> run folder, row log, list of rows, function to run, or Dashboard; or a list of these
+        total:int|None=None,    # updates of the whole runs, where no run.json says it
+        fps:float=4,            # most frames a second
+        points:int=200,         # most points of a curve
+        resume:dict|None=None,  # name -> what Resume calls, for runs that are not functions
+    ):
+        self.functions = {name: run for name, run in _named(runs).items() if callable(run)}
+        self.runs = {name: run if isinstance(run, Dashboard) else Dashboard(None if callable(run) else run, total=total, points=points,
+                     resume=(resume or {}).get(name) or (run if callable(run) and takes_resume(run) else None)) for name, run in _named(runs).items()}
+        self.shown = dict.fromkeys(self.runs, True)
+        self.fps, self.points, self.frames, self.task, self.state = fps, points, 0, None, 'idle'
+        self._drawn, self._cell, self._loop, self._heard = None, None, None, None
+        self._last, self._painted, self._rest = -math.inf, True, 0.
+    def show(self, name, on=True):
+        "Draw a run, or leave it out."
+        if name not in self.shown: raise ValueError(f'{name!r} is not among the runs {list(self.shown)}')
+        self.shown[name] = on
+        self.draw(force=True)
+    def _look(self)->tuple: return tuple((*run._length(), run.state, run.error, run.hint, self.shown[name]) for name, run in self.runs.items())
+
+# %% ../../nbs/view/01_dashboard.ipynb #5d74a0f2
+def _swatch(i)->str:
+    "A piece of the line of run i."
+    colour, _, _, dash, mark, words = LOOKS[i]
+    return (f'<svg class="al-db-swatch" width="46" height="14" viewBox="0 0 46 14" role="img" aria-label="{words}"><path d="M1,7H45" fill="none" stroke="{colour}" stroke-width="2.2" stroke-dasharray="{dash}"/>'
+            f'<path d="{mark}" transform="translate(23 7)" fill="{colour}"/></svg>')
+
+def _overlay_figure(self):
+    _need_lab()
+    import plotly.graph_objects as go
+    return build_overlay(go.FigureWidget, len(self.runs))
+
+def _overlay_widget(self):
+    "A row of controls for each run over the figure; made once."
+    _need_lab()
+    import ipywidgets as widgets
+    self.boxes, lines = {}, []
+    for i, (name, run) in enumerate(self.runs.items()):
+        box = widgets.Checkbox(value=self.shown[name], description=f'{i + 1} · {visible(name)[:60]}', indent=False, tooltip='show this run', layout=widgets.Layout(width='220px'))
+        box.observe(lambda change, name=name: self.show(name, change['new']), 'value')
+        self.boxes[name], run._heard = box, self._wake
+        lines.append(widgets.HBox([widgets.HTML(_swatch(i)), box, run.controls], layout=widgets.Layout(align_items='center', flex_flow='row wrap', grid_gap='8px')))
+    board = widgets.VBox([*lines, self.figure])
+    board.add_class('agentlab-dashboard'); board.add_class('agentlab-overlay')
+    self._drawn = None
+    self.draw(force=True, box=board)
+    return board
+
+Overlay.figure, Overlay.widget = cached_property(_overlay_figure), cached_property(_overlay_widget)
+for _name in ('figure', 'widget'): getattr(Overlay, _name).__set_name__(Overlay, _name)
+
+def fill_overlay(figure, runs, shown, points=200):
+    "Put row logs into a figure of `build_overlay`, in one message."
+    with figure.batch_update():
+        for i, (name, run) in enumerate(runs.items()):
+            lines = compared(run.rows, points)
+            for j, (metric, *_) in enumerate(COMPARED):
+                trace = figure.data[i*len(COMPARED) + j]
+                trace.x, trace.y = lines[metric]
+                trace.visible = shown[name]
+
+def _overlay_paint(self, now):
+    def painted(): self._painted, self._rest = True, min(1., time.monotonic() - now)
+    self._painted = False
+    fill_overlay(self.figure, self.runs, self.shown, self.points)
+    self.figure.on_edits_completed(painted)
+
+def _overlay_draw(self, force:bool=False, box=None)->bool:
+    "Bring the widget up to date, as `Dashboard.draw` does."
+    for run in self.runs.values(): run._read()
+    if 'widget' not in vars(self) and box is None: return False
+    now, news = time.monotonic(), self._look()
+    if not force and (news == self._drawn or not self._ready(now)): return False
+    if self._drawn is None or [(x[:2], x[-1]) for x in news] != [(x[:2], x[-1]) for x in self._drawn]: self._paint(now)
+    for run in self.runs.values(): run._tell()
+    self._drawn, self._last, self.frames = news, now, self.frames + 1
+    return True
+
+Overlay.draw, Overlay._paint, Overlay._ready = _overlay_draw, _overlay_paint, Dashboard._ready
+
+# %% ../../nbs/view/01_dashboard.ipynb #9d467c25
+def _overlay_follow(
+    self,
+    every:float=.25,    # seconds between two looks
+):                      # await it for name -> rows
+    "Start what is not yet running, follow the rest, and draw until all have ended. An error of one run stands in its status line; the others go on."
+    return self._watch(every)
+
+async def _overlay_watch(self, every):
+    self._loop, self.state = asyncio.get_running_loop(), 'watching'
+    for name, run in self.runs.items():
+        if run.task is None: run._start(run.run(self.functions[name]) if name in self.functions else run.follow(every))
+    try:
+        while any(run.task is not None and not run.task.done() for run in self.runs.values()):
+            self.draw()
+            await asyncio.sleep(every)
+    except asyncio.CancelledError: self.stop(); raise
+    finally:
+        self.state = 'idle'
+        self.draw(force=True)
+    return {name: run.rows for name, run in self.runs.items()}
+
+def _overlay_stop(self):
+    "Stop the runs of this kernel after their present updates, and stop watching the others."
+    for run in self.runs.values(): run.stop()
+
+def _wake(self):
+    "A run has begun again: draw it."
+    if self.task is not None and self.task.done(): self._on_loop(lambda: self._start(self.follow()))
+
+def _overlay_static(self):
+    "The same picture as a plotly figure that needs no kernel."
+    import plotly.graph_objects as go
+    for run in self.runs.values(): run._read()
+    figure = build_overlay(go.Figure, len(self.runs))
+    fill_overlay(figure, self.runs, self.shown, self.points)
+    return figure
+
+Overlay.follow, Overlay._watch, Overlay.stop, Overlay._wake, Overlay.static = _overlay_follow, _overlay_watch, _overlay_stop, _wake, _overlay_static
+Overlay._start, Overlay.__await__, Overlay._ipython_display_, Overlay._on_loop = Dashboard._start, Dashboard.__await__, Dashboard._ipython_display_, Dashboard._on_loop
+
+# %% ../../nbs/view/01_dashboard.ipynb #9ca4324d
+_TWIN = '''<style>.al-db{color-scheme: light dark;--ink:light-dark(#1c1d20,#e9e7e2);--soft:light-dark(#5b6067,#a2a8b1);--line:light-dark(#e4e1da,#3a3f48);--heat:light-dark(#7a4a9e,#c3a2e8);color:var(--ink);font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;font-variant-numeric:tabular-nums}
+[data-jp-theme-light="true"] .al-db{color-scheme:light}[data-jp-theme-light="false"] .al-db{color-scheme:dark}
+.al-db h3{margin:0 0 4px;font-size:15px}.al-db-panes{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));gap:6px 20px}.al-db figure{margin:0}.al-db figcaption{font-weight:600;color:var(--soft)}
+.al-db .al-plot{display:block;width:100%;height:auto;overflow:visible}.al-db .al-plot text{font-size:11px;fill:var(--soft)}.al-db .g{stroke:var(--line)}.al-db .al-heat rect{fill:var(--heat)}
+.al-db :focus-visible{outline:3px solid #3b83b5;outline-offset:2px}.al-db ul{list-style:none;display:flex;flex-wrap:wrap;gap:4px 22px;margin:0 0 8px;padding:0}.al-db li{display:flex;gap:8px;align-items:center;margin:0}.al-db-scroll{overflow-x:auto;margin-top:8px}
+.al-db table{border-collapse:collapse;margin:0;font-size:13px;color:inherit}.al-db td,.al-db th{padding:2px 10px;text-align:right;border-bottom:1px solid var(--line);background:none}.al-db tbody th{text-align:left;font-weight:400}</style>'''
+
+def _first_last(x, y)->str:
+    "A curve in words."
+    known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
+    if not known: return 'no number'
+    return f'{number(known[0][1])} at update {known[0][0]:.0f}, {number(known[-1][1])} at update {known[-1][0]:.0f}, between {number(min(b for _, b in known))} and {number(max(b for _, b in known))}'
+
+def _titled(svg, title, words)->str:
+    "An <svg> with a title and a description."
+    head, _, rest = svg.partition('>')
+    return f'{head}><title>{html.escape(visible(title))}</title><desc>{html.escape(visible(words))}</desc>{rest}'
+
+def _lines_svg(
+    lines,          # (number of the run, x, y) for every line
+    heading, limits, size=(420, 176)
+)->str:
+    "One pane: lines with dash and marks, every mark's value under the pointer."
+    from agentlab.view.report import _axes, _path
+    values = [v for _, _, y in lines for v in y if math.isfinite(v)]
+    if not values: return '<p>no number was recorded</p>'
+    xs = [v for _, x, _ in lines for v in x]
+    low, high = limits or (min(values), max(values))
+    yticks = ticks(min(low, *values), max(high, *values))
+    frame = Frame((min(xs), max(xs)) if min(xs) < max(xs) else (min(xs) - 1, max(xs) + 1), (yticks[0], yticks[-1]), *size)
+    body = []
+    for i, x, y in lines:
+        colour, _, _, dash, mark, _ = LOOKS[i]
+        known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
+        marks = [known[k] for k in sorted({round(k) for k in np.linspace(0, len(known) - 1, min(9, len(known)))})] if known else []
+        body.append(f'<path d="{_path(frame, x, y)}" fill="none" stroke="{colour}" stroke-width="1.8" stroke-linejoin="round" stroke-dasharray="{dash}"/>'
+                    + ''.join(f'<path d="{mark}" transform="translate({frame.px(a)} {frame.py(b)})" fill="{colour}"><title>run {i + 1}, update {a:.0f}: {number(b)}</title></path>' for a, b in marks))
+    words = '; '.join(f'run {i + 1}: {_first_last(x, y)}' for i, x, y in lines)
+    xticks = [v for v in ticks(*frame.x) if v == int(v)]
+    return _titled(f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="{attribute(heading, 300)}">{_axes(frame, yticks, xticks)}{"".join(body)}</svg>', heading, words)
+
+# %% ../../nbs/view/01_dashboard.ipynb #bf54e7e1
+def _logs(what)->dict:
+    "Name -> rows of what is to be shown."
+    if isinstance(what, Overlay): return {name: run.rows for name, run in what.runs.items() if what.shown[name]}
+    if isinstance(what, Dashboard): return {'': what.rows}
+    return {name: (run if isinstance(run, Dashboard) else Dashboard(run)).rows for name, run in _named(what).items()} if several(what) else {'': Dashboard(what).rows}
+
+def _pane_html(name, heading, limits, logs, points)->str:
+    "One pane of the twin: the heat map where one run has entropies by turn, else lines."
+    rows = next(iter(logs.values()))
+    if len(logs) == 1 and name == 'entropy' and any(row.get('entropy_by_turn') for row in rows):
+        heading, (steps, table) = 'entropy by turn, nats', entropy_table(rows, 100)
+        svg = heat_svg(steps.astype(int), table.T, heading, 420, 176)
+        svg = _titled(svg, heading, f'the stronger the colour the more open; turn 0: {_first_last(steps, table[0])}')
+    else: svg = _lines_svg([(i, *compared(rows, points)[name]) for i, rows in enumerate(logs.values())], heading, limits)
+    return f'<figure><figcaption>{heading}</figcaption>{svg}</figure>'
+
+def _table_html(logs)->str:
+    "The last numbers of every run."
+    heads = ['run', 'updates', *(heading.split(',')[0].split(':')[0] for _, heading, _ in COMPARED), 'best success', 'skipped']
+    lines = []
+    for i, (name, rows) in enumerate(logs.items()):
+        lasts = [next((b for b in reversed(y.tolist()) if math.isfinite(b)), math.nan) for y in (compared(rows)[metric][1] for metric, *_ in COMPARED)]
+        success = column(rows, 'success')
+        best = f'{np.nanmax(success):.2f} at {int(np.nanargmax(success))}' if np.isfinite(success).any() else '–'
+        cells = [f'{len(rows):,}', *map(number, lasts), best, str(sum(bool(row.get('skipped')) for row in rows))]
+        lines.append(f'<tr><th scope="row">{i + 1}{" · " + safe(name, 60) if name else ""}</th>' + ''.join(f'<td>{cell}</td>' for cell in cells) + '</tr>')
+    return (f'<div class="al-db-scroll" tabindex="0" role="region" aria-label="the last numbers of every run"><table><thead><tr>{"".join(f"<th scope=col>{head}</th>" for head in heads)}</tr></thead>'
+            f'<tbody>{"".join(lines)}</tbody></table></div>')
+
+def dashboard_html(
+    what,               # run folder, row log, list of rows, Dashboard or Overlay; or several: name -> one, or a list, at most six
+    title:str='',       # heading
+    points:int=150,     # most points of a curve
+    style:bool=True,    # bring the style sheet along; a page of several pictures needs it once
+)->Html:                # a fragment without scripts or links
+    "The dashboard as HTML without JavaScript."
+    logs = _logs(what)
+    heading = f'<h3>{safe(title, 120)}</h3>' if title else ''
+    if not any(logs.values()): return Html(f'<section class="al-db">{_TWIN if style else ""}{heading}<p>No update was recorded yet.</p></section>')
+    legend = f'<ul aria-label="runs">{"".join(f"<li>{_swatch(i)}<span>{i + 1} · {safe(name, 80)}</span></li>" for i, name in enumerate(logs))}</ul>' if len(logs) > 1 else ''
+    panes = ''.join(_pane_html(*pane, logs, points) for pane in COMPARED)
+    return Html(f'<section class="al-db" aria-label="{attribute(title or "dashboard of " + (", ".join(filter(None, logs)) or "a run"), 200)}">{_TWIN if style else ""}{heading}{legend}<div class="al-db-panes">{panes}</div>{_table_html(logs)}</section>')
+
+def _html(self)->Html:
+    "The present picture as HTML without JavaScript."
+    for run in getattr(self, 'runs', {0: self}).values(): run._read()
+    return dashboard_html(self)
+
+Dashboard.html = Overlay.html = _html

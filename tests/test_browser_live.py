@@ -1,0 +1,112 @@
+"""What only a browser can show of several runs, of Stop and Resume, and of the entropy lab: the buttons reach a run that trains, here and in another process; sliders redraw."""
+import os, subprocess, sys, time
+from pathlib import Path
+import pytest
+from lab import ROOT, browser, lab  # fixtures
+from view_data import HOSTILE
+
+pytestmark = pytest.mark.browser
+HERE = str(Path(__file__).parent)
+
+CELLS = dict(
+    functions=f'''
+import json, math, sys
+sys.path.insert(0, {HERE!r})
+from pathlib import Path
+from agentlab import view
+from agentlab.view.dashboard import Overlay
+from agentlab.train import Run
+from small import train_small
+from agentlab.view.entropy_lab import entropy_lab
+from view_data import HOSTILE, hostile_batch
+def go(on_row, should_stop, resume=False): return train_small("trained", steps=300, checkpoint_every=200, on_row=on_row, should_stop=should_stop, resume=resume)
+def log(n, up): return [dict(step=i, reward=up*i/n, success=up*i/n, entropy=1., dead_groups=.1, clip_fraction=.02, grad_norm=1., seconds=.1) for i in range(n)]
+''',
+    train='run = view.watch(go, total=300)',
+    overlay='''
+overlay = Overlay({HOSTILE[0]: log(40, 1.), HOSTILE[1]: log(40, .5)})
+overlay''',
+    other='other = view.watch("elsewhere")',
+    entropy='entropy_lab(hostile_batch(), move=.5)')
+
+@pytest.fixture(scope='module')
+def page(lab):
+    "One notebook, one kernel, one page; each test runs its own cells of it."
+    with lab.open('live.ipynb', *CELLS.values()) as page:
+        lab.run(page, 0)
+        yield page
+
+class Shown:
+    "What a cell of the notebook shows."
+    def __init__(self, lab, page, name): self.page, self.node = page, lab.run(page, list(CELLS).index(name))
+    def get(self, expression): return self.page.evaluate(f'() => {{ const node = {self.node}; return {expression} }}')
+    def wait(self, expression, timeout=60_000): self.page.wait_for_function(f'() => {{ const node = {self.node}; return {expression} }}', timeout=timeout, polling=50)
+    points = "(node.querySelector('.js-plotly-plot')?.data?.[0]?.x?.length ?? 0)"
+    status = "(node.querySelector('.agentlab-status')?.innerText ?? '')"
+    def press(self, number):
+        "The button of this number, by keyboard."
+        self.wait(f"node.querySelectorAll('button.jupyter-button')[{number}]?.disabled === false")
+        self.get(f"node.querySelectorAll('button.jupyter-button')[{number}].focus()")
+        self.page.keyboard.press('Enter')
+
+def test_stop_and_resume_of_a_training_run(lab, page):
+    """The tiny model trains; Stop ends it within two seconds, with a checkpoint; Resume goes on from there."""
+    shown = Shown(lab, page, 'train')
+    shown.wait(f'{Shown.points} > 2')
+    began = time.monotonic(); shown.press(0)
+    shown.wait(f"{Shown.status}.startsWith('stopped')", timeout=20_000)
+    assert time.monotonic() - began < 2
+    stopped = shown.get(Shown.points)
+    steps = sorted(p.name for p in (lab.folder/'trained'/'checkpoints').glob('[0-9]*'))
+    assert len(steps) == 1 and int(steps[0]) >= stopped
+    shown.press(2)
+    shown.wait(f'{Shown.points} > {stopped + 2}')
+    assert shown.get(Shown.status).startswith('running')
+    rows = shown.get("[...node.querySelector('.js-plotly-plot').data[0].x]")
+    assert [int(x) for x in rows] == list(range(len(rows)))
+    shown.press(0)
+    shown.wait(f"{Shown.status}.startsWith('stopped')", timeout=20_000)
+
+def test_an_overlay_shows_two_runs_and_hides_one(lab, page):
+    """Two lines in every pane; the box of a run takes its lines away, by keyboard; hostile names are text."""
+    shown = Shown(lab, page, 'overlay')
+    shown.wait("node.querySelectorAll('.js-plotly-plot .scatterlayer .trace').length == 12")
+    shown.wait("node.querySelectorAll('input[type=checkbox]').length == 2")
+    page.wait_for_timeout(300)
+    assert HOSTILE[0] in shown.get("node.querySelector('.agentlab-overlay').innerText")
+    shown.get("node.querySelectorAll('input[type=checkbox]')[1].focus()"); page.keyboard.press('Space')
+    shown.wait("node.querySelectorAll('.js-plotly-plot .scatterlayer .trace').length == 6")
+    assert page.evaluate('() => window.hit') is None
+
+def test_a_run_of_another_process_is_asked_to_stop(lab, page):
+    """It stops within an update, answers, and the dashboard says so."""
+    code = f'import sys; sys.path.insert(0, {HERE!r}); from small import train_small; train_small({str(lab.folder/"elsewhere")!r}, steps=3000, checkpoint_every=2000)'
+    process = subprocess.Popen([sys.executable, '-c', code], env={**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        log, end = lab.folder/'elsewhere'/'metrics.jsonl', time.monotonic() + 60
+        while not (log.exists() and log.stat().st_size) and time.monotonic() < end: time.sleep(.1)
+        shown = Shown(lab, page, 'other')
+        shown.wait(f'{Shown.points} > 2')
+        shown.press(1)
+        shown.wait(f"{Shown.status}.startsWith('stopped ·')", timeout=20_000)
+        assert process.wait(20) == 0 and not (lab.folder/'elsewhere'/'stop').exists()
+        shown.press(2)
+        shown.wait("node.querySelector('.agentlab-hint code')?.innerText.includes('resume=True')", timeout=20_000)
+    finally:
+        if process.poll() is None: process.kill(); process.wait()
+
+def test_the_sliders_of_the_entropy_lab_redraw(lab, page):
+    """By keyboard: a higher bound gives silent tokens their gradient back, the border moves with it; another controller is a choice away; hostile tokens are text."""
+    shown = Shown(lab, page, 'entropy')
+    shown.wait("node.querySelectorAll('.agentlab-entropy-lab .noUi-handle').length == 3")
+    shown.wait("node.querySelector('.agentlab-entropy-lab').innerText.includes('no gradient above 1.2')")
+    page.wait_for_timeout(800)          # until the sliders listen
+    crosses = "[...node.querySelectorAll('.al-el svg path title')].filter(t => t.textContent.startsWith('silent')).length"
+    before = shown.get(crosses)
+    assert before > 0
+    for key in (0, 1): shown.get(f"node.querySelectorAll('.noUi-handle')[{key}].focus()"); page.keyboard.press('End')
+    shown.wait("node.querySelector('.agentlab-entropy-lab').innerText.includes('bounds set: low=1, high=2')", timeout=20_000)
+    shown.wait(f'{crosses} == 0', timeout=20_000)
+    shown.get("node.querySelectorAll('.agentlab-entropy-lab select')[4].focus()"); page.keyboard.type('GSPO')
+    shown.wait("[...node.querySelectorAll('.al-el figcaption')].at(-1)?.innerText.includes('GSPO by turn')", timeout=20_000)
+    assert HOSTILE[0] in shown.get("node.querySelector('.agentlab-entropy-lab').innerText") and page.evaluate('() => window.hit') is None
