@@ -12,9 +12,10 @@ import numpy as np
 
 # %% auto #0
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'CHECKS', 'PANELS', 'PAGE_CSS', 'visible', 'clip', 'safe', 'attribute', 'signed', 'tint',
-           'Tile', 'Rollout', 'collect', 'letters', 'Scale', 'Html', 'group_html', 'pick_group', 'png', 'ticks', 'thin',
-           'Frame', 'number', 'curve_svg', 'heat_svg', 'column', 'Finding', 'integrity', 'definition', 'wilson',
-           'evaluations', 'headline', 'entropy_by_turn', 'row_findings', 'document', 'report']
+           'Tile', 'Rollout', 'rollouts_of', 'collect', 'letters', 'Scale', 'space_between', 'fate', 'Html',
+           'group_html', 'pick_group', 'png', 'ticks', 'thin', 'Frame', 'number', 'curve_svg', 'heat_svg', 'column',
+           'Finding', 'integrity', 'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn',
+           'own_estimator', 'row_findings', 'document', 'report']
 
 # %% ../../nbs/view/00_report.ipynb #3bb0a655
 _shown = {'\n': '↵', '\t': '⇥', '\x7f': '␡'}                # control characters with a better symbol than their picture
@@ -126,7 +127,7 @@ def _text_of(batch, column, key)->str:
     "What a person reads for the key of an episode column."
     return batch.labels.get(column, {}).get(key, '')
 
-def _rollouts(batch, episodes)->dict:
+def rollouts_of(batch, episodes)->dict:
     "Rollout of every episode in `episodes`, still without tiles."
     table, several = batch.episodes, len(batch.labels.get('seat', {})) > 1
     columns = {name: _values(table, name, episodes, missing) for name, missing in
@@ -167,7 +168,7 @@ def collect(
     groups = batch.episodes.group.cpu().numpy()
     episodes = np.flatnonzero(groups == group).tolist()
     if not episodes: raise ValueError(f'group={group!r} is not in this batch; it has the groups {np.unique(groups)[:10].tolist()}')
-    rollouts = _rollouts(batch, episodes)
+    rollouts = rollouts_of(batch, episodes)
     tiles = _tiles(batch, rollouts)
     _fill(batch, advantage, episodes, tiles)
     return sorted(rollouts.values(), key=lambda r: -r.outcome if math.isfinite(r.outcome) else math.inf)
@@ -269,9 +270,9 @@ def _scale(batch, rollouts, anchor, limit)->Scale:
     tiles = [tile for rollout in rollouts for tile in rollout.tiles]
     largest = lambda values: max((abs(v) for v in values if math.isfinite(v)), default=0.)
     return Scale(anchor, largest(t.advantage for t in tiles), largest(k[2] for t in tiles for k in t.tokens), max((len(t.tokens) for t in tiles), default=0),
-                 letters(rollouts), batch.labels.get('token', {}), batch.labels.get('state', {}), max(4, limit//max(1, len(tiles))), _space(batch.labels.get('token', {})))
+                 letters(rollouts), batch.labels.get('token', {}), batch.labels.get('state', {}), max(4, limit//max(1, len(tiles))), space_between(batch.labels.get('token', {})))
 
-def _space(words)->str:
+def space_between(words)->str:
     "A space if no token text brings one along."
     return '' if any(' ' in text.strip('\n') for text in words.values()) else ' '
 
@@ -336,7 +337,7 @@ def _side_html(tile, scale)->str:
     return ''.join(notes + [f'<span>{words}</span>' for words, on in flags if on])
 
 # %% ../../nbs/view/00_report.ipynb #e30cc82a
-def _fate(rollout)->str:
+def fate(rollout)->str:
     "How an episode ended, in a few words."
     mark = '✓ success' if rollout.success else {'cut': '✂ cut', 'error': '✕ error'}.get(rollout.ending, '✕ no success')
     return f'{mark} · {signed(rollout.outcome)}'
@@ -348,7 +349,7 @@ def _grid_html(rollouts, scale, title)->str:
     lines = []
     for rollout in rollouts:
         cells = {tile.t: _tile_html(tile, f'{scale.anchor}-{rollout.episode}-{tile.t}', attribute(rollout.name), scale) for tile in rollout.tiles}
-        lines.append(f'<tr><th scope="row"><a href="#{scale.anchor}-{rollout.episode}"><span class="al-row">{safe(rollout.name)}</span><span class="al-fate">{_fate(rollout)}</span></a></th>'
+        lines.append(f'<tr><th scope="row"><a href="#{scale.anchor}-{rollout.episode}"><span class="al-row">{safe(rollout.name)}</span><span class="al-fate">{fate(rollout)}</span></a></th>'
                      + ''.join(cells.get(t, '<td></td>') for t in times) + '</tr>')
     return (f'<div class="al-scroll" tabindex="0" role="region" aria-label="{attribute(title)}: advantage of every turn, scrolls sideways"><table class="al-grid">'
             f'<caption class="al-hide">Rows are rollouts, columns are turns, each cell is the mean advantage of a turn</caption>'
@@ -362,7 +363,7 @@ def _rollout_html(rollout, scale, unfolded=False)->str:
     turns = ''.join(_turn_html(tile, f'{scale.anchor}-{rollout.episode}-{tile.t}', scale) for tile in rollout.tiles)
     end = f'<div class="al-turn"><div class="al-side">end</div><p class="al-seen">{safe(rollout.final, 700, lines=True)}</p></div>' if rollout.final else ''
     wrong = f'<p class="al-seen"><b>the environment failed:</b> {safe(rollout.error, 700, lines=True)}</p>' if rollout.error else ''
-    return (f'<details class="al-more" id="{scale.anchor}-{rollout.episode}"{" open" if unfolded else ""}><summary>{safe(rollout.name)}<span>{_fate(rollout)} · {len(rollout.tiles)} turns · {len(tokens):,} tokens{unsure}</span></summary>'
+    return (f'<details class="al-more" id="{scale.anchor}-{rollout.episode}"{" open" if unfolded else ""}><summary>{safe(rollout.name)}<span>{fate(rollout)} · {len(rollout.tiles)} turns · {len(tokens):,} tokens{unsure}</span></summary>'
             f'{wrong}{turns}{end}</details>')
 
 # %% ../../nbs/view/00_report.ipynb #82e197e8
@@ -395,6 +396,7 @@ def group_html(
     estimator:str='',       # name of the estimator, for the line under the heading
     limit:int=6000,         # tokens to draw over the whole group
     style:bool=True,        # bring the style sheet along; a page of several groups needs it once
+    details:bool=True,      # draw the rollouts token by token below the grid
 )->Html:                    # a fragment without scripts, links to elsewhere or images
     "One group of episodes: rollouts as rows, turns as columns, the advantage as colour, and below it every token with its entropy."
     group = pick_group(batch) if group is None else group
@@ -406,7 +408,7 @@ def group_html(
     facts = [f'{len(rollouts)} rollouts of one task', f'{wins} succeeded', *([f'advantage by {estimator}'] if estimator else [])]
     return Html(f'<section class="al" id="{scale.anchor}" aria-label="{attribute(title)}"><style>{CSS if style else ""}{_links_css(scale)}</style>'
                 f'<h3>{safe(title)}</h3><p class="al-sub">{safe(" · ".join(facts))}</p>{_key_html(scale)}{_grid_html(rollouts, scale, title)}'
-                f'<div>{"".join(_rollout_html(rollout, scale, i == 0) for i, rollout in enumerate(rollouts))}</div></section>')
+                f'<div>{"".join(_rollout_html(rollout, scale, i == 0) for i, rollout in enumerate(rollouts if details else ()))}</div></section>')
 
 def pick_group(
     batch,      # Batch
@@ -863,7 +865,7 @@ def _card(heading, look, figure, note)->str:
     return f'<figure class="al-card al-wide"><figcaption><h3>{heading}</h3><p class="al-look">{look}</p></figcaption>{figure}<p class="al-def">{note}</p></figure>'
 
 # %% ../../nbs/view/00_report.ipynb #b765487d
-def _estimator(estimator, run)->tuple:
+def own_estimator(estimator, run)->tuple:
     "Name and function: what the caller gave, else what the recipe names in agentlab.credit, else GRPO."
     if callable(estimator): return getattr(estimator, '__name__', type(estimator).__name__), estimator
     import agentlab.credit as credit
@@ -938,7 +940,7 @@ def report(
     batches = [(steps[i], run.episodes(steps[i])) for i in chosen]
     counted = f'{len(rows):,} rows of metrics and {sum(len(b) for _, b in batches):,} episodes of {len(batches)} of {len(steps)} saved steps'
     body = ''.join([_hero_html(run, title), _learned_html(rows, definitions, run.tests()), _unsure_html(rows, batches),
-                    _credit_html(batches, *_estimator(estimator, run)), _trust_html(integrity([b for _, b in batches]) + row_findings(rows), counted),
+                    _credit_html(batches, *own_estimator(estimator, run)), _trust_html(integrity([b for _, b in batches]) + row_findings(rows), counted),
                     '<p class="al-foot">Written by agentlab. This page runs no scripts and fetches nothing; text that a model wrote is shown as text.</p>'])
     with atomic(out) as temporary: Path(temporary).write_text(document(title, body), encoding='utf-8')
     return out
