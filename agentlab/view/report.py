@@ -112,7 +112,7 @@ class Rollout:
     episode: int                # index in the batch
     name: str                   # what the row is called
     outcome: float
-    success: bool
+    success: bool|None          # None: not recorded
     ending: str = ''            # '', 'cut' or 'error'
     error: str = ''
     final: str = ''             # last text of the environment, which nobody answered
@@ -131,14 +131,14 @@ def rollouts_of(batch, episodes)->dict:
     "Rollout of every episode in `episodes`, still without tiles."
     table, several = batch.episodes, len(batch.labels.get('seat', {})) > 1
     columns = {name: _values(table, name, episodes, missing) for name, missing in
-               dict(outcome=math.nan, success=False, truncated=False, error=-1, final=-1, seat=-1).items()}
+               dict(outcome=math.nan, success=None, truncated=False, error=-1, final=-1, seat=-1).items()}
     found = {}
     for i, episode in enumerate(episodes):
         one = {name: column[i] for name, column in columns.items()}
         error = _text_of(batch, 'error', one['error'])
         ending = 'error' if error else 'cut' if one['truncated'] else ''
         seat = f" · {_text_of(batch, 'seat', one['seat'])}" if several else ''
-        found[episode] = Rollout(episode, f'rollout {i + 1}{seat}', one['outcome'], bool(one['success']), ending, error, _text_of(batch, 'final', one['final']))
+        found[episode] = Rollout(episode, f'rollout {i + 1}{seat}', one['outcome'], None if one['success'] is None else bool(one['success']), ending, error, _text_of(batch, 'final', one['final']))
     return found
 
 def _tiles(batch, rollouts)->dict:
@@ -339,8 +339,9 @@ def _side_html(tile, scale)->str:
 # %% ../../nbs/view/00_report.ipynb #e30cc82a
 def fate(rollout)->str:
     "How an episode ended, in a few words."
-    mark = '✓ success' if rollout.success else {'cut': '✂ cut', 'error': '✕ error'}.get(rollout.ending, '✕ no success')
-    return f'{mark} · {signed(rollout.outcome)}'
+    mark = '✓ success' if rollout.success else {'cut': '✂ cut', 'error': '✕ error'}.get(rollout.ending, '' if rollout.success is None else '✕ no success')
+    outcome = 'outcome not recorded' if math.isnan(rollout.outcome) else signed(rollout.outcome) if mark else f'outcome {signed(rollout.outcome)}'
+    return ' · '.join(filter(None, (mark, outcome)))
 
 def _grid_html(rollouts, scale, title)->str:
     "The table of tiles."
@@ -404,8 +405,9 @@ def group_html(
     digest = hashlib.blake2b(repr((title, estimator, group, [r.tiles for r in rollouts])).encode('utf-8', 'replace'), digest_size=4).hexdigest()
     scale = _scale(batch, rollouts, f'al-{digest}', limit)
     title = f'Group {group}' if title is None else title
-    wins = sum(rollout.success for rollout in rollouts)
-    facts = [f'{len(rollouts)} rollouts of one task', f'{wins} succeeded', *([f'advantage by {estimator}'] if estimator else [])]
+    won = [rollout.success for rollout in rollouts]
+    wins = [f'{sum(map(bool, won))} succeeded'] if any(w is not None for w in won) else []
+    facts = [f'{len(rollouts)} rollouts of one task', *wins, *([f'advantage by {estimator}'] if estimator else [])]
     return Html(f'<section class="al" id="{scale.anchor}" aria-label="{attribute(title)}"><style>{CSS if style else ""}{_links_css(scale)}</style>'
                 f'<h3>{safe(title)}</h3><p class="al-sub">{safe(" · ".join(facts))}</p>{_key_html(scale)}{_grid_html(rollouts, scale, title)}'
                 f'<div>{"".join(_rollout_html(rollout, scale, i == 0) for i, rollout in enumerate(rollouts if details else ()))}</div></section>')
