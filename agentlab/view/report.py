@@ -105,6 +105,11 @@ class Tile:
     def advantage(self)->float:
         "Mean over the action tokens; NaN for a turn without tokens."
         return float(np.mean([token[3] for token in self.tokens])) if self.tokens else math.nan
+    @property
+    def entropy(self)->float:
+        "Mean over the action tokens whose entropy was recorded; NaN where there is none."
+        known = [token[2] for token in self.tokens if math.isfinite(token[2])]
+        return float(np.mean(known)) if known else math.nan
 
 @dataclass
 class Rollout:
@@ -226,7 +231,7 @@ CSS = '''
 .al .al-grid tbody th a { color: inherit; text-decoration: none; display: block } .al .al-grid tbody th a:hover { text-decoration: underline }
 .al-row { display: block; font-weight: 600 } .al-fate { display: block; color: var(--soft); font-size: 12px }
 .al-tile { position: relative; display: flex; flex-direction: column; justify-content: flex-end; align-items: center; padding-bottom: 5px; width: 64px; height: var(--h); border-radius: 5px;
-  color: #16181b !important; text-decoration: none !important; border: 1px solid light-dark(#0000001f,#ffffff1f); transition: transform .12s }
+  color: #16181b !important; text-decoration: none !important; border: 1px solid light-dark(#0000001f,#ffffff1f); box-shadow: inset 0 0 0 var(--f,0px) #7a4a9e; transition: transform .12s }
 .al-tile:hover { transform: translateY(-1px) } .al-tile b { font-weight: 650; font-size: 14px; line-height: 1.1 }
 .al-tile small { font-size: 10.5px; line-height: 1.25; color: #16181bcc }
 .al-cut-off { background-image: repeating-linear-gradient(135deg,#16181b38 0 2px,transparent 2px 7px) }
@@ -266,10 +271,10 @@ class Scale:
     per_turn: int       # tokens drawn per turn
     space: str = ''     # what stands between two tokens: a space where the vocabulary is of whole words
 
-def _scale(batch, rollouts, anchor, limit)->Scale:
+def _scale(batch, rollouts, anchor, limit, top=None)->Scale:
     tiles = [tile for rollout in rollouts for tile in rollout.tiles]
     largest = lambda values: max((abs(v) for v in values if math.isfinite(v)), default=0.)
-    return Scale(anchor, largest(t.advantage for t in tiles), largest(k[2] for t in tiles for k in t.tokens), max((len(t.tokens) for t in tiles), default=0),
+    return Scale(anchor, largest(t.advantage for t in tiles) if top is None else top, largest(k[2] for t in tiles for k in t.tokens), max((len(t.tokens) for t in tiles), default=0),
                  letters(rollouts), batch.labels.get('token', {}), batch.labels.get('state', {}), max(4, limit//max(1, len(tiles))), space_between(batch.labels.get('token', {})))
 
 def space_between(words)->str:
@@ -279,6 +284,7 @@ def space_between(words)->str:
 def _describe(tile, scale)->str:
     "A tile in words: for screen readers and for the pointer."
     parts = [f'turn {tile.t}', f'advantage {signed(tile.advantage)}', f"{len(tile.tokens)} token{'s'*(len(tile.tokens) != 1)}"]
+    if math.isfinite(tile.entropy): parts.append(f'mean entropy {tile.entropy:.2f}')
     if tile.reward: parts.append(f'reward {signed(tile.reward)}')
     if tile.state in scale.letters: parts.append(f'state {scale.letters[tile.state]}, visited before or again')
     if tile.refused: parts.append('action refused by the environment')
@@ -292,10 +298,10 @@ def _tile_html(tile, target, who, scale)->str:
     letter = scale.letters.get(tile.state, '')
     name = f' al-s-{letter}' if letter else ''
     chip = f'<span class="al-chip">{signed(tile.reward, 1)}</span>' if tile.reward else ''
-    words = _describe(tile, scale)
+    words, frame = _describe(tile, scale), 5*tile.entropy/scale.entropy if scale.entropy and math.isfinite(tile.entropy) else 0
     note = {'cut': 'cut', 'error': 'error'}.get(tile.flag) or ('refused' if tile.refused else f'{len(tile.tokens)} tok')
     return (f'<td><a class="al-tile{name}{" al-cut-off" if tile.flag else ""}" href="#{target}" title="{words}" aria-label="{who}, {words}" '
-            f'style="--h:{height}px;background-color:{tint(tile.advantage, scale.advantage)}">'
+            f'style="--h:{height}px;--f:{frame:.1f}px;background-color:{tint(tile.advantage, scale.advantage)}">'
             f'{f"<span class=al-letter>{letter}</span>" if letter else ""}{chip}<b>{signed(tile.advantage)}</b><small>{note}</small></a></td>')
 
 # %% ../../nbs/view/00_report.ipynb #e2825c3c
@@ -372,7 +378,7 @@ def _key_html(scale)->str:
     "The legend."
     top = signed(scale.advantage) if scale.advantage else '+1.00'
     parts = [f'{top.replace("+", "−")} <span class="al-ramp" role="img" aria-label="orange is blame, white is zero, blue is praise"></span> {top} <em>advantage: blame, zero, praise</em>',
-             'height: tokens of the turn', '<span class="al-chip">+1</span> reward',
+             'height: tokens of the turn', '<span class="al-swatch" style="border:3px solid #7a4a9e"></span> frame: mean entropy', '<span class="al-chip">+1</span> reward',
              '<span class="al-swatch al-cut-off"></span> cut by a budget or failed']
     if scale.letters: parts.append('<span class="al-letter">a</span> same letter, same state')
     if not scale.advantage: parts.append('<b>every advantage is zero: these rollouts ended alike, there is nothing to compare</b>')
@@ -398,19 +404,21 @@ def group_html(
     limit:int=6000,         # tokens to draw over the whole group
     style:bool=True,        # bring the style sheet along; a page of several groups needs it once
     details:bool=True,      # draw the rollouts token by token below the grid
+    unfolded:bool=True,     # the first of them is open
+    top:float|None=None,    # advantage that gets the full colour; None: the largest of the group
 )->Html:                    # a fragment without scripts, links to elsewhere or images
     "One group of episodes: rollouts as rows, turns as columns, the advantage as colour, and below it every token with its entropy."
     group = pick_group(batch) if group is None else group
     rollouts = collect(batch, advantage, group)
     digest = hashlib.blake2b(repr((title, estimator, group, [r.tiles for r in rollouts])).encode('utf-8', 'replace'), digest_size=4).hexdigest()
-    scale = _scale(batch, rollouts, f'al-{digest}', limit)
+    scale = _scale(batch, rollouts, f'al-{digest}', limit, top)
     title = f'Group {group}' if title is None else title
     won = [rollout.success for rollout in rollouts]
     wins = [f'{sum(map(bool, won))} succeeded'] if any(w is not None for w in won) else []
     facts = [f'{len(rollouts)} rollouts of one task', *wins, *([f'advantage by {estimator}'] if estimator else [])]
     return Html(f'<section class="al" id="{scale.anchor}" aria-label="{attribute(title)}"><style>{CSS if style else ""}{_links_css(scale)}</style>'
                 f'<h3>{safe(title)}</h3><p class="al-sub">{safe(" · ".join(facts))}</p>{_key_html(scale)}{_grid_html(rollouts, scale, title)}'
-                f'<div>{"".join(_rollout_html(rollout, scale, i == 0) for i, rollout in enumerate(rollouts if details else ()))}</div></section>')
+                f'<div>{"".join(_rollout_html(rollout, scale, unfolded and i == 0) for i, rollout in enumerate(rollouts if details else ()))}</div></section>')
 
 def pick_group(
     batch,      # Batch
