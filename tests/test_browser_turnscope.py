@@ -30,7 +30,7 @@ class Shown:
         self.page.keyboard.press(key)
         self.wait(f"root.querySelector('.ts-tile.ts-chosen')?.dataset.turn === '{turn}' && root.contains(document.activeElement)")
     def facts(self): return self.get("Object.fromEntries([...root.querySelectorAll('.ts-token-card [data-fact]')].map(node => [node.dataset.fact, node.textContent]))")
-    def numbers(self): return self.get("[...root.querySelectorAll('.ts-tile')].map(tile => [tile.dataset.turn, [...tile.querySelectorAll('b')].map(b => b.textContent), tile.querySelector('small').textContent])")
+    def numbers(self): return self.get("[...root.querySelectorAll('.ts-tile')].map(tile => [tile.dataset.turn, [...tile.querySelectorAll('b:not([hidden])')].map(b => b.textContent), tile.querySelector('small').textContent])")
 
 @pytest.fixture(scope='module')
 def page(lab):
@@ -59,12 +59,12 @@ def test_the_drop_down_changes_the_numbers_shown(lab, page, shown):
     shown.wait(f"root.querySelector('.ts-tile b').textContent !== {json.dumps(before[0][1][0])}")
     assert all(faces == [signed(means['grpo'][int(turn)])] for turn, faces, _ in shown.numbers())
     shown.root.locator('select').nth(1).select_option('gigpo')
-    shown.wait("root.querySelectorAll('.ts-tile b + b').length")
+    shown.wait("root.querySelectorAll('.ts-tile b + b:not([hidden])').length")
     for turn, faces, note in shown.numbers():
         one, two = (means[name][int(turn)] for name in ('grpo', 'gigpo'))
         assert faces == [signed(one), signed(two)] and note == f'Δ {signed(one - two)}'
     shown.root.locator('select').nth(1).select_option('')
-    shown.wait("!root.querySelector('.ts-tile b + b')")
+    shown.wait("!root.querySelector('.ts-tile b + b:not([hidden])')")
 
 @pytest.mark.parametrize('cell,folder', [(0, 'run'), (1, 'altered')])
 def test_the_token_under_the_pointer_is_the_one_in_the_file(lab, page, cell, folder):
@@ -101,6 +101,8 @@ def test_the_keyboard_alone_goes_everywhere(lab, page):
     page.keyboard.press('Escape'); shown.root.locator('.ts-strip').focus(); page.keyboard.press('ArrowRight')
     shown.wait("root.querySelector('.ts-strip').getAttribute('aria-valuenow') === '2'")
     assert page.evaluate("window.jupyterapp.shell.currentWidget.content.activeCellIndex") == 0
+    shown.root.locator('.ts-plot').first.click(position=dict(x=2, y=20))
+    shown.wait("root.querySelector('.ts-strip').getAttribute('aria-valuenow') === '0'")
 
 def test_scrolling_asks_for_what_comes_into_view(lab, page):
     """Of 24,000 tiles at most 576 are there; after a scroll to the end those of the last rows and turns are."""

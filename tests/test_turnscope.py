@@ -272,6 +272,8 @@ def test_a_run_without_rollouts(tmp_path):
     sent(scope); [scope.act(dict(do=name)) for name in ACTIONS]
     assert 'saved no rollouts' in scope.static()
     with pytest.raises(ValueError, match='source=dict'): turnscope({})
+    scope = turnscope(played(0, .5), {})                        # nobody to give credit
+    sent(scope); assert scope.first == '' and 'advantage' not in scope.part('row')['columns'] and 'nothing to show' in scope.static()
 
 def test_the_strip_says_what_the_log_says(scope):
     """Readings at the chosen step; a click takes the nearest saved step; a metric that nobody logged is not recorded."""
