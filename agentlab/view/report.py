@@ -12,9 +12,10 @@ import numpy as np
 
 # %% auto #0
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'CHECKS', 'PANELS', 'PAGE_CSS', 'visible', 'clip', 'safe', 'attribute', 'signed', 'tint',
-           'Tile', 'Rollout', 'collect', 'letters', 'Scale', 'Html', 'group_html', 'pick_group', 'png', 'ticks', 'thin',
-           'Frame', 'number', 'curve_svg', 'heat_svg', 'column', 'Finding', 'integrity', 'definition', 'wilson',
-           'evaluations', 'headline', 'entropy_by_turn', 'row_findings', 'document', 'report']
+           'Tile', 'Rollout', 'rollouts_of', 'collect', 'letters', 'Scale', 'space_between', 'fate', 'Html',
+           'group_html', 'pick_group', 'png', 'ticks', 'thin', 'Frame', 'number', 'curve_svg', 'heat_svg', 'column',
+           'Finding', 'integrity', 'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn',
+           'own_estimator', 'row_findings', 'document', 'report']
 
 # %% ../../nbs/view/00_report.ipynb #3bb0a655
 _shown = {'\n': '↵', '\t': '⇥', '\x7f': '␡'}                # control characters with a better symbol than their picture
@@ -104,6 +105,11 @@ class Tile:
     def advantage(self)->float:
         "Mean over the action tokens; NaN for a turn without tokens."
         return float(np.mean([token[3] for token in self.tokens])) if self.tokens else math.nan
+    @property
+    def entropy(self)->float:
+        "Mean over the action tokens whose entropy was recorded; NaN where there is none."
+        known = [token[2] for token in self.tokens if math.isfinite(token[2])]
+        return float(np.mean(known)) if known else math.nan
 
 @dataclass
 class Rollout:
@@ -111,7 +117,7 @@ class Rollout:
     episode: int                # index in the batch
     name: str                   # what the row is called
     outcome: float
-    success: bool
+    success: bool|None          # None: not recorded
     ending: str = ''            # '', 'cut' or 'error'
     error: str = ''
     final: str = ''             # last text of the environment, which nobody answered
@@ -126,18 +132,18 @@ def _text_of(batch, column, key)->str:
     "What a person reads for the key of an episode column."
     return batch.labels.get(column, {}).get(key, '')
 
-def _rollouts(batch, episodes)->dict:
+def rollouts_of(batch, episodes)->dict:
     "Rollout of every episode in `episodes`, still without tiles."
     table, several = batch.episodes, len(batch.labels.get('seat', {})) > 1
     columns = {name: _values(table, name, episodes, missing) for name, missing in
-               dict(outcome=math.nan, success=False, truncated=False, error=-1, final=-1, seat=-1).items()}
+               dict(outcome=math.nan, success=None, truncated=False, error=-1, final=-1, seat=-1).items()}
     found = {}
     for i, episode in enumerate(episodes):
         one = {name: column[i] for name, column in columns.items()}
         error = _text_of(batch, 'error', one['error'])
         ending = 'error' if error else 'cut' if one['truncated'] else ''
         seat = f" · {_text_of(batch, 'seat', one['seat'])}" if several else ''
-        found[episode] = Rollout(episode, f'rollout {i + 1}{seat}', one['outcome'], bool(one['success']), ending, error, _text_of(batch, 'final', one['final']))
+        found[episode] = Rollout(episode, f'rollout {i + 1}{seat}', one['outcome'], None if one['success'] is None else bool(one['success']), ending, error, _text_of(batch, 'final', one['final']))
     return found
 
 def _tiles(batch, rollouts)->dict:
@@ -167,7 +173,7 @@ def collect(
     groups = batch.episodes.group.cpu().numpy()
     episodes = np.flatnonzero(groups == group).tolist()
     if not episodes: raise ValueError(f'group={group!r} is not in this batch; it has the groups {np.unique(groups)[:10].tolist()}')
-    rollouts = _rollouts(batch, episodes)
+    rollouts = rollouts_of(batch, episodes)
     tiles = _tiles(batch, rollouts)
     _fill(batch, advantage, episodes, tiles)
     return sorted(rollouts.values(), key=lambda r: -r.outcome if math.isfinite(r.outcome) else math.inf)
@@ -225,7 +231,7 @@ CSS = '''
 .al .al-grid tbody th a { color: inherit; text-decoration: none; display: block } .al .al-grid tbody th a:hover { text-decoration: underline }
 .al-row { display: block; font-weight: 600 } .al-fate { display: block; color: var(--soft); font-size: 12px }
 .al-tile { position: relative; display: flex; flex-direction: column; justify-content: flex-end; align-items: center; padding-bottom: 5px; width: 64px; height: var(--h); border-radius: 5px;
-  color: #16181b !important; text-decoration: none !important; border: 1px solid light-dark(#0000001f,#ffffff1f); transition: transform .12s }
+  color: #16181b !important; text-decoration: none !important; border: 1px solid light-dark(#0000001f,#ffffff1f); box-shadow: inset 0 0 0 var(--f,0px) #7a4a9e; transition: transform .12s }
 .al-tile:hover { transform: translateY(-1px) } .al-tile b { font-weight: 650; font-size: 14px; line-height: 1.1 }
 .al-tile small { font-size: 10.5px; line-height: 1.25; color: #16181bcc }
 .al-cut-off { background-image: repeating-linear-gradient(135deg,#16181b38 0 2px,transparent 2px 7px) }
@@ -265,19 +271,20 @@ class Scale:
     per_turn: int       # tokens drawn per turn
     space: str = ''     # what stands between two tokens: a space where the vocabulary is of whole words
 
-def _scale(batch, rollouts, anchor, limit)->Scale:
+def _scale(batch, rollouts, anchor, limit, top=None)->Scale:
     tiles = [tile for rollout in rollouts for tile in rollout.tiles]
     largest = lambda values: max((abs(v) for v in values if math.isfinite(v)), default=0.)
-    return Scale(anchor, largest(t.advantage for t in tiles), largest(k[2] for t in tiles for k in t.tokens), max((len(t.tokens) for t in tiles), default=0),
-                 letters(rollouts), batch.labels.get('token', {}), batch.labels.get('state', {}), max(4, limit//max(1, len(tiles))), _space(batch.labels.get('token', {})))
+    return Scale(anchor, largest(t.advantage for t in tiles) if top is None else top, largest(k[2] for t in tiles for k in t.tokens), max((len(t.tokens) for t in tiles), default=0),
+                 letters(rollouts), batch.labels.get('token', {}), batch.labels.get('state', {}), max(4, limit//max(1, len(tiles))), space_between(batch.labels.get('token', {})))
 
-def _space(words)->str:
+def space_between(words)->str:
     "A space if no token text brings one along."
     return '' if any(' ' in text.strip('\n') for text in words.values()) else ' '
 
 def _describe(tile, scale)->str:
     "A tile in words: for screen readers and for the pointer."
     parts = [f'turn {tile.t}', f'advantage {signed(tile.advantage)}', f"{len(tile.tokens)} token{'s'*(len(tile.tokens) != 1)}"]
+    if math.isfinite(tile.entropy): parts.append(f'mean entropy {tile.entropy:.2f}')
     if tile.reward: parts.append(f'reward {signed(tile.reward)}')
     if tile.state in scale.letters: parts.append(f'state {scale.letters[tile.state]}, visited before or again')
     if tile.refused: parts.append('action refused by the environment')
@@ -291,10 +298,10 @@ def _tile_html(tile, target, who, scale)->str:
     letter = scale.letters.get(tile.state, '')
     name = f' al-s-{letter}' if letter else ''
     chip = f'<span class="al-chip">{signed(tile.reward, 1)}</span>' if tile.reward else ''
-    words = _describe(tile, scale)
+    words, frame = _describe(tile, scale), 5*tile.entropy/scale.entropy if scale.entropy and math.isfinite(tile.entropy) else 0
     note = {'cut': 'cut', 'error': 'error'}.get(tile.flag) or ('refused' if tile.refused else f'{len(tile.tokens)} tok')
     return (f'<td><a class="al-tile{name}{" al-cut-off" if tile.flag else ""}" href="#{target}" title="{words}" aria-label="{who}, {words}" '
-            f'style="--h:{height}px;background-color:{tint(tile.advantage, scale.advantage)}">'
+            f'style="--h:{height}px;--f:{frame:.1f}px;background-color:{tint(tile.advantage, scale.advantage)}">'
             f'{f"<span class=al-letter>{letter}</span>" if letter else ""}{chip}<b>{signed(tile.advantage)}</b><small>{note}</small></a></td>')
 
 # %% ../../nbs/view/00_report.ipynb #e2825c3c
@@ -336,10 +343,11 @@ def _side_html(tile, scale)->str:
     return ''.join(notes + [f'<span>{words}</span>' for words, on in flags if on])
 
 # %% ../../nbs/view/00_report.ipynb #e30cc82a
-def _fate(rollout)->str:
+def fate(rollout)->str:
     "How an episode ended, in a few words."
-    mark = '✓ success' if rollout.success else {'cut': '✂ cut', 'error': '✕ error'}.get(rollout.ending, '✕ no success')
-    return f'{mark} · {signed(rollout.outcome)}'
+    mark = '✓ success' if rollout.success else {'cut': '✂ cut', 'error': '✕ error'}.get(rollout.ending, '' if rollout.success is None else '✕ no success')
+    outcome = 'outcome not recorded' if math.isnan(rollout.outcome) else signed(rollout.outcome) if mark else f'outcome {signed(rollout.outcome)}'
+    return ' · '.join(filter(None, (mark, outcome)))
 
 def _grid_html(rollouts, scale, title)->str:
     "The table of tiles."
@@ -348,7 +356,7 @@ def _grid_html(rollouts, scale, title)->str:
     lines = []
     for rollout in rollouts:
         cells = {tile.t: _tile_html(tile, f'{scale.anchor}-{rollout.episode}-{tile.t}', attribute(rollout.name), scale) for tile in rollout.tiles}
-        lines.append(f'<tr><th scope="row"><a href="#{scale.anchor}-{rollout.episode}"><span class="al-row">{safe(rollout.name)}</span><span class="al-fate">{_fate(rollout)}</span></a></th>'
+        lines.append(f'<tr><th scope="row"><a href="#{scale.anchor}-{rollout.episode}"><span class="al-row">{safe(rollout.name)}</span><span class="al-fate">{fate(rollout)}</span></a></th>'
                      + ''.join(cells.get(t, '<td></td>') for t in times) + '</tr>')
     return (f'<div class="al-scroll" tabindex="0" role="region" aria-label="{attribute(title)}: advantage of every turn, scrolls sideways"><table class="al-grid">'
             f'<caption class="al-hide">Rows are rollouts, columns are turns, each cell is the mean advantage of a turn</caption>'
@@ -362,7 +370,7 @@ def _rollout_html(rollout, scale, unfolded=False)->str:
     turns = ''.join(_turn_html(tile, f'{scale.anchor}-{rollout.episode}-{tile.t}', scale) for tile in rollout.tiles)
     end = f'<div class="al-turn"><div class="al-side">end</div><p class="al-seen">{safe(rollout.final, 700, lines=True)}</p></div>' if rollout.final else ''
     wrong = f'<p class="al-seen"><b>the environment failed:</b> {safe(rollout.error, 700, lines=True)}</p>' if rollout.error else ''
-    return (f'<details class="al-more" id="{scale.anchor}-{rollout.episode}"{" open" if unfolded else ""}><summary>{safe(rollout.name)}<span>{_fate(rollout)} · {len(rollout.tiles)} turns · {len(tokens):,} tokens{unsure}</span></summary>'
+    return (f'<details class="al-more" id="{scale.anchor}-{rollout.episode}"{" open" if unfolded else ""}><summary>{safe(rollout.name)}<span>{fate(rollout)} · {len(rollout.tiles)} turns · {len(tokens):,} tokens{unsure}</span></summary>'
             f'{wrong}{turns}{end}</details>')
 
 # %% ../../nbs/view/00_report.ipynb #82e197e8
@@ -370,7 +378,7 @@ def _key_html(scale)->str:
     "The legend."
     top = signed(scale.advantage) if scale.advantage else '+1.00'
     parts = [f'{top.replace("+", "−")} <span class="al-ramp" role="img" aria-label="orange is blame, white is zero, blue is praise"></span> {top} <em>advantage: blame, zero, praise</em>',
-             'height: tokens of the turn', '<span class="al-chip">+1</span> reward',
+             'height: tokens of the turn', '<span class="al-swatch" style="border:3px solid #7a4a9e"></span> frame: mean entropy', '<span class="al-chip">+1</span> reward',
              '<span class="al-swatch al-cut-off"></span> cut by a budget or failed']
     if scale.letters: parts.append('<span class="al-letter">a</span> same letter, same state')
     if not scale.advantage: parts.append('<b>every advantage is zero: these rollouts ended alike, there is nothing to compare</b>')
@@ -395,18 +403,22 @@ def group_html(
     estimator:str='',       # name of the estimator, for the line under the heading
     limit:int=6000,         # tokens to draw over the whole group
     style:bool=True,        # bring the style sheet along; a page of several groups needs it once
+    details:bool=True,      # draw the rollouts token by token below the grid
+    unfolded:bool=True,     # the first of them is open
+    top:float|None=None,    # advantage that gets the full colour; None: the largest of the group
 )->Html:                    # a fragment without scripts, links to elsewhere or images
     "One group of episodes: rollouts as rows, turns as columns, the advantage as colour, and below it every token with its entropy."
     group = pick_group(batch) if group is None else group
     rollouts = collect(batch, advantage, group)
     digest = hashlib.blake2b(repr((title, estimator, group, [r.tiles for r in rollouts])).encode('utf-8', 'replace'), digest_size=4).hexdigest()
-    scale = _scale(batch, rollouts, f'al-{digest}', limit)
+    scale = _scale(batch, rollouts, f'al-{digest}', limit, top)
     title = f'Group {group}' if title is None else title
-    wins = sum(rollout.success for rollout in rollouts)
-    facts = [f'{len(rollouts)} rollouts of one task', f'{wins} succeeded', *([f'advantage by {estimator}'] if estimator else [])]
+    won = [rollout.success for rollout in rollouts]
+    wins = [f'{sum(map(bool, won))} succeeded'] if any(w is not None for w in won) else []
+    facts = [f'{len(rollouts)} rollouts of one task', *wins, *([f'advantage by {estimator}'] if estimator else [])]
     return Html(f'<section class="al" id="{scale.anchor}" aria-label="{attribute(title)}"><style>{CSS if style else ""}{_links_css(scale)}</style>'
                 f'<h3>{safe(title)}</h3><p class="al-sub">{safe(" · ".join(facts))}</p>{_key_html(scale)}{_grid_html(rollouts, scale, title)}'
-                f'<div>{"".join(_rollout_html(rollout, scale, i == 0) for i, rollout in enumerate(rollouts))}</div></section>')
+                f'<div>{"".join(_rollout_html(rollout, scale, unfolded and i == 0) for i, rollout in enumerate(rollouts if details else ()))}</div></section>')
 
 def pick_group(
     batch,      # Batch
@@ -863,7 +875,7 @@ def _card(heading, look, figure, note)->str:
     return f'<figure class="al-card al-wide"><figcaption><h3>{heading}</h3><p class="al-look">{look}</p></figcaption>{figure}<p class="al-def">{note}</p></figure>'
 
 # %% ../../nbs/view/00_report.ipynb #b765487d
-def _estimator(estimator, run)->tuple:
+def own_estimator(estimator, run)->tuple:
     "Name and function: what the caller gave, else what the recipe names in agentlab.credit, else GRPO."
     if callable(estimator): return getattr(estimator, '__name__', type(estimator).__name__), estimator
     import agentlab.credit as credit
@@ -938,7 +950,7 @@ def report(
     batches = [(steps[i], run.episodes(steps[i])) for i in chosen]
     counted = f'{len(rows):,} rows of metrics and {sum(len(b) for _, b in batches):,} episodes of {len(batches)} of {len(steps)} saved steps'
     body = ''.join([_hero_html(run, title), _learned_html(rows, definitions, run.tests()), _unsure_html(rows, batches),
-                    _credit_html(batches, *_estimator(estimator, run)), _trust_html(integrity([b for _, b in batches]) + row_findings(rows), counted),
+                    _credit_html(batches, *own_estimator(estimator, run)), _trust_html(integrity([b for _, b in batches]) + row_findings(rows), counted),
                     '<p class="al-foot">Written by agentlab. This page runs no scripts and fetches nothing; text that a model wrote is shown as text.</p>'])
     with atomic(out) as temporary: Path(temporary).write_text(document(title, body), encoding='utf-8')
     return out
