@@ -130,7 +130,10 @@ class Effect:
     @property
     def mark(self)->list:
         "A few characters for every token."
-        return [f'×{s:.2f}' if k == 'scaled' else f'⇄{-s:.2f}' if k == 'reversed' else KINDS[k] for k, s in zip(self.kind, self.share)]
+        return [self.mark_of(i) for i in range(len(self.kind))]
+    def mark_of(self, i:int)->str:
+        kind, share = self.kind[i], self.share[i]
+        return f'×{share:.2f}' if kind == 'scaled' else f'⇄{-share:.2f}' if kind == 'reversed' else KINDS[kind]
 
 def effects(
     controllers:dict,   # name -> objective
@@ -236,11 +239,13 @@ def _intervals(grid, at, borders, y, span)->dict:
 
 # %% ../../nbs/view/06_entropy_lab.ipynb #3ffe048a
 def texts(
-    batch,      # Batch
-)->list:        # (action tokens,) str
-    "What every action token says; #id where the batch does not know."
-    known = batch.labels.get('token', {})
-    return [known.get(i, f'#{i}') for i in batch.action('id').tolist()]
+    batch,          # Batch
+    only=None,      # numbers of action tokens; None: all
+)->list|dict:       # (action tokens,) str; of some: number -> str
+    "What action tokens say; #id where the batch does not know."
+    known, ids = batch.labels.get('token', {}), batch.action('id')
+    if only is None: return [known.get(i, f'#{i}') for i in ids.tolist()]
+    return {k: known.get(i, f'#{i}') for k, i in zip(only, ids[list(only)].tolist())}
 
 def _at_turn(batch, turn)->np.ndarray:
     "(action tokens,) bool: the token is of this turn of the game; None: any."
@@ -313,7 +318,7 @@ class EntropyLab:
         names = list(self.offered)
         self.step, self.later, self.turn = self.steps[0] if step is None else step, self.steps[-1] if later is None else later, turn
         self.pair, self.arguments, self.move = list(pair or (names*2)[:2]), dict(arguments or {}), move
-        self._batches, self._quiet = {}, False
+        self._batches, self._based, self._quiet = {}, None, False
         _check_lab(self)
         self.draw()
     def batch(self, step:int):
@@ -349,15 +354,15 @@ def bounded(
 
 def _compute(self):
     "Everything that depends on update, bounds and the pretended move."
-    batch = self.batch(self.step)
-    advantage, note = _credited(self, batch)
-    now = present(batch, self.current)
-    if self.move:
-        now.logp = now.logp + self.move*advantage.double().nan_to_num()
-        now.notes.append(f'pretended: every log-probability has moved by {self.move:g} times its advantage')
-    self.notes = [*filter(None, [note]), *now.notes]
+    if self._based is None or self._based[0] != (self.step, id(self.current)):
+        batch = self.batch(self.step)
+        self._based = (self.step, id(self.current)), present(batch, self.current), *_credited(self, batch)
+    _, base, advantage, note = self._based
+    now = Present(base.batch, base.logp + self.move*advantage.double().nan_to_num() if self.move else base.logp, base.entropy)
+    pretended = f'pretended: every log-probability has moved by {self.move:g} times its advantage' if self.move else ''
+    self.notes = [*filter(None, [note, *base.notes, pretended])]
     self.chosen = {name: bounded(objective, self.arguments) for name, objective in self.offered.items()}
-    wanted = self.chosen if len(batch.actions) <= 20_000 else {name: self.chosen[name] for name in self.pair}
+    wanted = self.chosen if len(now.batch.actions) <= 20_000 else {name: self.chosen[name] for name in self.pair}
     self.now, self.advantage, self.effects = now, advantage.double().cpu().numpy(), effects(wanted, now, advantage, self.reference)
     moved, old = np.abs(np.log(now.ratio)), now.batch.action('old_logp')
     far = float(np.quantile(moved[np.isfinite(moved)], .98)) if np.isfinite(moved).any() else 0.      # a few that went further stand at the edge
@@ -408,10 +413,10 @@ def _open_html(lab, most=48)->str:
     "Tokens of the update with their entropies, the most open first."
     batch = lab.batch(lab.step)
     if 'entropy' not in batch.tokens: return '<p>These episodes hold no entropies.</p>'
-    entropy, said = batch.action('entropy').double().cpu().numpy(), texts(batch)
+    entropy = batch.action('entropy').double().cpu().numpy()
     on = np.flatnonzero(_at_turn(batch, lab.turn) & np.isfinite(entropy))
     order = on[np.argsort(-entropy[on], kind='stable')][:most]
-    top = max(float(entropy[order[0]]), 1e-9) if len(order) else 1.
+    top, said = max(float(entropy[order[0]]), 1e-9) if len(order) else 1., texts(batch, order.tolist())
     chips = ''.join(f'<span class="al-el-t" style="background:color-mix(in srgb,var(--heat) {6 + 40*entropy[i]/top:.0f}%,transparent)" title="{attribute(said[i], 60)}: {entropy[i]:.3f} nats"><span>{_said(said[i])}</span><small>{entropy[i]:.2f}</small></span>' for i in order)
     return f'<p>{len(on):,} tokens, mean {number(float(entropy[on].mean())) if len(on) else "–"} nats; the {len(order)} most open ones with the entropy of the choice:</p><div class="al-el-line">{chips}</div>'
 
@@ -442,26 +447,26 @@ def _counts_html(lab)->str:
 def _lines(lab, most)->list:
     "Turns to show: those on which the two controllers differ come first. Lists of action tokens."
     on, turn = _at_turn(lab.now.batch, lab.turn), lab.now.batch.action_turn.cpu().numpy()
-    kinds_ = [np.array(lab.effects[name].mark) for name in lab.pair if not lab.effects[name].problem]
-    differ = kinds_[0] != kinds_[1] if len(kinds_) == 2 else np.zeros(len(on), bool)
-    weight = on*(1. + 1000.*differ + np.nan_to_num(np.abs(lab.advantage)))
-    best = {}
-    for i in np.flatnonzero(on).tolist(): best[turn[i]] = max(best.get(turn[i], 0.), weight[i])
-    chosen = sorted(best, key=lambda t: (-best[t], t))[:most]
-    return [np.flatnonzero(turn == t).tolist() for t in chosen]
+    both = [lab.effects[name] for name in lab.pair if not lab.effects[name].problem]
+    differ = np.array(both[0].kind) != np.array(both[1].kind) if len(both) == 2 else np.zeros(len(on), bool)
+    if len(both) == 2: differ |= np.abs(np.nan_to_num(both[0].share - both[1].share)) > .005
+    best = np.full(len(lab.now.batch.turns), -1.)
+    np.maximum.at(best, turn[on], (1. + 1000.*differ + np.nan_to_num(np.abs(lab.advantage)))[on])
+    chosen = np.argsort(-best, kind='stable')[:most]
+    return [np.flatnonzero(turn == t).tolist() for t in chosen.tolist() if best[t] >= 0]
 
 def _marks_html(lab, name, lines, said, most=24)->str:
     "The tokens of some turns with what one controller did to them."
     effect, batch, ratio = lab.effects[name], lab.now.batch, lab.now.ratio
     if effect.problem: return f'<p class="al-el-note">{safe(effect.problem, 300)}</p>'
-    out, mark = [], effect.mark
+    out = []
     for line in lines:
         turn = int(batch.action_turn[line[0]])
         chips = []
         for i in line[:most]:
             push = f', entropy pushed by {signed(float(effect.opening[i]), 3)}' if effect.opening[i] else ''
             title = f'{attribute(said[i], 60)}: {effect.kind[i]}, ratio {ratio[i]:.3f}, advantage {signed(float(lab.advantage[i]))}, slope {signed(float(effect.slope[i]), 3)}{push}'
-            chips.append(_chip(said[i], mark[i], title, _LOOK.get(effect.kind[i], _LOOK['idle'])[0]))
+            chips.append(_chip(said[i], effect.mark_of(i), title, _LOOK.get(effect.kind[i], _LOOK['idle'])[0]))
         more = f'<em>{len(line) - most} more</em>' if len(line) > most else ''
         out.append(f'<div class="al-el-line"><em>episode {int(batch.turns.episode[turn])}, turn {int(batch.turns.t[turn])} · {signed(float(lab.advantage[line[0]]))}</em>{"".join(chips)}{more}</div>')
     return ''.join(out)
@@ -520,7 +525,8 @@ def _key_html()->str:
 
 def _controllers_html(lab)->str:
     "Second and third part: what controllers did, and where they stop."
-    said, lines = texts(lab.now.batch), _lines(lab, 8)
+    lines = _lines(lab, 8)
+    said = texts(lab.now.batch, sorted({i for line in lines for i in line}))
     given = ', '.join(f'{name}={value:g}' for name, value in lab.arguments.items())
     notes = ''.join(f'<p class="al-el-note">{safe(note, 300)}</p>' for note in lab.notes)
     figures = []
