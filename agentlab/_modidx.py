@@ -3486,6 +3486,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'agentlab/view/entropy_lab.py'),
                                            'agentlab.view.entropy_lab.Effect.mark': ( 'view/entropy_lab.html#effect.mark',
                                                                                       'agentlab/view/entropy_lab.py'),
+                                           'agentlab.view.entropy_lab.Effect.mark_of': ( 'view/entropy_lab.html#effect.mark_of',
+                                                                                         'agentlab/view/entropy_lab.py'),
                                            'agentlab.view.entropy_lab.EntropyLab': ( 'view/entropy_lab.html#entropylab',
                                                                                      'agentlab/view/entropy_lab.py'),
                                            'agentlab.view.entropy_lab.EntropyLab.__init__': ( 'view/entropy_lab.html#entropylab.__init__',
