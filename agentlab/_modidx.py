@@ -178,6 +178,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                               'agentlab.cli.report': ('cli/cli.html#report', 'agentlab/cli.py'),
                               'agentlab.cli.runs': ('cli/cli.html#runs', 'agentlab/cli.py'),
                               'agentlab.cli.shadowed': ('cli/cli.html#shadowed', 'agentlab/cli.py'),
+                              'agentlab.cli.stop': ('cli/cli.html#stop', 'agentlab/cli.py'),
                               'agentlab.cli.tiny': ('cli/cli.html#tiny', 'agentlab/cli.py'),
                               'agentlab.cli.train': ('cli/cli.html#train', 'agentlab/cli.py'),
                               'agentlab.cli.usage': ('cli/cli.html#usage', 'agentlab/cli.py'),

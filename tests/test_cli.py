@@ -6,7 +6,7 @@ import pytest
 
 from small import ROOT, finish, fork
 
-COMMANDS = ['demo', 'train', 'play', 'report', 'view', 'envs', 'recipes', 'runs', 'clean', 'doctor', 'tiny']
+COMMANDS = ['demo', 'train', 'play', 'report', 'view', 'stop', 'envs', 'recipes', 'runs', 'clean', 'doctor', 'tiny']
 pytestmark = pytest.mark.xdist_group('forks')
 
 WORLD = '''
@@ -194,6 +194,12 @@ def test_a_run_is_not_overwritten_and_goes_on(trained, home):
     status, said, errors = agentlab(*again, '--steps', '3', '--resume', folder=home)
     assert status == 0, errors
     assert [json.loads(line)['step'] for line in (trained/'metrics.jsonl').read_text().splitlines()] == [0, 1, 2]
+
+def test_stop_leaves_a_request(trained, home):
+    "A run is asked through its folder; what is no run is refused."
+    assert agentlab('stop', 'runs/one', folder=home)[0] == 0 and (trained/'stop').exists()
+    (trained/'stop').unlink()
+    refused(agentlab('stop', 'nowhere', folder=home), 'agentlab stop: ', 'nowhere')
 
 def test_play(trained, home):
     for model in ('untrained', 'runs/one'):
