@@ -94,3 +94,18 @@ def lab(browser, tmp_path_factory):
         server.terminate()
         try: server.wait(20)
         except subprocess.TimeoutExpired: server.kill(); server.wait()
+
+class Shown:
+    "What one cell of a notebook shows, in terms of its `node`: run the cell, look, wait."
+    points = "(node.querySelector('.js-plotly-plot')?.data?.[0]?.x?.length ?? 0)"
+    status = "(node.querySelector('.agentlab-status')?.innerText ?? '')"
+    def __init__(self, lab, page, cell): self.page, self.node = page, lab.run(page, cell)
+    def get(self, expression): return self.page.evaluate(f'() => {{ const node = {self.node}; return {expression} }}')
+    def wait(self, expression, timeout=60_000): self.page.wait_for_function(f'() => {{ const node = {self.node}; return {expression} }}', timeout=timeout, polling=50)
+    def press(self, number=0, key='Enter'):
+        "The button of this number, by keyboard, or with the pointer where `key` is None."
+        button = f"node.querySelectorAll('button.jupyter-button')[{number}]"
+        self.wait(f'{button}?.disabled === false')
+        self.get(f"{button}.scrollIntoView({{block: 'center'}})")
+        if key: self.get(f'{button}.focus()'); self.page.keyboard.press(key)
+        else: self.page.evaluate_handle(f"() => {{ const node = {self.node}; return {button} }}").as_element().click()

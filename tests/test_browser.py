@@ -1,7 +1,7 @@
 """What only a browser can show: the live dashboard is wired to a real JupyterLab, and the report opens without a script, an error or a request."""
 from pathlib import Path
 import pytest
-from lab import browser, lab  # fixtures
+from lab import Shown, browser, lab
 from view_data import hostile_batch, write_run
 
 pytestmark = pytest.mark.browser
@@ -39,29 +39,18 @@ def page(lab):
         lab.run(page, 0)
         yield page
 
-class Shown:
-    "What a cell of the notebook shows."
-    def __init__(self, lab, page, name): self.page, self.node = page, lab.run(page, list(CELLS).index(name))
-    def get(self, expression): return self.page.evaluate(f'() => {{ const node = {self.node}; return {expression} }}')
-    def wait(self, expression, timeout=60_000): self.page.wait_for_function(f'() => {{ const node = {self.node}; return {expression} }}', timeout=timeout, polling=100)
-    points = "(node.querySelector('.js-plotly-plot')?.data?.[0]?.x?.length ?? 0)"
-    status = "(node.querySelector('.agentlab-status')?.innerText ?? '')"
-    def press(self, key=None):
-        "Press Stop as a person would: with the pointer, or with a key."
-        self.get("node.querySelector('.jupyter-button').scrollIntoView({block: 'center'})")
-        if key: self.get("node.querySelector('.jupyter-button').focus()"); self.page.keyboard.press(key)
-        else: self.page.evaluate_handle(f"() => {self.node}.querySelector('.jupyter-button')").as_element().click()
+def show(lab, page, name): return Shown(lab, page, list(CELLS).index(name))
 
 @pytest.mark.parametrize('cell,key', [('train', 'Enter'), ('awaited', None)], ids=['cell returns, keyboard', 'cell awaits, click'])
 def test_dashboard_draws_and_stops(lab, page, cell, key):
     """Points grow while the function runs; Stop ends it, whether the cell has returned or still awaits."""
-    shown = Shown(lab, page, cell)
+    shown = show(lab, page, cell)
     shown.wait(f'{Shown.points} > 3')
     shown.wait(f'{Shown.points} > {shown.get(Shown.points) + 10}')
     assert shown.get(Shown.status).startswith('running')
     assert shown.get("node.querySelectorAll('.js-plotly-plot').length") == 1
     assert page.get_by_role('button', name='Share').count() == 0      # plotly would offer to upload the chart
-    shown.press(key)
+    shown.press(key=key)
     shown.wait(f"{Shown.status}.startsWith('stopped')", timeout=20_000)
     stopped = shown.get(Shown.points)
     page.wait_for_timeout(600)
@@ -69,17 +58,17 @@ def test_dashboard_draws_and_stops(lab, page, cell, key):
 
 def test_error_reaches_label_and_await(lab, page):
     """What the function raises stands in the status line as text, and the cell that awaits raises it."""
-    shown = Shown(lab, page, 'fails')
+    shown = show(lab, page, 'fails')
     shown.wait(f"{Shown.status}.startsWith('failed')")
     assert '<img src=x onerror=window.hit=1> no tokens' in shown.get(Shown.status)
-    Shown(lab, page, 'raises').wait("node.querySelector('.jp-OutputArea').innerText.includes('ArithmeticError')")
+    show(lab, page, 'raises').wait("node.querySelector('.jp-OutputArea').innerText.includes('ArithmeticError')")
     assert page.evaluate('() => window.hit') is None
 
 def test_dashboard_follows_another_process(lab, page):
     """A row log that something else writes, with a half-written last line, grows in the picture."""
     log = lab.folder/'metrics.jsonl'
     log.write_text('{"step": 0, "reward": 0.1}\n')
-    shown = Shown(lab, page, 'follow')
+    shown = show(lab, page, 'follow')
     shown.wait(f'{Shown.points} == 1')
     with open(log, 'a') as f: f.write('{"step": 1, "reward": 0.2}\n{"step": 2, "rew')
     shown.wait(f'{Shown.points} == 2')
@@ -90,7 +79,7 @@ def test_dashboard_follows_another_process(lab, page):
 
 def test_group_in_lab(lab, page):
     """The static picture in a cell that has run: hostile text is text, nothing of it ran."""
-    shown = Shown(lab, page, 'group')
+    shown = show(lab, page, 'group')
     shown.wait("node.querySelectorAll('.al-tile').length > 0")
     shown.get("node.querySelector('.al-more').open = true")
     assert '<script>window.hit=1</script>' in shown.get("node.querySelector('.al-more').innerText")

@@ -2,7 +2,7 @@
 import os, subprocess, sys, time
 from pathlib import Path
 import pytest
-from lab import ROOT, browser, lab  # fixtures
+from lab import ROOT, Shown, browser, lab
 from view_data import HOSTILE
 
 pytestmark = pytest.mark.browser
@@ -36,22 +36,11 @@ def page(lab):
         lab.run(page, 0)
         yield page
 
-class Shown:
-    "What a cell of the notebook shows."
-    def __init__(self, lab, page, name): self.page, self.node = page, lab.run(page, list(CELLS).index(name))
-    def get(self, expression): return self.page.evaluate(f'() => {{ const node = {self.node}; return {expression} }}')
-    def wait(self, expression, timeout=60_000): self.page.wait_for_function(f'() => {{ const node = {self.node}; return {expression} }}', timeout=timeout, polling=50)
-    points = "(node.querySelector('.js-plotly-plot')?.data?.[0]?.x?.length ?? 0)"
-    status = "(node.querySelector('.agentlab-status')?.innerText ?? '')"
-    def press(self, number):
-        "The button of this number, by keyboard."
-        self.wait(f"node.querySelectorAll('button.jupyter-button')[{number}]?.disabled === false")
-        self.get(f"node.querySelectorAll('button.jupyter-button')[{number}].focus()")
-        self.page.keyboard.press('Enter')
+def show(lab, page, name): return Shown(lab, page, list(CELLS).index(name))
 
 def test_stop_and_resume_of_a_training_run(lab, page):
     """The tiny model trains; Stop ends it within two seconds (the best of three tries: other tests share the machine), with a checkpoint; Resume goes on from there."""
-    shown, took, stopped = Shown(lab, page, 'train'), [], 2
+    shown, took, stopped = show(lab, page, 'train'), [], 2
     while not took or min(took) >= 2 and len(took) < 3:
         if took: shown.press(2)
         shown.wait(f'{Shown.points} > {stopped}')
@@ -72,7 +61,7 @@ def test_stop_and_resume_of_a_training_run(lab, page):
 
 def test_an_overlay_shows_two_runs_and_hides_one(lab, page):
     """Two lines in every pane; the box of a run takes its lines away, by keyboard; hostile names are text."""
-    shown = Shown(lab, page, 'overlay')
+    shown = show(lab, page, 'overlay')
     shown.wait("node.querySelectorAll('.js-plotly-plot .scatterlayer .trace').length == 12")
     shown.wait("node.querySelectorAll('input[type=checkbox]').length == 2")
     page.wait_for_timeout(300)
@@ -88,7 +77,7 @@ def test_a_run_of_another_process_is_asked_to_stop(lab, page):
     try:
         log, end = lab.folder/'elsewhere'/'metrics.jsonl', time.monotonic() + 60
         while not (log.exists() and log.stat().st_size) and time.monotonic() < end: time.sleep(.1)
-        shown = Shown(lab, page, 'other')
+        shown = show(lab, page, 'other')
         shown.wait(f'{Shown.points} > 2')
         shown.press(1)
         shown.wait(f"{Shown.status}.startsWith('stopped ·')", timeout=20_000)
@@ -100,7 +89,7 @@ def test_a_run_of_another_process_is_asked_to_stop(lab, page):
 
 def test_the_sliders_of_the_entropy_lab_redraw(lab, page):
     """By keyboard: a higher bound gives silent tokens their gradient back, the border moves with it; another controller is a choice away; hostile tokens are text."""
-    shown = Shown(lab, page, 'entropy')
+    shown = show(lab, page, 'entropy')
     shown.wait("node.querySelectorAll('.agentlab-entropy-lab .noUi-handle').length == 3")
     shown.wait("node.querySelector('.agentlab-entropy-lab').innerText.includes('no gradient above 1.2')")
     page.wait_for_timeout(800)          # until the sliders listen

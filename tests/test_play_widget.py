@@ -186,7 +186,7 @@ class Odd(TextEnv):
         return task or 'begin'
     def turn(self, action): return self.told(action) if callable(self.told) else self.told
 
-@pytest.mark.parametrize('told', [lambda a: 1/0, None, ('x',), (5, 0., False, {}), ('x', 'much', False, {}), ('x', 0., False, dict(state={1, 2})), lambda a: (_ for _ in ()).throw(SystemExit(3)), lambda a: 'x'*4], ids=str)
+@pytest.mark.parametrize('told', [lambda a: 1/0, None, ('x',), (5, 0., False, {}), ('x', 'much', False, {}), ('x', 0., False, dict(state={1, 2})), lambda a: (_ for _ in ()).throw(SystemExit(3)), lambda a: 'x'*4], ids=['raises', 'none', 'short', 'number', 'words', 'set', 'exit', 'long'])
 def test_a_broken_environment_ends_the_game_only(told):
     env = Odd(); env.told = told
     table = Play(env)
