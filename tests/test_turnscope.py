@@ -212,7 +212,7 @@ def damaged():
 def test_every_finding_leads_to_its_place():
     """As many findings as the report counts, and the turns are those that were damaged."""
     batch = damaged()
-    scope = turnscope(batch, dict(grpo=grpo), encode=lambda text: [3, 4] if text.startswith('w3 w4') else [8])
+    scope = turnscope(batch, dict(grpo=grpo), encode=lambda text: {'w3 w4 ': [3, 4], 'w4 ': [4]}.get(text, [8]))
     counted = {f.name: f.found for f in integrity([batch])}
     assert list(PLACES) == list(CHECKS) and {name: n for name, _, _, n, *_ in scope.part('banner')['findings'] if name != RETOKENISED} == counted and all(counted.values())
     wanted = {'numbers that are not finite': [2], 'cut before any reward': [2, 5], 'groups that all ended alike': [3], 'sampler and trainer disagree': [0], "loss on the environment's text": [1],
@@ -225,6 +225,14 @@ def test_every_finding_leads_to_its_place():
         for place in places: scope.to_finding(name); assert scope.turn == place and f'of {len(places)}' in scope.message
     scope.to_finding('sampler and trainer disagree'); assert (scope.turn, scope.token) == (0, 1)
     scope.to_finding('no such check'); assert scope.turn == 0
+
+def test_the_mark_that_ends_a_turn_is_no_text():
+    """A chat template appends the end mark; a tokenizer that spells it out is right about the rest, and an odd last token is still found."""
+    batch = Batch.from_episodes([Episode([turn(0, [9], [1, 2, 0]), turn(1, [9], [3, 0]), turn(2, [9], [3])])])
+    batch.labels['token'] = {0: '<end>', 1: 'a', 2: 'b ', 3: 'ab ', 9: '?'}
+    def encode(text): return [7, 7, 7] if '<end>' in text else [{'a': 1, 'b ': 2}[c] for c in ('a', 'b ') if c in text]
+    wrong, looked = retokenised(Played(batch), 0, encode)
+    assert (wrong.tolist(), looked) == ([1, 2], 3)              # 'ab ' was sampled as one token, and is tokenised as two
 
 def test_checks_that_cannot_be_made_say_so(scope):
     """No trainer's log-probabilities, no tokenizer: not checked, which is not the same as nothing found."""
