@@ -4078,6 +4078,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'agentlab.view.turnscope._visits': ('view/turnscope.html#_visits', 'agentlab/view/turnscope.py'),
                                          'agentlab.view.turnscope._widget': ('view/turnscope.html#_widget', 'agentlab/view/turnscope.py'),
                                          'agentlab.view.turnscope._works': ('view/turnscope.html#_works', 'agentlab/view/turnscope.py'),
+                                         'agentlab.view.turnscope.before_after': ( 'view/turnscope.html#before_after',
+                                                                                   'agentlab/view/turnscope.py'),
                                          'agentlab.view.turnscope.clipped': ('view/turnscope.html#clipped', 'agentlab/view/turnscope.py'),
                                          'agentlab.view.turnscope.crowd': ('view/turnscope.html#crowd', 'agentlab/view/turnscope.py'),
                                          'agentlab.view.turnscope.findings': ('view/turnscope.html#findings', 'agentlab/view/turnscope.py'),

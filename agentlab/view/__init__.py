@@ -6,8 +6,8 @@
 __all__ = ['open', 'Finding', 'Html', 'entropy_by_turn', 'group_html', 'integrity', 'pick_group', 'png', 'report', 'safe',
            'visible', 'Dashboard', 'Overlay', 'Tail', 'dashboard_html', 'resume_command', 'watch', 'recorded_group',
            'turn_grid', 'Opened', 'open_run', 'opened_html', 'advantages', 'disagreement', 'microscope',
-           'microscope_html', 'TurnScope', 'turnscope', 'turnscope_html', 'EntropyLab', 'controllers', 'entropy_lab',
-           'entropy_lab_html', 'region', 'Play', 'chances', 'game_of']
+           'microscope_html', 'TurnScope', 'before_after', 'turnscope', 'turnscope_html', 'EntropyLab', 'controllers',
+           'entropy_lab', 'entropy_lab_html', 'region', 'Play', 'chances', 'game_of']
 
 # %% ../../nbs/view/index.ipynb #04f8fdef
 from .report import Finding, Html, entropy_by_turn, group_html, integrity, pick_group, png, report, safe, visible
@@ -16,8 +16,8 @@ from .turn_grid import recorded_group, turn_grid
 from .foreign import Opened, open_run, opened_html
 open = open_run     # view.open(path)
 from .microscope import advantages, disagreement, microscope, microscope_html
-from .turnscope import TurnScope, turnscope, turnscope_html
+from .turnscope import TurnScope, before_after, turnscope, turnscope_html
 from .entropy_lab import EntropyLab, controllers, entropy_lab, entropy_lab_html, region
 from .playing import Play, chances, game_of
 
-_all_ = ["Finding", "Html", "entropy_by_turn", "group_html", "integrity", "pick_group", "png", "report", "safe", "visible", "Dashboard", "Overlay", "Tail", "dashboard_html", "resume_command", "watch", "recorded_group", "turn_grid", "Opened", "open", "open_run", "opened_html", "advantages", "disagreement", "microscope", "microscope_html", "TurnScope", "turnscope", "turnscope_html", "EntropyLab", "controllers", "entropy_lab", "entropy_lab_html", "region", "Play", "chances", "game_of"]
+_all_ = ["Finding", "Html", "entropy_by_turn", "group_html", "integrity", "pick_group", "png", "report", "safe", "visible", "Dashboard", "Overlay", "Tail", "dashboard_html", "resume_command", "watch", "recorded_group", "turn_grid", "Opened", "open", "open_run", "opened_html", "advantages", "disagreement", "microscope", "microscope_html", "TurnScope", "before_after", "turnscope", "turnscope_html", "EntropyLab", "controllers", "entropy_lab", "entropy_lab_html", "region", "Play", "chances", "game_of"]

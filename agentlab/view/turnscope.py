@@ -18,7 +18,7 @@ from .report import integrity, letters, number, own_estimator, pick_group, rollo
 __all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'PLACES', 'ROWS', 'COLUMNS', 'TOKENS', 'KEEP', 'UNSURE', 'PARTS', 'AROUND', 'LONG',
            'SHORT', 'STRIP', 'ACTIONS', 'ESM_HELPERS', 'ESM_STRIP', 'ESM_GRID', 'ESM_PANE', 'ESM_ROW', 'KEYS',
            'ESM_SCOPE', 'ESM', 'TURNSCOPE_CSS', 'STATIC_CSS', 'Played', 'Members', 'pieces', 'clipped', 'findings',
-           'retokenised', 'Source', 'source_of', 'TurnScope', 'turnscope', 'turnscope_html', 'crowd']
+           'retokenised', 'Source', 'source_of', 'TurnScope', 'turnscope', 'turnscope_html', 'before_after', 'crowd']
 
 # %% ../../nbs/view/05_turnscope.ipynb #1c9c5a47
 LOGPS = ('sampler_logp', 'old_logp', 'new_logp', 'ref_logp')    # sampler, trainer before the update, trainer after it, reference
@@ -1390,6 +1390,27 @@ def turnscope_html(
     if second and scope.played: scope.pin(second)
     if beside is not None and scope.played: scope.beside(beside)
     return scope.static(limit)
+
+# %% ../../nbs/view/05_turnscope.ipynb #be4a0002
+def before_after(
+    policies:dict,      # step -> policy, two or more; the last one scores the tokens of all
+    env,                # environment, or a function that makes one
+    seeds=(0,),         # a task for each
+    group_size:int=4,   # attempts of each policy at each task
+    rollout=None,       # None: `agentlab.rollout.play`
+    **how,              # further arguments of the rollout, such as tasks, seed or max_tokens
+)->list:                # (step, Batch) for `turnscope`; tokens have old_logp (the policy that said them) and new_logp (the last)
+    "The same tasks at several checkpoints. Raises ValueError for fewer than two policies."
+    from agentlab.episodes import Batch
+    from agentlab.rollout import play
+    from agentlab.train.trainer import with_token_text
+    if len(policies) < 2: raise ValueError(f'policies={list(policies)}: give two or more, step -> policy')
+    last, found = policies[max(policies)], []
+    for step, policy in sorted(policies.items()):
+        batch = Batch.from_episodes((rollout or play)(policy, env, list(seeds), group_size=group_size, step=step, **how))
+        batch = batch.with_action(old_logp=policy.logprobs(batch)[0], new_logp=last.logprobs(batch)[0])
+        found.append((step, with_token_text(batch, policy.tokenizer)))
+    return found
 
 # %% ../../nbs/view/05_turnscope.ipynb #29567db4
 def crowd(
