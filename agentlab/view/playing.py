@@ -615,12 +615,12 @@ def game_of(
 )->list:            # the episodes of all seats of that game; texts are joined from their tokens, control tokens left out
     "A game out of a batch, whose texts were kept as tokens only."
     from agentlab.episodes import Episode, Turn
-    from agentlab.view.report import _fill, _rollouts, _space, _tiles
+    from agentlab.view.report import _fill, _tiles, rollouts_of, space_between
     e, words = batch.episodes, batch.labels.get('token', {})
     some = ((e.game == e.game[episode]) & (e.group == e.group[episode])).nonzero()[:, 0].tolist()
-    tiles = _tiles(batch, rollouts := _rollouts(batch, some))
+    tiles = _tiles(batch, rollouts := rollouts_of(batch, some))
     _fill(batch, [math.nan]*len(batch.actions), some, tiles)
-    read = lambda ids: _space(words).join(x for i in ids if not re.fullmatch(r'<\|.*\|>', x := words.get(i, f'#{i}')))
+    read = lambda ids: space_between(words).join(x for i in ids if not re.fullmatch(r'<\|.*\|>', x := words.get(i, f'#{i}')))
     label = lambda column, i: batch.labels.get(column, {}).get(int(e[column][i]), '') if column in e else ''
     def turn(tile):
         ids, logps, entropies = (list(x) for x in zip(*(k[:3] for k in tile.tokens))) if tile.tokens else ([], [], [])
