@@ -375,3 +375,12 @@ def test_the_twin_shows_both_estimators_and_their_difference(run):
     one, two = (scope.values(scope.played, name)[1][turns] for name in ('gigpo', 'grpo'))
     for value in [*one, *two, *(one - two)]: assert f'<b>{signed(float(value))}</b>' in html
     with pytest.raises(ValueError, match='not offered'): turnscope_html(run, THREE, first='nobody')
+
+
+def test_every_link_of_the_twin_leads_somewhere():
+    """Grids without tokens of their own have tiles that can be focused but are no links."""
+    import re
+    b = crowd(8, 4, 6, group=4)
+    twin = turnscope_html(b, dict(grpo=grpo, gigpo=gigpo), second='gigpo')
+    wanted, there = set(re.findall(r'href="#([^"]+)"', twin)), set(re.findall(r'\bid="([^"]+)"', twin))
+    assert wanted and wanted <= there and 'tabindex="0" role="img"' in twin

@@ -293,14 +293,14 @@ def _describe(tile, scale)->str:
     return ', '.join(parts)
 
 def _tile_html(tile, target, who, scale)->str:
-    "One cell of the grid: a coloured link with the number, the state's letter and the reward."
+    "One cell of the grid: a coloured link (`target` is its attribute) with the number, the state's letter and the reward."
     height = 46 + round(26*len(tile.tokens)/max(1, scale.tokens))
     letter = scale.letters.get(tile.state, '')
     name = f' al-s-{letter}' if letter else ''
     chip = f'<span class="al-chip">{signed(tile.reward, 1)}</span>' if tile.reward else ''
     words, frame = _describe(tile, scale), 5*tile.entropy/scale.entropy if scale.entropy and math.isfinite(tile.entropy) else 0
     note = {'cut': 'cut', 'error': 'error'}.get(tile.flag) or ('refused' if tile.refused else f'{len(tile.tokens)} tok')
-    return (f'<td><a class="al-tile{name}{" al-cut-off" if tile.flag else ""}" href="#{target}" title="{words}" aria-label="{who}, {words}" '
+    return (f'<td><a class="al-tile{name}{" al-cut-off" if tile.flag else ""}" {target} title="{words}" aria-label="{who}, {words}" '
             f'style="--h:{height}px;--f:{frame:.1f}px;background-color:{tint(tile.advantage, scale.advantage)}">'
             f'{f"<span class=al-letter>{letter}</span>" if letter else ""}{chip}<b>{signed(tile.advantage)}</b><small>{note}</small></a></td>')
 
@@ -349,14 +349,16 @@ def fate(rollout)->str:
     outcome = 'outcome not recorded' if math.isnan(rollout.outcome) else signed(rollout.outcome) if mark else f'outcome {signed(rollout.outcome)}'
     return ' · '.join(filter(None, (mark, outcome)))
 
-def _grid_html(rollouts, scale, title)->str:
-    "The table of tiles."
+def _grid_html(rollouts, scale, title, linked=True)->str:
+    "The table of tiles; they lead to the rollouts below, where these are drawn."
     times = sorted({tile.t for rollout in rollouts for tile in rollout.tiles})
     head = ''.join(f'<th scope="col">{t}</th>' for t in times)
     lines = []
     for rollout in rollouts:
-        cells = {tile.t: _tile_html(tile, f'{scale.anchor}-{rollout.episode}-{tile.t}', attribute(rollout.name), scale) for tile in rollout.tiles}
-        lines.append(f'<tr><th scope="row"><a href="#{scale.anchor}-{rollout.episode}"><span class="al-row">{safe(rollout.name)}</span><span class="al-fate">{fate(rollout)}</span></a></th>'
+        place = f'{scale.anchor}-{rollout.episode}'
+        row = f'href="#{place}"' if linked else ''
+        cells = {tile.t: _tile_html(tile, f'href="#{place}-{tile.t}"' if linked else 'tabindex="0" role="img"', attribute(rollout.name), scale) for tile in rollout.tiles}
+        lines.append(f'<tr><th scope="row"><a {row}><span class="al-row">{safe(rollout.name)}</span><span class="al-fate">{fate(rollout)}</span></a></th>'
                      + ''.join(cells.get(t, '<td></td>') for t in times) + '</tr>')
     return (f'<div class="al-scroll" tabindex="0" role="region" aria-label="{attribute(title)}: advantage of every turn, scrolls sideways"><table class="al-grid">'
             f'<caption class="al-hide">Rows are rollouts, columns are turns, each cell is the mean advantage of a turn</caption>'
@@ -417,7 +419,7 @@ def group_html(
     wins = [f'{sum(map(bool, won))} succeeded'] if any(w is not None for w in won) else []
     facts = [f'{len(rollouts)} rollouts of one task', *wins, *([f'advantage by {estimator}'] if estimator else [])]
     return Html(f'<section class="al" id="{scale.anchor}" aria-label="{attribute(title)}"><style>{CSS if style else ""}{_links_css(scale)}</style>'
-                f'<h3>{safe(title)}</h3><p class="al-sub">{safe(" · ".join(facts))}</p>{_key_html(scale)}{_grid_html(rollouts, scale, title)}'
+                f'<h3>{safe(title)}</h3><p class="al-sub">{safe(" · ".join(facts))}</p>{_key_html(scale)}{_grid_html(rollouts, scale, title, details)}'
                 f'<div>{"".join(_rollout_html(rollout, scale, unfolded and i == 0) for i, rollout in enumerate(rollouts if details else ()))}</div></section>')
 
 def pick_group(
