@@ -107,5 +107,5 @@ class Shown:
         button = f"node.querySelectorAll('button.jupyter-button')[{number}]"
         self.wait(f'{button}?.disabled === false')
         self.get(f"{button}.scrollIntoView({{block: 'center'}})")
-        if key: self.get(f'{button}.focus()'); self.page.keyboard.press(key)
+        if key: self.wait(f'({button}.focus(), document.activeElement === {button})'); self.page.keyboard.press(key)
         else: self.page.evaluate_handle(f"() => {{ const node = {self.node}; return {button} }}").as_element().click()

@@ -74,7 +74,7 @@ def test_dashboard_follows_another_process(lab, page):
     shown.wait(f'{Shown.points} == 2')
     with open(log, 'a') as f: f.write('ard": 0.3}\n')
     shown.wait(f'{Shown.points} == 3')
-    shown.press()
+    shown.press(key=None)
     shown.wait(f"{Shown.status}.startsWith('stopped watching')", timeout=20_000)
 
 def test_group_in_lab(lab, page):
