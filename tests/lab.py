@@ -95,6 +95,11 @@ def lab(browser, tmp_path_factory):
         try: server.wait(20)
         except subprocess.TimeoutExpired: server.kill(); server.wait()
 
+def keep_focus(page, element):
+    "Focus an element, given as JavaScript, until it keeps the focus: JupyterLab takes it for itself a moment after a cell has run."
+    page.evaluate('() => { window.held = 0 }')
+    page.wait_for_function(f'() => {{ const it = {element}; if (document.activeElement === it) return ++window.held > 4; it.focus(); window.held = 0; return false }}', timeout=20_000, polling=50)
+
 class Shown:
     "What one cell of a notebook shows, in terms of its `node`: run the cell, look, wait."
     points = "(node.querySelector('.js-plotly-plot')?.data?.[0]?.x?.length ?? 0)"
@@ -102,10 +107,11 @@ class Shown:
     def __init__(self, lab, page, cell): self.page, self.node = page, lab.run(page, cell)
     def get(self, expression): return self.page.evaluate(f'() => {{ const node = {self.node}; return {expression} }}')
     def wait(self, expression, timeout=60_000): self.page.wait_for_function(f'() => {{ const node = {self.node}; return {expression} }}', timeout=timeout, polling=50)
+    def focus(self, element): keep_focus(self.page, f'(() => {{ const node = {self.node}; return {element} }})()')
     def press(self, number=0, key='Enter'):
         "The button of this number, by keyboard, or with the pointer where `key` is None."
         button = f"node.querySelectorAll('button.jupyter-button')[{number}]"
         self.wait(f'{button}?.disabled === false')
         self.get(f"{button}.scrollIntoView({{block: 'center'}})")
-        if key: self.wait(f'({button}.focus(), document.activeElement === {button})'); self.page.keyboard.press(key)
+        if key: self.focus(button); self.page.keyboard.press(key)
         else: self.page.evaluate_handle(f"() => {{ const node = {self.node}; return {button} }}").as_element().click()

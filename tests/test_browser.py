@@ -1,7 +1,7 @@
 """What only a browser can show: the live dashboard is wired to a real JupyterLab, and the report opens without a script, an error or a request."""
 from pathlib import Path
 import pytest
-from lab import Shown, browser, lab
+from lab import Shown, browser, keep_focus, lab
 from view_data import hostile_batch, write_run
 
 pytestmark = pytest.mark.browser
@@ -126,11 +126,11 @@ def test_the_microscope_redraws_finds_a_case_and_escapes(lab):
         page.wait_for_selector('.agentlab-microscope .al-ms-v', timeout=90_000)
         before = page.inner_text('.agentlab-microscope .al-ms table')
         page.wait_for_timeout(800)          # until the sliders listen
-        page.locator('.agentlab-microscope .widget-slider .noUi-handle').nth(2).focus()
+        keep_focus(page, "document.querySelectorAll('.agentlab-microscope .widget-slider .noUi-handle')[2]")
         page.keyboard.press('ArrowLeft')
         page.wait_for_function("b => document.querySelector('.agentlab-microscope .al-ms table').innerText != b", arg=before, timeout=20_000)
         assert 'step_weight=0.' in page.inner_text('.agentlab-microscope .al-ms table')
-        page.get_by_role('button', name='Make a case where these two disagree').focus()
+        keep_focus(page, "[...document.querySelectorAll('.agentlab-microscope button')].find(b => b.innerText.startsWith('Make a case'))")
         page.keyboard.press('Enter')
         page.wait_for_function("() => document.querySelector('.agentlab-microscope [role=status]')?.innerText.includes('opposite signs')", timeout=30_000)
         cell = page.locator('.agentlab-microscope input[type=text]').nth(3)

@@ -66,7 +66,7 @@ def test_an_overlay_shows_two_runs_and_hides_one(lab, page):
     shown.wait("node.querySelectorAll('input[type=checkbox]').length == 2")
     page.wait_for_timeout(300)
     assert HOSTILE[0] in shown.get("node.querySelector('.agentlab-overlay').innerText")
-    shown.get("node.querySelectorAll('input[type=checkbox]')[1].focus()"); page.keyboard.press('Space')
+    shown.focus("node.querySelectorAll('input[type=checkbox]')[1]"); page.keyboard.press('Space')
     shown.wait("node.querySelectorAll('.js-plotly-plot .scatterlayer .trace').length == 6")
     assert page.evaluate('() => window.hit') is None
 
@@ -96,9 +96,9 @@ def test_the_sliders_of_the_entropy_lab_redraw(lab, page):
     crosses = "[...node.querySelectorAll('.al-el svg path title')].filter(t => t.textContent.startsWith('silent')).length"
     before = shown.get(crosses)
     assert before > 0
-    for key in (0, 1): shown.get(f"node.querySelectorAll('.noUi-handle')[{key}].focus()"); page.keyboard.press('End')
+    for key in (0, 1): shown.focus(f"node.querySelectorAll('.noUi-handle')[{key}]"); page.keyboard.press('End')
     shown.wait("node.querySelector('.agentlab-entropy-lab').innerText.includes('bounds set: low=1, high=2')", timeout=20_000)
     shown.wait(f'{crosses} == 0', timeout=20_000)
-    shown.get("node.querySelectorAll('.agentlab-entropy-lab select')[4].focus()"); page.keyboard.type('GSPO')
+    shown.focus("node.querySelectorAll('.agentlab-entropy-lab select')[4]"); page.keyboard.type('GSPO')
     shown.wait("[...node.querySelectorAll('.al-el figcaption')].at(-1)?.innerText.includes('GSPO by turn')", timeout=20_000)
     assert HOSTILE[0] in shown.get("node.querySelector('.agentlab-entropy-lab').innerText") and page.evaluate('() => window.hit') is None

@@ -1,6 +1,6 @@
 """Play in a real JupyterLab: whole games by pointer and by keyboard, the policy's mind on demand, and hostile text that stays text."""
 import pytest
-from lab import browser, lab  # fixtures
+from lab import browser, keep_focus, lab  # fixtures
 
 pytestmark = pytest.mark.browser
 
@@ -39,7 +39,7 @@ def test_games_are_finished_by_pointer_and_by_keyboard(lab):
         assert 'x earned' in status.inner_text()
         page.get_by_role('button', name='New game').click()
         page.wait_for_function("() => document.querySelectorAll('.al-pl-moves button').length == 9", timeout=20_000)
-        moves.first.focus()
+        keep_focus(page, "document.querySelector('.agentlab-play .al-pl-moves button')")
         page.keyboard.press('5')                                         # keyboard: the key of a digit is that digit
         page.wait_for_function("() => [...document.querySelectorAll('.al-pl-said > span')].at(-1)?.innerText == '5'", timeout=20_000)
         left = moves.count()
@@ -56,7 +56,7 @@ def test_games_are_finished_by_pointer_and_by_keyboard(lab):
         lab.run(page, 1)
         page.wait_for_function("() => document.querySelectorAll('.agentlab-play').length == 2", timeout=20_000)
         second = page.locator('.agentlab-play').nth(1)
-        second.locator('.al-pl-moves button').nth(1).focus()
+        keep_focus(page, "document.querySelectorAll('.agentlab-play')[1].querySelectorAll('.al-pl-moves button')[1]")
         page.keyboard.press('1')                                         # Lab would make the cell a heading of this key
         page.wait_for_function("() => document.querySelectorAll('.agentlab-play')[1].querySelector('.al-pl-said')", timeout=20_000)
         assert 'second :' not in second.inner_text()

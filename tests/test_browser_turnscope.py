@@ -7,7 +7,7 @@ from agentlab.credit import gigpo, grpo
 from agentlab.episodes import Batch
 from agentlab.view.report import signed
 from agentlab.view.turnscope import Played
-from lab import browser, lab    # fixtures
+from lab import browser, keep_focus, lab    # fixtures
 from view_data import write_run
 
 pytestmark = pytest.mark.browser
@@ -87,7 +87,7 @@ def test_the_keyboard_alone_goes_everywhere(lab, page):
     p = Played(Batch.load(lab.folder/'run'/'episodes'/'step_000001.parquet'))
     group = p.members(int(p.group[p.episode[shown.chosen()]]))
     rows = [r.episode for r in group.rollouts]
-    shown.root.locator('.ts-tile.ts-chosen').focus()
+    keep_focus(page, f"{shown.node}.querySelector('.ts-tile.ts-chosen')")
     shown.press('j', p.first[rows[1]]); shown.press('ArrowRight', p.first[rows[1]] + 1); shown.press('l', p.first[rows[1]] + 2); shown.press('k', p.first[rows[0]] + 2); shown.press('h', p.first[rows[0]] + 1)
     assert shown.get("document.activeElement.classList.contains('ts-chosen')")
     page.keyboard.press('Enter'); page.keyboard.press('ArrowRight')
