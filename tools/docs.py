@@ -42,7 +42,7 @@ add_module_names = False
 ANCHOR = re.compile(r'(?<=\]\()#[^)]+')                 # JupyterLab keeps capitals in the anchors of headings, MyST does not
 PAGE = re.compile(r'(href="(?![a-z]+:)[^"#]*)\.ipynb')  # a link in a table that a cell has written as HTML
 
-STYLE = '.content { width: 64em } .sidebar-drawer { width: calc(50% - 37em) } div.highlight pre { font-size: 12.5px }\n'   # lines of code are longer than those of prose
+STYLE = '.content { width: 54em } .sidebar-drawer { width: calc(50% - 30em) } div.highlight pre { font-size: 12.5px }\n'   # lines of code are longer than those of prose
 
 
 def markdown(text: str) -> dict: return dict(cell_type='markdown', id=f'added{len(text)}', metadata={}, source=text)
