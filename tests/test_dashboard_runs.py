@@ -39,16 +39,16 @@ def slow(on_row, should_stop, resume=False, began=None):
 
 def test_the_resume_button_goes_on_bit_for_bit(tmp_path):
     "A training run of the tiny model: a click on Stop ends it, a click on Resume goes on, and the whole is the run that nobody stopped."
-    def go(on_row, should_stop, resume=False): return train_small(tmp_path/'run', steps=6, checkpoint_every=4, on_row=on_row, should_stop=should_stop, resume=resume)
+    def go(on_row, should_stop, resume=False): return train_small(tmp_path/'run', steps=24, checkpoint_every=1, on_row=on_row, should_stop=should_stop, resume=resume)
     async def main():
-        dashboard = Dashboard(total=6, resume=go)
+        dashboard = Dashboard(total=24, resume=go)
         dashboard.widget
         assert dashboard.again.disabled is False and dashboard.again.layout.display == ''      # a function it could call, though nothing ran yet
         dashboard._start(dashboard.run(go))
         await until(lambda: len(dashboard.rows) >= 2)
         pressed = time.monotonic(); dashboard.button.click()
         await dashboard
-        assert time.monotonic() - pressed < 20 and dashboard.state == 'stopped' and 2 <= len(dashboard.rows) < 6
+        assert time.monotonic() - pressed < 20 and dashboard.state == 'stopped' and 2 <= len(dashboard.rows) < 24
         assert not dashboard.again.disabled and dashboard.button.disabled
         threading.Thread(target=dashboard.again.click).start()          # JupyterLab may deliver a click in a thread of its own
         first = dashboard.task
@@ -56,22 +56,22 @@ def test_the_resume_button_goes_on_bit_for_bit(tmp_path):
         assert not (await dashboard).stop_asked() and dashboard.state == 'finished' and dashboard.again.disabled
         return dashboard
     dashboard = outside(main())
-    assert [row['step'] for row in dashboard.rows] == list(range(6)) == [int(x) for x in dashboard.figure.data[0].x]
-    same_run(train_small(tmp_path/'whole', steps=6, checkpoint_every=4), Run(tmp_path/'run'))
+    assert [row['step'] for row in dashboard.rows] == list(range(24)) == [int(x) for x in dashboard.figure.data[0].x]
+    same_run(train_small(tmp_path/'whole', steps=24, checkpoint_every=1), Run(tmp_path/'run'))
 
 def test_a_partial_of_train_can_be_gone_on_with(tmp_path):
     "train itself takes on_row, should_stop and resume: a partial of it is all that watch needs."
-    part = partial(train, small_policy(), Paying(), small_recipe(steps=6), tmp_path/'run', progress=False)
+    part = partial(train, small_policy(), Paying(), small_recipe(steps=24), tmp_path/'run', progress=False)
     assert takes_resume(part) and takes_resume(train) and not takes_resume(lambda on_row, should_stop: 0)
     async def main():
         dashboard = Dashboard(resume=part)
         dashboard._start(dashboard.run(part)); await until(lambda: dashboard.rows); dashboard.stop(); await dashboard
-        assert dashboard.state == 'stopped' and len(dashboard.rows) < 6
+        assert dashboard.state == 'stopped' and len(dashboard.rows) < 24
         await dashboard.resume()
         return dashboard
     dashboard = outside(main())
-    assert dashboard.state == 'finished' and len(dashboard.rows) == 6
-    same_run(train_small(tmp_path/'whole', steps=6), Run(tmp_path/'run'))
+    assert dashboard.state == 'finished' and len(dashboard.rows) == 24
+    same_run(train_small(tmp_path/'whole', steps=24), Run(tmp_path/'run'))
 
 def test_rows_that_are_made_again_are_drawn_once():
     "A run that goes on behind what it had reached replaces those rows, also in the list that the reader gave."
