@@ -13,7 +13,7 @@ from ..episodes import Batch, Episode, Turn
 
 # %% auto #0
 __all__ = ['CHAT_TEMPLATE', 'CONTROL', 'Chat', 'word_tokenizer', 'micro_batches', 'take_rows', 'action_rows', 'parts', 'pad_rows',
-           'token_logps', 'Policy', 'closing', 'quiet']
+           'token_logps', 'Policy', 'checkpoint_layers', 'closing', 'quiet']
 
 # %% ../../nbs/policy/00_policy.ipynb #834f0844
 class Chat:
@@ -146,8 +146,10 @@ class Policy:
         tokenizer,                  # its tokenizer, with a chat template and an end-of-turn token
         max_context: int|None = None, # longest context in tokens; default: what the model's config says
         name: str = '',             # shown in reports
+        sampler = None,             # what samples in place of a TorchSampler, and is told the weights by `sync(policy)`; see agentlab.policy.vllm
+        precision: str = 'no',      # 'bf16': forward passes under autocast. A recipe sets its own
     ):
-        self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
+        self.model, self.tokenizer, self.name, self.samples_by, self.precision = model.eval(), tokenizer, name, sampler, precision
         self.chat = Chat(tokenizer)
         self.end_id = self.chat.end_id
         self.pad_id = self.end_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
@@ -181,12 +183,33 @@ def _plain_head(model):
     return (body, head) if same else None
 
 # %% ../../nbs/policy/00_policy.ipynb #797a813e
+def checkpoint_layers(
+    model,          # a transformers model
+    on: bool = True,
+):
+    "Gradient checkpointing on or off, by whichever name this release of transformers has for it."
+    name = 'activation' if hasattr(model, 'activation_checkpointing_enable') else 'gradient'
+    if on: getattr(model, f'{name}_checkpointing_enable')(**{f'{name}_checkpointing_kwargs': dict(use_reentrant=False)})
+    else: getattr(model, f'{name}_checkpointing_disable')()
+
+@contextmanager
+def _computing(self):
+    "Around a forward pass: its precision, and gradient checkpointing where that is enabled and gradients are wanted."
+    layers = [m for m in self.model.modules() if getattr(m, 'gradient_checkpointing', False)] if torch.is_grad_enabled() else []
+    with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == 'bf16'):
+        try:
+            for layer in layers: layer.training = True      # that of the layer alone is asked; dropout inside stays off
+            yield
+        finally:
+            for layer in layers: layer.training = False
+
 def _forward(self, part: Batch, temperature: float = 1.)->tuple[Tensor, Tensor]:
     "Log-probability and entropy of every action token, computed in one piece and with their gradients."
     ids, place = pad_rows(part, self.pad_id)
     if (place[:, 1] == 0).any(): raise ValueError('a row begins with an action token, which nothing predicts. Give every first turn some context ids.')
     ids, place = ids.to(self.device), place.to(self.device)
-    return token_logps(self.action_logits(ids, place), ids[place[:, 0], place[:, 1]], temperature)
+    with self.computing(): logits = self.action_logits(ids, place)
+    return token_logps(logits, ids[place[:, 0], place[:, 1]], temperature)
 
 @torch.no_grad()
 def _logprobs(
@@ -211,19 +234,23 @@ def _features(
     found = None
     for part, which in parts(batch, budget=budget):
         ids, place = pad_rows(part, self.pad_id)
-        hidden = self.action_hidden(ids.to(self.device), place.to(self.device)).float()
+        with self.computing(): hidden = self.action_hidden(ids.to(self.device), place.to(self.device)).float()
         if found is None: found = hidden.new_zeros(len(batch.actions), hidden.shape[1])
         found[which] = hidden
     return found
 
-Policy.forward, Policy.logprobs, Policy.features = _forward, _logprobs, _features
+Policy.computing, Policy.forward, Policy.logprobs, Policy.features = _computing, _forward, _logprobs, _features
 
 def _text(self, ids: list[int])->str:
     "The text of sampled ids, without control tokens."
     return self.tokenizer.decode(ids, skip_special_tokens=True)
 
 def _sampler(self, **kw):
-    "A TorchSampler on this policy's weights."
+    "A TorchSampler on this policy's weights, or the sampler that it was given, with these weights."
+    if self.samples_by is not None:
+        if kw: raise TypeError(f'{sorted(kw)} are arguments of a TorchSampler, but the policy {self.name!r} samples by {type(self.samples_by).__name__}: set them there')
+        self.samples_by.sync(self)
+        return self.samples_by
     from agentlab.policy.sampler import TorchSampler
     return TorchSampler(self.model, max_context=self.max_context, **kw)
 
@@ -247,12 +274,16 @@ def closing(
 # %% ../../nbs/policy/00_policy.ipynb #53625aeb
 @contextmanager
 def quiet():
-    "Without the progress bars of transformers: they are for models that take a while."
+    "Without the progress bars of transformers, which are for models that take a while, and without bitsandbytes' advice on faster kernels for a CPU."
+    from logging import getLogger
     from transformers.utils import logging
-    shown = logging.is_progress_bar_enabled()
+    shown, adviser = logging.is_progress_bar_enabled(), getLogger('bitsandbytes.backends.cpu.ops')
     logging.disable_progress_bar()
+    adviser.disabled = True
     try: yield
-    finally: logging.enable_progress_bar() if shown else None
+    finally:
+        adviser.disabled = False
+        if shown: logging.enable_progress_bar()
 
 def _save_pretrained(self, folder)->Path:
     "Write model and tokenizer in the transformers layout (safetensors)."

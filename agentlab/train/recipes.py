@@ -76,6 +76,7 @@ class Recipe:
     minibatches: int = 2                # optimiser steps on what a step played
     lr: float = 1e-3
     weight_decay: float = 0.
+    optimizer: Callable = torch.optim.AdamW     # parameters, lr, weight_decay -> torch optimiser
     max_grad_norm: float = 1.
     temperature: float = 1.             # of the sampler, and of the log-probabilities that are trained
     max_turns: int = 64                 # a budget; the environment usually ends first

@@ -35,10 +35,11 @@ class Training:
         self.accelerator = Accelerator(mixed_precision=recipe.precision, cpu=policy.device.type == 'cpu')
         self.policy, self.env, self.recipe = (with_lora(policy, **recipe.lora) if recipe.lora else policy), env, recipe
         self.policy.model.to(self.accelerator.device)
+        for one in (self.policy, *getattr(self.policy, 'of', {}).values()): one.precision = recipe.precision     # every log-probability of the run, old and new, is computed alike
         self.should_stop, self.run = should_stop or (lambda: False), None
         self.reference = copy.deepcopy(self.policy) if recipe.kl_coef and not recipe.lora else None
         self.weights = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
-        self.optimizer = torch.optim.AdamW(self.weights.values(), lr=recipe.lr, weight_decay=recipe.weight_decay)
+        self.optimizer = recipe.optimizer(self.weights.values(), lr=recipe.lr, weight_decay=recipe.weight_decay)
         made = ((name, getattr(recipe, name)) for name in ('critic', 'memory', 'replay'))
         self.critic, self.memory, self.replay = (make(self.policy, derive(recipe.seed, name)) if make else None for name, make in made)
         self.planned = recipe
@@ -68,14 +69,15 @@ class Training:
 
 def with_lora(policy, **config):
     "The policy with a LoRA adapter (peft); only the adapter is trained."
-    try: from peft import LoraConfig, get_peft_model
+    from agentlab.policy.core import Policy, quiet
+    try:
+        with quiet(): from peft import LoraConfig, get_peft_model
     except ImportError: raise ImportError('a LoRA adapter needs peft: pip install "agentlab-rl[lora]"') from None
-    from agentlab.policy.core import Policy
     if getattr(policy, 'roles', ()): raise ValueError(f'lora={config}: this policy has weights for every role. Make them adapters: RoleWeights(with_lora(policy, ...), seats), with lora={{}}')
     config = dict(r=16, lora_alpha=32, target_modules='all-linear', task_type='CAUSAL_LM') | config
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(0)
-        return Policy(get_peft_model(policy.model, LoraConfig(**config)), policy.tokenizer, policy.max_context, policy.name)
+        return Policy(get_peft_model(policy.model, LoraConfig(**config)), policy.tokenizer, policy.max_context, policy.name, policy.samples_by)
 
 # %% ../../nbs/train/02_trainer.ipynb #545d4945
 def collect(training: Training, step: int)->Batch:
@@ -201,7 +203,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     weight = advantage.new_zeros(len(advantage)).index_copy(0, chosen, loss_weights(whole, r.loss_per).to(advantage))
     sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., sampler_kl=0., unsampled=0, sampled=0, tokens=0, past=0, outside=0)
     for part, which in parts(batch, rows[t.rank::t.ranks], r.budget):
-        with t.accelerator.autocast(): logp, entropy = t.policy.forward(part, r.temperature)
+        logp, entropy = t.policy.forward(part, r.temperature)
         losses = r.objective(logp, part, advantage[which], entropy, **r.objective_args)
         kl = r.kl(logp, part) if r.kl_coef else None
         loss = (weight[which] * (losses if kl is None else losses + r.kl_coef*kl)).sum()
