@@ -203,5 +203,5 @@ def test_without_verl_the_remedy_is_said():
     with pytest.raises(ImportError, match='verl-check needs verl'): inside.verl_check()
     code = 'import agentlab.interop.verl_plugin as p, sys; print(p.names, sorted({"transformers", "trl", "pandas", "plotly", "ray"} & {*sys.modules}))'
     assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True, env=os.environ).stdout == '() []\n'
-    with pytest.raises(ModuleNotFoundError): inside.AgentlabAgentLoop
+    with pytest.raises(ImportError, match='AgentlabAgentLoop needs verl: pip install'): inside.AgentlabAgentLoop
     with pytest.raises(AttributeError, match='no_such'): inside.no_such

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['names', 'enter']
 
-# %% ../../nbs/interop/02_verl_plugin.ipynb #52eb2f6d
+# %% ../../nbs/interop/02_verl_plugin.ipynb #97f87557
 from importlib.util import find_spec
 from .verl import register
 
-# %% ../../nbs/interop/02_verl_plugin.ipynb #2a4a0000
+# %% ../../nbs/interop/02_verl_plugin.ipynb #ff386058
 def enter(
 )->tuple[str, ...]: # the names; none where verl is not installed
     "Register with verl."
