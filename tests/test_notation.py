@@ -26,7 +26,7 @@ def table(title): return [[part.strip() for part in line.strip('|').split('|')] 
 def names(text): return re.findall(r'`([^`]+)`', text)
 
 REFUSED = {name: right for line, right in table('Words that are not used') for name in names(line)}
-ABROAD = {'nbs/bench/06_verl.ipynb', 'nbs/view/03_foreign.ipynb'}     # pages that call other projects' functions by their names
+ABROAD = {'nbs/bench/06_verl.ipynb', 'nbs/interop/01_verl.ipynb', 'nbs/view/03_foreign.ipynb'}     # pages that call other projects' functions by their names
 FIXED = {letter for symbol, *_ in table('Symbols') for letter in GREEK.findall(symbol)} | {'theta', 'varepsilon'}
 FREE = set(GREEK.findall(section('Symbols').split('**Free letters.**')[1]))
 
