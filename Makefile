@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One thread: tiny models are faster so, and two test processes do not fight over the cores.
 test test-all test-browser save bench results: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo lab course test test-all test-browser test-verl test-adapters docs check export readme save bench results clean
+.PHONY: help install demo lab course test test-all test-browser test-verl test-adapters gpu docs check export readme save bench results clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -43,8 +43,13 @@ test-browser: $(VENV)/.full ## the part of `make test` that needs Chromium: ever
 test-all: $(VENV)/.full ## `make test` with the slow tests and the slow cells of notebooks
 	$(PY) -m pytest -n 2 --dist loadgroup --slow $(ARGS)
 
-test-verl: $(VERL)/.verl ## our estimators beside verl's: the same numbers, and the time (an environment of its own)
+test-verl: $(VERL)/.verl ## our estimators beside verl's, and inside verl's workers: the same numbers (an environment of its own)
 	$(VERL)/bin/python tools/verl_speed.py $(ARGS)
+	$(VERL)/bin/python -W ignore tests/adapters/verl_loop.py
+	$(VERL)/bin/agentlab verl-check --out assets/interop
+
+gpu: $(VENV)/.full ## measure memory and speed on a GPU, beside TRL's trainer; says so where there is none
+	$(PY) tools/gpu.py $(ARGS)
 
 test-adapters: $(ADAPTERS)/.adapters ## our adapters against the real packages (an environment of its own)
 	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest tests/adapters/real.py $(ARGS)
@@ -117,7 +122,7 @@ $(VERL)/.verl: $(FACTS)
 	@echo "installing verl into $(VERL): a minute or two the first time"
 	test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
 	$(VERL)/bin/python $(GET) -c constraints.txt torch setuptools
-	$(VERL)/bin/python $(GET) numpy pandas tensordict==0.10.0 ray codetiming hydra-core dill 'transformers>=5.9,<5.11'
+	$(VERL)/bin/python $(GET) numpy pandas tensordict==0.10.0 ray codetiming hydra-core dill pillow datasets cachetools fastapi uvicorn torchdata peft accelerate 'transformers>=5.9,<5.11'
 	$(VERL)/bin/python $(GET) --no-deps verl==0.9.1
 	$(VERL)/bin/python $(GET) --no-build-isolation --no-deps -e .
 	@touch $@
