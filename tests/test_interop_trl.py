@@ -448,3 +448,45 @@ def test_two_processes_make_the_gradient_of_one(tmp_path, per):
         (tmp_path/name).mkdir()
         subprocess.run([sys.executable, *start, str(script), str(tmp_path/name), per], check=True, env=environment, timeout=300)
     same_gradient(torch.load(tmp_path/'two/gradient.pt'), torch.load(tmp_path/'one/gradient.pt'))
+
+def test_a_split_model_is_played_by_a_whole_copy(tmp_path, monkeypatch):
+    "As under FSDP, in one process: the copy plays with the weights as they are, and the gradient is that of the model itself."
+    recipe = small(steps=2, lr=1e-2)
+    plain, watch, _ = host(recipe, tmp_path/'plain')
+    plain.train()
+    monkeypatch.setattr(interop, 'is_split', lambda args: True)
+    trainer, seen, _ = host(recipe, tmp_path/'split')
+    assert trainer.guest.policy is not trainer.policy and trainer.guest.policy.model is not trainer.model
+    trainer.train()
+    for one, two in zip(watch.gradients, seen.gradients): same_gradient(one, two)
+    played = Run(tmp_path/'split/agentlab').episodes(1)
+    torch.testing.assert_close(played.action('sampler_logp'), plain_logp(tmp_path/'plain/agentlab'))
+
+def plain_logp(folder): return Run(folder).episodes(1).action('sampler_logp')
+
+SPLIT = '''
+import copy, sys, torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from agentlab.interop.trl import bring_together
+from small import small_policy
+torch.set_num_threads(1)
+dist.init_process_group('gloo')
+model = small_policy().model
+whole = copy.deepcopy(model)
+for p in whole.parameters(): p.data.zero_()
+wanted = {k: v.clone() for k, v in model.state_dict().items()}
+mesh = torch.distributed.device_mesh.init_device_mesh('cpu', (2,))
+for layer in model.model.layers: fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+assert all(p.to_local().numel() < p.numel() for p in model.parameters() if p.shape[0] > 1)
+bring_together(model, whole)
+for name, x in whole.state_dict().items(): assert torch.equal(x, wanted[name]), name
+dist.destroy_process_group()
+'''
+
+@pytest.mark.slow
+def test_weights_in_two_processes_come_together(tmp_path):
+    import os
+    (tmp_path/'split.py').write_text(SPLIT)
+    environment = os.environ | dict(PYTHONPATH=os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)]), OMP_NUM_THREADS='1', HF_HUB_OFFLINE='1')
+    subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--nproc_per_node', '2', '--master_port', '29618', str(tmp_path/'split.py')], check=True, env=environment, timeout=300)
