@@ -1,9 +1,8 @@
 "AgentGRPOTrainer trains on what agentlab played and compared: the same gradient, the same past, the same run after a stop; and what would spoil it is refused."
-import ast, copy, inspect, json, re, subprocess, sys
+import ast, inspect, os, re, subprocess, sys
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 
@@ -42,15 +41,16 @@ def host(recipe, folder, policy=None, env=None, accumulate=1, look=None, **more)
     "A trainer, its watch, and a list of the tensors that it hands over."
     env = env or Paying()
     watch = Watch(look)
-    args = trl_config(recipe, folder, accumulate, use_cpu=True, disable_tqdm=True, logging_strategy='no', **dict(save_strategy='no') | more)
+    args = trl_config(recipe, folder, accumulate, use_cpu=True, disable_tqdm=True, **dict(save_strategy='no', logging_strategy='no') | more)
     trainer = AgentGRPOTrainer(policy or small_policy(env), env, recipe, args, callbacks=[watch])
     handed, inner = [], trainer._generate_and_score_completions
     trainer._generate_and_score_completions = lambda inputs: handed.append(inner(inputs)) or handed[-1]
     return trainer, watch, handed
 
-def agentlab_gradient(recipe, policy, env):
-    "The gradient of agentlab's first optimiser step, and its batch with the advantage."
+def agentlab_gradient(recipe, policy, env, shake=False):
+    "The gradient of agentlab's first optimiser step."
     training, found = ours.Training(policy, env, recipe), {}
+    if shake: shaken(policy)
     training.optimizer.register_step_pre_hook(lambda *_: found.update({name: p.grad.clone() for name, p in policy.model.named_parameters()}))
     ours.one_step(training, 0)
     return found
@@ -78,18 +78,14 @@ def half(batch):
 whole = [dict(), dict(loss_per='row'), dict(loss_per='turn'), dict(loss_per='episode'), dict(make=recipes.dr_grpo, credit=credit.gigpo), dict(make=recipes.cispo, credit=credit.gigpo), dict(make=recipes.sapo, credit=credit.gigpo),
          dict(curate=half, loss_per='row'), dict(kl_coef=.5, loss_per='row', groups=3, group_size=3), dict(recompute_old=True, temperature=.8)]
 
-@pytest.mark.parametrize('changes, accumulate', [pytest.param(changes, 1 + i % 2, id=str(i), marks=[pytest.mark.slow] if i in (2, 3, 5, 6) else []) for i, changes in enumerate(whole)])      # the slow ones are in the float64 test too
+@pytest.mark.parametrize('changes, accumulate', [pytest.param(changes, 1 + i % 2, id=str(i), marks=[pytest.mark.slow] if i in (2, 3, 5, 6, 7) else []) for i, changes in enumerate(whole)])      # the slow ones are in the float64 test too
 def test_the_first_gradient_is_agentlabs(tmp_path, changes, accumulate):
     recipe = small(**changes)
     if recipe.groups == 3: accumulate = 1
     env = Paying()
     trainer, watch, handed = host(recipe, tmp_path, env=env, accumulate=accumulate)
-    twin = small_policy(env)
-    training = ours.Training(twin, env, recipe)
-    if recipe.kl_coef: shaken(trainer.policy); shaken(twin)
-    found = {}
-    training.optimizer.register_step_pre_hook(lambda *_: found.update({name: p.grad.clone() for name, p in twin.model.named_parameters()}))
-    ours.one_step(training, 0)
+    if recipe.kl_coef: shaken(trainer.policy)       # away from the reference
+    found = agentlab_gradient(recipe, small_policy(env), env, shake=bool(recipe.kl_coef))
     before = [p.detach().clone() for p in trainer.model.parameters()]
     trainer.train()
     same_gradient(watch.gradients[0], found)
@@ -143,7 +139,7 @@ def tables(seed=0, windows=True):
 def loss_of(tmp_path_factory):
     "TRL's own loss of a batch, in pieces: function (recipe, batch, logp, advantage, pieces, beta, **config) -> loss."
     trainer, _, _ = host(small(), tmp_path_factory.mktemp('loss'))
-    def call(recipe, batch, logp, advantage, pieces=1, **more):
+    def call(recipe, batch, logp, advantage, pieces=1, entropy=None, **more):
         args = trl_config(recipe, tmp_path_factory.getbasetemp(), use_cpu=True, **more)
         for name in ('loss_type', 'max_completion_length', 'importance_sampling_level', 'off_policy_mask_threshold', 'top_entropy_quantile'): setattr(trainer, name, getattr(args, name))
         trainer.args, trainer.epsilon_low, trainer.epsilon_high = args, args.epsilon, args.epsilon if args.epsilon_high is None else args.epsilon_high
@@ -155,10 +151,11 @@ def loss_of(tmp_path_factory):
         scale = row_scale(args.loss_type, batch, weight, count)
         trainer.beta = recipe.kl_coef*scale
         held = hand_over(batch, advantage*scale, weight, rows, count) | dict(logp=hand_over(batch.with_action(old_logp=torch.zeros(len(advantage)).double()), logp, weight, rows, count)['advantages'], num_items_in_batch=weight.sum())
+        held['entropy'] = torch.ones_like(held['logp']) if entropy is None else hand_over(batch, entropy, weight, rows, count)['advantages']
         trainer.model.train()
         total = 0
         for part in split_tensor_dict(held, pieces):
-            trainer._get_per_token_logps_and_entropies = lambda *_, **__: (part['logp'], torch.ones_like(part['logp']), None)
+            trainer._get_per_token_logps_and_entropies = lambda *_, **__: (part['logp'], part['entropy'], None)
             total = total + trainer._compute_loss(trainer.model, part)
         return total
     return call
@@ -220,6 +217,20 @@ def test_why_the_off_policy_mask_is_refused(loss_of):
     masked = slope(loss_of, small(objective=of_trl), case, off_policy_mask_threshold=.05)
     counted = batch.action('weight') > 0
     assert (masked[counted & (advantage < 0)] == 0).all() and (masked[counted & (advantage > 0)] != 0).all()
+
+def test_why_an_entropy_quantile_is_refused(loss_of):
+    "A turn of which the policy was sure has no gradient left, whatever it was worth."
+    case = tables(3)
+    batch = case[0]
+    sure = batch.action_turn % 2 == 0
+    found = slope(loss_of, small(objective=of_trl), case, entropy=torch.where(sure, .01, 1.).double(), top_entropy_quantile=.4)
+    counted = batch.action('weight') > 0
+    assert (sure & counted).any() and (found[sure] == 0).all() and (found[~sure & counted] != 0).any()
+
+def test_why_the_others_would_do_nothing():
+    "They are read in the method that is replaced, and nowhere in the loss."
+    replaced, loss = (inspect.getsource(f) for f in (GRPOTrainer._generate_and_score_completions, GRPOTrainer._compute_loss))
+    for name in ('mask_truncated_completions', 'scale_rewards', 'reward_weights', 'multi_objective_aggregation'): assert f'self.{name}' in replaced and f'self.{name}' not in loss
 
 def test_why_cispo_needs_its_cap(loss_of):
     "TRL's default caps the weight at .2, where the paper's cap is a few units."
@@ -350,7 +361,6 @@ def test_past_episodes_go_through_the_trainer(tmp_path):
     torch.testing.assert_close(now, batch.action('old_logp'))
     torch.testing.assert_close(now[past], batch.action('sampler_logp')[past])       # the past policy's
     for found, formula_ in zip(watched.gradients, expected): same_gradient(found, formula_)
-    alone = batch.episodes.source == batch.episodes.source[0]
     row = Run(tmp_path/'agentlab').rows()[1]
     assert row['replayed'] == pytest.approx(past.double().mean().item()) and row['stored'] == 2*len(first)
 
@@ -392,10 +402,36 @@ def test_a_skipped_update_leaves_the_weights(tmp_path):
     rows = Run(tmp_path/'agentlab').rows()
     assert [r['skipped'] is not None for r in rows] == [False, True, False] and 'curation left no episode' in rows[1]['skipped']
 
+def test_a_gradient_that_is_not_finite_leaves_the_weights(tmp_path):
+    def poison(model): next(model.parameters()).grad.fill_(torch.inf)
+    trainer, _, _ = host(small(), tmp_path, look=poison)
+    before = [p.detach().clone() for p in trainer.model.parameters()]
+    trainer.train()
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters())) and trainer.state.log_history[-1]['agentlab/skipped'] == 1.
+
 def test_two_optimiser_steps_on_one_rollout(tmp_path):
     trainer, watch, handed = host(small(steps=2, minibatches=2), tmp_path, accumulate=2)
     trainer.train()
     assert (len(handed), len(watch.gradients), trainer.state.global_step) == (2, 4, 4)
+
+def test_a_rollout_may_be_used_again(tmp_path):
+    "num_iterations: the ratio of the second pass is to the probabilities at sampling."
+    trainer, watch, handed = host(small(lr=1e-2), tmp_path, num_iterations=2, max_steps=2, logging_strategy='steps', logging_steps=1)
+    trainer.train()
+    assert (len(handed), len(watch.gradients), Run(tmp_path/'agentlab').steps()) == (1, 2, [0])
+    assert [log['clip_ratio/region_mean'] > 0 for log in trainer.state.log_history[:2]] == [False, True]
+
+def test_agentlab_shows_the_run(tmp_path):
+    from agentlab.view import report
+    from agentlab.view.foreign import open_run, opened_html
+    host(small(), tmp_path)[0].train()
+    assert report(tmp_path/'agentlab', None).stat().st_size > 10_000
+    assert len(opened_html(open_run(tmp_path/'agentlab'))) > 10_000
+
+def test_another_optimiser(tmp_path):
+    if not hasattr(recipes.Recipe, 'optimizer'): pytest.skip('recipes have no optimiser of their own')
+    trainer, _, _ = host(small(optimizer=torch.optim.SGD), tmp_path)
+    assert type(trainer.optimizer) is torch.optim.SGD
 
 def test_spiral_keeps_its_memory(tmp_path):
     from agentlab.env import TicTacToe
@@ -440,7 +476,6 @@ if trainer.accelerator.is_main_process: torch.save({k.removeprefix('module.'): v
 @pytest.mark.slow
 @pytest.mark.parametrize('per', ['token', 'row'])
 def test_two_processes_make_the_gradient_of_one(tmp_path, per):
-    import os
     script = tmp_path/'two.py'
     script.write_text(SCRIPT)
     environment = os.environ | dict(PYTHONPATH=os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)]), OMP_NUM_THREADS='1', HF_HUB_OFFLINE='1')
@@ -486,7 +521,6 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_weights_in_two_processes_come_together(tmp_path):
-    import os
     (tmp_path/'split.py').write_text(SPLIT)
     environment = os.environ | dict(PYTHONPATH=os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)]), OMP_NUM_THREADS='1', HF_HUB_OFFLINE='1')
     subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--nproc_per_node', '2', '--master_port', '29618', str(tmp_path/'split.py')], check=True, env=environment, timeout=300)
