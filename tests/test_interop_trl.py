@@ -75,15 +75,16 @@ def half(batch):
     "Curation: every third turn does not count."
     return batch.with_action(weight=batch.action('weight')*(batch.action_turn % 3 > 0))
 
-whole = [dict(), dict(loss_per='row'), dict(loss_per='turn'), dict(loss_per='episode'), dict(make=recipes.dr_grpo, credit=credit.gigpo), dict(make=recipes.cispo, credit=credit.gigpo), dict(make=recipes.sapo, credit=credit.gigpo),
+whole = [dict(more=dict(gradient_checkpointing=True)), dict(loss_per='row'), dict(loss_per='turn'), dict(loss_per='episode'), dict(make=recipes.dr_grpo, credit=credit.gigpo), dict(make=recipes.cispo, credit=credit.gigpo), dict(make=recipes.sapo, credit=credit.gigpo),
          dict(curate=half, loss_per='row'), dict(kl_coef=.5, loss_per='row', groups=3, group_size=3), dict(recompute_old=True, temperature=.8)]
 
 @pytest.mark.parametrize('changes, accumulate', [pytest.param(changes, 1 + i % 2, id=str(i), marks=[pytest.mark.slow] if i in (2, 3, 5, 6, 7) else []) for i, changes in enumerate(whole)])      # the slow ones are in the float64 test too
 def test_the_first_gradient_is_agentlabs(tmp_path, changes, accumulate):
+    changes, config = {k: v for k, v in changes.items() if k != 'more'}, changes.get('more', {})
     recipe = small(**changes)
     if recipe.groups == 3: accumulate = 1
     env = Paying()
-    trainer, watch, handed = host(recipe, tmp_path, env=env, accumulate=accumulate)
+    trainer, watch, handed = host(recipe, tmp_path, env=env, accumulate=accumulate, **config)
     if recipe.kl_coef: shaken(trainer.policy)       # away from the reference
     found = agentlab_gradient(recipe, small_policy(env), env, shake=bool(recipe.kl_coef))
     before = [p.detach().clone() for p in trainer.model.parameters()]
@@ -312,6 +313,8 @@ def test_contract_with_trl():
     assert list(inspect.signature(GRPOTrainer._generate_and_score_completions).parameters) == ['self', 'inputs']
     given = set(re.findall(r'output\["(\w+)"\]|^            "(\w+)":', inspect.getsource(GRPOTrainer._generate_and_score_completions), re.M))
     assert known <= {name for pair in given for name in pair}, "TRL's own method names its tensors otherwise"
+    own = {name for name in vars(interop.AgentTrainer) if not name.startswith('__')} - {'_generate_and_score_completions'} | {'policy', 'guest', 'split', 'skipped', 'own_beta'}
+    assert not [name for name in own if hasattr(GRPOTrainer, name) or f'self.{name} ' in inspect.getsource(GRPOTrainer)], 'a name of ours is a name of TRL'
     fields = set(GRPOConfig.__dataclass_fields__)
     assert set(NEUTRAL) <= fields and set(interop.fixed_fields(small(kl_coef=.1))) <= fields
     switches = [name for name in fields if re.search('mask|quantile|threshold|importance|sampling_level', name) and 'vllm' not in name]
