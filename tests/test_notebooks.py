@@ -26,6 +26,13 @@ def test_failure_is_seen(source, said, tmp_path):
     assert said in run(path, seconds=5)
 
 
+def test_numbers_of_live_figures_keep_six_digits():
+    from save import rounded
+    figure = dict(data=[dict(x=[1/3, 0., -123456.789, 7, None, True, float('inf')], name='1.23456789', y=dict(bdata='AAAA'))])
+    assert rounded(figure) == dict(data=[dict(x=[.333333, 0., -123457., 7, None, True, float('inf')], name='1.23456789', y=dict(bdata='AAAA'))])
+    assert rounded(rounded(figure)) == rounded(figure)
+
+
 def test_pictures_get_smaller_and_stay_what_they_are():
     "A palette of 128 colours: shorter, of the same size, hardly another colour anywhere; transparent places stay transparent; a second time changes nothing."
     from io import BytesIO

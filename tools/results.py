@@ -165,11 +165,17 @@ def draw(record: dict):
     return figure
 
 
+def keep_picture(figure, path: Path) -> None:
+    "A figure as PNG with a palette, a quarter of the size."
+    from save import smaller
+    path.write_bytes(smaller(figure.to_image('png', scale=1)))
+
+
 def write(record: dict, folder: Path) -> None:
     "keydoor.json and keydoor.png."
     from agentlab.bench import keep
     keep(record, folder, 'keydoor')
-    draw(record).write_image(folder/'keydoor.png', scale=1)
+    keep_picture(draw(record), folder/'keydoor.png')
 
 
 def arguments():

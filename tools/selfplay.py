@@ -13,7 +13,7 @@ from pathlib import Path
 import sys
 
 from grid import arguments, cpu_since, found_in, play
-from results import CLEAR, headed, intervals
+from results import CLEAR, headed, intervals, keep_picture
 
 RECIPE = 'dr_grpo'
 
@@ -172,7 +172,7 @@ def main() -> int:
     keep(found, asked.out, 'selfplay')
     for game, cells in found['cells'].items():
         name, picture = PICTURES[game]
-        picture(cells[RECIPE]).write_image(asked.out/name, scale=1)
+        keep_picture(picture(cells[RECIPE]), asked.out/name)
         for recipe, cell in cells.items():
             print(game, recipe, {what: f"{x['mean']:.3f} [{x['low'] or 0:.3f}, {x['high'] or 0:.3f}]" for what, x in cell['deployed'].items()}, f"{cell['most_cpu_seconds']} CPU-s at most")
     return 0
