@@ -227,8 +227,18 @@ class Stumble(Paying):
         return observation, reward, done, info | dict(invalid=len(action) % 2 == 0)
 
 
+@pytest.fixture
+def sent_whole():
+    "Environments of the tests go to other processes with their code: importing this file there, torch and all, would take them seconds each."
+    import cloudpickle, small
+    modules = small, import_module(__name__)
+    for module in modules: cloudpickle.register_pickle_by_value(module)
+    yield
+    for module in modules: cloudpickle.unregister_pickle_by_value(module)
+
+
 @pytest.mark.parametrize('around, tasks', [(lambda env: env, 4), (Isolated, 1)], ids=['here', 'isolated'])     # each game and each fork of an isolated one is a process
-def test_rollback_keeps_the_context_clean(around, tasks):
+def test_rollback_keeps_the_context_clean(around, tasks, sent_whole):
     policy = small_policy()
     b = Batch.from_episodes(with_rollback(policy, around(Stumble()), range(tasks), 2, max_tokens=3, seed=1))
     assert not b.labels.get('error')
