@@ -16,7 +16,7 @@ from agentlab.rollout import play
 from agentlab.rollout.resampling import Repair, dynamic_sampling, refused, retry_failures, splice, with_rollback
 from agentlab.rollout.turns import Timed, TurnLimit, UnaryFeedback, costs, scaling_inter, turn_percentile
 from agentlab.rollout.windows import with_summaries
-from small import Paying, same_batch, same_run, small_policy, train_small
+from small import Paying, same_batch, same_run, sent_whole, small_policy, train_small
 
 cu = import_module('agentlab.rollout.curation')      # the front door's `curation` is the decorator
 quick = settings(max_examples=60, deadline=None)
@@ -225,16 +225,6 @@ class Stumble(Paying):
         observation, reward, done, info = super().turn(action)
         if self.raises and not info.get('invalid'): raise RuntimeError('out of order')
         return observation, reward, done, info | dict(invalid=len(action) % 2 == 0)
-
-
-@pytest.fixture
-def sent_whole():
-    "Environments of the tests go to other processes with their code: importing this file there, torch and all, would take them seconds each."
-    import cloudpickle, small
-    modules = small, import_module(__name__)
-    for module in modules: cloudpickle.register_pickle_by_value(module)
-    yield
-    for module in modules: cloudpickle.unregister_pickle_by_value(module)
 
 
 @pytest.mark.parametrize('around, tasks', [(lambda env: env, 4), (Isolated, 1)], ids=['here', 'isolated'])     # each game and each fork of an isolated one is a process
