@@ -69,8 +69,9 @@ readme: $(VENV)/.full ## write README.md from nbs/index.ipynb
 save: $(VENV)/.full ## run the notebooks (or NB=path) and keep their outputs, clean
 	$(PY) tools/save.py $(NB)
 
-bench: $(VENV)/.full ## measure a training step against TRL's
+bench: $(VENV)/.full $(if $(ARGS),,$(VERL)/.verl) ## measure beside TRL (steps, memory) and verl (estimators; an environment of its own); ARGS="--only credit" for a part, without verl
 	$(PY) -m agentlab.bench $(ARGS)
+	$(if $(ARGS),,$(VERL)/bin/python tools/verl_speed.py)
 
 results: $(VENV)/.full ## record the learning curves that the README shows
 	$(PY) tools/results.py $(ARGS)

@@ -115,3 +115,15 @@ class Shown:
         self.get(f"{button}.scrollIntoView({{block: 'center'}})")
         if key: self.focus(button); self.page.keyboard.press(key)
         else: self.page.evaluate_handle(f"() => {{ const node = {self.node}; return {button} }}").as_element().click()
+
+@pytest.fixture(scope='module')
+def page(lab, request):
+    "The CELLS of the test module as one notebook with one kernel, the first of them run; each test runs its own."
+    with lab.open('cells.ipynb', *request.module.CELLS.values()) as page:
+        lab.run(page, 0)
+        yield page
+
+@pytest.fixture(scope='module')
+def show(lab, page, request):
+    "Runs the cell of that name in CELLS; gives what it shows."
+    return lambda name: Shown(lab, page, list(request.module.CELLS).index(name))

@@ -4,7 +4,7 @@
 earns nothing, every advantage is 0, and a test of resuming would pass whatever was restored).
 `fork(function, ...)` runs a function in a process forked from a server that has torch, transformers and agentlab imported.
 """
-import multiprocessing, os
+import multiprocessing, os, sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,16 @@ class Paying(KeyDoor):
     def turn(self, action):
         observation, reward, done, info = super().turn(action)
         return observation, reward + len(action) % 7/8, done, info
+
+
+@pytest.fixture
+def sent_whole(request):
+    "Environments of this file and of the test's go to other processes with their code: importing the files there, torch and all, would take each process seconds."
+    import cloudpickle
+    modules = sys.modules[__name__], request.module
+    for module in modules: cloudpickle.register_pickle_by_value(module)
+    yield
+    for module in modules: cloudpickle.unregister_pickle_by_value(module)
 
 
 def small_policy(env=None): return tiny_policy(env or Paying(), warm=False, progress=False)

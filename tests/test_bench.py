@@ -94,13 +94,38 @@ def test_command(tmp_path):
     assert set(record['turns']['2']['memory']) == set(bench.SIDES) and min(record['turns']['2']['memory'].values()) > 0
 
 
+def test_a_length_joins_a_record(tmp_path, monkeypatch):
+    "The rows that were there stay as they are; other versions and another number of episodes are refused before anything is measured."
+    from agentlab.bench.__main__ import training_step
+    measured, lap = [], dict(sampling=1., update=1.)
+    def measure(turns, episodes, repeats):
+        measured.append(turns)
+        return dict(seconds={side: [lap]*repeats for side in bench.SIDES})
+    monkeypatch.setattr(bench, 'measure', measure)
+    monkeypatch.setattr(bench, 'memory', lambda turns, episodes: dict.fromkeys(bench.SIDES, 1.))
+    monkeypatch.setattr(bench, 'figure', lambda record: None)
+    facts = lambda command, **other: dict(command=command, date='today', versions=dict(torch='2')) | other
+    read = lambda: json.loads((tmp_path/'training_step.json').read_text())
+    training_step([16, 4], 64, 5, tmp_path, facts('first'))
+    first = read()
+    training_step([8], 64, 3, tmp_path, facts('second', date='tomorrow'), add=True)
+    both = read()
+    assert list(both['turns']) == ['4', '8', '16'] and {turns: both['turns'][turns] for turns in ('4', '16')} == first['turns']
+    assert both | dict(turns=0) == first | dict(turns=0) and both['command'] == 'first'
+    assert (both['turns']['8']['command'], both['turns']['8']['date'], len(both['turns']['8']['seconds']['agentlab'])) == ('second', 'tomorrow', 3)
+    for episodes, versions in ((32, dict(torch='2')), (64, dict(torch='3'))):
+        with pytest.raises(ValueError, match='measure all lengths anew'): training_step([2], episodes, 1, tmp_path, facts('third', versions=versions), add=True)
+    assert read() == both and measured == [16, 4, 8]
+
+
 def test_recorded_results_hold_what_is_claimed():
     "The record in the repository is complete; its claims are asserted in the notebook."
     record = json.loads((ROOT/'assets'/'bench'/'training_step.json').read_text())
-    assert set(record['turns']) == {'4', '8', '16', '32'} and record['episodes'] == 64
+    assert list(record['turns']) == ['4', '8', '16', '32', '64'] and record['episodes'] == 64
     for turns, found in record['turns'].items():
         assert found['work']['sampled'] == found['work']['trained'] == int(turns)*64*bench.SAID
-        assert all(len(laps) >= 5 for laps in found['seconds'].values())
+        apart = 'command' in found and found['command'] != record['command']     # a row that was measured by itself says when, how and beside what
+        assert all(len(laps) >= (3 if apart else 5) for laps in found['seconds'].values()) and len(found['load']) == 3 and (not apart or found['date'])
         assert set(found['seconds']) == set(found['memory']) == set(bench.SIDES)
 
 

@@ -13,7 +13,7 @@ from agentlab.env import Env, HopSearch, Isolated, KeyDoor, Step
 from agentlab.episodes import Batch, Episode, Turn, derive
 from agentlab.rollout import play
 from agentlab.rollout.branching import aepo, aepo_budget, arpo, segment_entropy
-from small import Paying, same_batch, small_policy
+from small import Paying, same_batch, sent_whole, small_policy
 from test_rollout import chat, nothing_left, reader, tokenizer, words
 
 quick = settings(max_examples=60, deadline=None)
@@ -214,7 +214,7 @@ def test_what_a_fork_draws_is_its_own():
     assert said(episodes[:1]) == said(alone) and forks(episodes)
 
 @pytest.mark.xdist_group('isolation')
-def test_a_game_in_a_process_of_its_own_is_forked_too():
+def test_a_game_in_a_process_of_its_own_is_forked_too(sent_whole):
     policy, how = small_policy(), dict(seeds=[0], group_size=3, initial=1, threshold=1., max_tokens=3)
     with contextlib.closing(Isolated(Paying(), limit=30.)) as env:
         with nothing_left(): apart = arpo(policy, env, **how)

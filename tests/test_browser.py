@@ -1,7 +1,7 @@
 """What only a browser can show: the live dashboard is wired to a real JupyterLab, and the report opens without a script, an error or a request."""
 from pathlib import Path
 import pytest
-from lab import Shown, browser, keep_focus, lab
+from lab import Shown, browser, keep_focus, lab, page, show
 from view_data import hostile_batch, write_run
 
 pytestmark = pytest.mark.browser
@@ -32,19 +32,10 @@ batch = hostile_batch()
 view.group_html(batch, torch.linspace(-1, 1, len(batch.actions)))
 ''')
 
-@pytest.fixture(scope='module')
-def page(lab):
-    "One notebook, one kernel, one page; each test runs its own cells of it."
-    with lab.open('view.ipynb', *CELLS.values()) as page:
-        lab.run(page, 0)
-        yield page
-
-def show(lab, page, name): return Shown(lab, page, list(CELLS).index(name))
-
 @pytest.mark.parametrize('cell,key', [('train', 'Enter'), ('awaited', None)], ids=['cell returns, keyboard', 'cell awaits, click'])
-def test_dashboard_draws_and_stops(lab, page, cell, key):
+def test_dashboard_draws_and_stops(page, show, cell, key):
     """Points grow while the function runs; Stop ends it, whether the cell has returned or still awaits."""
-    shown = show(lab, page, cell)
+    shown = show(cell)
     shown.wait(f'{Shown.points} > 3')
     shown.wait(f'{Shown.points} > {shown.get(Shown.points) + 10}')
     assert shown.get(Shown.status).startswith('running')
@@ -56,19 +47,19 @@ def test_dashboard_draws_and_stops(lab, page, cell, key):
     page.wait_for_timeout(600)
     assert shown.get(Shown.points) == stopped and shown.get("node.querySelector('.jupyter-button').disabled")
 
-def test_error_reaches_label_and_await(lab, page):
+def test_error_reaches_label_and_await(page, show):
     """What the function raises stands in the status line as text, and the cell that awaits raises it."""
-    shown = show(lab, page, 'fails')
+    shown = show('fails')
     shown.wait(f"{Shown.status}.startsWith('failed')")
     assert '<img src=x onerror=window.hit=1> no tokens' in shown.get(Shown.status)
-    show(lab, page, 'raises').wait("node.querySelector('.jp-OutputArea').innerText.includes('ArithmeticError')")
+    show('raises').wait("node.querySelector('.jp-OutputArea').innerText.includes('ArithmeticError')")
     assert page.evaluate('() => window.hit') is None
 
-def test_dashboard_follows_another_process(lab, page):
+def test_dashboard_follows_another_process(lab, show):
     """A row log that something else writes, with a half-written last line, grows in the picture."""
     log = lab.folder/'metrics.jsonl'
     log.write_text('{"step": 0, "reward": 0.1}\n')
-    shown = show(lab, page, 'follow')
+    shown = show('follow')
     shown.wait(f'{Shown.points} == 1')
     with open(log, 'a') as f: f.write('{"step": 1, "reward": 0.2}\n{"step": 2, "rew')
     shown.wait(f'{Shown.points} == 2')
@@ -77,9 +68,9 @@ def test_dashboard_follows_another_process(lab, page):
     shown.press(key=None)
     shown.wait(f"{Shown.status}.startsWith('stopped watching')", timeout=20_000)
 
-def test_group_in_lab(lab, page):
+def test_group_in_lab(page, show):
     """The static picture in a cell that has run: hostile text is text, nothing of it ran."""
-    shown = show(lab, page, 'group')
+    shown = show('group')
     shown.wait("node.querySelectorAll('.al-tile').length > 0")
     shown.get("node.querySelector('.al-more').open = true")
     assert '<script>window.hit=1</script>' in shown.get("node.querySelector('.al-more').innerText")

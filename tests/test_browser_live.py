@@ -2,7 +2,7 @@
 import os, subprocess, sys, time
 from pathlib import Path
 import pytest
-from lab import ROOT, Shown, browser, lab
+from lab import ROOT, Shown, browser, lab, page, show
 from view_data import HOSTILE
 
 pytestmark = pytest.mark.browser
@@ -29,18 +29,9 @@ overlay''',
     other='other = view.watch("elsewhere")',
     entropy='entropy_lab(hostile_batch(), move=.5)')
 
-@pytest.fixture(scope='module')
-def page(lab):
-    "One notebook, one kernel, one page; each test runs its own cells of it."
-    with lab.open('live.ipynb', *CELLS.values()) as page:
-        lab.run(page, 0)
-        yield page
-
-def show(lab, page, name): return Shown(lab, page, list(CELLS).index(name))
-
-def test_stop_and_resume_of_a_training_run(lab, page):
+def test_stop_and_resume_of_a_training_run(lab, show):
     """The tiny model trains; Stop ends it within two seconds (the best of three tries: other tests share the machine), with a checkpoint; Resume goes on from there."""
-    shown, took, stopped = show(lab, page, 'train'), [], 2
+    shown, took, stopped = show('train'), [], 2
     while not took or min(took) >= 2 and len(took) < 3:
         if took: shown.press(2)
         shown.wait(f'{Shown.points} > {stopped}')
@@ -59,9 +50,9 @@ def test_stop_and_resume_of_a_training_run(lab, page):
     shown.press(0)
     shown.wait(f"{Shown.status}.startsWith('stopped')", timeout=20_000)
 
-def test_an_overlay_shows_two_runs_and_hides_one(lab, page):
+def test_an_overlay_shows_two_runs_and_hides_one(page, show):
     """Two lines in every pane; the box of a run takes its lines away, by keyboard; hostile names are text."""
-    shown = show(lab, page, 'overlay')
+    shown = show('overlay')
     shown.wait("node.querySelectorAll('.js-plotly-plot .scatterlayer .trace').length == 12")
     shown.wait("node.querySelectorAll('input[type=checkbox]').length == 2")
     page.wait_for_timeout(300)
@@ -70,14 +61,14 @@ def test_an_overlay_shows_two_runs_and_hides_one(lab, page):
     shown.wait("node.querySelectorAll('.js-plotly-plot .scatterlayer .trace').length == 6")
     assert page.evaluate('() => window.hit') is None
 
-def test_a_run_of_another_process_is_asked_to_stop(lab, page):
+def test_a_run_of_another_process_is_asked_to_stop(lab, show):
     """It stops within an update, answers, and the dashboard says so."""
     code = f'import sys; sys.path.insert(0, {HERE!r}); from small import train_small; train_small({str(lab.folder/"elsewhere")!r}, steps=3000, checkpoint_every=2000)'
     process = subprocess.Popen([sys.executable, '-c', code], env={**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         log, end = lab.folder/'elsewhere'/'metrics.jsonl', time.monotonic() + 60
         while not (log.exists() and log.stat().st_size) and time.monotonic() < end: time.sleep(.1)
-        shown = show(lab, page, 'other')
+        shown = show('other')
         shown.wait(f'{Shown.points} > 2')
         shown.press(1)
         shown.wait(f"{Shown.status}.startsWith('stopped ·')", timeout=20_000)
@@ -87,9 +78,9 @@ def test_a_run_of_another_process_is_asked_to_stop(lab, page):
     finally:
         if process.poll() is None: process.kill(); process.wait()
 
-def test_the_sliders_of_the_entropy_lab_redraw(lab, page):
+def test_the_sliders_of_the_entropy_lab_redraw(page, show):
     """By keyboard: a higher bound gives silent tokens their gradient back, the border moves with it; another controller is a choice away; hostile tokens are text."""
-    shown = show(lab, page, 'entropy')
+    shown = show('entropy')
     shown.wait("node.querySelectorAll('.agentlab-entropy-lab .noUi-handle').length == 3")
     shown.wait("node.querySelector('.agentlab-entropy-lab').innerText.includes('no gradient above 1.2')")
     page.wait_for_timeout(800)          # until the sliders listen

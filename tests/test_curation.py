@@ -16,7 +16,7 @@ from agentlab.rollout import play
 from agentlab.rollout.resampling import Repair, dynamic_sampling, refused, retry_failures, splice, with_rollback
 from agentlab.rollout.turns import Timed, TurnLimit, UnaryFeedback, costs, scaling_inter, turn_percentile
 from agentlab.rollout.windows import with_summaries
-from small import Paying, same_batch, same_run, small_policy, train_small
+from small import Paying, same_batch, same_run, sent_whole, small_policy, train_small
 
 cu = import_module('agentlab.rollout.curation')      # the front door's `curation` is the decorator
 quick = settings(max_examples=60, deadline=None)
@@ -228,7 +228,7 @@ class Stumble(Paying):
 
 
 @pytest.mark.parametrize('around, tasks', [(lambda env: env, 4), (Isolated, 1)], ids=['here', 'isolated'])     # each game and each fork of an isolated one is a process
-def test_rollback_keeps_the_context_clean(around, tasks):
+def test_rollback_keeps_the_context_clean(around, tasks, sent_whole):
     policy = small_policy()
     b = Batch.from_episodes(with_rollback(policy, around(Stumble()), range(tasks), 2, max_tokens=3, seed=1))
     assert not b.labels.get('error')

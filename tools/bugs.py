@@ -11,7 +11,7 @@ from pathlib import Path
 import sys
 
 from grid import arguments, cpu_since, found_in, play
-from results import headed, interval
+from results import headed, intervals
 
 SETTINGS = dict(steps=40, groups=16, tries=8, lr=7e-4, share=.1, warm=dict(steps=120, episodes=24, pool=512, noise=.5, lr=6e-3))
 TESTS = dict(repaired=('BugRepair', False, 512), repaired_greedy=('BugRepair', True, 512), injected=('InjectBug', False, 256))
@@ -61,8 +61,8 @@ def one_run(env: str, name: str, seed: int, folder: Path) -> dict:
 
 
 def summary(results: list[dict]) -> dict:
-    part = lambda when: {what: interval([one[when][what] for one in results], most=1) | dict(seeds_of=[one[when][what] for one in results]) for what in TESTS}
-    return dict(before=part('before'), after=part('after'), curves=[one['curves'] for one in results], most_cpu_seconds=max(one['cpu_seconds'] for one in results))
+    parts = {when: intervals([one[when] for one in results], most=1) for when in ('before', 'after')}
+    return parts | dict(curves=[one['curves'] for one in results], most_cpu_seconds=max(one['cpu_seconds'] for one in results))
 
 
 def main() -> int:

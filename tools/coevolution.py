@@ -11,7 +11,7 @@ from pathlib import Path
 import sys
 
 from grid import arguments, cpu_since, found_in, play
-from results import CLEAR, headed, interval
+from results import CLEAR, headed, interval, keep_picture
 
 RULE = 'd3', 'd1', 'd4', 'd2'       # of the new world in `facts`
 TESTS = 'test_greedy', 'test_sampled'
@@ -167,7 +167,7 @@ def main() -> int:
     asked = arguments(__doc__, ['views', 'facts'], ['static', 'oracle', 'random', 'inspo', 'mined'], 'coevolution')
     found = record(asked)
     keep(found, asked.out, 'coevolution')
-    draw(found).write_image(asked.out/'coevolution.png', scale=1)
+    keep_picture(draw(found), asked.out/'coevolution.png')
     for task, cells in found['cells'].items():
         for mode, cell in cells.items(): print(f"{task:6} {mode:7} greedy median {cell['test_greedy']['median']:.2f}, mean {cell['test_greedy']['mean']:.2f} [{cell['test_greedy']['low'] or 0:.2f}, {cell['test_greedy']['high'] or 1:.2f}], {cell['cpu_seconds']} CPU-s a run")
     return 0

@@ -81,15 +81,19 @@ def opening(path: Path) -> str:
     return ''.join(json.loads((ROOT/path).read_text(encoding='utf-8'))['cells'][0]['source']).splitlines()[0].removeprefix('# ')
 
 
+def from_root(text: str) -> str:
+    "The text of nbs/index with its links made relative to the root."
+    return LINK.sub(lambda link: link[1] + ('' if link[2].startswith('../') else 'nbs/') + link[2].removeprefix('../'), text)
+
+
 def start(notebook: dict) -> dict:
     "The first page: nbs/index, with links from the root, and the contents of the site."
     made = cleaned(notebook)
     for cell in made['cells']:
-        cell['source'] = LINK.sub(lambda link: link[1] + ('' if link[2].startswith('../') else 'nbs/') + link[2].removeprefix('../'), cell['source'])
+        cell['source'] = from_root(cell['source'])
         for output in cell.get('outputs', []):
             if 'text/markdown' in output.get('data', {}):
-                text = ''.join(output['data']['text/markdown'])
-                output['data'] = {'text/markdown': LINK.sub(lambda link: link[1] + ('' if link[2].startswith('../') else 'nbs/') + link[2].removeprefix('../'), text)}
+                output['data'] = {'text/markdown': from_root(''.join(output['data']['text/markdown']))}
     alone = [path for path in notebooks() if path.parent == Path('nbs') and path.stem != 'index']
     made['cells'] += [markdown(toctree([path.with_suffix('').as_posix() for path in notebooks() if path.parts[0] == 'tutorials'], 'The course')),
         markdown(toctree([path.with_suffix('').as_posix() for path in alone] + ['metrics'], 'Foundations')),
@@ -123,9 +127,9 @@ def write_pages(folder: Path) -> None:
 
 def signature(node: ast.AST) -> str:
     "The arguments of a function, on one line, without annotations."
-    arguments = node.args
-    for argument in arguments.posonlyargs + arguments.args + arguments.kwonlyargs + [a for a in (arguments.vararg, arguments.kwarg) if a]: argument.annotation = None
-    return f'({ast.unparse(arguments)})'
+    a = node.args
+    for argument in filter(None, [*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg]): argument.annotation = None
+    return f'({ast.unparse(a)})'
 
 
 def head_of(node: ast.AST, lines: list[str]) -> str:

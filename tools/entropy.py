@@ -10,7 +10,7 @@ from pathlib import Path
 import sys
 
 from grid import TESTS, arguments, before, cpu_since, found_in, play, say, start, tested
-from results import CLEAR, headed, interval
+from results import CLEAR, headed, interval, keep_picture
 
 ENVS = dict(hopsearch=dict(max_tokens=8), python_tool=dict(max_tokens=24))      # environment -> fields of every recipe
 RECIPES = 'grpo', 'clip_higher', 'clip_cov', 'epo', 'arpo', 'aepo'
@@ -95,7 +95,7 @@ def main() -> int:
     asked = arguments(__doc__, ENVS, RECIPES, 'entropy', tokens=(40_000, 'sampled tokens of a run'))
     found = record(asked)
     keep(found, asked.out, 'entropy')
-    draw(found).write_image(asked.out/'entropy.png', scale=1)
+    keep_picture(draw(found), asked.out/'entropy.png')
     say(found, lambda cell: f", entropy at the end {cell['entropy_last']['mean']:.2f}, {cell['updates']:.0f} updates")
     return 0
 

@@ -16,7 +16,7 @@ import threading
 import time
 
 from notebooks import ROOT
-from results import ASSETS, CLEAR, headed, interval
+from results import ASSETS, CLEAR, headed, interval, keep_picture
 
 ENVS = 'keydoor', 'hopsearch', 'clarify'
 RECIPES = 'grpo', 'rloo', 'lite_ppo', 'reinforce_pp', 'gigpo', 'hgpo', 'salt', 'ppo', 'igpo'
@@ -156,7 +156,7 @@ def main() -> int:
     asked = arguments(__doc__, ENVS, RECIPES, 'grid', steps=(30, 'updates of 64 episodes'))
     found = record(asked)
     keep(found, asked.out, 'grid')
-    draw(found).write_image(asked.out/'grid.png', scale=1)
+    keep_picture(draw(found), asked.out/'grid.png')
     say(found)
     return 0
 

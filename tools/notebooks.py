@@ -1,9 +1,11 @@
 """Every notebook of the project: find it, run it in a process of its own, tidy its file.
 
-`python tools/notebooks.py NOTEBOOK [--save] [--flag gpu]` runs one; `make save` and tests/test_notebooks.py use it.
+`python tools/notebooks.py NOTEBOOK [--save] [--flag gpu]` runs one; `make save` uses it. tests/test_notebooks.py runs many: there a `Nursery`
+imports once what nearly all of them import, which takes longer than many a notebook, and every notebook gets a fork of it.
 """
 from argparse import ArgumentParser
 from contextlib import contextmanager
+import gc
 import json
 import os
 from pathlib import Path
@@ -11,10 +13,13 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = 'nbs', 'tutorials'
 SOLUTION = re.compile(r'#\s*\|\s*solution\b')
+COMMON = 'torch', 'transformers', 'transformers.models.qwen3', 'transformers.models.qwen3.modeling_qwen3', 'pandas', 'plotly.graph_objects', 'plotly.subplots', 'execnb.shell', 'nbdev.test'
 KERNEL = dict(display_name='python3', language='python', name='python3')
 
 
@@ -119,7 +124,61 @@ def run(path: Path, flags: tuple[str, ...] = (), save: bool = False, seconds: fl
     return '' if child.wait() == 0 else said or f'{path}: exit status {child.returncode}'
 
 
+class Nursery:
+    "A process that has imported what most notebooks import and forks for each; without `fork` each starts a new one."
+    def __init__(self): self.server = None
+    def run(self, path: Path, flags: tuple[str, ...] = (), seconds: float = 900) -> str:
+        "As `run`, which does it where there is no Linux to fork."
+        if sys.platform != 'linux': return run(path, flags, seconds=seconds)
+        if self.server is None:
+            self.server = subprocess.Popen([sys.executable, __file__, '--serve'], cwd=ROOT, env=environment(False), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        with tempfile.TemporaryDirectory() as folder:
+            said = Path(folder)/'said'
+            self.server.stdin.write(json.dumps(dict(path=str(path), flags=flags, seconds=seconds, said=str(said))) + '\n')
+            self.server.stdin.flush()
+            status, text = json.loads(self.server.stdout.readline()), said.read_text(errors='replace')
+        if status is None: return f'{path}: still running after {seconds} seconds'
+        return '' if status == 0 else text or f'{path}: exit status {status}'
+    def close(self):
+        if self.server: self.server.communicate()
+
+
+def serve() -> int:
+    "Fork for every line that says what to run; in the fork, whether the notebook failed. Ends when there are no more lines."
+    from importlib import import_module
+    for name in COMMON: import_module(name)
+    gc.freeze()     # a collection in a fork would copy all of it
+    for line in iter(sys.stdin.readline, ''):
+        asked = json.loads(line)
+        child = os.fork()
+        if not child: return born(**asked)
+        print(json.dumps(awaited(child, asked['seconds'])), flush=True)
+    return 0
+
+
+def born(path: str, flags: list[str], said: str, seconds: float) -> int:
+    "In a fork: as if the process had been started for this notebook alone."
+    os.setsid()
+    silent, spoken = os.open(os.devnull, os.O_RDONLY), os.open(said, os.O_WRONLY | os.O_CREAT)
+    for handle, place in ((silent, 0), (spoken, 1), (spoken, 2)): os.dup2(handle, place)
+    sys.argv = [__file__, path, *(word for flag in flags for word in ('--flag', flag))]
+    return 0 if execute(Path(path).resolve(), flags, False) else 1
+
+
+def awaited(child: int, seconds: float) -> int | None:
+    "Exit status of a child, None where it took too long; its own children end with it."
+    end, status = time.monotonic() + seconds, None
+    while status is None and time.monotonic() < end:
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT): status = 0
+        else: time.sleep(.02)
+    try: os.killpg(child, signal.SIGKILL)
+    except ProcessLookupError: pass
+    _, ended = os.waitpid(child, 0)
+    return None if status is None else os.waitstatus_to_exitcode(ended)
+
+
 def main() -> int:
+    if sys.argv[1:] == ['--serve']: return serve()
     parser = ArgumentParser(description='Run one notebook.')
     parser.add_argument('notebook', type=Path)
     parser.add_argument('--save', action='store_true', help='keep the outputs, if every cell passed')

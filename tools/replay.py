@@ -12,7 +12,7 @@ from pathlib import Path
 import sys
 
 from grid import TESTS, arguments, before, cpu_since, found_in, play, start, tested
-from results import CLEAR, headed, interval
+from results import CLEAR, headed, interval, keep_picture
 
 HOUSES, GROUPS = 16, 8          # tasks of the list; tasks of an update
 WARM = dict(noise=.75)          # of who is watched: the policy begins below one win in ten
@@ -120,7 +120,7 @@ def main() -> int:
     asked = arguments(__doc__, ['keydoor'], RECIPES, 'replay', steps=(160, 'most updates of a run, of 64 episodes each'))
     found = record(asked)
     keep(found, asked.out, 'replay')
-    draw(found).write_image(asked.out/'replay.png', scale=1)
+    keep_picture(draw(found), asked.out/'replay.png')
     for name, cell in found['cells']['keydoor'].items():
         print(f"{name:15} {cell['reached']} of {len(asked.seeds)} seeds reach {GOAL:.0%} after {cell['episodes']['mean']:,.0f} episodes, {cell['ratio']['mean']:.2f} [{cell['ratio']['low'] or 0:.2f}, {cell['ratio']['high'] or 0:.2f}] of {asked.recipes[0]}")
     return 0

@@ -44,6 +44,11 @@ def interval(values: list[float], most: float = None) -> dict:
     return found | dict(low=round(max(0, mean - half), 5), high=round(mean + half if most is None else min(most, mean + half), 5))
 
 
+def intervals(found: list[dict], most: float = None) -> dict:
+    "`interval` of every number that the seeds found, and what each of them found."
+    return {what: interval(values, most) | dict(seeds_of=values) for what in found[0] for values in [[one[what] for one in found]]}
+
+
 class Clock:
     "CPU seconds of a run in cpu.jsonl, one line an update; of an update that was made twice the last line counts."
     def __init__(self, folder: Path): self.path, self.last = folder/'cpu.jsonl', time.process_time()
@@ -160,11 +165,17 @@ def draw(record: dict):
     return figure
 
 
+def keep_picture(figure, path: Path) -> None:
+    "A figure as PNG with a palette, a quarter of the size."
+    from save import smaller
+    path.write_bytes(smaller(figure.to_image('png', scale=1)))
+
+
 def write(record: dict, folder: Path) -> None:
     "keydoor.json and keydoor.png."
     from agentlab.bench import keep
     keep(record, folder, 'keydoor')
-    draw(record).write_image(folder/'keydoor.png', scale=1)
+    keep_picture(draw(record), folder/'keydoor.png')
 
 
 def arguments():

@@ -13,7 +13,7 @@ from pathlib import Path
 import sys
 
 from grid import arguments, cpu_since, found_in, play
-from results import CLEAR, headed, interval
+from results import CLEAR, headed, intervals, keep_picture
 
 RECIPE = 'dr_grpo'
 
@@ -128,8 +128,8 @@ def one_run(game: str, name: str, seed: int, folder: Path) -> dict:
 
 def summary(results: list[dict]) -> dict:
     "Intervals over the seeds of what was measured before, at the end, and of what is deployed."
-    part = lambda name: {what: interval([one[name][what] for one in results]) | dict(seeds_of=[one[name][what] for one in results]) for what in results[0][name]}
-    return dict(before=part('before'), present=part('present'), deployed=part('deployed'), curves=[one['curve'] for one in results], updates=results[0]['updates'], most_cpu_seconds=max(one['cpu_seconds'] for one in results))
+    parts = {name: intervals([one[name] for one in results]) for name in ('before', 'present', 'deployed')}
+    return parts | dict(curves=[one['curve'] for one in results], updates=results[0]['updates'], most_cpu_seconds=max(one['cpu_seconds'] for one in results))
 
 
 def record(asked) -> dict:
@@ -172,7 +172,7 @@ def main() -> int:
     keep(found, asked.out, 'selfplay')
     for game, cells in found['cells'].items():
         name, picture = PICTURES[game]
-        picture(cells[RECIPE]).write_image(asked.out/name, scale=1)
+        keep_picture(picture(cells[RECIPE]), asked.out/name)
         for recipe, cell in cells.items():
             print(game, recipe, {what: f"{x['mean']:.3f} [{x['low'] or 0:.3f}, {x['high'] or 0:.3f}]" for what, x in cell['deployed'].items()}, f"{cell['most_cpu_seconds']} CPU-s at most")
     return 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import sys
 
 from grid import arguments, cpu_since, found_in, play
-from results import CLEAR, headed, interval
+from results import CLEAR, headed, interval, keep_picture
 
 ENV = 'hopsearch'
 WARM = dict(steps=900, pool=16384)
@@ -152,7 +152,7 @@ def main() -> int:
     asked = arguments(__doc__, [ENV], ['ssp', 'scripted', 'open', 'closed', 'unverified', 'released', 'frozen'], 'ssp')
     found = record(asked)
     keep(found, asked.out, 'ssp')
-    draw(found).write_image(asked.out/'ssp.png', scale=1)
+    keep_picture(draw(found), asked.out/'ssp.png')
     print('start', {what: round(found['before'][ENV][what], 3) for what in WHO})
     for name, cell in found['cells'][ENV].items():
         print(name, {what: f"{x['mean']:.3f} [{x['low'] or 0:.3f}, {x['high'] or 1:.3f}]" for what, x in cell.items() if what in WHO and x}, f"{cell['most_cpu_seconds']} CPU-s at most")

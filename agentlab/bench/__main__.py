@@ -4,27 +4,36 @@
 
 # %% ../../nbs/bench/99_main.ipynb #a7338e85
 from __future__ import annotations
-import os
+import json, os
 for name, value in dict(OMP_NUM_THREADS='1', TOKENIZERS_PARALLELISM='false', HF_HUB_OFFLINE='1', KINETO_LOG_LEVEL='5').items(): os.environ.setdefault(name, value) # read when torch is imported
 from pathlib import Path
 from fastcore.script import call_parse
 from . import circumstances, keep
 
 # %% auto #0
-__all__ = ['training_step', 'warm_start', 'references', 'credit', 'imports', 'lengths', 'main']
+__all__ = ['added_to', 'training_step', 'warm_start', 'references', 'credit', 'imports', 'lengths', 'main']
 
 # %% ../../nbs/bench/99_main.ipynb #811a0372
-def training_step(turns: list[int], episodes: int, repeats: int, out: str, facts: dict):
+def added_to(out: str, facts: dict, episodes: int)->dict:
+    "The record that lengths are added to. Raises ValueError where there is none, or one that was measured otherwise."
+    path = Path(out)/'training_step.json'
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    for name, now in dict(versions=facts['versions'], episodes=episodes).items():
+        if kept.get(name) != now: raise ValueError(f'add=True: {path} has {name}={kept.get(name)}, now it would be {now}; measure all lengths anew, without --add')
+    return kept
+
+def training_step(turns: list[int], episodes: int, repeats: int, out: str, facts: dict, add: bool = False):
     "Measure and keep the training step; draw its figure."
     import torch
     from agentlab.bench import training_step as step
     torch.set_num_threads(1)
-    found = {}
+    kept, found = added_to(out, facts, episodes) if add else {}, {}
     for length in turns:
-        found[str(length)] = step.measure(length, episodes, repeats) | dict(load=circumstances('')['machine']['load'])   # how busy the machine was while it ran
+        found[str(length)] = step.measure(length, episodes, repeats) | dict(load=circumstances('')['machine']['load'], date=facts['date'], command=facts['command'])   # load: how busy the machine was while it ran
         print(step.as_markdown(step.summary(dict(turns={str(length): found[str(length)]}))), flush=True)
     for length in turns: found[str(length)]['memory'] = step.memory(length, episodes)
-    record = facts | dict(episodes=episodes, repeats=repeats, parameters=step.talker(1)[0].num_parameters(), turns=found)
+    record = facts | dict(episodes=episodes, repeats=repeats, parameters=step.talker(1)[0].num_parameters()) | kept
+    record['turns'] = dict(sorted((kept.get('turns', {}) | found).items(), key=lambda row: int(row[0])))
     keep(record, out, 'training_step')
     print(step.as_markdown(step.summary(record)), flush=True)
     try: step.figure(record).write_image(Path(out) / 'training_step.png')
@@ -78,23 +87,24 @@ def lengths(
     "Numbers of turns. Raises ValueError for anything else."
     try: found = [int(part) for part in turns.split(',')]
     except ValueError: found = []
-    if not found or min(found) < 1: raise ValueError(f'turns={turns!r}: give whole numbers from 1 with commas between them, as 4,8,16,32')
+    if not found or min(found) < 1: raise ValueError(f'turns={turns!r}: give whole numbers from 1 with commas between them, as 4,8,16,32,64')
     return found
 
 # %% ../../nbs/bench/99_main.ipynb #4eacb1ae
 @call_parse
 def main(
-    turns: str = '4,8,16,32',   # turns of an episode, with commas between
-    episodes: int = 64,         # episodes of a step
-    repeats: int = 5,           # rounds; in each, every side makes one step
-    out: str = 'assets/bench',  # folder for the results
-    only: str = '',             # training_step, warm_start, imports or credit; default: all
+    turns: str = '4,8,16,32,64',    # turns of an episode, with commas between
+    episodes: int = 64,             # episodes of a step
+    repeats: int = 5,               # rounds; in each, every side makes one step
+    out: str = 'assets/bench',      # folder for the results
+    only: str = '',                 # training_step, warm_start, imports or credit; default: all
+    add: bool = False,              # training_step: the record keeps the lengths that it has
 ):
-    "Measure a training step against TRL's, the warm start against SFTTrainer, and the cost of the import. Minutes on a quiet core."
-    parts = dict(training_step=lambda: training_step(lengths(turns), episodes, repeats, out, facts), warm_start=lambda: warm_start(out, facts), imports=lambda: imports(out, facts),
+    "Measure a training step against TRL's, the warm start against SFTTrainer, and the cost of the import. Half an hour on a quiet core, most of it TRL's at 64 turns."
+    parts = dict(training_step=lambda: training_step(lengths(turns), episodes, repeats, out, facts, add), warm_start=lambda: warm_start(out, facts), imports=lambda: imports(out, facts),
                  credit=lambda: credit(out, facts))
     if only and only not in parts: raise ValueError(f'only={only!r}: use one of {", ".join(parts)}')
     if episodes < 4 or episodes % 2: raise ValueError(f'episodes={episodes}: give an even number from 4')
     if repeats < 1: raise ValueError(f'repeats={repeats}: give at least 1')
-    facts = circumstances(f'python -m agentlab.bench --turns {turns} --episodes {episodes} --repeats {repeats}')
+    facts = circumstances(f'python -m agentlab.bench --turns {turns} --episodes {episodes} --repeats {repeats}{" --add" if add else ""}')
     for part in [only] if only else parts: parts[part]()

@@ -438,6 +438,6 @@ def figure(
     bars[1].text = [f" {row['step']:.2f} s" for row in rows]
     bars[1].textposition, bars[1].cliponaxis = 'outside', False
     drawn = go.Figure(bars)
-    drawn.update_layout(barmode='stack', template='plotly_white', width=860, height=440, margin=dict(l=10, r=60, t=30, b=40), legend=dict(orientation='h', y=1.1, traceorder='normal'),
+    drawn.update_layout(barmode='stack', template='plotly_white', width=860, height=500, margin=dict(l=10, r=60, t=30, b=40), legend=dict(orientation='h', y=1.1, traceorder='normal'),
                         xaxis_title="CPU time of a step, agentlab's = 1 (its seconds at the end of the bar)")
     return drawn

@@ -13,7 +13,7 @@ __all__ = ['patterns', 'fillers', 'sorts', 'levels', 'words', 'frame', 'inputs',
 import ast, copy, json, re
 from dataclasses import dataclass, replace
 from random import Random
-from .protocol import Env, EnvError, TextEnv, check_seed, check_split, noisy, split_of
+from .protocol import Env, EnvError, TextEnv, check_seed, check_split, distinct, noisy, split_of
 from .sandbox import MontySandbox, Result
 
 # %% ../../nbs/env/19_bug_repair.ipynb #b4a9db7a
@@ -320,12 +320,8 @@ class BugRepair(TextEnv):
         seed:int=0      # another seed, other tasks
     )->list:            # n different bugs, for `reset(seed, task=bug)`
         "Different bugs of one split, the same list every time."
-        generator, found = Random(f'bugs {check_split(split)} {seed}'), {}
-        for _ in range(100*n + 100):
-            if len(found) >= n: return list(found.values())[:n]
-            task = self.draw(generator, split)
-            found[task['program'], task['bug']] = task
-        raise ValueError(f'n={n}: the split {split!r} has not so many different bugs; ask for fewer')
+        generator = Random(f'bugs {check_split(split)} {seed}')
+        return distinct(lambda: self.draw(generator, split), n, f'bugs of split {split!r}', key=lambda task: (task['program'], task['bug']))
 
     def render(self)->str:
         "The program and its tests, for us."
@@ -434,12 +430,8 @@ class InjectBug(TextEnv):
 
     def tasks(self, split:str, n:int, seed:int=0)->list:
         "Different programs of one split, each with a line, the same list every time."
-        generator, found = Random(f'programs {check_split(split)} {seed}'), {}
-        for _ in range(100*n + 100):
-            if len(found) >= n: return list(found.values())
-            task = self.draw(generator, split)
-            found.setdefault(task['program'], task)
-        raise ValueError(f'n={n}: the split {split!r} has not so many programs; ask for fewer')
+        generator = Random(f'programs {check_split(split)} {seed}')
+        return distinct(lambda: self.draw(generator, split), n, f'programs of split {split!r}', key=lambda task: task['program'])
 
     def vocabulary(self)->list: return vocabulary()
 

@@ -8,12 +8,12 @@ __all__ = ['first_names', 'last_names', 'relations', 'full_name', 'verbs', 'name
            'missing']
 
 # %% ../../nbs/env/04_hopsearch.ipynb #0957f9dc
-import copy, json, re, sqlite3, threading, weakref
+import copy, re, sqlite3, threading, weakref
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
-from .protocol import Env, EnvError, Step, check_noise, check_seed, check_split, is_finite, noisy, split_of
+from .protocol import Env, EnvError, Step, check_noise, check_seed, check_split, distinct, is_finite, noisy, split_of
 
 # %% ../../nbs/env/04_hopsearch.ipynb #626322c9
 first_names = tuple('Bora Mina Kano Sela Tivo Ruda Nefi Odal Pira Vako Luma Geno Zafi Yaro Hesu Dilo'.split())
@@ -302,11 +302,8 @@ class HopSearch(Env):
         seed:int=0      # another seed, other tasks
     )->list:            # n different questions, for `reset(seed, task=question)`
         "Different questions of one split, the same list every time."
-        generator, found = Random(f'tasks {split} {seed}'), {}
-        while len(found) < n:
-            task = draw_question(generator, check_split(split), self.hops, self.people)
-            found[json.dumps(task)] = task
-        return list(found.values())
+        generator = Random(f'tasks {check_split(split)} {seed}')
+        return distinct(lambda: draw_question(generator, split, self.hops, self.people), n, f'questions of split {split!r}')
 
     def vocabulary(self)->list:
         "Every word and mark that is said or understood here, for a word-level tokenizer; the same for one seat and for two."

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['splits', 'rules', 'nonsense', 'EnvError', 'Step', 'canonical', 'Env', 'TextEnv', 'check_seed', 'tidy', 'split_of',
-           'check_split', 'check_noise', 'noisy', 'check_seat_order', 'is_finite', 'check_step', 'choose', 'watch',
-           'random_states', 'check_random', 'check_seeded', 'check_clone', 'check_final', 'Report', 'check_env']
+           'check_split', 'distinct', 'check_noise', 'noisy', 'check_seat_order', 'is_finite', 'check_step', 'choose',
+           'watch', 'random_states', 'check_random', 'check_seeded', 'check_clone', 'check_final', 'Report',
+           'check_env']
 
 # %% ../../nbs/env/00_protocol.ipynb #871c3ade
 import copy, hashlib, json, math, operator, sys
@@ -133,6 +134,20 @@ def check_split(
     "Refuse a split that does not exist."
     if split not in splits: raise ValueError(f'split must be one of {", ".join(splits)}; got {split!r}')
     return split
+
+def distinct(
+    draw,               # () -> a task
+    n:int,              # how many
+    what:str='tasks',   # what they are, for the error
+    key=repr,           # task -> what tells it from the others
+)->list:                # n tasks, in the order in which they first came up
+    "Draw until n of them are different. Raises ValueError where 1000 + 100 n draws do not hold so many."
+    found, draws = {}, 0
+    while len(found) < n:
+        if draws == 1000 + 100*n: raise ValueError(f'n={n}: {draws} draws gave {len(found)} different {what}; ask for fewer')
+        task, draws = draw(), draws + 1
+        found.setdefault(key(task), task)
+    return list(found.values())
 
 def check_noise(noise:float, generator, who:str):
     "Noise is drawn: it needs a generator. `who` is the name of the call."

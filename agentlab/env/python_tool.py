@@ -7,9 +7,9 @@ __all__ = ['places', 'forms', 'levels', 'lists', 'opening', 'swaps', 'habits', '
            'check_problem', 'spelled', 'joined', 'parse', 'answers', 'well_formed', 'PythonTool', 'habit', 'slips']
 
 # %% ../../nbs/env/07_python_tool.ipynb #9ee665f2
-import copy, json, math, re
+import copy, math, re
 from random import Random
-from .protocol import TextEnv, check_noise, check_split, is_finite, noisy, split_of
+from .protocol import TextEnv, check_noise, check_split, distinct, is_finite, noisy, split_of
 from .sandbox import MontySandbox
 
 # %% ../../nbs/env/07_python_tool.ipynb #85967902
@@ -176,11 +176,8 @@ class PythonTool(TextEnv):
         seed:int=0      # another seed, other tasks
     )->list:            # n different problems, for `reset(seed, task=problem)`
         "Different problems of one split and our level, the same list every time."
-        generator, found = Random(f'tasks {split} {seed}'), {}
-        while len(found) < n:
-            task = draw_problem(generator, check_split(split), self.level)
-            found[json.dumps(task)] = task
-        return list(found.values())
+        generator = Random(f'tasks {check_split(split)} {seed}')
+        return distinct(lambda: draw_problem(generator, split, self.level), n, f'problems of split {split!r}')
 
     def render(self)->str:
         "The calls so far and what they gave, for us."

@@ -9,7 +9,7 @@ __all__ = ['SeatedGame', 'draw_task', 'different_tasks', 'random_player', 'exper
 # %% ../../nbs/env/10_two_seats.ipynb #d09d9ae5
 import copy
 from random import Random
-from .protocol import Env, EnvError, Step, check_seed, check_split, is_finite, noisy, split_of, tidy
+from .protocol import Env, EnvError, Step, check_seed, check_split, distinct, is_finite, noisy, split_of, tidy
 
 # %% ../../nbs/env/10_two_seats.ipynb #51279e3c
 class SeatedGame(Env):
@@ -145,12 +145,8 @@ def different_tasks(
     seed:int=0          # another seed, other tasks
 )->list:                # n different tasks, for `reset(seed, task=task)`
     "Different tasks of one split, the same list every time."
-    generator, found, draws = Random(f'tasks {split} {seed}'), {}, 0
-    while len(found) < n:
-        task, draws = draw_task(draw, generator, split), draws + 1
-        found[repr(task)] = task
-        if draws > 1000 + 100*n: raise ValueError(f'n={n}: split {split!r} gave {len(found)} different tasks in {draws} draws; ask for fewer')
-    return list(found.values())
+    generator = Random(f'tasks {check_split(split)} {seed}')
+    return distinct(lambda: draw_task(draw, generator, split), n, f'tasks of split {split!r}')
 
 # %% ../../nbs/env/10_two_seats.ipynb #adeaa6ad
 def random_player(game, generator:Random)->str:

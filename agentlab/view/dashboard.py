@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 import numpy as np
-from .report import Frame, Html, attribute, column, heat_svg, number, safe, thin, ticks, visible
+from .report import Frame, Html, attribute, column, heat_svg, number, safe, thin, ticks, titled, visible
 
 # %% auto #0
 __all__ = ['PANES', 'MOST', 'LOOKS', 'COMPARED', 'Tail', 'curves', 'entropy_table', 'build_figure', 'fill_figure', 'time_left',
@@ -681,11 +681,6 @@ def _first_last(x, y)->str:
     if not known: return 'no number'
     return f'{number(known[0][1])} at update {known[0][0]:.0f}, {number(known[-1][1])} at update {known[-1][0]:.0f}, between {number(min(b for _, b in known))} and {number(max(b for _, b in known))}'
 
-def _titled(svg, title, words)->str:
-    "An <svg> with a title and a description."
-    head, _, rest = svg.partition('>')
-    return f'{head}><title>{html.escape(visible(title))}</title><desc>{html.escape(visible(words))}</desc>{rest}'
-
 def _lines_svg(
     lines,          # (number of the run, x, y) for every line
     heading, limits, size=(420, 176)
@@ -707,7 +702,7 @@ def _lines_svg(
                     + ''.join(f'<path d="{mark}" transform="translate({frame.px(a)} {frame.py(b)})" fill="{colour}"><title>run {i + 1}, update {a:.0f}: {number(b)}</title></path>' for a, b in marks))
     words = '; '.join(f'run {i + 1}: {_first_last(x, y)}' for i, x, y in lines)
     xticks = [v for v in ticks(*frame.x) if v == int(v)]
-    return _titled(f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="{attribute(heading, 300)}">{_axes(frame, yticks, xticks)}{"".join(body)}</svg>', heading, words)
+    return titled(f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="{attribute(heading, 300)}">{_axes(frame, yticks, xticks)}{"".join(body)}</svg>', heading, words)
 
 # %% ../../nbs/view/01_dashboard.ipynb #bf54e7e1
 def _logs(what)->dict:
@@ -722,7 +717,7 @@ def _pane_html(name, heading, limits, logs, points)->str:
     if len(logs) == 1 and name == 'entropy' and any(row.get('entropy_by_turn') for row in rows):
         heading, (steps, table) = 'entropy by turn, nats', entropy_table(rows, 100)
         svg = heat_svg(steps.astype(int), table.T, heading, 420, 176)
-        svg = _titled(svg, heading, f'the stronger the colour the more open; turn 0: {_first_last(steps, table[0])}')
+        svg = titled(svg, heading, f'the stronger the colour the more open; turn 0: {_first_last(steps, table[0])}')
     else: svg = _lines_svg([(i, *compared(rows, points)[name]) for i, rows in enumerate(logs.values())], heading, limits)
     return f'<figure><figcaption>{heading}</figcaption>{svg}</figure>'
 

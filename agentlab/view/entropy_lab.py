@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 import numpy as np
-from .dashboard import entropy_table, _titled
-from .report import Frame, Html, attribute, entropy_by_turn, heat_svg, number, safe, signed, ticks, visible
+from .dashboard import entropy_table
+from .report import Frame, Html, attribute, entropy_by_turn, heat_svg, number, safe, signed, ticks, titled, visible
 
 # %% auto #0
 __all__ = ['KINDS', 'pull', 'shaped', 'plain', 'kinds', 'controllers', 'Present', 'present', 'Effect', 'effects', 'points',
@@ -407,7 +407,7 @@ def _heat_html(lab)->str:
     low, high = (0, len(table)) if lab.turn is None else (lab.turn, lab.turn + 1)
     mark = f'<rect class="al-el-at" x="{frame.px(i)}" y="{frame.py(high)}" width="{frame.px(i + 1) - frame.px(i):.1f}" height="{frame.py(low) - frame.py(high):.1f}"/>'
     ends = '; '.join(f'turn {t}: {number(table[t][np.isfinite(table[t])][0])} nats at first, {number(table[t][np.isfinite(table[t])][-1])} at last' for t in range(min(len(table), 8)) if np.isfinite(table[t]).any())
-    return _titled(heat_svg(steps.astype(int), table.T, 'entropy by update and turn', *size).replace('</svg>', mark + '</svg>'), 'entropy by update and turn, nats a token', ends)
+    return titled(heat_svg(steps.astype(int), table.T, 'entropy by update and turn', *size).replace('</svg>', mark + '</svg>'), 'entropy by update and turn, nats a token', ends)
 
 def _open_html(lab, most=48)->str:
     "Tokens of the update with their entropies, the most open first."
@@ -490,7 +490,7 @@ def _plane_svg(lab, name, most=220, size=(480, 300))->tuple:
     beyond = int((np.abs(np.log(ratio[on])) > far).sum())
     if beyond: shown += f', {beyond} beyond this range, at its edge'
     counted = ', '.join(f'{n} {k}' for k, n in ((k, sum(effect.kind[i] == k for i in on)) for k in KINDS) if n) if effect.kind else effect.problem
-    return _titled(f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="{attribute(name, 60)}: ratio and advantage of tokens">{"".join(body)}</svg>', f'{visible(name)[:60]}: ratio and advantage', f'{zone.words}. {shown}: {counted}.'), f'{zone.words}. {shown}'
+    return titled(f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="{attribute(name, 60)}: ratio and advantage of tokens">{"".join(body)}</svg>', f'{visible(name)[:60]}: ratio and advantage', f'{zone.words}. {shown}: {counted}.'), f'{zone.words}. {shown}'
 
 def _ratio_axis(frame, span)->str:
     "Round ratios on a logarithmic axis; 1 has a line."

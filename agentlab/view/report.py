@@ -13,8 +13,8 @@ import numpy as np
 # %% auto #0
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'CHECKS', 'PANELS', 'PAGE_CSS', 'visible', 'clip', 'safe', 'attribute', 'signed', 'tint',
            'Tile', 'Rollout', 'rollouts_of', 'collect', 'letters', 'Scale', 'space_between', 'fate', 'Html',
-           'group_html', 'pick_group', 'png', 'ticks', 'thin', 'Frame', 'number', 'curve_svg', 'heat_svg', 'column',
-           'Finding', 'integrity', 'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn',
+           'group_html', 'pick_group', 'png', 'ticks', 'thin', 'Frame', 'number', 'curve_svg', 'titled', 'heat_svg',
+           'column', 'Finding', 'integrity', 'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn',
            'own_estimator', 'row_findings', 'document', 'report']
 
 # %% ../../nbs/view/00_report.ipynb #3bb0a655
@@ -554,6 +554,16 @@ def curve_svg(
     body += ''.join(_mark(frame, *mark) for mark in marks)
     xticks = [v for v in ticks(*frame.x, count=8 if width > 500 else 4) if v == int(v)]
     return f'<svg class="al-plot" viewBox="0 0 {width} {height}" role="img" aria-label="{attribute(label, 300)}">{_axes(frame, yticks, xticks)}{body}</svg>'
+
+def titled(
+    svg:str,    # a picture; other HTML stays as it is
+    title:str,  # what it shows
+    words:str,  # what there is to see in it
+)->str:
+    "An <svg> with a title and a description, for those who hear it."
+    if not svg.startswith('<svg'): return svg
+    head, _, rest = svg.partition('>')
+    return f'{head}><title>{html.escape(visible(title))}</title><desc>{html.escape(visible(words))}</desc>{rest}'
 
 def _mark(frame, x, y, low, high, text, kind)->str:
     "A point with its interval."

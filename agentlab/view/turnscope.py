@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from .report import BLAME, CHECKS, CSS, PAGE_CSS, PRAISE, Html, attribute, clip, column, curve_svg, entropy_by_turn, fate, group_html, heat_svg
-from .report import integrity, letters, number, own_estimator, pick_group, rollouts_of, safe, signed, space_between, thin, visible
+from .report import integrity, letters, number, own_estimator, pick_group, rollouts_of, safe, signed, space_between, thin, titled, visible
 
 # %% auto #0
 __all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'PLACES', 'ROWS', 'COLUMNS', 'TOKENS', 'KEEP', 'UNSURE', 'PARTS', 'AROUND', 'LONG',
@@ -1326,10 +1326,6 @@ STATIC_CSS = _PLOT + '''
 .ts-static { background: var(--panel); padding: 14px 16px; border: 1px solid var(--line); border-radius: 12px } .ts-static > section.al { margin-top: 16px; border-top: 1px solid var(--line); padding-top: 12px } .ts-static ul.ts-found { margin: 8px 0; padding: 0; list-style: none; display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 13px; color: var(--soft) } .ts-found .ts-bad { color: var(--warn); font-weight: 600 }
 '''
 
-def _titled(svg, title, text)->str:
-    "An SVG with a title and a description of its own."
-    return svg.replace('>', f'><title>{attribute(title, 200)}</title><desc>{attribute(text, 400)}</desc>', 1) if svg.startswith('<svg') else svg
-
 def _strip_html(self)->str:
     "The curves of the run as pictures."
     rows, figures = self.source.rows, []
@@ -1342,7 +1338,7 @@ def _strip_html(self)->str:
             svg = curve_svg({label: (steps, y)}, label, (0, 1) if name == 'dead_groups' else (0, None), size=(420, 130))
             text = f'from {number(y[np.isfinite(y)][0])} to {number(y[np.isfinite(y)][-1])}, largest {number(np.nanmax(y))}'
         else: svg, text = '<p class="al-note">not recorded</p>', ''
-        figures.append(f'<figure><figcaption>{label}{f": {text}" if text else ""}</figcaption>{_titled(svg, f"{label} over the updates", text)}</figure>')
+        figures.append(f'<figure><figcaption>{label}{f": {text}" if text else ""}</figcaption>{titled(svg, f"{label} over the updates", text)}</figure>')
     return f'<div class="ts-curves">{"".join(figures)}</div>'
 
 def _banner_html(self)->str:
