@@ -89,6 +89,8 @@ def plan(
     if changes.get('test_tasks', 1) < 1: raise ValueError('test_tasks=0: a sweep compares success on held-out tasks, give at least 1')
     for name in recipes: load_recipe(name, **changes)
     worlds, cells = {env: load_env(env) for env in envs}, []
+    for world in worlds.values():
+        if hasattr(world, 'tasks'): world.tasks('test', changes.get('test_tasks', 1))      # a small world may not have so many
     for env, world in worlds.items():
         start, policy = starting(world, model, out)
         own = changes if 'max_tokens' in changes or not getattr(world, 'max_tokens', 0) else changes | dict(max_tokens=world.max_tokens)
@@ -164,11 +166,18 @@ def on_ray(
     try: import ray
     except ImportError: raise ImportError('a sweep on Ray needs ray: pip install "agentlab-rl[ray]". Without it: --here plays the cells one after the other.') from None
     mine = not ray.is_initialized()
-    if mine and address: ray.init(address=address, log_to_driver=False, logging_level='ERROR')
-    elif mine: ray.init(num_cpus=cpus or os.cpu_count() or 1, include_dashboard=False, log_to_driver=False, logging_level='ERROR', object_store_memory=80*2**20, _node_ip_address='127.0.0.1')
+    if mine: _connect(ray, dict(address=address) if address else dict(num_cpus=cpus or os.cpu_count() or 1, include_dashboard=False, object_store_memory=80*2**20, _node_ip_address='127.0.0.1'))
     try: yield partial(_far, ray)
     finally:
         if mine: ray.shutdown()     # ends the workers; their runs go on from the last checkpoint
+
+def _connect(ray, where: dict, tries: int = 3):
+    "Start Ray, or join one. Its own patience of 30 seconds is short where others keep the machine busy, so it is asked again."
+    for left in reversed(range(tries)):
+        try: return ray.init(log_to_driver=False, logging_level='ERROR', **where)
+        except Exception as why:    # Ray raises a bare Exception when its processes are slow
+            ray.shutdown()
+            if not left: raise RuntimeError(f'Ray did not start in {tries} tries: {why} Is the machine busy, or is address wrong? --here plays without Ray.') from why
 
 def _far(ray, function, cells):
     "Play cells on Ray, as they become free."
@@ -264,8 +273,8 @@ def final_scores(
     tests = table[table.metric == metric]
     last = tests[tests.step == tests.groupby(['env', 'recipe', 'seed'], observed=True).step.transform('max')]
     wide = last.astype(dict(env=str, recipe=str)).pivot(index=['env', 'seed'], columns='recipe', values='value')
-    known = lambda name: list(dict.fromkeys(last[name].astype(str)))
-    return wide.reindex(known('env'), level='env')[known('recipe')]
+    def known(name): return list(dict.fromkeys(last[name].astype(str)))
+    return wide.reindex(known('env'), level='env')[known('recipe')] if len(wide) else wide
 
 # %% ../../nbs/bench/13_sweep.ipynb #b154b884
 _HOME = defaults()
