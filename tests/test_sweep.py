@@ -212,7 +212,7 @@ def test_storage_that_is_not_shared(tmp_path):
 
 # ---- kills
 
-KILLED = dict(recipes='gigpo,grpo', envs='small:Paying', seeds=2, steps=12, groups=2, group_size=2, max_tokens=3, test_tasks=1, model='untrained', cpus=2)
+KILLED = dict(recipes='gigpo', envs='small:Paying', seeds=3, steps=10, groups=2, group_size=2, max_tokens=3, test_tasks=1, model='untrained', cpus=2)
 
 def whole(out):
     bench(**KILLED, out=str(out), here=True)
@@ -227,7 +227,7 @@ def interrupted(tmp_path, here, kill):
     out, log = tmp_path/'killed', tmp_path/'log'
     process, deadline = fork(driver, out, here, log=log), time.monotonic() + 200
     def rows(): return sorted((len(Run(path.parent).rows()) for path in out.rglob('metrics.jsonl')), reverse=True)
-    while time.monotonic() < deadline and process.is_alive() and not (rows() and (here and rows()[0] == 12 and len(rows()) > 1 and rows()[1] >= 6 or not here and rows()[0] >= 6)): time.sleep(.01)
+    while time.monotonic() < deadline and process.is_alive() and not (rows() and (here and rows()[0] == 10 and len(rows()) > 1 and rows()[1] >= 6 or not here and rows()[0] >= 6)): time.sleep(.01)
     assert process.is_alive(), log.read_text()
     os.kill(process.pid, kill)
     process.join(60)
