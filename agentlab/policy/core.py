@@ -13,8 +13,8 @@ from ..episodes import Batch, Episode, Turn
 
 # %% auto #0
 __all__ = ['remedy', 'fixed_day', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'template_facts', 'word_tokenizer', 'micro_batches',
-           'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'Policy', 'checkpoint_layers', 'closing',
-           'quiet', 'find_model', 'fetching', 'check_vocabulary']
+           'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'Policy', 'checkpoint_layers', 'check_bf16',
+           'closing', 'quiet', 'adapted', 'find_model', 'fetching', 'check_vocabulary']
 
 # %% ../../nbs/policy/00_policy.ipynb #834f0844
 class Chat:
@@ -249,6 +249,13 @@ def checkpoint_layers(
     if on: getattr(model, f'{name}_checkpointing_enable')(**{f'{name}_checkpointing_kwargs': dict(use_reentrant=False)})
     else: getattr(model, f'{name}_checkpointing_disable')()
 
+def check_bf16(device):
+    "Refuse a GPU that cannot compute in bf16."
+    device = torch.device(device)
+    if device.type == 'cuda' and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise ValueError(f'{torch.cuda.get_device_name(device)} cannot compute in bf16, and fp16 is not offered (it needs a loss scaler, which is not part of a checkpoint). '
+                         "Use a GPU from NVIDIA's Ampere generation on (compute capability 8.0), or precision='no' without QLoRA, or the CPU (device='cpu').")
+
 @contextmanager
 def _computing(self):
     "Around a forward pass: its precision, and gradient checkpointing where that is enabled and gradients are wanted."
@@ -345,13 +352,17 @@ def quiet():
 def _save_pretrained(self, folder)->Path:
     "Write model and tokenizer in the transformers layout (safetensors); of an adapter on quantised weights, the adapter alone."
     model = self.model
-    if getattr(model, 'is_quantized', False):
+    if adapted(model) and getattr(model, 'is_quantized', False):
         from agentlab.policy.qlora import save_adapter
         return save_adapter(self, folder)
     if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).merge_and_unload()      # an adapter becomes part of the weights
     with quiet(): model.save_pretrained(folder)
     self.tokenizer.save_pretrained(folder)
     return Path(folder)
+
+def adapted(model)->bool:
+    "Whether this is a peft model, an adapter around another model."
+    return type(model).__module__.split('.')[0] == 'peft'
 
 def find_model(
     name,       # a folder in the transformers layout, or the name of a model on the hub, such as Qwen/Qwen2.5-0.5B-Instruct
