@@ -55,19 +55,23 @@ def train(
 ):
     "Train a policy and write a run folder."
     from agentlab.env import load_env
-    from agentlab.train import load_recipe, train as fit
-    from agentlab.train.trainer import for_gpu
-    world = load_env(env)
-    given = dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens or _longest(world), lora=dict(r=lora) if lora and not qlora else {})
-    given = {name: value for name, value in given.items() if value}
-    chosen = load_recipe(recipe, steps=steps, seed=seed, test_tasks=test_tasks, **given)
-    if qlora: chosen = for_gpu(chosen, **given)
-    policy = _policy(world, model, qlora, lora, template)
-    if told := _told(world, policy): chosen = replace(chosen, rollout_args=chosen.rollout_args | told, test_rollout=partial(chosen.test_rollout, **told))
-    folder = out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{seed}')
-    run = fit(policy, world, chosen, folder, resume=resume)
+    from agentlab.train import train as fit
+    world, given = load_env(env), dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, lora=dict(r=lora) if lora and not qlora else {})
+    chosen, policy = _ready(world, recipe, given, dict(model=model, qlora=qlora, rank=lora, template=template), steps=steps, seed=seed, test_tasks=test_tasks)
+    run = fit(policy, world, chosen, out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{seed}'), resume=resume)
     _say_tests(run)
     print(f'run: {run.folder}\nnext: agentlab report {run.folder}')
+
+def _ready(world, recipe: str, given: dict, model: dict, **always)->tuple:
+    "The recipe with what was given, and the policy; a large model gets what it needs, and is told the rules."
+    from agentlab.train import load_recipe
+    from agentlab.train.trainer import for_gpu
+    given = {name: value for name, value in (given | dict(max_tokens=given['max_tokens'] or _longest(world))).items() if value}
+    chosen = load_recipe(recipe, **always, **given)
+    if model['qlora']: chosen = for_gpu(chosen, **given)
+    policy = _policy(world, **model)
+    if told := _told(world, policy): chosen = replace(chosen, rollout_args=chosen.rollout_args | told, test_rollout=partial(chosen.test_rollout, **told))
+    return chosen, policy
 
 def _longest(world)->int:
     "Tokens that an action of this environment may need, where it says so; else 0."
