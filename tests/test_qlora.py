@@ -16,7 +16,7 @@ from agentlab.episodes import Batch
 from agentlab.objective.correction import truncated
 from agentlab.policy import Chat, Policy, TorchSampler
 from agentlab.policy.core import check_bf16, checkpoint_layers, quiet
-from agentlab.policy.qlora import paged_adamw, qlora_policy, vocabulary_key
+from agentlab.policy.qlora import base_in_nf4, paged_adamw, qlora_policy, vocabulary_key, with_adapter
 from agentlab.rollout import play
 from agentlab.train import Run, recipes, train, trainer
 from agentlab.train.runs import load_checkpoint, moments, restore_moments
@@ -75,6 +75,44 @@ def test_the_weights_are_those_of_nf4(base):
     before = layer.weight.detach().clone()
     with torch.no_grad(): policy.logprobs(some_play(policy))
     exactly(layer.weight.detach(), before)      # a CPU with AVX512-BF16 would repack them
+
+
+def test_a_base_that_computes_in_bf16(base, tmp_path):
+    "As on a GPU, on this CPU: the adapter stays in float32, and a run goes through, with autocast and without."
+    for precision in ('no', 'bf16'):
+        words = families.tokenizer('qwen2_5')
+        model = with_adapter(base_in_nf4(str(base), torch.device('cpu'), compute=torch.bfloat16), r=4)
+        checkpoint_layers(model)
+        policy = Policy(model, words)
+        assert {p.dtype for p in adapter(policy).values()} == {torch.float32} and model.dtype == torch.bfloat16
+        before = frozen(policy)
+        run = train(policy, Paying(), large_recipe(precision=precision), tmp_path/precision, progress=False)
+        row, = run.rows()
+        assert 0 < row['grad_norm'] < 100 and row['sampler_gap'] < .5 and row['skipped'] is None
+        for name, p in frozen(policy).items(): exactly(p, before[name], name)
+
+@pytest.mark.gpu
+def test_on_a_gpu(base, tmp_path):
+    "The same on a GPU: bf16, pages, a checkpoint in the middle."
+    before = frozen(qlora_policy(base, rank=16))
+    whole = train(qlora_policy(base, rank=16), Paying(), large_recipe(steps=2), tmp_path/'whole', progress=False)
+    train(qlora_policy(base, rank=16), Paying(), large_recipe(steps=2), tmp_path/'run', should_stop=iter([False, True]).__next__, progress=False)
+    policy = qlora_policy(base, rank=16)
+    run = train(policy, Paying(), large_recipe(steps=2), tmp_path/'run', resume=True, progress=False)
+    assert policy.device.type == 'cuda' and all('lora_' in name for name in load_checkpoint(run)[1]['model'])
+    for name, p in frozen(policy).items(): exactly(p, before[name], name)
+    for name, p in load_checkpoint(whole)[1]['model'].items(): torch.testing.assert_close(load_checkpoint(run)[1]['model'][name], p, rtol=0, atol=1e-3)
+    big = torch.nn.Parameter(torch.ones(1000, 1000, device='cuda'))
+    optimizer = paged_adamw([big], lr=.1)
+    big.grad = torch.ones_like(big)
+    optimizer.step()
+    kept = moments(optimizer)
+    restore_moments(optimizer, {k: v.detach().cpu().clone() for k, v in kept.items()})
+    state, = optimizer.state.values()
+    assert state['state1'].is_paged and state['step'] == 1
+    optimizer.step()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(big, torch.full_like(big, .8), rtol=0, atol=1e-4)
 
 
 # ---- a run
