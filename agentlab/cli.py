@@ -5,6 +5,8 @@
 # %% ../nbs/cli/00_cli.ipynb #4fcf8973
 from __future__ import annotations
 import importlib, os, shutil, sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from fastcore.script import anno_parser, store_true
 from .settings import defaults
@@ -16,13 +18,23 @@ __all__ = ['COMMANDS', 'train', 'report', 'view', 'stop', 'demo', 'play', 'envs'
 # %% ../nbs/cli/00_cli.ipynb #740f9e62
 _HOME = defaults()
 
-def _policy(env, model: str = 'tiny'):
-    "The tiny policy of an environment, or one from a folder (a run, or a model in the transformers layout)."
+def _policy(env, model: str = 'tiny', qlora: bool = False, rank: int = 0, template: str = ''):
+    "The tiny policy of an environment, or one from a folder (a run, or a model in the transformers layout) or from the hub."
+    import torch
     from agentlab.policy import Policy, tiny_policy
-    if model == 'tiny': return tiny_policy(env)
-    if model == 'untrained': return tiny_policy(env, warm=False)
-    folder = Path(model) / 'policy' if (Path(model) / 'policy').is_dir() else Path(model)
-    return Policy.load(folder, name=str(model))
+    if model in ('tiny', 'untrained'):
+        if qlora or template: raise ValueError(f"model={model!r}: --qlora and --template are for a model of the hub or a folder. Name it: --model Qwen/Qwen2.5-0.5B-Instruct")
+        return tiny_policy(env, warm=model == 'tiny')
+    folder, device = Path(model) / 'policy' if (Path(model) / 'policy').is_dir() else Path(model), 'cuda' if torch.cuda.is_available() else 'cpu'
+    if not qlora or (folder / 'adapter_config.json').exists(): return Policy.load(folder, device=device, name=str(model))
+    from agentlab.policy.qlora import qlora_policy
+    return qlora_policy(folder, rank=rank or 16, device=device, name=str(model), template=template or None)
+
+def _told(world, policy)->dict:
+    "The rules of the environment as a system message, for a policy that knows their words; the tiny ones have learned them by watching."
+    guide, unknown = getattr(world, 'guide', ''), policy.tokenizer.unk_token_id
+    knows = isinstance(guide, str) and guide and (unknown is None or unknown not in policy.chat.text_ids(guide))
+    return dict(system=guide) if knows else {}
 
 def train(
     recipe: str = _HOME['recipe'],  # recipe: a known name, or package.module:function
@@ -31,24 +43,35 @@ def train(
     seed: int = _HOME['seed'],      # of everything random in the run
     out: str = '',                  # run folder (default: RUNS/recipe-env-seed)
     resume: store_true = False,     # go on with the run in that folder
-    model: str = 'tiny',            # 'tiny', 'untrained', a run folder, or a folder in the transformers layout
+    model: str = 'tiny',            # 'tiny', 'untrained', a run folder, a folder in the transformers layout, or a model of the hub (owner/name)
+    qlora: store_true = False,      # the model in four bits, with a LoRA adapter of rank `lora` (16)
+    template: str = '',             # file with a chat template in place of the model's own (with --qlora)
     lr: float = 0.,                 # learning rate; 0: the recipe's own
     groups: int = 0,                # tasks of an update; 0: the recipe's own
     group_size: int = 0,            # episodes of a task; 0: the recipe's own
     max_tokens: int = 0,            # longest action in tokens; 0: what the environment asks for, or the recipe's own
-    lora: int = 0,                  # rank of a LoRA adapter; 0: train all weights
+    lora: int = 0,                  # rank of a LoRA adapter; 0: train all weights (16 with --qlora)
     test_tasks: int = 512,          # held-out tasks of the tests before and after; 0: none
 ):
     "Train a policy and write a run folder."
     from agentlab.env import load_env
-    from agentlab.train import load_recipe, train as fit
-    world = load_env(env)
-    given = dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens or _longest(world), lora=dict(r=lora) if lora else {})
-    chosen = load_recipe(recipe, steps=steps, seed=seed, test_tasks=test_tasks, **{name: value for name, value in given.items() if value})
-    folder = out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{seed}')
-    run = fit(_policy(world, model), world, chosen, folder, resume=resume)
+    from agentlab.train import train as fit
+    world, given = load_env(env), dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, lora=dict(r=lora) if lora and not qlora else {})
+    chosen, policy = _ready(world, recipe, given, dict(model=model, qlora=qlora, rank=lora, template=template), steps=steps, seed=seed, test_tasks=test_tasks)
+    run = fit(policy, world, chosen, out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{seed}'), resume=resume)
     _say_tests(run)
     print(f'run: {run.folder}\nnext: agentlab report {run.folder}')
+
+def _ready(world, recipe: str, given: dict, model: dict, **always)->tuple:
+    "The recipe with what was given, and the policy; a large model gets what it needs, and is told the rules."
+    from agentlab.train import load_recipe
+    from agentlab.train.trainer import for_gpu
+    given = {name: value for name, value in (given | dict(max_tokens=given['max_tokens'] or _longest(world))).items() if value}
+    chosen = load_recipe(recipe, **always, **given)
+    if model['qlora']: chosen = for_gpu(chosen, **given)
+    policy = _policy(world, **model)
+    if told := _told(world, policy): chosen = replace(chosen, rollout_args=chosen.rollout_args | told, test_rollout=partial(chosen.test_rollout, **told))
+    return chosen, policy
 
 def _longest(world)->int:
     "Tokens that an action of this environment may need, where it says so; else 0."
@@ -130,7 +153,7 @@ def _free(folder: Path)->Path:
 # %% ../nbs/cli/00_cli.ipynb #b795cd66
 def play(
     env: str = _HOME['env'],        # environment: a known name, or package.module:Class
-    model: str = 'tiny',            # 'tiny', 'untrained', a run folder, or a folder in the transformers layout
+    model: str = 'tiny',            # 'tiny', 'untrained', a run folder, a folder in the transformers layout, or a model of the hub (owner/name)
     seed: int = 0,                  # of the task and of the sampling
     temperature: float = 1.,        # 0: the most likely token each time
 ):
@@ -142,7 +165,7 @@ def play(
     policy = _policy(world, model)
     if hasattr(world, 'render'):
         world.reset(seed); print(world.render() + '\n')
-    for e in rollout(policy, world, [seed], temperature=temperature, seed=seed, **({'max_tokens': longest} if (longest := _longest(world)) else {})):
+    for e in rollout(policy, world, [seed], temperature=temperature, seed=seed, **({'max_tokens': longest} if (longest := _longest(world)) else {}), **_told(world, policy)):
         for t in e.turns:
             print(f'{_plain(t.observation)}\n  {t.t:>2} {e.seat}> {_plain(t.text):24} p={math.exp(sum(t.logps)):.2f} entropy={sum(t.entropies)/len(t.entropies):.2f} nats a token')
         print(_plain(e.final) + f"\n{e.seat}: {'success' if e.success else 'no success'}, outcome {e.outcome:g}, {len(e.turns)} turns{', cut by a budget' if e.truncated else ''}{f', error: {e.error}' if e.error else ''}")

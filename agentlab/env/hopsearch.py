@@ -208,6 +208,13 @@ class HopSearch(Env):
     name = 'hopsearch'
     game = None         # nothing to step before the first reset
 
+    @property
+    def guide(self)->str:
+        "The rules, for somebody who has never played: a system message."
+        search = f"Every page of this world says one fact, such as: The {relations[0]} of Bora Tel is Mina Lam. The relations are {', '.join(relations)}."
+        if self.team: return f'You answer a question about made-up people, in two roles. {search} The planner reads the question and writes one line: ask RELATION NAME, or answer NAME once the name is known. The searcher reads what the planner asked and writes one line: search RELATION NAME to read a page, then report NAME. Write nothing else.'
+        return f'You answer a question about made-up people with a search engine. {search} Write one line in every turn and nothing else: search RELATION NAME to read a page, or answer NAME once you know the name that is asked for. Begin with the person that the question names. You have {self.horizon} turns.'
+
     def __init__(
         self,
         hops:int=2,                 # facts on the way to the answer: 1, 2 or 3

@@ -153,6 +153,8 @@ def layout_id(layout:dict)->str:
 class KeyDoor(TextEnv):
     "Find the key, then open the chest, in a house of `size` x `size` rooms; reward 1 at the end, else 0."
     name = 'keydoor'
+    guide = ('You are in a house of rooms. Find the key, then open the chest. Write one action in every turn and nothing else: go north, go south, go east or go west through an open door, '
+             'take key in the room of the key, open chest in the room of the chest once you hold the key.')     # the rules, for somebody who has never played: a system message
 
     def __init__(
         self,

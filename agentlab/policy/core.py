@@ -4,7 +4,7 @@
 
 # %% ../../nbs/policy/00_policy.ipynb #bf34c466
 from __future__ import annotations
-import copy
+import copy, re
 from contextlib import contextmanager
 from pathlib import Path
 import torch
@@ -12,21 +12,34 @@ from torch import Tensor
 from ..episodes import Batch, Episode, Turn
 
 # %% auto #0
-__all__ = ['CHAT_TEMPLATE', 'CONTROL', 'Chat', 'word_tokenizer', 'micro_batches', 'take_rows', 'action_rows', 'parts', 'pad_rows',
-           'token_logps', 'Policy', 'checkpoint_layers', 'closing', 'quiet']
+__all__ = ['remedy', 'fixed_day', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'template_facts', 'word_tokenizer', 'micro_batches',
+           'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'Policy', 'checkpoint_layers', 'check_bf16',
+           'closing', 'quiet', 'adapted', 'find_model', 'fetching', 'check_vocabulary']
 
 # %% ../../nbs/policy/00_policy.ipynb #834f0844
 class Chat:
     "A tokenizer's chat template, taken apart once, so that a growing conversation is only ever appended to."
-    def __init__(self, tokenizer):
+    def __init__(
+        self,
+        tokenizer,              # with a chat template and an end-of-turn token
+        rewrites: bool = False, # True: take a template that rewrites history, all the same
+        **variables,            # what the template may be told, such as enable_thinking=False or date_string='26 Jul 2024'; JSON types
+    ):
         if not getattr(tokenizer, 'chat_template', None): raise ValueError('this tokenizer has no chat_template. Set tokenizer.chat_template to a Jinja template of messages.')
-        self.tokenizer = tokenizer
+        self.tokenizer, self.rewrites, self.variables = tokenizer, rewrites, variables
+        self.facts = template_facts(self)
+        if self.facts['rewritten'] and not rewrites: raise ValueError(remedy.format(what=self.facts['rewritten']))
         self.end_id = self._end_of_turn()
         self._parts, self._known = {}, {}     # text games repeat themselves: each text is encoded once
+    def render(self, messages: list[dict], prompt: bool = False)->str:
+        "What the template writes, on one fixed day; prompt: with the assistant's prompt at the end."
+        template = self.tokenizer.chat_template
+        dated = dict(chat_template=fixed_day + template) if isinstance(template, str) and 'strftime_now' in template else {}
+        return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt, **dated, **self.variables)
     def _render(self, *contents, system=None):
         messages = [dict(role='system', content=system)] if system else []
-        messages += [dict(role=('user', 'assistant')[i % 2], content=c) for i, c in enumerate(contents)]
-        return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=len(contents) % 2 == 1)
+        messages += [c if isinstance(c, dict) else dict(role=('user', 'assistant')[i % 2], content=c) for i, c in enumerate(contents)]
+        return self.render(messages, prompt=len(contents) % 2 == 1)
     def _end_of_turn(self)->int:
         after = self._render('FIRSTUSER', 'FIRSTAGENT', 'NEXTUSER').partition('FIRSTAGENT')[2]
         ids = self.tokenizer.encode(after, add_special_tokens=False)
@@ -48,14 +61,57 @@ class Chat:
             if len(self._known) >= 65536: self._known.clear()
             self._known[text] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)['input_ids']
         return list(self._known[text])
+    def _heard(self, observation: str)->list[int]: return self.text_ids(observation.strip() if self.facts['trims'] else observation)
     def first(self, observation: str, system: str|None = None)->list[int]:
-        "Ids of the context of the first action."
+        "Ids of the context of the first action. Where the template knows no system message, that text stands before the observation."
+        if system and not self.facts['system']: observation, system = f'{system}\n\n{observation}', None
         before, after = self._between('first', system)
-        return before + self.text_ids(observation) + after
+        return before + self._heard(observation) + after
     def next(self, observation: str, last_id: int)->list[int]:
         "Ids to append after an action that ended in `last_id`; adds the end-of-turn token where the action lacks it."
         before, after = self._between('next')
-        return ([] if last_id == self.end_id else [self.end_id]) + before + self.text_ids(observation) + after
+        return ([] if last_id == self.end_id else [self.end_id]) + before + self._heard(observation) + after
+
+# %% ../../nbs/policy/00_policy.ipynb #5272aa1f
+remedy = ('the chat template rewrites history: {what}. The policy would be trained on turns that it never reads again in that form. Give it a template whose prefix stays as it is '
+          '(trl ships some: trl/chat_templates/*_training.jinja) as tokenizer.chat_template or as qlora_policy(..., template=), or tell the template to keep what was said, where it has a switch: '
+          'Chat(tokenizer, preserve_thinking=True). To take it all the same: Policy(model, tokenizer, chat=Chat(tokenizer, rewrites=True)).')
+fixed_day = '{%- macro strftime_now(form) -%}26 Jul 2024{%- endmacro -%}'
+_facts = {}     # (template, special tokens, variables) -> facts: worked out once in a process
+
+def template_facts(
+    chat: Chat,
+)->dict:        # rewritten: what it does to earlier turns, or ''; system: knows a system message; trims: strips the spaces around a message
+    "What has to be known about a chat template before it is appended to. Raises ValueError for one that writes no plain text."
+    tokenizer = chat.tokenizer
+    key = (str(tokenizer.chat_template), repr(tokenizer.special_tokens_map), repr(sorted(chat.variables.items())))
+    if key not in _facts:
+        from jinja2 import TemplateError
+        try: text = chat._render(' FIRSTUSER ')
+        except TemplateError as e: raise ValueError(f'the chat template fails on one message of plain text: {e}. Give tokenizer.chat_template a template of text messages.') from None
+        if 'FIRSTUSER' not in text: raise ValueError('the chat template leaves out a message whose content is plain text: it is made for images or tools. Give tokenizer.chat_template a template of text messages.')
+        try: system = 'SYSTEMTEXT' in chat._render('FIRSTUSER', system='SYSTEMTEXT')
+        except TemplateError: system = False
+        _facts[key] = dict(rewritten=_rewritten(chat), system=system, trims=' FIRSTUSER ' not in text)
+    return _facts[key]
+
+def _rewritten(chat: Chat)->str:
+    "What the template does to earlier turns when later ones follow; '' where it leaves them alone."
+    found, thinking = [], '<think>\n{}THOUGHT\n</think>\n\n'
+    for thought, apart in (('', False), (thinking, False), (thinking, True)):       # a template may want the thought in a field of its own
+        said = [thought.format(n) + f'{n}AGENT' for n in ('FIRST', 'NEXT')]
+        spoken = [dict(role='assistant', content=f'{n}AGENT', reasoning_content=f'{n}THOUGHT') if apart else x for n, x in zip(('FIRST', 'NEXT'), said)]
+        turns = ['FIRSTUSER', spoken[0], 'NEXTUSER', spoken[1], 'LASTUSER']
+        whole = chat._render(*turns)
+        lost = [word for word in re.findall('[A-Z]+', ' '.join(said)) if word not in whole and not apart]
+        if lost: return f'what the assistant said in an earlier turn is left out ({lost[0]!r} is gone after the next turn)'
+        grown = [chat._render(*turns[:k]) for k in (1, 3)]
+        cut = [max(i for i in range(len(x) + 1) if prompt.endswith(x[:i])) for prompt, x in zip(grown, said)]      # a prompt may begin the thought
+        found += [next(((prompt, x, whole) for prompt, x, i in zip(grown, said, cut) if not whole.startswith(prompt + x[i:])), None)]
+    if None in found: return ''     # one way to answer is enough: the model's own
+    prompt, said, whole = found[0]
+    same = next(i for i, (a, b) in enumerate(zip(prompt + said, whole)) if a != b)
+    return f'the finished turn goes on after {whole[max(same - 30, 0):same]!r} with {whole[same:same + 40]!r}, where the assistant was given or said {(prompt + said)[same:same + 40]!r}'
 
 # %% ../../nbs/policy/00_policy.ipynb #d74bbaff
 CHAT_TEMPLATE = ("{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
@@ -148,9 +204,10 @@ class Policy:
         name: str = '',             # shown in reports
         sampler = None,             # what samples in place of a TorchSampler, and is told the weights by `sync(policy)`; see agentlab.policy.vllm
         precision: str = 'no',      # 'bf16': forward passes under autocast. A recipe sets its own
+        chat: Chat|None = None,     # how a conversation is written down; default: Chat(tokenizer)
     ):
         self.model, self.tokenizer, self.name, self.samples_by, self.precision = model.eval(), tokenizer, name, sampler, precision
-        self.chat = Chat(tokenizer)
+        self.chat = chat or Chat(tokenizer)
         self.end_id = self.chat.end_id
         self.pad_id = self.end_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self.max_context = max_context or getattr(model.config, 'max_position_embeddings', 2048)
@@ -191,6 +248,13 @@ def checkpoint_layers(
     name = 'activation' if hasattr(model, 'activation_checkpointing_enable') else 'gradient'
     if on: getattr(model, f'{name}_checkpointing_enable')(**{f'{name}_checkpointing_kwargs': dict(use_reentrant=False)})
     else: getattr(model, f'{name}_checkpointing_disable')()
+
+def check_bf16(device):
+    "Refuse a GPU that cannot compute in bf16."
+    device = torch.device(device)
+    if device.type == 'cuda' and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise ValueError(f'{torch.cuda.get_device_name(device)} cannot compute in bf16, and fp16 is not offered (it needs a loss scaler, which is not part of a checkpoint). '
+                         "Use a GPU from NVIDIA's Ampere generation on (compute capability 8.0), or precision='no' without QLoRA, or the CPU (device='cpu').")
 
 @contextmanager
 def _computing(self):
@@ -286,21 +350,58 @@ def quiet():
         if shown: logging.enable_progress_bar()
 
 def _save_pretrained(self, folder)->Path:
-    "Write model and tokenizer in the transformers layout (safetensors)."
+    "Write model and tokenizer in the transformers layout (safetensors); of an adapter on quantised weights, the adapter alone."
     model = self.model
+    if adapted(model) and getattr(model, 'is_quantized', False):
+        from agentlab.policy.qlora import save_adapter
+        return save_adapter(self, folder)
     if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).merge_and_unload()      # an adapter becomes part of the weights
     with quiet(): model.save_pretrained(folder)
     self.tokenizer.save_pretrained(folder)
     return Path(folder)
 
+def adapted(model)->bool:
+    "Whether this is a peft model, an adapter around another model."
+    return type(model).__module__.split('.')[0] == 'peft'
+
+def find_model(
+    name,       # a folder in the transformers layout, or the name of a model on the hub, such as Qwen/Qwen2.5-0.5B-Instruct
+)->str:         # what transformers finds it by
+    "A folder that holds weights, or a name for the hub. Raises FileNotFoundError where it can be neither."
+    folder = Path(name)
+    if (folder / 'config.json').exists():
+        if any(folder.glob('*.safetensors')): return str(folder)
+        raise FileNotFoundError(f'{folder} holds no *.safetensors. Weights in other files (pickles, *.bin) can run code when they are opened, so they are not read. '
+                                'Convert them where you trust them: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)')
+    if not folder.exists() and re.fullmatch(r'[\w.-]+/[\w.-]+', str(name)): return str(name)
+    raise FileNotFoundError(f'{name} holds no config.json. Give a folder that Policy.save_pretrained or transformers wrote, or a model of the hub as owner/name.')
+
+@contextmanager
+def fetching(name):
+    "Say what to do where the hub does not answer, or does not have it."
+    try: yield
+    except OSError as e:
+        why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+        raise FileNotFoundError(f'{name} is no folder here, and the hub did not give it: {why} Look at the name and at the network; for a private or gated model log in (hf auth login); '
+                                'without a network give the folder of a model that is on this machine.') from e
+
+def check_vocabulary(tokenizer, tokens: int, name=''):
+    "Refuse a tokenizer that knows ids for which the model has no embedding."
+    if len(tokenizer) > tokens: raise ValueError(f'the tokenizer of {name} has {len(tokenizer)} ids and its model embeds {tokens}. They do not belong together: give the tokenizer that the model was trained with, or resize the embedding first.')
+
 def _load(
-    folder,                         # what save_pretrained wrote, or any local model in the transformers layout
-    device: str = 'cpu', dtype: torch.dtype = torch.float32, **kw
+    folder,                         # what save_pretrained wrote, a local model in the transformers layout, or the name of one on the hub
+    device: str = 'cpu', dtype: torch.dtype = torch.float32,    # of an adapter on quantised weights the device decides the dtype
+    **kw                            # of Policy
 )->Policy:
-    "A policy from a folder in the transformers layout. Raises FileNotFoundError where there is none."
+    "A policy from a folder in the transformers layout, or from the hub. Raises FileNotFoundError where there is none."
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    if not (Path(folder) / 'config.json').exists(): raise FileNotFoundError(f'{folder} holds no config.json. Give a folder that Policy.save_pretrained or transformers wrote.')
-    with quiet(): model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).to(device)
-    return Policy(model, AutoTokenizer.from_pretrained(folder), **kw)
+    if (Path(folder) / 'adapter_config.json').exists() and not (Path(folder) / 'config.json').exists():
+        from agentlab.policy.qlora import load_adapter
+        return load_adapter(folder, device=device, **kw)
+    found = find_model(folder)
+    with quiet(), fetching(found): model, tokenizer = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True), AutoTokenizer.from_pretrained(found)
+    check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, found)
+    return Policy(model.to(device), tokenizer, **kw)
 
 Policy.save_pretrained, Policy.load = _save_pretrained, staticmethod(_load)

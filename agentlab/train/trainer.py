@@ -11,7 +11,8 @@ from torch import Tensor
 from ..episodes import Batch, derive, state_key
 from ..groups import group_constant, group_mean, same
 from ..objective import clip_fraction, loss_weights
-from ..policy.core import parts, take_rows
+from ..objective.correction import corrected, truncated
+from ..policy.core import adapted, check_bf16, parts, take_rows
 from ..reward import paid, pay
 from ..rollout import play
 from ..rollout.curation import CurationError
@@ -19,11 +20,12 @@ from .recipes import Recipe, field_defaults
 from .runs import METRICS, Run, load_checkpoint, moments, open_run, restore_moments, rewind, save_checkpoint, save_policy
 
 # %% auto #0
-__all__ = ['Training', 'with_lora', 'collect', 'joined', 'usable', 'Skip', 'rewarded', 'joined_by', 'past', 'by_chance',
-           'curated', 'prepare', 'finite', 'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part',
-           'rounds', 'optimise', 'move', 'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate',
-           'one_step', 'learn', 'again', 'with_token_text', 'save_training', 'open_replay', 'restore_training',
-           'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run', 'keep_step', 'close_step']
+__all__ = ['Training', 'with_lora', 'reference_of', 'as_begun', 'for_gpu', 'collect', 'joined', 'usable', 'Skip', 'rewarded',
+           'joined_by', 'past', 'by_chance', 'curated', 'prepare', 'finite', 'reference_logp', 'minibatches', 'planned',
+           'backward', 'measure_part', 'rounds', 'optimise', 'move', 'from_sampler', 'measure_play', 'sampled_tokens',
+           'dead_groups', 'evaluate', 'one_step', 'learn', 'again', 'with_token_text', 'save_training', 'open_replay',
+           'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run', 'keep_step',
+           'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
@@ -32,12 +34,13 @@ class Training:
         from accelerate import Accelerator
         from accelerate.state import AcceleratorState
         AcceleratorState._reset_state()     # it would hold on to the precision of an earlier run in this process
+        if recipe.precision == 'bf16': check_bf16(policy.device)
         self.accelerator = Accelerator(mixed_precision=recipe.precision, cpu=policy.device.type == 'cpu')
         self.policy, self.env, self.recipe = (with_lora(policy, **recipe.lora) if recipe.lora else policy), env, recipe
         self.policy.model.to(self.accelerator.device)
         for one in (self.policy, *getattr(self.policy, 'of', {}).values()): one.precision = recipe.precision     # every log-probability of the run, old and new, is computed alike
         self.should_stop, self.run = should_stop or (lambda: False), None
-        self.reference = copy.deepcopy(self.policy) if recipe.kl_coef and not recipe.lora else None
+        self.reference = reference_of(self.policy) if recipe.kl_coef else None
         self.weights = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
         self.optimizer = recipe.optimizer(self.weights.values(), lr=recipe.lr, weight_decay=recipe.weight_decay)
         made = ((name, getattr(recipe, name)) for name in ('critic', 'memory', 'replay'))
@@ -74,10 +77,42 @@ def with_lora(policy, **config):
         with quiet(): from peft import LoraConfig, get_peft_model
     except ImportError: raise ImportError('a LoRA adapter needs peft: pip install "agentlab-rl[lora]"') from None
     if getattr(policy, 'roles', ()): raise ValueError(f'lora={config}: this policy has weights for every role. Make them adapters: RoleWeights(with_lora(policy, ...), seats), with lora={{}}')
+    if adapted(policy.model): raise ValueError(f'lora={config}: the policy {policy.name!r} has an adapter already, and that is what is trained. Leave lora empty (lora={{}}, no --lora)')
     config = dict(r=16, lora_alpha=32, target_modules='all-linear', task_type='CAUSAL_LM') | config
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(0)
-        return Policy(get_peft_model(policy.model, LoraConfig(**config)), policy.tokenizer, policy.max_context, policy.name, policy.samples_by)
+        return Policy(get_peft_model(policy.model, LoraConfig(**config)), policy.tokenizer, policy.max_context, policy.name, policy.samples_by, chat=policy.chat)
+
+def reference_of(policy):
+    "The policy as training begins: a copy; of one with an adapter, copies of the adapter's weights alone."
+    if not adapted(policy.model): return copy.deepcopy(policy)
+    return {name: p.detach().clone() for name, p in policy.model.named_parameters() if p.requires_grad}
+
+@contextlib.contextmanager
+def as_begun(model, weights: dict):
+    "The model with these weights of its adapter; switched off, where they add nothing."
+    if all('lora_B' not in name or not p.any() for name, p in weights.items()):
+        with model.disable_adapter(): yield
+        return
+    now = {name: model.get_parameter(name) for name in weights}
+    kept = {name: p.detach().clone() for name, p in now.items()}
+    try:
+        with torch.no_grad(): [p.copy_(weights[name]) for name, p in now.items()]
+        yield
+    finally:
+        with torch.no_grad(): [p.copy_(kept[name]) for name, p in now.items()]
+
+# %% ../../nbs/train/02_trainer.ipynb #5c1aa9d1
+def for_gpu(
+    recipe: Recipe,
+    weights = truncated,    # batch -> (action tokens,) by how much a token counts that another engine drew
+    **changes,              # fields of the recipe, such as lr, budget, max_tokens
+)->Recipe:
+    "The recipe for a large model with an adapter: old log-probabilities by the trainer, a loss corrected for the sampler, a paged optimiser. Its learning rate is a place to start from."
+    from agentlab.policy.qlora import paged_adamw
+    objective = recipe.objective if isinstance(recipe.objective, corrected) else corrected(recipe.objective, weights)
+    large = dict(recompute_old=True, objective=objective, optimizer=paged_adamw, lr=2e-5, max_tokens=max(recipe.max_tokens, 32), precision='bf16' if torch.cuda.is_available() else 'no')
+    return dataclasses.replace(recipe, **large | changes)
 
 # %% ../../nbs/train/02_trainer.ipynb #545d4945
 def collect(training: Training, step: int)->Batch:
@@ -171,10 +206,10 @@ def finite(name: str, x: Tensor, remedy: str):
     if bad.any(): raise Skip(f'{int(bad.sum())} of {len(x)} values of {name} are NaN or infinite, so this update was not made. {remedy}')
 
 def reference_logp(training: Training, batch: Batch)->Tensor:
-    "Log-probabilities of the policy that training began with: a copy of it, or the model without its adapter."
+    "Log-probabilities of the policy that training began with: a copy of it, or the model with the adapter that it had then."
     r, reference = training.recipe, training.reference
-    if reference is not None: return reference.logprobs(batch, r.temperature, r.budget)[0]
-    with training.policy.model.disable_adapter(): return training.policy.logprobs(batch, r.temperature, r.budget)[0]
+    if not isinstance(reference, dict): return reference.logprobs(batch, r.temperature, r.budget)[0]
+    with as_begun(training.policy.model, reference): return training.policy.logprobs(batch, r.temperature, r.budget)[0]
 
 # %% ../../nbs/train/02_trainer.ipynb #5c3edcff
 def minibatches(
