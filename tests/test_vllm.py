@@ -5,12 +5,14 @@ vLLM itself needs a GPU and is run by the last test only. All others speak to te
 import copy, itertools, json, threading, time
 import pytest
 import torch
+from httpx import Response as Got
 from fastapi.responses import Response
 import vllm_server
 from agentlab.policy.core import Policy
 from agentlab.policy.sampler import TorchSampler
 from agentlab.policy.tiny import tiny_model
-from agentlab.policy.vllm import Ask, Lasting, Shelf, VLLMEngine, VLLMSampler, VLLMServer, start_vllm
+from agentlab.policy.vllm import Shelf, VLLMSampler, VLLMServer, _read, start_vllm
+from agentlab.selfplay.snapshots import Borrowing, learned as weights_of
 from agentlab.train import Run, recipes
 from agentlab.train.trainer import with_lora
 from small import Paying, same_run, small_policy, train_small
@@ -180,6 +182,10 @@ def test_several_policies_share_an_engine(server):
     frozen = copy.deepcopy(one)
     move(one, 9)
     assert says(frozen.sampler(), frozen) < 1e-4 and says(one.sampler(), one) < 1e-4
+    snapshot = Borrowing(two, weights_of(two.model), 'snapshot')       # weights of its own on the modules of `two`
+    snapshot.samples_by = sampler
+    move(two, 9)
+    assert says(snapshot.sampler(), snapshot) < 1e-4 and says(two.sampler(), two) < 1e-4 and says(snapshot.sampler(), two) > .05
 
 def test_what_cannot_be_sent_is_refused(server):
     full = Policy(copy.deepcopy(BASE.model), BASE.tokenizer, name='full')
@@ -215,6 +221,10 @@ def test_another_model_is_refused_before_anything_is_played(tmp_path):
     refused(r"serves \['tiny'\], not 'other'", name='other')
     refused('VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora', lora=False)
     refused('0.10.2 or later', token_ids=False)
+
+def test_something_that_is_no_vllm(server):
+    with pytest.raises(ValueError, match='does not speak the protocol.*vllm serve'): VLLMSampler(VLLMServer(f'{server.url}/elsewhere', wait=0.)).sync(learned())
+    with pytest.raises(ValueError, match='VLLM_API_KEY'): _read(Got(401), '/v1/models')
 
 def test_addresses():
     for url in ('127.0.0.1:8000', 'http://name:key@host', 'ftp://host'):
