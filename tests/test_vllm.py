@@ -77,23 +77,23 @@ def form(request, servers, monkeypatch): return lambda policy, mode='processed':
 
 def test_log_probabilities_are_those_of_the_trainer(form):
     policy = learned()
-    sampler, rows = form(policy), contexts(6)
+    sampler, rows = form(policy), contexts(4)
     for temperature in (1., .7, 2., 0.):
-        said = sampler.sample(rows, 5, temperature, stop={3}, seeds=list(range(6)))
+        said = sampler.sample(rows, 4, temperature, stop={3}, seeds=list(range(4)))
         for context, one in zip(rows, said, strict=True):
             logp, entropy, _ = truth(policy, context, one.ids, temperature)
             assert one.logprobs == pytest.approx(logp, abs=1e-4) and one.truncated_logprobs is None
             assert len(one.logprobs) == len(one.entropies) == len(one.ids) and all(low <= full + 1e-4 for low, full in zip(one.entropies, entropy))
 
 def test_stop_length_order_and_seeds(form):
-    sampler, rows = form(learned()), contexts(1)*12 + contexts(4)
-    said = sampler.sample(rows, 8, stop=set(range(0, SIZE, 5)), seeds=list(range(16)))
+    sampler, rows = form(learned()), contexts(1)*8 + contexts(4)
+    said = sampler.sample(rows, 6, stop=set(range(0, SIZE, 5)), seeds=list(range(12)))
     assert {one.finish for one in said} == {'stop', 'length'}
     for one in said:
-        assert (one.finish == 'stop') == (one.ids[-1] % 5 == 0) and all(i % 5 for i in one.ids[:-1]) and (one.finish == 'stop' or len(one.ids) == 8)
-    assert len({tuple(one.ids) for one in said[:12]}) > 6       # equal contexts, other seeds
-    order = torch.randperm(16, generator=torch.Generator().manual_seed(0)).tolist()
-    again = sampler.sample([rows[i] for i in order], 8, stop=set(range(0, SIZE, 5)), seeds=order)
+        assert (one.finish == 'stop') == (one.ids[-1] % 5 == 0) and all(i % 5 for i in one.ids[:-1]) and (one.finish == 'stop' or len(one.ids) == 6)
+    assert len({tuple(one.ids) for one in said[:8]}) > 4       # equal contexts, other seeds
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0)).tolist()
+    again = sampler.sample([rows[i] for i in order], 6, stop=set(range(0, SIZE, 5)), seeds=order)
     assert [one.ids for one in again] == [said[i].ids for i in order]
     assert [one.ids for one in sampler.sample(rows[:3], 4, seeds=7)] == [one.ids for one in sampler.sample(rows[:3], 4, seeds=[21, 22, 23])]    # one seed for the call
     assert sampler.sample(rows[:1], 2, seeds=[2**64 - 1])[0].ids                # any whole number is a seed
@@ -256,11 +256,11 @@ def test_what_is_no_answer_is_asked_again_with_the_same_seed(server):
     policy, waits = learned(), []
     engine = reach(server, timeout=.4, wait=1., longest=2., sleep=waits.append, workers=1)
     sampler = VLLMSampler(engine).sync(policy)
-    expected = sampler.sample(contexts(3), 4, stop=())
+    expected = sampler.sample(contexts(2), 4, stop=())
     for name, fault in FAULTS.items():
         server.faults, before, server.asked = [lambda a: a, fault, fault], engine.counts['again'], []
-        assert sampler.sample(contexts(3), 4, stop=()) == expected, name
-        assert engine.counts['again'] == before + 2 and len(server.asked) == 5, name
+        assert sampler.sample(contexts(2), 4, stop=()) == expected, name
+        assert engine.counts['again'] == before + 2 and len(server.asked) == 4, name
         assert [body for body in server.asked[1:4]] == [server.asked[1]]*3, name
     assert set(waits) == {1., 2.}           # 1, 2, 2, ... seconds: no more than `longest`
 
