@@ -344,13 +344,15 @@ def test_without_vllm(monkeypatch):
 
 @pytest.mark.gpu
 def test_real_vllm(tmp_path):
-    "The base as a folder, vLLM on it, and the same contract: log-probabilities within what float16 or bfloat16 rounds."
+    "The real engine on a small base (attention kernels want heads of 64): log-probabilities up to what bfloat16 rounds, an adapter that arrives, seeds. Not run so far."
     pytest.importorskip('vllm')
-    policy = learned(scale=.05)
-    BASE.save_pretrained(tmp_path/'base')
-    policy.model.cuda()
-    sampler = VLLMSampler(start_vllm(str(tmp_path/'base'), rank=8, max_model_len=512, dtype='float32', gpu_memory_utilization=.3)).sync(policy)
-    policy.model.cpu()
-    assert says(sampler, policy) < .05
-    rows = contexts(1)*8
-    assert [one.ids for one in sampler.sample(rows, 8, seeds=list(range(8)))] == [one.ids for one in sampler.sample(rows, 8, seeds=list(range(8)))]
+    base = Policy(tiny_model(SIZE, 512, hidden=256), BASE.tokenizer, name='tiny')
+    base.save_pretrained(tmp_path/'base')
+    policy = with_lora(base, r=8)
+    sampler = VLLMSampler(start_vllm(str(tmp_path/'base'), rank=8, max_model_len=512, gpu_memory_utilization=.3))
+    first = sampler.sync(policy)
+    assert first.seen['scaled'] and says(first, policy) < .3
+    move(policy, 0, .1)
+    assert says(first, policy) > .3 > says(sampler.sync(policy), policy)
+    again = [[one.ids for one in sampler.sample(contexts(1)*8, 8, seeds=list(range(8)))] for _ in range(2)]
+    assert again[0] == again[1] and len(set(map(tuple, again[0]))) > 4
