@@ -313,8 +313,7 @@ def _sampler(self, **kw):
     "A TorchSampler on this policy's weights, or the sampler that it was given, with these weights."
     if self.samples_by is not None:
         if kw: raise TypeError(f'{sorted(kw)} are arguments of a TorchSampler, but the policy {self.name!r} samples by {type(self.samples_by).__name__}: set them there')
-        self.samples_by.sync(self)
-        return self.samples_by
+        return self.samples_by.sync(self) or self.samples_by     # what it gives back is bound to these weights; a sampler of one policy gives nothing
     from agentlab.policy.sampler import TorchSampler
     return TorchSampler(self.model, max_context=self.max_context, **kw)
 

@@ -493,7 +493,8 @@ def end_run(training: Training, run: Run, step: int):
     run.stop_answered()
 
 def _open(training: Training, out, resume: bool)->Run:
-    "The run folder, made or checked by the first process."
+    "The run folder, made or checked by the first process. Before it, a server that samples is asked whether it can."
+    if getattr(training.policy, 'samples_by', None) is not None: training.policy.sampler()
     facts = dict(recipe=training.planned.facts(), env=env_facts(training.env), policy=training.policy.name)
     if not training.accelerator.is_main_process: return Run(out)
     run = open_run(out, facts, resume, dict(recipe=field_defaults()))
