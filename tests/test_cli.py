@@ -6,7 +6,7 @@ import pytest
 
 from small import ROOT, finish, fork
 
-COMMANDS = ['demo', 'train', 'play', 'report', 'view', 'stop', 'envs', 'recipes', 'runs', 'clean', 'doctor', 'tiny']
+COMMANDS = ['demo', 'train', 'play', 'report', 'view', 'stop', 'envs', 'recipes', 'runs', 'clean', 'doctor', 'tiny', 'fit', 'bench', 'verl-check']
 pytestmark = pytest.mark.xdist_group('forks')
 
 WORLD = '''
@@ -80,7 +80,7 @@ def test_no_command_prints_the_usage():
     for arguments in ([], ['--help'], ['help']):
         status, said, errors = real(*arguments)
         assert (status, errors) == (0, '') and said.startswith('usage: agentlab COMMAND')
-        assert re.findall(r'^  (\w+) +\S', said, re.M) == COMMANDS
+        assert re.findall(r'^  ([\w-]+) +\S', said, re.M) == COMMANDS
 
 @pytest.mark.parametrize('command', COMMANDS)
 def test_help(command):

@@ -34,6 +34,9 @@ def lessons() -> list[Path]:
     return [path for path in notebooks() if path.parts[0] == 'tutorials']
 
 
+ADVICE = re.compile(r'Failed to load CPU gemm_4bit_forward from kernels-community[^\n]*\n?$')     # bitsandbytes, on a CPU with AVX512-BF16, when somebody imports it
+
+
 def tidy(text: str) -> str:
     """The notebook file as `nbdev-clean` writes it, with a kernel, so that JupyterLab opens it without a question, and no trace of jupytext.
 
@@ -51,6 +54,7 @@ def tidy(text: str) -> str:
         if cell['cell_type'] == 'markdown': above = said
         elif SOLUTION.match(said): cell['metadata'] = dict(jupyter=dict(source_hidden=True))
         else: cell['metadata'].pop('jupyter', None)
+        if 'outputs' in cell: cell['outputs'] = [output for output in cell['outputs'] if not ADVICE.match(''.join(output.get('text', '')))]
         for output in cell.get('outputs', []):
             if 'image/png' in output.get('data', {}): output['metadata'] = {'image/png': dict(alt=alternative(output['data'], above))}
     return nb2str(nb)
