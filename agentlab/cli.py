@@ -26,7 +26,10 @@ def _policy(env, model: str = 'tiny', qlora: bool = False, rank: int = 0, templa
         if qlora or template: raise ValueError(f"model={model!r}: --qlora and --template are for a model of the hub or a folder. Name it: --model Qwen/Qwen2.5-0.5B-Instruct")
         return tiny_policy(env, warm=model == 'tiny')
     folder, device = Path(model) / 'policy' if (Path(model) / 'policy').is_dir() else Path(model), 'cuda' if torch.cuda.is_available() else 'cpu'
-    if not qlora or (folder / 'adapter_config.json').exists(): return Policy.load(folder, device=device, name=str(model))
+    begun = (folder / 'adapter_config.json').exists()
+    if template and (begun or not qlora): raise ValueError(f'template={template!r}: {model} keeps its own template; another one is given with --qlora to a model that has no adapter yet')
+    if begun and qlora and rank: raise ValueError(f'lora={rank}: {model} has an adapter already, and that is what learns on. Leave --lora out')
+    if begun or not qlora: return Policy.load(folder, device=device, name=str(model))
     from agentlab.policy.qlora import qlora_policy
     return qlora_policy(folder, rank=rank or 16, device=device, name=str(model), template=template or None)
 

@@ -250,6 +250,9 @@ def test_the_documented_command(base, tmp_path, capsys, monkeypatch, never_merge
     assert status == 0 and 'player>' in said, errors
     status, said, errors = command('train', '--recipe', 'gigpo', '--env', 'hopsearch', '--model', 'run', '--qlora', '--out', 'more', *small, capsys=capsys)      # the adapter learns on
     assert status == 0, errors
+    for option, value in (('--lora', '4'), ('--template', 'x.jinja')):
+        status, said, errors = command('train', '--env', 'hopsearch', '--model', 'run', '--qlora', option, value, '--out', 'again', capsys=capsys)
+        assert status == 2 and f'{option[2:]}=' in errors and not Path('again').exists()
 
 def test_what_the_command_refuses(base, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
