@@ -191,7 +191,7 @@ def test_the_launcher_ends_all_when_one_fails(tmp_path):
 
 def test_the_command_under_its_launcher(tmp_path):
     "`accelerate launch --config_file assets/accelerate/two_cpus.yaml -m agentlab train ...`, and the same without a launcher."
-    asked = ['train', '--recipe', 'grpo', '--env', 'keydoor', '--model', 'untrained', '--steps', '1', '--groups', '3', '--group_size', '2', '--test_tasks', '3']
+    asked = ['train', '--recipe', 'grpo', '--env', 'keydoor', '--model', 'untrained', '--steps', '1', '--groups', '3', '--group-size', '2', '--test-tasks', '3']
     ended = launched('-m', 'agentlab', *asked, '--out', tmp_path/'two')
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert command([*asked, '--out', str(tmp_path/'one')]) == 0

@@ -472,14 +472,15 @@ def train(
             if on_row is not None: on_row(row)
             if training.accelerator.is_main_process: show(shown, row)
         if step % recipe.checkpoint_every and step < recipe.steps: save_training(training, run, step)   # stopped between two checkpoints
-        if training.accelerator.is_main_process: end_run(training, run, step)
-        training.accelerator.wait_for_everyone()    # the folder is complete for whoever goes on
+        end_run(training, run, step)
     return run
 
 def end_run(training: Training, run: Run, step: int):
     "The policy of a run that is complete, also where it was killed just before this; and the answer to whoever asked the run to stop."
-    if step >= training.planned.steps: save_policy(run, training.policy)
-    run.stop_answered()
+    if training.accelerator.is_main_process:
+        if step >= training.planned.steps: save_policy(run, training.policy)
+        run.stop_answered()
+    training.accelerator.wait_for_everyone()    # the folder is complete for whoever goes on
 
 def _open(training: Training, out, resume: bool)->Run:
     "The run folder, made or checked by the first process; what it refuses, all refuse."
