@@ -60,9 +60,11 @@ def train(
     "Train a policy and write a run folder."
     from agentlab.env import load_env
     from agentlab.train import train as fit
+    from agentlab.train.ranks import first_process
     world, given = load_env(env), dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, lora=dict(r=lora) if lora and not qlora else {})
     chosen, policy = _ready(world, recipe, given, dict(model=model, qlora=qlora, rank=lora, template=template), vllm, steps=steps, seed=seed, test_tasks=test_tasks)
     run = fit(policy, world, chosen, out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{seed}'), resume=resume)
+    if not first_process(): return      # of several that train together
     _say_tests(run)
     print(f'run: {run.folder}\nnext: agentlab report {run.folder}')
 

@@ -11,4 +11,4 @@ from .critic import Critic
 from .learned import ImplicitPRM, Prior, Progress, ThreeValues
 from .recipes import Recipe, load_recipe
 from .runs import METRICS, Run
-from .trainer import evaluate, train
+from .trainer import evaluate, for_gpu, train

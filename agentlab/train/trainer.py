@@ -5,6 +5,7 @@
 # %% ../../nbs/train/02_trainer.ipynb #acba7ee2
 from __future__ import annotations
 import contextlib, copy, dataclasses, errno, math, shutil, time
+from functools import partial
 from pathlib import Path
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from ..policy.core import adapted, check_bf16, parts, take_rows
 from ..reward import paid, pay
 from ..rollout import play
 from ..rollout.curation import CurationError
+from .ranks import Together, agreed, gathered, in_shares, start_processes, told, weights_key
 from .recipes import Recipe, field_defaults
 from .runs import METRICS, Run, load_checkpoint, moments, open_run, restore_moments, rewind, save_checkpoint, save_policy
 
@@ -23,21 +25,19 @@ from .runs import METRICS, Run, load_checkpoint, moments, open_run, restore_mome
 __all__ = ['Training', 'with_lora', 'reference_of', 'as_begun', 'for_gpu', 'collect', 'joined', 'usable', 'Skip', 'rewarded',
            'joined_by', 'past', 'by_chance', 'curated', 'prepare', 'finite', 'reference_logp', 'minibatches', 'planned',
            'backward', 'measure_part', 'rounds', 'optimise', 'move', 'from_sampler', 'measure_play', 'sampled_tokens',
-           'dead_groups', 'evaluate', 'one_step', 'learn', 'again', 'with_token_text', 'save_training', 'open_replay',
-           'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run', 'keep_step',
-           'close_step']
+           'dead_groups', 'evaluate', 'held_out', 'solved', 'one_step', 'remembered', 'learn', 'again',
+           'with_token_text', 'save_training', 'open_replay', 'restore_training', 'explain', 'env_facts', 'test', 'bar',
+           'show', 'train', 'end_run', 'keep_step', 'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
     "A policy being trained by a recipe: accelerator, optimiser, reference."
     def __init__(self, policy, env, recipe: Recipe, should_stop=None):
-        from accelerate import Accelerator
-        from accelerate.state import AcceleratorState
-        AcceleratorState._reset_state()     # it would hold on to the precision of an earlier run in this process
         if recipe.precision == 'bf16': check_bf16(policy.device)
-        self.accelerator = Accelerator(mixed_precision=recipe.precision, cpu=policy.device.type == 'cpu')
+        self.accelerator = start_processes(recipe.precision, policy.device.type == 'cpu')
         self.policy, self.env, self.recipe = (with_lora(policy, **recipe.lora) if recipe.lora else policy), env, recipe
         self.policy.model.to(self.accelerator.device)
+        if self.ranks > 1: agreed(self, 'the weights they begin with', weights_key(self.policy.model), 'Load the policy from one folder, or make it with the same seed in every process.')
         for one in (self.policy, *getattr(self.policy, 'of', {}).values()): one.precision = recipe.precision     # every log-probability of the run, old and new, is computed alike
         self.should_stop, self.run = should_stop or (lambda: False), None
         self.reference = reference_of(self.policy) if recipe.kl_coef else None
@@ -64,8 +64,11 @@ class Training:
     def ranks(self): return self.accelerator.num_processes
     def gather(self, items: list)->list:
         "The items of all processes, in the order of the processes."
-        from accelerate.utils import gather_object
-        return gather_object(items) if self.ranks > 1 else items
+        return gathered(self, items)
+    @property
+    def together(self):
+        "The policy as all processes ask it at once, each for a share of the rows; with one process the policy itself."
+        return Together(self, self.policy) if self.ranks > 1 else self.policy
     def asked(self)->bool:
         "Whether the run should end: this function's caller says so, or somebody has put a request into the run folder. All processes agree."
         return any(self.gather([self.should_stop() or (self.rank == 0 and self.run is not None and self.run.stop_asked())]))
@@ -121,7 +124,7 @@ def collect(training: Training, step: int)->Batch:
     count = max(map(len, r.group_args.values()), default=r.groups)
     mine = list(range(count))[t.rank::t.ranks]
     own = {name: [values[i] for i in mine] for name, values in r.group_args.items()}
-    episodes = r.rollout(t.policy, t.env, [derive(r.seed, step, 'tasks', i) for i in mine], groups=[step*count + i for i in mine],
+    episodes = [] if not mine else r.rollout(t.policy, t.env, [derive(r.seed, step, 'tasks', i) for i in mine], groups=[step*count + i for i in mine],
                          group_size=r.group_size, max_turns=r.max_turns, max_tokens=r.max_tokens, temperature=r.temperature,
                          seed=derive(r.seed, step, 'sampling'), step=step, name=r.name, **r.rollout_args, **own)
     return Batch.from_episodes(joined(t.gather([episodes])))
@@ -151,7 +154,7 @@ class Skip(Exception):
 
 def rewarded(training: Training, batch: Batch, step: int)->Batch:
     "The batch with old log-probabilities, with the columns that recipe, memory and critic supply, and with its rewards. Raises Skip."
-    r, policy = training.recipe, training.policy
+    r, policy = training.recipe, training.together
     batch = batch.to(training.accelerator.device)
     old = policy.logprobs(batch, r.temperature, r.budget)[0] if r.recompute_old else batch.action('sampler_logp')
     batch = batch.with_action(old_logp=old)
@@ -159,7 +162,7 @@ def rewarded(training: Training, batch: Batch, step: int)->Batch:
     if r.columns: batch = r.columns(batch, policy)
     if training.memory is not None: batch = training.memory.read(batch, step)
     if training.critic is not None: batch = training.critic.read(policy, batch, r.budget)
-    if r.reward is not paid: batch = pay(batch, r.reward(batch))
+    if r.reward is not paid: batch = pay(batch, told(training, lambda: r.reward(batch)))      # a judge is asked once
     finite('reward', batch.turns.reward, 'Look at the reward of your environment or recipe.')
     finite('outcome', batch.episodes.outcome, 'Look at the reward of your environment or recipe.')
     return batch
@@ -191,7 +194,7 @@ def prepare(training: Training, batch: Batch, step: int)->tuple[Batch, Tensor, T
     "The batch to learn from; advantage of each of its action tokens; value target (None without a critic) of every action token that was played, NaN where there is none. Raises Skip."
     r, whole = training.recipe, rewarded(training, batch, step)
     batch = curated(training, whole)
-    if r.kl_coef: batch = batch.with_action(ref_logp=reference_logp(training, batch))
+    if r.kl_coef: batch = batch.with_action(ref_logp=in_shares(training, batch, partial(reference_logp, training)))
     found = r.credit(batch, **r.credit_args)
     targets, advantage = found if isinstance(found, tuple) else (None, found)
     if r.shape: advantage = r.shape(batch, advantage, **r.shape_args)
@@ -226,7 +229,7 @@ def planned(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->
     plan = getattr(getattr(r.objective, 'func', r.objective), 'plan', None)
     if plan is None: return batch
     whole, chosen = take_rows(batch, rows)
-    logp, entropy = training.policy.logprobs(whole, r.temperature, r.budget)
+    logp, entropy = training.together.logprobs(whole, r.temperature, r.budget)
     columns = plan(logp, whole, advantage[chosen], entropy, **given | r.objective_args)
     return batch.with_action(**{name: x.new_zeros(len(advantage)).index_copy(0, chosen, x) for name, x in columns.items()})
 
@@ -242,7 +245,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
         losses = r.objective(logp, part, advantage[which], entropy, **r.objective_args)
         kl = r.kl(logp, part) if r.kl_coef else None
         loss = (weight[which] * (losses if kl is None else losses + r.kl_coef*kl)).sum()
-        if loss.requires_grad: t.accelerator.backward(loss)     # the tokens of frozen roles alone have nothing to move
+        if loss.requires_grad: loss.backward()      # the tokens of frozen roles alone have nothing to move
         with torch.no_grad():
             now = measure_part(r, part, logp.detach(), advantage[which], kl)
             for name, value in (now | dict(loss=loss.item(), tokens=len(which))).items():
@@ -268,14 +271,14 @@ def rounds(training: Training, batch: Batch, advantage: Tensor):
     "What to move on, one after the other: (batch whose weights select tokens, advantage). The recipe's `updates`, or everything at once."
     t, r = training, training.recipe
     if r.updates is None: yield batch, advantage; return
-    updates, logp = r.updates(batch, t.policy, **r.updates_args), None
+    updates, logp = r.updates(batch, t.together, **r.updates_args), None
     while True:
         try: selection, found = updates.send(logp)
         except StopIteration: return
         selection = selection.to(found.device) > 0
         finite('advantage', found[selection], f'Look at what {getattr(r.updates, "__name__", r.updates)} made of these rewards.')
         yield batch.with_action(weight=batch.action('weight')*selection), torch.where(selection, found, 0).float()
-        logp = t.policy.logprobs(batch, r.temperature, r.budget)[0]
+        logp = t.together.logprobs(batch, r.temperature, r.budget)[0]
         batch = batch.with_action(old_logp=logp)    # the next one begins from the policy as it is
 
 def optimise(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->tuple[dict, float]:
@@ -337,11 +340,21 @@ def dead_groups(batch: Batch)->float:
 # %% ../../nbs/train/02_trainer.ipynb #12729899
 def evaluate(policy, env, tasks: int = 512, greedy: bool = True, seed: int = 0, rollout=play, **budget)->float:
     "Success on held-out tasks: different ones of the environment's test split, or fixed seeds where it has no splits. An episode that ends with an error has failed; raises RuntimeError where all do."
-    held_out = env.tasks('test', tasks) if hasattr(env, 'tasks') else None
-    episodes = rollout(policy, env, [derive('test', i) for i in range(tasks)], tasks=held_out, temperature=0. if greedy else 1., seed=derive(seed, 'test'), **budget)
-    broken = [e.error for e in episodes if e.error]
-    if len(broken) == len(episodes): raise RuntimeError(f'all {len(episodes)} held-out episodes ended with an error of the environment. The first: {broken[0]}')
-    return sum(e.success for e in episodes)/len(episodes)
+    return solved(held_out(policy, env, tasks, greedy, seed, rollout, **budget))
+
+def held_out(policy, env, tasks: int, greedy: bool, seed: int, rollout, rank: int = 0, ranks: int = 1, **budget)->list[tuple]:
+    "(success, error) of the episodes of this process's share of the held-out tasks."
+    mine = range(tasks)[rank::ranks]
+    those = env.tasks('test', tasks)[rank::ranks] if hasattr(env, 'tasks') else None
+    own = dict(groups=list(mine)) if ranks > 1 else {}      # sampled as in a single process
+    episodes = rollout(policy, env, [derive('test', i) for i in mine], tasks=those, temperature=0. if greedy else 1., seed=derive(seed, 'test'), **own, **budget) if mine else []
+    return [(e.success, e.error) for e in episodes]
+
+def solved(found: list[tuple])->float:
+    "Share of successes. Raises RuntimeError where every episode ended with an error."
+    broken = [error for _, error in found if error]
+    if len(broken) == len(found): raise RuntimeError(f'all {len(found)} held-out episodes ended with an error of the environment. The first: {broken[0]}')
+    return sum(success for success, _ in found)/len(found)
 
 # %% ../../nbs/train/02_trainer.ipynb #cef41ec8
 def one_step(training: Training, step: int)->tuple[dict, Batch]:
@@ -355,8 +368,16 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
         prepared, advantage, targets = prepare(training, batch, step)
         row |= learn(training, prepared, advantage, targets, step)
     except Skip as why: row['skipped'] = str(why)
-    if training.memory is not None: row |= training.memory.learn(row)
+    if training.memory is not None: row |= remembered(training, row)
     return row | dict(seconds=time.monotonic() - start), with_token_text(played, training.policy.tokenizer)
+
+def remembered(training: Training, row: dict)->dict:
+    "What the memory learns from a row. One that asks somebody outside (`outside = True`) learns in the first process, and the others take over what it knows then."
+    memory = training.memory
+    if training.ranks == 1 or not getattr(memory, 'outside', False): return memory.learn(row)
+    found, tensors = told(training, lambda: (memory.learn(row), memory.tensors()))
+    if training.rank: memory.restore(tensors)
+    return found
 
 def learn(training: Training, batch: Batch, advantage: Tensor, targets: Tensor|None, step: int)->dict:
     "Move the policy, then fit the critic, which learns also where the policy could not or should not move."
@@ -380,7 +401,7 @@ def again(training: Training, batch: Batch, advantage: Tensor, step: int, counts
         finite('advantage of past episodes', found, 'Look at what the replay made of them.')
         more, found = more.to(t.accelerator.device).with_action(past=torch.ones_like(found)), by_chance(more, found)
         with t.changed(dict(updates=None) | changes):
-            if t.recipe.kl_coef: more = more.with_action(ref_logp=reference_logp(t, more))
+            if t.recipe.kl_coef: more = more.with_action(ref_logp=in_shares(t, more, partial(reference_logp, t)))
             measured = move(t, more, found.to(more.actions.device).float(), step, 'past', number)['past']
         counts = {k: counts[k] + measured[k] for k in counts}
         count = int((more.action('weight') > 0).sum())
@@ -419,6 +440,7 @@ def restore_training(training: Training, run: Run)->int:
         if training.critic is not None: training.critic.restore(tensors['critic'])
         if training.memory is not None: training.memory.restore(tensors['memory'])
         if training.replay is not None: training.replay.restore(tensors['replay'])
+    agreed(training, 'the updates behind them', step, f'{run.folder} must lie where all machines see it.')
     if training.accelerator.is_main_process: rewind(run, step)
     return step
 
@@ -444,10 +466,10 @@ def env_facts(env)->dict:
 def test(training: Training, run: Run, step: int):
     "Success on held-out tasks with `step` updates behind the policy, greedy and sampled, as a row of tests.jsonl."
     r, t = training.recipe, training
-    if not r.test_tasks or not t.accelerator.is_main_process: return
-    how = dict(max_turns=r.max_turns, max_tokens=r.max_tokens, rollout=r.test_rollout) | (t.memory.test() if hasattr(t.memory, 'test') else {})
-    run.append_test(dict(step=step, tasks=r.test_tasks, **{name: evaluate(t.policy, t.env, r.test_tasks, greedy, r.seed, **how)
-                                                           for name, greedy in (('test_greedy', True), ('test_sampled', False))}))
+    if not r.test_tasks: return
+    how = dict(max_turns=r.max_turns, max_tokens=r.max_tokens, rollout=r.test_rollout, rank=t.rank, ranks=t.ranks) | (t.memory.test() if hasattr(t.memory, 'test') else {})
+    shares = {name: solved(t.gather(held_out(t.policy, t.env, r.test_tasks, greedy, r.seed, **how))) for name, greedy in (('test_greedy', True), ('test_sampled', False))}
+    if t.accelerator.is_main_process: run.append_test(dict(step=step, tasks=r.test_tasks, **shares))
 
 def bar(recipe: Recipe, shown: bool):
     "A progress bar with the time that is left."
@@ -466,7 +488,7 @@ def train(
     recipe: Recipe,
     out,                    # run folder
     resume: bool = False,   # go on with the run in `out`
-    on_row = None,          # called with every row
+    on_row = None,          # called with every row, in every process
     should_stop = None,     # polled between steps; True ends the run after a checkpoint, as does `Run(out).ask_stop()` from any process
     progress: bool = True,  # show a progress bar
 )->Run:
@@ -482,24 +504,27 @@ def train(
             row = keep_step(training, run, step)
             step += 1
             if on_row is not None: on_row(row)
-            show(shown, row)
+            if training.accelerator.is_main_process: show(shown, row)
         if step % recipe.checkpoint_every and step < recipe.steps: save_training(training, run, step)   # stopped between two checkpoints
-        if training.accelerator.is_main_process: end_run(training, run, step)
+        end_run(training, run, step)
     return run
 
 def end_run(training: Training, run: Run, step: int):
     "The policy of a run that is complete, also where it was killed just before this; and the answer to whoever asked the run to stop."
-    if step >= training.planned.steps: save_policy(run, training.policy)
-    run.stop_answered()
+    if training.accelerator.is_main_process:
+        if step >= training.planned.steps: save_policy(run, training.policy)
+        run.stop_answered()
+    training.accelerator.wait_for_everyone()    # the folder is complete for whoever goes on
 
 def _open(training: Training, out, resume: bool)->Run:
-    "The run folder, made or checked by the first process. Before it, a server that samples is asked whether it can."
+    "The run folder, made or checked by the first process; what it refuses, all refuse. Before it, a server that samples is asked whether it can."
     if getattr(training.policy, 'samples_by', None) is not None: training.policy.sampler()
     facts = dict(recipe=training.planned.facts(), env=env_facts(training.env), policy=training.policy.name)
-    if not training.accelerator.is_main_process: return Run(out)
-    run = open_run(out, facts, resume, dict(recipe=field_defaults()))
-    run.stop_answered()     # what was asked of an earlier process is not meant for this one
-    return run
+    def opened():
+        run = open_run(out, facts, resume, dict(recipe=field_defaults()))
+        run.stop_answered()     # what was asked of an earlier process is not meant for this one
+        return run
+    return told(training, opened, (ValueError, OSError))
 
 def keep_step(training: Training, run: Run, step: int)->dict:
     "One step and everything that is written because of it."
