@@ -44,7 +44,7 @@ def policy_of(config, kind: str, s: Settings, device: str):
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder); tokenizer.save_pretrained(folder)
         del model; free(device)
-        return qlora_policy(folder, device=device)
+        return qlora_policy(folder, rank=s.lora, checkpointing=s.checkpointing, device=device)
 
 
 def free(device: str):
