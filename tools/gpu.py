@@ -19,8 +19,8 @@ from agentlab.train.fit import KNOWN, Settings, measured_peak, measured_update, 
 
 RECORD = ROOT/'assets'/'gpu'/'record.json'
 # Dense bfloat16 products with float32 sums, in operations a second, by a part of the device's name; the first that is found counts. NVIDIA's data sheets
-# give the sparse rate, twice this, for Hopper; GeForce rates are those of the Ada and GA102 white papers.
-RATES = {'H100 PCIe': 756e12, 'H100': 989e12, 'H200': 989e12, 'A100': 312e12, 'L40S': 362e12, 'L4': 121e12, 'A10': 125e12, 'RTX 4090': 165e12, 'RTX 3090': 71e12}
+# give the sparse rate, twice this, for Hopper; the 4090's is from public tables.
+RATES = {'H100 PCIe': 756e12, 'H100': 989e12, 'H200': 989e12, 'A100': 312e12, 'L40S': 362e12, 'L4': 121e12, 'A10': 125e12, 'RTX 4090': 165e12}
 MODELS = {name.split('-')[1]: name for name in KNOWN if 'Qwen2.5' in name}     # 0.5B, 1.5B, 3B, 7B
 TINY = {'tiny': dict(model_type='qwen2', hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=300, tie_word_embeddings=True, max_position_embeddings=512)}
 

@@ -24,7 +24,7 @@ from ..policy.sampler import pick
 # %% auto #0
 __all__ = ['MATRIX', 'KNOWN', 'CONTEXT', 'FRAGMENTS', 'UNITS', 'WAYS', 'Ledger', 'FusedAttention', 'Kernels', 'low_precision',
            'on_paper', 'read_config', 'blank', 'bytes_of', 'FourBitProduct', 'FourBit', 'Adapted', 'equipped', 'held',
-           'Settings', 'check_settings', 'body_and_head', 'paper_policy', 'checkpointed', 'learn_on_paper', 'left_over',
+           'Settings', 'check_settings', 'body_and_head', 'paper_policy', 'checkpointed', 'learn_on_paper',
            'step_on_paper', 'blockwise_bytes', 'token_bytes', 'play_on_paper', 'Memory', 'gigabytes', 'rows_of',
            'table_html', 'prepared', 'layers_left', 'tally', 'learning', 'by_part', 'largest', 'predict', 'predicted',
            'parse_bytes', 'most_tokens', 'propose', 'largest_fit', 'in_words', 'settings_of', 'memory_of', 'check_fits',
@@ -291,19 +291,11 @@ def learn_on_paper(model, s: Settings)->Ledger:
     ids = torch.zeros((rows, width), dtype=torch.long, device='meta')
     place = torch.zeros((min(max(round(s.said*rows*width), 1), rows*(width - 1)), 2), dtype=torch.long, device='meta')
     taken = ids[place[:, 0], place[:, 1]]
-    with ledger: earlier = left_over(model, taken, torch.bfloat16 if low else s.dtype)
     with on_paper(ledger, low): logits = policy.action_logits(ids, place)
     with ledger: logp, entropy = token_logps(logits, taken)
-    logits = earlier = None
+    logits = None
     with ledger, low_precision(low): (logp + entropy if s.entropy else logp).sum().backward()
     return ledger
-
-def left_over(model, taken: Tensor, dtype: torch.dtype)->tuple:
-    "What the names of the micro-batch before still hold during the next forward pass: the graph of its entropy, which no gradient has gone through."
-    logits = torch.empty((len(taken), 1), dtype=dtype, device='meta', requires_grad=True).expand(-1, model.config.get_text_config().vocab_size).clone()
-    logp, entropy = token_logps(logits, taken)
-    logp.sum().backward()
-    return logp, entropy
 
 # %% ../../nbs/train/05_fit.ipynb #afb6aad4
 def step_on_paper(model, s: Settings)->tuple[int, int]:
@@ -565,13 +557,16 @@ def check_fits(
     have = memory_of(policy.device) if gpu is None else parse_bytes(gpu)
     if have is None: return None
     s, config = settings_of(policy, recipe, length, **changes), read_config(policy.model.config)
-    m = predict(config, s)
+    try: m = predict(config, s)
+    except Exception as why:    # a model that cannot be built on paper may still be trained
+        warnings.warn(f'what {policy.name or config.model_type!r} needs of memory could not be predicted ({type(why).__name__}: {why}); it is tried all the same')
+        return None
     if m.total <= have: return m
     parts = sorted(((size, what) for when, what, size in rows_of(m) if when in ('always', 'assumed') or 'peak' in when), reverse=True)[:3]
     fits = [in_words(x) for x in propose(config, have, length=s.length, rows=s.rows, said=s.said, precision='bf16')]
     remedy = f'What fits: {"; or ".join(fits)}.' if fits else f'Nothing fits with episodes of {s.length} tokens: take a smaller model, shorter episodes or a larger card.'
     raise ValueError(f'model={policy.name or config.model_type!r}: this run ({in_words(m)}) needs {gigabytes(m.total)} and the card has {gigabytes(have)}. '
-                     f'Most of it: {", ".join(f"{what} {gigabytes(size)}" for size, what in parts)}. {remedy}')
+                     f'Most of it: {", ".join(f"{what} {gigabytes(size)}" for size, what in parts)}. {remedy} To try all the same: train(..., check=False).')
 
 # %% ../../nbs/train/05_fit.ipynb #642526cb
 def measured_peak(

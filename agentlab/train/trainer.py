@@ -18,6 +18,7 @@ from ..reward import paid, pay
 from ..rollout import play
 from ..rollout.curation import CurationError
 from .ranks import Together, agreed, gathered, in_shares, start_processes, told, weights_key
+from . import fit
 from .recipes import Recipe, field_defaults
 from .runs import METRICS, Run, load_checkpoint, moments, open_run, restore_moments, rewind, save_checkpoint, save_policy
 
@@ -250,6 +251,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
             now = measure_part(r, part, logp.detach(), advantage[which], kl)
             for name, value in (now | dict(loss=loss.item(), tokens=len(which))).items():
                 sums[name] = max(sums[name], value) if name == 'gap' else sums[name] + value
+        logp = entropy = losses = kl = loss = None      # else the next forward pass would run beside the graph of this one's entropy
     everywhere = t.gather([sums])
     return {name: (max if name == 'gap' else sum)(s[name] for s in everywhere) for name in sums}
 
@@ -491,9 +493,11 @@ def train(
     on_row = None,          # called with every row, in every process
     should_stop = None,     # polled between steps; True ends the run after a checkpoint, as does `Run(out).ask_stop()` from any process
     progress: bool = True,  # show a progress bar
+    check: bool = True,     # refuse a model that will not fit on its GPU (agentlab.train.fit)
 )->Run:
     "Train a policy by a recipe. Writes the run folder as it goes; refuses what cannot work before anything is played."
     if policy.device.type == 'cpu' and policy.model.num_parameters() < 10**7: torch.set_num_threads(1)  # threads cost a tiny model more than they give
+    if check and policy.device.type == 'cuda': fit.check_fits(policy, recipe)
     training = Training(policy, env, recipe, should_stop)
     run = training.run = _open(training, out, resume)
     with explain(run), bar(recipe, progress and training.accelerator.is_main_process) as shown:
