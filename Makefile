@@ -123,7 +123,7 @@ $(VERL)/.verl: $(FACTS)
 	@echo "installing verl into $(VERL): a minute or two the first time"
 	test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
 	$(VERL)/bin/python $(GET) -c constraints.txt torch setuptools
-	$(VERL)/bin/python $(GET) numpy pandas tensordict==0.10.0 ray codetiming hydra-core dill pillow datasets cachetools fastapi uvicorn torchdata peft accelerate 'transformers>=5.9,<5.11'
+	$(VERL)/bin/python $(GET) numpy pandas tensordict==0.10.0 ray codetiming hydra-core dill fastcore pillow datasets cachetools fastapi uvicorn torchdata peft accelerate 'transformers>=5.9,<5.11'
 	$(VERL)/bin/python $(GET) --no-deps verl==0.9.1
 	$(VERL)/bin/python $(GET) --no-build-isolation --no-deps -e .
 	@touch $@

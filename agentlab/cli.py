@@ -58,28 +58,33 @@ def train(
     test_tasks: int = 512,          # held-out tasks of the tests before and after; 0: none
 ):
     "Train a policy and write a run folder."
-    from agentlab.env import load_env
+    given = dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, lora=dict(r=lora) if lora and not qlora else {})
+    world, chosen, policy = _ready(env, recipe, given, dict(model=model, qlora=qlora, rank=lora, template=template), vllm, steps=steps, seed=seed, test_tasks=test_tasks)
+    _fit(policy, world, chosen, out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{seed}'), resume)
+
+def _fit(policy, world, recipe, out: str, resume: bool):
+    "Train, and say what came of it; of several processes that train together, the first one says it."
     from agentlab.train import train as fit
     from agentlab.train.ranks import first_process
-    world, given = load_env(env), dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, lora=dict(r=lora) if lora and not qlora else {})
-    chosen, policy = _ready(world, recipe, given, dict(model=model, qlora=qlora, rank=lora, template=template), vllm, steps=steps, seed=seed, test_tasks=test_tasks)
-    run = fit(policy, world, chosen, out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{seed}'), resume=resume)
-    if not first_process(): return      # of several that train together
+    run = fit(policy, world, recipe, out, resume=resume)
+    if not first_process(): return
     _say_tests(run)
     print(f'run: {run.folder}\nnext: agentlab report {run.folder}')
 
-def _ready(world, recipe: str, given: dict, model: dict, vllm: str = '', **always)->tuple:
-    "The recipe with what was given, and the policy; a large model gets what it needs, and is told the rules."
+def _ready(env: str, recipe: str, given: dict, model: dict, vllm: str = '', **always)->tuple:
+    "The environment, the recipe with what was given, and the policy; a large model gets what it needs, and is told the rules."
+    from agentlab.env import load_env
     from agentlab.policy.vllm import VLLMSampler, VLLMServer
     from agentlab.train import load_recipe
     from agentlab.train.trainer import for_gpu
+    world = load_env(env)
     given = {name: value for name, value in (given | dict(max_tokens=given['max_tokens'] or _longest(world))).items() if value}
     chosen = load_recipe(recipe, **always, **given)
     if model['qlora'] or vllm: chosen = for_gpu(chosen, **given)
     policy = _policy(world, **model)
     if vllm: policy.samples_by = VLLMSampler(VLLMServer(vllm))
     if told := _told(world, policy): chosen = replace(chosen, rollout_args=chosen.rollout_args | told, test_rollout=partial(chosen.test_rollout, **told))
-    return chosen, policy
+    return world, chosen, policy
 
 def _longest(world)->int:
     "Tokens that an action of this environment may need, where it says so; else 0."
@@ -264,7 +269,7 @@ def shadowed()->list[str]:
 # %% ../nbs/cli/00_cli.ipynb #16d3de13
 COMMANDS = dict(demo=demo, train=train, play=play, report=report, view=view, stop=stop, envs=envs, recipes=recipes, runs=runs, clean=clean, doctor=doctor, tiny=tiny)
 ELSEWHERE = dict(   # name: (its function, imported when it is asked for; what it does)
-    fit=('agentlab.train.fit:fit', 'Say what a run needs of a GPU, part by part, and propose settings that fit.'),
+    fit=('agentlab.train.fit:fit', 'Say before anything is downloaded whether a model can be trained on a card, with which settings, and where the memory goes.'),
     bench=('agentlab.bench.sweep:bench', 'Play recipes x environments x seeds on Ray; write a table (Parquet) and a page. The same command goes on after a stop.'))
 ELSEWHERE['verl-check'] = ('agentlab.cli:verl_check', "Prove on a local Ray cluster that verl's workers see agentlab's estimators and losses, and compute the same numbers.")
 

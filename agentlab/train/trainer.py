@@ -492,12 +492,11 @@ def train(
     resume: bool = False,   # go on with the run in `out`
     on_row = None,          # called with every row, in every process
     should_stop = None,     # polled between steps; True ends the run after a checkpoint, as does `Run(out).ask_stop()` from any process
-    progress: bool = True,  # show a progress bar
-    check: bool = True,     # refuse a model that will not fit on its GPU (agentlab.train.fit)
+    progress: bool = True, check: bool = True,  # show a progress bar; refuse a model that will not fit on its GPU (agentlab.train.fit)
 )->Run:
     "Train a policy by a recipe. Writes the run folder as it goes; refuses what cannot work before anything is played."
     if policy.device.type == 'cpu' and policy.model.num_parameters() < 10**7: torch.set_num_threads(1)  # threads cost a tiny model more than they give
-    if check and policy.device.type == 'cuda': fit.check_fits(policy, recipe)
+    if check: fit.check_fits(policy, recipe)
     training = Training(policy, env, recipe, should_stop)
     run = training.run = _open(training, out, resume)
     with explain(run), bar(recipe, progress and training.accelerator.is_main_process) as shown:
@@ -505,9 +504,8 @@ def train(
         if step == 0: test(training, run, 0)
         shown.update(step)
         while step < recipe.steps and not training.asked():
-            row = keep_step(training, run, step)
+            row = keep_step(training, run, step, on_row)
             step += 1
-            if on_row is not None: on_row(row)
             if training.accelerator.is_main_process: show(shown, row)
         if step % recipe.checkpoint_every and step < recipe.steps: save_training(training, run, step)   # stopped between two checkpoints
         end_run(training, run, step)
@@ -530,11 +528,12 @@ def _open(training: Training, out, resume: bool)->Run:
         return run
     return told(training, opened, (ValueError, OSError))
 
-def keep_step(training: Training, run: Run, step: int)->dict:
-    "One step and everything that is written because of it."
+def keep_step(training: Training, run: Run, step: int, on_row=None)->dict:
+    "One step, everything that is written because of it, and a call for whoever wants to know."
     row, played = one_step(training, step)
     if training.accelerator.is_main_process: run.save_episodes(step, played); run.append(row)
     close_step(training, run, step + 1)
+    if on_row is not None: on_row(row)
     return row
 
 def close_step(training: Training, run: Run, step: int):
