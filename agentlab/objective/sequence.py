@@ -109,7 +109,7 @@ def sapo(
     for name, tau in (('tau_good', tau_good), ('tau_bad', tau_bad)):
         if not tau > 0: raise ValueError(f'{name}={tau}: it is the steepness of the gate and must be above 0, often 1')
     ratio, advantage = _ratio(logp, batch, advantage, 0, 0, None)
-    tau = torch.where(advantage > 0, ratio.new_tensor(tau_good), ratio.new_tensor(tau_bad))     # two plain numbers would be float32
+    tau = torch.where(advantage > 0, tau_good, tau_bad).to(ratio)       # rounded to float32, as TRL does it
     return -torch.sigmoid(tau*(ratio-1))*4/tau*advantage
 
 # %% ../../nbs/objective/02_sequence.ipynb #c5594d10
