@@ -3610,6 +3610,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'agentlab/train/recipes.py'),
                                         'agentlab.train.recipes.Memories.learn': ( 'train/recipes.html#memories.learn',
                                                                                    'agentlab/train/recipes.py'),
+                                        'agentlab.train.recipes.Memories.outside': ( 'train/recipes.html#memories.outside',
+                                                                                     'agentlab/train/recipes.py'),
                                         'agentlab.train.recipes.Memories.plan': ( 'train/recipes.html#memories.plan',
                                                                                   'agentlab/train/recipes.py'),
                                         'agentlab.train.recipes.Memories.read': ( 'train/recipes.html#memories.read',

@@ -58,8 +58,9 @@ def test_wheel_holds_the_package_and_nothing_else(wheel):
 def test_metadata(wheel):
     facts = message_from_string(in_wheel(wheel, 'METADATA'))
     assert facts['Name'] == 'agentlab-rl' and facts['License-Expression'] == 'Apache-2.0'
-    assert set(facts.get_all('Provides-Extra')) == {'lab', 'lora', 'trl', 'python', 'llm', 'gepa', 'gym', 'textarena', 'openspiel', 'textworld', 'openenv', 'gpu', 'all', 'dev'}
-    assert 'agentlab = agentlab.cli:main' in in_wheel(wheel, 'entry_points.txt')
+    assert set(facts.get_all('Provides-Extra')) == {'lab', 'lora', 'qlora', 'ray', 'trl', 'python', 'llm', 'gepa', 'gym', 'textarena', 'openspiel', 'textworld', 'openenv', 'gpu', 'all', 'dev'}
+    entries = in_wheel(wheel, 'entry_points.txt')
+    assert 'agentlab = agentlab.cli:main' in entries and '[verl.plugins]\nagentlab = agentlab.interop.verl_plugin' in entries
 
 
 def test_sdist_builds_without_the_repository(dist):

@@ -18,6 +18,7 @@ from .propose import Play, batch_plays, reflect
 # %% ../../nbs/prompt/03_inspo.ipynb #00b58e02
 class Inspo:
     "The memory of a run in which instructions evolve with the weights."
+    outside = True  # a proposer may be an endpoint, which answers otherwise the next time: of several processes one asks
     def __init__(
         self,
         policy, seed:int,           # given by the trainer

@@ -382,7 +382,7 @@ class Memory:
         "Bytes that the card must have: the peak with what we assume is lost."
         return round(self.peak*(1 + FRAGMENTS)) + CONTEXT
     def _repr_html_(self): return table_html(rows_of(self))
-    def __repr__(self): return '\n'.join(f'{when:<18}{part:<28}{gigabytes(size):>10}' for when, part, size in rows_of(self))
+    def __repr__(self): return '\n'.join(f'{when:<21}{part:<28}{gigabytes(size):>10}' for when, part, size in rows_of(self))
 
 # %% ../../nbs/train/05_fit.ipynb #8d6e9b5e
 def gigabytes(size: float)->str:
@@ -628,7 +628,7 @@ def tensors_of(model)->list[Tensor]:
 
 # %% ../../nbs/train/05_fit.ipynb #5251823a
 def fit(
-    model: str,                 # a name on the hub, or a folder with a config.json
+    model: str = 'Qwen/Qwen2.5-0.5B-Instruct',  # a name on the hub, or a folder with a config.json
     gpu: str = '12GB',          # memory of the card
     length: int = 2048,         # tokens of an episode
     groups: int = 8,            # tasks of an update

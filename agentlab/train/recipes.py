@@ -320,6 +320,8 @@ marft = named('marft', 'Liao et al., 2025, MARFT, arXiv 2504.16129', 'Better tha
 class Memories:
     "Several memories as one; of two that plan the same field the later one holds."
     def __init__(self, policy, seed: int, makers: tuple): self.each = [make(policy, seed) for make in makers]
+    @property
+    def outside(self)->bool: return any(getattr(one, 'outside', False) for one in self.each)
     def plan(self, step: int)->dict: return {k: v for one in self.each if hasattr(one, 'plan') for k, v in one.plan(step).items()}
     def test(self)->dict: return {k: v for one in self.each if hasattr(one, 'test') for k, v in one.test().items()}
     def read(self, batch: Batch, step: int)->Batch:
