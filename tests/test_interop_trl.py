@@ -8,13 +8,13 @@ import torch
 
 from agentlab import credit
 from agentlab.env import KeyDoor
-from agentlab.episodes import Batch, Table, derive
+from agentlab.episodes import Batch, Table
 from agentlab.objective import cispo, clip, kl_k3, loss_weights, sapo
 from agentlab.policy import tiny_policy
-from agentlab.replay import Buffer, Replay, alike, uniform
 from agentlab.train import recipes, trainer as ours
 from agentlab.train.runs import Run
 from small import Paying, small_policy
+from test_replay_trainer import Joined
 
 pytest.importorskip('trl', minversion='1.16')
 from agentlab.interop import trl as interop
@@ -328,15 +328,6 @@ def test_trl_is_imported_when_it_is_needed():
 
 
 # ---- replay goes through the trainer
-
-class Joined(Replay):
-    "Every group of a step gets one episode of an earlier step."
-    def __init__(self, policy, seed): self.buffer, self.seed = Buffer(episodes=64), seed
-    def join(self, batch, step):
-        groups, past = batch.episodes.group.unique(), None
-        if len(self.buffer): past = alike(self.buffer.sample(len(groups), how=uniform, generator=torch.Generator().manual_seed(derive(self.seed, step)), step=step), batch)
-        self.buffer.add(batch, step)
-        return batch if past is None else Batch.concat([batch, past.with_episodes(group=groups)])
 
 def formula(policy, batch, advantage, low=.2, high=.2):
     "Gradient of the clipped loss, mean over the action tokens: written from the paper."
