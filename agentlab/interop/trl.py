@@ -16,7 +16,7 @@ from ..policy.core import pad_rows, quiet, take_rows
 from ..replay import Replay
 from ..train.recipes import Recipe, field_defaults, plain
 from ..train.runs import METRICS, Run, open_run, rewind
-from ..train.trainer import Skip, Training, collect, env_facts, measure_play, open_replay, prepare, usable, with_lora, with_token_text
+from ..train.trainer import Skip, Training, collect, env_facts, measure_play, open_replay, prepare, reference_of, usable, with_lora, with_token_text
 
 # %% auto #0
 __all__ = ['LOSSES', 'SAMPLING', 'NEUTRAL', 'KNOWN', 'STATE', 'hand_over', 'of_trl', 'as_clip', 'as_cispo', 'as_sapo',
@@ -203,7 +203,7 @@ class Guest(Training):
         self.policy, self.env, self.recipe, self.planned = policy, env, recipe, recipe
         self.accelerator = self.run = self.critic = None
         policy.precision = recipe.precision
-        self.reference = twin(policy) if recipe.kl_coef and not recipe.lora else None     # else the model without its new adapter
+        self.reference = reference_of(policy) if recipe.kl_coef else None
         self.memory, self.replay = (make(policy, derive(recipe.seed, name)) if (make := getattr(recipe, name)) else None for name in ('memory', 'replay'))
 
 def twin(policy):
