@@ -276,3 +276,6 @@ def test_options():
     given = vars(anno_parser(bench, prog='agentlab bench').parse_args('--recipes gigpo,grpo --envs keydoor,hopsearch --seeds 5 --steps 20 --out runs/bench --here'.split()))
     assert (given['recipes'], given['seeds'], given['steps'], given['here'], given['address']) == ('gigpo,grpo', 5, 20, True, '')
     assert made.command_of(bench, {name: given[name] for name in given if name not in ('pdb', 'xtra')}) == 'agentlab bench --recipes gigpo,grpo --envs keydoor,hopsearch --steps 20 --out runs/bench --here'
+    words = '--recipes gpg --group-size 4 --max-tokens 3 --test-tasks 8'
+    given = vars(anno_parser(bench, prog='agentlab bench').parse_args(words.split()))
+    assert made.command_of(bench, {name: given[name] for name in given if name not in ('pdb', 'xtra')}) == f'agentlab bench {words}'     # what is kept with the results can be typed

@@ -319,5 +319,5 @@ def command_of(function, given: dict)->str:
     "The command that calls a function with these arguments; what is as by default is left out."
     words = []
     for name, parameter in inspect.signature(function).parameters.items():
-        if given[name] != parameter.default: words += [f"--{name}", *([] if given[name] is True else [str(given[name])])]
+        if given[name] != parameter.default: words += [f"--{name.replace('_', '-')}", *([] if given[name] is True else [str(given[name])])]
     return shlex.join(['agentlab', function.__name__, *words])
