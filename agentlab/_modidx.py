@@ -3603,6 +3603,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'agentlab.train.ranks.refuse_sharded': ('train/ranks.html#refuse_sharded', 'agentlab/train/ranks.py'),
                                       'agentlab.train.ranks.start_processes': ( 'train/ranks.html#start_processes',
                                                                                 'agentlab/train/ranks.py'),
+                                      'agentlab.train.ranks.switched_on': ('train/ranks.html#switched_on', 'agentlab/train/ranks.py'),
                                       'agentlab.train.ranks.told': ('train/ranks.html#told', 'agentlab/train/ranks.py'),
                                       'agentlab.train.ranks.weights_key': ('train/ranks.html#weights_key', 'agentlab/train/ranks.py')},
             'agentlab.train.recipes': { 'agentlab.train.recipes.Memories': ('train/recipes.html#memories', 'agentlab/train/recipes.py'),

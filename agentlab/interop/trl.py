@@ -14,6 +14,7 @@ from ..episodes import Batch, atomic, derive
 from ..objective import cispo, clip, kl_k3, loss_weights, sapo
 from ..policy.core import pad_rows, quiet, take_rows
 from ..replay import Replay
+from ..train.ranks import switched_on
 from ..train.recipes import Recipe, field_defaults, plain
 from ..train.runs import METRICS, Run, open_run, rewind
 from ..train.trainer import Skip, Training, collect, env_facts, measure_play, open_replay, prepare, reference_of, usable, with_lora, with_token_text
@@ -208,12 +209,11 @@ class Guest(Training):
 
 def twin(policy):
     "A copy with weights of its own and the same sampler. Make it before TRL ties the model's forward to the model: a later copy runs the live weights."
-    sampler = getattr(policy, 'samples_by', None)
-    return copy.deepcopy(policy, {} if sampler is None else {id(sampler): sampler})
+    return copy.deepcopy(policy, {} if policy.samples_by is None else {id(policy.samples_by): policy.samples_by})
 
 def is_split(args)->bool:
     "Whether FSDP will give every process a part of the weights."
-    return bool(args.fsdp) or os.environ.get('ACCELERATE_USE_FSDP', '').lower() in ('1', 'true', 'yes')
+    return bool(args.fsdp) or switched_on('ACCELERATE_USE_FSDP')
 
 def bring_together(
     model,      # perhaps split by FSDP; all processes call this at once
@@ -259,7 +259,7 @@ class AgentTrainer:
         policy = with_lora(policy, **recipe.lora) if recipe.lora else policy
         self.policy, self.split, self.skipped = policy, is_split(args), None
         self.guest = Guest(twin(policy) if self.split else policy, env, recipe)
-        make, nothing_given = getattr(recipe, 'optimizer', torch.optim.AdamW), optimizers == (None, None)
+        make, nothing_given = recipe.optimizer, optimizers == (None, None)
         if nothing_given and make is not torch.optim.AdamW: optimizers = make([p for p in policy.model.parameters() if p.requires_grad], lr=recipe.lr, weight_decay=recipe.weight_decay), None
         from datasets import Dataset
         nothing = Dataset.from_dict(dict(prompt=['']*(args.generation_batch_size//args.num_generations)))   # as many as TRL asks for in a step; nobody reads them

@@ -243,10 +243,11 @@ def _plain_head(model):
 def checkpoint_layers(
     model,          # a transformers model
     on: bool = True,
+    **more,         # arguments of torch.utils.checkpoint
 ):
     "Gradient checkpointing on or off, by whichever name this release of transformers has for it."
     name = 'activation' if hasattr(model, 'activation_checkpointing_enable') else 'gradient'
-    if on: getattr(model, f'{name}_checkpointing_enable')(**{f'{name}_checkpointing_kwargs': dict(use_reentrant=False)})
+    if on: getattr(model, f'{name}_checkpointing_enable')(**{f'{name}_checkpointing_kwargs': dict(use_reentrant=False, **more)})
     else: getattr(model, f'{name}_checkpointing_disable')()
 
 def check_bf16(device):

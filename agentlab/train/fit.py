@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from ..episodes import Batch, Episode, Turn
-from ..policy.core import Policy, token_logps
+from ..policy.core import Policy, checkpoint_layers, token_logps
 from ..policy.sampler import pick
 
 # %% auto #0
@@ -273,10 +273,7 @@ def paper_policy(model)->Policy:
 
 def checkpointed(model, on: bool, dtype: torch.dtype|None = None):
     "Gradient checkpointing on or off; what is computed again is computed under the same kernels. The layers that do it ask whether they are in training."
-    kind = 'activation' if hasattr(model, 'activation_checkpointing_enable') else 'gradient'
-    again = dict(use_reentrant=False, context_fn=lambda: (nullcontext(), Kernels(dtype)))
-    if on: getattr(model, f'{kind}_checkpointing_enable')(**{f'{kind}_checkpointing_kwargs': again})
-    else: getattr(model, f'{kind}_checkpointing_disable')()
+    checkpoint_layers(model, on, context_fn=lambda: (nullcontext(), Kernels(dtype)))
     for layer in model.modules():
         if getattr(layer, 'gradient_checkpointing', False): layer.training = True
 

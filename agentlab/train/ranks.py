@@ -13,8 +13,8 @@ from ..episodes import Batch
 from ..policy.core import action_rows, take_rows
 
 # %% auto #0
-__all__ = ['SHARDED', 'PATIENCE', 'first_process', 'refuse_sharded', 'start_processes', 'gathered', 'told', 'in_shares',
-           'Together', 'weights_key', 'agreed']
+__all__ = ['SHARDED', 'PATIENCE', 'first_process', 'switched_on', 'refuse_sharded', 'start_processes', 'gathered', 'told',
+           'in_shares', 'Together', 'weights_key', 'agreed']
 
 # %% ../../nbs/train/06_ranks.ipynb #d199d55f
 SHARDED = dict(ACCELERATE_USE_FSDP='FSDP', ACCELERATE_USE_DEEPSPEED='DeepSpeed', ACCELERATE_USE_MEGATRON_LM='Megatron-LM', ACCELERATE_USE_PARALLELISM_CONFIG='a parallelism config')
@@ -24,10 +24,14 @@ def first_process(environ = os.environ)->bool:
     "Whether this process is the one that speaks: the first of those that were launched together, or alone."
     return int(environ.get('RANK', 0)) == 0
 
+def switched_on(name: str, environ = os.environ)->bool:
+    "Whether a launcher has set this variable to yes."
+    return environ.get(name, '').lower() in ('1', 'true', 't', 'yes', 'y', 'on')
+
 def refuse_sharded(environ = os.environ):
     "Refuse a launch that would split the model over the processes. Raises ValueError that names the variable."
     for name, what in SHARDED.items():
-        if environ.get(name, '').lower() in ('1', 'true', 't', 'yes', 'y', 'on'):
+        if switched_on(name, environ):
             raise ValueError(f'{name}={environ[name]}: this launch splits the model by {what}, and this trainer keeps it whole in every process. Launch without it '
                              '(a config like assets/accelerate/two_cpus.yaml, or torchrun), or train a split model with agentlab.interop.trl.AgentGRPOTrainer.')
 
