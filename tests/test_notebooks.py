@@ -1,4 +1,6 @@
 "Every notebook runs from top to bottom, each in a process of its own, its `gpu` cells where there is a GPU, its `slow` cells with --slow."
+import json
+
 import pytest
 
 from conftest import missing_for_browser, no_gpu
@@ -38,11 +40,17 @@ def test_failure_is_seen(source, said, tmp_path, nursery, forked):
         assert nursery.run(path, seconds=60) == ''      # the next one is not troubled
 
 
-def test_numbers_of_live_figures_keep_six_digits():
-    from save import rounded
-    figure = dict(data=[dict(x=[1/3, 0., -123456.789, 7, None, True, float('inf')], name='1.23456789', y=dict(bdata='AAAA'))])
-    assert rounded(figure) == dict(data=[dict(x=[.333333, 0., -123457., 7, None, True, float('inf')], name='1.23456789', y=dict(bdata='AAAA'))])
-    assert rounded(rounded(figure)) == rounded(figure)
+def test_a_picture_replaces_the_data_of_its_live_figure():
+    "What the figure says of itself goes into the alternative text first, and stays there when the file is tidied again."
+    from fastcore.nbio import mk_cell, new_nb
+    from notebooks import PLOTLY, tidy
+    live = dict(layout=dict(title=dict(text='Curves'), xaxis=dict(title=dict(text='update'))), data=[dict(name='gigpo')])
+    cell = dict(mk_cell('figure.show()'), outputs=[dict(output_type='display_data', metadata={}, data={'image/png': 'AAAA', PLOTLY: live})])
+    alone = dict(mk_cell('figure'), outputs=[dict(output_type='display_data', metadata={}, data={PLOTLY: live})])
+    once = tidy(json.dumps(new_nb([mk_cell('Look at the end.', 'markdown'), cell, alone])))
+    outputs = [output for cell in json.loads(once)['cells'] for output in cell.get('outputs', [])]
+    assert outputs[0]['data'] == {'image/png': 'AAAA'} and outputs[0]['metadata']['image/png']['alt'] == 'panels: Curves; axes: update; shown: gigpo. Look at the end.'
+    assert PLOTLY in outputs[1]['data'] and tidy(once) == once
 
 
 def test_pictures_get_smaller_and_stay_what_they_are():

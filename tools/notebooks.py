@@ -34,13 +34,14 @@ def lessons() -> list[Path]:
     return [path for path in notebooks() if path.parts[0] == 'tutorials']
 
 
+PLOTLY = 'application/vnd.plotly.v1+json'
 ADVICE = re.compile(r'Failed to load CPU gemm_4bit_forward from kernels-community[^\n]*\n?$')     # bitsandbytes, on a CPU with AVX512-BF16, when somebody imports it
 
 
 def tidy(text: str) -> str:
     """The notebook file as `nbdev-clean` writes it, with a kernel, so that JupyterLab opens it without a question, and no trace of jupytext.
 
-    Solutions are folded away, and pictures have alternative text.
+    Solutions are folded away, pictures have alternative text, and the data of a live figure is left out where a picture of it stands beside.
     """
     from fastcore.nbio import nb2str
     from nbdev.clean import clean_nb
@@ -56,13 +57,17 @@ def tidy(text: str) -> str:
         else: cell['metadata'].pop('jupyter', None)
         if 'outputs' in cell: cell['outputs'] = [output for output in cell['outputs'] if not ADVICE.match(''.join(output.get('text', '')))]
         for output in cell.get('outputs', []):
-            if 'image/png' in output.get('data', {}): output['metadata'] = {'image/png': dict(alt=alternative(output['data'], above))}
+            data = output.get('data', {})
+            if 'image/png' not in data: continue
+            told = output.get('metadata', {}).get('image/png', {}).get('alt')
+            output['metadata'] = {'image/png': dict(alt=told if told and PLOTLY not in data else alternative(data, above))}
+            data.pop(PLOTLY, None)      # the live figure comes back when the cell runs; its picture is enough until then
     return nb2str(nb)
 
 
 def alternative(data: dict, above: str, longest: int = 400) -> str:
     "What somebody hears who cannot see the picture: its titles, axes and curves, and the paragraph above it."
-    figure = data.get('application/vnd.plotly.v1+json', {})
+    figure = data.get(PLOTLY, {})
     layout = figure.get('layout', {})
     text = lambda value: re.sub(r'<[^>]+>', ' ', str((value or {}).get('text', '') if isinstance(value, dict) else value or ''))
     axes = [text(axis.get('title')) for name, axis in layout.items() if re.match('[xy]axis', name)]

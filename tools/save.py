@@ -1,8 +1,8 @@
 """Run notebooks and keep their outputs, then tidy the files.
 
 `make save` runs all of them; `make save NB=nbs/00_groups.ipynb` one; `python tools/save.py --tidy` runs none and only tidies.
-A notebook whose run fails keeps its old outputs. Outputs are figures as PNG beside the live plotly data, so Chromium must be installed.
-Pictures are kept with a palette of their own, which takes a quarter of the space, and the numbers of live figures with six digits; `--pictures` does only that.
+A notebook whose run fails keeps its old outputs. Figures are kept as PNG, so Chromium must be installed; the live figure comes back when its cell runs.
+Pictures are kept with a palette of their own, which takes a quarter of the space; `--pictures` does only that.
 """
 from argparse import ArgumentParser
 from base64 import b64decode, b64encode
@@ -14,7 +14,6 @@ import sys
 from notebooks import ROOT, notebooks, run, tidy
 
 
-PLOTLY = 'application/vnd.plotly.v1+json'
 COLORS = 128        # of a palette; without dithering, so that lines and letters stay sharp
 
 
@@ -31,19 +30,11 @@ def smaller(png: bytes) -> bytes:
     return min(out.getvalue(), png, key=len)
 
 
-def rounded(value):
-    "The live figure with six digits of every number: more than a screen shows."
-    if isinstance(value, float): return float(f'{value:.6g}')
-    if isinstance(value, dict): return {name: rounded(inner) for name, inner in value.items()}
-    return [rounded(inner) for inner in value] if isinstance(value, list) else value
-
-
 def with_smaller_pictures(text: str) -> str:
-    "The notebook with its PNG outputs as `smaller` leaves them, and its live figures `rounded`."
+    "The notebook with its PNG outputs as `smaller` leaves them."
     notebook = json.loads(text)
     for data in (output.get('data', {}) for cell in notebook['cells'] for output in cell.get('outputs', [])):
         if 'image/png' in data: data['image/png'] = b64encode(smaller(b64decode(data['image/png']))).decode()
-        if PLOTLY in data: data[PLOTLY] = rounded(data[PLOTLY])
     return tidy(json.dumps(notebook))
 
 
