@@ -13,8 +13,8 @@ from ..episodes import Batch, Episode, Turn
 
 # %% auto #0
 __all__ = ['remedy', 'fixed_day', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'template_facts', 'word_tokenizer', 'micro_batches',
-           'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'Policy', 'checkpoint_layers', 'check_bf16',
-           'closing', 'quiet', 'adapted', 'find_model', 'fetching', 'check_vocabulary']
+           'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'Policy', 'checkpoint_layers',
+           'check_learnable', 'check_bf16', 'closing', 'quiet', 'adapted', 'find_model', 'fetching', 'check_vocabulary']
 
 # %% ../../nbs/policy/00_policy.ipynb #834f0844
 class Chat:
@@ -205,7 +205,9 @@ class Policy:
         sampler = None,             # what samples in place of a TorchSampler, and is told the weights by `sync(policy)`; see agentlab.policy.vllm
         precision: str = 'no',      # 'bf16': forward passes under autocast. A recipe sets its own
         chat: Chat|None = None,     # how a conversation is written down; default: Chat(tokenizer)
+        weights: dict|None = None,  # where the weights come from: name, source, hash; kept with every run. See agentlab.policy.pretrained
     ):
+        self.weights = weights
         self.model, self.tokenizer, self.name, self.samples_by, self.precision = model.eval(), tokenizer, name, sampler, precision
         self.chat = chat or Chat(tokenizer)
         self.end_id = self.chat.end_id
@@ -249,6 +251,12 @@ def checkpoint_layers(
     name = 'activation' if hasattr(model, 'activation_checkpointing_enable') else 'gradient'
     if on: getattr(model, f'{name}_checkpointing_enable')(**{f'{name}_checkpointing_kwargs': dict(use_reentrant=False, **more)})
     else: getattr(model, f'{name}_checkpointing_disable')()
+
+def check_learnable(name: str, weights):
+    "Refuse to train weights in 16 bits: a step of a ten-thousandth of a weight would be rounded away."
+    if any(p.dtype in (torch.bfloat16, torch.float16) for p in weights):
+        raise ValueError(f'policy {name!r}: its weights are kept in 16 bits, in which small steps vanish. Train an adapter, which is kept in float32 (lora=16, --lora 16), '
+                         'or load the model in float32 (dtype=torch.float32) and give precision="bf16" to the recipe.')
 
 def check_bf16(device):
     "Refuse a GPU that cannot compute in bf16."
@@ -350,12 +358,13 @@ def quiet():
         if shown: logging.enable_progress_bar()
 
 def _save_pretrained(self, folder)->Path:
-    "Write model and tokenizer in the transformers layout (safetensors); of an adapter on quantised weights, the adapter alone."
+    "Write model and tokenizer in the transformers layout (safetensors); of an adapter on weights that can be found again, the adapter alone."
     model = self.model
-    if adapted(model) and getattr(model, 'is_quantized', False):
+    if adapted(model) and (getattr(model, 'is_quantized', False) or self.weights):
         from agentlab.policy.qlora import save_adapter
         return save_adapter(self, folder)
-    if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).merge_and_unload()      # an adapter becomes part of the weights
+    # An adapter becomes part of the weights: in float32, because in bf16 what a small one changes would be rounded away.
+    if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).float().merge_and_unload()
     with quiet(): model.save_pretrained(folder)
     self.tokenizer.save_pretrained(folder)
     return Path(folder)
