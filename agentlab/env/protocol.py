@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['no_guide', 'splits', 'rules', 'nonsense', 'EnvError', 'Step', 'canonical', 'Env', 'TextEnv', 'check_seed', 'tidy',
-           'guide_of', 'guide_text', 'example_of', 'extended', 'listed', 'unanswered', 'split_of', 'check_split',
-           'distinct', 'check_noise', 'noisy', 'check_seat_order', 'is_finite', 'check_step', 'choose', 'watch',
-           'random_states', 'check_random', 'check_seeded', 'check_clone', 'check_final', 'Report', 'check_env']
+           'guide_of', 'as_reader', 'guide_text', 'example_of', 'extended', 'listed', 'unanswered', 'split_of',
+           'check_split', 'distinct', 'check_noise', 'noisy', 'check_seat_order', 'is_finite', 'check_step', 'choose',
+           'watch', 'random_states', 'check_random', 'check_seeded', 'check_clone', 'check_final', 'Report',
+           'check_env']
 
 # %% ../../nbs/env/00_protocol.ipynb #871c3ade
 import copy, hashlib, json, math, operator, sys
@@ -146,6 +147,12 @@ def guide_of(
     text = guide.get(seat, '') if isinstance(guide, dict) else guide
     if not isinstance(text, str): raise TypeError(f'guide={guide!r:.80}: give a text, or a dictionary of seats and texts')
     return text
+
+def as_reader(
+    env     # an environment, or anything that plays like one
+):          # the same for a reader; as it is where it has no other way to write
+    "`env.for_reader()` where there is one."
+    return env.for_reader() if callable(getattr(env, 'for_reader', None)) else env
 
 def guide_text(
     rules:str,      # what it is about
