@@ -52,9 +52,16 @@ class Chat:
         if (kind, system) not in self._parts:
             text = self._render('FIRSTUSER', system=system) if kind == 'first' else self._render('FIRSTUSER', 'FIRSTAGENT', 'NEXTUSER').partition('FIRSTAGENT')[2]
             before, _, after = text.partition('FIRSTUSER' if kind == 'first' else 'NEXTUSER')
-            before, after = (self.tokenizer.encode(x, add_special_tokens=False) for x in (before, after))
+            before, after = self._framed(before, system), self.tokenizer.encode(after, add_special_tokens=False)
             self._parts[kind, system] = (before if kind == 'first' else before[1:], after)
         return self._parts[kind, system]
+    def _framed(self, text: str, system: str|None)->list[int]:
+        "Ids of what the template wrote; the system message in it is text, whatever it spells out."
+        encode = lambda part: self.tokenizer.encode(part, add_special_tokens=False)
+        said = next((form for form in (system, (system or '').strip()) if form and form in text), '')
+        if not said or encode(said) == self.text_ids(said): return encode(text)
+        head, _, tail = text.partition(said)
+        return encode(head) + self.text_ids(said) + encode(tail)
     def text_ids(self, text: str)->list[int]:
         "Ids of untrusted text: control tokens that it spells out become ordinary text."
         if text not in self._known:
