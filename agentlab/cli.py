@@ -21,7 +21,7 @@ _HOME = defaults()
 def _policy(env, model: str = 'tiny', qlora: bool = False, rank: int = -1, template: str = '', seed: int = 0):
     "The tiny policy of an environment; or a pretrained model: smollm2, one from a folder (a run, or the transformers layout) or from the hub."
     from agentlab.policy import Policy, pretrained, tiny_policy
-    from agentlab.policy.pretrained import KNOWN, best_device, find_weights
+    from agentlab.policy.reader import KNOWN, best_device, find_weights
     if model in ('tiny', 'untrained'):
         if qlora or template: raise ValueError(f"model={model!r}: --qlora and --template are for a pretrained model. Name it: --model smollm2, or --model Qwen/Qwen2.5-0.5B-Instruct")
         return tiny_policy(env, warm=model == 'tiny')
@@ -39,7 +39,7 @@ def _policy(env, model: str = 'tiny', qlora: bool = False, rank: int = -1, templ
 def _all_weights(folder: Path, rank: int)->bool:
     "Whether all weights of a model in a folder learn: where that was asked for, or it is small and nothing was asked for."
     from agentlab.policy.core import find_model
-    from agentlab.policy.pretrained import parameters_of
+    from agentlab.policy.reader import parameters_of
     from transformers import AutoConfig
     if not (folder / 'config.json').exists():
         find_model(folder)      # raises where it is no name of the hub either

@@ -1,9 +1,9 @@
-"Every notebook runs from top to bottom, each in a process of its own, its `gpu` cells where there is a GPU, its `slow` cells with --slow."
+"Every notebook runs from top to bottom, each in a process of its own, its `gpu` cells where there is a GPU, its `lm` cells where the pretrained model is, its `slow` cells with --slow."
 import json
 
 import pytest
 
-from conftest import missing_for_browser, no_gpu
+from conftest import missing_for_browser, no_gpu, no_model
 from notebooks import Nursery, lessons, notebooks, run
 
 
@@ -17,7 +17,7 @@ def nursery():
 @pytest.mark.parametrize('path', notebooks(), ids=str)
 def test_notebook(path, request, nursery):
     if path in lessons() and not missing_for_browser() and not request.config.getoption('slow'): pytest.skip('runs in a real JupyterLab: tests/test_browser_lessons.py')
-    flags = [flag for flag, wanted in dict(slow=request.config.getoption('slow'), gpu=not no_gpu()).items() if wanted]
+    flags = [flag for flag, wanted in dict(slow=request.config.getoption('slow'), gpu=not no_gpu(), lm=not no_model()).items() if wanted]
     problem = nursery.run(path, tuple(flags))
     if problem: pytest.fail(problem, pytrace=False)
 

@@ -157,7 +157,7 @@ def load_adapter(
     folder = Path(folder)
     facts = read_adapter(folder)
     if facts['quantisation'] is None:
-        from agentlab.policy.pretrained import with_saved_adapter
+        from agentlab.policy.reader import with_saved_adapter
         return with_saved_adapter(folder, facts, device, max_context, name, sampler)
     device = ready_device(device)
     try: found, _, theirs = open_base(facts['base'], facts['revision'])

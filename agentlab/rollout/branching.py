@@ -11,7 +11,7 @@ from random import Random
 from types import SimpleNamespace
 from ..episodes import Episode, derive
 from .plain import Game, Side, call_all, guarded, new_games, play, play_round, receive_all, within_budget
-from .guide import suited
+from ..policy.guide import suited
 
 # %% auto #0
 __all__ = ['top_entropy', 'segment_entropy', 'arpo_score', 'aepo_score', 'aepo_budget', 'Rule', 'Tree', 'own_luck', 'Forest',

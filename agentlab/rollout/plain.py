@@ -11,7 +11,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from ..episodes import Episode, Turn, derive, state_key
-from .guide import suited, told
+from ..policy.guide import suited, told
 
 # %% auto #0
 __all__ = ['Side', 'Game', 'check_seats', 'side_by_side', 'call_all', 'guarded', 'play', 'play_round', 'new_games', 'receive_all',

@@ -10,7 +10,7 @@ from random import Random
 from ..episodes import Episode, derive
 from ..policy.sampler import Completion
 from .plain import Game, call_all, guarded, new_games, receive_all, side_by_side, within_budget
-from .guide import suited
+from ..policy.guide import suited
 
 # %% auto #0
 __all__ = ['cast', 'play_players', 'sided', 'Table']

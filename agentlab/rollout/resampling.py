@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..episodes import Batch, derive
 from .curation import CurationError, curation, keep_mixed
 from .plain import call_all, guarded, new_games, play, receive_all, within_budget
-from .guide import suited
+from ..policy.guide import suited
 
 # %% ../../nbs/rollout/04_resampling.ipynb #41e4d4f8
 def _until(groups, rounds, again, passes):

@@ -8,7 +8,7 @@ __all__ = ['note', 'with_summaries']
 # %% ../../nbs/rollout/06_windows.ipynb #25c0302b
 from ..episodes import derive
 from .plain import call_all, guarded, new_games, play_round, receive_all, within_budget
-from .guide import suited, told
+from ..policy.guide import suited, told
 
 # %% ../../nbs/rollout/06_windows.ipynb #b68dae6e
 note = 'The context is nearly full and will be cleared. Write down all that is needed to go on: what you have found out, what you have done, what is left to do.'
