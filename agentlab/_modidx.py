@@ -249,7 +249,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                               'agentlab.cli._run': ('cli/cli.html#_run', 'agentlab/cli.py'),
                               'agentlab.cli._run_line': ('cli/cli.html#_run_line', 'agentlab/cli.py'),
                               'agentlab.cli._say_tests': ('cli/cli.html#_say_tests', 'agentlab/cli.py'),
-                              'agentlab.cli._told': ('cli/cli.html#_told', 'agentlab/cli.py'),
                               'agentlab.cli.clean': ('cli/cli.html#clean', 'agentlab/cli.py'),
                               'agentlab.cli.command': ('cli/cli.html#command', 'agentlab/cli.py'),
                               'agentlab.cli.demo': ('cli/cli.html#demo', 'agentlab/cli.py'),

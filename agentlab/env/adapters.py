@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from random import Random
 import numpy as np
-from .protocol import Env, EnvError, Step, TextEnv, check_seed, tidy
+from .protocol import Env, EnvError, Step, TextEnv, as_reader, check_seed, guide_of, guide_text, listed, tidy
 from .two_seats import SeatedGame
 
 # %% ../../nbs/env/18_adapters.ipynb #a305e0fa
@@ -411,15 +411,18 @@ def connected(address:str):
 class Played:
     "What `environment_factory` returns is a subclass of this; `act` is its one tool."
     _make = None    # function that makes the environment
+    _reader = False # whether its guide stands before the first text
 
     def __init__(self):
-        self._env, self._over, self._total, self._won = self._make(), True, 0., False
+        made = as_reader(self._make()) if self._reader else self._make()
+        self._env, self._over, self._total, self._won = made, True, 0., False
         if len(self._env.seats) != 1: raise ValueError(f'{self._env.name} has the seats {self._env.seats}; TRL plays one. Train it with agentlab.train instead')
 
     def reset(self, seed=None, task=None, **row):
         if seed is None: raise ValueError("this dataset has no column 'seed': every rollout of a group must begin alike, so give each row a seed (and a task, if you like)")
         self._total = 0.
-        return self._hear(self._env.reset(int(seed), task))
+        told = f'{guide_of(self._env, self._env.seats[0])}\n\n' if self._reader else ''
+        return told.lstrip() + self._hear(self._env.reset(int(seed), task))
 
     def act(self, action: str) -> str:
         """Say or do something in the environment and read what happens.
@@ -439,7 +442,8 @@ class Played:
         return step.observation
 
 def environment_factory(
-    make        # function that makes an environment of one seat
+    make,               # function that makes an environment of one seat
+    reader:bool=False   # True: for a model that reads any text: the guide stands before the first observation
 )->type:        # class for `GRPOTrainer(environment_factory=...)`
     "Let TRL play our environment: one tool `act`, and the sum of its rewards."
-    return type(getattr(make, '__name__', 'Played'), (Played,), dict(_make=staticmethod(make)))
+    return type(getattr(make, '__name__', 'Played'), (Played,), dict(_make=staticmethod(make), _reader=reader))
