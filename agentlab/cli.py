@@ -46,12 +46,6 @@ def _all_weights(folder: Path, rank: int)->bool:
         return False
     return rank == 0 or (rank < 0 and parameters_of(AutoConfig.from_pretrained(folder)) < 10**7)
 
-def _told(world, policy)->dict:
-    "The rules of the environment as a system message, for a policy that knows their words; the tiny ones have learned them by watching."
-    guide, unknown = getattr(world, 'guide', ''), policy.tokenizer.unk_token_id
-    knows = isinstance(guide, str) and guide and (unknown is None or unknown not in policy.chat.text_ids(guide))
-    return dict(system=guide) if knows else {}
-
 def train(
     recipe: str = _HOME['recipe'],  # recipe: a known name, or package.module:function
     env: str = _HOME['env'],        # environment: a known name, or package.module:Class
@@ -100,7 +94,6 @@ def _ready(env: str, recipe: str, given: dict, model: dict, vllm: str = '', **al
     if model['qlora'] or vllm: chosen = for_gpu(chosen, **given)
     elif adapted(policy.model): chosen = for_pretrained(chosen, **given)
     if vllm: policy.samples_by = VLLMSampler(VLLMServer(vllm))
-    if told := _told(world, policy): chosen = replace(chosen, rollout_args=chosen.rollout_args | told, test_rollout=partial(chosen.test_rollout, **told))
     return world, chosen, policy
 
 def _longest(world)->int:
@@ -249,7 +242,7 @@ def play(
     policy = _policy(world, model)
     if hasattr(world, 'render'):
         world.reset(seed); print(world.render() + '\n')
-    for e in rollout(policy, world, [seed], temperature=temperature, seed=seed, **({'max_tokens': longest} if (longest := _longest(world)) else {}), **_told(world, policy)):
+    for e in rollout(policy, world, [seed], temperature=temperature, seed=seed, **({'max_tokens': longest} if (longest := _longest(world)) else {})):
         for t in e.turns:
             print(f'{_plain(t.observation)}\n  {t.t:>2} {e.seat}> {_plain(t.text):24} p={math.exp(sum(t.logps)):.2f} entropy={sum(t.entropies)/len(t.entropies):.2f} nats a token')
         print(_plain(e.final) + f"\n{e.seat}: {'success' if e.success else 'no success'}, outcome {e.outcome:g}, {len(e.turns)} turns{', cut by a budget' if e.truncated else ''}{f', error: {e.error}' if e.error else ''}")

@@ -131,15 +131,17 @@ class Play:
         task=None,          # the very task; None: drawn from the seed
         temperature: float = 1., max_tokens: int = 16,  # of the policy's answers
         sampling: int = 0,  # seed of the policy's answers, as `seed` of `agentlab.rollout.play`
-        system: str|None = None,    # system prompt of the policy
+        system: str|None = None,    # system message of the policy; None: the environment's guide, if the policy knows its words; '': none
         limit: float|None = None,   # seconds for one call of an environment
     ):
-        self.make = env.clone if hasattr(env, 'reset') and not isinstance(env, type) else env
         self.model = env if hasattr(env, 'seats') and not isinstance(env, type) else env()
         self.players = seated(policy, self.model.seats)
+        speaker = next((p for p in self.players.values() if hasattr(p, 'chat')), None)
+        from agentlab.rollout.guide import suited
+        if speaker: env, self.model = (suited(x, speaker, system, max_tokens) for x in (env, self.model))
+        self.make = env.clone if hasattr(env, 'reset') and not isinstance(env, type) else env
         self.mine = own_seats(seat, self.model.seats, self.players)
         self.seed, self.task, self.temperature, self.max_tokens, self.sampling, self.system, self.limit = seed, task, temperature, max_tokens, sampling, system, limit
-        speaker = next((p for p in self.players.values() if hasattr(p, 'chat')), None)
         self.chat, self.moves, self.game, self.samplers, self.given = speaker.chat if speaker else Words(), [], None, {}, None
         self.show_all, self.show_chances, self.message = False, False, ''
         self.new()
