@@ -4433,6 +4433,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'agentlab/view/report.py'),
                                       'agentlab.view.report.evaluations': ('view/report.html#evaluations', 'agentlab/view/report.py'),
                                       'agentlab.view.report.fate': ('view/report.html#fate', 'agentlab/view/report.py'),
+                                      'agentlab.view.report.finite': ('view/report.html#finite', 'agentlab/view/report.py'),
                                       'agentlab.view.report.group_html': ('view/report.html#group_html', 'agentlab/view/report.py'),
                                       'agentlab.view.report.headline': ('view/report.html#headline', 'agentlab/view/report.py'),
                                       'agentlab.view.report.heat_svg': ('view/report.html#heat_svg', 'agentlab/view/report.py'),

@@ -8,7 +8,7 @@ import copy, math, re
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from .report import CSS, Html, attribute, clip, safe, signed, visible
+from .report import CSS, Html, attribute, clip, finite, safe, signed, visible
 
 # %% auto #0
 __all__ = ['PLAY_CSS', 'MOST', 'LINES', 'SCRIPT', 'TABLE_CSS', 'ALL', 'NONE', 'Words', 'Said', 'Chance', 'chances', 'seated',
@@ -405,7 +405,7 @@ PLAY_CSS = '''
 
 def percent(p: float)->str:
     "A probability as it is shown: what is not 0 never looks like 0."
-    return '0 %' if p == 0 else '< 0.1 %' if p < .001 else f'{100*p:.1f} %' if p < .995 or p == 1 else '> 99.4 %'
+    return '–' if math.isnan(p) else '0 %' if p == 0 else '< 0.1 %' if p < .001 else f'{100*p:.1f} %' if p < .995 or p == 1 else '> 99.4 %'
 
 def _line_html(line: Line, several: bool)->str:
     "One bubble."
@@ -435,7 +435,7 @@ def _odds_html(odds, temperature)->str:
     "The legal texts and how likely they are."
     if not odds: return ''
     rest = max(0., 1 - sum(c.p for c in odds))
-    line = lambda name, p, note: f'<tr><th scope="row">{name}</th><td>{percent(p)}</td><td>{f"<i style=width:{100*p:.1f}%></i>" if p else safe(note, 80)}</td></tr>'
+    line = lambda name, p, note: f'<tr><th scope="row">{name}</th><td>{percent(p)}</td><td>{f"<i style=width:{100*p:.1f}%></i>" if p > 0 else safe(note, 80)}</td></tr>'
     lines = ''.join(line(safe(c.text, 80), c.p, c.note) for c in odds) + line('<em>something else</em>', rest, '')
     about = f'What the policy would say, at temperature {temperature or 1:g}: the product over the tokens of each text and the end of the turn'
     return f'<table class="al-pl-odds"><caption>{about}.</caption><tbody>{lines}</tbody></table>'
@@ -539,7 +539,7 @@ def _state_of(self)->dict:
     odds = self.odds()
     text = lambda x, limit=80: visible(x if len(x) <= limit else '{} … ({:,} characters cut) … {}'.format(*clip(x, limit)))
     keys = number_keys(self.offered[:MOST])
-    moves = [dict(text=text(m) or '∅ nothing', key=keys[i]) | (dict(p=c.p, share=percent(c.p), note=c.note) if (c := odds[i] if odds else None) else {}) for i, m in enumerate(self.offered[:MOST])]
+    moves = [dict(text=text(m) or '∅ nothing', key=keys[i]) | (dict(p=finite(c.p), share=percent(c.p), note=c.note) if (c := odds[i] if odds else None) else {}) for i, m in enumerate(self.offered[:MOST])]
     rest = [f'{len(self.offered) - MOST} more legal texts: type them.'] if len(self.offered) > MOST else []
     if odds: rest.append(f'Something else: {percent(max(0., 1 - sum(c.p for c in odds)))}. Each number is the product over the tokens of the text and the end of the turn, at temperature {self.temperature or 1:g}.')
     player = None if self.over else self.players.get(self.seat)
