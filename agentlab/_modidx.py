@@ -1440,6 +1440,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'agentlab.episodes._of_turn': ('episodes.html#_of_turn', 'agentlab/episodes.py'),
                                    'agentlab.episodes._origins': ('episodes.html#_origins', 'agentlab/episodes.py'),
                                    'agentlab.episodes._own_columns': ('episodes.html#_own_columns', 'agentlab/episodes.py'),
+                                   'agentlab.episodes._part_column': ('episodes.html#_part_column', 'agentlab/episodes.py'),
+                                   'agentlab.episodes._pieces': ('episodes.html#_pieces', 'agentlab/episodes.py'),
                                    'agentlab.episodes._renumber': ('episodes.html#_renumber', 'agentlab/episodes.py'),
                                    'agentlab.episodes._replace': ('episodes.html#_replace', 'agentlab/episodes.py'),
                                    'agentlab.episodes._save': ('episodes.html#_save', 'agentlab/episodes.py'),
