@@ -15,7 +15,8 @@ from torch import Tensor
 from .groups import same
 
 # %% auto #0
-__all__ = ['SCHEMA_VERSION', 'LABELLED', 'EPISODE_COLUMNS', 'Turn', 'Episode', 'state_key', 'derive', 'Table', 'need', 'Batch',
+__all__ = ['PART_CODES', 'OTHER', 'SWITCH', 'SUBGOAL', 'ACTION', 'THOUGHT', 'CALL', 'MARKUP', 'SCHEMA_VERSION', 'LABELLED',
+           'EPISODE_COLUMNS', 'Turn', 'Episode', 'state_key', 'derive', 'Table', 'need', 'part_codes', 'Batch',
            'rename', 'atomic']
 
 # %% ../nbs/01_episodes.ipynb #b67ad858
@@ -114,6 +115,18 @@ def need(
     if column not in table: raise ValueError(f"{who}, but this batch has no column '{column}'. {hint}")
     return table[column]
 
+# %% ../nbs/01_episodes.ipynb #f93ec0fc
+PART_CODES = dict(other=0, switch=1, subgoal=2, action=3, thought=4, call=5, markup=6) # the values of tokens.part
+OTHER, SWITCH, SUBGOAL, ACTION, THOUGHT, CALL, MARKUP = PART_CODES.values()
+
+def part_codes(
+    *names: str,    # names of parts, as in PART_CODES
+)->list[int]:       # their values in tokens.part
+    "The codes of these parts. Raises ValueError for a name that is not in the table."
+    unknown = [name for name in names if name not in PART_CODES]
+    if unknown: raise ValueError(f'part={unknown[0]!r}: the parts of a reply are {list(PART_CODES)}')
+    return [PART_CODES[name] for name in names]
+
 # %% ../nbs/01_episodes.ipynb #49513ea7
 SCHEMA_VERSION = 1  # of the Parquet file; a reader refuses a newer one
 LABELLED = ('seat', 'source', 'policy', 'instruction', 'answer', 'error', 'final', 'state')  # columns whose integers stand for text
@@ -190,6 +203,16 @@ def _to(self, device)->Batch:
 
 Batch.replace, Batch.with_episodes, Batch.with_turns, Batch.with_tokens = _replace, _with_episodes, _with_turns, _with_tokens
 Batch.with_action, Batch.to = _with_action, _to
+
+# %% ../nbs/01_episodes.ipynb #b481f3c4
+def _of_part(self, *names: str)->Tensor:
+    "(action tokens,) bool: the token belongs to one of these parts of a reply, by the names of PART_CODES."
+    who, hint = f'of_part looks for {" and ".join(names)}', 'Play with a format that records parts (agentlab.policy.formats), or set it with batch.with_action(part=codes).'
+    codes = part_codes(*names)
+    part = need(self.tokens, 'part', who, hint).index_select(0, self.actions)
+    return torch.isin(part, torch.tensor(codes, dtype=part.dtype, device=part.device))
+
+Batch.of_part = _of_part
 
 # %% ../nbs/01_episodes.ipynb #eefb3399
 EPISODE_COLUMNS = dict(group=0, game=0, seat='player', outcome=0., success=False, truncated=False, last_value=0.,

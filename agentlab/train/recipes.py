@@ -11,10 +11,10 @@ from functools import partial
 import torch
 from .. import credit as by
 from ..credit import check_group_size
-from ..credit.hierarchy import ACTION, SUBGOAL, SWITCH, first_token
+from ..credit.hierarchy import first_token
 from ..env.protocol import tidy
 from ..env.wrappers import split_tag
-from ..episodes import Batch, need, state_key
+from ..episodes import ACTION, SUBGOAL, SWITCH, Batch, need, state_key
 from .. import entropy, objective as bound
 from ..objective import clip, kl_k3
 from ..reward import TAGS, answer_logps, counterfactual_gain, information_gain, masked_logps, meta_reasoning, overlong, paid, progress, valid_tag
