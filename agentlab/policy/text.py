@@ -10,23 +10,14 @@ import torch
 from ..episodes import Batch
 
 # %% auto #0
-__all__ = ['of_bytes', 'joined', 'byte_piece', 'sentence_piece', 'reader', 'token_texts', 'control_ids', 'with_token_text']
+__all__ = ['of_bytes', 'byte_piece', 'sentence_piece', 'reader', 'token_texts', 'control_ids', 'with_token_text']
 
-# %% ../../nbs/policy/06_text.ipynb #239ac57e
+# %% ../../nbs/policy/06_text.ipynb #d85e95f8
 def of_bytes(
     data: bytes,
 )->str:             # text; a byte that is no text alone is a lone surrogate
     "Bytes of a piece as text."
     return data.decode('utf-8', 'surrogateescape')
-
-_halves = re.compile('[\udc80-\udcff]{2,}')
-
-def joined(
-    texts: Iterable[str],   # texts of neighbouring tokens
-    between: str = '',      # what stands between two of them
-)->str:
-    "The text of several tokens. Half letters that meet become the letter; those that do not stay as they are."
-    return _halves.sub(lambda met: of_bytes(met[0].encode('utf-8', 'surrogateescape')), between.join(texts))
 
 # %% ../../nbs/policy/06_text.ipynb #01632042
 def _alphabet()->dict[str, int]:
