@@ -867,8 +867,9 @@ def _hero_html(run, title)->str:
     settings = ''.join(f'<dt>{safe(str(k))}</dt><dd class="al-mono">{safe(json.dumps(v) if not isinstance(v, str) else v, 400)}</dd>' for k, v in _flat(run.info.get('facts', {}) | {k: v for k, v in run.info.items() if k != 'facts'}))
     about = f'<details class="al-more" style="margin-top:18px"><summary>Every setting of this run</summary><dl class="al-settings">{settings}</dl></details>' if settings else ''
     panel = f'<div class="al-card"><figure><figcaption><h3>Success, before and after</h3><p class="al-look" style="min-height:0">The thin line is the 95 % interval. Two that do not overlap are a difference worth talking about.</p></figcaption>{_bars_html(bars)}</figure></div>' if bars else ''
+    said = '<a href="#said">What it says</a>' if len(run.tested()) > 1 else ''
     return (f'<header><div class="al-hero"><div><p class="al-eyebrow">agentlab · a run</p><h1>{safe(title)}</h1><p class="al-lead">{safe(sentence, 300)}</p>'
-            f'<nav class="al-nav" aria-label="on this page"><a href="#learned">What it learned</a><a href="#unsure">Where it is unsure</a><a href="#credit">Who gets the credit</a><a href="#trust">Can it be trusted</a></nav></div>{panel}</div>'
+            f'<nav class="al-nav" aria-label="on this page"><a href="#learned">What it learned</a><a href="#unsure">Where it is unsure</a>{said}<a href="#credit">Who gets the credit</a><a href="#trust">Can it be trusted</a></nav></div>{panel}</div>'
             f'{_facts_html(run.rows())}{about}</header>')
 
 # %% ../../nbs/view/00_report.ipynb #8694a164
@@ -950,6 +951,15 @@ def own_estimator(estimator, run)->tuple:
     if estimator: raise ValueError(f"estimator={estimator!r}: agentlab.credit has no such function. Give one of its names, or a function of a batch.")
     return "grpo (the recipe's own estimator is not in agentlab: pass it as estimator=)" if fact else 'grpo', credit.grpo
 
+def _said_section(run)->str:
+    "Held-out tasks before and after, where the run kept them."
+    from agentlab.view.beside import side_by_side
+    if len(run.tested()) < 2: return ''
+    try: pairs = side_by_side(run, style=False)
+    except ValueError as e: pairs = f'<p class="al-note">{safe(str(e), 400)}</p>'
+    return ('<h2 id="said">What it says</h2><p class="al-about">The same held-out tasks, played by the policy before and after, each time with its likeliest token. Tasks that end differently come first.</p>'
+            f'<div class="al-card">{pairs}</div>')
+
 def _credit_html(batches, name, function)->str:
     "Groups of the first and of the last saved step."
     intro = ('<h2 id="credit">Who gets the credit</h2><p class="al-about">One task, played several times. Each row is a rollout, each tile a turn, and its colour says how much the turn is praised or blamed. '
@@ -1012,7 +1022,7 @@ def report(
     chosen = sorted({round(i) for i in np.linspace(0, len(steps) - 1, min(checked, len(steps)))})
     batches = [(steps[i], run.episodes(steps[i])) for i in chosen]
     counted = f'{len(rows):,} rows of metrics and {sum(len(b) for _, b in batches):,} episodes of {len(batches)} of {len(steps)} saved steps'
-    body = ''.join([_hero_html(run, title), _learned_html(rows, definitions, run.tests()), _unsure_html(rows, batches),
+    body = ''.join([_hero_html(run, title), _learned_html(rows, definitions, run.tests()), _unsure_html(rows, batches), _said_section(run),
                     _credit_html(batches, *own_estimator(estimator, run)), _trust_html(integrity([b for _, b in batches]) + row_findings(rows), counted),
                     '<p class="al-foot">Written by agentlab. This page runs no scripts and fetches nothing; text that a model wrote is shown as text.</p>'])
     with atomic(out) as temporary: Path(temporary).write_text(document(title, body), encoding='utf-8')
