@@ -13,8 +13,8 @@ from ..episodes import Batch, Episode, Turn
 
 # %% auto #0
 __all__ = ['remedy', 'fixed_day', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'template_facts', 'word_tokenizer', 'micro_batches',
-           'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'Policy', 'checkpoint_layers', 'check_bf16',
-           'closing', 'quiet', 'adapted', 'find_model', 'fetching', 'check_vocabulary']
+           'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'Policy', 'checkpoint_layers',
+           'check_learnable', 'check_bf16', 'closing', 'quiet', 'adapted', 'find_model', 'fetching', 'check_vocabulary']
 
 # %% ../../nbs/policy/00_policy.ipynb #834f0844
 class Chat:
@@ -52,9 +52,16 @@ class Chat:
         if (kind, system) not in self._parts:
             text = self._render('FIRSTUSER', system=system) if kind == 'first' else self._render('FIRSTUSER', 'FIRSTAGENT', 'NEXTUSER').partition('FIRSTAGENT')[2]
             before, _, after = text.partition('FIRSTUSER' if kind == 'first' else 'NEXTUSER')
-            before, after = (self.tokenizer.encode(x, add_special_tokens=False) for x in (before, after))
+            before, after = self._framed(before, system), self.tokenizer.encode(after, add_special_tokens=False)
             self._parts[kind, system] = (before if kind == 'first' else before[1:], after)
         return self._parts[kind, system]
+    def _framed(self, text: str, system: str|None)->list[int]:
+        "Ids of what the template wrote; the system message in it is text, whatever it spells out."
+        encode = lambda part: self.tokenizer.encode(part, add_special_tokens=False)
+        said = next((form for form in (system, (system or '').strip()) if form and form in text), '')
+        if not said or encode(said) == self.text_ids(said): return encode(text)
+        head, _, tail = text.partition(said)
+        return encode(head) + self.text_ids(said) + encode(tail)
     def text_ids(self, text: str)->list[int]:
         "Ids of untrusted text: control tokens that it spells out become ordinary text."
         if text not in self._known:
@@ -206,7 +213,9 @@ class Policy:
         sampler = None,             # what samples in place of a TorchSampler, and is told the weights by `sync(policy)`; see agentlab.policy.vllm
         precision: str = 'no',      # 'bf16': forward passes under autocast. A recipe sets its own
         chat: Chat|None = None,     # how a conversation is written down; default: Chat(tokenizer)
+        weights: dict|None = None,  # where the weights come from: name, source, hash; kept with every run. See agentlab.policy.pretrained
     ):
+        self.weights = weights
         self.model, self.tokenizer, self.name, self.samples_by, self.precision = model.eval(), tokenizer, name, sampler, precision
         self.chat = chat or Chat(tokenizer)
         self.end_id = self.chat.end_id
@@ -250,6 +259,12 @@ def checkpoint_layers(
     name = 'activation' if hasattr(model, 'activation_checkpointing_enable') else 'gradient'
     if on: getattr(model, f'{name}_checkpointing_enable')(**{f'{name}_checkpointing_kwargs': dict(use_reentrant=False, **more)})
     else: getattr(model, f'{name}_checkpointing_disable')()
+
+def check_learnable(name: str, weights):
+    "Refuse to train weights in 16 bits: a step of a ten-thousandth of a weight would be rounded away."
+    if any(p.dtype in (torch.bfloat16, torch.float16) for p in weights):
+        raise ValueError(f'policy {name!r}: its weights are kept in 16 bits, in which small steps vanish. Train an adapter, which is kept in float32 (lora=16, --lora 16), '
+                         'or load the model in float32 (dtype=torch.float32) and give precision="bf16" to the recipe.')
 
 def check_bf16(device):
     "Refuse a GPU that cannot compute in bf16."
@@ -360,12 +375,13 @@ def quiet():
         if shown: logging.enable_progress_bar()
 
 def _save_pretrained(self, folder)->Path:
-    "Write model and tokenizer in the transformers layout (safetensors); of an adapter on quantised weights, the adapter alone."
+    "Write model and tokenizer in the transformers layout (safetensors); of an adapter on weights that can be found again, the adapter alone."
     model = self.model
-    if adapted(model) and getattr(model, 'is_quantized', False):
+    if adapted(model) and (getattr(model, 'is_quantized', False) or self.weights):
         from agentlab.policy.qlora import save_adapter
         return save_adapter(self, folder)
-    if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).merge_and_unload()      # an adapter becomes part of the weights
+    # An adapter becomes part of the weights: in float32, because in bf16 what a small one changes would be rounded away.
+    if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).float().merge_and_unload()
     with quiet(): model.save_pretrained(folder)
     self.tokenizer.save_pretrained(folder)
     return Path(folder)

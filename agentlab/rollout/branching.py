@@ -11,6 +11,7 @@ from random import Random
 from types import SimpleNamespace
 from ..episodes import Episode, derive
 from .plain import Game, Side, call_all, guarded, new_games, play, play_round, receive_all, within_budget
+from ..policy.guide import suited
 
 # %% auto #0
 __all__ = ['top_entropy', 'segment_entropy', 'arpo_score', 'aepo_score', 'aepo_budget', 'Rule', 'Tree', 'own_luck', 'Forest',
@@ -139,7 +140,7 @@ class Forest:
         g = self.given
         if g.groups is None: g.groups = range(len(seeds))
         if hasattr(env, 'reset') and not isinstance(env, type): _check_clone(env)
-        self.games = new_games(env, seeds, group_size, g.tasks, g.seed, g.groups)
+        self.games = new_games(suited(env, policy, g.system, g.max_tokens), seeds, group_size, g.tasks, g.seed, g.groups)
         for game in self.games[:1]: _check_clone(game.env)
         self.rule, self.policy, self.numbers, self.live = rule if g.temperature else replace(rule, beam=1), policy, {}, []    # greedy forks would all be the same
         sides, starts = [len(game.sides) for game in self.games], range(0, len(self.games), group_size)

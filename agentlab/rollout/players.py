@@ -10,6 +10,7 @@ from random import Random
 from ..episodes import Episode, derive
 from ..policy.sampler import Completion
 from .plain import Game, call_all, guarded, new_games, receive_all, side_by_side, within_budget
+from ..policy.guide import suited
 
 # %% auto #0
 __all__ = ['cast', 'play_players', 'sided', 'Table']
@@ -43,7 +44,7 @@ def play_players(
 )->list[Episode]:               # ordered by group, member, seat
     "`play` with other players at some seats. A player that fails, or that overruns the limit, ends its own game only."
     numbers = range(len(seeds)) if groups is None else groups
-    games = new_games(env, seeds, group_size, tasks, seed, numbers)
+    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, numbers)
     if not games: return []
     chosen = cast(players, games[0].env.seats, len(seeds), len(policy.tokenizer))
     who = {game.number: chosen[i//group_size] for i, game in enumerate(games)}

@@ -8,6 +8,7 @@ __all__ = ['note', 'with_summaries']
 # %% ../../nbs/rollout/06_windows.ipynb #25c0302b
 from ..episodes import derive
 from .plain import call_all, guarded, new_games, play_round, receive_all, within_budget
+from ..policy.guide import suited, told
 
 # %% ../../nbs/rollout/06_windows.ipynb #b68dae6e
 note = 'The context is nearly full and will be cleared. Write down all that is needed to go on: what you have found out, what you have done, what is left to do.'
@@ -23,7 +24,7 @@ def with_summaries(
     seed:int=0, step:int=0, name:str='policy', system:str=None
 )->list:                        # as `play`; turns have `window` and columns['summary']
     "`play`, but a seat whose context is full sums it up and goes on with the first observation and the summary (SUPO)."
-    games = new_games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
+    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
     sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
     able = lambda games: [g for g in games if not g.over and within_budget(g, policy, **budget)]
@@ -59,7 +60,7 @@ def _summarise(games, policy, sampler, how, instruction, summaries, latest, syst
         side.turns[-1].columns['summary'] = 1.
         g.t += 1
         side.observation = ' '.join([side.turns[0].observation, side.turns[-1].text] + [observation]*latest)
-        side.new = side.context = policy.chat.first(side.observation, system)
+        side.new = side.context = policy.chat.first(side.observation, told(g.env, policy.chat, side.seat, system))
 
 def _number(episode):
     "The episode with the window of each turn: the number of summaries before it."

@@ -67,7 +67,7 @@ METRICS = dict(     # name: (what it is, how it is estimated, unit)
     pool=('earlier tasks that can be set again', 'counted', 'tasks'),
     seconds=('wall time of the step', 'measured; the only number that differs in a repeated run', 's'),
     test_greedy=('success on held-out tasks, most likely token each time (tests.jsonl)', 'mean over the test tasks', 'episodes, 0-1'),
-    test_sampled=('success on held-out tasks, tokens sampled at temperature 1 (tests.jsonl)', 'mean over the test tasks', 'episodes, 0-1'),
+    test_sampled=('success on held-out tasks, tokens sampled at the temperature of the recipe (tests.jsonl)', 'mean over the test tasks', 'episodes, 0-1'),
     skipped=('why the update was not made, if it was not', 'a NaN or infinite reward, loss or gradient; curation left nothing; the critic is warming up', 'text'),
 )
 
