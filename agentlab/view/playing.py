@@ -137,7 +137,7 @@ class Play:
         self.model = env if hasattr(env, 'seats') and not isinstance(env, type) else env()
         self.players = seated(policy, self.model.seats)
         speaker = next((p for p in self.players.values() if hasattr(p, 'chat')), None)
-        from agentlab.rollout.guide import suited
+        from agentlab.policy.guide import suited
         if speaker: env, self.model = (suited(x, speaker, system, max_tokens) for x in (env, self.model))
         self.make = env.clone if hasattr(env, 'reset') and not isinstance(env, type) else env
         self.mine = own_seats(seat, self.model.seats, self.players)
