@@ -239,6 +239,7 @@ def token_logps(
 # %% ../../nbs/policy/00_policy.ipynb #94f762e9
 class Policy:
     "A transformers causal language model with its tokenizer, acting through a chat template."
+    tree: bool|None = None  # agentlab.policy.tree: compute shared prefixes once; None: where that is cheaper
     def __init__(
         self,
         model,                      # transformers causal language model, or a peft model around one
@@ -319,8 +320,15 @@ def _computing(self):
         finally:
             for layer in layers: layer.training = False
 
+def _parts(self, batch: Batch, rows: Tensor|None = None, budget: int = 4096):
+    "Parts of a batch for `forward`, each with the index of its action tokens; on the tree of prefixes where that is cheaper."
+    from agentlab.policy.tree import tree_parts
+    return tree_parts(self, batch, rows, budget)
+
 def _forward(self, part: Batch, temperature: float = 1.)->tuple[Tensor, Tensor]:
     "Log-probability and entropy of every action token, computed in one piece and with their gradients."
+    from agentlab.policy.tree import tree_logps
+    if hasattr(part, 'plan'): return tree_logps(self, part, temperature)
     ids, place = pad_rows(part, self.pad_id)
     if (place[:, 1] == 0).any(): raise ValueError('a row begins with an action token, which nothing predicts. Give every first turn some context ids.')
     ids, place = ids.to(self.device), place.to(self.device)
@@ -337,7 +345,7 @@ def _logprobs(
     if temperature <= 0: raise ValueError(f'temperature={temperature}: log-probabilities need a positive temperature; greedy play is recorded at temperature 1')
     logp = torch.zeros(len(batch.actions), device=self.device)
     entropy = torch.zeros_like(logp)
-    for part, which in parts(batch, budget=budget):
+    for part, which in self.parts(batch, budget=budget):
         logp[which], entropy[which] = self.forward(part, temperature)
     return logp, entropy
 
@@ -347,15 +355,17 @@ def _features(
     budget: int = 4096,         # tokens of one micro-batch
 )->Tensor:                      # (action tokens, width) float32, without gradients
     "The last hidden state before every action token, in the order of `batch.actions`: what a value head reads."
+    from agentlab.policy.tree import tree_hidden
     found = None
-    for part, which in parts(batch, budget=budget):
-        ids, place = pad_rows(part, self.pad_id)
-        with self.computing(): hidden = self.action_hidden(ids.to(self.device), place.to(self.device)).float()
+    for part, which in self.parts(batch, budget=budget):
+        ids, place = (x.to(self.device) for x in pad_rows(part, self.pad_id))
+        with self.computing():
+            hidden = (tree_hidden(self, part) if hasattr(part, 'plan') else self.action_hidden(ids, place)).float()
         if found is None: found = hidden.new_zeros(len(batch.actions), hidden.shape[1])
         found[which] = hidden
     return found
 
-Policy.computing, Policy.forward, Policy.logprobs, Policy.features = _computing, _forward, _logprobs, _features
+Policy.computing, Policy.parts, Policy.forward, Policy.logprobs, Policy.features = _computing, _parts, _forward, _logprobs, _features
 
 def _text(self, ids: list[int])->str:
     "The text of sampled ids, without control tokens."

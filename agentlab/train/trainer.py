@@ -13,8 +13,9 @@ from ..episodes import Batch, derive, state_key
 from ..groups import group_constant, group_mean, same
 from ..objective import clip_fraction, loss_weights
 from ..objective.correction import corrected, truncated
-from ..policy.core import adapted, check_bf16, check_learnable, parts, take_rows
+from ..policy.core import adapted, check_bf16, check_learnable, take_rows
 from ..policy.text import with_token_text
+from ..policy.tree import tally
 from ..reward import paid, pay
 from ..rollout import play
 from ..rollout.curation import CurationError
@@ -41,7 +42,8 @@ class Training:
         self.policy, self.env, self.recipe = (with_lora(policy, **recipe.lora) if recipe.lora else policy), env, recipe
         self.policy.model.to(self.accelerator.device)
         if self.ranks > 1: agreed(self, 'the weights they begin with', weights_key(self.policy.model), 'Load the policy from one folder, or make it with the same seed in every process.')
-        for one in (self.policy, *getattr(self.policy, 'of', {}).values()): one.precision = recipe.precision     # every log-probability of the run, old and new, is computed alike
+        for one in (self.policy, *getattr(self.policy, 'of', {}).values()):
+            one.precision, one.tree = recipe.precision, recipe.tree     # every log-probability of the run, old and new, is computed alike
         self.should_stop, self.run = should_stop or (lambda: False), None
         self.reference = reference_of(self.policy) if recipe.kl_coef else None
         self.weights = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
@@ -255,7 +257,8 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     whole, chosen = take_rows(batch, rows)
     weight = advantage.new_zeros(len(advantage)).index_copy(0, chosen, loss_weights(whole, r.loss_per).to(advantage))
     sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., sampler_kl=0., unsampled=0, sampled=0, tokens=0, past=0, outside=0)
-    for part, which in parts(batch, rows[t.rank::t.ranks], r.budget):
+    sums |= dict(computed=0, held=0)
+    for part, which in t.policy.parts(batch, rows[t.rank::t.ranks], r.budget):
         logp, entropy = t.policy.forward(part, r.temperature)
         losses = r.objective(logp, part, advantage[which], entropy, **r.objective_args)
         kl = r.kl(logp, part) if r.kl_coef else None
@@ -263,7 +266,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
         if loss.requires_grad: loss.backward()      # the tokens of frozen roles alone have nothing to move
         with torch.no_grad():
             now = measure_part(r, part, logp.detach(), advantage[which], kl)
-            for name, value in (now | dict(loss=loss.item(), tokens=len(which))).items():
+            for name, value in (now | tally(part) | dict(loss=loss.item(), tokens=len(which))).items():
                 sums[name] = max(sums[name], value) if name == 'gap' else sums[name] + value
         logp = entropy = losses = kl = loss = None      # else the next forward pass would run beside the graph of this one's entropy
     everywhere = t.gather([sums])
@@ -326,6 +329,7 @@ def move(training: Training, batch: Batch, advantage: Tensor, step: int, *purpos
     means = {k: sum(s[k] for s in sums)/tokens for k in ('kl', 'clip_fraction')}
     means['kl_reference'] = sum(s['kl_reference'] for s in sums)/tokens if r.kl_coef else None
     means['past'] = {k: sum(s[k] for s in sums) for k in ('past', 'outside')}
+    means |= {k: sum(s[k] for s in sums) for k in ('computed', 'held')}
     return means | dict(loss=sum(s['loss'] for s in sums)/len(sums), grad_norm=sum(norms)/len(norms), **from_sampler(sums[0]))
 
 def from_sampler(sums: dict)->dict:
