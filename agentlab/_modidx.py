@@ -47,6 +47,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'agentlab.bench.sweep': { 'agentlab.bench.sweep.Cell': ('bench/sweep.html#cell', 'agentlab/bench/sweep.py'),
                                       'agentlab.bench.sweep.Cell.__str__': ('bench/sweep.html#cell.__str__', 'agentlab/bench/sweep.py'),
                                       'agentlab.bench.sweep.Cell.made': ('bench/sweep.html#cell.made', 'agentlab/bench/sweep.py'),
+                                      'agentlab.bench.sweep.Cell.weights': ('bench/sweep.html#cell.weights', 'agentlab/bench/sweep.py'),
                                       'agentlab.bench.sweep._connect': ('bench/sweep.html#_connect', 'agentlab/bench/sweep.py'),
                                       'agentlab.bench.sweep._far': ('bench/sweep.html#_far', 'agentlab/bench/sweep.py'),
                                       'agentlab.bench.sweep.alone': ('bench/sweep.html#alone', 'agentlab/bench/sweep.py'),
