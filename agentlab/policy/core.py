@@ -250,6 +250,7 @@ class Policy:
         precision: str = 'no',      # 'bf16': forward passes under autocast. A recipe sets its own
         chat: Chat|None = None,     # how a conversation is written down; default: Chat(tokenizer)
         weights: dict|None = None,  # where the weights come from: name, source, hash; kept with every run. See agentlab.policy.pretrained
+        exact: bool|None = None,    # log-probabilities of trainer and sampler agree bit for bit; None: in bf16 on a CPU, where that can be had (agentlab.policy.exact)
     ):
         self.weights = weights
         self.model, self.tokenizer, self.name, self.samples_by, self.precision = model.eval(), tokenizer, name, sampler, precision
@@ -257,12 +258,20 @@ class Policy:
         self.end_id = self.chat.end_id
         self.pad_id = self.end_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self.max_context = max_context or getattr(model.config, 'max_position_embeddings', 2048)
-        self._head = _plain_head(model)
+        self.exact, self._settled, self._head = exact, None, _plain_head(model)
     @property
     def device(self): return next(self.model.parameters()).device
     def at(self, seat: str)->Policy:
         "Who answers for a seat: this policy, unless every role has weights of its own (`agentlab.selfplay.RoleWeights`)."
         return self
+    def settle(self)->bool:
+        "Whether attention is exact; decided at the first use on each device."
+        first = next(self.model.parameters())
+        place = first.device, first.dtype, torch.get_num_threads(), self.exact
+        if self._settled is None or self._settled[0] != place:
+            from agentlab.policy.exact import settle
+            self._settled = place, settle(self.model, False if self.exact is None and self.samples_by is not None else self.exact)
+        return self._settled[1]
     def action_logits(self, ids: Tensor, place: Tensor)->Tensor:
         "(actions, vocabulary) logits that predict the tokens at `place` in right-padded `ids`."
         if self._head is None: return self.model(input_ids=ids, use_cache=False).logits[place[:, 0], place[:, 1] - 1]
@@ -313,7 +322,8 @@ def check_bf16(device):
 def _computing(self):
     "Around a forward pass: its precision, and gradient checkpointing where that is enabled and gradients are wanted."
     layers = [m for m in self.model.modules() if getattr(m, 'gradient_checkpointing', False)] if torch.is_grad_enabled() else []
-    with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == 'bf16'):
+    exact = self.settle()       # then it is computed as it was sampled, without autocast
+    with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == 'bf16' and not exact):
         try:
             for layer in layers: layer.training = True      # that of the layer alone is asked; dropout inside stays off
             yield
@@ -377,6 +387,7 @@ def _sampler(self, **kw):
         if kw: raise TypeError(f'{sorted(kw)} are arguments of a TorchSampler, but the policy {self.name!r} samples by {type(self.samples_by).__name__}: set them there')
         return self.samples_by.sync(self) or self.samples_by     # what it gives back is bound to these weights; a sampler of one policy gives nothing
     from agentlab.policy.sampler import TorchSampler
+    self.settle()
     return TorchSampler(self.model, max_context=self.max_context, **kw)
 
 Policy.text, Policy.sampler = _text, _sampler

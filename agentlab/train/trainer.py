@@ -90,7 +90,7 @@ def with_lora(policy, **config):
     config = dict(r=16, lora_alpha=32, target_modules='all-linear', task_type='CAUSAL_LM') | config
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(0)
-        return Policy(get_peft_model(policy.model, LoraConfig(**config)), policy.tokenizer, policy.max_context, policy.name, policy.samples_by, chat=policy.chat, weights=policy.weights)
+        return Policy(get_peft_model(policy.model, LoraConfig(**config)), policy.tokenizer, policy.max_context, policy.name, policy.samples_by, chat=policy.chat, exact=policy.exact, weights=policy.weights)
 
 def reference_of(policy):
     "The policy as training begins: a copy; of one with an adapter, copies of the adapter's weights alone."
