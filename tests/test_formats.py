@@ -349,6 +349,28 @@ def test_sampled_ids_are_trained_ids_and_learn(format):
         assert parts <= {OTHER, ACTION, THOUGHT, CALL, MARKUP} and MARKUP in parts
 
 
+def test_a_run_in_a_format(tmp_path):
+    "Training, tests and the run folder know the format; a run that goes on with another one is refused."
+    from agentlab.train import load_recipe, train
+    from agentlab.train.recipes import in_format
+    small = dict(steps=2, groups=2, group_size=3, max_turns=2, max_tokens=4, test_tasks=4)
+    recipe = in_format(load_recipe('grpo', **small), Thinking(tokens=5))
+    run = train(policy(), GuessNumber(), recipe, tmp_path/'run', progress=False)
+    assert len(run.rows()) == 2 and run.tests()
+    batch = run.episodes(0)
+    assert batch.of_part('thought', 'action', 'markup').any()
+    assert run.info['facts']['recipe']['rollout_args']['format']['tokens'] == 5
+    with pytest.raises(ValueError): train(policy(), GuessNumber(), in_format(load_recipe('grpo', **small | dict(steps=3)), Thinking(tokens=6)), tmp_path/'run', resume=True, progress=False)
+
+def test_a_run_that_trains_some_parts(tmp_path):
+    from agentlab.rollout.curation import only_parts
+    from agentlab.train import load_recipe, train
+    from agentlab.train.recipes import in_format
+    recipe = in_format(load_recipe('grpo', steps=1, groups=2, group_size=3, max_turns=2, max_tokens=4, test_tasks=0, curate=only_parts, curate_args=dict(parts=('action', 'thought'))), Thinking(tokens=5))
+    run = train(policy(), GuessNumber(), recipe, tmp_path/'run', progress=False)
+    assert len(run.rows()) == 1
+
+
 # ---- the templates of many families
 
 HERMES, XML, MESSAGE = ['qwen2_5', 'qwen3', 'qwen3_training', 'qwen3_instruct_2507'], ['qwen3_5_think', 'qwen3_8', 'nemotron_3_nano'], ['llama3_1', 'llama3_2']
