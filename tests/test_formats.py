@@ -280,10 +280,10 @@ def test_several_calls_in_a_turn():
     assert first.parts == [MARKUP, CALL, CALL, MARKUP]*2 + [MARKUP]
 
 def test_a_bad_call_beside_a_good_one():
-    episode, _ = said('<tool_call> fly up </tool_call> <tool_call> guess 3 </tool_call>', 'guess 2', format=Calls(wordwise))
+    episode, _ = said('<tool_call> hm up </tool_call> <tool_call> guess 3 </tool_call>', 'guess 2', format=Calls(wordwise))
     first, second = episode.turns
     assert first.acted == 'guess 3' and first.invalid and second.invalid and second.acted == ''
-    assert 'There is no tool "fly"' in second.observation and 'Lower than 3.' in second.observation
+    assert 'There is no tool "hm"' in second.observation and 'Lower than 3.' in second.observation
 
 class Kit(TextEnv):
     "An environment that takes parsed calls."
@@ -349,6 +349,142 @@ def test_sampled_ids_are_trained_ids_and_learn(format):
         assert parts <= {OTHER, ACTION, THOUGHT, CALL, MARKUP} and MARKUP in parts
 
 
+def test_a_run_in_a_format(tmp_path):
+    "Training, tests and the run folder know the format; a run that goes on with another one is refused."
+    from agentlab.train import load_recipe, train
+    from agentlab.train.recipes import in_format
+    small = dict(steps=2, groups=2, group_size=3, max_turns=2, max_tokens=4, test_tasks=4)
+    recipe = in_format(load_recipe('grpo', **small), Thinking(tokens=5))
+    run = train(policy(), GuessNumber(), recipe, tmp_path/'run', progress=False)
+    assert len(run.rows()) == 2 and run.tests()
+    batch = run.episodes(0)
+    assert batch.of_part('thought', 'action', 'markup').any()
+    assert run.info['facts']['recipe']['rollout_args']['format']['tokens'] == 5
+    with pytest.raises(ValueError): train(policy(), GuessNumber(), in_format(load_recipe('grpo', **small | dict(steps=3)), Thinking(tokens=6)), tmp_path/'run', resume=True, progress=False)
+
+def test_a_run_that_trains_some_parts(tmp_path):
+    from agentlab.rollout.curation import only_parts
+    from agentlab.train import load_recipe, train
+    from agentlab.train.recipes import in_format
+    recipe = in_format(load_recipe('grpo', steps=1, groups=2, group_size=3, max_turns=2, max_tokens=4, test_tasks=0, curate=only_parts, curate_args=dict(parts=('action', 'thought'))), Thinking(tokens=5))
+    run = train(policy(), GuessNumber(), recipe, tmp_path/'run', progress=False)
+    assert len(run.rows()) == 1
+
+
+# ---- the templates of many families
+
+HERMES, XML, MESSAGE = ['qwen2_5', 'qwen3', 'qwen3_training', 'qwen3_instruct_2507'], ['qwen3_5_think', 'qwen3_8', 'nemotron_3_nano'], ['llama3_1', 'llama3_2']
+
+def of_family(name, **how):
+    pytest.importorskip('trl')
+    from families import tokenizer
+    one = tokenizer(name)
+    return Policy(tiny_model(len(one), 4096, hidden=16, layers=1), one, chat=Chat(one, **how))
+
+@pytest.mark.parametrize('name,style', [(n, s) for names, s in ((HERMES, hermes), (XML, xml), (MESSAGE, message)) for n in names], ids=lambda x: getattr(x, 'name', x))
+def test_the_style_is_that_of_the_template(name, style):
+    "The tools are in the context as the template writes them, and a call that the template writes is read."
+    speaks = of_family(name, rewrites=True)
+    how = Calls().fitted(speaks.chat, SEARCH)
+    assert how.style is style and how.native and takes_tools(speaks.chat)
+    made = dict(role='assistant', content='', tool_calls=[dict(type='function', id='abcdefghi', function=dict(name='search', arguments=dict(relation='mentor', name='Bora </x> "Tel"')))])
+    user = dict(role='user', content='Who?')
+    told = speaks.chat.told(tools=how.render(how.tools, 'Be brief.')['tools'])
+    text = told.render([user, made]).removeprefix(told.render([user])).rpartition('</think>')[2]
+    text = text[text.index('{'):].split(speaks.tokenizer.decode([speaks.end_id]))[0] if style is message else text
+    assert how.read(text).actions == [Call('search', dict(relation='mentor', name='Bora </x> "Tel"'))]
+    begun = '</think>' if Thinking().opened(told) else ''
+    script = Script(begun + how.write('search mentor Bora Tel'), begun + how.write('answer Mina Lam'), tokenizer=speaks.tokenizer)
+    episode, = play(speaks, HopSearch(), [0], sampler=script, format=Calls(thinks=Thinking(tokens=400)), max_tokens=400, system='Be brief.')
+    assert [t.acted for t in episode.turns] == ['search mentor Bora Tel', 'answer Mina Lam'] and not episode.truncated
+    context = speaks.tokenizer.decode(script.given[0])
+    assert '"search"' in context or '<name>search</name>' in context
+    assert 'Be brief.' in context
+
+@pytest.mark.parametrize('name', ['lfm2', 'gptoss', 'glm4moe'])
+def test_a_style_that_nobody_reads_is_refused(name):
+    speaks = of_family(name, rewrites=True)
+    with pytest.raises(ValueError, match='no style reads'): Calls().fitted(speaks.chat, SEARCH)
+    assert Calls(native=False).fitted(speaks.chat, SEARCH).style is hermes
+
+def test_plain_tags_where_the_template_has_no_tools():
+    speaks = of_family('gemma')
+    script = Script(Calls(tools=SEARCH).write('answer Mina Lam'), tokenizer=speaks.tokenizer)
+    episode, = play(speaks, HopSearch(), [0], sampler=script, format=Calls(), max_tokens=400, system='Answer.\nExample: answer Mina Lam')
+    context = speaks.tokenizer.decode(script.given[0])
+    assert json.dumps(SEARCH[0]) in context and 'Example: <tool_call>{"name": "answer", "arguments": {"name": "Mina Lam"}}</tool_call>' in context
+    assert episode.turns[0].acted == 'answer Mina Lam'
+
+REPLY = '<think>\nthe {}\n</think>\n\nguess {}'
+def thoughts_of(name, count=3, **how):
+    "A game of thoughts under a template, and what was shown to the sampler."
+    speaks = of_family(name, **how)
+    begun = '<think>\n' if Thinking().opened(speaks.chat) else ''
+    script = Script(*[REPLY.format(n, n).removeprefix(begun) for n in (9, 7, 5)][:count], tokenizer=speaks.tokenizer)
+    episode, = play(speaks, GuessNumber(), [0], sampler=script, format=Thinking(tokens=200), max_tokens=60, system='Guess <think>.', **GAME | dict(max_turns=count))
+    return speaks, script, episode
+
+@pytest.mark.parametrize('name', ['qwen3', 'deepseek_r1_distill', 'qwen3_5_think', 'nemotron_3_nano', 'deepseekv3'])
+def test_a_rewritten_context_opens_a_window(name):
+    "As deployed: every context is what the template writes for the conversation so far, and each is a row of its own."
+    speaks, script, episode = thoughts_of(name, rewrites='window')
+    assert [t.window for t in episode.turns] == [0, 1, 2] and [t.acted for t in episode.turns] == ['guess 9', 'guess 7', 'guess 5']
+    batch = Batch.from_episodes([episode])
+    assert len(batch.rows) == 3
+    for k, (given, ids) in enumerate(zip(script.given, script.said)):
+        assert batch.tokens.id[batch.tokens.row == k].tolist() == given + ids
+        talk = [dict(role='system', content='Guess <think>.')]
+        for i in range(k): talk += [dict(role='user', content=episode.turns[i].observation), dict(role='assistant', content=REPLY.format(9 - 2*i, 9 - 2*i))]
+        wanted = speaks.chat.render([*talk, dict(role='user', content=episode.turns[k].observation)], prompt=True)
+        assert speaks.tokenizer.decode(given) == wanted and 'the 9' not in wanted
+    assert batch.action('sampler_logp').isfinite().all()
+
+def test_the_other_ways_keep_one_row():
+    "Append all the same; or observations as a tool's answers, behind which the thoughts stay."
+    for how in (dict(rewrites=True), dict(role='tool')):
+        speaks, script, episode = thoughts_of('qwen3', **how)
+        batch = Batch.from_episodes([episode])
+        assert len(batch.rows) == 1 and batch.tokens.id.tolist() == script.given[-1] + script.said[-1]
+        assert 'the 9' in speaks.tokenizer.decode(script.given[-1])
+    talk = [dict(role='system', content='Guess <think>.'), dict(role='user', content=episode.turns[0].observation)]
+    for t, n in zip(episode.turns[1:], (9, 7)): talk += [dict(role='assistant', content=REPLY.format(n, n)), dict(role='tool', content=t.observation)]
+    assert speaks.tokenizer.decode(script.given[-1]) == speaks.chat.render(talk, prompt=True)     # as deployed, exactly
+
+def test_windows_stay_shut_where_nothing_is_rewritten():
+    speaks, script, episode = thoughts_of('qwen3_training', rewrites='window')
+    assert [t.window for t in episode.turns] == [0, 0, 0]
+
+@pytest.mark.parametrize('name,match', [('gemma', "refuses a tool's answer"), ('llama3_1', "leaves a tool's answer out, or quotes it"), ('deepseek_r1_distill', 'rewrites history')])
+def test_a_role_that_a_template_lacks(name, match):
+    with pytest.raises(ValueError, match=match): of_family(name, role='tool')
+
+def test_the_refusal_names_the_choices():
+    with pytest.raises(ValueError, match=r"rewrites=True\).*rewrites='window'\).*role='tool'\)"): of_family('qwen3')
+
+
+# ---- a real model's tokenizer
+
+@pytest.mark.lm
+def test_the_parts_of_a_real_tokenizer(smollm2):
+    "Markers of several tokens, some of which hold a bit of the text beside them."
+    chance = random.Random(0)
+    texts = ['<think>the key.</think>guess 7', '<think>\nhm\n</think>\n\nguess 7', '<think>é🔑</think> guess 7', 'x<think>.</think>.</think>y', '<tool_call>{"name": "guess", "arguments": {"number": 7}}</tool_call>\n<tool_call>{}</tool_call>']
+    for text in texts + [''.join(chance.choices([*TAGS, ' ', '\n', '.', 'key', '{"a":', '}', '世'], k=9)) for _ in range(60)]:
+        ids = smollm2.tokenizer.encode(text, add_special_tokens=False)
+        assert spell(smollm2.tokenizer, ids).text == text or '世' in text
+        for how in (Thinking(), Calls(thinks=Thinking(), tools=GUESS)):
+            agree(smollm2.tokenizer, ids + [smollm2.end_id], how)
+
+@pytest.mark.lm
+@pytest.mark.parametrize('format', [Thinking(tokens=12), Thinking(tokens=12, close=True), Calls()], ids=['thinking', 'closed', 'calls'])
+def test_a_real_model_acts_in_a_format(smollm2, format):
+    episodes = play(smollm2, GuessNumber(), [0, 1], 2, max_tokens=24, max_turns=2, format=format, system='Guess the number.\nExample: guess 7')
+    for t in [t for e in episodes for t in e.turns]: assert len(t.parts) == len(t.ids) == len(t.logps)
+    batch = Batch.from_episodes(episodes)
+    assert batch.of_part('markup').any()
+    assert (smollm2.logprobs(batch)[0] - batch.action('sampler_logp')).abs().max() < 5e-3
+
+
 # ---- bad input
 
 def test_what_cannot_work_is_refused_before_anything_is_played():
@@ -357,6 +493,13 @@ def test_what_cannot_work_is_refused_before_anything_is_played():
     with pytest.raises(ValueError, match='tokens=0'): Thinking(tokens=0)
     with pytest.raises(ValueError, match="role='assistant'"): Chat(words(), role='assistant')
     with pytest.raises(ValueError, match='rewrites='): Chat(words(), rewrites='keep')
+
+def test_rollouts_that_read_the_whole_reply_refuse_a_format():
+    from agentlab.rollout import play_players, windows
+    from agentlab.rollout.resampling import with_rollback
+    for rollout in (play_players, windows.with_summaries, with_rollback):
+        with pytest.raises(ValueError, match='reads the whole reply'): rollout(policy(), GuessNumber(), [0], format=Thinking())
+    with pytest.raises(ValueError, match='windows of its own'): windows.with_summaries(policy(rewrites='window'), GuessNumber(), [0])
 
 def test_a_world_of_demonstrations():
     "What an expert says in a format, the format reads."

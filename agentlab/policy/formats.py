@@ -17,7 +17,7 @@ from .guide import told
 __all__ = ['hermes', 'message', 'xml', 'wordwise', 'styles', 'Said', 'spell', 'marked', 'codes_of', 'Call', 'Reading', 'Plain',
            'Thinking', 'retold', 'Style', 'parse_json', 'parse_xml', 'parse_words', 'write_json', 'write_message',
            'write_words', 'write_xml', 'Calls', 'takes_tools', 'style_of', 'plan', 'acted', 'goes_on', 'as_one',
-           'Spoken', 'fitted_policy']
+           'Spoken', 'fitted_policy', 'whole_reply']
 
 # %% ../../nbs/policy/08_formats.ipynb #618d4e60
 @dataclass
@@ -453,3 +453,11 @@ def fitted_policy(
     voice.format, voice.action_tokens, voice.opened = format, max_tokens, bool(thoughts) and thoughts.opened(voice.chat)
     longest = thoughts.tokens + thoughts.close*len(thoughts.closing_ids(policy.chat.tokenizer)) if thoughts else 0
     return voice, {seat: x['system'] or '' for seat, x in rendered.items()}, max_tokens + longest
+
+# %% ../../nbs/policy/08_formats.ipynb #e9d5afe5
+def whole_reply(
+    format,     # what a rollout was given
+    who: str,   # its name
+):
+    "Refuse a format in a rollout that reads the whole reply as the action."
+    if format is not None and getattr(format, 'parted', True): raise ValueError(f'{who} reads the whole reply as the action, so it takes no format={format!r}. Use `play`, or let the environment read the format: Spoken(env, format)')

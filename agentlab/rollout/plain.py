@@ -278,14 +278,16 @@ def act_as_read(
         reading = how_read.read(spoken, policy.opened)
         codes = codes_of(spoken, reading.spans)
         asked.append(plan(reading, game.env, how_read.tools))
-        game.act(completion, policy.text(completion.ids), parts=codes[:place] + codes[place + len(ids):], acted=acted(asked[-1]), inserted=inserted)
-    return carry_out(live, asked, limit, workers)
+        game.act(completion, policy.text(completion.ids), parts=codes[:place] + codes[place + len(ids):], inserted=inserted)
+    answers, made = carry_out(live, asked, limit, workers)
+    for game, some, count in zip(live, asked, made): game.last_side.turns[-1].acted = acted(some[:count])
+    return answers
 
 def carry_out(
     games: list[Game],
     asked: list[list],          # of `plan`, one per game
     limit: float|None, workers: int,    # as in `call_all`
-)->list:                        # a Step per game, or an exception
+)->tuple:                       # a Step per game, or an exception; how much of it was asked for before the game or the turn was over
     "Ask every environment for one thing after the other, all environments side by side."
     given = [[] for _ in games]
     for k in range(max(map(len, asked), default=0)):
@@ -295,7 +297,7 @@ def carry_out(
         for method in ('step', 'call_tool'):
             which = [i for i in now if isinstance(asked[i][k], tuple) and asked[i][k][0] == method]
             for i, answer in zip(which, call_all([games[i] for i in which], method, [asked[i][k][1] for i in which], limit, workers)): given[i].append(answer)
-    return [guarded(partial(as_one, some, len(all_of) - len(some))) for some, all_of in zip(given, asked)]
+    return [guarded(partial(as_one, some, len(all_of) - len(some))) for some, all_of in zip(given, asked)], list(map(len, given))
 
 def _within(policy, completion):
     "The first ids of a completion, as many as the budgets of its parts allow."
