@@ -30,6 +30,7 @@ class Side:
     unplaced: float = 0.                          # paid before its first turn
     outcome: float = 0.
     tokens: int = 0                               # sampled so far
+    system: str|None = None                       # what it was told before its first action
     window: int = 0                               # context windows before this one: contexts that the template has rewritten
 
     def pay(self, reward: float):
@@ -85,8 +86,10 @@ class Game:
             return self.end(truncated=bool(step.info.get('truncated', False)))
         self.side.read(chat, step.observation, self.told(chat, system))
     def told(self, chat, system: str|None)->str|None:
-        "The system message of the seat that moves, before its first action."
-        return None if self.side.turns else told(self.env, chat, self.side.seat, system)
+        "The system message of the seat that moves, found out before its first action."
+        side = self.side
+        if not side.turns: side.system = told(self.env, chat, side.seat, system)
+        return side.system
     def act(self, completion, text, **read):
         "Record the action of the seat that moves; `read` is what a format knows of it."
         self.last_side = self.side
