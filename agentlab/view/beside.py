@@ -65,11 +65,12 @@ BESIDE_CSS = '''
 
 def _says_html(tile, known, limit)->str:
     "What was said at a turn, part by part; a long thought is folded."
-    found, several = [], len({part for part in tile.parts}) > 1
-    for part, text, count in segments([token[0] for token in tile.tokens], known, tile.parts):
+    said, found = segments([token[0] for token in tile.tokens], known, tile.parts), []
+    several = len({part for part, *_ in said}) > 1
+    for part, text, count in said:
         name = part_names().get(part, 'other')
         label = f'<b class="al-part">{name}</b>' if several and name not in QUIET else ''
-        shown = f'<span class="al-p{part}">{safe(text.strip() if several else text.strip(" "), limit, lines=True)}</span>'
+        shown = f'<span class="al-p{part if several else 0}">{safe(text.strip() if several else text.strip(" "), limit, lines=True)}</span>'
         long = part == thought() and count > FOLD
         found.append(f'<details class="al-fold"><summary>{label}{count:,} tokens: <bdi>{attribute(text.strip(), 70)}</bdi></summary>{shown}</details>' if long else label + shown)
     return f'<div class="al-says"><span class="al-hide">said: </span>{"".join(found) or "<em class=al-note>nothing</em>"}</div>'

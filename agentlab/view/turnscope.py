@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
-from .reading import Fold, joined, laid_out, lexicon, part_names, QUIET, read_pieces, segments, FOLD, thought
+from .reading import Fold, joined, laid_out, lexicon, part_names, parts_shown, QUIET, read_pieces, segments, FOLD, thought
 from .report import BLAME, CHECKS, CSS, PAGE_CSS, PRAISE, Html, attribute, clip, column, curve_svg, entropy_by_turn, fate, group_html, heat_svg
 from .report import integrity, letters, number, own_estimator, pick_group, rollouts_of, safe, signed, thin, titled, visible
 
@@ -134,8 +134,8 @@ def _ids(self, turn)->tuple:
     "Ids that were read before the action, and ids of the action."
     if not self.length[turn]: return [], []
     begin, end = (edge[turn] for edge in self.edges)
-    ids, middle = self.batch.tokens.id[begin:end].tolist(), int(self.batch.actions[self.start[turn]]) - begin
-    return ids[:middle], ids[middle:]
+    ids, own = self.batch.tokens.id, self.batch.actions[self.span(turn)]      # ids that a rule put inside of an action are neither
+    return ids[begin:int(own[0])].tolist(), ids[own].tolist()
 
 def _texts(self, turn)->tuple:
     "What was read and what was said at a turn; None where the run did not save it."
@@ -146,12 +146,13 @@ def _texts(self, turn)->tuple:
 
 def _parts(self, turn)->list|None:
     "Code of every action token of a turn, as in tokens.part; None where the run did not save them."
-    if not self.has_tokens or 'part' not in self.batch.tokens: return None
+    if not self.has_tokens or not self.kinds: return None
     return self.batch.tokens.part[self.batch.actions[self.span(turn)]].tolist()
 
 def _pieces(self, turn)->list: return read_pieces(self.ids(turn)[1], self.known, self.parts(turn)) if self.has_tokens else []
 
 Played.parts, Played.pieces = _parts, _pieces
+Played.kinds = cached_property(lambda self: parts_shown(self.batch, self.known)); Played.kinds.__set_name__(Played, 'kinds')
 Played.edges = cached_property(_edges); Played.edges.__set_name__(Played, 'edges')
 Played.known = cached_property(lambda self: lexicon(self.batch)); Played.known.__set_name__(Played, 'known')
 Played.ids, Played.texts = _ids, _texts
@@ -830,9 +831,8 @@ def _drawn(self, played, shown, drawn)->dict:
     whole = [None if piece.text is None or piece.text == words[ids[piece.at]] else pieces(words[ids[piece.at]], 48) for piece in drawn]
     before = lambda fold: sum(piece.at < fold.at for piece in drawn)
     folds = [[before(x), x.at, len(x.pieces), pieces(played.known.text([ids[piece.at] for piece in x.pieces[:40]]), 90)] for x in shown if isinstance(x, Fold)]
-    codes = sorted({piece.part for piece in played.pieces(self.turn)} - {0})
     return dict(ats=[piece.at for piece in drawn], ids=[ids[piece.at] for piece in drawn], texts=list(map(text, drawn)), whole=whole, folds=folds, parts=[piece.part for piece in drawn],
-                places=[('' if piece.begins else 'g') + 's'*piece.gap + 'b'*piece.breaks + 'c'*piece.control for piece in drawn], legend=[[code, part_names().get(code, 'other')] for code in codes])
+                places=[('' if piece.begins else 'g') + 's'*piece.gap + 'b'*piece.breaks + 'c'*piece.control for piece in drawn], legend=[[code, part_names()[code]] for code in played.kinds])
 
 TurnScope._drawn, TurnScope._token_columns, TurnScope._shares, TurnScope.part_row = _drawn, _token_columns, _shares, _part_row
 
