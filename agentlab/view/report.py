@@ -260,7 +260,7 @@ CSS = '''
 .al-w > .al-token:first-child { padding-left: 4px; border-radius: 4px 0 0 4px } .al-w > .al-token:last-child { padding-right: 4px; border-radius: 0 4px 4px 0 }
 .al-slim > small { width: 0; overflow: hidden; white-space: nowrap } .al-gap { margin-left: 6px } .al-br { flex-basis: 100%; height: 0 } .al-rest { color: var(--soft) }
 .al-part, .al-role { font-size: 10.5px; font-weight: 600; color: var(--soft); border: 1px solid var(--line); border-radius: 3px; padding: 0 4px; line-height: 15px; font-style: normal; white-space: nowrap } .al-said > .al-part { margin: 3px 2px 0 4px } .al-role { margin-right: 6px }
-.al-fold { flex-basis: 100%; font-size: 13px } .al-fold > summary { cursor: pointer; color: var(--soft); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; padding: 1px 0 } .al-fold[open] > summary { white-space: normal }
+.al-fold { flex-basis: 100%; font-size: 13px } .al-fold > summary { cursor: pointer; color: var(--soft); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; padding: 1px 0 } .al-fold[open] > summary > bdi { display: none }
 .al-unknown { color: var(--soft); font-style: italic } .al-note { color: var(--soft); font-size: 13px; font-style: italic }
 @media (max-width: 560px) { .al-turn { grid-template-columns: minmax(0,1fr) } .al .al-grid tbody th { min-width: 96px } .al-tile { width: 58px } }
 @media (prefers-reduced-motion: reduce) { .al-tile { transition: none } }
@@ -358,9 +358,9 @@ def _said_html(tile, scale)->str:
 def _fold_html(fold, tile, scale, label, most)->str:
     "A long thought behind one line."
     ids = [tile.tokens[piece.at][0] for piece in fold.pieces]
-    begin = attribute(scale.known.text(ids[:40]), 90)
+    begin = safe(scale.known.text(ids[:40]).strip()[:90])
     rest = f'<em class="al-note">{len(ids) - most:,} more tokens are not drawn</em>' if len(ids) > most else ''
-    return (f'<details class="al-fold"><summary>{label} {len(ids):,} tokens: <bdi>{begin}</bdi> …</summary>'
+    return (f'<details class="al-fold"><summary>{label} {len(ids):,} tokens: {begin} …</summary>'
             f'<div class="al-said">{_words_html(fold.pieces[:most], tile, scale)}{rest}</div></details>')
 
 def _seen_html(ids, scale, limit=700)->str:
