@@ -363,3 +363,26 @@ def test_columns_of_replay_critic_and_branches_are_those_of_the_token(tmp_path, 
         batch = run.episodes(step)
         known = batch.action('old_logp').isfinite()
         assert known.any() and (batch.action('old_logp') - batch.action('sampler_logp'))[known].abs().max() < 1e-4
+
+
+# ---- the real model
+
+@pytest.mark.lm
+def test_games_of_smollm2_can_be_read(smollm2):
+    "What it read and said stands on the page as text, without a mark of its template, in whole letters."
+    from agentlab.env import GuessNumber
+    from agentlab.rollout import play
+    episodes = play(smollm2, GuessNumber(), [0, 1], max_turns=2, max_tokens=12, seed=3)
+    batch = with_token_text(Batch.from_episodes(episodes), smollm2.tokenizer)
+    for i, e in enumerate(episodes):
+        for t, was in zip(e.turns, game_of(batch, i)[0].turns):
+            assert smollm2.tokenizer.decode(t.ids, skip_special_tokens=True).strip() == was.text.replace('\udce2', '').strip() or '\ufffd' in smollm2.tokenizer.decode(t.ids)
+            assert was.observation.endswith(t.observation.strip())
+    page = text_of(re.sub(r'<span class="[^"]*al-control[^"]*".*?</span>', '', turnscope_html(batch, dict(grpo=grpo)), flags=re.S))
+    assert '<|im_' not in page and '\ufffd' not in page
+
+@pytest.mark.lm
+@pytest.mark.parametrize('text', ['guess  7', '\n\n7', 'def f(x):\n    return x + 10\n', 'hello 日本 🤖'])
+def test_texts_of_smollm2_join(smollm2, text):
+    ids = smollm2.tokenizer.encode(text, add_special_tokens=False)
+    assert joined(token_texts(smollm2.tokenizer, ids).values() if len({*ids}) == len(ids) else [token_texts(smollm2.tokenizer, ids)[i] for i in ids]) == text
