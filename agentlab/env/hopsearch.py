@@ -13,7 +13,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
-from .protocol import Env, EnvError, Step, check_noise, check_seed, check_split, distinct, is_finite, noisy, split_of
+from .protocol import Env, EnvError, Step, check_noise, check_seed, check_split, distinct, guide_text, is_finite, noisy, split_of
+from .tools import tool
 
 # %% ../../nbs/env/04_hopsearch.ipynb #626322c9
 first_names = tuple('Bora Mina Kano Sela Tivo Ruda Nefi Odal Pira Vako Luma Geno Zafi Yaro Hesu Dilo'.split())
@@ -206,14 +207,32 @@ def check_options(hops, distractors, results, horizon, milestone, seats):
 class HopSearch(Env):
     "Answer a multi-hop question about a made-up world with a search engine; reward 1 for the right name, else 0."
     name = 'hopsearch'
+    tools = [tool('search', 'Read the page that says who is what to whom.', relation=', '.join(relations[:-1]) + ' or ' + relations[-1], name='a full name'),
+             tool('answer', 'Give the answer, which ends the task.', name='the full name that is asked for')]
+    team_tools = [tools[0], tool('report', 'Tell the planner what was found.', words='a full name'),
+                  tools[1], tool('ask', 'Ask the searcher.', words='a relation and a full name')]
     game = None         # nothing to step before the first reset
 
     @property
-    def guide(self)->str:
-        "The rules, for somebody who has never played: a system message."
-        search = f"Every page of this world says one fact, such as: The {relations[0]} of Bora Tel is Mina Lam. The relations are {', '.join(relations)}."
-        if self.team: return f'You answer a question about made-up people, in two roles. {search} The planner reads the question and writes one line: ask RELATION NAME, or answer NAME once the name is known. The searcher reads what the planner asked and writes one line: search RELATION NAME to read a page, then report NAME. Write nothing else.'
-        return f'You answer a question about made-up people with a search engine. {search} Write one line in every turn and nothing else: search RELATION NAME to read a page, or answer NAME once you know the name that is asked for. Begin with the person that the question names. You have {self.horizon} turns.'
+    def grammar(self)->str: return self.lines(self.roles[0] if self.game is None else self.game.role)
+
+    def lines(self, role:str)->str:
+        "How an action of a role is written."
+        learn, finish = verbs[role]
+        more = dict(player='to read a page', searcher='to read a page', planner='to have somebody look it up')[role]
+        done = 'once you have read the name that was asked for' if finish == 'report' else 'once you know the name that is asked for'
+        return f'Write one line in every turn and nothing else: {learn} RELATION NAME {more}, or {finish} NAME {done}.'
+
+    @property
+    def guide(self):
+        "The rules, for somebody who has never played; for a team, those of each seat."
+        world = (f'Every page says one fact about made-up people, such as: The {relations[0]} of Bora Tel is Mina Lam. '
+                 f'The relations are {", ".join(relations)}.')
+        task = dict(player=f'Answer a question with a search engine, in {self.horizon} turns. Begin with the person that the question names.',
+                    planner=f'You and a searcher answer a question, in {self.horizon} turns of both. You read the question, the searcher the pages.',
+                    searcher='You look up what a planner asks you, and report the name.')
+        texts = [guide_text(f'{task[role]} {world}', self.lines(role), f'{verbs[role][0]} {relations[0]} Bora Tel') for role in self.roles]
+        return dict(zip(self.seats, texts)) if self.team else texts[0]
 
     def __init__(
         self,
@@ -228,6 +247,7 @@ class HopSearch(Env):
         check_options(hops, distractors, results, horizon, milestone, seats)
         self.hops, self.distractors, self.results, self.milestone, self.split = hops, distractors, results, float(milestone), check_split(split)
         self.seats, self.team, self.people = tuple(seats), len(seats) == 2, hops + 1 + distractors
+        if self.team: self.tools = self.team_tools
         self.roles = ('planner', 'searcher') if self.team else ('player',)      # in the order of the seats
         self.horizon = horizon or max(6, 2*hops + 2)*len(self.seats)
 
@@ -242,7 +262,7 @@ class HopSearch(Env):
         if not isinstance(action, str): raise TypeError(f'{self.name}: step(action) takes a str, got {type(action).__name__}')
         role, (verb, words) = self.game.role, parse(action)
         bad = verb not in verbs[role] or not words or (verb == 'answer' and not full_name.fullmatch(words))
-        text, paid, info = self.refuse() if bad else getattr(self, verb)(words)     # `verb` is one of two known words here
+        text, paid, info = self.refuse(action) if bad else getattr(self, verb)(words)     # `verb` is one of two known words here
         turns = self.game.turns + 1
         truncated = not self.game.over and turns >= self.horizon
         self.game = replace(self.game, turns=turns, over=self.game.over or truncated)
@@ -251,10 +271,10 @@ class HopSearch(Env):
         info = dict(invalid=False, success=False, truncated=truncated, reached=(), cost=0.) | self.facts() | info
         return Step(self.seats[self.roles.index(self.game.role)], text, reward, self.game.over, info)
 
-    def refuse(self):
+    def refuse(self, action):
         "An invalid action: the clock runs, nothing else happens."
         self.game = replace(self.game, refused=self.game.refused + 1)
-        return 'Nothing happens.', 0., dict(invalid=True)
+        return self.refusal(action, 'Nothing happens.'), 0., dict(invalid=True)
 
     def search(self, words):
         "Show the best pages."

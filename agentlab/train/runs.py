@@ -38,6 +38,9 @@ METRICS = dict(     # name: (what it is, how it is estimated, unit)
     truncated=('share of episodes that a budget ended', 'counted', 'episodes, 0-1'),
     tokens=('action tokens of the episodes without an error', 'counted', 'tokens'),
     sampled=('action tokens that were sampled; a branch that copies a turn does not sample it again', 'counted', 'tokens'),
+    held=('tokens of the rows that were learned from', 'counted, over the minibatches of the step', 'tokens'),
+    computed=('tokens that the model read for them, padding included; fewer where shared prefixes are computed once',
+              'counted, in the passes with a gradient', 'tokens'),
     kept=('share of the action tokens that count in the loss after curation', 'tokens with a weight above 0, of those that curation left', 'tokens, 0-1'),
     entropy_history=('what EPO remembers: the entropy of every turn number so far', 'mean over the steps, of means over tokens', 'nats a token'),
     tasks_seen=('tasks that a memory of outcomes knows', 'counted', 'tasks'),
@@ -64,7 +67,7 @@ METRICS = dict(     # name: (what it is, how it is estimated, unit)
     pool=('earlier tasks that can be set again', 'counted', 'tasks'),
     seconds=('wall time of the step', 'measured; the only number that differs in a repeated run', 's'),
     test_greedy=('success on held-out tasks, most likely token each time (tests.jsonl)', 'mean over the test tasks', 'episodes, 0-1'),
-    test_sampled=('success on held-out tasks, tokens sampled at temperature 1 (tests.jsonl)', 'mean over the test tasks', 'episodes, 0-1'),
+    test_sampled=('success on held-out tasks, tokens sampled at the temperature of the recipe (tests.jsonl)', 'mean over the test tasks', 'episodes, 0-1'),
     skipped=('why the update was not made, if it was not', 'a NaN or infinite reward, loss or gradient; curation left nothing; the critic is warming up', 'text'),
 )
 

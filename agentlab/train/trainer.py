@@ -13,8 +13,9 @@ from ..episodes import Batch, derive, state_key
 from ..groups import group_constant, group_mean, same
 from ..objective import clip_fraction, loss_weights
 from ..objective.correction import corrected, truncated
-from ..policy.core import adapted, check_bf16, parts, take_rows
+from ..policy.core import adapted, check_bf16, check_learnable, take_rows
 from ..policy.text import with_token_text
+from ..policy.tree import tally
 from ..reward import paid, pay
 from ..rollout import play
 from ..rollout.curation import CurationError
@@ -24,11 +25,11 @@ from .recipes import Recipe, field_defaults
 from .runs import METRICS, Run, load_checkpoint, moments, open_run, restore_moments, rewind, save_checkpoint, save_policy
 
 # %% auto #0
-__all__ = ['KEPT_TESTS', 'Training', 'with_lora', 'reference_of', 'as_begun', 'for_gpu', 'collect', 'joined', 'usable', 'Skip',
-           'rewarded', 'joined_by', 'past', 'by_chance', 'curated', 'prepare', 'finite', 'reference_logp',
-           'minibatches', 'planned', 'backward', 'measure_part', 'rounds', 'optimise', 'move', 'from_sampler',
-           'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'held_out', 'ends', 'solved', 'one_step',
-           'computed', 'with_computed', 'remembered', 'learn', 'again', 'save_training', 'open_replay',
+__all__ = ['KEPT_TESTS', 'Training', 'with_lora', 'reference_of', 'as_begun', 'for_gpu', 'for_pretrained', 'collect', 'joined',
+           'usable', 'Skip', 'rewarded', 'joined_by', 'past', 'by_chance', 'curated', 'prepare', 'finite',
+           'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part', 'rounds', 'optimise', 'move',
+           'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'held_out', 'ends', 'solved',
+           'one_step', 'computed', 'with_computed', 'remembered', 'learn', 'again', 'save_training', 'open_replay',
            'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run', 'keep_step',
            'close_step']
 
@@ -41,10 +42,12 @@ class Training:
         self.policy, self.env, self.recipe = (with_lora(policy, **recipe.lora) if recipe.lora else policy), env, recipe
         self.policy.model.to(self.accelerator.device)
         if self.ranks > 1: agreed(self, 'the weights they begin with', weights_key(self.policy.model), 'Load the policy from one folder, or make it with the same seed in every process.')
-        for one in (self.policy, *getattr(self.policy, 'of', {}).values()): one.precision = recipe.precision     # every log-probability of the run, old and new, is computed alike
+        for one in (self.policy, *getattr(self.policy, 'of', {}).values()):
+            one.precision, one.tree = recipe.precision, recipe.tree     # every log-probability of the run, old and new, is computed alike
         self.should_stop, self.run = should_stop or (lambda: False), None
         self.reference = reference_of(self.policy) if recipe.kl_coef else None
         self.weights = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
+        check_learnable(self.policy.name, self.weights.values())
         self.optimizer = recipe.optimizer(self.weights.values(), lr=recipe.lr, weight_decay=recipe.weight_decay)
         made = ((name, getattr(recipe, name)) for name in ('critic', 'memory', 'replay'))
         self.critic, self.memory, self.replay = (make(self.policy, derive(recipe.seed, name)) if make else None for name, make in made)
@@ -87,7 +90,7 @@ def with_lora(policy, **config):
     config = dict(r=16, lora_alpha=32, target_modules='all-linear', task_type='CAUSAL_LM') | config
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(0)
-        return Policy(get_peft_model(policy.model, LoraConfig(**config)), policy.tokenizer, policy.max_context, policy.name, policy.samples_by, chat=policy.chat)
+        return Policy(get_peft_model(policy.model, LoraConfig(**config)), policy.tokenizer, policy.max_context, policy.name, policy.samples_by, chat=policy.chat, exact=policy.exact, weights=policy.weights)
 
 def reference_of(policy):
     "The policy as training begins: a copy; of one with an adapter, copies of the adapter's weights alone."
@@ -119,6 +122,17 @@ def for_gpu(
     objective = recipe.objective if isinstance(recipe.objective, corrected) else corrected(recipe.objective, weights)
     large = dict(recompute_old=True, objective=objective, optimizer=paged_adamw, lr=2e-5, max_tokens=max(recipe.max_tokens, 32), precision='bf16' if torch.cuda.is_available() else 'no')
     return dataclasses.replace(recipe, **large | changes)
+
+def for_pretrained(
+    recipe: Recipe,
+    **changes,              # fields of the recipe, such as lr, groups, temperature
+)->Recipe:
+    """The recipe for a pretrained model with an adapter on a small machine: actions of more tokens, an adapter's learning rate, and a temperature below 1.
+
+    At temperature 1 a primed policy draws one of 49,000 words every few tokens that nobody would say; see the page on priming.
+    """
+    own = dict(lr=2e-4, group_size=6, temperature=.7, max_tokens=max(recipe.max_tokens, 32))
+    return dataclasses.replace(recipe, **own | changes)
 
 # %% ../../nbs/train/02_trainer.ipynb #545d4945
 def collect(training: Training, step: int)->Batch:
@@ -243,7 +257,8 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     whole, chosen = take_rows(batch, rows)
     weight = advantage.new_zeros(len(advantage)).index_copy(0, chosen, loss_weights(whole, r.loss_per).to(advantage))
     sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., sampler_kl=0., unsampled=0, sampled=0, tokens=0, past=0, outside=0)
-    for part, which in parts(batch, rows[t.rank::t.ranks], r.budget):
+    sums |= dict(computed=0, held=0)
+    for part, which in t.policy.parts(batch, rows[t.rank::t.ranks], r.budget):
         logp, entropy = t.policy.forward(part, r.temperature)
         losses = r.objective(logp, part, advantage[which], entropy, **r.objective_args)
         kl = r.kl(logp, part) if r.kl_coef else None
@@ -251,7 +266,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
         if loss.requires_grad: loss.backward()      # the tokens of frozen roles alone have nothing to move
         with torch.no_grad():
             now = measure_part(r, part, logp.detach(), advantage[which], kl)
-            for name, value in (now | dict(loss=loss.item(), tokens=len(which))).items():
+            for name, value in (now | tally(part) | dict(loss=loss.item(), tokens=len(which))).items():
                 sums[name] = max(sums[name], value) if name == 'gap' else sums[name] + value
         logp = entropy = losses = kl = loss = None      # else the next forward pass would run beside the graph of this one's entropy
     everywhere = t.gather([sums])
@@ -314,6 +329,7 @@ def move(training: Training, batch: Batch, advantage: Tensor, step: int, *purpos
     means = {k: sum(s[k] for s in sums)/tokens for k in ('kl', 'clip_fraction')}
     means['kl_reference'] = sum(s['kl_reference'] for s in sums)/tokens if r.kl_coef else None
     means['past'] = {k: sum(s[k] for s in sums) for k in ('past', 'outside')}
+    means |= {k: sum(s[k] for s in sums) for k in ('computed', 'held')}
     return means | dict(loss=sum(s['loss'] for s in sums)/len(sums), grad_norm=sum(norms)/len(norms), **from_sampler(sums[0]))
 
 def from_sampler(sums: dict)->dict:
@@ -342,16 +358,22 @@ def dead_groups(batch: Batch)->float:
     return len(by[group_constant(batch.episodes.outcome, by)].unique())/len(by.unique())
 
 # %% ../../nbs/train/02_trainer.ipynb #12729899
-def evaluate(policy, env, tasks: int = 512, greedy: bool = True, seed: int = 0, rollout=play, **budget)->float:
+def evaluate(
+    policy, env,
+    tasks: int = 512,           # held-out tasks
+    greedy: bool = True,        # the likeliest token each time; False: sampled at `temperature`
+    seed: int = 0, rollout=play, temperature: float = 1.,
+    **budget,                   # of `rollout`: max_turns, max_tokens
+)->float:
     "Success on held-out tasks: different ones of the environment's test split, or fixed seeds where it has no splits. An episode that ends with an error has failed; raises RuntimeError where all do."
-    return solved(ends(held_out(policy, env, tasks, greedy, seed, rollout, **budget)))
+    return solved(ends(held_out(policy, env, tasks, greedy, seed, rollout, temperature=temperature, **budget)))
 
-def held_out(policy, env, tasks: int, greedy: bool, seed: int, rollout, rank: int = 0, ranks: int = 1, **budget)->list:
+def held_out(policy, env, tasks: int, greedy: bool, seed: int, rollout, rank: int = 0, ranks: int = 1, temperature: float = 1., **budget)->list:
     "The episodes of this process's share of the held-out tasks; their group is the number of the task."
     mine = range(tasks)[rank::ranks]
     those = env.tasks('test', tasks)[rank::ranks] if hasattr(env, 'tasks') else None
     own = dict(groups=list(mine)) if ranks > 1 else {}      # sampled as in a single process
-    how = dict(tasks=those, temperature=0. if greedy else 1., seed=derive(seed, 'test'))
+    how = dict(tasks=those, temperature=0. if greedy else temperature, seed=derive(seed, 'test'))
     return rollout(policy, env, [derive('test', i) for i in mine], **how, **own, **budget) if mine else []
 
 def ends(episodes: list)->list[tuple]: return [(e.success, e.error) for e in episodes]
@@ -503,7 +525,7 @@ def test(training: Training, run: Run, step: int):
     "Success on held-out tasks with `step` updates behind the policy, greedy and sampled, as a row of tests.jsonl."
     r, t = training.recipe, training
     if not r.test_tasks: return
-    how = dict(max_turns=r.max_turns, max_tokens=r.max_tokens, rollout=r.test_rollout, rank=t.rank, ranks=t.ranks) | (t.memory.test() if hasattr(t.memory, 'test') else {})
+    how = dict(max_turns=r.max_turns, max_tokens=r.max_tokens, temperature=r.temperature, rollout=r.test_rollout, rank=t.rank, ranks=t.ranks) | (t.memory.test() if hasattr(t.memory, 'test') else {})
     greedy, sampled = (held_out(t.policy, t.env, r.test_tasks, way, r.seed, **how) for way in (True, False))
     shares = {f'test_{name}': solved(t.gather(ends(found))) for name, found in (('greedy', greedy), ('sampled', sampled))}
     shown = joined(t.gather([[_alone(e) for e in greedy if e.group < KEPT_TESTS]]))
@@ -564,6 +586,7 @@ def _open(training: Training, out, resume: bool)->Run:
     "The run folder, made or checked by the first process; what it refuses, all refuse. Before it, a server that samples is asked whether it can."
     if getattr(training.policy, 'samples_by', None) is not None: training.policy.sampler()
     facts = dict(recipe=training.planned.facts(), env=env_facts(training.env), policy=training.policy.name)
+    if training.policy.weights: facts['weights'] = training.policy.weights      # where they come from, and their hash
     def opened():
         run = open_run(out, facts, resume, dict(recipe=field_defaults()))
         run.stop_answered()     # what was asked of an earlier process is not meant for this one

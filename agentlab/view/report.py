@@ -15,7 +15,7 @@ from .reading import PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_nam
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'BREAK', 'CHECKS', 'PANELS', 'PAGE_CSS', 'visible', 'clip', 'safe', 'attribute', 'signed',
            'tint', 'Tile', 'Rollout', 'rollouts_of', 'collect', 'letters', 'Scale', 'fate', 'Html', 'group_html',
            'pick_group', 'png', 'ticks', 'thin', 'Frame', 'number', 'curve_svg', 'titled', 'heat_svg', 'column',
-           'Finding', 'integrity', 'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn',
+           'finite', 'Finding', 'integrity', 'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn',
            'own_estimator', 'row_findings', 'document', 'report']
 
 # %% ../../nbs/view/00_report.ipynb #3bb0a655
@@ -658,6 +658,14 @@ def column(
 )->np.ndarray:      # (rows,) float, NaN where a row has no such number
     "One metric of a row log."
     return np.array([float(v) if isinstance(v := row.get(name), (int, float)) else math.nan for row in rows])
+
+# %% ../../nbs/view/00_report.ipynb #19f0c4c7
+def finite(
+    values,     # a number, list or array of numbers; None counts as NaN
+):              # the same as floats in (nested) lists; a single number for a single number
+    "Numbers as JSON can say them: None where one is NaN or infinite. Rows must have equal lengths, or numpy raises ValueError."
+    values = np.asarray(values, float)
+    return np.where(np.isfinite(values), values, None).tolist()
 
 # %% ../../nbs/view/00_report.ipynb #a62fc604
 def _share(bad, total=None)->tuple: return int(bad.sum()), len(bad) if total is None else total
