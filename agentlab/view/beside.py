@@ -65,13 +65,14 @@ BESIDE_CSS = '''
 
 def _says_html(tile, known, limit)->str:
     "What was said at a turn, part by part; a long thought is folded."
-    found, several = [], len({part for part in tile.parts}) > 1
-    for part, text, count in segments([token[0] for token in tile.tokens], known, tile.parts):
+    said, found = segments([token[0] for token in tile.tokens], known, tile.parts), []
+    several = len({part for part, *_ in said}) > 1
+    for part, text, count in said:
         name = part_names().get(part, 'other')
         label = f'<b class="al-part">{name}</b>' if several and name not in QUIET else ''
-        shown = f'<span class="al-p{part}">{safe(text.strip() if several else text.strip(" "), limit, lines=True)}</span>'
+        shown = f'<span class="al-p{part if several else 0}">{safe(text.strip() if several else text.strip(" "), limit, lines=True)}</span>'
         long = part == thought() and count > FOLD
-        found.append(f'<details class="al-fold"><summary>{label}{count:,} tokens: <bdi>{attribute(text.strip(), 70)}</bdi></summary>{shown}</details>' if long else label + shown)
+        found.append(f'<details class="al-fold"><summary>{label}{count:,} tokens: <bdi>{attribute(text.strip()[:70], 70)} …</bdi></summary>{shown}</details>' if long else label + shown)
     return f'<div class="al-says"><span class="al-hide">said: </span>{"".join(found) or "<em class=al-note>nothing</em>"}</div>'
 
 def _seen(ids, known, limit)->str:
@@ -120,7 +121,7 @@ def side_by_side(
     chosen = pairs[:most] if task is None else [p for p in pairs if p[0] == task]
     if not chosen: raise ValueError(f'task={task}: the tasks in both are {sorted(p[0] for p in pairs)}')
     known = lexicon(before), lexicon(after)
-    what = 'tasks' if isinstance(source, (list, tuple)) else 'held-out tasks'
+    what = ('' if isinstance(source, (list, tuple)) else 'held-out ') + ('task' if len(pairs) == 1 else 'tasks')
     told = f'{len(pairs)} {what} in both: {wins[0]} solved {first}, {wins[1]} solved {second}'
     body = ''.join(_pair_html(g, sides, known, (first, second), limit, turns) for g, *sides in chosen)
     more = f'<p class="al-note">{len(pairs) - len(chosen)} more tasks are not drawn.</p>' if len(pairs) > len(chosen) else ''

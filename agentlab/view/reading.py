@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+import numpy as np
 
 # %% auto #0
-__all__ = ['GLUED', 'FOLD', 'QUIET', 'joined', 'Lexicon', 'space_between', 'lexicon', 'Piece', 'letters_shared', 'read_pieces',
-           'Fold', 'part_names', 'thought', 'laid_out', 'stretches', 'segments']
+__all__ = ['GLUED', 'FOLD', 'QUIET', 'PART_CSS', 'joined', 'Lexicon', 'space_between', 'lexicon', 'Piece', 'letters_shared',
+           'read_pieces', 'Fold', 'part_names', 'thought', 'laid_out', 'parts_shown', 'stretches', 'segments']
 
 # %% ../../nbs/view/08_reading.ipynb #45148f0d
 _halves = re.compile('[\udc80-\udcff]{2,}')
@@ -36,7 +37,7 @@ class Lexicon:
     control: frozenset = frozenset()    # ids of the chat template's marks
     def word(self, i: int)->str:
         "Text of one id, #id where it is not known."
-        return self.words.get(i, f'#{i} ')
+        return self.words.get(i, f'#{i}' if self.between else f'#{i} ')
     def text(self, ids: Iterable[int], controls: bool = False)->str:
         "The text of some tokens, as a person reads it; with `controls` also the marks of the template."
         if controls or not self.control: return joined(map(self.word, ids), self.between)
@@ -158,6 +159,22 @@ def laid_out(
 
 # %% ../../nbs/view/08_reading.ipynb #faf69b71
 QUIET = ('other', 'markup')     # parts without a name in front of them: nothing is said of the first, the second says it itself
+
+PART_CSS = '''
+.al-p1, .al-p2, .al-p3, .al-p4, .al-p5 { text-decoration: underline; text-decoration-color: var(--soft); text-underline-offset: 3px; text-decoration-skip-ink: none } .al-p1 { text-decoration-style: wavy; text-decoration-thickness: 1px } .al-p2 { text-decoration-style: dashed }
+.al-p3 { text-decoration-style: solid } .al-p4 { text-decoration-style: dotted; text-decoration-thickness: 2px; font-style: italic } .al-p5 { text-decoration-style: double } .al-p6 { opacity: .72 }
+.al-control { outline: 1px dashed var(--soft); outline-offset: -1px } :is(.al, .al-el):not(:has(.al-switch:checked)) .al-control { display: none }
+'''
+
+def parts_shown(
+    batch,          # Batch
+    known: Lexicon,
+)->tuple:           # codes of tokens.part, rising, without `other`; none where every reply is of one kind
+    "Parts that are worth telling apart; a mark of the chat template is none of them."
+    if 'part' not in batch.tokens: return ()
+    own = ~np.isin(batch.action('id').cpu().numpy(), list(known.control))
+    codes = np.unique(np.maximum(batch.action('part').cpu().numpy()[own], 0)).tolist()
+    return tuple(code for code in codes if code in part_names() and code) if len(codes) > 1 else ()
 
 def stretches(
     items: list,        # what `laid_out` gives
