@@ -16,7 +16,7 @@ from .core import action_rows, micro_batches, pad_rows, parts, take_rows
 __all__ = ['PASS', 'TOKEN', 'WIDTH', 'LIMIT', 'Prefixes', 'in_common', 'prefixes', 'branches', 'cut_at', 'Work', 'work_of',
            'packed', 'arranged', 'Pass', 'Plan', 'slots', 'segments', 'plan_of', 'recording', 'listed', 'looked_up',
            'one_pass', 'at_choices', 'Part', 'tree_logps', 'tree_hidden', 'piece', 'in_pieces', 'flat_cost', 'plans',
-           'three_rows', 'mistake', 'trusted', 'on_tree', 'tree_parts', 'tally']
+           'three_rows', 'as_actions', 'differs', 'mistake', 'trusted', 'on_tree', 'tree_parts', 'tally']
 
 # %% ../../nbs/policy/07_tree.ipynb #cee97d56
 @dataclass
@@ -377,17 +377,39 @@ def plans(
     return [(numbers[some], plan) for some, plan in pieces], flat_cost(lengths, len(place), budget, work)
 
 # %% ../../nbs/policy/07_tree.ipynb #471d1c22
-LIMIT = {torch.float32: 1e-4, torch.float64: 1e-4}      # nats, largest difference; for others .2, mean
+LIMIT = {torch.float32: 1e-4, torch.float64: 1e-4}      # nats
 
 def three_rows(
     reach: int,     # tokens that the first two rows share, at least 4
     words: int,     # size of the vocabulary
-)->Batch:
-    "Rows that branch early and late; every token but the first is an action token."
+)->list[list]:
+    "Rows that branch early and late."
     stem = [(7*i + 3) % words for i in range(reach + 6)]
-    rows = [stem, stem[:reach] + [(i + 1) % words for i in stem[reach:reach + 4]], stem[:reach//2] + [(i + 2) % words for i in stem[:3]]]
+    return [stem, stem[:reach] + [(i + 1) % words for i in stem[reach:reach + 4]], stem[:reach//2] + [(i + 2) % words for i in stem[:3]]]
+
+def as_actions(
+    rows: list,     # of lists of ids
+)->Batch:
+    "A batch of rows; every token but the first is an action token."
     turns = [Turn(0, context_ids=r[:1], ids=r[1:], logps=[0.]*(len(r) - 1), entropies=[0.]*(len(r) - 1)) for r in rows]
     return Batch.from_episodes([Episode([turn]) for turn in turns])
+
+def differs(
+    policy,         # agentlab.policy.Policy
+    rows: list,     # as in `three_rows`
+    reach: int,
+)->str:             # '' where they agree
+    "Whether log-probabilities on the tree are those of whole rows."
+    batch = as_actions(rows)
+    (_, plan), = plans(batch, action_rows(batch), 2**31, Work(0., 2., 0.))[0]
+    flat, tree = policy.forward(batch)[0], tree_logps(policy, Part(batch, plan))[0]
+    apart, dtype = (tree - flat).abs(), torch.bfloat16 if policy.precision == 'bf16' else next(policy.model.parameters()).dtype
+    if dtype in LIMIT: wrong = not apart.max() <= LIMIT[dtype]      # NaN is wrong
+    else:
+        blind = policy.forward(as_actions([rows[1][reach:], rows[2][reach//2:]]))[0]    # the branches as if nothing stood before them
+        last = batch.action('position').to(flat.device) > torch.tensor([2**31, reach, reach//2], device=flat.device)[batch.tokens.row[batch.actions]]
+        wrong = not apart[last].mean() <= .25*(blind - flat[last]).abs().mean()
+    return f'log-probabilities on the tree are up to {apart.max():.2g} nats from those of whole rows' if wrong else ''
 
 @torch.no_grad()
 def mistake(
@@ -395,16 +417,13 @@ def mistake(
     reach: int,     # tokens that rows share
 )->str:             # '' where there is none
     "What is wrong with the tree of this model."
-    from transformers import DynamicCache
-    state = [i for i, x in enumerate(DynamicCache(config=policy.model.config).layers) if hasattr(x, 'recurrent_states')]
-    if state: return f'layer {state[0]} carries a state from token to token'
-    batch = three_rows(reach, policy.model.config.get_text_config().vocab_size)
-    (rows, plan), = plans(batch, action_rows(batch), 2**31, Work(0., 2., 0.))[0]
-    try: apart = (tree_logps(policy, Part(batch, plan))[0] - policy.forward(batch)[0]).abs()
-    except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as e: return f'{type(e).__name__}: {e}'
-    dtype = torch.bfloat16 if policy.precision == 'bf16' else next(policy.model.parameters()).dtype
-    wrong = not apart.max() <= LIMIT[dtype] if dtype in LIMIT else not apart.mean() <= .2       # NaN is wrong
-    return f'log-probabilities on the tree are {apart.max():.2g} from those of whole rows' if wrong else ''
+    config = policy.model.config
+    try:
+        state = [i for i, x in enumerate(recording(config)[0].layers) if hasattr(x, 'recurrent_states')]
+        if state: return f'layer {state[0]} carries a state from token to token'
+        return differs(policy, three_rows(reach, config.get_text_config().vocab_size), reach)
+    except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as e:
+        return f'{type(e).__name__}: {e}'
 
 def trusted(
     policy,         # agentlab.policy.Policy; it remembers the answer
