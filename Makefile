@@ -75,7 +75,7 @@ bench: $(VENV)/.full $(if $(ARGS),,$(VERL)/.verl) ## measure beside TRL (steps, 
 	$(PY) -m agentlab.bench $(ARGS)
 	$(if $(ARGS),,$(VERL)/bin/python tools/verl_speed.py)
 
-results: $(VENV)/.full ## record the learning curves that the README shows
+results: $(VENV)/.full $(VENV)/.lm ## record the learning curves that the README shows
 	$(PY) tools/results.py $(ARGS)
 	$(PY) tools/grid.py
 	$(PY) tools/entropy.py
@@ -84,6 +84,8 @@ results: $(VENV)/.full ## record the learning curves that the README shows
 	$(PY) tools/selfplay.py
 	$(PY) tools/ssp.py
 	$(PY) tools/bugs.py
+	$(PY) tools/real.py
+	$(PY) tools/guides.py
 
 install: $(VENV)/.full ## the environment with everything a contributor needs
 

@@ -35,9 +35,10 @@ def told(
     env,                    # the environment as it is played
     chat,                   # agentlab.policy.Chat of who plays
     seat:str,               # whose system message
-    system:str|None=None    # given by the caller: None: the guide; '': nothing; else this text
+    system:str|dict|None=None # given by the caller: None: the guide; '': nothing; else this text, or {seat: text}
 )->str|None:                # None: no system message
     "The system message of a seat: what the caller says, else the guide of the environment if the policy knows its words."
+    if isinstance(system, dict): system = system.get(seat, '')
     if system is not None: return system or None
     guide = guide_of(env, seat)
     return guide if guide and knows(chat, guide) else None

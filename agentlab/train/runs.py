@@ -95,6 +95,14 @@ class Run:
         return sorted(int(p.stem.split('_')[1]) for p in (self.folder / 'episodes').glob('step_*.parquet'))
     def save_episodes(self, step: int, batch: Batch): batch.save(self._episodes(step))
     def _episodes(self, step): return self.folder / 'episodes' / f'step_{step:06d}.parquet'
+    def tested(self)->list[int]:
+        "Numbers of updates after which held-out episodes were kept."
+        return sorted(int(p.stem.split('_')[1]) for p in (self.folder / 'tests').glob('step_*.parquet'))
+    def tests_episodes(self, step: int)->Batch:
+        "A few held-out tasks as they were played, greedy, with `step` updates behind the policy; `group` is the number of the task. Raises ValueError for a damaged file."
+        return Batch.load(self._tests(step))
+    def save_tests(self, step: int, batch: Batch): batch.save(self._tests(step))
+    def _tests(self, step): return self.folder / 'tests' / f'step_{step:06d}.parquet'
     def ask_stop(self):
         "Ask whoever trains in this folder to end after the present update. The trainer removes the request when it has ended, and one that is older than its start."
         (self.folder / 'stop').touch()
@@ -236,5 +244,6 @@ def rewind(
         end = max((end for row, end in _whole_lines(run.folder / name) if row['step'] <= last), default=0)
         if (run.folder / name).exists(): os.truncate(run.folder / name, end)
     for later in (s for s in run.steps() if s >= step): run._episodes(later).unlink()
+    for later in (s for s in run.tested() if s > step or not step): run._tests(later).unlink()
     for damaged in (p for p in _checkpoints(run) if int(p.name) > step): shutil.rmtree(damaged)     # else they would count as the newest to keep
     for part in [*run.folder.glob('**/.*.tmp')]: shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
