@@ -21,10 +21,12 @@ __all__ = ['GUIDE', 'SIDES', 'game', 'games', 'counted', 'begun', 'update', 'com
            'measure_tiny', 'as_markdown']
 
 # %% ../../nbs/bench/17_tree.ipynb #bc5b1d6d
-GUIDE = ("You are playing a game with numbers. I think of a whole number between two limits, which I tell you first. In every turn you guess one number. "
-         "Write exactly the word guess, a space and the number in digits, and nothing else: no greeting, no explanation, no punctuation. "
-         "After a wrong guess I answer whether my number is higher or lower than yours; remember these hints, and never guess a number that they exclude. "
-         "The best way is to halve what is left in every turn. You win when you name my number, and you lose when your five guesses are used up. Example: guess 8")
+GUIDE = ("You are playing a game with numbers. I think of a whole number between two limits, which I tell you "
+         "first. In every turn you guess one number. Write exactly the word guess, a space and the number in "
+         "digits, and nothing else: no greeting, no explanation, no punctuation. After a wrong guess I answer "
+         "whether my number is higher or lower than yours; remember these hints, and never guess a number that "
+         "they exclude. The best way is to halve what is left in every turn. You win when you name my number, and "
+         "you lose when your five guesses are used up. Example: guess 8")
 
 def game(
     chat,               # agentlab.policy.Chat
@@ -42,7 +44,8 @@ def game(
         action = f'guess {middle if middle in wrong and draw.random() < .5 else draw.choice(wrong)}'
         context = chat.next(step.observation, chat.end_id) if episode.turns else chat.first(step.observation, system)
         ids = chat.text_ids(action) + [chat.end_id]
-        episode.turns.append(Turn(len(episode.turns), context_ids=context, ids=ids, logps=[0.]*len(ids), entropies=[0.]*len(ids)))
+        nothing = [0.]*len(ids)
+        episode.turns.append(Turn(len(episode.turns), context_ids=context, ids=ids, logps=nothing, entropies=nothing))
         step = env.step(action)
     episode.outcome = draw.random()     # only so that there is an advantage
     return episode
@@ -54,17 +57,17 @@ def games(
     seed: int = 0,
 )->Batch:
     "Groups of games."
-    seats = [(k, i) for k in range(groups) for i in range(size)]
-    return Batch.from_episodes([game(chat, derive(seed, 'task', k), derive(seed, k, i), system, group=k, game=k*size + i) for k, i in seats])
+    def one(k, i): return game(chat, derive(seed, 'task', k), derive(seed, k, i), system, group=k, game=k*size + i)
+    return Batch.from_episodes([one(k, i) for k in range(groups) for i in range(size)])
 
 def counted(
     batch: Batch,
 )->dict:        # held, distinct in the whole batch, distinct inside its groups: tokens
     "What a batch holds, and how much of that is different."
     ids, _ = pad_rows(batch)
-    lengths = torch.bincount(batch.tokens.row, minlength=len(batch.rows))
-    group = batch.episodes.group[batch.rows.episode][lengths > 0]
-    whole, apart = prefixes(ids, lengths[lengths > 0]), prefixes(torch.cat([group[:, None], ids], 1), lengths[lengths > 0] + 1)
+    row, lengths = batch.tokens.row.unique_consecutive(return_counts=True)
+    group = batch.episodes.group[batch.rows.episode[row]]
+    whole, apart = prefixes(ids, lengths), prefixes(torch.cat([group[:, None], ids], 1), lengths + 1)
     return dict(held=whole.held, distinct=whole.distinct, distinct_in_groups=apart.distinct - len(group.unique()))
 
 # %% ../../nbs/bench/17_tree.ipynb #6d1bd5d7
@@ -89,7 +92,8 @@ def update(
     training.policy.tree = choice
     advantage = training.recipe.credit(batch).float()
     wall, own, sums = time.perf_counter(), time.process_time(), []
-    for rows in minibatches(batch, training.recipe.minibatches, 0): sums.append(optimise(training, batch, advantage, rows)[0])
+    for rows in minibatches(batch, training.recipe.minibatches, 0):
+        sums.append(optimise(training, batch, advantage, rows)[0])
     took = dict(seconds=time.perf_counter() - wall, processor=time.process_time() - own)
     return took | dict(computed=sum(s['computed'] for s in sums), held=sum(s['held'] for s in sums))
 
@@ -105,7 +109,8 @@ def compared(
             row = update(training, batch, choice)
             if turn: found[side].append(row)        # the first one warms up
     record = {side: {name: median(row[name] for row in rows) for name in rows[0]} for side, rows in found.items()}
-    return record | dict(ratio={name: record['tree'][name]/record['flat'][name] for name in ('seconds', 'processor')}) | counted(batch)
+    ratio = {name: record['tree'][name]/record['flat'][name] for name in ('seconds', 'processor')}
+    return record | dict(ratio=ratio) | counted(batch)
 
 # %% ../../nbs/bench/17_tree.ipynb #78f69ff0
 def kept_bytes(
@@ -130,7 +135,7 @@ def kept_bytes(
 def apart(
     policy, batch: Batch,
 )->dict:
-    "Log-probabilities and gradient on the tree against those of whole rows; nats, and the length of the difference in units of the gradient."
+    "How far the tree is from whole rows: log-probabilities in nats, the gradient in units of its length."
     found = []
     for choice in (False, True):
         policy.tree = choice
@@ -152,14 +157,15 @@ def measure_reader(
     repeats: int,
     groups: int = 4,        # tasks; eight games of each
 )->dict:
-    "SmolLM2 with an adapter: games under a guide, and games that share nothing. Raises FileNotFoundError where the model is not installed."
+    "SmolLM2 with an adapter: games under a guide, and games that share nothing. FileNotFoundError: not installed."
     from agentlab.policy import pretrained
     policy = pretrained('smollm2')
     with torch.no_grad():       # a fresh adapter adds nothing, and half of it has no gradient
         draw = torch.Generator().manual_seed(0)
         for name, p in policy.model.named_parameters():
             if 'lora_B' in name: p.copy_(.02*torch.randn(p.shape, generator=draw))
-    facts = dict(model='smollm2', dtype=str(policy.model.dtype).split('.')[-1], guide=len(policy.chat.text_ids(GUIDE)), groups=groups, size=8)
+    facts = dict(model='smollm2', dtype=str(policy.model.dtype).split('.')[-1], groups=groups, size=8)
+    facts |= dict(guide=len(policy.chat.text_ids(GUIDE)), weights=policy.weights)
     training, batch = begun(policy, games(policy.chat, groups, 8))
     guided = compared(training, batch, repeats) | dict(apart=apart(policy, batch.select(range(8))))
     guided |= dict(memory={side: kept_bytes(policy, batch.select(range(8)), choice) for side, choice in SIDES.items()})
@@ -177,19 +183,25 @@ def measure_tiny(
     found = dict(model='tiny', updates=updates)
     with tempfile.TemporaryDirectory() as folder:
         policy = tiny_policy(KeyDoor(), progress=False)
-        run = train(policy, KeyDoor(), recipes.gigpo(steps=updates, test_tasks=0, checkpoint_every=updates), folder, progress=False)
+        recipe = recipes.gigpo(steps=updates, test_tasks=0, checkpoint_every=updates)
+        run = train(policy, KeyDoor(), recipe, folder, progress=False)
         for name, step in dict(early=0, late=updates - 1).items():
             training, batch = begun(policy, run.episodes(step))
-            found[name] = compared(training, batch, repeats, dict(flat=False, tree=True)) | dict(apart=apart(policy, batch))
+            found[name] = compared(training, batch, repeats, dict(flat=False, tree=True))
+            found[name] |= dict(apart=apart(policy, batch))
     return found
 
 def as_markdown(
     record: dict,       # as `python -m agentlab.bench --only tree` keeps it
 )->str:
     "A table of the updates."
-    lines = ['| batch | tokens held | distinct in groups | computed flat | computed on the tree | share of tokens | time, tree/flat |', '|---|---|---|---|---|---|---|']
-    rows = {name: part[name] for part in (record['reader'], record['tiny']) if part for name in ('guided', 'alone', 'early', 'late') if name in part}
-    for name, row in rows.items():
-        share = row['distinct_in_groups']/row['held']
-        lines.append(f"| {name} | {row['held']:,} | {row['distinct_in_groups']:,} | {row['flat']['computed']:,.0f} | {row['tree']['computed']:,.0f} | {share:.2f} | {row['ratio']['processor']:.2f} |")
+    lines = ['| batch | held | distinct in groups | share | computed flat | computed on the tree | time, tree/flat |']
+    lines.append('|---|---|---|---|---|---|---|')
+    known = (record['reader'] or {}) | record['tiny']
+    for name in ('guided', 'alone', 'early', 'late'):
+        if name not in known: continue
+        row, distinct = known[name], known[name]['distinct_in_groups']
+        cells = [name, f"{row['held']:,}", f'{distinct:,}', f"{distinct/row['held']:.2f}"]
+        cells += [f"{row[side]['computed']:,.0f}" for side in SIDES] + [f"{row['ratio']['processor']:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return '\n'.join(lines)
