@@ -301,6 +301,13 @@ def test_a_model_that_cannot_is_computed_flat_and_that_is_said_once(make, why):
     assert all(a.equal(b) for a, b in zip(again, flat))
 
 
+def test_in_bf16_rounding_is_allowed_and_a_mistake_is_not():
+    good, bad = a_policy('qwen3_sliding'), forgetful()
+    for policy in good, bad: policy.model.to(torch.bfloat16)
+    assert tree.trusted(good, 100)
+    with pytest.warns(UserWarning, match='whole'): assert not tree.trusted(bad, 100)
+
+
 def test_checkpointed_layers_are_computed_flat_where_a_gradient_is_wanted():
     policy, batch = a_policy('llama'), games()
     flat = measured(policy, batch, parts(batch))
