@@ -265,12 +265,12 @@ def test_what_the_command_refuses(base, tmp_path, capsys, monkeypatch):
 
 def test_the_rules_are_told_to_those_who_can_read_them(base):
     from agentlab.env import HopSearch, KeyDoor
-    words = families.tokenizer('qwen2_5')
-    reader = type('Reader', (), dict(tokenizer=words, chat=Chat(words)))
+    from agentlab.rollout import told
+    reader = Chat(families.tokenizer('qwen2_5'))
     for world in (KeyDoor(), HopSearch(), HopSearch(seats=('planner', 'searcher'))):
-        assert world.guide in cli._told(world, reader)['system']
-        assert cli._told(world, small_policy(KeyDoor())) == {}
-    assert 'ask RELATION NAME' in world.guide and cli._told(object(), reader) == {}
+        for seat in world.seats:
+            assert 'nothing else' in told(world, reader, seat) and told(world, small_policy(KeyDoor()).chat, seat) is None
+    assert 'ask RELATION NAME' in told(world, reader, 'planner') and told(object(), reader, 'player') is None
 
 
 # ---- bad input, each refused before anything is trained, with what to do

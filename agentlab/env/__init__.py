@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['envs', 'games', 'load_env', 'BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor',
-           'Env', 'EnvError', 'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'MontySandbox',
+           'Env', 'EnvError', 'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox',
            'Planned', 'PythonTool', 'Refused', 'Result', 'Step', 'Tagged', 'TextEnv', 'Wrapper', 'check_env',
            'check_seat_order', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of', 'call_of',
            'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
@@ -22,7 +22,7 @@ from .cue_door import CueDoor
 from .bug_repair import BugRepair, BugWork, InjectBug
 from .tools import action_of, call_of, tool
 from .sandbox import Bubblewrap, MontySandbox, Refused, Result, run_python
-from .wrappers import BesideExpert, Planned, Tagged, Wrapper
+from .wrappers import BesideExpert, Listed, Planned, Tagged, Wrapper
 from .isolation import EnvTimeout, Isolated, together
 from .two_seats import SeatedGame, expert_player, match, random_player
 from .tictactoe import TicTacToe
@@ -33,7 +33,7 @@ from .negotiation import Negotiation
 from .kuhn import Kuhn
 from .leduc import Leduc
 
-_all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError', 'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'MontySandbox', 'Planned', 'PythonTool', 'Refused', 'Result', 'Step', 'Tagged', 'TextEnv', 'Wrapper', 'check_env',
+_all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError', 'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox', 'Planned', 'PythonTool', 'Refused', 'Result', 'Step', 'Tagged', 'TextEnv', 'Wrapper', 'check_env',
          'check_seat_order', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of', 'call_of', 'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
          'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc']
 

@@ -13,7 +13,7 @@ __all__ = ['patterns', 'fillers', 'sorts', 'levels', 'words', 'frame', 'inputs',
 import ast, copy, json, re
 from dataclasses import dataclass, replace
 from random import Random
-from .protocol import Env, EnvError, TextEnv, check_seed, check_split, distinct, noisy, split_of
+from .protocol import Env, EnvError, TextEnv, check_seed, check_split, distinct, guide_text, noisy, split_of
 from .sandbox import MontySandbox, Result
 
 # %% ../../nbs/env/19_bug_repair.ipynb #b4a9db7a
@@ -204,11 +204,12 @@ def numbers(some)->str: return ' '.join(map(str, some))
 
 def detail(
     program:str, test:int,      # of the family; the number of a test
-    found:tuple, expected:tuple # of all tests
+    found:tuple, expected:tuple,# of all tests
+    write=spelled               # a value -> how it is written
 )->str:
     "What a test finds: `g 2 5 gives 3 not 2 0.`"
     name, k = tests_of(program)[test]
-    return f'{name} {numbers(inputs[k])} gives {spelled(found[test])} not {spelled(expected[test])}.'
+    return f'{name} {numbers(inputs[k])} gives {write(found[test])} not {write(expected[test])}.'
 
 def read_put(
     action:str, program:str     # the whole text of a turn; what it is about
@@ -251,6 +252,7 @@ class BugRepair(TextEnv):
     "Mend a small program until its eight tests pass; reward 1 then, else 0."
     name, seats = 'bug_repair', ('solver',)
     max_tokens = 10     # `put - at 4`, or the longest `drop`
+    grammar = f'Write put WORD at PLACE, with a word of {" ".join(words[:-1])}, or test to read about other tests, and nothing else.'
 
     def __init__(
         self,
@@ -273,6 +275,14 @@ class BugRepair(TextEnv):
         if not self.broken(): raise ValueError(f"the bug {self.program!r} breaks no test of {self.task['program']!r}; there is nothing to repair")
         return f'repair: {self.program}. removed {numbers(removed)}. {self.told()}'
 
+    @property
+    def guide(self)->str:
+        "The rules, for somebody who has never done it."
+        wrong = 'one word is' if self.changes == 1 else f'{self.changes} words are'
+        return guide_text(f'Repair a small program: {wrong} wrong. Places are counted from 0 and are the words that can be replaced: not ; = while : '
+                          f'and no name before an =. f 2 5 gives 3 not 20 means: for x = 2 and y = 5, f is 3 and should be 20. '
+                          f'You have {self.horizon} turns.', self.grammar, 'put + at 1')
+
     def draw(
         self, generator:Random, split:str
     )->dict:        # a task: program, bug, dropped
@@ -292,7 +302,7 @@ class BugRepair(TextEnv):
         "What some of the failing tests find; `test` goes on to the next."
         broken = self.broken()
         some = [broken[(self.looked + k) % len(broken)] for k in range(min(self.details, len(broken)))]
-        return ' '.join(detail(self.program, k, self.found, self.expected) for k in some)
+        return ' '.join(detail(self.program, k, self.found, self.expected, str if self.reader else spelled) for k in some)
 
     def turn(self, action):
         put = read_put(action, self.program)
@@ -301,7 +311,7 @@ class BugRepair(TextEnv):
             self.found, self.program, self.looked = self.tester(program), program, 0
             if not self.broken(): return 'all pass.', 1., True, dict(success=True)
         elif action.split() == ['test']: self.looked += self.details
-        else: return self.end('Nothing happens.'), 0., False, dict(invalid=True)
+        else: return self.end(self.refusal(action, 'Nothing happens.')), 0., False, dict(invalid=True)
         return self.end(f'fail {numbers(self.broken())}. {self.told()}'), 0., False, {}
 
     def end(self, text:str)->str:
@@ -356,6 +366,9 @@ class InjectBug(TextEnv):
     "Break a program and take away the tests that notice; reward 1 for a bug that `consistency` accepts, else 0."
     name, seats = 'inject_bug', ('injector',)
     max_tokens = BugRepair.max_tokens
+    grammar = 'Write put WORD at PLACE to replace a word, then drop fail to take away the tests that fail, and nothing else.'
+    guide = guide_text('Break a small program: put another word of the same kind (a mark, a number, a name) into the line that is named. '
+                       'Places are counted from 0 and are the words that can be replaced: not ; = while : and no name before an =.', grammar, 'put - at 1')
 
     def __init__(
         self,
@@ -403,7 +416,7 @@ class InjectBug(TextEnv):
             program = with_word(self.program, *put)
             self.found, self.program = self.tester(program), program
             return self.state_of_tests(), 0., False, {}
-        if said[:1] != ['drop'] or not (said[1:] == ['fail'] or set(said[1:]) <= set('01234567')): return 'Nothing happens.', 0., False, dict(invalid=True)
+        if said[:1] != ['drop'] or not (said[1:] == ['fail'] or set(said[1:]) <= set('01234567')): return self.refusal(action, 'Nothing happens.'), 0., False, dict(invalid=True)
         self.dropped = self.broken() if said[1:] == ['fail'] else tuple(sorted({int(number) for number in said[1:]}))
         astray = {lines_of(self.program)[place] for place, _, _ in self.artifact().diff} - {self.line}
         self.reason = f'the change is not in line {self.line}' if self.line and astray else consistency(self.artifact(), self.tester)
@@ -484,6 +497,15 @@ class BugWork(Env):
     ):
         self.repair = repair or BugRepair()
         self.inject, self.split, self.now = inject or InjectBug(tester=self.repair.tester), check_split(split), None
+
+    @property
+    def guide(self)->str: return f'If you read repair: {self.repair.guide}\nIf you read break: {self.inject.guide}'
+
+    def for_reader(self):
+        "Both games for a reader."
+        twin = super().for_reader()
+        twin.repair, twin.inject = self.repair.for_reader(), self.inject.for_reader()
+        return twin
 
     def reset(self, seed, task=None):
         both = [self.repair, self.inject]

@@ -9,7 +9,7 @@ __all__ = ['values', 'needs', 'requests', 'Clarify', 'check_request']
 import copy, itertools
 from functools import lru_cache
 from random import Random
-from .protocol import TextEnv, check_split, noisy, split_of, tidy
+from .protocol import TextEnv, check_split, guide_text, noisy, split_of, tidy
 
 # %% ../../nbs/env/05_clarify.ipynb #074d9fc8
 values = dict(day='monday tuesday wednesday thursday friday saturday'.split(), hour='noon one two three four five'.split(), people='alone pair trio family team crowd'.split(),
@@ -30,6 +30,7 @@ def requests(
 class Clarify(TextEnv):
     "Ask a user for what a request leaves out, then book; reward 1 for the right booking, else 0."
     name = 'clarify'
+    grammar = f'Write ask and one of {", ".join(values)}; or book and the three values in this order; and nothing else.'
 
     def __init__(
         self,
@@ -51,11 +52,18 @@ class Clarify(TextEnv):
         if verb == 'book' and len(rest.split()) == 3:
             right = rest.split() == self.task['wanted']
             return ('Thank you.' if right else 'That is not what I meant.'), float(right), True, dict(success=right)
-        if verb != 'ask' or rest not in (*values, 'details'): return 'I do not understand.', 0., False, dict(invalid=True)
+        if verb != 'ask' or rest not in (*values, 'details'): return self.refusal(action, 'I do not understand.'), 0., False, dict(invalid=True)
         if rest == 'details': return 'Ask about one thing.', 0., False, dict(refused=True)
         if rest not in self.facts_needed: return 'It does not matter.', 0., False, {}
         if rest not in self.known: self.known = sorted({*self.known, rest})
         return self.say(rest), 0., False, {}
+
+    @property
+    def guide(self)->str:
+        "The rules, for somebody who has never done it."
+        kinds = ', '.join(f'a {kind} {" ".join(facts)}' for kind, facts in needs.items())
+        return guide_text(f'A user wants to book something and leaves out what matters. It takes: {kinds}. '
+                          f'Ask for each fact that was not said, one at a time, then book, in {self.horizon} turns.', self.grammar, 'ask place')
 
     def say(self, fact:str)->str:
         "What the user says of a fact."

@@ -8,7 +8,7 @@ __all__ = ['cues', 'doors', 'noises', 'check_rule', 'check_cue_task', 'CueDoor']
 # %% ../../nbs/env/09_cue_door.ipynb #206487ef
 import copy, itertools
 from random import Random
-from .protocol import TextEnv, check_split, noisy, split_of, tidy
+from .protocol import TextEnv, check_split, guide_text, listed, noisy, split_of, tidy
 
 # %% ../../nbs/env/09_cue_door.ipynb #d2032cbb
 cues = ('red', 'green', 'blue', 'yellow')
@@ -36,6 +36,9 @@ def check_cue_task(
 class CueDoor(TextEnv):
     "Remember a cue over a turn of noise, then open the door that belongs to it; reward 1 for the right door, else 0."
     name, horizon = 'cuedoor', 3
+    grammar = f'Write wait in the first two turns, then open {", open ".join(doors[:-1])} or open {doors[-1]}, and nothing else.'
+    guide = guide_text('You see a colour, then noise, then you pick a door. Every colour has a door of its own, and only that one opens; '
+                       'nobody says which. Remember the colour.', grammar, 'wait')
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class CueDoor(TextEnv):
 
     def turn(self, action):
         action = tidy(action)
-        if action not in self.legal(): return f'Nothing happens. {self.look()}', 0., False, dict(invalid=True)
+        if action not in self.legal(): return f"{self.refusal(action, 'Nothing happens.', f'You can: {listed(self.legal())}.')} {self.look()}", 0., False, dict(invalid=True)
         if self.phase == 2:
             right = action == f'open {self.door()}'
             return 'The door opens.' if right else 'It is locked.', float(right), True, dict(success=right)

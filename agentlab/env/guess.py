@@ -7,7 +7,7 @@ __all__ = ['ranges', 'GuessNumber']
 
 # %% ../../nbs/env/02_guess.ipynb #b5863b47
 from random import Random
-from .protocol import TextEnv, check_split, noisy, split_of, tidy
+from .protocol import TextEnv, check_split, guide_text, noisy, split_of, tidy
 from .tools import tool
 
 # %% ../../nbs/env/02_guess.ipynb #f2990de5
@@ -48,12 +48,24 @@ class GuessNumber(TextEnv):
     def turn(self, action):
         verb, _, word = tidy(action).partition(' ')
         known = verb == 'guess' and word.isascii() and word.isdecimal() and self.task['low'] <= int(word[:9]) <= self.task['high']
-        if not known: return 'Nothing happens.', 0., False, dict(invalid=True)
+        if not known:
+            expected = f"Write guess and one number from {self.task['low']} to {self.task['high']}, such as: guess {self.task['low']}"
+            return self.refusal(action, 'Nothing happens.', expected), 0., False, dict(invalid=True)
         guess, secret = int(word), self.task['secret']
         if guess == secret: return 'Right.', 1., True, dict(success=True)
         if guess < secret: self.least = max(self.least, guess + 1)
         else: self.most = min(self.most, guess - 1)
         return f"{'Higher' if guess < secret else 'Lower'} than {guess}.", 0., False, {}
+
+    @property
+    def grammar(self)->str: return f'Write guess and one number from {self.low} to {self.high}, and nothing else.'
+
+    @property
+    def guide(self)->str:
+        "The rules, for somebody who has never played."
+        rules = ('Find a hidden number. Higher than 5 means that it is above 5, Lower than 5 that it is below. '
+                 f'Guess in the middle of what is left; you have {self.horizon} guesses.')
+        return guide_text(rules, self.grammar, f'guess {(self.low + self.high)//2}')
 
     def facts(self):
         numbers = range(self.task['low'], self.task['high'] + 1)

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
-from .protocol import Env, EnvError, Step, check_noise, check_seed, check_split, distinct, is_finite, noisy, split_of
+from .protocol import Env, EnvError, Step, check_noise, check_seed, check_split, distinct, guide_text, is_finite, noisy, split_of
 from .tools import tool
 
 # %% ../../nbs/env/04_hopsearch.ipynb #626322c9
@@ -214,11 +214,25 @@ class HopSearch(Env):
     game = None         # nothing to step before the first reset
 
     @property
-    def guide(self)->str:
-        "The rules, for somebody who has never played: a system message."
-        search = f"Every page of this world says one fact, such as: The {relations[0]} of Bora Tel is Mina Lam. The relations are {', '.join(relations)}."
-        if self.team: return f'You answer a question about made-up people, in two roles. {search} The planner reads the question and writes one line: ask RELATION NAME, or answer NAME once the name is known. The searcher reads what the planner asked and writes one line: search RELATION NAME to read a page, then report NAME. Write nothing else.'
-        return f'You answer a question about made-up people with a search engine. {search} Write one line in every turn and nothing else: search RELATION NAME to read a page, or answer NAME once you know the name that is asked for. Begin with the person that the question names. You have {self.horizon} turns.'
+    def grammar(self)->str: return self.lines(self.roles[0] if self.game is None else self.game.role)
+
+    def lines(self, role:str)->str:
+        "How an action of a role is written."
+        learn, finish = verbs[role]
+        more = dict(player='to read a page', searcher='to read a page', planner='to have somebody look it up')[role]
+        done = 'once you have read the name that was asked for' if finish == 'report' else 'once you know the name that is asked for'
+        return f'Write one line in every turn and nothing else: {learn} RELATION NAME {more}, or {finish} NAME {done}.'
+
+    @property
+    def guide(self):
+        "The rules, for somebody who has never played; for a team, those of each seat."
+        world = (f'Every page says one fact about made-up people, such as: The {relations[0]} of Bora Tel is Mina Lam. '
+                 f'The relations are {", ".join(relations)}.')
+        task = dict(player=f'Answer a question with a search engine, in {self.horizon} turns. Begin with the person that the question names.',
+                    planner=f'You and a searcher answer a question, in {self.horizon} turns of both. You read the question, the searcher the pages.',
+                    searcher='You look up what a planner asks you, and report the name.')
+        texts = [guide_text(f'{task[role]} {world}', self.lines(role), f'{verbs[role][0]} {relations[0]} Bora Tel') for role in self.roles]
+        return dict(zip(self.seats, texts)) if self.team else texts[0]
 
     def __init__(
         self,
@@ -248,7 +262,7 @@ class HopSearch(Env):
         if not isinstance(action, str): raise TypeError(f'{self.name}: step(action) takes a str, got {type(action).__name__}')
         role, (verb, words) = self.game.role, parse(action)
         bad = verb not in verbs[role] or not words or (verb == 'answer' and not full_name.fullmatch(words))
-        text, paid, info = self.refuse() if bad else getattr(self, verb)(words)     # `verb` is one of two known words here
+        text, paid, info = self.refuse(action) if bad else getattr(self, verb)(words)     # `verb` is one of two known words here
         turns = self.game.turns + 1
         truncated = not self.game.over and turns >= self.horizon
         self.game = replace(self.game, turns=turns, over=self.game.over or truncated)
@@ -257,10 +271,10 @@ class HopSearch(Env):
         info = dict(invalid=False, success=False, truncated=truncated, reached=(), cost=0.) | self.facts() | info
         return Step(self.seats[self.roles.index(self.game.role)], text, reward, self.game.over, info)
 
-    def refuse(self):
+    def refuse(self, action):
         "An invalid action: the clock runs, nothing else happens."
         self.game = replace(self.game, refused=self.game.refused + 1)
-        return 'Nothing happens.', 0., dict(invalid=True)
+        return self.refusal(action, 'Nothing happens.'), 0., dict(invalid=True)
 
     def search(self, words):
         "Show the best pages."

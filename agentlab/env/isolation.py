@@ -8,7 +8,7 @@ __all__ = ['wait_for', 'send', 'receive_bytes', 'receive', 'hold_lifeline', 'ans
 
 # %% ../../nbs/env/03_isolation.ipynb #c754b8ef
 import math, os, pickle, select, signal, struct, subprocess, sys, time, traceback, weakref
-from .protocol import Env, EnvError, Step
+from .protocol import Env, EnvError, Step, as_reader
 
 # %% ../../nbs/env/03_isolation.ipynb #77932ebc
 def wait_for(
@@ -168,6 +168,7 @@ class Isolated(Env):
         self.name, self.seats, self.limit, self.start_limit, self.log = env.name, env.seats, limit, start_limit, log
         self.tools = list(getattr(env, 'tools', ()))
         self.payload, self.worker, self.stopper = dump(env), None, None
+        self._told = {part: getattr(env, part, '') for part in ('guide', 'grammar', 'reader')}
 
     def start(self, payload:bytes):
         "Start a worker; it ends with this object at the latest."
@@ -231,6 +232,17 @@ class Isolated(Env):
         vars(twin).update(vars(self), worker=None, stopper=None)
         if self.worker: twin.start(self.call('clone'))      # before the first reset there is nothing to copy but what `env` was
         return twin
+
+    @property
+    def guide(self): return self._told['guide']
+    @property
+    def grammar(self): return self._told['grammar']
+    @property
+    def reader(self): return bool(self._told['reader'])
+
+    def for_reader(self)->'Isolated':
+        "One that has not begun, around what was given, for a reader."
+        return Isolated(as_reader(pickle.loads(self.payload)), self.limit, self.start_limit, self.log)
 
     def __deepcopy__(self, memo): return self.clone()
 

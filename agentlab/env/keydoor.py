@@ -11,7 +11,7 @@ import copy, itertools
 from functools import lru_cache
 from random import Random
 from string import ascii_lowercase
-from .protocol import TextEnv, check_split, noisy, split_of, tidy
+from .protocol import TextEnv, check_split, guide_text, listed, noisy, split_of, tidy
 
 # %% ../../nbs/env/01_keydoor.ipynb #da67dd62
 compass = dict(north=(0, -1), south=(0, 1), east=(1, 0), west=(-1, 0))   # direction -> (columns east, rows south)
@@ -153,8 +153,7 @@ def layout_id(layout:dict)->str:
 class KeyDoor(TextEnv):
     "Find the key, then open the chest, in a house of `size` x `size` rooms; reward 1 at the end, else 0."
     name = 'keydoor'
-    guide = ('You are in a house of rooms. Find the key, then open the chest. Write one action in every turn and nothing else: go north, go south, go east or go west through an open door, '
-             'take key in the room of the key, open chest in the room of the chest once you hold the key.')     # the rules, for somebody who has never played: a system message
+    grammar = 'Write one action in every turn and nothing else: go north, go south, go east, go west, take key or open chest.'
 
     def __init__(
         self,
@@ -176,7 +175,7 @@ class KeyDoor(TextEnv):
 
     def turn(self, action):
         action = tidy(action)
-        if action not in self.legal(): return f'Nothing happens. {self.look()}', 0., False, dict(invalid=True)
+        if action not in self.legal(): return f"{self.refusal(action, 'Nothing happens.', f'You can: {listed(self.legal())}.')} {self.look()}", 0., False, dict(invalid=True)
         if action == 'open chest': return 'The chest opens.', 1., True, dict(success=True)
         if action == 'take key': self.has_key, self.came = True, None
         else: self.room, self.came = self.doors()[action.removeprefix('go ')], self.room
@@ -184,6 +183,13 @@ class KeyDoor(TextEnv):
 
     def facts(self):
         return dict(legal=self.legal(), state=(layout_id(self.layout), self.room, self.has_key))
+
+    @property
+    def guide(self)->str:
+        "The rules, for somebody who has never played."
+        rooms = room_names(self.size)
+        return guide_text(f'You are in a house of {len(rooms)} rooms, {rooms[0]} to {rooms[-1]}: letters run from west to east, numbers from north to south. '
+                          f'Walk through open doors to the room of the key, take it, walk to the room of the chest and open it, in at most {self.horizon} turns.', self.grammar, 'go east')
 
     def doors(self)->dict:
         "Direction -> room behind it, for the open doors of this room."

@@ -8,7 +8,7 @@ __all__ = ['cards', 'check_alpha', 'equilibrium', 'Kuhn']
 # %% ../../nbs/env/16_kuhn.ipynb #db4383d6
 import itertools
 from random import Random
-from .protocol import check_split
+from .protocol import check_split, guide_text
 from .two_seats import SeatedGame
 
 # %% ../../nbs/env/16_kuhn.ipynb #83612c64
@@ -33,6 +33,9 @@ def equilibrium(
 class Kuhn(SeatedGame):
     "Poker with three cards and one bet; pays 1 or 2 from one seat to the other."
     name, seats = 'kuhn', ('first', 'second')
+    grammar = 'Write pass or bet, and nothing else.'
+    guide = guide_text('Kuhn poker. Each of two players has one card of J, Q, K and has paid 1; the higher card wins. You read your seat, your card and what was done. '
+                       'A bet is one more; pass after a bet gives up, bet after a bet calls it.', grammar, 'bet')
 
     def __init__(
         self,

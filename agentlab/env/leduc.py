@@ -8,7 +8,7 @@ __all__ = ['ranks', 'Leduc', 'solution']
 # %% ../../nbs/env/17_leduc.ipynb #84205a09
 import functools, itertools
 from random import Random
-from .protocol import canonical, check_split
+from .protocol import canonical, check_split, guide_text
 from .two_seats import SeatedGame
 
 # %% ../../nbs/env/17_leduc.ipynb #2fa43758
@@ -17,6 +17,10 @@ ranks = ('J', 'Q', 'K')     # the highest last
 class Leduc(SeatedGame):
     "Poker with six cards and two rounds; pays up to 13 from one seat to the other."
     name, seats, raises = 'leduc', ('first', 'second'), (2, 4)
+    grammar = 'Write call, raise or fold, and nothing else.'
+    guide = guide_text('Leduc poker. Six cards: J, Q, K, each twice. Each of two players has one and has paid 1; after a first round a public card is shown. '
+                       'You read your seat, your card and what was done. A pair with the public card wins, else the higher card. '
+                       'A raise is 2 in the first round and 4 in the second, at most two a round; fold only after a raise.', grammar, 'call')
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ __all__ = ['symmetric', 'pure_equilibria', 'check_payoffs', 'MatrixGame', 'tit_f
            'stag_hunt', 'prisoners_dilemma']
 
 # %% ../../nbs/env/13_matrix_games.ipynb #06e1a3af
-from .protocol import is_finite
+from .protocol import guide_text, is_finite
 from .two_seats import SeatedGame
 
 # %% ../../nbs/env/13_matrix_games.ipynb #4634a5d6
@@ -57,6 +57,22 @@ class MatrixGame(SeatedGame):
 
     @property
     def name(self): return self.title
+
+    @property
+    def grammar(self)->str: return f'Write {", ".join(self.actions[:-1])} or {self.actions[-1]}, and nothing else.' if len(self.actions) > 1 else f'Write {self.actions[0]}.'
+
+    @property
+    def guide(self)->dict:
+        "The rules for each seat, with what it is paid; tables of more than four actions are not told."
+        games = 'one round' if self.rounds == 1 else f'{self.rounds} rounds'
+        rules = f'Two players choose at the same time, in {games}. You read your seat, the rounds left, and what both did last.'
+        return {seat: guide_text(f'{rules}{self.told(seat)}', self.grammar, self.actions[0]) for seat in self.seats}
+
+    def told(self, seat:str)->str:
+        "What a seat is paid, in words."
+        if len(self.actions) > 4: return ''
+        pays = {(a, b): self.cell(*((a, b) if seat == self.seats[0] else (b, a)))[seat] for a in self.actions for b in self.actions}
+        return ' You are paid: ' + ', '.join(f'{a} against {b} {pay:g}' for (a, b), pay in pays.items()) + '.'
 
     def deal(self, task, generator):
         if task is not None: raise ValueError(f'task={task!r}: nothing is drawn in a matrix game; leave task out')

@@ -9,7 +9,7 @@ __all__ = ['kinds', 'total', 'value_vectors', 'worth', 'divisions', 'rest', 'dra
 # %% ../../nbs/env/15_negotiation.ipynb #9c1f04aa
 import functools, itertools, math
 from random import Random
-from .protocol import check_split
+from .protocol import check_split, guide_text
 from .two_seats import SeatedGame, different_tasks, draw_task
 
 # %% ../../nbs/env/15_negotiation.ipynb #fa3269eb
@@ -71,6 +71,15 @@ class Negotiation(SeatedGame):
         super().__init__(forfeit)
         if type(limit) is not int or limit < 2: raise ValueError(f'limit={limit!r}: give a number of turns from 2: an offer and an answer')
         self.limit, self.split = limit, check_split(split)
+
+    grammar = 'Write offer and three numbers, how many of each kind you keep, or accept the last offer, and nothing else.'
+
+    @property
+    def guide(self)->str:
+        "The rules, for somebody who has never played."
+        return guide_text('Divide things of three kinds with another player. You read how many there are of each kind, what one of each is worth to you, and what you get '
+                          'if you accept the last offer. The other player values them differently. '
+                          f'You are paid what your share is worth; without a deal in {self.limit} turns nobody is paid.', self.grammar, 'offer 1 0 1')
 
     def deal(self, task, generator):
         task = draw_task(draw_goods, generator, self.split) if task is None else check_goods(task)

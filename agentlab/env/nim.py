@@ -9,7 +9,7 @@ __all__ = ['letters', 'nim_sum', 'lost', 'check_heaps', 'Nim']
 import functools, operator
 from random import Random
 from .two_seats import SeatedGame, different_tasks, draw_task
-from .protocol import check_split
+from .protocol import check_split, guide_text
 
 # %% ../../nbs/env/12_nim.ipynb #18a08908
 def nim_sum(
@@ -53,6 +53,15 @@ class Nim(SeatedGame):
         self.start, self.misere, self.split = None if heaps is None else check_heaps(heaps), misere, check_split(split)
         self.piles, self.most = (piles, most) if heaps is None else (len(heaps), max(heaps))
         check_heaps((self.most,)*self.piles)
+
+    grammar = 'Write the letter of a heap and how many stones you take from it, and nothing else.'
+
+    @property
+    def guide(self)->str:
+        "The rules, for somebody who has never played."
+        end = 'loses' if self.misere else 'wins'
+        return guide_text('Nim. You read your seat, then the heaps: a 3 b 4 means three stones in heap a and four in heap b. In turn, take one or more stones '
+                          f'from one heap; who takes the last stone of all {end}.', self.grammar, 'a 1')
 
     def draw(self, generator:Random)->dict:
         "Heaps in rising order: the same stones in another order are the same game."

@@ -9,7 +9,7 @@ __all__ = ['places', 'forms', 'levels', 'lists', 'opening', 'swaps', 'habits', '
 # %% ../../nbs/env/07_python_tool.ipynb #9ee665f2
 import copy, math, re
 from random import Random
-from .protocol import TextEnv, check_noise, check_split, distinct, is_finite, noisy, split_of
+from .protocol import TextEnv, check_noise, check_split, distinct, guide_text, is_finite, noisy, split_of
 from .sandbox import MontySandbox
 from .tools import tool
 
@@ -117,6 +117,7 @@ class PythonTool(TextEnv):
     tools = [tool('python', 'Run an expression in Python; the values of the problem are defined.', code='the expression, such as sum(a)'),
              tool('answer', 'Give the answer, which ends the task.', number='the number')]
     max_tokens = 24     # a call of the tiny model, digit by digit; `agentlab train` gives so many
+    grammar = 'Write python and one expression, or answer and the number, and nothing else.'
 
     def __init__(
         self,
@@ -140,6 +141,18 @@ class PythonTool(TextEnv):
         given = ' '.join(f"{name} = {', '.join(map(str, value)) if name in 'ab' else value}." for name, value in self.task['values'].items())
         return self.write(f"{given} What is {forms[self.task['form']][0]}?")
 
+    @property
+    def guide(self)->str:
+        "The rules, for somebody who has never done it."
+        return guide_text(f'Answer a question about numbers in at most {self.horizon} turns. Let Python compute: the names in the question are '
+                          'variables, so do not copy their values. What it prints is shown to you; then answer it.', self.grammar, 'python sum(x * x for x in a)')
+
+    def for_reader(self):
+        "Numbers in one piece."
+        twin = super().for_reader()
+        twin.spaced = False
+        return twin
+
     def write(self, text:str)->str:
         "A text as the agent reads and says it."
         return spelled(text) if self.spaced else text
@@ -148,7 +161,7 @@ class PythonTool(TextEnv):
         verb, rest = parse(action)
         columns = dict(tool=0, tool_error=math.nan, void=int(not verb)) | well_formed(action)
         if verb == 'python': return self.call(joined(rest) if self.spaced else rest, columns)
-        if not verb: return 'Nothing was run.', 0., False, dict(invalid=True, columns=columns)
+        if not verb: return self.refusal(action, 'Nothing was run.'), 0., False, dict(invalid=True, columns=columns)
         right = int(rest) == int(self.truth)
         return 'Right.' if right else 'Wrong.', float(right), True, dict(success=right, columns=columns)
 

@@ -7,7 +7,7 @@ __all__ = ['objects', 'words', 'Signals']
 
 # %% ../../nbs/env/14_signals.ipynb #22c67b08
 from random import Random
-from .protocol import check_split
+from .protocol import check_split, guide_text
 from .two_seats import SeatedGame
 
 # %% ../../nbs/env/14_signals.ipynb #c1c7704c
@@ -31,6 +31,23 @@ class Signals(SeatedGame):
         if type(rounds) is not int or rounds < 1: raise ValueError(f'rounds={rounds!r}: give a whole number from 1')
         if not 0 <= noise <= 1: raise ValueError(f'noise={noise!r}: give a share from 0 to 1')
         self.n, self.rounds, self.noise, self.split, self.objects, self.said = n, rounds, noise, check_split(split), objects[:n], words[:n]
+
+    @property
+    def grammar(self)->str: return self.asked('sender' if self.over else self.mover)
+
+    def asked(self, seat:str)->str:
+        "How a seat writes."
+        words = self.said if seat == 'sender' else self.objects
+        return f'Write one of {", ".join(words)}, and nothing else.'
+
+    @property
+    def guide(self)->dict:
+        "The rules for each seat."
+        shared = 'No word has a meaning until the two of you agree on one; keep to what has worked. Both are paid when the object is the right one.'
+        rules = dict(sender='You read an object and say a word for it to a partner, who hears the word only and picks an object.',
+                     receiver='You hear a word from a partner, who has read the name of an object, and pick an object.')
+        first = dict(sender=self.said[0], receiver=self.objects[0])
+        return {seat: guide_text(f'{rules[seat]} {shared}', self.asked(seat), first[seat]) for seat in self.seats}
 
     def deal(self, task, generator):
         task = dict(objects=[generator.choice(self.objects) for _ in range(self.rounds)]) if task is None else task

@@ -7,6 +7,7 @@ __all__ = ['free', 'lines', 'canonical_board', 'winner', 'put', 'value', 'TicTac
 
 # %% ../../nbs/env/11_tictactoe.ipynb #bfd52ad2
 import functools
+from .protocol import guide_text
 from .two_seats import SeatedGame
 
 # %% ../../nbs/env/11_tictactoe.ipynb #e2ea4190
@@ -50,6 +51,9 @@ def value(
 class TicTacToe(SeatedGame):
     "Three in a row; x begins. Pays 1 and -1, a draw 0."
     name, seats = 'tictactoe', ('x', 'o')
+    grammar = 'Write the number of a free cell, and nothing else.'
+    guide = guide_text('Tic-tac-toe. The cells of the board are numbered 1 to 9, row by row; you read your mark, then the board: a number is a free cell, '
+                       'x or o is taken. Three of your marks in a row, a column or a diagonal win.', grammar, '5')
 
     def __init__(
         self,

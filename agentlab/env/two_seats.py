@@ -9,7 +9,7 @@ __all__ = ['SeatedGame', 'draw_task', 'different_tasks', 'random_player', 'exper
 # %% ../../nbs/env/10_two_seats.ipynb #d09d9ae5
 import copy
 from random import Random
-from .protocol import Env, EnvError, Step, check_seed, check_split, distinct, is_finite, noisy, split_of, tidy
+from .protocol import Env, EnvError, Step, check_seed, check_split, distinct, is_finite, listed, noisy, split_of, tidy
 
 # %% ../../nbs/env/10_two_seats.ipynb #51279e3c
 class SeatedGame(Env):
@@ -84,7 +84,7 @@ class SeatedGame(Env):
         self.over = ending is not None or truncated
         self.pay(ending or {})
         self.totals = {seat: self.totals[seat] + paid for seat, paid in self.paid.items()}
-        text = 'Illegal.' if move is None else self.view(self.mover)
+        text = self.refusal(action, 'Illegal.', f'Legal was: {listed(self.moves())}.') if move is None else self.view(self.mover)
         return Step(self.mover, text, self.paid, self.over, dict(invalid=move is None, success=self.success(move), truncated=truncated) | self.facts())
 
     def success(self, move):

@@ -14,8 +14,8 @@ from ..episodes import Batch, Episode, Turn
 # %% auto #0
 __all__ = ['remedy', 'fixed_day', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'template_facts', 'check_role', 'word_tokenizer',
            'micro_batches', 'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'Policy',
-           'checkpoint_layers', 'check_bf16', 'closing', 'quiet', 'adapted', 'find_model', 'fetching',
-           'check_vocabulary']
+           'checkpoint_layers', 'check_learnable', 'check_bf16', 'closing', 'quiet', 'adapted', 'find_model',
+           'fetching', 'check_vocabulary']
 
 # %% ../../nbs/policy/00_policy.ipynb #834f0844
 class Chat:
@@ -56,9 +56,16 @@ class Chat:
         if (kind, system) not in self._parts:
             text = self._render('FIRSTUSER', system=system) if kind == 'first' else self._render('FIRSTUSER', 'FIRSTAGENT', 'NEXTUSER').partition('FIRSTAGENT')[2]
             before, _, after = text.partition('FIRSTUSER' if kind == 'first' else 'NEXTUSER')
-            before, after = (self.tokenizer.encode(x, add_special_tokens=False) for x in (before, after))
+            before, after = self._framed(before, system), self.tokenizer.encode(after, add_special_tokens=False)
             self._parts[kind, system] = (before if kind == 'first' else before[1:], after)
         return self._parts[kind, system]
+    def _framed(self, text: str, system: str|None)->list[int]:
+        "Ids of what the template wrote; the system message in it is text, whatever it spells out."
+        encode = lambda part: self.tokenizer.encode(part, add_special_tokens=False)
+        said = next((form for form in (system, (system or '').strip()) if form and form in text), '')
+        if not said or encode(said) == self.text_ids(said): return encode(text)
+        head, _, tail = text.partition(said)
+        return encode(head) + self.text_ids(said) + encode(tail)
     def text_ids(self, text: str)->list[int]:
         "Ids of untrusted text: control tokens that it spells out become ordinary text."
         if text not in self._known:
@@ -232,6 +239,7 @@ def token_logps(
 # %% ../../nbs/policy/00_policy.ipynb #94f762e9
 class Policy:
     "A transformers causal language model with its tokenizer, acting through a chat template."
+    tree: bool|None = None  # agentlab.policy.tree: compute shared prefixes once; None: where that is cheaper
     def __init__(
         self,
         model,                      # transformers causal language model, or a peft model around one
@@ -241,18 +249,29 @@ class Policy:
         sampler = None,             # what samples in place of a TorchSampler, and is told the weights by `sync(policy)`; see agentlab.policy.vllm
         precision: str = 'no',      # 'bf16': forward passes under autocast. A recipe sets its own
         chat: Chat|None = None,     # how a conversation is written down; default: Chat(tokenizer)
+        weights: dict|None = None,  # where the weights come from: name, source, hash; kept with every run. See agentlab.policy.pretrained
+        exact: bool|None = None,    # log-probabilities of trainer and sampler agree bit for bit; None: in bf16 on a CPU, where that can be had (agentlab.policy.exact)
     ):
+        self.weights = weights
         self.model, self.tokenizer, self.name, self.samples_by, self.precision = model.eval(), tokenizer, name, sampler, precision
         self.chat = chat or Chat(tokenizer)
         self.end_id = self.chat.end_id
         self.pad_id = self.end_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self.max_context = max_context or getattr(model.config, 'max_position_embeddings', 2048)
-        self._head = _plain_head(model)
+        self.exact, self._settled, self._head = exact, None, _plain_head(model)
     @property
     def device(self): return next(self.model.parameters()).device
     def at(self, seat: str)->Policy:
         "Who answers for a seat: this policy, unless every role has weights of its own (`agentlab.selfplay.RoleWeights`)."
         return self
+    def settle(self)->bool:
+        "Whether attention is exact; decided at the first use on each device."
+        first = next(self.model.parameters())
+        place = first.device, first.dtype, torch.get_num_threads(), self.exact
+        if self._settled is None or self._settled[0] != place:
+            from agentlab.policy.exact import settle
+            self._settled = place, settle(self.model, False if self.exact is None and self.samples_by is not None else self.exact)
+        return self._settled[1]
     def action_logits(self, ids: Tensor, place: Tensor)->Tensor:
         "(actions, vocabulary) logits that predict the tokens at `place` in right-padded `ids`."
         if self._head is None: return self.model(input_ids=ids, use_cache=False).logits[place[:, 0], place[:, 1] - 1]
@@ -286,6 +305,12 @@ def checkpoint_layers(
     if on: getattr(model, f'{name}_checkpointing_enable')(**{f'{name}_checkpointing_kwargs': dict(use_reentrant=False, **more)})
     else: getattr(model, f'{name}_checkpointing_disable')()
 
+def check_learnable(name: str, weights):
+    "Refuse to train weights in 16 bits: a step of a ten-thousandth of a weight would be rounded away."
+    if any(p.dtype in (torch.bfloat16, torch.float16) for p in weights):
+        raise ValueError(f'policy {name!r}: its weights are kept in 16 bits, in which small steps vanish. Train an adapter, which is kept in float32 (lora=16, --lora 16), '
+                         'or load the model in float32 (dtype=torch.float32) and give precision="bf16" to the recipe.')
+
 def check_bf16(device):
     "Refuse a GPU that cannot compute in bf16."
     device = torch.device(device)
@@ -297,15 +322,23 @@ def check_bf16(device):
 def _computing(self):
     "Around a forward pass: its precision, and gradient checkpointing where that is enabled and gradients are wanted."
     layers = [m for m in self.model.modules() if getattr(m, 'gradient_checkpointing', False)] if torch.is_grad_enabled() else []
-    with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == 'bf16'):
+    exact = self.settle()       # then it is computed as it was sampled, without autocast
+    with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == 'bf16' and not exact):
         try:
             for layer in layers: layer.training = True      # that of the layer alone is asked; dropout inside stays off
             yield
         finally:
             for layer in layers: layer.training = False
 
+def _parts(self, batch: Batch, rows: Tensor|None = None, budget: int = 4096):
+    "Parts of a batch for `forward`, each with the index of its action tokens; on the tree of prefixes where that is cheaper."
+    from agentlab.policy.tree import tree_parts
+    return tree_parts(self, batch, rows, budget)
+
 def _forward(self, part: Batch, temperature: float = 1.)->tuple[Tensor, Tensor]:
     "Log-probability and entropy of every action token, computed in one piece and with their gradients."
+    from agentlab.policy.tree import tree_logps
+    if hasattr(part, 'plan'): return tree_logps(self, part, temperature)
     ids, place = pad_rows(part, self.pad_id)
     if (place[:, 1] == 0).any(): raise ValueError('a row begins with an action token, which nothing predicts. Give every first turn some context ids.')
     ids, place = ids.to(self.device), place.to(self.device)
@@ -322,7 +355,7 @@ def _logprobs(
     if temperature <= 0: raise ValueError(f'temperature={temperature}: log-probabilities need a positive temperature; greedy play is recorded at temperature 1')
     logp = torch.zeros(len(batch.actions), device=self.device)
     entropy = torch.zeros_like(logp)
-    for part, which in parts(batch, budget=budget):
+    for part, which in self.parts(batch, budget=budget):
         logp[which], entropy[which] = self.forward(part, temperature)
     return logp, entropy
 
@@ -332,15 +365,17 @@ def _features(
     budget: int = 4096,         # tokens of one micro-batch
 )->Tensor:                      # (action tokens, width) float32, without gradients
     "The last hidden state before every action token, in the order of `batch.actions`: what a value head reads."
+    from agentlab.policy.tree import tree_hidden
     found = None
-    for part, which in parts(batch, budget=budget):
-        ids, place = pad_rows(part, self.pad_id)
-        with self.computing(): hidden = self.action_hidden(ids.to(self.device), place.to(self.device)).float()
+    for part, which in self.parts(batch, budget=budget):
+        ids, place = (x.to(self.device) for x in pad_rows(part, self.pad_id))
+        with self.computing():
+            hidden = (tree_hidden(self, part) if hasattr(part, 'plan') else self.action_hidden(ids, place)).float()
         if found is None: found = hidden.new_zeros(len(batch.actions), hidden.shape[1])
         found[which] = hidden
     return found
 
-Policy.computing, Policy.forward, Policy.logprobs, Policy.features = _computing, _forward, _logprobs, _features
+Policy.computing, Policy.parts, Policy.forward, Policy.logprobs, Policy.features = _computing, _parts, _forward, _logprobs, _features
 
 def _text(self, ids: list[int])->str:
     "The text of sampled ids, without control tokens."
@@ -352,6 +387,7 @@ def _sampler(self, **kw):
         if kw: raise TypeError(f'{sorted(kw)} are arguments of a TorchSampler, but the policy {self.name!r} samples by {type(self.samples_by).__name__}: set them there')
         return self.samples_by.sync(self) or self.samples_by     # what it gives back is bound to these weights; a sampler of one policy gives nothing
     from agentlab.policy.sampler import TorchSampler
+    self.settle()
     return TorchSampler(self.model, max_context=self.max_context, **kw)
 
 Policy.text, Policy.sampler = _text, _sampler
@@ -386,12 +422,13 @@ def quiet():
         if shown: logging.enable_progress_bar()
 
 def _save_pretrained(self, folder)->Path:
-    "Write model and tokenizer in the transformers layout (safetensors); of an adapter on quantised weights, the adapter alone."
+    "Write model and tokenizer in the transformers layout (safetensors); of an adapter on weights that can be found again, the adapter alone."
     model = self.model
-    if adapted(model) and getattr(model, 'is_quantized', False):
+    if adapted(model) and (getattr(model, 'is_quantized', False) or self.weights):
         from agentlab.policy.qlora import save_adapter
         return save_adapter(self, folder)
-    if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).merge_and_unload()      # an adapter becomes part of the weights
+    # An adapter becomes part of the weights: in float32, because in bf16 what a small one changes would be rounded away.
+    if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).float().merge_and_unload()
     with quiet(): model.save_pretrained(folder)
     self.tokenizer.save_pretrained(folder)
     return Path(folder)

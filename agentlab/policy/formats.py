@@ -11,6 +11,7 @@ from ..env.protocol import Step
 from ..env.tools import action_of, call_of, fault_of, named, shown, tool
 from ..env.wrappers import Wrapper
 from ..episodes import ACTION, CALL, MARKUP, OTHER, PART_CODES, THOUGHT
+from .guide import told
 
 # %% auto #0
 __all__ = ['hermes', 'message', 'xml', 'wordwise', 'styles', 'Said', 'spell', 'marked', 'codes_of', 'Call', 'Reading', 'Plain',
@@ -438,19 +439,20 @@ def fitted_policy(
     policy,             # agentlab.policy.Policy
     format,             # Plain, Thinking or Calls; None: Plain
     games: list,        # of the rollout; the environment of the first one says which tools there are
-    system,             # what the model is told: a text, None, or {seat: text}
+    system,             # as for `told`: None: the environment's guide
     max_tokens: int,    # of an action
-)->tuple:               # the policy as it speaks in this format; what it is told; tokens of a whole reply
+)->tuple:               # the policy as it speaks in this format; {seat: what it is told}; tokens of a whole reply
     "A format for a policy and an environment. Raises ValueError where they do not fit."
     if format is not None and not hasattr(format, 'parted'): raise ValueError(f'format={format!r}: use Plain(), Thinking() or Calls() of agentlab.policy.formats')
     if format is None or not format.parted or not games: return policy, system, max_tokens
-    format = format.fitted(policy.chat, getattr(games[0].env, 'tools', ()))
-    told = {seat: format.render(format.tools, system.get(seat) if isinstance(system, dict) else system) for seat in (system if isinstance(system, dict) else ('',))}
-    voice, (one, *_), thoughts = copy.copy(policy), told.values(), format.thoughts
+    env = games[0].env
+    format = format.fitted(policy.chat, getattr(env, 'tools', ()))
+    rendered = {seat: format.render(format.tools, told(env, policy.chat, seat, system)) for seat in env.seats}
+    voice, (one, *_), thoughts = copy.copy(policy), rendered.values(), format.thoughts
     if one['tools']: voice.chat = policy.chat.told(tools=one['tools'])
     voice.format, voice.action_tokens, voice.opened = format, max_tokens, bool(thoughts) and thoughts.opened(voice.chat)
     longest = thoughts.tokens + thoughts.close*len(thoughts.closing_ids(policy.chat.tokenizer)) if thoughts else 0
-    return voice, {seat: x['system'] for seat, x in told.items()} if isinstance(system, dict) else one['system'], max_tokens + longest
+    return voice, {seat: x['system'] or '' for seat, x in rendered.items()}, max_tokens + longest
 
 # %% ../../nbs/policy/08_formats.ipynb #e9d5afe5
 def whole_reply(

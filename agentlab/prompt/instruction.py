@@ -18,6 +18,7 @@ from ..env.wrappers import Wrapper
 from ..episodes import Batch, Episode, derive
 from ..policy.tiny import demonstrate, imitate
 from ..rollout.plain import call_all, guarded, new_games, play_round, receive_all, within_budget
+from ..policy.guide import suited, told
 
 # %% ../../nbs/prompt/00_instruction.ipynb #4dbe8dc9
 grammar = dict(history=(0, 1, 2), legal=(False, True), goal=(False, True), style=('', 'explore', 'commit'))    # slot -> what it can hold; the first is the default
@@ -177,7 +178,7 @@ def play_instructed(
 )->list:                        # as `play`; every turn is a window, and `Episode.instruction` is the JSON of what was shown
     "`play`, but each turn is a context window that holds the rendered view and nothing else."
     tasks = instructed_tasks(instructions, tasks, len(seeds))
-    games = new_games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
+    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
     sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
     try:
@@ -191,7 +192,7 @@ def play_instructed(
 def _afresh(games, policy, system)->list:
     "The games that go on, each with nothing in its context but the observation."
     live = [g for g in games if not g.over]
-    for g in live: g.side.new = g.side.context = policy.chat.first(g.side.observation, system)
+    for g in live: g.side.new = g.side.context = policy.chat.first(g.side.observation, told(g.env, policy.chat, g.side.seat, system))
     return live
 
 def _apart(episode, text):

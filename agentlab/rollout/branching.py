@@ -11,6 +11,7 @@ from random import Random
 from types import SimpleNamespace
 from ..episodes import Episode, derive
 from ..policy.formats import fitted_policy
+from ..policy.guide import suited
 from .plain import Game, Side, call_all, guarded, new_games, play, play_round, receive_all, within_budget
 
 # %% auto #0
@@ -145,7 +146,7 @@ class Forest:
         g = self.given
         if g.groups is None: g.groups = range(len(seeds))
         if hasattr(env, 'reset') and not isinstance(env, type): _check_clone(env)
-        self.games = new_games(env, seeds, group_size, g.tasks, g.seed, g.groups)
+        self.games = new_games(suited(env, policy, g.system, g.max_tokens), seeds, group_size, g.tasks, g.seed, g.groups)
         for game in self.games[:1]: _check_clone(game.env)
         self.sampler = g.sampler or policy.sampler()
         policy, self.system, longest = fitted_policy(policy, g.format, self.games, g.system, g.max_tokens)

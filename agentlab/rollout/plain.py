@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from ..episodes import Episode, Turn, derive, state_key
 from ..policy.formats import acted, as_one, codes_of, fitted_policy, goes_on, plan, spell
+from ..policy.guide import suited, told
 
 # %% auto #0
 __all__ = ['Side', 'Game', 'check_seats', 'side_by_side', 'call_all', 'guarded', 'play', 'play_round', 'new_games', 'receive_all',
@@ -82,7 +83,10 @@ class Game:
         if step.done:
             self.final = step.observation
             return self.end(truncated=bool(step.info.get('truncated', False)))
-        self.side.read(chat, step.observation, system)
+        self.side.read(chat, step.observation, self.told(chat, system))
+    def told(self, chat, system: str|None)->str|None:
+        "The system message of the seat that moves, before its first action."
+        return None if self.side.turns else told(self.env, chat, self.side.seat, system)
     def act(self, completion, text, **read):
         "Record the action of the seat that moves; `read` is what a format knows of it."
         self.last_side = self.side
@@ -186,11 +190,12 @@ def play(
     limit: float|None = None,   # seconds for one call of an environment in this process
     workers: int = 0,           # threads in which environments of this process answer side by side; 0: one after the other
     seed: int = 0,              # of the sampling
-    step: int = 0, name: str = 'policy', system: str|None = None, # kept with the episodes; a system prompt
+    step: int = 0, name: str = 'policy', # kept with the episodes
+    system: str|None = None,    # a system message; None: the environment's guide, if the policy knows its words; '': none
     format = None,              # how the policy acts: agentlab.policy.formats; None: its whole reply is the action
 )->list[Episode]:               # ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
-    games = new_games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
+    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
     sampler = sampler or policy.sampler()
     policy, system, max_tokens = fitted_policy(policy, format, games, system, max_tokens)
     budget = dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)

@@ -10,6 +10,7 @@ from random import Random
 from ..episodes import Episode, derive
 from ..policy.sampler import Completion
 from ..policy.formats import whole_reply
+from ..policy.guide import suited
 from .plain import Game, call_all, guarded, new_games, receive_all, side_by_side, within_budget
 
 # %% auto #0
@@ -46,7 +47,7 @@ def play_players(
     "`play` with other players at some seats. A player that fails, or that overruns the limit, ends its own game only."
     whole_reply(format, 'play_players')
     numbers = range(len(seeds)) if groups is None else groups
-    games = new_games(env, seeds, group_size, tasks, seed, numbers)
+    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, numbers)
     if not games: return []
     chosen = cast(players, games[0].env.seats, len(seeds), len(policy.tokenizer))
     who = {game.number: chosen[i//group_size] for i, game in enumerate(games)}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ..episodes import Batch, derive
 from .curation import CurationError, curation, keep_mixed
 from ..policy.formats import whole_reply
+from ..policy.guide import suited
 from .plain import call_all, guarded, new_games, play, receive_all, within_budget
 
 # %% ../../nbs/rollout/04_resampling.ipynb #41e4d4f8
@@ -131,7 +132,7 @@ def with_rollback(
 )->list:                                # as `play`; turns have columns['spliced'] and columns['retries']
     "`play`, but a call that fails is said again and the failure removed from the context (CLEANER). Train with recompute_old=True."
     whole_reply(format, 'with_rollback')
-    games = new_games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
+    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
     sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     how, around = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,)), dict(limit=limit, workers=workers)
     left = {id(g): repair.calls if random.Random(derive(g.sample_seed, 'repair')).random() < repair.probability else 0 for g in games}

@@ -45,6 +45,8 @@ class TurnLimit(Wrapper):
             raise ValueError(f'limits={limits}: give whole numbers from 1, each larger than the one before')
         self.limits, self.grant, self.says, self.rule = limits, grant, says, f'{limits} {getattr(grant, "__qualname__", grant)}'   # the rule goes into run.json
         self.t, self.granted, self.over = 0, 0, True
+    @property
+    def adds(self): return 'You read after every turn how many are left.' if self.says else ''
     def reset(self, seed, task=None):
         step = self.env.reset(seed, task)
         self.t, self.granted, self.over, self.infos = 0, 0, step.done, (dict(step.info),)
@@ -125,6 +127,8 @@ class UnaryFeedback(Wrapper):
         if len(env.seats) != 1: raise TypeError(f'UnaryFeedback asks one seat, and {type(env).__name__} has {env.seats}')
         if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1: raise ValueError(f'attempts={attempts!r}: give a whole number from 1')
         self.attempts, self.says, self.repetition, self.faithful, self.over = attempts, says, repetition, faithful, True
+    @property
+    def adds(self): return f'After a wrong answer you are asked again, {self.attempts} answers in all; a late or repeated one pays less.'
     def reset(self, seed, task=None):
         self.begun, self.answers, self.over = (seed, task), (), False
         step = self.env.reset(seed, task)

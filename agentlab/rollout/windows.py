@@ -8,6 +8,7 @@ __all__ = ['note', 'with_summaries']
 # %% ../../nbs/rollout/06_windows.ipynb #25c0302b
 from ..episodes import derive
 from ..policy.formats import whole_reply
+from ..policy.guide import suited, told
 from .plain import call_all, guarded, new_games, play_round, receive_all, within_budget
 
 # %% ../../nbs/rollout/06_windows.ipynb #b68dae6e
@@ -27,7 +28,7 @@ def with_summaries(
     "`play`, but a seat whose context is full sums it up and goes on with the first observation and the summary (SUPO)."
     whole_reply(format, 'with_summaries')
     if getattr(policy.chat, 'rewrites', False) == 'window': raise ValueError("with_summaries opens windows of its own, and so does Chat(rewrites='window'): use rewrites=True, or play")
-    games = new_games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
+    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
     sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
     able = lambda games: [g for g in games if not g.over and within_budget(g, policy, **budget)]
@@ -63,7 +64,7 @@ def _summarise(games, policy, sampler, how, instruction, summaries, latest, syst
         side.turns[-1].columns['summary'] = 1.
         g.t += 1
         side.observation = ' '.join([side.turns[0].observation, side.turns[-1].text] + [observation]*latest)
-        side.new = side.context = policy.chat.first(side.observation, system)
+        side.new = side.context = policy.chat.first(side.observation, told(g.env, policy.chat, side.seat, system))
 
 def _number(episode):
     "The episode with the window of each turn: the number of summaries before it."

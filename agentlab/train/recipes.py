@@ -85,6 +85,7 @@ class Recipe:
     lora: dict = field(default_factory=dict)  # arguments of peft.LoraConfig; empty: all weights are trained
     budget: int = 4096                  # tokens of one forward pass, padding included; a GPU may take more at once
     precision: str = 'no'               # 'no' or 'bf16', as accelerate names them
+    tree: bool|None = None              # shared prefixes are computed once (agentlab.policy.tree); None: where that is cheaper
     seed: int = 0
     checkpoint_every: int = 5           # updates
     test_every: int = 0                 # updates between tests on held-out tasks; 0: before the first and after the last
@@ -133,6 +134,7 @@ def check_recipe(recipe: Recipe):
     per = recipe.loss_per
     if per not in ('token', 'turn', 'row', 'episode') and not (isinstance(per, (int, float)) and not isinstance(per, bool) and per > 0):
         refuse('loss_per', "use 'token', 'turn', 'row', 'episode', or a positive number of tokens")
+    if recipe.tree not in (None, True, False): refuse('tree', 'use True, False, or None: where it is cheaper')
     if recipe.precision not in ('no', 'bf16'): refuse('precision', "use 'no' or 'bf16': fp16 needs a loss scaler, which is not part of a checkpoint")
     if recipe.minibatches > recipe.groups*recipe.group_size: refuse('minibatches', f'at most the {recipe.groups*recipe.group_size} episodes of a step')
     if {'value', 'q1'} & set(getattr(getattr(recipe.credit, 'func', recipe.credit), 'needs', ())) and recipe.critic is None: refuse('critic', 'this credit compares with values: give a critic, such as agentlab.train.Critic')

@@ -8,7 +8,7 @@ import copy, math, re
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from .report import CSS, Html, attribute, clip, safe, signed, visible
+from .report import CSS, Html, attribute, clip, finite, safe, signed, visible
 
 # %% auto #0
 __all__ = ['PLAY_CSS', 'MOST', 'LINES', 'SCRIPT', 'TABLE_CSS', 'ALL', 'NONE', 'Words', 'Said', 'Chance', 'chances', 'seated',
@@ -131,15 +131,17 @@ class Play:
         task=None,          # the very task; None: drawn from the seed
         temperature: float = 1., max_tokens: int = 16,  # of the policy's answers
         sampling: int = 0,  # seed of the policy's answers, as `seed` of `agentlab.rollout.play`
-        system: str|None = None,    # system prompt of the policy
+        system: str|None = None,    # system message of the policy; None: the environment's guide, if the policy knows its words; '': none
         limit: float|None = None,   # seconds for one call of an environment
     ):
-        self.make = env.clone if hasattr(env, 'reset') and not isinstance(env, type) else env
         self.model = env if hasattr(env, 'seats') and not isinstance(env, type) else env()
         self.players = seated(policy, self.model.seats)
+        speaker = next((p for p in self.players.values() if hasattr(p, 'chat')), None)
+        from agentlab.policy.guide import suited
+        if speaker: env, self.model = (suited(x, speaker, system, max_tokens) for x in (env, self.model))
+        self.make = env.clone if hasattr(env, 'reset') and not isinstance(env, type) else env
         self.mine = own_seats(seat, self.model.seats, self.players)
         self.seed, self.task, self.temperature, self.max_tokens, self.sampling, self.system, self.limit = seed, task, temperature, max_tokens, sampling, system, limit
-        speaker = next((p for p in self.players.values() if hasattr(p, 'chat')), None)
         self.chat, self.moves, self.game, self.samplers, self.given = speaker.chat if speaker else Words(), [], None, {}, None
         self.show_all, self.show_chances, self.message = False, False, ''
         self.new()
@@ -403,7 +405,7 @@ PLAY_CSS = '''
 
 def percent(p: float)->str:
     "A probability as it is shown: what is not 0 never looks like 0."
-    return '0 %' if p == 0 else '< 0.1 %' if p < .001 else f'{100*p:.1f} %' if p < .995 or p == 1 else '> 99.4 %'
+    return '–' if math.isnan(p) else '0 %' if p == 0 else '< 0.1 %' if p < .001 else f'{100*p:.1f} %' if p < .995 or p == 1 else '> 99.4 %'
 
 def _line_html(line: Line, several: bool)->str:
     "One bubble."
@@ -433,7 +435,7 @@ def _odds_html(odds, temperature)->str:
     "The legal texts and how likely they are."
     if not odds: return ''
     rest = max(0., 1 - sum(c.p for c in odds))
-    line = lambda name, p, note: f'<tr><th scope="row">{name}</th><td>{percent(p)}</td><td>{f"<i style=width:{100*p:.1f}%></i>" if p else safe(note, 80)}</td></tr>'
+    line = lambda name, p, note: f'<tr><th scope="row">{name}</th><td>{percent(p)}</td><td>{f"<i style=width:{100*p:.1f}%></i>" if p > 0 else safe(note, 80)}</td></tr>'
     lines = ''.join(line(safe(c.text, 80), c.p, c.note) for c in odds) + line('<em>something else</em>', rest, '')
     about = f'What the policy would say, at temperature {temperature or 1:g}: the product over the tokens of each text and the end of the turn'
     return f'<table class="al-pl-odds"><caption>{about}.</caption><tbody>{lines}</tbody></table>'
@@ -537,7 +539,7 @@ def _state_of(self)->dict:
     odds = self.odds()
     text = lambda x, limit=80: visible(x if len(x) <= limit else '{} … ({:,} characters cut) … {}'.format(*clip(x, limit)))
     keys = number_keys(self.offered[:MOST])
-    moves = [dict(text=text(m) or '∅ nothing', key=keys[i]) | (dict(p=c.p, share=percent(c.p), note=c.note) if (c := odds[i] if odds else None) else {}) for i, m in enumerate(self.offered[:MOST])]
+    moves = [dict(text=text(m) or '∅ nothing', key=keys[i]) | (dict(p=finite(c.p), share=percent(c.p), note=c.note) if (c := odds[i] if odds else None) else {}) for i, m in enumerate(self.offered[:MOST])]
     rest = [f'{len(self.offered) - MOST} more legal texts: type them.'] if len(self.offered) > MOST else []
     if odds: rest.append(f'Something else: {percent(max(0., 1 - sum(c.p for c in odds)))}. Each number is the product over the tokens of the text and the end of the turn, at temperature {self.temperature or 1:g}.')
     player = None if self.over else self.players.get(self.seat)
