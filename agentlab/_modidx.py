@@ -4005,6 +4005,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'agentlab/train/recipes.py'),
                                         'agentlab.train.recipes.Recipe.facts': ( 'train/recipes.html#recipe.facts',
                                                                                  'agentlab/train/recipes.py'),
+                                        'agentlab.train.recipes.check_numbers': ( 'train/recipes.html#check_numbers',
+                                                                                  'agentlab/train/recipes.py'),
                                         'agentlab.train.recipes.check_plain': ( 'train/recipes.html#check_plain',
                                                                                 'agentlab/train/recipes.py'),
                                         'agentlab.train.recipes.check_recipe': ( 'train/recipes.html#check_recipe',

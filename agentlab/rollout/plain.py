@@ -127,7 +127,7 @@ def side_by_side(
     limit: float|None = None,   # seconds for one call; None: no limit
 )->list:                        # what each returned, or a TimeoutError
     "Run the calls in threads. One that overruns its limit is left behind: a thread cannot be stopped, but nobody waits for it."
-    answers, begun, todo, done = [None]*len(calls), {}, deque(range(len(calls))), SimpleQueue()
+    answers, begun, todo, done, waiting = [None]*len(calls), {}, deque(range(len(calls))), SimpleQueue(), set(range(len(calls)))
     def work():
         while todo:
             try: i = todo.popleft()
@@ -136,7 +136,6 @@ def side_by_side(
             done.put((i, calls[i]()))
     hire = lambda: Thread(target=work, daemon=True).start()
     for _ in range(min(workers, len(calls))): hire()
-    waiting = set(range(len(calls)))
     while waiting:
         first = min((start for i, start in list(begun.items()) if i in waiting), default=time.monotonic())
         try: i, answer = done.get(timeout=None if limit is None else max(0., first + limit - time.monotonic()))
