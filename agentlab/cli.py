@@ -4,7 +4,7 @@
 
 # %% ../nbs/cli/00_cli.ipynb #4fcf8973
 from __future__ import annotations
-import importlib, os, shutil, sys
+import importlib, json, os, shutil, sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,26 +12,39 @@ from fastcore.script import anno_parser, store_true
 from .settings import defaults
 
 # %% auto #0
-__all__ = ['COMMANDS', 'ELSEWHERE', 'train', 'report', 'view', 'stop', 'demo', 'play', 'envs', 'recipes', 'runs', 'clean', 'tiny',
-           'doctor', 'shadowed', 'verl_check', 'command', 'usage', 'main']
+__all__ = ['COMMANDS', 'ELSEWHERE', 'train', 'report', 'view', 'stop', 'demo', 'prime', 'play', 'envs', 'recipes', 'runs',
+           'clean', 'tiny', 'doctor', 'shadowed', 'verl_check', 'command', 'usage', 'main']
 
 # %% ../nbs/cli/00_cli.ipynb #740f9e62
 _HOME = defaults()
 
-def _policy(env, model: str = 'tiny', qlora: bool = False, rank: int = 0, template: str = ''):
-    "The tiny policy of an environment, or one from a folder (a run, or a model in the transformers layout) or from the hub."
-    import torch
-    from agentlab.policy import Policy, tiny_policy
+def _policy(env, model: str = 'tiny', qlora: bool = False, rank: int = -1, template: str = '', seed: int = 0):
+    "The tiny policy of an environment; or a pretrained model: smollm2, one from a folder (a run, or the transformers layout) or from the hub."
+    from agentlab.policy import Policy, pretrained, tiny_policy
+    from agentlab.policy.reader import KNOWN, best_device, find_weights
     if model in ('tiny', 'untrained'):
-        if qlora or template: raise ValueError(f"model={model!r}: --qlora and --template are for a model of the hub or a folder. Name it: --model Qwen/Qwen2.5-0.5B-Instruct")
+        if qlora or template: raise ValueError(f"model={model!r}: --qlora and --template are for a pretrained model. Name it: --model smollm2, or --model Qwen/Qwen2.5-0.5B-Instruct")
         return tiny_policy(env, warm=model == 'tiny')
-    folder, device = Path(model) / 'policy' if (Path(model) / 'policy').is_dir() else Path(model), 'cuda' if torch.cuda.is_available() else 'cpu'
-    begun = (folder / 'adapter_config.json').exists()
-    if template and (begun or not qlora): raise ValueError(f'template={template!r}: {model} keeps its own template; another one is given with --qlora to a model that has no adapter yet')
-    if begun and qlora and rank: raise ValueError(f'lora={rank}: {model} has an adapter already, and that is what learns on. Leave --lora out')
-    if begun or not qlora: return Policy.load(folder, device=device, name=str(model))
+    folder = Path(model) / 'policy' if (Path(model) / 'policy').is_dir() else Path(model)
+    device, begun = best_device(), (folder / 'adapter_config.json').exists()
+    if template and (begun or (rank == 0 and not qlora)):
+        raise ValueError(f'template={template!r}: {model} keeps its own template; another one is given to a pretrained model that has no adapter yet')
+    if begun and rank > 0: raise ValueError(f'lora={rank}: {model} has an adapter already, and that is what learns on. Leave --lora out')
+    if begun or (model not in KNOWN and not qlora and _all_weights(folder, rank)): return Policy.load(folder, device=device, name=str(model))
+    if not qlora: return pretrained(model if model in KNOWN else folder, lora=16 if rank < 0 else rank, device=device, template=template or None, seed=seed)
     from agentlab.policy.qlora import qlora_policy
-    return qlora_policy(folder, rank=rank or 16, device=device, name=str(model), template=template or None)
+    if device.type == 'cpu': print('four bits on a CPU: about seven times as slow as --lora, and the model needs a quarter of the memory', file=sys.stderr)
+    return qlora_policy(find_weights(model)[0] if model in KNOWN else folder, rank=16 if rank < 1 else rank, device=device, name=str(model), template=template or None)
+
+def _all_weights(folder: Path, rank: int)->bool:
+    "Whether all weights of a model in a folder learn: where that was asked for, or it is small and nothing was asked for."
+    from agentlab.policy.core import find_model
+    from agentlab.policy.reader import parameters_of
+    from transformers import AutoConfig
+    if not (folder / 'config.json').exists():
+        find_model(folder)      # raises where it is no name of the hub either
+        return False
+    return rank == 0 or (rank < 0 and parameters_of(AutoConfig.from_pretrained(folder)) < 10**7)
 
 def train(
     recipe: str = _HOME['recipe'],  # recipe: a known name, or package.module:function
@@ -40,20 +53,22 @@ def train(
     seed: int = _HOME['seed'],      # of everything random in the run
     out: str = '',                  # run folder (default: RUNS/recipe-env-seed)
     resume: store_true = False,     # go on with the run in that folder
-    model: str = 'tiny',            # 'tiny', 'untrained', a run folder, a folder in the transformers layout, or a model of the hub (owner/name)
+    model: str = 'tiny',            # 'tiny', 'untrained', 'smollm2', a run folder, a folder in the transformers layout, or a model of the hub (owner/name)
     qlora: store_true = False,      # the model in four bits, with a LoRA adapter of rank `lora` (16)
-    template: str = '',             # file with a chat template in place of the model's own (with --qlora)
+    template: str = '',             # file with a chat template in place of the model's own
     vllm: str = '',                 # http://host:port of a vLLM server that samples (with --qlora or --lora)
     lr: float = 0.,                 # learning rate; 0: the recipe's own
     groups: int = 0,                # tasks of an update; 0: the recipe's own
     group_size: int = 0,            # episodes of a task; 0: the recipe's own
     max_tokens: int = 0,            # longest action in tokens; 0: what the environment asks for, or the recipe's own
-    lora: int = 0,                  # rank of a LoRA adapter; 0: train all weights (16 with --qlora)
+    lora: int = -1,                 # rank of a LoRA adapter; 0: all weights learn; default: 16 for a pretrained model of more than 10 million weights
+    temperature: float = 0.,        # of the sampling; 0: the recipe's own
     test_tasks: int = 512,          # held-out tasks of the tests before and after; 0: none
 ):
     "Train a policy and write a run folder."
-    given = dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, lora=dict(r=lora) if lora and not qlora else {})
-    world, chosen, policy = _ready(env, recipe, given, dict(model=model, qlora=qlora, rank=lora, template=template), vllm, steps=steps, seed=seed, test_tasks=test_tasks)
+    given = dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, temperature=temperature)
+    chosen_model = dict(model=model, qlora=qlora, rank=lora, template=template, seed=seed)
+    world, chosen, policy = _ready(env, recipe, given, chosen_model, vllm, steps=steps, seed=seed, test_tasks=test_tasks)
     _fit(policy, world, chosen, out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{seed}'), resume)
 
 def _fit(policy, world, recipe, out: str, resume: bool):
@@ -70,12 +85,14 @@ def _ready(env: str, recipe: str, given: dict, model: dict, vllm: str = '', **al
     from agentlab.env import load_env
     from agentlab.policy.vllm import VLLMSampler, VLLMServer
     from agentlab.train import load_recipe
-    from agentlab.train.trainer import for_gpu
+    from agentlab.train.trainer import adapted, for_gpu, for_pretrained
     world = load_env(env)
     given = {name: value for name, value in (given | dict(max_tokens=given['max_tokens'] or _longest(world))).items() if value}
     chosen = load_recipe(recipe, **always, **given)
-    if model['qlora'] or vllm: chosen = for_gpu(chosen, **given)
     policy = _policy(world, **model)
+    if not adapted(policy.model) and model['rank'] > 0: chosen = replace(chosen, lora=dict(r=model['rank']))
+    if model['qlora'] or vllm: chosen = for_gpu(chosen, **given)
+    elif adapted(policy.model): chosen = for_pretrained(chosen, **given)
     if vllm: policy.samples_by = VLLMSampler(VLLMServer(vllm))
     return world, chosen, policy
 
@@ -85,8 +102,10 @@ def _longest(world)->int:
 
 def _say_tests(run):
     "Success on held-out tasks before and after, one line each."
-    for row in run.tests():
-        print(f"after {row['step']:>3} updates: success on {row['tasks']} held-out tasks {row['test_greedy']:.1%} greedy, {row['test_sampled']:.1%} sampled")
+    for row in run.tests(): print(_tested(f"after {row['step']:>3} updates", row['tasks'], row))
+
+def _tested(when: str, tasks: int, row: dict)->str:
+    return f"{when}: success on {tasks} held-out tasks {row['test_greedy']:.1%} greedy, {row['test_sampled']:.1%} sampled"
 
 # %% ../nbs/cli/00_cli.ipynb #8df8d303
 def report(
@@ -134,32 +153,84 @@ def _open(path)->bool:
     except Exception: return False      # a broken browser is no reason to lose a run
 
 def demo(
-    steps: int = _HOME['steps'],    # updates
+    steps: int = 0,                 # updates; 0: what suits the model
     seed: int = _HOME['seed'],      # of everything random in the run
     out: str = '',                  # run folder (default: RUNS/demo, or the next free one)
+    model: str = 'tiny',            # 'tiny': learns a text house; 'smollm2', or another pretrained model: learns to compute with Python
     no_open: store_true = False,    # do not open the report in a browser
 ):
-    "Train the tiny agent on KeyDoor in minutes, write its report and open it."
-    from agentlab.env import load_env
-    from agentlab.train import load_recipe, train as fit
-    world, folder = load_env(_HOME['env']), out or _free(Path(_HOME['runs']) / 'demo')
-    print(f"A language model of {_policy(world).model.num_parameters():,} parameters learns {world.name} by {_HOME['recipe']}.")
-    run = fit(_policy(world), world, load_recipe(_HOME['recipe'], steps=steps, seed=seed), folder)
-    _say_tests(run)
+    "Train an agent in minutes, write its report and open it: the tiny one, or a pretrained model."
+    folder = out or _free(Path(_HOME['runs']) / 'demo')
+    name = _HOME['env'] if model == 'tiny' else 'python_tool'
+    run = _demo_tiny(name, steps or _HOME['steps'], seed, folder) if model == 'tiny' else _demo_reader(name, model, steps or 12, seed, folder)
     from agentlab.view import report as write
     path = write(run.folder)
     opened = not no_open and _open(path)
-    print(f"report: {path}{'' if opened else '  (open it in a browser)'}\nnext: make lab, or agentlab play --model {run.folder}")
+    print(f"report: {path}{'' if opened else '  (open it in a browser)'}\nnext: make lab, or agentlab play --env {name} --model {run.folder}")
+
+def _demo_tiny(env: str, steps: int, seed: int, folder):
+    "The tiny agent learns a world from its warm start."
+    from agentlab.env import load_env
+    from agentlab.train import load_recipe, train as fit
+    world = load_env(env)
+    print(f"A language model of {_policy(world).model.num_parameters():,} parameters learns {world.name} by {_HOME['recipe']}.")
+    run = fit(_policy(world), world, load_recipe(_HOME['recipe'], steps=steps, seed=seed), folder)
+    _say_tests(run)
+    return run
+
+def _demo_reader(env: str, model: str, steps: int, seed: int, folder, tasks: int = 100):
+    "A pretrained model is told the rules, primed, and learns; each stage is tested on the same held-out tasks."
+    from agentlab.env import load_env
+    from agentlab.policy import prime as watch
+    from agentlab.train import evaluate, load_recipe, train as fit
+    from agentlab.train.trainer import for_pretrained
+    world, recipe = load_env(env), for_pretrained(load_recipe('grpo', steps=steps, seed=seed, test_tasks=tasks))
+    policy = _policy(world, model, seed=seed)
+    print(f"{model} ({policy.weights['source']}), {policy.model.num_parameters():,} parameters, learns {world.name} by {recipe.name}.")
+    how = dict(tasks=tasks, seed=seed, temperature=recipe.temperature, max_turns=recipe.max_turns, max_tokens=recipe.max_tokens)
+    told = {f"test_{'greedy' if greedy else 'sampled'}": evaluate(policy, world, greedy=greedy, **how) for greedy in (True, False)}
+    print(_tested('told the rules', tasks, told))
+    run = fit(watch(policy, world, seed=seed), world, recipe, folder)
+    _say_tests(run)
+    (run.folder / 'told.json').write_text(json.dumps(dict(tasks=tasks, **told)))
+    return run
 
 def _free(folder: Path)->Path:
     "The folder, or the first of folder-2, folder-3, ... that does not exist."
     names = (folder if i == 1 else folder.with_name(f'{folder.name}-{i}') for i in range(1, 10_000))
     return next(name for name in names if not name.exists())
 
+# %% ../nbs/cli/00_cli.ipynb #5a774b07
+def prime(
+    env: str = _HOME['env'],        # environment: a known name, or package.module:Class
+    model: str = 'smollm2',         # 'smollm2', a folder in the transformers layout, a run folder, or a model of the hub (owner/name)
+    steps: int = 40,                # updates
+    episodes: int = 8,              # demonstrated games of an update
+    lr: float = 1e-3,               # highest learning rate
+    noise: float = .5,              # share of the demonstrator's actions that go wrong
+    lora: int = -1,                 # rank of the adapter; 0: all weights learn; default: 16
+    seed: int = 0,                  # of the demonstrations and the adapter
+    test_tasks: int = 32,           # held-out tasks of the test afterwards; 0: none
+    out: str = '',                  # folder of the policy (default: RUNS/primed-ENV, or the next free one)
+):
+    "Show a pretrained model some demonstrated games, by supervised learning, and keep it in a folder that `train --model` goes on from."
+    from agentlab.env import load_env
+    from agentlab.policy import prime as watch
+    from agentlab.train import evaluate
+    world = load_env(env)
+    target = Path(out) if out else _free(Path(_HOME['runs']) / f'primed-{world.name}')
+    if target.exists(): raise FileExistsError(f'out={out!r} exists already. Give another folder.')
+    policy = watch(_policy(world, model, rank=lora, seed=seed), world, steps, episodes, lr, noise, seed)
+    policy.save_pretrained(target)
+    if test_tasks:
+        how = dict(tasks=test_tasks, temperature=.7, max_tokens=max(_longest(world), 32))
+        print(_tested('primed', test_tasks, {name: evaluate(policy, world, greedy=name == 'test_greedy', **how) for name in ('test_greedy', 'test_sampled')}))
+    print(f'policy: {target}\nnext: agentlab train --env {env} --model {target}')
+
 # %% ../nbs/cli/00_cli.ipynb #b795cd66
 def play(
     env: str = _HOME['env'],        # environment: a known name, or package.module:Class
-    model: str = 'tiny',            # 'tiny', 'untrained', a run folder, a folder in the transformers layout, or a model of the hub (owner/name)
+    model: str = 'tiny',            # 'tiny', 'untrained', 'smollm2', a run folder, a folder in the transformers layout, or a model of the hub (owner/name)
     seed: int = 0,                  # of the task and of the sampling
     temperature: float = 1.,        # 0: the most likely token each time
 ):
@@ -260,7 +331,7 @@ def shadowed()->list[str]:
     return []
 
 # %% ../nbs/cli/00_cli.ipynb #16d3de13
-COMMANDS = dict(demo=demo, train=train, play=play, report=report, view=view, stop=stop, envs=envs, recipes=recipes, runs=runs, clean=clean, doctor=doctor, tiny=tiny)
+COMMANDS = dict(demo=demo, train=train, prime=prime, play=play, report=report, view=view, stop=stop, envs=envs, recipes=recipes, runs=runs, clean=clean, doctor=doctor, tiny=tiny)
 ELSEWHERE = dict(   # name: (its function, imported when it is asked for; what it does)
     fit=('agentlab.train.fit:fit', 'Say before anything is downloaded whether a model can be trained on a card, with which settings, and where the memory goes.'),
     bench=('agentlab.bench.sweep:bench', 'Play recipes x environments x seeds on Ray; write a table (Parquet) and a page. The same command goes on after a stop.'))

@@ -15,7 +15,8 @@ from torch import Tensor
 from .groups import same
 
 # %% auto #0
-__all__ = ['SCHEMA_VERSION', 'LABELLED', 'EPISODE_COLUMNS', 'Turn', 'Episode', 'state_key', 'derive', 'Table', 'need', 'Batch',
+__all__ = ['PART_CODES', 'OTHER', 'SWITCH', 'SUBGOAL', 'ACTION', 'THOUGHT', 'CALL', 'MARKUP', 'SCHEMA_VERSION', 'LABELLED',
+           'EPISODE_COLUMNS', 'Turn', 'Episode', 'state_key', 'derive', 'Table', 'need', 'part_codes', 'Batch',
            'rename', 'atomic']
 
 # %% ../nbs/01_episodes.ipynb #b67ad858
@@ -37,6 +38,9 @@ class Turn:
     window: int = 0             # context window of the episode that holds this turn
     origin: tuple|None = None   # (episode, turn) in the list of episodes that sampled these ids first; None: this one
     columns: dict = field(default_factory=dict)     # name -> number: further columns of the turn table, for whoever needs them
+    parts: list|None = None     # what each id was, by PART_CODES; None: nobody recorded it
+    acted: str|None = None      # what the environment was given, where that is not the whole text
+    inserted: tuple = ()        # (place, ids): ids that nobody sampled and that were put before ids[place]; they are context
     def learn(self, info: dict):
         "Take in what the environment says of this action."
         self.invalid, self.cost, self.milestone = bool(info.get('invalid', False)), float(info.get('cost', 0.)), float(info.get('milestone', 0.))
@@ -114,6 +118,18 @@ def need(
     if column not in table: raise ValueError(f"{who}, but this batch has no column '{column}'. {hint}")
     return table[column]
 
+# %% ../nbs/01_episodes.ipynb #f93ec0fc
+PART_CODES = dict(other=0, switch=1, subgoal=2, action=3, thought=4, call=5, markup=6) # the values of tokens.part
+OTHER, SWITCH, SUBGOAL, ACTION, THOUGHT, CALL, MARKUP = PART_CODES.values()
+
+def part_codes(
+    *names: str,    # names of parts, as in PART_CODES
+)->list[int]:       # their values in tokens.part
+    "The codes of these parts. Raises ValueError for a name that is not in the table."
+    unknown = [name for name in names if name not in PART_CODES]
+    if unknown: raise ValueError(f'part={unknown[0]!r}: the parts of a reply are {list(PART_CODES)}')
+    return [PART_CODES[name] for name in names]
+
 # %% ../nbs/01_episodes.ipynb #49513ea7
 SCHEMA_VERSION = 1  # of the Parquet file; a reader refuses a newer one
 LABELLED = ('seat', 'source', 'policy', 'instruction', 'answer', 'error', 'final', 'state')  # columns whose integers stand for text
@@ -190,6 +206,16 @@ def _to(self, device)->Batch:
 
 Batch.replace, Batch.with_episodes, Batch.with_turns, Batch.with_tokens = _replace, _with_episodes, _with_turns, _with_tokens
 Batch.with_action, Batch.to = _with_action, _to
+
+# %% ../nbs/01_episodes.ipynb #b481f3c4
+def _of_part(self, *names: str)->Tensor:
+    "(action tokens,) bool: the token belongs to one of these parts of a reply, by the names of PART_CODES."
+    who, hint = f'of_part looks for {" and ".join(names)}', 'Play with a format that records parts (agentlab.policy.formats), or set it with batch.with_action(part=codes).'
+    codes = part_codes(*names)
+    part = need(self.tokens, 'part', who, hint).index_select(0, self.actions)
+    return torch.isin(part, torch.tensor(codes, dtype=part.dtype, device=part.device))
+
+Batch.of_part = _of_part
 
 # %% ../nbs/01_episodes.ipynb #eefb3399
 EPISODE_COLUMNS = dict(group=0, game=0, seat='player', outcome=0., success=False, truncated=False, last_value=0.,
@@ -280,7 +306,7 @@ def _turn_columns(episodes: list[Episode], turns: list[Turn], labels: dict)->dic
     origin = [i if t.origin is None else start[t.origin[0]] + t.origin[1] for i, t in enumerate(turns)]
     columns = dict(episode=owner, t=[t.t for t in turns], reward=[float(t.reward) for t in turns], origin=origin,
                    cost=[float(t.cost) for t in turns], invalid=[bool(t.invalid) for t in turns], milestone=[float(t.milestone) for t in turns],
-                   action=[state_key(t.text) for t in turns], frame_row=np.arange(len(turns)))
+                   action=[state_key(t.text if t.acted is None else t.acted) for t in turns], frame_row=np.arange(len(turns)))
     columns = {name: _column(np.asarray(x, dtype=dtype)) for (name, x), dtype in zip(columns.items(), (int, int, float, int, float, bool, float, int, int))}
     if any(t.state is not None for t in turns): columns['state'] = _state_keys([t.state for t in turns], [[i, e.group, e.game, e.seat] for i, e in enumerate(episodes) for _ in e.turns], [t.t for t in turns], labels)
     return columns | _own_columns(turns, {*columns, 'state'})
@@ -303,18 +329,32 @@ def _token_columns(episodes: list[Episode], turns: list[Turn])->tuple[Table, Tab
     new = [j == 0 or w[j] != w[j-1] for w in windows for j in range(len(w))]
     row_of_turn = np.cumsum(new) - 1 if new else np.zeros(0, int)
     row_episode = np.array([i for i, w in enumerate(windows) for j in range(len(w)) if j == 0 or w[j] != w[j-1]], dtype=int)
-    lengths = np.array([n for t in turns for n in (len(t.context_ids), len(t.ids))], dtype=int)
-    is_action = np.repeat(np.tile([False, True], len(turns)), lengths)
-    owner = np.repeat(np.repeat(np.arange(len(turns)), 2), lengths)
+    pieces = [(i, ids, sampled) for i, t in enumerate(turns) for ids, sampled in _pieces(t)]
+    lengths = np.array([len(ids) for _, ids, _ in pieces], dtype=int)
+    is_action = np.repeat(np.array([sampled for _, _, sampled in pieces], dtype=bool), lengths)
+    owner = np.repeat(np.array([i for i, _, _ in pieces], dtype=int), lengths)
     row = row_of_turn[owner] if len(turns) else np.zeros(0, int)
     def at_actions(lists, other):
         x = np.full(len(owner), other, dtype=np.float32)
         x[is_action] = _flat(lists, np.float32)
         return torch.from_numpy(x)
-    tokens = Table(row=_column(row), turn=_column(np.where(is_action, owner, -1)), id=_column(_flat([x for t in turns for x in (t.context_ids, t.ids)], int)),
+    tokens = Table(row=_column(row), turn=_column(np.where(is_action, owner, -1)), id=_column(_flat([ids for _, ids, _ in pieces], int)),
                    position=_column(np.arange(len(row)) - np.searchsorted(row, row)), sampler_logp=at_actions([t.logps for t in turns], np.nan),
                    entropy=at_actions([t.entropies for t in turns], np.nan), weight=torch.from_numpy(is_action.astype(np.float32)))
+    if any(t.parts is not None for t in turns): tokens = tokens.with_(part=_part_column(turns, is_action))
     return Table(episode=_column(row_episode)), tokens
+
+def _pieces(turn: Turn)->list:
+    "What a turn added to its row, in order: (ids, whether they were sampled)."
+    if not turn.inserted: return [(turn.context_ids, False), (turn.ids, True)]
+    place, forced = turn.inserted
+    return [(turn.context_ids, False), (turn.ids[:place], True), (forced, False), (turn.ids[place:], True)]
+
+def _part_column(turns: list[Turn], is_action: np.ndarray)->Tensor:
+    "(tokens,) codes of PART_CODES; -1 for context, and a turn whose parts nobody recorded is an action."
+    codes = np.full(len(is_action), -1)
+    codes[is_action] = _flat([[ACTION]*len(t.ids) if t.parts is None else t.parts for t in turns], int)
+    return _column(codes)
 
 def _from_episodes(
     episodes: list[Episode],    # as `play` gives them; each turn needs one logp and one entropy per sampled id
@@ -325,6 +365,8 @@ def _from_episodes(
         for t in e.turns:
             if not len(t.ids) == len(t.logps) == len(t.entropies):
                 raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids, {len(t.logps)} logps and {len(t.entropies)} entropies; give one of each per sampled id')
+            if t.parts is not None and len(t.parts) != len(t.ids):
+                raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids and {len(t.parts)} parts; give one code of PART_CODES per sampled id, or None')
     columns = {c: [getattr(e, c) for e in episodes] for c in EPISODE_COLUMNS}
     kinds = {c: type(default) for c, default in EPISODE_COLUMNS.items()}
     table = Table(**{c: _labelled(v, labels.setdefault(c, {})) if c in LABELLED else _column(np.asarray(v, dtype=kinds[c])) for c, v in columns.items()}, **_own_columns(episodes, {*EPISODE_COLUMNS}))

@@ -1,4 +1,4 @@
-"Which tests run here: gpu, slow and browser tests are skipped with the reason and the remedy (`-ra` prints both)."
+"Which tests run here: gpu, slow, lm and browser tests are skipped with the reason and the remedy (`-ra` prints both)."
 import os
 import shutil
 import warnings
@@ -31,11 +31,26 @@ def missing_for_browser():
     return None if shutil.which('chromium') else 'no chromium on the PATH: apt-get install chromium'
 
 
+def no_model():
+    "What a test of the pretrained model lacks on this machine; None if nothing."
+    from agentlab.policy.reader import installed
+    return None if installed() else 'SmolLM2 is not installed: make lm'
+
+
+@pytest.fixture
+def smollm2():
+    "SmolLM2 from its package with an adapter, in float32 (the same on every machine), for `@pytest.mark.lm`."
+    import torch
+    from agentlab.policy import pretrained
+    return pretrained('smollm2', source='package', dtype=torch.float32)
+
+
 def skip_reasons(config, markers):
     "One reason for each of `markers` that cannot run here: {marker: reason}."
     checks = dict(
         gpu=lambda: 'no CUDA device' if no_gpu() else None,
         slow=lambda: None if config.getoption('slow') else 'slow: run with --slow',
+        lm=no_model,
         browser=missing_for_browser)
     return {name: reason for name in markers & checks.keys() if (reason := checks[name]())}
 

@@ -8,7 +8,7 @@ from agentlab.env.protocol import as_reader, example_of, extended, guide_of, gui
 from agentlab.policy.core import Chat, Policy, word_tokenizer
 from agentlab.policy.tiny import tiny_model
 from agentlab.rollout import play, play_players
-from agentlab.rollout.guide import knows, reads, suited, told
+from agentlab.policy.guide import knows, reads, suited, told
 from agentlab.rollout.turns import TurnLimit, UnaryFeedback
 from agentlab.rollout.windows import with_summaries
 

@@ -11,6 +11,7 @@ from agentlab.env import KeyDoor
 from agentlab.episodes import Batch, Table
 from agentlab.objective import cispo, clip, kl_k3, loss_weights, sapo
 from agentlab.policy import tiny_policy
+from agentlab.policy.core import parts
 from agentlab.train import recipes, trainer as ours
 from agentlab.train.runs import Run
 from small import Paying, small_policy
@@ -333,7 +334,7 @@ def formula(policy, batch, advantage, low=.2, high=.2):
     "Gradient of the clipped loss, mean over the action tokens: written from the paper."
     kept = [p.grad for p in policy.model.parameters()]
     for p in policy.model.parameters(): p.grad = None
-    for part, which in ours.parts(batch, torch.arange(len(batch.rows)), 4096):
+    for part, which in parts(batch, torch.arange(len(batch.rows)), 4096):
         ratio, a = (policy.forward(part)[0] - part.action('old_logp')).exp(), advantage[which]
         (-torch.minimum(ratio*a, ratio.clamp(1 - low, 1 + high)*a).sum()/len(batch.actions)).backward()
     found = {name: p.grad.clone() for name, p in policy.model.named_parameters()}

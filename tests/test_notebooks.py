@@ -1,9 +1,9 @@
-"Every notebook runs from top to bottom, each in a process of its own, its `gpu` cells where there is a GPU, its `slow` cells with --slow."
+"Every notebook runs from top to bottom, each in a process of its own, its `gpu` cells where there is a GPU, its `lm` cells where the pretrained model is, its `slow` cells with --slow."
 import json
 
 import pytest
 
-from conftest import missing_for_browser, no_gpu
+from conftest import missing_for_browser, no_gpu, no_model
 from notebooks import Nursery, lessons, notebooks, run
 
 
@@ -17,7 +17,7 @@ def nursery():
 @pytest.mark.parametrize('path', notebooks(), ids=str)
 def test_notebook(path, request, nursery):
     if path in lessons() and not missing_for_browser() and not request.config.getoption('slow'): pytest.skip('runs in a real JupyterLab: tests/test_browser_lessons.py')
-    flags = [flag for flag, wanted in dict(slow=request.config.getoption('slow'), gpu=not no_gpu()).items() if wanted]
+    flags = [flag for flag, wanted in dict(slow=request.config.getoption('slow'), gpu=not no_gpu(), lm=not no_model()).items() if wanted]
     problem = nursery.run(path, tuple(flags))
     if problem: pytest.fail(problem, pytrace=False)
 
@@ -33,11 +33,24 @@ def test_failure_is_seen(source, said, tmp_path, nursery, forked):
     from fastcore.nbio import mk_cell, new_nb, write_nb
     path = tmp_path/'broken.ipynb'
     write_nb(new_nb([mk_cell(source)]), path)
-    if not forked: assert said in run(path, seconds=5)
+    seconds = 5 if 'while' in source else 60       # a slow machine needs longer than that to start
+    if not forked: assert said in run(path, seconds=seconds)
     else:
-        assert said in nursery.run(path, seconds=5)
+        assert said in nursery.run(path, seconds=seconds)
         write_nb(new_nb([mk_cell('import os, sys\nassert "torch" in sys.modules and os.getsid(0) == os.getpid() and not sys.stdin.read()')]), path)
         assert nursery.run(path, seconds=60) == ''      # the next one is not troubled
+
+
+def test_jitter_moves_the_weights_of_a_training(tmp_path, monkeypatch):
+    "By about a millionth, and only where somebody asks for it; the same number moves them alike."
+    from fastcore.nbio import mk_cell, new_nb, write_nb
+    path = tmp_path/'training.ipynb'
+    step = 'p = torch.nn.Parameter(torch.linspace(.5, 1, 9)); p.grad = torch.zeros(9); torch.optim.AdamW([p], lr=0.).step(); p = p.detach()'
+    write_nb(new_nb([mk_cell(f'import torch\n{step}\nfirst = p\n{step}\nmoved = (p - torch.linspace(.5, 1, 9)).abs().max()\nassert torch.equal(p, first) and 1e-7 < moved < 1e-5')]), path)
+    monkeypatch.setenv('JITTER', '2')
+    assert run(path, seconds=60) == ''
+    monkeypatch.delenv('JITTER')
+    assert 'AssertionError' in run(path, seconds=60)
 
 
 def test_a_picture_replaces_the_data_of_its_live_figure():

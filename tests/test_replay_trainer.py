@@ -6,6 +6,7 @@ from agentlab.env import KeyDoor
 from agentlab.episodes import Batch, derive, state_key
 from agentlab.groups import same
 from agentlab.policy import tiny_policy
+from agentlab.policy.core import parts
 from agentlab.replay import Buffer, Replay, alike, uniform
 from agentlab.train import recipes, trainer, train
 
@@ -55,7 +56,7 @@ def formula(policy, batch, advantage):
     "The gradient of the clipped loss, mean over the action tokens, with the ratio to whatever `old_logp` says: written from the paper, not with the trainer's functions."
     for p in policy.model.parameters(): p.grad = None
     total = len(batch.actions)
-    for part, which in trainer.parts(batch, torch.arange(len(batch.rows)), 4096):
+    for part, which in parts(batch, torch.arange(len(batch.rows)), 4096):
         ratio = (policy.forward(part, 1.)[0] - part.action('old_logp')).exp()
         a = advantage[which]
         (-torch.minimum(ratio*a, ratio.clamp(1 - LOW, 1 + HIGH)*a).sum()/total).backward()

@@ -264,7 +264,7 @@ def test_somebody_elses_dump(dump):
     sent(scope)
     assert scope.part('row')['total'] is None and all(missing == ['tokens'] for _, _, missing in scope.part('menu')['modes'])
     assert 'success' not in scope.part('grid')['lines'][0]['fate'] and 'succeeded' not in scope.part('grid')['title']
-    assert any(text for bubble in scope.part('pane')['sides'][0]['bubbles'] for _, text in bubble['said'])
+    assert any(text for bubble in scope.part('pane')['sides'][0]['bubbles'] for _, _, shown, _ in bubble['said'] for _, text in shown)
     if 'trl' in dump:
         assert scope.first == 'recorded'
         batch = scope.played.batch

@@ -2,6 +2,7 @@
 
 `python tools/notebooks.py NOTEBOOK [--save] [--flag gpu]` runs one; `make save` uses it. tests/test_notebooks.py runs many: there a `Nursery`
 imports once what nearly all of them import, which takes longer than many a notebook, and every notebook gets a fork of it.
+With JITTER=1 (or 2, ...) in the environment every training in them goes as it might on another processor: see `jitter`.
 """
 from argparse import ArgumentParser
 from contextlib import contextmanager
@@ -78,6 +79,22 @@ def alternative(data: dict, above: str, longest: int = 400) -> str:
     return ' '.join(f'{"; ".join(listed) or "Picture"}. {prose}'.split())[:longest]
 
 
+def jitter(number: float) -> None:
+    """Move each weight by about a millionth after every step of an optimizer; 0: leave it alone.
+
+    Processors round in another order, and in a training the difference grows until another token is drawn: from there on it is another run. So does
+    this. By how much a weight moves follows from the weight and the number: a run repeats itself bit for bit, and every number is another processor.
+    """
+    if not number: return
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    @torch.no_grad()
+    def move(optimizer, *_):
+        for weight in (w for group in optimizer.param_groups for w in group['params'] if w.grad is not None):
+            weight.mul_(1 + 1e-6*torch.sin(1e4*number*weight))
+    register_optimizer_step_post_hook(move)
+
+
 def execute(path: Path, flags: list[str], save: bool) -> bool:
     "Run the notebook at `path` in this process, cells with a directive of `flags` too; whether every cell passed."
     from nbdev.config import get_config
@@ -87,6 +104,7 @@ def execute(path: Path, flags: list[str], save: bool) -> bool:
     if not nb_test_cells(path, skip, flags):
         print(f'{path}: no code cell would run', file=sys.stderr)
         return False
+    jitter(float(os.environ.get('JITTER') or 0))
     if save: draw_fast()
     with path_to_run(path, save) as run_path:
         passed, _ = test_nb(run_path, skip_flags=skip, force_flags=flags, basepath=ROOT, save=save, cell_timeout=config.cell_timeout)

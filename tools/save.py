@@ -12,6 +12,7 @@ from pathlib import Path
 import sys
 
 from notebooks import ROOT, notebooks, run, tidy
+from agentlab.policy.reader import installed
 
 
 COLORS = 128        # of a palette; without dithering, so that lines and letters stay sharp
@@ -40,7 +41,7 @@ def with_smaller_pictures(text: str) -> str:
 
 def save(path: Path, only_tidy: bool, only_pictures: bool = False) -> str:
     "Run and tidy the notebook at `path`; what went wrong, or the empty string."
-    problem = '' if only_tidy or only_pictures else run(path, save=True)
+    problem = '' if only_tidy or only_pictures else run(path, ('lm',)*installed(), save=True)
     if problem: return problem
     file = ROOT/path
     old = file.read_text(encoding='utf-8')

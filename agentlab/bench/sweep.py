@@ -40,7 +40,13 @@ class Cell:
     def made(self):
         "Its recipe."
         from agentlab.train import load_recipe
-        return load_recipe(self.recipe, seed=self.seed, **self.changes)
+        from agentlab.train.trainer import for_pretrained
+        recipe = load_recipe(self.recipe, seed=self.seed, **self.changes)
+        return for_pretrained(recipe, **self.changes) if self.weights() else recipe
+    def weights(self)->dict|None:
+        "Where the weights of a pretrained start come from; None for a tiny one."
+        kept = Path(self.start)/'agentlab.json'
+        return json.loads(kept.read_text()).get('weights') if kept.exists() else None
     def __str__(self): return f'{self.recipe} on {self.env}, seed {self.seed}'
 
 # %% ../../nbs/bench/13_sweep.ipynb #1fcf0745
@@ -57,18 +63,19 @@ def listed(
 
 def starting(
     world,          # an environment
-    model: str,     # 'tiny', 'untrained', a run folder, or a folder in the transformers layout
+    model: str,     # 'tiny', 'untrained', 'smollm2', a run folder, a folder of `agentlab prime`, or one in the transformers layout
     out,            # folder of the sweep
 )->tuple[str, str]: # folder and name of the policy
     "The policy that the runs of an environment begin with, in a folder that every process can read."
-    if model not in ('tiny', 'untrained'):
+    from agentlab.policy.reader import KNOWN, pretrained
+    if model not in ('tiny', 'untrained', *KNOWN):
         folder = Path(model)/'policy' if (Path(model)/'policy').is_dir() else Path(model)
-        if not folder.is_dir(): raise ValueError(f"model={model!r}: there is no such folder. Use 'tiny', 'untrained', a run folder, or a folder in the transformers layout.")
+        if not folder.is_dir(): raise ValueError(f"model={model!r}: there is no such folder. Use 'tiny', 'untrained', {', '.join(map(repr, KNOWN))}, a run folder, or a folder in the transformers layout.")
         return str(folder.resolve()), model
     from agentlab.policy import tiny_policy
-    policy = tiny_policy(world, warm=model == 'tiny')
+    policy = pretrained(model) if model in KNOWN else tiny_policy(world, warm=model == 'tiny')
     folder = Path(out).resolve()/'start'/slug(f'{policy.name} {derive(sorted(policy.tokenizer.get_vocab().items()))}')
-    if not (folder/'config.json').exists():
+    if not folder.exists():     # it appears whole or not at all
         partial = folder.with_name(f'.{folder.name}.{os.getpid()}')
         policy.save_pretrained(partial)
         shutil.rmtree(partial) if folder.exists() else rename(partial, folder)
@@ -107,7 +114,9 @@ def check_cell(cell: Cell, world):
     if not (run.folder/'run.json').exists(): return
     done = len(run.rows())
     if done > recipe.steps: raise ValueError(f'{cell.folder} holds {done} updates, you asked for steps={recipe.steps}. Give another folder (--out), or at least as many steps.')
-    open_run(run.folder, dict(recipe=recipe.facts(), env=env_facts(world), policy=cell.policy), resume=True, defaults=dict(recipe=field_defaults()))
+    facts = dict(recipe=recipe.facts(), env=env_facts(world), policy=cell.policy)
+    if cell.weights(): facts['weights'] = cell.weights()
+    open_run(run.folder, facts, resume=True, defaults=dict(recipe=field_defaults()))
 
 # %% ../../nbs/bench/13_sweep.ipynb #cb26b5a3
 def finished(cell: Cell)->bool:
@@ -285,7 +294,7 @@ def bench(
     seeds: int = 5,                 # runs of each pair, with the seeds 0, 1, ...
     steps: int = _HOME['steps'],    # updates of a run
     out: str = '',                  # folder of the sweep (default: RUNS/bench); on a cluster one that all machines see
-    model: str = 'tiny',            # 'tiny', 'untrained', a run folder, or a folder in the transformers layout
+    model: str = 'tiny',            # 'tiny', 'untrained', 'smollm2', a run folder, a folder of `agentlab prime`, or one in the transformers layout
     lr: float = 0.,                 # learning rate; 0: the recipe's own
     groups: int = 0,                # tasks of an update; 0: the recipe's own
     group_size: int = 0,            # episodes of a task; 0: the recipe's own

@@ -6,9 +6,9 @@
 __all__ = ['envs', 'games', 'load_env', 'BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor',
            'Env', 'EnvError', 'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox',
            'Planned', 'PythonTool', 'Refused', 'Result', 'Step', 'Tagged', 'TextEnv', 'Wrapper', 'check_env',
-           'check_seat_order', 'run_python', 'split_of', 'splits', 'together', 'SeatedGame', 'expert_player', 'match',
-           'random_player', 'TicTacToe', 'Nim', 'MatrixGame', 'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt',
-           'Signals', 'Negotiation', 'Kuhn', 'Leduc']
+           'check_seat_order', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of', 'call_of',
+           'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
+           'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc']
 
 # %% ../../nbs/env/index.ipynb #bd9d556e
 import importlib
@@ -20,6 +20,7 @@ from .clarify import Clarify
 from .python_tool import PythonTool
 from .cue_door import CueDoor
 from .bug_repair import BugRepair, BugWork, InjectBug
+from .tools import action_of, call_of, tool
 from .sandbox import Bubblewrap, MontySandbox, Refused, Result, run_python
 from .wrappers import BesideExpert, Listed, Planned, Tagged, Wrapper
 from .isolation import EnvTimeout, Isolated, together
@@ -33,7 +34,7 @@ from .kuhn import Kuhn
 from .leduc import Leduc
 
 _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError', 'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox', 'Planned', 'PythonTool', 'Refused', 'Result', 'Step', 'Tagged', 'TextEnv', 'Wrapper', 'check_env',
-         'check_seat_order', 'run_python', 'split_of', 'splits', 'together', 'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
+         'check_seat_order', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of', 'call_of', 'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
          'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc']
 
 # %% ../../nbs/env/index.ipynb #76d09d20

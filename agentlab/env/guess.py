@@ -8,6 +8,7 @@ __all__ = ['ranges', 'GuessNumber']
 # %% ../../nbs/env/02_guess.ipynb #b5863b47
 from random import Random
 from .protocol import TextEnv, check_split, guide_text, noisy, split_of, tidy
+from .tools import tool
 
 # %% ../../nbs/env/02_guess.ipynb #f2990de5
 def ranges(
@@ -23,6 +24,7 @@ def ranges(
 class GuessNumber(TextEnv):
     "Find a hidden number from hints; reward 1 when it is named, else 0."
     name = 'guess'
+    tools = [tool('guess', 'Guess the number; the answer says whether it is higher or lower.', number=('integer', 'the number'))]
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 from .protocol import Env, EnvError, Step, check_noise, check_seed, check_split, distinct, guide_text, is_finite, noisy, split_of
+from .tools import tool
 
 # %% ../../nbs/env/04_hopsearch.ipynb #626322c9
 first_names = tuple('Bora Mina Kano Sela Tivo Ruda Nefi Odal Pira Vako Luma Geno Zafi Yaro Hesu Dilo'.split())
@@ -206,6 +207,10 @@ def check_options(hops, distractors, results, horizon, milestone, seats):
 class HopSearch(Env):
     "Answer a multi-hop question about a made-up world with a search engine; reward 1 for the right name, else 0."
     name = 'hopsearch'
+    tools = [tool('search', 'Read the page that says who is what to whom.', relation=', '.join(relations[:-1]) + ' or ' + relations[-1], name='a full name'),
+             tool('answer', 'Give the answer, which ends the task.', name='the full name that is asked for')]
+    team_tools = [tools[0], tool('report', 'Tell the planner what was found.', words='a full name'),
+                  tools[1], tool('ask', 'Ask the searcher.', words='a relation and a full name')]
     game = None         # nothing to step before the first reset
 
     @property
@@ -242,6 +247,7 @@ class HopSearch(Env):
         check_options(hops, distractors, results, horizon, milestone, seats)
         self.hops, self.distractors, self.results, self.milestone, self.split = hops, distractors, results, float(milestone), check_split(split)
         self.seats, self.team, self.people = tuple(seats), len(seats) == 2, hops + 1 + distractors
+        if self.team: self.tools = self.team_tools
         self.roles = ('planner', 'searcher') if self.team else ('player',)      # in the order of the seats
         self.horizon = horizon or max(6, 2*hops + 2)*len(self.seats)
 

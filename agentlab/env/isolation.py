@@ -166,6 +166,7 @@ class Isolated(Env):
         for word, value in dict(limit=limit, start_limit=start_limit).items():
             if not (isinstance(value, (int, float)) and 0 < value < math.inf): raise ValueError(f'{word} must be a number of seconds above 0, got {value!r}')
         self.name, self.seats, self.limit, self.start_limit, self.log = env.name, env.seats, limit, start_limit, log
+        self.tools = list(getattr(env, 'tools', ()))
         self.payload, self.worker, self.stopper = dump(env), None, None
         self._told = {part: getattr(env, part, '') for part in ('guide', 'grammar', 'reader')}
 

@@ -11,6 +11,7 @@ import copy, math, re
 from random import Random
 from .protocol import TextEnv, check_noise, check_split, distinct, guide_text, is_finite, noisy, split_of
 from .sandbox import MontySandbox
+from .tools import tool
 
 # %% ../../nbs/env/07_python_tool.ipynb #85967902
 places = dict(second=1, third=2, fourth=3)      # word -> index in a sorted list
@@ -113,6 +114,8 @@ def well_formed(
 class PythonTool(TextEnv):
     "Compute with Python, then answer; reward 1 for the right number, else 0."
     name = 'python_tool'
+    tools = [tool('python', 'Run an expression in Python; the values of the problem are defined.', code='the expression, such as sum(a)'),
+             tool('answer', 'Give the answer, which ends the task.', number='the number')]
     max_tokens = 24     # a call of the tiny model, digit by digit; `agentlab train` gives so many
     grammar = 'Write python and one expression, or answer and the number, and nothing else.'
 

@@ -17,7 +17,7 @@ from ..replay import Replay
 from ..train.ranks import switched_on
 from ..train.recipes import Recipe, field_defaults, plain
 from ..train.runs import METRICS, Run, open_run, rewind
-from ..train.trainer import Skip, Training, collect, env_facts, measure_play, open_replay, prepare, reference_of, usable, with_lora, with_token_text
+from ..train.trainer import Skip, Training, collect, computed, env_facts, measure_play, open_replay, prepare, reference_of, usable, with_computed, with_lora, with_token_text
 
 # %% auto #0
 __all__ = ['LOSSES', 'SAMPLING', 'NEUTRAL', 'KNOWN', 'STATE', 'hand_over', 'of_trl', 'as_clip', 'as_cispo', 'as_sapo',
@@ -286,8 +286,10 @@ def _step(self, step: int, start: float)->dict:
     played = collect(guest, step)
     batch = usable(played)
     row = dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step) | measure_play(played, batch)
+    learned = None
     try:
         batch, advantage, _ = prepare(guest, batch, step)
+        learned = batch.with_action(advantage=advantage)
         found, self.skipped = self.tensors(batch, advantage), None
         row |= dict(kept=(batch.action('weight') > 0).double().mean().item())
         if guest.replay is not None: row |= dict(replayed=past_share(batch)) | guest.replay.keep(batch.to('cpu'), advantage.cpu(), step)
@@ -295,7 +297,8 @@ def _step(self, step: int, start: float)->dict:
     row['skipped'] = self.skipped
     if guest.memory is not None: row |= guest.memory.learn(row)
     row['seconds'] = time.monotonic() - start
-    if self.accelerator.is_main_process: guest.run.save_episodes(step, with_token_text(played, self.policy.tokenizer)); guest.run.append(row)
+    kept = with_token_text(with_computed(played, learned, computed(guest.recipe)), self.policy.tokenizer)
+    if self.accelerator.is_main_process: guest.run.save_episodes(step, kept); guest.run.append(row)
     self.report(row, usable(played))
     return found
 

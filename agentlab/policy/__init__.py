@@ -8,6 +8,8 @@ __all__ = []
 # %% ../../nbs/policy/index.ipynb #5e2a73d4
 from .core import Chat, Policy, parts, take_rows, token_logps, word_tokenizer
 from .sampler import Completion, TorchSampler
+from .reader import pretrained
+from .priming import prime
 from .qlora import qlora_policy
 from .tiny import demonstrate, tiny_model, tiny_policy, warm_start
 from .vllm import VLLMEngine, VLLMSampler, VLLMServer, start_vllm

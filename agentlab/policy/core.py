@@ -12,9 +12,10 @@ from torch import Tensor
 from ..episodes import Batch, Episode, Turn
 
 # %% auto #0
-__all__ = ['remedy', 'fixed_day', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'template_facts', 'word_tokenizer', 'micro_batches',
-           'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'Policy', 'checkpoint_layers', 'check_bf16',
-           'closing', 'quiet', 'adapted', 'find_model', 'fetching', 'check_vocabulary']
+__all__ = ['remedy', 'fixed_day', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'template_facts', 'check_role', 'word_tokenizer',
+           'micro_batches', 'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'Policy',
+           'checkpoint_layers', 'check_learnable', 'check_bf16', 'closing', 'quiet', 'adapted', 'find_model',
+           'fetching', 'check_vocabulary']
 
 # %% ../../nbs/policy/00_policy.ipynb #834f0844
 class Chat:
@@ -22,11 +23,14 @@ class Chat:
     def __init__(
         self,
         tokenizer,              # with a chat template and an end-of-turn token
-        rewrites: bool = False, # True: take a template that rewrites history, all the same
+        rewrites: bool|str = False, # of a template that rewrites history. False: refuse it; True: append all the same; 'window': a rewritten context begins a new window
+        role: str = 'user',     # of the observations after the first one: 'user', or 'tool' where the template has it
         **variables,            # what the template may be told, such as enable_thinking=False or date_string='26 Jul 2024'; JSON types
     ):
         if not getattr(tokenizer, 'chat_template', None): raise ValueError('this tokenizer has no chat_template. Set tokenizer.chat_template to a Jinja template of messages.')
-        self.tokenizer, self.rewrites, self.variables = tokenizer, rewrites, variables
+        if rewrites not in (False, True, 'window'): raise ValueError(f"rewrites={rewrites!r}: use False (refuse), True (append all the same) or 'window' (a rewritten context begins a new window)")
+        self.tokenizer, self.rewrites, self.role, self.variables = tokenizer, rewrites, role, variables
+        check_role(self)
         self.facts = template_facts(self)
         if self.facts['rewritten'] and not rewrites: raise ValueError(remedy.format(what=self.facts['rewritten']))
         self.end_id = self._end_of_turn()
@@ -38,7 +42,7 @@ class Chat:
         return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt, **dated, **self.variables)
     def _render(self, *contents, system=None):
         messages = [dict(role='system', content=system)] if system else []
-        messages += [c if isinstance(c, dict) else dict(role=('user', 'assistant')[i % 2], content=c) for i, c in enumerate(contents)]
+        messages += [c if isinstance(c, dict) else dict(role=('assistant' if i % 2 else self.role if i else 'user'), content=c) for i, c in enumerate(contents)]
         return self.render(messages, prompt=len(contents) % 2 == 1)
     def _end_of_turn(self)->int:
         after = self._render('FIRSTUSER', 'FIRSTAGENT', 'NEXTUSER').partition('FIRSTAGENT')[2]
@@ -78,11 +82,33 @@ class Chat:
         "Ids to append after an action that ended in `last_id`; adds the end-of-turn token where the action lacks it."
         before, after = self._between('next')
         return ([] if last_id == self.end_id else [self.end_id]) + before + self._heard(observation) + after
+    def told(self, **variables)->Chat:
+        "The same chat, whose template is told more, such as tools=[...]."
+        return Chat(self.tokenizer, self.rewrites, self.role, **(self.variables | variables))
+    @property
+    def options(self)->dict:
+        "What makes this chat of its tokenizer, as JSON types."
+        return dict(rewrites=self.rewrites, **({} if self.role == 'user' else dict(role=self.role)), **self.variables)
+    def again(self, observations: list[str], replies: list[str], system: str|None = None)->list[int]:
+        "Ids of the context after these observations and the replies between them, written anew by the template: what a deployed model reads."
+        if system and not self.facts['system']: observations, system = [f'{system}\n\n{observations[0]}', *observations[1:]], None
+        told, contents = {}, []
+        for i, observation in enumerate(observations):
+            told[f'OBSERVATION{i}X'] = self._heard(observation)
+            contents.append(f'OBSERVATION{i}X')
+            if i == len(replies): break
+            thought, closed, action = replies[i].rpartition('</think>')
+            told |= {f'THOUGHT{i}X': self.text_ids(thought.rpartition('<think>')[2].strip('\n')), f'ACTION{i}X': self.text_ids(action.lstrip('\n') if closed else action)}
+            contents.append(f'<think>\nTHOUGHT{i}X\n</think>\n\nACTION{i}X' if closed else f'ACTION{i}X')
+        pieces = re.split(r'((?:OBSERVATION|THOUGHT|ACTION)\d+X)', self._render(*contents, system=system))
+        return [i for x in pieces if x for i in (told[x] if x in told else self.tokenizer.encode(x, add_special_tokens=False))]
 
 # %% ../../nbs/policy/00_policy.ipynb #5272aa1f
 remedy = ('the chat template rewrites history: {what}. The policy would be trained on turns that it never reads again in that form. Give it a template whose prefix stays as it is '
           '(trl ships some: trl/chat_templates/*_training.jinja) as tokenizer.chat_template or as qlora_policy(..., template=), or tell the template to keep what was said, where it has a switch: '
-          'Chat(tokenizer, preserve_thinking=True). To take it all the same: Policy(model, tokenizer, chat=Chat(tokenizer, rewrites=True)).')
+          'Chat(tokenizer, preserve_thinking=True). Or choose, in Policy(model, tokenizer, chat=...): Chat(tokenizer, rewrites=True) appends all the same, and the deployed model reads something else; '
+          "Chat(tokenizer, rewrites='window') begins a new window with what the deployed model reads, as often as it is rewritten; Chat(tokenizer, role='tool') sends observations as a tool's answers, "
+          'behind which thoughts may stay.')
 fixed_day = '{%- macro strftime_now(form) -%}26 Jul 2024{%- endmacro -%}'
 _facts = {}     # (template, special tokens, variables) -> facts: worked out once in a process
 
@@ -91,7 +117,7 @@ def template_facts(
 )->dict:        # rewritten: what it does to earlier turns, or ''; system: knows a system message; trims: strips the spaces around a message
     "What has to be known about a chat template before it is appended to. Raises ValueError for one that writes no plain text."
     tokenizer = chat.tokenizer
-    key = (str(tokenizer.chat_template), repr(tokenizer.special_tokens_map), repr(sorted(chat.variables.items())))
+    key = (str(tokenizer.chat_template), repr(tokenizer.special_tokens_map), repr(sorted(chat.variables.items())), chat.role)
     if key not in _facts:
         from jinja2 import TemplateError
         try: text = chat._render(' FIRSTUSER ')
@@ -101,6 +127,15 @@ def template_facts(
         except TemplateError: system = False
         _facts[key] = dict(rewritten=_rewritten(chat), system=system, trims=' FIRSTUSER ' not in text)
     return _facts[key]
+
+def check_role(chat: Chat):
+    "Refuse a role of observations that the template lacks, or whose text it changes."
+    if chat.role not in ('user', 'tool'): raise ValueError(f"role={chat.role!r}: observations are sent as 'user' or as 'tool'")
+    if chat.role == 'user': return
+    from jinja2 import TemplateError
+    try: text = chat._render('FIRSTUSER', 'FIRSTAGENT', 'NEXT "USER"')
+    except TemplateError as e: raise ValueError(f"role='tool', but the chat template refuses a tool's answer: {e}. Leave role out.") from None
+    if 'NEXT "USER"' not in text: raise ValueError("role='tool', but the chat template leaves a tool's answer out, or quotes it. Leave role out.")
 
 def _rewritten(chat: Chat)->str:
     "What the template does to earlier turns when later ones follow; '' where it leaves them alone."
@@ -128,7 +163,7 @@ CONTROL = ('<|end|>', '<|system|>', '<|user|>', '<|assistant|>')
 def word_tokenizer(
     words: list[str],   # every word the agent may say or hear
 ):                      # PreTrainedTokenizerFast with a chat template
-    "A real fast tokenizer with one id per word or punctuation mark; other words become <unk>."
+    "A real fast tokenizer with one id per word or punctuation mark; a tag such as <think> is one too. Other words become <unk>."
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     vocabulary = {w: i for i, w in enumerate(dict.fromkeys([*CONTROL, '<unk>', *words]))}
@@ -136,6 +171,7 @@ def word_tokenizer(
     raw.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token='<|end|>', pad_token='<|end|>', unk_token='<unk>',
                                         additional_special_tokens=list(CONTROL[1:]), clean_up_tokenization_spaces=False)
+    tokenizer.add_tokens([w for w in vocabulary if re.fullmatch('</?[a-z_]+>', w) and w != '<unk>'])     # whole, where the marks would part them
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
@@ -203,6 +239,7 @@ def token_logps(
 # %% ../../nbs/policy/00_policy.ipynb #94f762e9
 class Policy:
     "A transformers causal language model with its tokenizer, acting through a chat template."
+    tree: bool|None = None  # agentlab.policy.tree: compute shared prefixes once; None: where that is cheaper
     def __init__(
         self,
         model,                      # transformers causal language model, or a peft model around one
@@ -212,18 +249,29 @@ class Policy:
         sampler = None,             # what samples in place of a TorchSampler, and is told the weights by `sync(policy)`; see agentlab.policy.vllm
         precision: str = 'no',      # 'bf16': forward passes under autocast. A recipe sets its own
         chat: Chat|None = None,     # how a conversation is written down; default: Chat(tokenizer)
+        weights: dict|None = None,  # where the weights come from: name, source, hash; kept with every run. See agentlab.policy.pretrained
+        exact: bool|None = None,    # log-probabilities of trainer and sampler agree bit for bit; None: in bf16 on a CPU, where that can be had (agentlab.policy.exact)
     ):
+        self.weights = weights
         self.model, self.tokenizer, self.name, self.samples_by, self.precision = model.eval(), tokenizer, name, sampler, precision
         self.chat = chat or Chat(tokenizer)
         self.end_id = self.chat.end_id
         self.pad_id = self.end_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self.max_context = max_context or getattr(model.config, 'max_position_embeddings', 2048)
-        self._head = _plain_head(model)
+        self.exact, self._settled, self._head = exact, None, _plain_head(model)
     @property
     def device(self): return next(self.model.parameters()).device
     def at(self, seat: str)->Policy:
         "Who answers for a seat: this policy, unless every role has weights of its own (`agentlab.selfplay.RoleWeights`)."
         return self
+    def settle(self)->bool:
+        "Whether attention is exact; decided at the first use on each device."
+        first = next(self.model.parameters())
+        place = first.device, first.dtype, torch.get_num_threads(), self.exact
+        if self._settled is None or self._settled[0] != place:
+            from agentlab.policy.exact import settle
+            self._settled = place, settle(self.model, False if self.exact is None and self.samples_by is not None else self.exact)
+        return self._settled[1]
     def action_logits(self, ids: Tensor, place: Tensor)->Tensor:
         "(actions, vocabulary) logits that predict the tokens at `place` in right-padded `ids`."
         if self._head is None: return self.model(input_ids=ids, use_cache=False).logits[place[:, 0], place[:, 1] - 1]
@@ -257,6 +305,12 @@ def checkpoint_layers(
     if on: getattr(model, f'{name}_checkpointing_enable')(**{f'{name}_checkpointing_kwargs': dict(use_reentrant=False, **more)})
     else: getattr(model, f'{name}_checkpointing_disable')()
 
+def check_learnable(name: str, weights):
+    "Refuse to train weights in 16 bits: a step of a ten-thousandth of a weight would be rounded away."
+    if any(p.dtype in (torch.bfloat16, torch.float16) for p in weights):
+        raise ValueError(f'policy {name!r}: its weights are kept in 16 bits, in which small steps vanish. Train an adapter, which is kept in float32 (lora=16, --lora 16), '
+                         'or load the model in float32 (dtype=torch.float32) and give precision="bf16" to the recipe.')
+
 def check_bf16(device):
     "Refuse a GPU that cannot compute in bf16."
     device = torch.device(device)
@@ -268,15 +322,23 @@ def check_bf16(device):
 def _computing(self):
     "Around a forward pass: its precision, and gradient checkpointing where that is enabled and gradients are wanted."
     layers = [m for m in self.model.modules() if getattr(m, 'gradient_checkpointing', False)] if torch.is_grad_enabled() else []
-    with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == 'bf16'):
+    exact = self.settle()       # then it is computed as it was sampled, without autocast
+    with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == 'bf16' and not exact):
         try:
             for layer in layers: layer.training = True      # that of the layer alone is asked; dropout inside stays off
             yield
         finally:
             for layer in layers: layer.training = False
 
+def _parts(self, batch: Batch, rows: Tensor|None = None, budget: int = 4096):
+    "Parts of a batch for `forward`, each with the index of its action tokens; on the tree of prefixes where that is cheaper."
+    from agentlab.policy.tree import tree_parts
+    return tree_parts(self, batch, rows, budget)
+
 def _forward(self, part: Batch, temperature: float = 1.)->tuple[Tensor, Tensor]:
     "Log-probability and entropy of every action token, computed in one piece and with their gradients."
+    from agentlab.policy.tree import tree_logps
+    if hasattr(part, 'plan'): return tree_logps(self, part, temperature)
     ids, place = pad_rows(part, self.pad_id)
     if (place[:, 1] == 0).any(): raise ValueError('a row begins with an action token, which nothing predicts. Give every first turn some context ids.')
     ids, place = ids.to(self.device), place.to(self.device)
@@ -293,7 +355,7 @@ def _logprobs(
     if temperature <= 0: raise ValueError(f'temperature={temperature}: log-probabilities need a positive temperature; greedy play is recorded at temperature 1')
     logp = torch.zeros(len(batch.actions), device=self.device)
     entropy = torch.zeros_like(logp)
-    for part, which in parts(batch, budget=budget):
+    for part, which in self.parts(batch, budget=budget):
         logp[which], entropy[which] = self.forward(part, temperature)
     return logp, entropy
 
@@ -303,15 +365,17 @@ def _features(
     budget: int = 4096,         # tokens of one micro-batch
 )->Tensor:                      # (action tokens, width) float32, without gradients
     "The last hidden state before every action token, in the order of `batch.actions`: what a value head reads."
+    from agentlab.policy.tree import tree_hidden
     found = None
-    for part, which in parts(batch, budget=budget):
-        ids, place = pad_rows(part, self.pad_id)
-        with self.computing(): hidden = self.action_hidden(ids.to(self.device), place.to(self.device)).float()
+    for part, which in self.parts(batch, budget=budget):
+        ids, place = (x.to(self.device) for x in pad_rows(part, self.pad_id))
+        with self.computing():
+            hidden = (tree_hidden(self, part) if hasattr(part, 'plan') else self.action_hidden(ids, place)).float()
         if found is None: found = hidden.new_zeros(len(batch.actions), hidden.shape[1])
         found[which] = hidden
     return found
 
-Policy.computing, Policy.forward, Policy.logprobs, Policy.features = _computing, _forward, _logprobs, _features
+Policy.computing, Policy.parts, Policy.forward, Policy.logprobs, Policy.features = _computing, _parts, _forward, _logprobs, _features
 
 def _text(self, ids: list[int])->str:
     "The text of sampled ids, without control tokens."
@@ -323,6 +387,7 @@ def _sampler(self, **kw):
         if kw: raise TypeError(f'{sorted(kw)} are arguments of a TorchSampler, but the policy {self.name!r} samples by {type(self.samples_by).__name__}: set them there')
         return self.samples_by.sync(self) or self.samples_by     # what it gives back is bound to these weights; a sampler of one policy gives nothing
     from agentlab.policy.sampler import TorchSampler
+    self.settle()
     return TorchSampler(self.model, max_context=self.max_context, **kw)
 
 Policy.text, Policy.sampler = _text, _sampler
@@ -357,12 +422,13 @@ def quiet():
         if shown: logging.enable_progress_bar()
 
 def _save_pretrained(self, folder)->Path:
-    "Write model and tokenizer in the transformers layout (safetensors); of an adapter on quantised weights, the adapter alone."
+    "Write model and tokenizer in the transformers layout (safetensors); of an adapter on weights that can be found again, the adapter alone."
     model = self.model
-    if adapted(model) and getattr(model, 'is_quantized', False):
+    if adapted(model) and (getattr(model, 'is_quantized', False) or self.weights):
         from agentlab.policy.qlora import save_adapter
         return save_adapter(self, folder)
-    if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).merge_and_unload()      # an adapter becomes part of the weights
+    # An adapter becomes part of the weights: in float32, because in bf16 what a small one changes would be rounded away.
+    if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).float().merge_and_unload()
     with quiet(): model.save_pretrained(folder)
     self.tokenizer.save_pretrained(folder)
     return Path(folder)

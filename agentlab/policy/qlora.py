@@ -130,9 +130,10 @@ NF4 = dict(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_qua
 def save_adapter(policy: Policy, folder)->Path:
     "The adapter in peft's layout, the tokenizer, and agentlab.json: what it was trained on."
     model, folder = policy.model, Path(folder)
-    how = {k: v for k, v in model.config.quantization_config.to_dict().items() if k in NF4}
-    facts = dict(schema_version=1, base=model.peft_config['default'].base_model_name_or_path, revision=getattr(model.config, '_commit_hash', None), quantisation=how,
-                 vocabulary=vocabulary_key(policy.tokenizer), chat=dict(rewrites=policy.chat.rewrites, **policy.chat.variables))
+    how = None      # the base is kept as it is
+    if getattr(model, 'is_quantized', False): how = {k: v for k, v in model.config.quantization_config.to_dict().items() if k in NF4}
+    facts = dict(schema_version=1, weights=policy.weights, base=model.peft_config['default'].base_model_name_or_path, revision=getattr(model.config, '_commit_hash', None), quantisation=how,
+                 vocabulary=vocabulary_key(policy.tokenizer), chat=policy.chat.options)
     with quiet(): model.save_pretrained(folder, save_embedding_layers=False)
     policy.tokenizer.save_pretrained(folder)
     (folder/'agentlab.json').write_text(json.dumps(facts, indent=1))
@@ -144,7 +145,7 @@ def read_adapter(folder: Path)->dict:
         raise FileNotFoundError(f'{folder} holds an adapter but no agentlab.json, so nothing says how its base was quantised. Merge it with peft into its unquantised base (merge_and_unload) and give that folder.')
     facts = json.loads((folder/'agentlab.json').read_text())
     if facts['schema_version'] > 1: raise ValueError(f"{folder}/agentlab.json has schema_version {facts['schema_version']}, this agentlab reads 1. Upgrade agentlab-rl.")
-    if facts['quantisation'] != NF4: raise ValueError(f"the adapter in {folder} was trained on a base quantised as {facts['quantisation']}, and only {NF4} is put back here. Open it with transformers and peft: Policy(model, tokenizer).")
+    if facts['quantisation'] not in (None, NF4): raise ValueError(f"the adapter in {folder} was trained on a base quantised as {facts['quantisation']}, and only {NF4} is put back here. Open it with transformers and peft: Policy(model, tokenizer).")
     return facts
 
 def load_adapter(
@@ -153,8 +154,12 @@ def load_adapter(
 )->Policy:
     "The base in NF4 with a saved adapter on it, which can be trained further."
     from transformers import AutoTokenizer
-    folder, device = Path(folder), ready_device(device)
+    folder = Path(folder)
     facts = read_adapter(folder)
+    if facts['quantisation'] is None:
+        from agentlab.policy.reader import with_saved_adapter
+        return with_saved_adapter(folder, facts, device, max_context, name, sampler)
+    device = ready_device(device)
     try: found, _, theirs = open_base(facts['base'], facts['revision'])
     except FileNotFoundError as e: raise FileNotFoundError(f"the adapter in {folder} belongs to the base {facts['base']}: {e}") from None
     tokenizer = AutoTokenizer.from_pretrained(folder)

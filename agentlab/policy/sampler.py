@@ -13,8 +13,9 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers.cache_utils import Cache, CacheLayerMixin
+from .exact import EXACT, MOST, fewest_rows
 
 # %% auto #0
 __all__ = ['Completion', 'Sampler', 'uniforms', 'pick', 'zeros', 'RowLayer', 'RowCache', 'row_attention', 'shared_prefix',
@@ -340,7 +341,7 @@ def check_model(model, max_context: int):
         limit = part.get('original_max_position_embeddings') or getattr(config, 'max_position_embeddings', max_context)
         if part.get('rope_type') in ('dynamic', 'longrope') and max_context > limit:
             raise ValueError(f'max_context={max_context}: beyond {limit} tokens the rotary embedding of {kind} depends on the longest row of the batch. Give max_context={limit} or less.')
-    if model.config._attn_implementation not in ('sdpa', 'eager'):
+    if model.config._attn_implementation not in ('sdpa', 'eager', EXACT):
         raise ValueError(f"attention {model.config._attn_implementation!r} takes no mask of its own. Load the model with attn_implementation='sdpa'.")
 
 def check_request(contexts, max_tokens, temperature, top_p, stop, seeds, max_context: int, vocabulary: int):
@@ -383,6 +384,7 @@ def _ready(self):
     self.device, self.dtype, attention = next(self.model.parameters()).device, self.model.dtype, config._attn_implementation
     try:
         for module in training: module.training = False
+        self.least = (fewest_rows(self.model) or MOST) if attention == EXACT else 1
         if self.device.type == 'cpu' and attention == 'sdpa': config._attn_implementation = 'agentlab_rows'    # GPU kernels need no help
         yield
     finally:
@@ -470,7 +472,7 @@ def _extend(
     starts: list[int],      # tokens of that row that are cached
 )->Tensor:                  # (rows, vocabulary) logits after each row's last token
     "Read new tokens of neighbouring rows in one forward: padded on the left, so that all rows end in the same column."
-    width, device = max(map(len, new)), self.device
+    width, device = max(*map(len, new), -(-self.least // len(new))), self.device
     pad = torch.tensor([width - len(tokens) for tokens in new], device=device)[:, None]
     column = torch.arange(width, device=device)
     real, positions = column >= pad, torch.tensor(starts, device=device)[:, None] + column - pad
@@ -484,9 +486,9 @@ def _extend(
     return self._forward(ids, positions, mask)
 
 def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor)->Tensor:
-    "(rows, vocabulary) logits after the last column of `ids`. The mask is ready, so the model builds none."
+    "(rows, vocabulary) logits after the last column of `ids`, of which there are enough. The mask is ready, so the model builds none."
     self.counts['forwards'] += 1; self.counts['positions'] += ids.numel()
-    out = self.model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+    out = self.model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache, use_cache=True, logits_to_keep=-(-self.least // len(ids)))
     return out.logits[:, -1].float()
 
 TorchSampler._extend, TorchSampler._forward = _extend, _forward
@@ -513,8 +515,11 @@ class Window:
         self.mask.scatter_(1, position, 0.)
         self.done += 1
         length = min(self.longest + self.done, self.columns)
-        self.sampler.cache.aim(self.first, position, length)
-        return self.sampler._forward(tokens[:, None], position, self.mask[:, None, None, :length])
+        filled = -(-self.sampler.least // len(tokens)) - 1      # columns of padding before it, see `fewest_rows`
+        self.sampler.counts['padding'] += filled * len(tokens)
+        ids, place = pad(tokens[:, None], (filled, 0)), pad(position, (filled, 0))
+        self.sampler.cache.aim(self.first, pad(position, (filled, 0), value=self.sampler.cache.capacity), length)
+        return self.sampler._forward(ids, place, self.mask[:, None, None, :length].expand(-1, -1, ids.shape[1], -1))
     def close_ranks(self, alive: list[bool])->list[int]|None:
         "Swap live rows to the front and shorten the window, once waiting has cost as much as swapping. Places that stay, or None."
         left = sum(alive)

@@ -5,6 +5,7 @@
 # %% ../../nbs/policy/01_tiny.ipynb #dce5dbb2
 from __future__ import annotations
 import hashlib, inspect, json, math, os, random, shutil
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -12,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from ..episodes import Batch, Episode, Turn, derive, rename
-from .core import Chat, Policy, parts, word_tokenizer
+from .core import Chat, Policy, check_learnable, parts, word_tokenizer
 
 # %% auto #0
-__all__ = ['tiny_model', 'demonstrate', 'warm_start', 'imitate', 'cache_folder', 'tiny_name', 'tiny_policy']
+__all__ = ['tiny_model', 'demonstrate', 'warm_start', 'imitate', 'cache_folder', 'tiny_name', 'demonstration_env', 'tiny_policy',
+           'shown_steps']
 
 # %% ../../nbs/policy/01_tiny.ipynb #31d4f083
 def tiny_model(
@@ -39,11 +41,12 @@ def demonstrate(
     chat,           # agentlab.policy.Chat: how the conversation is written down
     seeds: list[int],   # one per game
     noise: float = .5,  # share of actions drawn at random
+    system: dict|None = None, # seat -> system message, for a model that reads; None: nobody gets one
 )->list[Episode]:   # ordered by game and seat; source='demonstration'; log-probabilities are NaN: nobody sampled these ids
     "Games of an imperfect demonstrator, an episode for each seat; ids, rewards and outcomes are what `agentlab.rollout.play` would record."
-    return [episode for game, seed in enumerate(seeds) for episode in _demonstration(env.clone(), chat, seed, noise, game)]
+    return [episode for game, seed in enumerate(seeds) for episode in _demonstration(env.clone(), chat, seed, noise, game, system)]
 
-def _demonstration(env, chat, seed, noise, game)->list[Episode]:
+def _demonstration(env, chat, seed, noise, game, system=None)->list[Episode]:
     "One game: every seat reads only what it is told."
     act = getattr(env, 'demonstrator', None) or env.expert      # somebody who knows only what the text says, where there is one
     step, generator, t = env.reset(seed), random.Random(derive('demonstration', seed)), 0
@@ -51,7 +54,7 @@ def _demonstration(env, chat, seed, noise, game)->list[Episode]:
     early = _pay(sides, step.reward, {})
     while not step.done:
         turns, action = sides[step.seat].turns, act(noise, generator)
-        context = chat.next(step.observation, chat.end_id) if turns else chat.first(step.observation)
+        context = chat.next(step.observation, chat.end_id) if turns else chat.first(step.observation, (system or {}).get(step.seat))
         ids = chat.text_ids(action) + [chat.end_id]
         nothing = [math.nan]*len(ids)
         turns.append(Turn(t, step.observation, action, context, ids, nothing, nothing, early.pop(step.seat, 0.), step.info.get('state')))
@@ -75,21 +78,25 @@ def warm_start(
     env,                    # an environment with expert(noise, generator)
     steps: int = 600,       # updates
     episodes: int = 32,     # demonstrated games of an update
-    lr: float = 8e-3,       # highest learning rate; warms up over 50 updates, then falls along a cosine to a tenth
+    lr: float = 8e-3,       # highest learning rate; warms up, then falls along a cosine to a tenth
     noise: float = .5,      # share of random actions in the demonstrations
     pool: int = 8192,       # different demonstrated games
     seed: int = 0,
+    warmup: int = 50,       # updates until the learning rate is highest
+    system: dict|None = None, # seat -> system message, as for `demonstrate`
     on_step = None,         # called with (update, loss)
 )->Policy:
     "Supervised learning on demonstrations: the mean of -log pi over their action tokens."
-    demos = demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise)
+    demos = demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise, system)
     seats = len(demos)//pool
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=lr, weight_decay=.01, betas=(.9, .95))
+    learns = [p for p in policy.model.parameters() if p.requires_grad]
+    check_learnable(policy.name, learns)
+    optimizer = torch.optim.AdamW(learns, lr=lr, weight_decay=.01, betas=(.9, .95))
     order = np.concatenate([np.random.default_rng(derive(seed, 'order', i)).permutation(pool) for i in range(steps*episodes//pool + 1)])
     for step in range(steps):
-        for group in optimizer.param_groups: group['lr'] = lr*min(1, (step + 1)/50)*(.55 + .45*math.cos(math.pi*step/steps))
+        for group in optimizer.param_groups: group['lr'] = lr*min(1, (step + 1)/warmup)*(.55 + .45*math.cos(math.pi*step/steps))
         loss = imitate(policy, Batch.from_episodes([demo for i in order[step*episodes:(step + 1)*episodes] for demo in demos[i*seats:(i + 1)*seats]]))
-        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.)
+        torch.nn.utils.clip_grad_norm_(learns, 1.)
         optimizer.step(); optimizer.zero_grad()
         if on_step: on_step(step, loss)
     return policy
@@ -117,13 +124,19 @@ def tiny_name(env, **arguments)->str:
     facts = [sorted(arguments.items()), tokenizer.get_vocab(), tokenizer.chat_template, [[t.context_ids + t.ids for t in e.turns] for e in demos], code]
     return f'{env.name}-' + hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
-def _demonstrator(env):
+def demonstration_env(env):
     "The environment on its demonstration tasks, where it has such a split. Raises TypeError for one that cannot demonstrate."
-    if not hasattr(env, 'expert') or not hasattr(env, 'vocabulary'):
-        raise TypeError(f'{type(env).__name__} cannot warm-start a tiny policy: give it expert(noise, generator) -> action and vocabulary() -> words, or bring a policy of your own.')
+    if not callable(getattr(env, 'demonstrator', None)) and not callable(getattr(env, 'expert', None)):
+        raise TypeError(f'{type(env).__name__} cannot demonstrate: give it expert(noise, generator) -> action.')
     env = env.clone()
     if hasattr(env, 'split'): env.split = 'demo'
     return env
+
+def _demonstrator(env):
+    "The same, for a policy that learns its words here."
+    if not hasattr(env, 'expert') or not hasattr(env, 'vocabulary'):
+        raise TypeError(f'{type(env).__name__} cannot warm-start a tiny policy: give it expert(noise, generator) -> action and vocabulary() -> words, or bring a policy of your own.')
+    return demonstration_env(env)
 
 # %% ../../nbs/policy/01_tiny.ipynb #1a9933a8
 def tiny_policy(
@@ -142,16 +155,21 @@ def tiny_policy(
     for folder in (Path(str(files('agentlab'))) / 'shipped' / name, cache_folder() / name):
         if (folder / 'config.json').exists(): return Policy.load(folder, name=name)
     policy = fresh()
-    _train_shown(policy, _demonstrator(env), seed, progress, arguments)
+    total = arguments.get('steps', inspect.signature(warm_start).parameters['steps'].default)
+    with shown_steps(f'warm start of {env.name}', total, progress) as on_step:
+        warm_start(policy, _demonstrator(env), seed=seed, on_step=on_step, **arguments)
     policy.name = name
     return _keep(policy, cache_folder() / name)
 
-def _train_shown(policy, env, seed, progress, arguments):
+@contextmanager
+def shown_steps(title: str, total: int, progress: bool = True):
+    "A bar for supervised updates: gives the function that is called with (update, loss)."
     from tqdm.auto import tqdm
-    total = arguments.get('steps', inspect.signature(warm_start).parameters['steps'].default)
-    with tqdm(total=total, desc=f'warm start of {env.name}', disable=not progress) as bar:
-        def on_step(step, loss): bar.set_postfix(loss=f'{loss:.3f}'); bar.update(1)
-        warm_start(policy, env, seed=seed, on_step=on_step, **arguments)
+    with tqdm(total=total, desc=title, disable=not progress) as bar:
+        def on_step(step, loss):
+            bar.set_postfix(loss=f'{loss:.3f}')
+            bar.update(1)
+        yield on_step
 
 def _keep(policy: Policy, folder: Path)->Policy:
     "Put the policy into the cache; the folder appears whole or not at all."

@@ -18,7 +18,7 @@ from ..env.wrappers import Wrapper
 from ..episodes import Batch, Episode, derive
 from ..policy.tiny import demonstrate, imitate
 from ..rollout.plain import call_all, guarded, new_games, play_round, receive_all, within_budget
-from ..rollout.guide import suited, told
+from ..policy.guide import suited, told
 
 # %% ../../nbs/prompt/00_instruction.ipynb #4dbe8dc9
 grammar = dict(history=(0, 1, 2), legal=(False, True), goal=(False, True), style=('', 'explore', 'commit'))    # slot -> what it can hold; the first is the default

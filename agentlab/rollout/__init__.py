@@ -14,4 +14,4 @@ from .resampling import dynamic_sampling, retry_failures, with_rollback
 from .turns import TurnLimit, UnaryFeedback, costs, scaling_inter, turn_percentile
 from .windows import with_summaries
 from .players import play_players
-from .guide import reads, suited, told
+from ..policy.guide import reads, suited, told

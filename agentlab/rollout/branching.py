@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from types import SimpleNamespace
 from ..episodes import Episode, derive
+from ..policy.formats import fitted_policy
+from ..policy.guide import suited
 from .plain import Game, Side, call_all, guarded, new_games, play, play_round, receive_all, within_budget
-from .guide import suited
 
 # %% auto #0
 __all__ = ['top_entropy', 'segment_entropy', 'arpo_score', 'aepo_score', 'aepo_budget', 'Rule', 'Tree', 'own_luck', 'Forest',
@@ -131,6 +132,11 @@ def own_luck(
     elif hasattr(getattr(env, 'env', None), 'reset'): own_luck(env.env, seed)      # an environment around another one
 
 # %% ../../nbs/rollout/02_branching.ipynb #57f124b5
+def _closes(policy)->bool:
+    "Whether a thought that is cut off would be closed by force."
+    how = getattr(policy, 'format', None)
+    return bool(how and how.thoughts and how.thoughts.close)
+
 class Forest:
     "All groups of a call and what they are played with. It is the sampler of its own rounds, so that it hears what is said before it is done."
     def __init__(self, rule: Rule, policy, env, seeds, group_size, **how):
@@ -142,29 +148,32 @@ class Forest:
         if hasattr(env, 'reset') and not isinstance(env, type): _check_clone(env)
         self.games = new_games(suited(env, policy, g.system, g.max_tokens), seeds, group_size, g.tasks, g.seed, g.groups)
         for game in self.games[:1]: _check_clone(game.env)
+        self.sampler = g.sampler or policy.sampler()
+        policy, self.system, longest = fitted_policy(policy, g.format, self.games, g.system, g.max_tokens)
+        if _closes(policy): raise ValueError('branching looks at a reply before anything is done, so it cannot close a thought by force: give Thinking(close=False)')
         self.rule, self.policy, self.numbers, self.live = rule if g.temperature else replace(rule, beam=1), policy, {}, []    # greedy forks would all be the same
         sides, starts = [len(game.sides) for game in self.games], range(0, len(self.games), group_size)
         self.trees = [Tree(self.games[i:i + group_size], sum(sides[:i]), g.seed) for i in starts]
         self.tree_of = {game: tree for tree in self.trees for game in tree.games}
-        self.sampler, self.budget = g.sampler or policy.sampler(), dict(max_turns=g.max_turns, max_tokens=g.max_tokens, token_budget=g.token_budget)
+        self.budget = dict(max_turns=g.max_turns, max_tokens=longest, token_budget=g.token_budget)
     def begin(self, trees: list[Tree]):
         "Begin the next game of each of these groups afresh."
         games = [tree.next() for tree in trees]
         for game in games: self.numbers[game] = len(self.numbers)
-        receive_all(games, call_all(games, 'reset', [(game.seed, game.task) for game in games], self.given.limit), self.policy, self.given.system)
+        receive_all(games, call_all(games, 'reset', [(game.seed, game.task) for game in games], self.given.limit), self.policy, self.system)
 
 # %% ../../nbs/rollout/02_branching.ipynb #2dfa2c01
 def _grow(self):
     "Play until every group is full and every game is over."
     g = self.given
-    how = dict(max_tokens=g.max_tokens, temperature=g.temperature, top_p=g.top_p, stop=(self.policy.end_id,))
+    how = dict(max_tokens=self.budget['max_tokens'], temperature=g.temperature, top_p=g.top_p, stop=(self.policy.end_id,))
     while True:
         live = [[game for game in tree.games[:tree.begun] if not game.over and within_budget(game, self.policy, **self.budget)] for tree in self.trees]
         fresh = [tree for tree, games in zip(self.trees, live) if tree.free and not games]
         self.begin(fresh)
         self.settle(fresh)
         self.live = [game for games in live for game in games]
-        if self.live: play_round(self.live, self.policy, self, how, g.limit, g.system)
+        if self.live: play_round(self.live, self.policy, self, how, g.limit, self.system)
         elif not fresh: return
         if self.rule.faithful: self.fork_after()
 

@@ -6,7 +6,7 @@
 __all__ = ['CurationError', 'curation', 'chain', 'keep_mixed', 'outcome_std', 'outcome_mean', 'mean_length', 'mean_entropy',
            'top_share', 'top_p', 'nucleus', 'min_p', 'keep_groups', 'starpo_s', 'is_void', 'mask_void',
            'simpletir_reject', 'roc_counts', 'roc_penalty', 'roc', 'mask_truncated', 'mask_overlong', 'repeats',
-           'mask_repeated', 'dr_bot', 'mask_certain', 'keep_multiple', 'filters_in', 'filter_table']
+           'mask_repeated', 'dr_bot', 'mask_certain', 'only_parts', 'keep_multiple', 'filters_in', 'filter_table']
 
 # %% ../../nbs/rollout/03_curation.ipynb #58363809
 import re
@@ -355,6 +355,16 @@ def mask_certain(
     spoke = b.turn_lengths() > 0
     keep = _best(torch.where(spoke, score, -torch.inf), int(share*int(spoke.sum())))
     return _mask(b, b.spread(~keep), 'mask_certain')
+
+# %% ../../nbs/rollout/03_curation.ipynb #0af6735c
+@curation('mask', 'token', 'of another part of the reply than those named', 'in the spirit of the loss masks of agentic training at large')
+def only_parts(
+    b:Batch,                        # rollouts; tokens need `part`
+    parts:tuple=('thought', 'action', 'call'),  # names of PART_CODES that stay in the loss
+)->Batch:
+    "Mask the tokens of every other part. Raises ValueError where no parts were recorded."
+    if isinstance(parts, str) or not parts: raise ValueError(f"parts={parts!r}: give names of parts, such as ('thought', 'action')")
+    return _mask(b, ~b.of_part(*parts), f'only_parts({", ".join(parts)})')
 
 # %% ../../nbs/rollout/03_curation.ipynb #0923ad6c
 @curation('mask', 'turn', 'a few at random, so that the rest can be divided', 'in the spirit of Chen et al., 2025, IterResearch (EAPO), arXiv 2511.07327')

@@ -4,18 +4,19 @@
 
 # %% ../../nbs/rollout/00_play.ipynb #73e23c8c
 from __future__ import annotations
-import time
+import copy, time
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from ..episodes import Episode, Turn, derive, state_key
-from .guide import suited, told
+from ..policy.formats import acted, as_one, codes_of, fitted_policy, goes_on, plan, spell
+from ..policy.guide import suited, told
 
 # %% auto #0
 __all__ = ['Side', 'Game', 'check_seats', 'side_by_side', 'call_all', 'guarded', 'play', 'play_round', 'new_games', 'receive_all',
-           'within_budget']
+           'within_budget', 'act_as_read', 'carry_out']
 
 # %% ../../nbs/rollout/00_play.ipynb #25cf2bfe
 @dataclass
@@ -29,6 +30,8 @@ class Side:
     unplaced: float = 0.                          # paid before its first turn
     outcome: float = 0.
     tokens: int = 0                               # sampled so far
+    system: str|None = None                       # what it was told before its first action
+    window: int = 0                               # context windows before this one: contexts that the template has rewritten
 
     def pay(self, reward: float):
         "Credit a reward to this seat's latest turn."
@@ -40,12 +43,20 @@ class Side:
         "Take in the new text of the environment."
         ids = chat.next(observation, self.context[-1]) if self.turns else chat.first(observation, system)
         self.observation, self.new, self.context = observation, ids, self.context + ids
+        if self.turns and getattr(chat, 'rewrites', False) == 'window': self.read_again(chat, system)
 
-    def act(self, t: int, text: str, completion, state):
-        "Add the sampled action as a turn."
+    def read_again(self, chat, system: str|None):
+        "Where the template writes another text by now, begin a new window with it."
+        whole = chat.again([t.observation for t in self.turns] + [self.observation], [t.text for t in self.turns], system)
+        if chat.tokenizer.decode(whole) == chat.tokenizer.decode(self.context): return
+        self.new, self.context, self.window = whole, whole, self.window + 1
+
+    def act(self, t: int, text: str, completion, state, **read):
+        "Add the sampled action as a turn; `read` is what a format knows of it: parts, acted, inserted."
         reward, self.unplaced = self.unplaced, 0.
-        self.turns.append(Turn(t, self.observation, text, self.new, completion.ids, completion.logprobs, completion.entropies, reward, state))
-        self.context = self.context + list(completion.ids)
+        self.turns.append(Turn(t, self.observation, text, self.new, completion.ids, completion.logprobs, completion.entropies, reward, state, window=self.window, **read))
+        place, forced = self.turns[-1].inserted or (0, [])
+        self.context = self.context + list(completion.ids[:place]) + list(forced) + list(completion.ids[place:])
         self.tokens += len(completion.ids)
 
 # %% ../../nbs/rollout/00_play.ipynb #15941983
@@ -75,12 +86,14 @@ class Game:
             return self.end(truncated=bool(step.info.get('truncated', False)))
         self.side.read(chat, step.observation, self.told(chat, system))
     def told(self, chat, system: str|None)->str|None:
-        "The system message of the seat that moves, before its first action."
-        return None if self.side.turns else told(self.env, chat, self.side.seat, system)
-    def act(self, completion, text):
-        "Record the action of the seat that moves."
+        "The system message of the seat that moves, found out before its first action."
+        side = self.side
+        if not side.turns: side.system = told(self.env, chat, side.seat, system)
+        return side.system
+    def act(self, completion, text, **read):
+        "Record the action of the seat that moves; `read` is what a format knows of it."
         self.last_side = self.side
-        self.side.act(self.t, text, completion, self.step.info.get('state'))
+        self.side.act(self.t, text, completion, self.step.info.get('state'), **read)
         self.t += 1
     def episodes(self, **facts)->list[Episode]:
         "One episode per seat."
@@ -182,10 +195,13 @@ def play(
     seed: int = 0,              # of the sampling
     step: int = 0, name: str = 'policy', # kept with the episodes
     system: str|None = None,    # a system message; None: the environment's guide, if the policy knows its words; '': none
+    format = None,              # how the policy acts: agentlab.policy.formats; None: its whole reply is the action
 )->list[Episode]:               # ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
-    sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
+    sampler = sampler or policy.sampler()
+    policy, system, max_tokens = fitted_policy(policy, format, games, system, max_tokens)
+    budget = dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
     try:
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
@@ -202,6 +218,7 @@ def play_round(
 ):
     "Every live game acts once: one sampler call, then one step of every environment."
     said = sampler.sample([g.side.context for g in live], seeds=[derive(g.sample_seed, g.t) for g in live], **how)
+    if getattr(policy, 'format', None): return receive_all(live, act_as_read(live, policy, said, sampler, how, limit, workers), policy, system)
     texts = [policy.text(c.ids) for c in said]
     for g, completion, text in zip(live, said, texts): g.act(completion, text)
     receive_all(live, call_all(live, 'step', [(text,) for text in texts], limit, workers), policy, system)
@@ -243,3 +260,71 @@ def within_budget(
         game.final = side.observation
         game.end(truncated=True)
     return not spent
+
+# %% ../../nbs/rollout/00_play.ipynb #72e232a4
+def act_as_read(
+    live: list[Game],
+    policy,                     # of `fitted_policy`
+    said: list,                 # a Completion per game
+    sampler, how: dict, limit: float|None, workers: int,    # as in `play_round`
+)->list:                        # a Step per game, or an exception
+    "Every live game does what its reply means."
+    how_read, tokenizer = policy.format, policy.chat.tokenizer
+    replies = [_within(policy, c) for c in said]
+    forced = _forced(live, policy, replies, sampler, how) if how_read.thoughts and how_read.thoughts.close else {}
+    asked = []
+    for i, (game, completion) in enumerate(zip(live, replies)):
+        inserted = ()
+        if i in forced: completion, inserted = forced[i]
+        place, ids = inserted or (0, [])
+        spoken = spell(tokenizer, [*completion.ids[:place], *ids, *completion.ids[place:]], how_read.markers)
+        reading = how_read.read(spoken, policy.opened)
+        codes = codes_of(spoken, reading.spans)
+        asked.append(plan(reading, game.env, how_read.tools))
+        game.act(completion, policy.text(completion.ids), parts=codes[:place] + codes[place + len(ids):], inserted=inserted)
+    answers, made = carry_out(live, asked, limit, workers)
+    for game, some, count in zip(live, asked, made): game.last_side.turns[-1].acted = acted(some[:count])
+    return answers
+
+def carry_out(
+    games: list[Game],
+    asked: list[list],          # of `plan`, one per game
+    limit: float|None, workers: int,    # as in `call_all`
+)->tuple:                       # a Step per game, or an exception; how much of it was asked for before the game or the turn was over
+    "Ask every environment for one thing after the other, all environments side by side."
+    given = [[] for _ in games]
+    for k in range(max(map(len, asked), default=0)):
+        now = [i for i, some in enumerate(asked) if k < len(some) and goes_on(given[i])]
+        for i in now:
+            if isinstance(asked[i][k], str): given[i].append(asked[i][k])
+        for method in ('step', 'call_tool'):
+            which = [i for i in now if isinstance(asked[i][k], tuple) and asked[i][k][0] == method]
+            for i, answer in zip(which, call_all([games[i] for i in which], method, [asked[i][k][1] for i in which], limit, workers)): given[i].append(answer)
+    return [guarded(partial(as_one, some, len(all_of) - len(some))) for some, all_of in zip(given, asked)], list(map(len, given))
+
+def _within(policy, completion):
+    "The first ids of a completion, as many as the budgets of its parts allow."
+    thoughts = policy.format.thoughts
+    if not thoughts: return completion
+    spoken = spell(policy.chat.tokenizer, completion.ids, policy.format.markers)
+    return _joined(completion, stop=thoughts.kept(spoken, policy.action_tokens, policy.opened))
+
+def _joined(first, second=None, stop: int|None = None):
+    "The first ids of a completion, and behind them another one."
+    one = copy.copy(first)
+    for name in ('ids', 'logprobs', 'entropies', 'truncated_logprobs'):
+        x = getattr(first, name, None)
+        if x is not None: setattr(one, name, list(x)[:stop] + (list(getattr(second, name)) if second is not None else []))
+    return one
+
+def _forced(live, policy, replies, sampler, how)->dict:
+    "Where a thought was cut off: game -> (thought and action, (place, ids) of the closing marker between them)."
+    thoughts, tokenizer = policy.format.thoughts, policy.chat.tokenizer
+    def cut(c): return c.ids[-1] != policy.end_id and thoughts.cut(spell(tokenizer, c.ids, policy.format.markers), policy.opened)[1].open
+    which = [i for i, c in enumerate(replies) if c.ids and cut(c)]
+    if not which: return {}
+    closing = thoughts.closing_ids(tokenizer)
+    contexts = [live[i].side.context + list(replies[i].ids) + closing for i in which]
+    seeds = [derive(live[i].sample_seed, live[i].t, 'action') for i in which]
+    actions = sampler.sample(contexts, seeds=seeds, **how | dict(max_tokens=policy.action_tokens))
+    return {i: (_joined(replies[i], action), (len(replies[i].ids), closing)) for i, action in zip(which, actions)}

@@ -9,8 +9,9 @@ from functools import partial
 from random import Random
 from ..episodes import Episode, derive
 from ..policy.sampler import Completion
+from ..policy.formats import whole_reply
+from ..policy.guide import suited
 from .plain import Game, call_all, guarded, new_games, receive_all, side_by_side, within_budget
-from .guide import suited
 
 # %% auto #0
 __all__ = ['cast', 'play_players', 'sided', 'Table']
@@ -40,9 +41,11 @@ def play_players(
     keep: bool = False,         # True: the episodes of these players are returned too, with source='opponent'
     max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None, temperature: float = 1., top_p: float = 1.,
     limit: float|None = None,   # seconds for one call of an environment or of a function that plays
-    workers: int = 0, seed: int = 0, step: int = 0, name: str = 'policy', system: str|None = None     # as for `play`
+    workers: int = 0, seed: int = 0, step: int = 0, name: str = 'policy', system: str|None = None,    # as for `play`
+    format = None               # refused: the whole reply is the action here
 )->list[Episode]:               # ordered by group, member, seat
     "`play` with other players at some seats. A player that fails, or that overruns the limit, ends its own game only."
+    whole_reply(format, 'play_players')
     numbers = range(len(seeds)) if groups is None else groups
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, numbers)
     if not games: return []

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ..episodes import Batch, derive
 from .curation import CurationError, curation, keep_mixed
+from ..policy.formats import whole_reply
+from ..policy.guide import suited
 from .plain import call_all, guarded, new_games, play, receive_all, within_budget
-from .guide import suited
 
 # %% ../../nbs/rollout/04_resampling.ipynb #41e4d4f8
 def _until(groups, rounds, again, passes):
@@ -126,9 +127,11 @@ def with_rollback(
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,   # as for `play`; the environment needs clone()
     repair:Repair=Repair(),             # when and how a failed call is taken back
     max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None, workers:int=0,  # as for `play`
-    seed:int=0, step:int=0, name:str='policy', system:str=None
+    seed:int=0, step:int=0, name:str='policy', system:str=None,
+    format=None                     # refused: the whole reply is the action here
 )->list:                                # as `play`; turns have columns['spliced'] and columns['retries']
     "`play`, but a call that fails is said again and the failure removed from the context (CLEANER). Train with recompute_old=True."
+    whole_reply(format, 'with_rollback')
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
     sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     how, around = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,)), dict(limit=limit, workers=workers)

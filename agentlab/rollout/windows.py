@@ -7,8 +7,9 @@ __all__ = ['note', 'with_summaries']
 
 # %% ../../nbs/rollout/06_windows.ipynb #25c0302b
 from ..episodes import derive
+from ..policy.formats import whole_reply
+from ..policy.guide import suited, told
 from .plain import call_all, guarded, new_games, play_round, receive_all, within_budget
-from .guide import suited, told
 
 # %% ../../nbs/rollout/06_windows.ipynb #b68dae6e
 note = 'The context is nearly full and will be cleared. Write down all that is needed to go on: what you have found out, what you have done, what is left to do.'
@@ -21,9 +22,12 @@ def with_summaries(
     instruction:str=note,       # asks for the summary
     latest:bool=False,          # True: the observation that filled the window stands behind the summary (ours)
     max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None, workers:int=0,  # as for `play`; a summary counts as a turn
-    seed:int=0, step:int=0, name:str='policy', system:str=None
+    seed:int=0, step:int=0, name:str='policy', system:str=None,
+    format=None                     # refused: the whole reply is the action here
 )->list:                        # as `play`; turns have `window` and columns['summary']
     "`play`, but a seat whose context is full sums it up and goes on with the first observation and the summary (SUPO)."
+    whole_reply(format, 'with_summaries')
+    if getattr(policy.chat, 'rewrites', False) == 'window': raise ValueError("with_summaries opens windows of its own, and so does Chat(rewrites='window'): use rewrites=True, or play")
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
     sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))

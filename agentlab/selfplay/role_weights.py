@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from ..episodes import Batch
-from ..policy.core import Policy, action_rows, take_rows
+from ..policy.core import Policy, action_rows, parts, take_rows
 from .roles import seating
 from .snapshots import Borrowing, learned
 
@@ -46,6 +46,9 @@ class RoleWeights(Policy):
         "The policy that answers for a seat. Raises KeyError where nobody does."
         if seat not in self.holds: raise KeyError(f'nobody holds the seat {seat!r}; the seats are {self.seats}')
         return self.of[self.holds[seat]]
+    def parts(self, batch: Batch, rows: Tensor|None = None, budget: int = 4096):
+        "As `Policy.parts`; every role computes its rows whole."
+        return parts(batch, rows, budget)
     def sampler(self, **kw): return self.model()
 
 # %% ../../nbs/selfplay/12_role_weights.ipynb #50c2fff0

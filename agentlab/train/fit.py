@@ -129,6 +129,7 @@ KNOWN = {   # name -> config, number of parameters
     'Qwen/Qwen3-8B': (_qwen3(4096, 12288, 36, 32, False), 8_190_735_360),
     'meta-llama/Llama-3.2-1B-Instruct': (_llama(2048, 8192, 16, 32, 8, 64), 1_235_814_400),
     'meta-llama/Llama-3.2-3B-Instruct': (_llama(3072, 8192, 28, 24, 8, 128), 3_212_749_824),
+    'smollm2': (_llama(576, 1536, 30, 9, 3, 64) | dict(vocab_size=49152, max_position_embeddings=8192), 134_515_008),
 }
 
 def read_config(

@@ -10,10 +10,10 @@ import copy
 import torch
 from torch import Tensor, nn
 from ..credit.critics import turn_starts
-from ..credit.hierarchy import ACTION, SUBGOAL, SWITCH, first_token
+from ..credit.hierarchy import first_token
 from ..credit.turn_numbers import turn_number
 from ..credit.value_heads import ValueHead
-from ..episodes import Batch
+from ..episodes import ACTION, SUBGOAL, SWITCH, Batch
 from ..reward.implicit_prm import implicit_prm, prm_backward
 from ..reward.progress import progress_loss
 from .critic import Critic

@@ -11,10 +11,10 @@ from functools import partial
 import torch
 from .. import credit as by
 from ..credit import check_group_size
-from ..credit.hierarchy import ACTION, SUBGOAL, SWITCH, first_token
+from ..credit.hierarchy import first_token
 from ..env.protocol import tidy
 from ..env.wrappers import split_tag
-from ..episodes import Batch, need, state_key
+from ..episodes import ACTION, SUBGOAL, SWITCH, Batch, need, state_key
 from .. import entropy, objective as bound
 from ..objective import clip, kl_k3
 from ..reward import TAGS, answer_logps, counterfactual_gain, information_gain, masked_logps, meta_reasoning, overlong, paid, progress, valid_tag
@@ -37,8 +37,8 @@ __all__ = ['loop', 'pass_at_k', 'reinforce_pp', 'reinforce_pp_baseline', 'lite_p
            'ragen2', 'supo', 'scaling_inter', 'roc', 'simpletir', 'dr_bot', 'spear_clip', 'dart', 'success_replay',
            'spear', 'rorecomp', 'archer', 'spiral', 'spo', 'sppo', 'inpo', 'marft', 'known', 'Recipe', 'plain',
            'field_defaults', 'import_path', 'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'named',
-           'measure_answers', 'measure_feedback', 'matched_reward', 'check_words', 'read_tags', 'read_parts',
-           'Memories', 'remember', 'load_recipe']
+           'measure_answers', 'measure_feedback', 'matched_reward', 'check_words', 'check_plain', 'read_tags',
+           'read_parts', 'Memories', 'remember', 'load_recipe', 'in_format']
 
 # %% ../../nbs/train/01_recipes.ipynb #c6c6e1f0
 @dataclass
@@ -85,6 +85,7 @@ class Recipe:
     lora: dict = field(default_factory=dict)  # arguments of peft.LoraConfig; empty: all weights are trained
     budget: int = 4096                  # tokens of one forward pass, padding included; a GPU may take more at once
     precision: str = 'no'               # 'no' or 'bf16', as accelerate names them
+    tree: bool|None = None              # shared prefixes are computed once (agentlab.policy.tree); None: where that is cheaper
     seed: int = 0
     checkpoint_every: int = 5           # updates
     test_every: int = 0                 # updates between tests on held-out tasks; 0: before the first and after the last
@@ -133,6 +134,7 @@ def check_recipe(recipe: Recipe):
     per = recipe.loss_per
     if per not in ('token', 'turn', 'row', 'episode') and not (isinstance(per, (int, float)) and not isinstance(per, bool) and per > 0):
         refuse('loss_per', "use 'token', 'turn', 'row', 'episode', or a positive number of tokens")
+    if recipe.tree not in (None, True, False): refuse('tree', 'use True, False, or None: where it is cheaper')
     if recipe.precision not in ('no', 'bf16'): refuse('precision', "use 'no' or 'bf16': fp16 needs a loss scaler, which is not part of a checkpoint")
     if recipe.minibatches > recipe.groups*recipe.group_size: refuse('minibatches', f'at most the {recipe.groups*recipe.group_size} episodes of a step')
     if {'value', 'q1'} & set(getattr(getattr(recipe.credit, 'func', recipe.credit), 'needs', ())) and recipe.critic is None: refuse('critic', 'this credit compares with values: give a critic, such as agentlab.train.Critic')
@@ -229,12 +231,21 @@ def check_words(
     lost = [word for word in words if policy.tokenizer.unk_token_id in (ids := policy.tokenizer.encode(word, add_special_tokens=False)) or not ids]
     if lost: raise ValueError(f'the policy {policy.name} has no token for {lost[0]!r}: put agentlab.env.wrappers.{wrapper} around the environment, and warm-start a policy on that')
 
+def check_plain(
+    batch: Batch,
+    who: str,       # what reads the first words of a reply
+):
+    "Refuse replies in a format: their first words are not those of the action."
+    if 'part' in batch.tokens and batch.of_part('thought', 'call', 'markup').any():
+        raise ValueError(f'{who} reads the first words of a reply, but these replies were given in a format with parts. Play in the format Plain()')
+
 def read_tags(
     batch: Batch, policy,
     split: Callable = split_tag,    # text -> (tag word, action)
 )->Batch:
     "The batch with `turns.tag`, `turns.meta` (RLVMR's rule-based reward), and `turns.action` without the tag."
     check_words(policy, ('planning', 'explore', 'reflection'), 'Tagged')
+    check_plain(batch, 'read_tags')
     said = batch.action('id').split(batch.turn_lengths().tolist())
     texts = policy.tokenizer.batch_decode([ids.tolist() for ids in said], skip_special_tokens=True)
     tags, actions = zip(*map(split, texts))
@@ -249,6 +260,7 @@ def read_parts(
 )->Batch:
     "The batch with `turns.switch` and `tokens.part`: the first word decides, the word after `switch` is the subgoal, the rest is action."
     check_words(policy, (switch, keep), 'Planned')
+    check_plain(batch, 'read_parts')
     switched, kept = (policy.tokenizer.encode(word, add_special_tokens=False)[0] for word in (switch, keep))
     turn, begin = batch.action_turn, first_token(batch)
     opening = torch.where(begin >= 0, batch.action('id')[begin], -1)    # the first id of every turn
@@ -363,3 +375,11 @@ def load_recipe(
     unknown = set(changes) - {f.name for f in dataclasses.fields(Recipe)}
     if unknown: raise ValueError(f'a recipe has no field {sorted(unknown)[0]!r}. Fields: {", ".join(f.name for f in dataclasses.fields(Recipe))}.')
     return make(**changes)
+
+# %% ../../nbs/train/01_recipes.ipynb #8a7bf42d
+def in_format(
+    recipe: Recipe,     # its rollouts must take `format`, as `play` does
+    format,             # Plain(), Thinking() or Calls() of agentlab.policy.formats
+)->Recipe:
+    "The recipe with a policy that acts in this format, in training and in tests."
+    return dataclasses.replace(recipe, rollout_args=recipe.rollout_args | dict(format=format), test_rollout=partial(recipe.test_rollout, format=format))

@@ -38,6 +38,9 @@ METRICS = dict(     # name: (what it is, how it is estimated, unit)
     truncated=('share of episodes that a budget ended', 'counted', 'episodes, 0-1'),
     tokens=('action tokens of the episodes without an error', 'counted', 'tokens'),
     sampled=('action tokens that were sampled; a branch that copies a turn does not sample it again', 'counted', 'tokens'),
+    held=('tokens of the rows that were learned from', 'counted, over the minibatches of the step', 'tokens'),
+    computed=('tokens that the model read for them, padding included; fewer where shared prefixes are computed once',
+              'counted, in the passes with a gradient', 'tokens'),
     kept=('share of the action tokens that count in the loss after curation', 'tokens with a weight above 0, of those that curation left', 'tokens, 0-1'),
     entropy_history=('what EPO remembers: the entropy of every turn number so far', 'mean over the steps, of means over tokens', 'nats a token'),
     tasks_seen=('tasks that a memory of outcomes knows', 'counted', 'tasks'),
@@ -64,7 +67,7 @@ METRICS = dict(     # name: (what it is, how it is estimated, unit)
     pool=('earlier tasks that can be set again', 'counted', 'tasks'),
     seconds=('wall time of the step', 'measured; the only number that differs in a repeated run', 's'),
     test_greedy=('success on held-out tasks, most likely token each time (tests.jsonl)', 'mean over the test tasks', 'episodes, 0-1'),
-    test_sampled=('success on held-out tasks, tokens sampled at temperature 1 (tests.jsonl)', 'mean over the test tasks', 'episodes, 0-1'),
+    test_sampled=('success on held-out tasks, tokens sampled at the temperature of the recipe (tests.jsonl)', 'mean over the test tasks', 'episodes, 0-1'),
     skipped=('why the update was not made, if it was not', 'a NaN or infinite reward, loss or gradient; curation left nothing; the critic is warming up', 'text'),
 )
 
@@ -92,6 +95,14 @@ class Run:
         return sorted(int(p.stem.split('_')[1]) for p in (self.folder / 'episodes').glob('step_*.parquet'))
     def save_episodes(self, step: int, batch: Batch): batch.save(self._episodes(step))
     def _episodes(self, step): return self.folder / 'episodes' / f'step_{step:06d}.parquet'
+    def tested(self)->list[int]:
+        "Numbers of updates after which held-out episodes were kept."
+        return sorted(int(p.stem.split('_')[1]) for p in (self.folder / 'tests').glob('step_*.parquet'))
+    def tests_episodes(self, step: int)->Batch:
+        "A few held-out tasks as they were played, greedy, with `step` updates behind the policy; `group` is the number of the task. Raises ValueError for a damaged file."
+        return Batch.load(self._tests(step))
+    def save_tests(self, step: int, batch: Batch): batch.save(self._tests(step))
+    def _tests(self, step): return self.folder / 'tests' / f'step_{step:06d}.parquet'
     def ask_stop(self):
         "Ask whoever trains in this folder to end after the present update. The trainer removes the request when it has ended, and one that is older than its start."
         (self.folder / 'stop').touch()
@@ -233,5 +244,6 @@ def rewind(
         end = max((end for row, end in _whole_lines(run.folder / name) if row['step'] <= last), default=0)
         if (run.folder / name).exists(): os.truncate(run.folder / name, end)
     for later in (s for s in run.steps() if s >= step): run._episodes(later).unlink()
+    for later in (s for s in run.tested() if s > step or not step): run._tests(later).unlink()
     for damaged in (p for p in _checkpoints(run) if int(p.name) > step): shutil.rmtree(damaged)     # else they would count as the newest to keep
     for part in [*run.folder.glob('**/.*.tmp')]: shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)

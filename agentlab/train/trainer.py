@@ -13,7 +13,9 @@ from ..episodes import Batch, derive, state_key
 from ..groups import group_constant, group_mean, same
 from ..objective import clip_fraction, loss_weights
 from ..objective.correction import corrected, truncated
-from ..policy.core import adapted, check_bf16, parts, take_rows
+from ..policy.core import adapted, check_bf16, check_learnable, take_rows
+from ..policy.text import with_token_text
+from ..policy.tree import tally
 from ..reward import paid, pay
 from ..rollout import play
 from ..rollout.curation import CurationError
@@ -23,12 +25,13 @@ from .recipes import Recipe, field_defaults
 from .runs import METRICS, Run, load_checkpoint, moments, open_run, restore_moments, rewind, save_checkpoint, save_policy
 
 # %% auto #0
-__all__ = ['Training', 'with_lora', 'reference_of', 'as_begun', 'for_gpu', 'collect', 'joined', 'usable', 'Skip', 'rewarded',
-           'joined_by', 'past', 'by_chance', 'curated', 'prepare', 'finite', 'reference_logp', 'minibatches', 'planned',
-           'backward', 'measure_part', 'rounds', 'optimise', 'move', 'from_sampler', 'measure_play', 'sampled_tokens',
-           'dead_groups', 'evaluate', 'held_out', 'solved', 'one_step', 'remembered', 'learn', 'again',
-           'with_token_text', 'save_training', 'open_replay', 'restore_training', 'explain', 'env_facts', 'test', 'bar',
-           'show', 'train', 'end_run', 'keep_step', 'close_step']
+__all__ = ['KEPT_TESTS', 'Training', 'with_lora', 'reference_of', 'as_begun', 'for_gpu', 'for_pretrained', 'collect', 'joined',
+           'usable', 'Skip', 'rewarded', 'joined_by', 'past', 'by_chance', 'curated', 'prepare', 'finite',
+           'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part', 'rounds', 'optimise', 'move',
+           'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'held_out', 'ends', 'solved',
+           'one_step', 'computed', 'with_computed', 'remembered', 'learn', 'again', 'save_training', 'open_replay',
+           'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run', 'keep_step',
+           'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
@@ -39,10 +42,12 @@ class Training:
         self.policy, self.env, self.recipe = (with_lora(policy, **recipe.lora) if recipe.lora else policy), env, recipe
         self.policy.model.to(self.accelerator.device)
         if self.ranks > 1: agreed(self, 'the weights they begin with', weights_key(self.policy.model), 'Load the policy from one folder, or make it with the same seed in every process.')
-        for one in (self.policy, *getattr(self.policy, 'of', {}).values()): one.precision = recipe.precision     # every log-probability of the run, old and new, is computed alike
+        for one in (self.policy, *getattr(self.policy, 'of', {}).values()):
+            one.precision, one.tree = recipe.precision, recipe.tree     # every log-probability of the run, old and new, is computed alike
         self.should_stop, self.run = should_stop or (lambda: False), None
         self.reference = reference_of(self.policy) if recipe.kl_coef else None
         self.weights = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
+        check_learnable(self.policy.name, self.weights.values())
         self.optimizer = recipe.optimizer(self.weights.values(), lr=recipe.lr, weight_decay=recipe.weight_decay)
         made = ((name, getattr(recipe, name)) for name in ('critic', 'memory', 'replay'))
         self.critic, self.memory, self.replay = (make(self.policy, derive(recipe.seed, name)) if make else None for name, make in made)
@@ -85,7 +90,7 @@ def with_lora(policy, **config):
     config = dict(r=16, lora_alpha=32, target_modules='all-linear', task_type='CAUSAL_LM') | config
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(0)
-        return Policy(get_peft_model(policy.model, LoraConfig(**config)), policy.tokenizer, policy.max_context, policy.name, policy.samples_by, chat=policy.chat)
+        return Policy(get_peft_model(policy.model, LoraConfig(**config)), policy.tokenizer, policy.max_context, policy.name, policy.samples_by, chat=policy.chat, exact=policy.exact, weights=policy.weights)
 
 def reference_of(policy):
     "The policy as training begins: a copy; of one with an adapter, copies of the adapter's weights alone."
@@ -117,6 +122,17 @@ def for_gpu(
     objective = recipe.objective if isinstance(recipe.objective, corrected) else corrected(recipe.objective, weights)
     large = dict(recompute_old=True, objective=objective, optimizer=paged_adamw, lr=2e-5, max_tokens=max(recipe.max_tokens, 32), precision='bf16' if torch.cuda.is_available() else 'no')
     return dataclasses.replace(recipe, **large | changes)
+
+def for_pretrained(
+    recipe: Recipe,
+    **changes,              # fields of the recipe, such as lr, groups, temperature
+)->Recipe:
+    """The recipe for a pretrained model with an adapter on a small machine: actions of more tokens, an adapter's learning rate, and a temperature below 1.
+
+    At temperature 1 a primed policy draws one of 49,000 words every few tokens that nobody would say; see the page on priming.
+    """
+    own = dict(lr=2e-4, group_size=6, temperature=.7, max_tokens=max(recipe.max_tokens, 32))
+    return dataclasses.replace(recipe, **own | changes)
 
 # %% ../../nbs/train/02_trainer.ipynb #545d4945
 def collect(training: Training, step: int)->Batch:
@@ -241,7 +257,8 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     whole, chosen = take_rows(batch, rows)
     weight = advantage.new_zeros(len(advantage)).index_copy(0, chosen, loss_weights(whole, r.loss_per).to(advantage))
     sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., sampler_kl=0., unsampled=0, sampled=0, tokens=0, past=0, outside=0)
-    for part, which in parts(batch, rows[t.rank::t.ranks], r.budget):
+    sums |= dict(computed=0, held=0)
+    for part, which in t.policy.parts(batch, rows[t.rank::t.ranks], r.budget):
         logp, entropy = t.policy.forward(part, r.temperature)
         losses = r.objective(logp, part, advantage[which], entropy, **r.objective_args)
         kl = r.kl(logp, part) if r.kl_coef else None
@@ -249,7 +266,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
         if loss.requires_grad: loss.backward()      # the tokens of frozen roles alone have nothing to move
         with torch.no_grad():
             now = measure_part(r, part, logp.detach(), advantage[which], kl)
-            for name, value in (now | dict(loss=loss.item(), tokens=len(which))).items():
+            for name, value in (now | tally(part) | dict(loss=loss.item(), tokens=len(which))).items():
                 sums[name] = max(sums[name], value) if name == 'gap' else sums[name] + value
         logp = entropy = losses = kl = loss = None      # else the next forward pass would run beside the graph of this one's entropy
     everywhere = t.gather([sums])
@@ -312,6 +329,7 @@ def move(training: Training, batch: Batch, advantage: Tensor, step: int, *purpos
     means = {k: sum(s[k] for s in sums)/tokens for k in ('kl', 'clip_fraction')}
     means['kl_reference'] = sum(s['kl_reference'] for s in sums)/tokens if r.kl_coef else None
     means['past'] = {k: sum(s[k] for s in sums) for k in ('past', 'outside')}
+    means |= {k: sum(s[k] for s in sums) for k in ('computed', 'held')}
     return means | dict(loss=sum(s['loss'] for s in sums)/len(sums), grad_norm=sum(norms)/len(norms), **from_sampler(sums[0]))
 
 def from_sampler(sums: dict)->dict:
@@ -340,17 +358,25 @@ def dead_groups(batch: Batch)->float:
     return len(by[group_constant(batch.episodes.outcome, by)].unique())/len(by.unique())
 
 # %% ../../nbs/train/02_trainer.ipynb #12729899
-def evaluate(policy, env, tasks: int = 512, greedy: bool = True, seed: int = 0, rollout=play, **budget)->float:
+def evaluate(
+    policy, env,
+    tasks: int = 512,           # held-out tasks
+    greedy: bool = True,        # the likeliest token each time; False: sampled at `temperature`
+    seed: int = 0, rollout=play, temperature: float = 1.,
+    **budget,                   # of `rollout`: max_turns, max_tokens
+)->float:
     "Success on held-out tasks: different ones of the environment's test split, or fixed seeds where it has no splits. An episode that ends with an error has failed; raises RuntimeError where all do."
-    return solved(held_out(policy, env, tasks, greedy, seed, rollout, **budget))
+    return solved(ends(held_out(policy, env, tasks, greedy, seed, rollout, temperature=temperature, **budget)))
 
-def held_out(policy, env, tasks: int, greedy: bool, seed: int, rollout, rank: int = 0, ranks: int = 1, **budget)->list[tuple]:
-    "(success, error) of the episodes of this process's share of the held-out tasks."
+def held_out(policy, env, tasks: int, greedy: bool, seed: int, rollout, rank: int = 0, ranks: int = 1, temperature: float = 1., **budget)->list:
+    "The episodes of this process's share of the held-out tasks; their group is the number of the task."
     mine = range(tasks)[rank::ranks]
     those = env.tasks('test', tasks)[rank::ranks] if hasattr(env, 'tasks') else None
     own = dict(groups=list(mine)) if ranks > 1 else {}      # sampled as in a single process
-    episodes = rollout(policy, env, [derive('test', i) for i in mine], tasks=those, temperature=0. if greedy else 1., seed=derive(seed, 'test'), **own, **budget) if mine else []
-    return [(e.success, e.error) for e in episodes]
+    how = dict(tasks=those, temperature=0. if greedy else temperature, seed=derive(seed, 'test'))
+    return rollout(policy, env, [derive('test', i) for i in mine], **how, **own, **budget) if mine else []
+
+def ends(episodes: list)->list[tuple]: return [(e.success, e.error) for e in episodes]
 
 def solved(found: list[tuple])->float:
     "Share of successes. Raises RuntimeError where every episode ended with an error."
@@ -365,13 +391,45 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
     training.begin(step)
     played = collect(training, step)
     batch = usable(played)
-    row = dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step) | measure_play(played, batch)
+    row, learned = dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step) | measure_play(played, batch), None
     try:
         prepared, advantage, targets = prepare(training, batch, step)
+        learned = prepared.with_action(advantage=advantage)
         row |= learn(training, prepared, advantage, targets, step)
     except Skip as why: row['skipped'] = str(why)
     if training.memory is not None: row |= remembered(training, row)
-    return row | dict(seconds=time.monotonic() - start), with_token_text(played, training.policy.tokenizer)
+    kept = with_computed(played, learned, computed(training.recipe))
+    return row | dict(seconds=time.monotonic() - start), with_token_text(kept, training.policy.tokenizer)
+
+def computed(recipe: Recipe)->list[str]:
+    "Token columns that a step computes and a run folder keeps."
+    return ['old_logp', 'advantage', *(['ref_logp'] if recipe.kl_coef else [])]
+
+def with_computed(
+    played: Batch,          # what a run folder keeps
+    learned: Batch|None,    # what the step made of it: episodes and tokens may be missing, past ones may have joined; None: the step was skipped
+    names: list[str],       # token columns of `learned`
+)->Batch:
+    "What was played with what was computed about it; NaN for a token that nothing was learned from. A token is known by game, seat, turn and position."
+    nothing = torch.full((len(played.actions),), torch.nan)
+    if learned is None or not len(learned.actions): return played.with_action(**dict.fromkeys(names, nothing))
+    learned = learned.to('cpu')
+    at = _places(played, learned)
+    return played.with_action(**{name: torch.where(at >= 0, learned.action(name).float()[at], nothing) for name in names})
+
+def _places(played: Batch, learned: Batch)->Tensor:
+    "(action tokens of `played`,) number of the same token in `learned`; -1 where it is not there, or where two are alike."
+    key = same(*map(torch.cat, zip(_identity(played), _identity(learned))))
+    here, there = key.split([len(played.actions), len(learned.actions)])
+    own = (learned.action('past') <= 0 if 'past' in learned.tokens else there >= 0).nonzero()[:, 0]
+    place = torch.full((int(key.max()) + 1,), -1).index_copy(0, there[own], own)
+    return torch.where(torch.bincount(here, minlength=len(place))[here] == 1, place[here], -1)
+
+def _identity(batch: Batch)->list[Tensor]:
+    "What tells an action token from all others of a step, column by column."
+    turn = batch.action_turn
+    episode = batch.turns.episode[turn]
+    return [batch.episodes.game[episode], batch.episodes.seat[episode], batch.turns.t[turn], batch.action('position')]
 
 def remembered(training: Training, row: dict)->dict:
     "What the memory learns from a row. One that asks somebody outside (`outside = True`) learns in the first process, and the others take over what it knows then."
@@ -410,10 +468,6 @@ def again(training: Training, batch: Batch, advantage: Tensor, step: int, counts
         total, old = total + count, old + count
     return dict(replayed=old/total, past_outside=counts['outside']/counts['past'] if counts['past'] else None)
 
-def with_token_text(batch: Batch, tokenizer)->Batch:
-    "The batch with the text of every token id it holds, so that a viewer needs no tokenizer."
-    ids = batch.tokens.id.unique().tolist()
-    return batch.replace(labels=batch.labels | dict(token={i: tokenizer.decode([i]) for i in ids}))
 
 # %% ../../nbs/train/02_trainer.ipynb #218c0ec8
 def save_training(training: Training, run: Run, step: int):
@@ -465,13 +519,23 @@ def env_facts(env)->dict:
     plain = {k: v for k, v in vars(env).items() if not k.startswith('_') and isinstance(v, (bool, int, float, str))} if hasattr(env, '__dict__') else {}
     return dict(env=f'{type(env).__module__}:{type(env).__qualname__}', **plain)
 
+KEPT_TESTS = 8      # held-out tasks whose greedy episodes a run folder keeps at every test, to be read side by side
+
 def test(training: Training, run: Run, step: int):
     "Success on held-out tasks with `step` updates behind the policy, greedy and sampled, as a row of tests.jsonl."
     r, t = training.recipe, training
     if not r.test_tasks: return
-    how = dict(max_turns=r.max_turns, max_tokens=r.max_tokens, rollout=r.test_rollout, rank=t.rank, ranks=t.ranks) | (t.memory.test() if hasattr(t.memory, 'test') else {})
-    shares = {name: solved(t.gather(held_out(t.policy, t.env, r.test_tasks, greedy, r.seed, **how))) for name, greedy in (('test_greedy', True), ('test_sampled', False))}
-    if t.accelerator.is_main_process: run.append_test(dict(step=step, tasks=r.test_tasks, **shares))
+    how = dict(max_turns=r.max_turns, max_tokens=r.max_tokens, temperature=r.temperature, rollout=r.test_rollout, rank=t.rank, ranks=t.ranks) | (t.memory.test() if hasattr(t.memory, 'test') else {})
+    greedy, sampled = (held_out(t.policy, t.env, r.test_tasks, way, r.seed, **how) for way in (True, False))
+    shares = {f'test_{name}': solved(t.gather(ends(found))) for name, found in (('greedy', greedy), ('sampled', sampled))}
+    shown = joined(t.gather([[_alone(e) for e in greedy if e.group < KEPT_TESTS]]))
+    if not t.accelerator.is_main_process: return
+    run.save_tests(step, with_token_text(Batch.from_episodes(shown), t.policy.tokenizer))
+    run.append_test(dict(step=step, tasks=r.test_tasks, **shares))
+
+def _alone(episode):
+    "The episode without a word of where its turns were sampled first: the others are not kept."
+    return dataclasses.replace(episode, turns=[dataclasses.replace(turn, origin=None) for turn in episode.turns])
 
 def bar(recipe: Recipe, shown: bool):
     "A progress bar with the time that is left."
@@ -522,6 +586,7 @@ def _open(training: Training, out, resume: bool)->Run:
     "The run folder, made or checked by the first process; what it refuses, all refuse. Before it, a server that samples is asked whether it can."
     if getattr(training.policy, 'samples_by', None) is not None: training.policy.sampler()
     facts = dict(recipe=training.planned.facts(), env=env_facts(training.env), policy=training.policy.name)
+    if training.policy.weights: facts['weights'] = training.policy.weights      # where they come from, and their hash
     def opened():
         run = open_run(out, facts, resume, dict(recipe=field_defaults()))
         run.stop_answered()     # what was asked of an earlier process is not meant for this one

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 import numpy as np
-from .report import Frame, Html, attribute, column, heat_svg, number, safe, thin, ticks, titled, visible
+from .report import Frame, Html, attribute, column, finite, heat_svg, number, safe, thin, ticks, titled, visible
 
 # %% auto #0
 __all__ = ['PANES', 'MOST', 'LOOKS', 'COMPARED', 'Tail', 'curves', 'entropy_table', 'build_figure', 'fill_figure', 'time_left',
@@ -98,11 +98,14 @@ def build_figure(
 def fill_figure(figure, rows, points=300):
     "Put a row log into a figure of `build_figure`, in one message."
     lines, (steps, table) = curves(rows, points), entropy_table(rows, points//2)
+    known = table[np.isfinite(table)]
     with figure.batch_update():
         for trace in figure.data:
-            if trace.name == 'entropy_by_turn': trace.x, trace.y, trace.z, trace.zmax = steps, np.arange(len(table)), table, np.nanmax(table) if np.isfinite(table).any() else 1.
+            if trace.name == 'entropy_by_turn':
+                trace.x, trace.y, trace.z = finite(steps), list(range(len(table))), finite(table)
+                trace.zmax = float(known.max()) if len(known) else 1.
             else:
-                trace.x, trace.y = lines[trace.name]
+                trace.x, trace.y = map(finite, lines[trace.name])
                 if len(rows) > 60 and trace.mode != 'lines': trace.mode = 'lines'    # hundreds of markers are slow to draw and show nothing
 
 # %% ../../nbs/view/01_dashboard.ipynb #264bf07e
@@ -604,7 +607,7 @@ def fill_overlay(figure, runs, shown, points=200):
             lines = compared(run.rows, points)
             for j, (metric, *_) in enumerate(COMPARED):
                 trace = figure.data[i*len(COMPARED) + j]
-                trace.x, trace.y = lines[metric]
+                trace.x, trace.y = map(finite, lines[metric])
                 trace.visible = shown[name]
 
 def _overlay_paint(self, now):

@@ -8,7 +8,7 @@ import copy, math, re
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from .report import CSS, Html, attribute, clip, safe, signed, visible
+from .report import CSS, Html, attribute, clip, finite, safe, signed, visible
 
 # %% auto #0
 __all__ = ['PLAY_CSS', 'MOST', 'LINES', 'SCRIPT', 'TABLE_CSS', 'ALL', 'NONE', 'Words', 'Said', 'Chance', 'chances', 'seated',
@@ -137,7 +137,7 @@ class Play:
         self.model = env if hasattr(env, 'seats') and not isinstance(env, type) else env()
         self.players = seated(policy, self.model.seats)
         speaker = next((p for p in self.players.values() if hasattr(p, 'chat')), None)
-        from agentlab.rollout.guide import suited
+        from agentlab.policy.guide import suited
         if speaker: env, self.model = (suited(x, speaker, system, max_tokens) for x in (env, self.model))
         self.make = env.clone if hasattr(env, 'reset') and not isinstance(env, type) else env
         self.mine = own_seats(seat, self.model.seats, self.players)
@@ -380,9 +380,11 @@ def _episode(self, seat: str|None = None):
 def _batch(self):
     "All seats as tables, with the text of every token."
     from agentlab.episodes import Batch
+    from agentlab.policy.text import with_token_text
     batch = Batch.from_episodes(self.episodes())
-    decode = self.chat.decode if isinstance(self.chat, Words) else self.chat.tokenizer.decode
-    return batch.replace(labels=batch.labels | dict(token={i: decode([i]) for i in batch.tokens.id.unique().tolist()}))
+    if not isinstance(self.chat, Words): return with_token_text(batch, self.chat.tokenizer)
+    ids = batch.tokens.id.unique().tolist()
+    return batch.replace(labels=batch.labels | dict(token={i: self.chat.decode([i]) for i in ids}, between={0: ' '}, control={i: self.chat.decode([i]) for i in ids if i < len(self.chat.marks)}))
 
 Play.probabilities, Play.episodes, Play.episode, Play.batch = _probabilities, _episodes, _episode, _batch
 
@@ -405,7 +407,7 @@ PLAY_CSS = '''
 
 def percent(p: float)->str:
     "A probability as it is shown: what is not 0 never looks like 0."
-    return '0 %' if p == 0 else '< 0.1 %' if p < .001 else f'{100*p:.1f} %' if p < .995 or p == 1 else '> 99.4 %'
+    return '–' if math.isnan(p) else '0 %' if p == 0 else '< 0.1 %' if p < .001 else f'{100*p:.1f} %' if p < .995 or p == 1 else '> 99.4 %'
 
 def _line_html(line: Line, several: bool)->str:
     "One bubble."
@@ -435,7 +437,7 @@ def _odds_html(odds, temperature)->str:
     "The legal texts and how likely they are."
     if not odds: return ''
     rest = max(0., 1 - sum(c.p for c in odds))
-    line = lambda name, p, note: f'<tr><th scope="row">{name}</th><td>{percent(p)}</td><td>{f"<i style=width:{100*p:.1f}%></i>" if p else safe(note, 80)}</td></tr>'
+    line = lambda name, p, note: f'<tr><th scope="row">{name}</th><td>{percent(p)}</td><td>{f"<i style=width:{100*p:.1f}%></i>" if p > 0 else safe(note, 80)}</td></tr>'
     lines = ''.join(line(safe(c.text, 80), c.p, c.note) for c in odds) + line('<em>something else</em>', rest, '')
     about = f'What the policy would say, at temperature {temperature or 1:g}: the product over the tokens of each text and the end of the turn'
     return f'<table class="al-pl-odds"><caption>{about}.</caption><tbody>{lines}</tbody></table>'
@@ -539,7 +541,7 @@ def _state_of(self)->dict:
     odds = self.odds()
     text = lambda x, limit=80: visible(x if len(x) <= limit else '{} … ({:,} characters cut) … {}'.format(*clip(x, limit)))
     keys = number_keys(self.offered[:MOST])
-    moves = [dict(text=text(m) or '∅ nothing', key=keys[i]) | (dict(p=c.p, share=percent(c.p), note=c.note) if (c := odds[i] if odds else None) else {}) for i, m in enumerate(self.offered[:MOST])]
+    moves = [dict(text=text(m) or '∅ nothing', key=keys[i]) | (dict(p=finite(c.p), share=percent(c.p), note=c.note) if (c := odds[i] if odds else None) else {}) for i, m in enumerate(self.offered[:MOST])]
     rest = [f'{len(self.offered) - MOST} more legal texts: type them.'] if len(self.offered) > MOST else []
     if odds: rest.append(f'Something else: {percent(max(0., 1 - sum(c.p for c in odds)))}. Each number is the product over the tokens of the text and the end of the turn, at temperature {self.temperature or 1:g}.')
     player = None if self.over else self.players.get(self.seat)
@@ -617,12 +619,14 @@ def game_of(
 )->list:            # the episodes of all seats of that game; texts are joined from their tokens, control tokens left out
     "A game out of a batch, whose texts were kept as tokens only."
     from agentlab.episodes import Episode, Turn
-    from agentlab.view.report import _fill, _tiles, rollouts_of, space_between
-    e, words = batch.episodes, batch.labels.get('token', {})
+    from agentlab.view.reading import lexicon
+    from agentlab.view.report import _fill, _tiles, rollouts_of
+    e, known = batch.episodes, lexicon(batch)
+    if not known.control: known.control = frozenset(i for i, text in known.words.items() if re.fullmatch(r'<\|.*\|>', text))     # of an older version
     some = ((e.game == e.game[episode]) & (e.group == e.group[episode])).nonzero()[:, 0].tolist()
     tiles = _tiles(batch, rollouts := rollouts_of(batch, some))
     _fill(batch, [math.nan]*len(batch.actions), some, tiles)
-    read = lambda ids: space_between(words).join(x for i in ids if not re.fullmatch(r'<\|.*\|>', x := words.get(i, f'#{i}')))
+    read = known.text
     label = lambda column, i: batch.labels.get(column, {}).get(int(e[column][i]), '') if column in e else ''
     def turn(tile):
         ids, logps, entropies = (list(x) for x in zip(*(k[:3] for k in tile.tokens))) if tile.tokens else ([], [], [])

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 import numpy as np
+from .reading import PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown, read_pieces, space_between, stretches
 
 # %% auto #0
-__all__ = ['PRAISE', 'BLAME', 'CSS', 'CHECKS', 'PANELS', 'PAGE_CSS', 'visible', 'clip', 'safe', 'attribute', 'signed', 'tint',
-           'Tile', 'Rollout', 'rollouts_of', 'collect', 'letters', 'Scale', 'space_between', 'fate', 'Html',
-           'group_html', 'pick_group', 'png', 'ticks', 'thin', 'Frame', 'number', 'curve_svg', 'titled', 'heat_svg',
-           'column', 'Finding', 'integrity', 'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn',
+__all__ = ['PRAISE', 'BLAME', 'CSS', 'BREAK', 'CHECKS', 'PANELS', 'PAGE_CSS', 'visible', 'clip', 'safe', 'attribute', 'signed',
+           'tint', 'Tile', 'Rollout', 'rollouts_of', 'collect', 'letters', 'Scale', 'fate', 'Html', 'group_html',
+           'pick_group', 'png', 'ticks', 'thin', 'Frame', 'number', 'curve_svg', 'titled', 'heat_svg', 'column',
+           'finite', 'Finding', 'integrity', 'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn',
            'own_estimator', 'row_findings', 'document', 'report']
 
 # %% ../../nbs/view/00_report.ipynb #3bb0a655
@@ -26,6 +27,7 @@ def _symbol(char)->str:
     if char == ' ' or char.isprintable() and unicodedata.category(char) not in _shapeless: return ''
     if char in _shown: return _shown[char]
     code = ord(char)
+    if 0xdc80 <= code <= 0xdcff: return f'\\x{code - 0xdc00:02x}'    # half a letter: a byte that is no text alone
     return chr(0x2400 + code) if code < 32 else f'\\u{code:04x}' if code < 0x10000 else f'\\U{code:08x}'
 
 def visible(
@@ -101,6 +103,7 @@ class Tile:
     copied: bool = False        # a branch copied this turn from another rollout
     context: list = field(default_factory=list)  # token ids that were read before the action
     tokens: list = field(default_factory=list)   # (id, logp, entropy, advantage) of every action token
+    parts: list = field(default_factory=list)    # code of each of them, as in tokens.part
     @property
     def advantage(self)->float:
         "Mean over the action tokens; NaN for a turn without tokens."
@@ -183,14 +186,15 @@ def _fill(batch, advantage, episodes, tiles):
     table = batch.tokens
     spread = np.full(len(table), math.nan); spread[batch.actions.cpu().numpy()] = advantage
     index = np.flatnonzero(np.isin(batch.rows.episode[table.row].cpu().numpy(), episodes))
-    columns = [_values(table, name, index) for name in ('row', 'turn', 'id', 'sampler_logp', 'entropy')]
+    columns = [_values(table, name, index, missing) for name, missing in dict(row=-1, turn=-1, id=-1, sampler_logp=math.nan, entropy=math.nan, part=0).items()]
     waiting, window = [], None
-    for row, turn, token, logp, entropy, value in zip(*columns, spread[index].tolist()):
+    for row, turn, token, logp, entropy, part, value in zip(*columns, spread[index].tolist()):
         if row != window: waiting, window = [], row
         if turn < 0: waiting.append(token); continue
         tile = tiles[turn]
-        if waiting: tile.context, waiting = waiting, []
+        if waiting: tile.context, waiting = tile.context or waiting, []    # what stands inside of an action was put there by a rule
         tile.tokens.append((token, logp, entropy, value))
+        tile.parts.append(part)
 
 # %% ../../nbs/view/00_report.ipynb #4bb4999c
 def letters(
@@ -252,10 +256,15 @@ CSS = '''
 .al-token > .al-word { font-family: ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace; font-size: 13.5px; white-space: pre-wrap; overflow-wrap: anywhere; overflow: clip; line-height: 1.5 }
 .al-token > i { display: block; height: 12px; position: relative } .al-token > i::before { content: ""; position: absolute; left: 0; bottom: 0; height: 4px; border-radius: 2px; background: var(--heat); width: calc(max(1.5px,var(--e)*100%)) }
 .al-token > small { font-size: 10px; line-height: 1.4; color: var(--soft) } .al-token > i { height: 5px }
+.al-w { display: inline-flex; flex-wrap: wrap; max-width: 100%; row-gap: 6px } .al-w > .al-token { min-width: 0; padding-inline: 0; border-radius: 0 }
+.al-w > .al-token:first-child { padding-left: 4px; border-radius: 4px 0 0 4px } .al-w > .al-token:last-child { padding-right: 4px; border-radius: 0 4px 4px 0 }
+.al-slim > small { width: 0; overflow: hidden; white-space: nowrap } .al-gap { margin-left: 6px } .al-br { flex-basis: 100%; height: 0 } .al-rest { color: var(--soft) }
+.al-part, .al-role { font-size: 10.5px; font-weight: 600; color: var(--soft); border: 1px solid var(--line); border-radius: 3px; padding: 0 4px; line-height: 15px; font-style: normal; white-space: nowrap } .al-said > .al-part { margin: 3px 2px 0 4px } .al-role { margin-right: 6px }
+.al-fold { flex-basis: 100%; font-size: 13px } .al-fold > summary { cursor: pointer; color: var(--soft); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; padding: 1px 0 } .al-fold[open] > summary > bdi { display: none }
 .al-unknown { color: var(--soft); font-style: italic } .al-note { color: var(--soft); font-size: 13px; font-style: italic }
 @media (max-width: 560px) { .al-turn { grid-template-columns: minmax(0,1fr) } .al .al-grid tbody th { min-width: 96px } .al-tile { width: 58px } }
 @media (prefers-reduced-motion: reduce) { .al-tile { transition: none } }
-'''
+''' + PART_CSS
 
 # %% ../../nbs/view/00_report.ipynb #5c9d8538
 @dataclass
@@ -266,20 +275,18 @@ class Scale:
     entropy: float      # largest entropy of a token, nats
     tokens: int         # action tokens of the longest turn
     letters: dict       # state key -> letter
-    words: dict         # token id -> text
+    known: Lexicon      # texts of the token ids
     states: dict        # state key -> what a person reads
     per_turn: int       # tokens drawn per turn
-    space: str = ''     # what stands between two tokens: a space where the vocabulary is of whole words
+    parts: tuple = ()   # codes of tokens.part that occur, without `other`
 
 def _scale(batch, rollouts, anchor, limit, top=None)->Scale:
     tiles = [tile for rollout in rollouts for tile in rollout.tiles]
     largest = lambda values: max((abs(v) for v in values if math.isfinite(v)), default=0.)
+    known = lexicon(batch)
     return Scale(anchor, largest(t.advantage for t in tiles) if top is None else top, largest(k[2] for t in tiles for k in t.tokens), max((len(t.tokens) for t in tiles), default=0),
-                 letters(rollouts), batch.labels.get('token', {}), batch.labels.get('state', {}), max(4, limit//max(1, len(tiles))), space_between(batch.labels.get('token', {})))
-
-def space_between(words)->str:
-    "A space if no token text brings one along."
-    return '' if any(' ' in text.strip('\n') for text in words.values()) else ' '
+                 letters(rollouts), known, batch.labels.get('state', {}), max(4, limit//max(1, len(tiles))),
+                 parts_shown(batch, known))
 
 def _describe(tile, scale)->str:
     "A tile in words: for screen readers and for the pointer."
@@ -305,33 +312,73 @@ def _tile_html(tile, target, who, scale)->str:
             f'{f"<span class=al-letter>{letter}</span>" if letter else ""}{chip}<b>{signed(tile.advantage)}</b><small>{note}</small></a></td>')
 
 # %% ../../nbs/view/00_report.ipynb #e2825c3c
-def _word(token, scale)->str:
-    "Text of a token, or #id where the batch holds none."
-    text = scale.words.get(token)
-    if text is None: return f'<span class="al-unknown">#{token}</span>'
-    return '<span class="al-unknown">∅</span>' if text == '' else '<b class="al-esc">' + '␣'*min(len(text), 8) + '</b>' if not text.strip(' ') else safe(text)
+def _word(piece, number)->str:
+    "What a piece shows: its text, #id where the batch holds none, and marks for what cannot be seen."
+    if piece.text is None: return f'<span class="al-unknown">#{number}</span>'
+    if piece.text == '': return f'<span class="al-rest">{"‥" if piece.rest else "∅"}</span>'
+    return safe(piece.text) if piece.text.strip(' ') else '<b class="al-esc">' + '␣'*min(len(piece.text), 8) + '</b>'
 
-def _token_html(token, scale)->str:
-    "One token: its text, a bar for its entropy, the entropy as a number, and all four numbers for the pointer."
-    number, logp, entropy, advantage = token
+def _token_html(piece, token, scale, alone=True)->str:
+    "One token: its text, a bar for its entropy, the entropy as a number, and all numbers for the pointer. A short piece of a word has no number under it: the word would fall apart."
+    (number, logp, entropy, advantage), part = token, piece.part
     share = entropy/scale.entropy if scale.entropy and math.isfinite(entropy) else 0.
-    text = scale.words.get(number)
-    title = f"id {number} · {attribute(text) if text is not None else 'text not recorded'} · logp {signed(logp)} · entropy {f'{entropy:.3f}'} nats · advantage {signed(advantage, 3)}"
+    text, name = scale.known.words.get(number), f' · {part_names()[part]}' if part in scale.parts else ''
+    title = f"id {number} · {attribute(text) if text is not None else 'text not recorded'} · logp {signed(logp)} · entropy {f'{entropy:.3f}'} nats · advantage {signed(advantage, 3)}{name}"
     shown = f'{entropy:.2f}' if math.isfinite(entropy) else '–'
-    return f'<span class="al-token" style="--e:{share:.2f}" title="{title}"><span class="al-word">{_word(number, scale)}</span><i></i><small>{shown}</small></span>'
+    kind = 'al-token' + ' al-control'*piece.control + ' al-slim'*(not alone and len(piece.text or '####') < 3) + ' al-gap'*(alone and piece.gap)
+    shape = f' al-p{part}' if part in scale.parts else ''
+    return f'<span class="{kind}" style="--e:{share:.2f}" title="{title}"><span class="al-word{shape}">{_word(piece, number)}</span><i></i><small>{shown}</small></span>' + '<i class="al-br"></i>'*piece.breaks
+
+def _words_html(pieces, tile, scale)->str:
+    "Tokens; those that make up a word stand in one box."
+    words, found = [], []
+    for piece in pieces:
+        if piece.begins or not words: words.append([])
+        words[-1].append(piece)
+    for word in words:
+        drawn = ''.join(_token_html(piece, tile.tokens[piece.at], scale, len(word) == 1) for piece in word)
+        found.append(drawn if len(word) == 1 else f'<span class="al-w{" al-gap" if word[0].gap else ""}">{drawn.replace(BREAK, "")}</span>' + BREAK*word[-1].breaks)
+    return ''.join(found)
+
+BREAK = '<i class="al-br"></i>'
+
+def _said_html(tile, scale)->str:
+    "What was said: part by part, word by word, token by token; a long thought is folded."
+    tokens, found, left, spare = tile.tokens, [], scale.per_turn, scale.per_turn
+    pieces = read_pieces([token[0] for token in tokens], scale.known, tile.parts)
+    for part, run in stretches(laid_out(pieces, controls=True)):
+        label = f'<b class="al-part">{part_names()[part]}</b>' if part in scale.parts and part_names()[part] not in QUIET else ''
+        if isinstance(run[0], Fold):
+            found.append(_fold_html(run[0], tile, scale, label, spare))
+            spare = max(0, spare - len(run[0].pieces))
+        elif left > 0: found.append(label + _words_html(run[:left], tile, scale))
+        left -= 0 if isinstance(run[0], Fold) else len(run)
+    return ''.join(found) + (f'<em class="al-note">{-left:,} more tokens are not drawn</em>' if left < 0 else '')
+
+def _fold_html(fold, tile, scale, label, most)->str:
+    "A long thought behind one line."
+    ids = [tile.tokens[piece.at][0] for piece in fold.pieces]
+    begin = safe(scale.known.text(ids[:40]).strip()[:90])
+    rest = f'<em class="al-note">{len(ids) - most:,} more tokens are not drawn</em>' if len(ids) > most else ''
+    return (f'<details class="al-fold"><summary>{label} {len(ids):,} tokens: {begin} …</summary>'
+            f'<div class="al-said">{_words_html(fold.pieces[:most], tile, scale)}{rest}</div></details>')
 
 def _seen_html(ids, scale, limit=700)->str:
-    "The context before an action, joined from its tokens."
-    text = scale.space.join(scale.words.get(i, f'#{i} ') for i in ids)
-    return f'<p class="al-seen"><span class="al-hide">read: </span>{safe(text.strip(" "), limit, lines=True)}</p>' if ids else ''
+    "The context before an action, joined from its tokens; the marks of the chat template are hidden until the switch shows them."
+    found, role, edge = [], '', '\n ' if scale.known.control else ' '
+    for kind, text in scale.known.runs(ids):
+        if kind != 'text': found.append(f'<span class="al-control">{safe(text, limit, lines=True)}</span>')
+        elif plain := text.strip(edge):
+            label = f'<b class="al-role">{role}</b>' if role in ('system', 'tool', 'developer') else ''
+            found.append('\n'*any('<bdi>' in x and 'al-control' not in x for x in found) + label + safe(plain, limit, lines=True))
+        role = text.strip() if kind == 'header' else ''
+    return f'<p class="al-seen"><span class="al-hide">read: </span>{"".join(found)}</p>' if found else ''
 
 def _turn_html(tile, name, scale)->str:
     "One turn in full: what was read in grey, what was said token by token."
-    rest = len(tile.tokens) - scale.per_turn
-    more = f'<em class="al-note">{rest:,} more tokens are not drawn</em>' if rest > 0 else ''
-    tokens = ''.join(_token_html(token, scale) for token in tile.tokens[:scale.per_turn]) or '<em class="al-note">no action tokens</em>'
+    tokens = _said_html(tile, scale) or '<em class="al-note">no action tokens</em>'
     return (f'<div class="al-turn" id="{name}"><div class="al-side">{_side_html(tile, scale)}</div>'
-            f'<div>{_seen_html(tile.context, scale)}<div class="al-said">{tokens}{more}</div></div></div>')
+            f'<div>{_seen_html(tile.context, scale)}<div class="al-said">{tokens}</div></div></div>')
 
 def _side_html(tile, scale)->str:
     "What stands beside a turn: its number, advantage, reward, state, and what went wrong."
@@ -384,6 +431,8 @@ def _key_html(scale)->str:
              '<span class="al-swatch al-cut-off"></span> cut by a budget or failed']
     if scale.letters: parts.append('<span class="al-letter">a</span> same letter, same state')
     if not scale.advantage: parts.append('<b>every advantage is zero: these rollouts ended alike, there is nothing to compare</b>')
+    parts += [f'<span class="al-p{code}">abc</span> {part_names()[code]}' for code in scale.parts]
+    if scale.known.control: parts.append('<label><input type="checkbox" class="al-switch"> control tokens</label>')
     return '<div class="al-key">' + ''.join(f'<span>{part}</span>' for part in parts) + '</div>'
 
 def _links_css(scale)->str:
@@ -610,6 +659,14 @@ def column(
     "One metric of a row log."
     return np.array([float(v) if isinstance(v := row.get(name), (int, float)) else math.nan for row in rows])
 
+# %% ../../nbs/view/00_report.ipynb #19f0c4c7
+def finite(
+    values,     # a number, list or array of numbers; None counts as NaN
+):              # the same as floats in (nested) lists; a single number for a single number
+    "Numbers as JSON can say them: None where one is NaN or infinite. Rows must have equal lengths, or numpy raises ValueError."
+    values = np.asarray(values, float)
+    return np.where(np.isfinite(values), values, None).tolist()
+
 # %% ../../nbs/view/00_report.ipynb #a62fc604
 def _share(bad, total=None)->tuple: return int(bad.sum()), len(bad) if total is None else total
 
@@ -816,8 +873,9 @@ def _hero_html(run, title)->str:
     settings = ''.join(f'<dt>{safe(str(k))}</dt><dd class="al-mono">{safe(json.dumps(v) if not isinstance(v, str) else v, 400)}</dd>' for k, v in _flat(run.info.get('facts', {}) | {k: v for k, v in run.info.items() if k != 'facts'}))
     about = f'<details class="al-more" style="margin-top:18px"><summary>Every setting of this run</summary><dl class="al-settings">{settings}</dl></details>' if settings else ''
     panel = f'<div class="al-card"><figure><figcaption><h3>Success, before and after</h3><p class="al-look" style="min-height:0">The thin line is the 95 % interval. Two that do not overlap are a difference worth talking about.</p></figcaption>{_bars_html(bars)}</figure></div>' if bars else ''
+    said = '<a href="#said">What it says</a>' if len(run.tested()) > 1 else ''
     return (f'<header><div class="al-hero"><div><p class="al-eyebrow">agentlab · a run</p><h1>{safe(title)}</h1><p class="al-lead">{safe(sentence, 300)}</p>'
-            f'<nav class="al-nav" aria-label="on this page"><a href="#learned">What it learned</a><a href="#unsure">Where it is unsure</a><a href="#credit">Who gets the credit</a><a href="#trust">Can it be trusted</a></nav></div>{panel}</div>'
+            f'<nav class="al-nav" aria-label="on this page"><a href="#learned">What it learned</a><a href="#unsure">Where it is unsure</a>{said}<a href="#credit">Who gets the credit</a><a href="#trust">Can it be trusted</a></nav></div>{panel}</div>'
             f'{_facts_html(run.rows())}{about}</header>')
 
 # %% ../../nbs/view/00_report.ipynb #8694a164
@@ -899,6 +957,15 @@ def own_estimator(estimator, run)->tuple:
     if estimator: raise ValueError(f"estimator={estimator!r}: agentlab.credit has no such function. Give one of its names, or a function of a batch.")
     return "grpo (the recipe's own estimator is not in agentlab: pass it as estimator=)" if fact else 'grpo', credit.grpo
 
+def _said_section(run)->str:
+    "Held-out tasks before and after, where the run kept them."
+    from agentlab.view.beside import side_by_side
+    if len(run.tested()) < 2: return ''
+    try: pairs = side_by_side(run, style=False)
+    except ValueError as e: pairs = f'<p class="al-note">{safe(str(e), 400)}</p>'
+    return ('<h2 id="said">What it says</h2><p class="al-about">The same held-out tasks, played by the policy before and after, each time with its likeliest token. Tasks that end differently come first.</p>'
+            f'<div class="al-card">{pairs}</div>')
+
 def _credit_html(batches, name, function)->str:
     "Groups of the first and of the last saved step."
     intro = ('<h2 id="credit">Who gets the credit</h2><p class="al-about">One task, played several times. Each row is a rollout, each tile a turn, and its colour says how much the turn is praised or blamed. '
@@ -961,7 +1028,7 @@ def report(
     chosen = sorted({round(i) for i in np.linspace(0, len(steps) - 1, min(checked, len(steps)))})
     batches = [(steps[i], run.episodes(steps[i])) for i in chosen]
     counted = f'{len(rows):,} rows of metrics and {sum(len(b) for _, b in batches):,} episodes of {len(batches)} of {len(steps)} saved steps'
-    body = ''.join([_hero_html(run, title), _learned_html(rows, definitions, run.tests()), _unsure_html(rows, batches),
+    body = ''.join([_hero_html(run, title), _learned_html(rows, definitions, run.tests()), _unsure_html(rows, batches), _said_section(run),
                     _credit_html(batches, *own_estimator(estimator, run)), _trust_html(integrity([b for _, b in batches]) + row_findings(rows), counted),
                     '<p class="al-foot">Written by agentlab. This page runs no scripts and fetches nothing; text that a model wrote is shown as text.</p>'])
     with atomic(out) as temporary: Path(temporary).write_text(document(title, body), encoding='utf-8')

@@ -11,8 +11,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
+from .reading import Fold, joined, laid_out, lexicon, part_names, parts_shown, QUIET, read_pieces, segments, FOLD, thought
 from .report import BLAME, CHECKS, CSS, PAGE_CSS, PRAISE, Html, attribute, clip, column, curve_svg, entropy_by_turn, fate, group_html, heat_svg
-from .report import integrity, letters, number, own_estimator, pick_group, rollouts_of, safe, signed, space_between, thin, titled, visible
+from .report import integrity, letters, number, own_estimator, pick_group, rollouts_of, safe, signed, thin, titled, visible
 
 # %% auto #0
 __all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'PLACES', 'ROWS', 'COLUMNS', 'TOKENS', 'KEEP', 'UNSURE', 'PARTS', 'AROUND', 'LONG',
@@ -133,18 +134,27 @@ def _ids(self, turn)->tuple:
     "Ids that were read before the action, and ids of the action."
     if not self.length[turn]: return [], []
     begin, end = (edge[turn] for edge in self.edges)
-    ids, middle = self.batch.tokens.id[begin:end].tolist(), int(self.batch.actions[self.start[turn]]) - begin
-    return ids[:middle], ids[middle:]
+    ids, own = self.batch.tokens.id, self.batch.actions[self.span(turn)]      # ids that a rule put inside of an action are neither
+    return ids[begin:int(own[0])].tolist(), ids[own].tolist()
 
 def _texts(self, turn)->tuple:
     "What was read and what was said at a turn; None where the run did not save it."
     labels = self.batch.labels
-    if self.has_tokens and labels.get('token'): return tuple(self.space.join(labels['token'].get(i, f'#{i}') for i in ids) for ids in self.ids(turn))
+    if self.has_tokens and labels.get('token'): return tuple(map(self.known.text, self.ids(turn)))
     at = lambda name: labels[name].get(int(self.batch.turns[name][turn]), '') if name in self.batch.turns and name in labels else None
     return at('observation'), at('action')
 
+def _parts(self, turn)->list|None:
+    "Code of every action token of a turn, as in tokens.part; None where the run did not save them."
+    if not self.has_tokens or not self.kinds: return None
+    return self.batch.tokens.part[self.batch.actions[self.span(turn)]].tolist()
+
+def _pieces(self, turn)->list: return read_pieces(self.ids(turn)[1], self.known, self.parts(turn)) if self.has_tokens else []
+
+Played.parts, Played.pieces = _parts, _pieces
+Played.kinds = cached_property(lambda self: parts_shown(self.batch, self.known)); Played.kinds.__set_name__(Played, 'kinds')
 Played.edges = cached_property(_edges); Played.edges.__set_name__(Played, 'edges')
-Played.space = cached_property(lambda self: space_between(self.batch.labels.get('token', {}))); Played.space.__set_name__(Played, 'space')
+Played.known = cached_property(lambda self: lexicon(self.batch)); Played.known.__set_name__(Played, 'known')
 Played.ids, Played.texts = _ids, _texts
 
 # %% ../../nbs/view/05_turnscope.ipynb #156fe54e
@@ -155,7 +165,7 @@ def _all_texts(self)->list:
     ids, place = np.unique(_np(self.batch.tokens.id), return_inverse=True)
     table = np.array([words.get(i, f'#{i}').casefold() for i in ids.tolist()] + [''], dtype=object)[:-1]
     text = table[place].tolist()
-    return [self.space.join(text[begin:end]) for begin, end in zip(*(edge.tolist() for edge in self.edges))]
+    return [joined(text[begin:end], self.known.between) for begin, end in zip(*(edge.tolist() for edge in self.edges))]
 
 def _find(self, query)->np.ndarray:
     "Turns whose text holds the query, upper and lower case alike, in the order of groups, rows and play."
@@ -256,7 +266,8 @@ def retokenised(
     known = mark is None or list(encode(words.get(mark, ''))) == [mark]
     def differs(ids):
         ids = ids if known or ids[-1] != mark else ids[:-1]
-        return list(encode(played.space.join(words.get(i, f'#{i}') for i in ids))) != ids
+        text = joined((words.get(i, f'#{i}') for i in ids), played.known.between)
+        return any('\udc80' <= char <= '\udcff' for char in text) or list(encode(text)) != ids     # half a letter cannot be encoded
     return np.array([turn for turn, ids in said.items() if differs(ids)], int), len(said)
 
 # %% ../../nbs/view/05_turnscope.ipynb #e8528bcf
@@ -320,7 +331,7 @@ class TurnScope:
         self._played, self._values, self.problems = OrderedDict(), OrderedDict(), {}
         self.played = self.other = self.turn = self.group = self.token = None
         self.first, self.second, self.mode, self.query, self.hits, self.message = '', '', 'entropy', '', np.zeros(0, int), ''
-        self.window, self.window2 = [0, 0], [0, 0]
+        self.window, self.window2, self.controls, self.thoughts = [0, 0], [0, 0], False, False
         if not self.source.steps: self.message = 'This run saved no rollouts.'; return
         self._wish = first or next(iter(self.offered), '')
         self.choose_step(self.source.steps[-1] if step is None else step)
@@ -375,7 +386,8 @@ def _choose_step(self, to):
     self.played, self.message = self.load(to), ''
     self.hits = self.played.find(self.query) if self.query else np.zeros(0, int)
     names = list(self.choices(self.played))
-    self._first_that_works([self.first, self._wish, *names] if self.first else ['recorded'*('recorded' in names), self._wish, *names])
+    brought = 'recorded'*('recorded' in names and not (self.source.own and self._wish))     # of somebody else's dump only the advantage is known
+    self._first_that_works([self.first, self._wish, *names] if self.first else [brought, self._wish, *names])
     if self.second and not self._works(self.second): self.second = ''
     if not len(self.played.groups): self.group = self.turn = None; self.message = f'Step {to} has no episodes.'; return
     self.choose_group(self.group if self.group in self.played.groups else pick_group(self.played.batch))
@@ -398,12 +410,34 @@ def _choose_group(self, to):
     if len(turns): self.choose_turn(int(turns[0]))
     else: self.turn = self.token = None
 
+def _choose_token(self, to):
+    "A token of the turn; the nearest one that is drawn, where it is folded away or hidden."
+    to = max(0, min(int(to), int(self.played.length[self.turn]) - 1))
+    drawn = [item.at for item in self.items() if not isinstance(item, Fold)]
+    self.token = min(drawn, key=lambda at: (abs(at - to), -at), default=to)
+
+def _items(self)->list:
+    "What of the chosen turn is drawn: pieces, and folded thoughts."
+    return laid_out(self.played.pieces(self.turn), self.controls, self.thoughts)
+
+def _reveal(self, turn, token=0):
+    "Choose a token, and open what hides it."
+    pieces = self.played.pieces(turn)
+    if pieces and token < len(pieces):
+        self.controls = self.controls or pieces[token].control
+        self.thoughts = self.thoughts or pieces[token].part == thought()
+    self.choose_turn(turn, token)
+
+def _show_controls(self): self.controls = not self.controls; self.choose_token(self.token)
+
+def _open_thoughts(self): self.thoughts = not self.thoughts; self.choose_token(self.token)
+
 def _choose_turn(self, to, token=0):
     "Another turn; the grid follows."
     to = int(to)
     if not 0 <= to < len(self.played): raise ValueError(f'turn={to}: this step has {len(self.played)} turns')
     self.turn, self.group = to, int(self.played.group[self.played.episode[to]])
-    self.token = max(0, min(int(token), int(self.played.length[to]) - 1))
+    self.choose_token(token)
     group = self.played.members(self.group)
     place = group.row(self.played.episode[to]), int(np.searchsorted(group.times, self.played.t[to]))
     for i, (at, many) in enumerate(zip(place, (ROWS, COLUMNS))):
@@ -420,6 +454,7 @@ def _group_by(self, by):
     "The next task; after the last comes the first."
     if len(self.played.groups): self.choose_group(self.played.groups[(int(np.searchsorted(self.played.groups, self.group)) + int(by)) % len(self.played.groups)])
 
+TurnScope.choose_token, TurnScope.items, TurnScope.reveal, TurnScope.show_controls, TurnScope.open_thoughts = _choose_token, _items, _reveal, _show_controls, _open_thoughts
 TurnScope.choose_step, TurnScope.choose_group, TurnScope.choose_turn, TurnScope.step_by, TurnScope.step_near, TurnScope.group_by = _choose_step, _choose_group, _choose_turn, _step_by, _step_near, _group_by
 TurnScope._works, TurnScope._first_that_works = _works, _first_that_works
 
@@ -435,8 +470,6 @@ def _move(self, rows=0, turns=0):
     line = [r.episode for r in group.rollouts if p.first[r.episode] < p.first[r.episode + 1]]
     there = p.turns_of(line[max(0, min(len(line) - 1, line.index(episode) + int(rows)))])
     self.choose_turn(there[np.argmin(np.abs(p.t[there] - p.t[self.turn]))])
-
-def _choose_token(self, to): self.token = max(0, min(int(to), int(self.played.length[self.turn]) - 1))
 
 def _next_visit(self, by=1):
     "The next turn of the group that was in the same state."
@@ -464,10 +497,10 @@ def _next_unsure(self, by=1):
     now = int(np.flatnonzero(at == p.start[self.turn] + self.token)[0]) if p.length[self.turn] else -1
     k = (np.searchsorted(high, now, 'right') if by > 0 else np.searchsorted(high, now) - 1) % len(high)
     turn = int(p.owner[at[high[k]]])
-    self.choose_turn(turn, at[high[k]] - p.start[turn])
+    self.reveal(turn, int(at[high[k]] - p.start[turn]))
     self.message = f'Unsure token {k + 1} of {len(high)}: entropy {entropy[at[high[k]]]:.3f} nats.'
 
-TurnScope.move, TurnScope.choose_token, TurnScope.next_visit, TurnScope.to_origin, TurnScope.next_unsure = _move, _choose_token, _next_visit, _to_origin, _next_unsure
+TurnScope.move, TurnScope.next_visit, TurnScope.to_origin, TurnScope.next_unsure = _move, _next_visit, _to_origin, _next_unsure
 
 # %% ../../nbs/view/05_turnscope.ipynb #515b1294
 def _estimate(self, to):
@@ -516,7 +549,7 @@ def _to_finding(self, name):
     k = (places.tolist().index(self.turn) + 1) % len(places) if self.turn in places else 0
     turn, token = int(places[k]), 0
     if name == 'sampler and trainer disagree': token = int(np.argmax(np.nan_to_num(np.abs(_quantity(self.played, 'difference', self.played.span(turn))))))
-    self.choose_turn(turn, token)
+    self.reveal(turn, token)
     self.message = f'{name}: place {k + 1} of {len(places)}.'
 
 def _findings(self)->list:
@@ -680,9 +713,28 @@ AROUND, LONG, SHORT = 2, 6000, 320      # turns before and after the chosen one;
 
 def _bubble(self, played, turn, chosen)->dict:
     "One turn of the conversation."
-    read, said = played.texts(turn)
-    cut = lambda text: None if text is None else pieces(text.strip(' '), LONG if chosen else SHORT, lines=True)
-    return dict(turn=turn, t=int(played.t[turn]), read=cut(read), said=cut(said), chosen=chosen)
+    limit = LONG if chosen else SHORT
+    cut = lambda text: None if text is None else pieces(text.strip(' '), limit, lines=True)
+    if not (played.has_tokens and played.known.words):
+        read, said = map(cut, played.texts(turn))
+        return dict(turn=turn, t=int(played.t[turn]), read=read, said=None if said is None else [['', 0, said, 0]]*bool(said), chosen=chosen)
+    (seen, ids), codes = played.ids(turn), played.parts(turn)
+    said = segments(ids, played.known, codes, self.controls)
+    return dict(turn=turn, t=int(played.t[turn]), read=self._read(played.known, seen, cut), said=[self._segment(*one, cut, len(said) > 1) for one in said], chosen=chosen)
+
+def _read(self, known, ids, cut)->list:
+    "What was read, with a chip for the role where it is not simply the environment's turn."
+    if self.controls or not known.control: return cut(known.text(ids, True))
+    found = []
+    for role, text in known.messages(ids):
+        if found: found.append(['t', '\n'])
+        found += [['r', role]]*(role in ('system', 'tool', 'developer')) + cut(text)
+    return found
+
+def _segment(self, code, text, count, cut, several)->list:
+    "[name of the part or '', code, text, tokens if it is folded, else 0]."
+    name = part_names().get(code, 'other')
+    return [name if several and name not in QUIET else '', code, cut(text.strip('\n ') if several else text), count if code == thought() and count > FOLD else 0]
 
 def _facts(self, played, turn)->list:
     "[name, value] of a turn."
@@ -725,6 +777,7 @@ def _part_pane(self)->dict:
     partner = self.partner()
     return dict(sides=[self._side(self.played, self.turn)] + ([self._side(self.load(self.other[0]), partner)] if partner is not None else []), query=self.query)
 
+TurnScope._read, TurnScope._segment = _read, _segment
 TurnScope._bubble, TurnScope._facts, TurnScope._links, TurnScope._name, TurnScope._side, TurnScope.part_pane = _bubble, _facts, _links, _name, _side, _part_pane
 
 # %% ../../nbs/view/05_turnscope.ipynb #b53b63da
@@ -734,8 +787,8 @@ def _most_likely(played, at, words)->list|None:
     "Up to five most likely tokens at each position, as text, where the columns top1_id, top1_logp, ... were recorded."
     names = [k for k in range(1, 6) if f'top{k}_id' in played.batch.tokens]
     if not names: return None
-    columns = [(_np(played.batch.action(f'top{k}_id'))[at].tolist(), played.action(f'top{k}_logp')[at].tolist() if f'top{k}_logp' in played.batch.tokens else [math.nan]*(at.stop - at.start)) for k in names]
-    return [[[pieces(words.get(ids[i], f'#{ids[i]}'), 24), _digits([logp[i]])[0]] for ids, logp in columns if ids[i] >= 0] for i in range(at.stop - at.start)]
+    columns = [(_np(played.batch.action(f'top{k}_id'))[at].tolist(), played.action(f'top{k}_logp')[at].tolist() if f'top{k}_logp' in played.batch.tokens else [math.nan]*len(at)) for k in names]
+    return [[[pieces(words.get(ids[i], f'#{ids[i]}'), 24), _digits([logp[i]])[0]] for ids, logp in columns if ids[i] >= 0] for i in range(len(at))]
 
 def _token_columns(self, played, at)->dict:
     "name -> numbers at these tokens, for every column that was recorded."
@@ -750,7 +803,7 @@ def _token_columns(self, played, at)->dict:
 def _shares(self, played, at)->tuple:
     "Share of the strongest colour for each token, and the value that has it."
     advantage = self.values(played, self.first)[0] if self.first else None
-    if _lacking(played, self.mode) or self.mode == 'advantage' and advantage is None: return [0]*(at.stop - at.start), 0.
+    if _lacking(played, self.mode) or self.mode == 'advantage' and advantage is None: return [0]*len(at), 0.
     top = _largest(_quantity(played, self.mode, played.members(self.group).tokens, advantage))
     return [_share(x, top) for x in _quantity(played, self.mode, at, advantage).tolist()], top
 
@@ -759,16 +812,29 @@ def _part_row(self)->dict:
     if self.turn is None: return {}
     p = self.played
     if not p.has_tokens: return dict(turn=self.turn, total=None, start=0, tokens=[], columns={}, missing=['tokens'], mode=self.mode, signs=False)
-    start = self.token//TOKENS*TOKENS
-    at = slice(int(p.start[self.turn]) + start, int(p.start[self.turn]) + min(start + TOKENS, int(p.length[self.turn])))
-    ids, words = p.batch.tokens.id[p.batch.actions[at]].tolist(), p.batch.labels.get('token', {})
-    columns, (shares, top) = self._token_columns(p, at), self._shares(p, at)
+    items, every = self.items(), p.pieces(self.turn)
+    page = next((k for k, item in enumerate(items) if item.at == self.token), 0)//TOKENS*TOKENS
+    shown = items[page:page + TOKENS]
+    drawn = [item for item in shown if not isinstance(item, Fold)]
+    at = int(p.start[self.turn]) + np.array([piece.at for piece in drawn], int)
+    words, columns, (shares, top) = p.known.words, self._token_columns(p, at), self._shares(p, at)
     stopped = clipped(columns['ratio'], columns['advantage'], self.clip).tolist() if {'ratio', 'advantage'} <= set(columns) else None
-    shown = {name: _digits(x) for name, x in columns.items()}
-    return dict(turn=self.turn, total=int(p.length[self.turn]), start=start, ids=ids, texts=[pieces(words[i], 48) if i in words else None for i in ids], columns=shown, shares=shares, top=number(top), stopped=stopped,
-                likely=_most_likely(p, at, words), mode=self.mode, signs=MODES[self.mode][2], names=[self.first, self.second], clip=self.clip)
+    near = lambda k: items[k].at if 0 <= k < len(items) else None
+    return dict(turn=self.turn, total=int(p.length[self.turn]), start=drawn[0].at if drawn else 0, columns={name: _digits(x) for name, x in columns.items()}, shares=shares, top=number(top), stopped=stopped,
+                likely=_most_likely(p, at, words), mode=self.mode, signs=MODES[self.mode][2], names=[self.first, self.second], clip=self.clip, page=[page + 1, page + len(shown), len(items)], earlier=near(page - 1), later=near(page + TOKENS),
+                controls=[self.controls, sum(piece.control for piece in every)], thoughts=[self.thoughts, sum(isinstance(x, Fold) for x in laid_out(every, True))], **self._drawn(p, shown, drawn))
 
-TurnScope._token_columns, TurnScope._shares, TurnScope.part_row = _token_columns, _shares, _part_row
+def _drawn(self, played, shown, drawn)->dict:
+    "Numbers, ids, texts and places of the tokens of a page, its folds, and the parts that it holds."
+    ids, words = played.ids(self.turn)[1], played.known.words
+    text = lambda piece: None if piece.text is None else [['e', '‥']] if piece.rest else pieces(piece.text, 48)
+    whole = [None if piece.text is None or piece.text == words[ids[piece.at]] else pieces(words[ids[piece.at]], 48) for piece in drawn]
+    before = lambda fold: sum(piece.at < fold.at for piece in drawn)
+    folds = [[before(x), x.at, len(x.pieces), pieces(played.known.text([ids[piece.at] for piece in x.pieces[:40]]).strip()[:110])] for x in shown if isinstance(x, Fold)]
+    return dict(ats=[piece.at for piece in drawn], ids=[ids[piece.at] for piece in drawn], texts=list(map(text, drawn)), whole=whole, folds=folds, parts=[piece.part for piece in drawn],
+                places=[('' if piece.begins else 'g') + 's'*piece.gap + 'b'*piece.breaks + 'c'*piece.control for piece in drawn], legend=[[code, part_names()[code]] for code in played.kinds])
+
+TurnScope._drawn, TurnScope._token_columns, TurnScope._shares, TurnScope.part_row = _drawn, _token_columns, _shares, _part_row
 
 # %% ../../nbs/view/05_turnscope.ipynb #0ac4ce27
 STRIP = (('reward', 'reward'), ('entropy_by_turn', 'entropy by turn, nats'), ('dead_groups', 'dead groups'), ('clip_fraction', 'clipped tokens'))
@@ -859,7 +925,7 @@ def _part_banner(self)->dict:
     if self.played is None: return {}
     return dict(findings=[[f.name, f.what, f.meaning, f.found, f.total, f.grave, len(places)] for f, places in self.findings])
 
-ACTIONS = ('choose_step', 'choose_turn', 'choose_token', 'step_by', 'step_near', 'group_by', 'move', 'next_visit', 'to_origin', 'next_unsure', 'estimate', 'pin', 'colour', 'search', 'to_finding', 'beside', 'find_beside', 'look')
+ACTIONS = ('choose_step', 'choose_turn', 'choose_token', 'step_by', 'step_near', 'group_by', 'move', 'next_visit', 'to_origin', 'next_unsure', 'estimate', 'pin', 'colour', 'search', 'to_finding', 'beside', 'find_beside', 'look', 'show_controls', 'open_thoughts')
 
 def _act(self, message)->None:
     "Do what the browser asks: {'do': name, ...arguments}. What cannot be done becomes the message."
@@ -914,7 +980,7 @@ const marked = (text, query) => {
     nodes.push(text.slice(from, at), make('mark', {}, text.slice(at, at + wanted.length)));
   return [...nodes, text.slice(from)];
 };
-const written = (pieces, query) => pieces.flatMap(([kind, text]) => kind === 'e' ? [make('b', {class: 'al-esc'}, text)] : kind === 'c' ? [make('em', {class: 'al-cut'}, text)] : marked(text, query));
+const written = (pieces, query) => pieces.flatMap(([kind, text]) => kind === 'e' ? [make('b', {class: 'al-esc'}, text)] : kind === 'c' ? [make('em', {class: 'al-cut'}, text)] : kind === 'r' ? [make('b', {class: 'al-role'}, text)] : marked(text, query));
 const plain = pieces => pieces.map(piece => piece[1]).join('');
 const tint = share => {
   const part = Math.min(1, Math.abs(share)/100), end = share > 0 ? PRAISE : BLAME;
@@ -1064,11 +1130,23 @@ const makePane = (send, options) => {
   const node = make('section', {class: 'ts-card ts-pane', 'aria-label': 'the conversation'});
   const said = (pieces, kind, who, query) => pieces === null ? make('p', {class: `ts-bubble ${kind} ts-none`}, `${who}: text not recorded`)
     : pieces.length ? make('div', {class: `ts-bubble ${kind}`}, make('span', {class: 'al-hide'}, `${who}: `), make('bdi', {}, ...written(pieces, query))) : null;
+  const answered = (parts, query) => {
+    if (parts === null) return said(null, 'ts-policy', 'policy', query);
+    if (!parts.length) return null;
+    const shown = ([name, code, text, folded]) => {
+      const label = name ? make('b', {class: 'al-part'}, name) : null, words = make('bdi', {class: `al-p${code}`}, ...written(text, query));
+      if (!folded) return make('span', {class: 'ts-segment'}, label, words);
+      const fold = make('details', {class: 'al-fold', open: options.opened()}, make('summary', {}, label, ` ${folded.toLocaleString('en')} tokens: `, make('bdi', {}, plain(text).slice(0, 80))), words);
+      fold.firstChild.addEventListener('click', event => event.stopPropagation());
+      return fold;
+    };
+    return make('div', {class: 'ts-bubble ts-policy'}, make('span', {class: 'al-hide'}, 'policy: '), ...parts.map(shown));
+  };
   const side = (one, query, alone) => {
     const facts = make('dl', {class: 'ts-facts'}, ...one.facts.map(([name, value, act]) => make('div', {}, make('dt', {}, name), make('dd', {}, act && alone ? make('button', {type: 'button', class: 'ts-link', onclick: () => send(act, {})}, value) : value))));
     const talk = make('div', {class: 'ts-talk', tabindex: 0, role: 'region', 'aria-label': 'what was read and said'});
     for (const bubble of one.bubbles) {
-      const turn = make('div', {class: `ts-turn${bubble.chosen ? ' ts-now' : ''}`, 'data-turn': bubble.turn}, make('span', {class: 'ts-number'}, `turn ${bubble.t}`), said(bubble.read, 'ts-env', 'environment', query), said(bubble.said, 'ts-policy', 'policy', query));
+      const turn = make('div', {class: `ts-turn${bubble.chosen ? ' ts-now' : ''}`, 'data-turn': bubble.turn}, make('span', {class: 'ts-number'}, `turn ${bubble.t}`), said(bubble.read, 'ts-env', 'environment', query), answered(bubble.said, query));
       if (!bubble.chosen && alone) turn.addEventListener('click', () => options.choose(bubble.turn));
       talk.append(turn);
     }
@@ -1095,31 +1173,36 @@ ESM_ROW = r'''
 const FACTS = [['sampler logp', 'sampler_logp'], ['trainer logp', 'old_logp'], ['difference', 'difference'], ['entropy', 'entropy'], ['ratio', 'ratio'], ['reference logp', 'ref_logp'], ['KL', 'kl'], ['advantage', 'advantage'], ['pinned', 'pinned']];
 const makeRow = (send, options) => {
   const modes = make('div', {class: 'ts-modes', role: 'radiogroup', 'aria-label': 'what colours a token'}), title = make('h4'), pages = make('span', {class: 'ts-pages'});
+  const toggle = (label, hint, act) => make('button', {type: 'button', class: 'ts-button ts-toggle', title: hint, onclick: () => send(act, {})}, label);
+  const controls = toggle('control tokens', 'show or hide the marks of the chat template (key c)', 'show_controls'), thoughts = toggle('long thoughts', 'show long thoughts token by token, or as one line (key t)', 'open_thoughts'), legend = make('span', {class: 'ts-parts ts-soft'});
   const row = make('div', {class: 'ts-tokens', role: 'listbox', 'aria-label': 'tokens of the turn'}), card = make('div', {class: 'ts-token-card', role: 'status'});
-  const node = make('section', {class: 'ts-card ts-row-card', 'aria-label': 'tokens'}, make('div', {class: 'ts-caption'}, title, modes, pages), row, card);
+  const node = make('section', {class: 'ts-card ts-row-card', 'aria-label': 'tokens'}, make('div', {class: 'ts-caption'}, title, modes, controls, thoughts, legend, pages), row, card);
   let data = null, token = 0;
   const value = (name, i) => { const column = data.columns[name]; return !column ? 'not recorded' : column[i] === null ? 'NaN' : minus(column[i]); };
+  const named = code => data.legend.find(([known]) => known === code)?.[1] ?? 'other';
   const tell = at => {
-    const i = at - data.start;
-    if (!(i >= 0 && i < data.ids.length)) { card.replaceChildren(); return; }
+    const i = data.ats.indexOf(at);
+    if (i < 0) { card.replaceChildren(); return; }
     const facts = FACTS.filter(([, name]) => name !== 'pinned' || data.columns.pinned).map(([label, name]) =>
       [name === 'advantage' && data.names[0] ? `advantage (${data.names[0]})` : name === 'pinned' ? `advantage (${data.names[1]})` : label, value(name, i) + (name === 'ratio' && data.stopped?.[i] ? ' clipped' : ''), name]);
     const likely = data.likely ? data.likely[i].flatMap(([text, logp]) => [make('bdi', {class: 'ts-word'}, ...written(text)), logp === null ? ' ' : ` ${minus(logp)}  `]) : ['not recorded'];
-    card.replaceChildren(make('div', {class: 'ts-token-name'}, make('span', {class: 'ts-soft'}, `token ${at + 1} of ${data.total} · id `), make('b', {'data-fact': 'id'}, `${data.ids[i]}`), ' ', make('bdi', {class: 'ts-word', 'data-fact': 'text'}, ...(data.texts[i] ? written(data.texts[i]) : ['text not recorded']))),
+    card.replaceChildren(make('div', {class: 'ts-token-name'}, make('span', {class: 'ts-soft'}, `token ${at + 1} of ${data.total} · id `), make('b', {'data-fact': 'id'}, `${data.ids[i]}`), ' ', make('bdi', {class: 'ts-word', 'data-fact': 'text'}, ...(data.texts[i] ? written(data.whole[i] ?? data.texts[i]) : ['text not recorded'])), data.parts[i] ? make('span', {class: 'ts-soft'}, ` · ${named(data.parts[i])}`) : null),
       make('dl', {class: 'ts-facts'}, ...facts.map(([label, text, name]) => make('div', {}, make('dt', {}, label), make('dd', {'data-fact': name, class: text === 'not recorded' ? 'ts-none' : ''}, text))),
         make('div', {}, make('dt', {}, 'most likely'), make('dd', {'data-fact': 'likely', class: data.likely ? '' : 'ts-none'}, ...likely))));
   };
   const pick = (at, focus) => {
     token = at;
-    for (const one of row.children) { const on = Number(one.dataset.at) === at; one.tabIndex = on ? 0 : -1; one.setAttribute('aria-selected', on); one.classList.toggle('ts-chosen', on); if (on && focus) one.focus({preventScroll: true}); if (on) { const top = one.offsetTop - row.offsetTop; if (top < row.scrollTop) row.scrollTop = top - 4; else if (top + one.offsetHeight > row.scrollTop + row.clientHeight) row.scrollTop = top + one.offsetHeight - row.clientHeight + 4; } }
+    for (const one of row.querySelectorAll('.ts-token')) { const on = Number(one.dataset.at) === at; one.tabIndex = on ? 0 : -1; one.setAttribute('aria-selected', on); one.classList.toggle('ts-chosen', on); if (on && focus) one.focus({preventScroll: true}); if (on) { const top = one.offsetTop - row.offsetTop; if (top < row.scrollTop) row.scrollTop = top - 4; else if (top + one.offsetHeight > row.scrollTop + row.clientHeight) row.scrollTop = top + one.offsetHeight - row.clientHeight + 4; } }
     tell(at);
   };
   row.addEventListener('keydown', event => {
     const by = {ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9}[event.key];
     if (!by) return;
     event.preventDefault(); event.stopPropagation();
-    const to = Math.max(0, Math.min(data.total - 1, token + by));
-    if (to >= data.start && to < data.start + data.ids.length) pick(to, true);
+    const now = data.ats.indexOf(token), next = now + by, last = data.ats.length - 1;
+    const to = Math.abs(by) > 1 ? (by < 0 ? 0 : data.total - 1) : next < 0 ? data.earlier : next > last ? data.later : data.ats[next];
+    if (to === null || to === undefined) return;
+    if (data.ats.includes(to)) pick(to, true);
     send('choose_token', {to});
   });
   row.addEventListener('mouseleave', () => data?.ids && tell(token));
@@ -1131,15 +1214,35 @@ const makeRow = (send, options) => {
     put(title, 'Tokens');
     if (part.total === null) { row.replaceChildren(make('p', {class: 'ts-none'}, 'tokens not recorded')); row.drawn = undefined; card.replaceChildren(); pages.replaceChildren(); return; }
     if (!row.drawn) row.replaceChildren();
-    keyed(row, part.ids.map((id, i) => i), i => `${part.start + i}`, i => { const at = part.start + i, made = make('button', {class: 'ts-token', type: 'button', role: 'option', 'data-at': at, onclick: () => { pick(at); send('choose_token', {to: at}); }, onmouseenter: () => tell(at), onfocus: () => tell(at)}, make('bdi', {class: 'ts-word'}), make('small')); return made; }, (made, i) => {
-      const [word, note] = made.children, text = space(part.texts[i]);
-      word.replaceChildren(...(text ? written(text) : [make('span', {class: 'ts-none'}, `#${part.ids[i]}`)]));
-      made.style.backgroundColor = part.signs ? wash(part.shares[i]) : `color-mix(in srgb, var(--heat) ${(.62*part.shares[i]).toFixed(0)}%, transparent)`;
-      put(note, small(i)); made.classList.toggle('ts-hatch', Boolean(part.stopped?.[i]) && part.mode === 'ratio');
+    const entries = [];
+    part.ats.forEach((at, i) => {
+      for (const fold of part.folds) if (fold[0] === i) entries.push({key: `f${fold[1]}`, fold});
+      const name = part.parts[i] && part.parts[i] !== part.parts[i - 1] || part.folds.some(fold => fold[0] === i) ? named(part.parts[i]) : '';
+      if (name && !['other', 'markup'].includes(name) && part.legend.length > 1) entries.push({key: `l${at}`, name});
+      entries.push({key: `${at}`, at, i});
+      if (part.places[i].includes('b')) entries.push({key: `b${at}`});
     });
+    for (const fold of part.folds) if (fold[0] === part.ats.length) entries.push({key: `f${fold[1]}`, fold});
+    const token_of = at => make('button', {class: 'ts-token', type: 'button', role: 'option', 'data-at': at, onclick: () => { pick(at); send('choose_token', {to: at}); }, onmouseenter: () => tell(at), onfocus: () => tell(at)}, make('bdi', {class: 'ts-word'}), make('small'));
+    const fresh = entry => entry.fold ? make('button', {type: 'button', class: 'ts-fold', 'aria-expanded': 'false', onclick: () => send('open_thoughts', {})}) : entry.name ? make('b', {class: 'al-part'}, entry.name) : entry.at === undefined ? make('i', {class: 'al-br', 'aria-hidden': 'true'}) : token_of(entry.at);
+    keyed(row, entries, entry => entry.key, fresh, (made, {fold, at, i}) => {
+      if (fold) made.replaceChildren(make('b', {class: 'al-part'}, 'thought'), ` ${fold[2].toLocaleString('en')} tokens: `, make('bdi', {}, ...written(fold[3])));
+      if (at === undefined) return;
+      const [word, note] = made.children, text = space(part.texts[i]), place = part.places[i], glued = place.includes('g'), more = (part.places[i + 1] ?? '').includes('g');
+      word.replaceChildren(...(text ? written(text) : [make('span', {class: 'ts-none'}, `#${part.ids[i]}`)]));
+      word.className = `ts-word${part.parts[i] ? ` al-p${part.parts[i]}` : ''}`;
+      made.style.backgroundColor = part.signs ? wash(part.shares[i]) : `color-mix(in srgb, var(--heat) ${(.62*part.shares[i]).toFixed(0)}%, transparent)`;
+      const number = small(i);
+      put(note, number); made.classList.toggle('ts-hatch', Boolean(part.stopped?.[i]) && part.mode === 'ratio');
+      for (const [name, on] of [['ts-glued', glued], ['ts-more', more], ['ts-gap', place.includes('s')], ['ts-control-token', place.includes('c')], ['ts-slim', (glued || more) && plain(text ?? []).length < 3]]) made.classList.toggle(name, on);
+      if (part.parts[i]) made.title = named(part.parts[i]); else made.removeAttribute('title');
+    });
+    for (const [button, [on, count]] of [[controls, part.controls], [thoughts, part.thoughts]]) { button.hidden = !count && !on; button.setAttribute('aria-pressed', on); put(button, `${on ? '✓ ' : ''}${button === controls ? 'control tokens' : 'long thoughts'} (${count})`); }
+    legend.replaceChildren(...part.legend.flatMap(([code, name]) => [make('span', {class: `al-p${code}`}, 'abc'), ` ${name}  `]));
     const many = part.ids.length, more = (label, to) => make('button', {type: 'button', class: 'ts-button', onclick: () => send('choose_token', {to})}, label);
-    pages.replaceChildren(...(part.total > many ? [part.start ? more('‹ earlier', part.start - 1) : null, `${part.start + 1}–${part.start + many} of ${part.total.toLocaleString('en')}`, part.start + many < part.total ? more('later ›', part.start + many) : null].filter(Boolean) : [`${part.total} · strongest colour ${part.top}`]));
-    if (!many) row.replaceChildren(make('p', {class: 'ts-none'}, 'this turn has no tokens'));
+    const [from, until, all] = part.page;
+    pages.replaceChildren(...(all > until - from + 1 ? [part.earlier !== null ? more('‹ earlier', part.earlier) : null, `${from.toLocaleString('en')}–${until.toLocaleString('en')} of ${all.toLocaleString('en')}`, part.later !== null ? more('later ›', part.later) : null].filter(Boolean) : [`${part.total} · strongest colour ${part.top}`]));
+    if (!many && !part.folds.length) { row.replaceChildren(make('p', {class: 'ts-none'}, part.total ? 'only control tokens, which are hidden' : 'this turn has no tokens')); row.drawn = undefined; }
     pick(head.token ?? 0, options.focused() === 'row');
   };
   const menu = (part, head) => keyed(modes, part.modes ?? [], mode => mode[0], mode => make('button', {type: 'button', role: 'radio', class: 'ts-mode', 'data-mode': mode[0], onclick: () => send('colour', {to: mode[0]})}), (made, [key, label, missing]) => {
@@ -1147,16 +1250,16 @@ const makeRow = (send, options) => {
     made.title = missing.length ? `not recorded: ${missing.join(', ')}` : `colour the tokens by ${label}`;
     made.setAttribute('aria-disabled', missing.length > 0); made.setAttribute('aria-checked', key === head.mode && !missing.length);
   });
-  return {node, draw, menu, point: head => { if (data?.ids && head.turn === data.turn && head.token !== token) pick(head.token ?? 0, options.focused() === 'row'); }};
+  return {node, draw, menu, opened: () => Boolean(data?.thoughts?.[0]), point: head => { if (data?.ids && head.turn === data.turn && head.token !== token) pick(head.token ?? 0, options.focused() === 'row'); }};
 };
 '''
 
 # %% ../../nbs/view/05_turnscope.ipynb #7a342a0b
-KEYS = (('j k', 'rollout'), ('h l', 'turn'), ('n N', 'unsure token'), ('s', 'same state'), ('o', 'origin of a copy'), ('/', 'search'), ('[ ]', 'task'), (', .', 'step'), ('Enter', 'to the tokens'), ('Esc', 'back to the grid'))
+KEYS = (('j k', 'rollout'), ('h l', 'turn'), ('n N', 'unsure token'), ('s', 'same state'), ('o', 'origin of a copy'), ('/', 'search'), ('[ ]', 'task'), ('c', 'control tokens'), ('t', 'long thoughts'), (', .', 'step'), ('Enter', 'to the tokens'), ('Esc', 'back to the grid'))
 
 ESM_SCOPE = r'''
 const KEYS = @KEYS;
-const DO = {j: ['move', {rows: 1}], k: ['move', {rows: -1}], l: ['move', {turns: 1}], h: ['move', {turns: -1}], n: ['next_unsure', {}], N: ['next_unsure', {by: -1}], s: ['next_visit', {}], S: ['next_visit', {by: -1}], o: ['to_origin', {}],
+const DO = {j: ['move', {rows: 1}], k: ['move', {rows: -1}], l: ['move', {turns: 1}], h: ['move', {turns: -1}], n: ['next_unsure', {}], N: ['next_unsure', {by: -1}], s: ['next_visit', {}], S: ['next_visit', {by: -1}], o: ['to_origin', {}], c: ['show_controls', {}], t: ['open_thoughts', {}],
   '[': ['group_by', {by: -1}], ']': ['group_by', {by: 1}], ',': ['step_by', {by: -1}], '.': ['step_by', {by: 1}], ArrowDown: ['move', {rows: 1}], ArrowUp: ['move', {rows: -1}], ArrowRight: ['move', {turns: 1}], ArrowLeft: ['move', {turns: -1}]};
 function render({model, el}) {
   const send = (name, extra) => model.send({do: name, ...extra});
@@ -1168,7 +1271,7 @@ function render({model, el}) {
   const strip = makeStrip(send);
   grid = makeGrid(send, {other: false, choose, title: (part, head) => head.beside === null ? `Step ${part.step}, task ${head.group + 1} of ${head.groups}` : `Step ${part.step}`});
   const other = makeGrid(send, {other: true, choose: () => {}, title: part => `Step ${part.step}`});
-  const pane = makePane(send, {choose});
+  const pane = makePane(send, {choose, opened: () => Boolean(get('row').thoughts?.[0])});
   row = makeRow(send, {focused});
   const title = make('h3'), where = make('span', {class: 'ts-soft'}), banner = make('div', {class: 'ts-banner'}), message = make('p', {class: 'ts-message', role: 'status'});
   const select = (label, act) => { const box = make('select', {'aria-label': label, onchange: event => send(act, {to: event.target.value})}); return [box, make('label', {class: 'ts-control'}, make('span', {}, label), box)]; };
@@ -1272,6 +1375,9 @@ TURNSCOPE_CSS = '''
 .ts .ts-bubble { max-width: 88%; padding: 6px 10px; border-radius: 11px; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13px } .ts .ts-env { align-self: flex-start; background: light-dark(#ececec,#33363c); color: light-dark(#4b4f55,#b4b9c0); border-bottom-left-radius: 3px } .ts .ts-policy { align-self: flex-end; background: light-dark(#dcebf6,#20415a); color: light-dark(#10334b,#e4f1fa); border-bottom-right-radius: 3px; font-family: ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace } .ts mark { background: #ffd54a; color: #111; border-radius: 2px }
 .ts .ts-row-card { margin-top: 14px } .ts .ts-modes { display: inline-flex; flex-wrap: wrap; border: 1px solid var(--line); border-radius: 7px; overflow: hidden } .ts .ts-mode { border: 0; background: none; padding: 3px 11px; cursor: pointer } .ts .ts-mode + .ts-mode { border-left: 1px solid var(--line) } .ts .ts-mode[aria-checked=true] { background: var(--accent); color: light-dark(#fff,#10202c) !important; font-weight: 600 } .ts .ts-mode[aria-disabled=true] { color: var(--soft) !important; cursor: default } .ts .ts-mode small { font-style: italic } .ts .ts-mode:focus-visible { outline-offset: -3px }
 .ts .ts-pages { margin-left: auto; display: inline-flex; gap: 8px; align-items: center; color: var(--soft) } .ts .ts-tokens { display: flex; flex-wrap: wrap; gap: 5px 3px; max-height: 172px; overflow-y: auto; padding: 3px; position: relative } .ts .ts-token { position: relative; border: 1px solid var(--line); border-radius: 5px; background: none; padding: 2px 5px 1px; min-width: 28px; max-width: 100%; display: inline-flex; flex-direction: column; align-items: center; cursor: pointer } .ts .ts-word { font-family: ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace; font-size: 13px; white-space: pre-wrap; overflow-wrap: anywhere } .ts .ts-token small { font-size: 10px; line-height: 1.25; color: color-mix(in srgb,var(--ink) 85%,transparent) }
+.ts .ts-tokens { gap: 5px 0 } .ts .ts-token { margin-left: 3px } .ts .ts-token.ts-gap { margin-left: 8px } .ts .ts-token.ts-glued { margin-left: 0; border-left-style: dotted; border-left-color: transparent; padding-left: 0; border-top-left-radius: 0; border-bottom-left-radius: 0 } .ts .ts-token.ts-more { border-right-style: none; padding-right: 0; border-top-right-radius: 0; border-bottom-right-radius: 0 } .ts .ts-token:is(.ts-glued, .ts-more) { min-width: 0 } .ts .ts-token.ts-slim > small { width: 0; overflow: hidden; white-space: nowrap; visibility: hidden } .ts .ts-control-token { border-style: dashed; opacity: .8 }
+.ts .ts-tokens > .al-part { align-self: center; margin-left: 8px } .ts .ts-fold { flex-basis: 100%; text-align: left; border: 1px dashed var(--line); border-radius: 5px; background: none; padding: 3px 8px; cursor: pointer; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; color: var(--soft) } .ts .ts-toggle { height: 24px; font-size: 12px } .ts .ts-toggle[aria-pressed=true] { border-color: var(--accent) } .ts .ts-parts span { margin-left: 9px }
+.ts .ts-bubble .al-part { margin-right: 6px; font-family: system-ui,sans-serif } .ts .ts-segment + .ts-segment > .al-part { margin-left: 8px } .ts .ts-bubble .al-fold { white-space: normal } .ts .ts-bubble .al-fold[open] > bdi { white-space: pre-wrap }
 .ts .ts-token :is(.al-esc, .al-cut) { color: inherit; text-decoration: underline dotted } .ts .ts-token.ts-chosen { border-color: var(--chosen); box-shadow: 0 0 0 1px var(--chosen) } .ts .ts-token-card { border-top: 1px solid var(--line); margin-top: 8px; padding-top: 8px; min-height: 62px } .ts .ts-token-name { margin-bottom: 5px } .ts .ts-token-card .ts-word { background: color-mix(in srgb,var(--soft) 18%,transparent); border-radius: 4px; padding: 1px 5px }
 .ts .ts-help { display: flex; flex-wrap: wrap; gap: 4px 15px; margin-top: 10px; font-size: 12px; color: var(--soft) } .ts kbd { display: inline-block; min-width: 15px; text-align: center; border: 1px solid var(--line); border-bottom-width: 2px; border-radius: 4px; padding: 0 4px; margin-right: 2px; font: 11px/1.45 ui-monospace,monospace; background: var(--paper); color: var(--ink) }
 @container (max-width: 860px) { .ts .ts-middle { grid-template-columns: minmax(0,1fr) } .ts .ts-panels { grid-template-columns: repeat(2,minmax(0,1fr)) } .ts .ts-scroll { max-height: 346px } } 
