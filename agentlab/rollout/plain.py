@@ -40,14 +40,15 @@ class Side:
         else: self.unplaced += reward
 
     def read(self, chat, observation: str, system: str|None):
-        "Take in the new text of the environment."
+        "Take in the new text of the environment; `system` stands before the first one."
+        if not self.turns: self.system = system
         ids = chat.next(observation, self.context[-1]) if self.turns else chat.first(observation, system)
         self.observation, self.new, self.context = observation, ids, self.context + ids
-        if self.turns and getattr(chat, 'rewrites', False) == 'window': self.read_again(chat, system)
+        if self.turns and getattr(chat, 'rewrites', False) == 'window': self.read_again(chat)
 
-    def read_again(self, chat, system: str|None):
+    def read_again(self, chat):
         "Where the template writes another text by now, begin a new window with it."
-        whole = chat.again([t.observation for t in self.turns] + [self.observation], [t.text for t in self.turns], system)
+        whole = chat.again([t.observation for t in self.turns] + [self.observation], [t.text for t in self.turns], self.system)
         if chat.tokenizer.decode(whole) == chat.tokenizer.decode(self.context): return
         self.new, self.context, self.window = whole, whole, self.window + 1
 
@@ -282,7 +283,7 @@ def act_as_read(
         codes = codes_of(spoken, reading.spans)
         asked.append(plan(reading, game.env, how_read.tools))
         game.act(completion, policy.text(completion.ids), parts=codes[:place] + codes[place + len(ids):], inserted=inserted)
-    answers, made = carry_out(live, asked, limit, workers)
+    answers, made = carry_out(live, asked, limit, workers, bool(how_read.tools))
     for game, some, count in zip(live, asked, made): game.last_side.turns[-1].acted = acted(some[:count])
     return answers
 
@@ -290,17 +291,19 @@ def carry_out(
     games: list[Game],
     asked: list[list],          # of `plan`, one per game
     limit: float|None, workers: int,    # as in `call_all`
+    quiet: bool = False,        # as for `as_one`
 )->tuple:                       # a Step per game, or an exception; how much of it was asked for before the game or the turn was over
     "Ask every environment for one thing after the other, all environments side by side."
     given = [[] for _ in games]
     for k in range(max(map(len, asked), default=0)):
-        now = [i for i, some in enumerate(asked) if k < len(some) and goes_on(given[i])]
+        now = [i for i, some in enumerate(asked) if k < len(some) and goes_on(given[i], games[i].step.seat)]
         for i in now:
             if isinstance(asked[i][k], str): given[i].append(asked[i][k])
         for method in ('step', 'call_tool'):
             which = [i for i in now if isinstance(asked[i][k], tuple) and asked[i][k][0] == method]
             for i, answer in zip(which, call_all([games[i] for i in which], method, [asked[i][k][1] for i in which], limit, workers)): given[i].append(answer)
-    return [guarded(partial(as_one, some, len(all_of) - len(some))) for some, all_of in zip(given, asked)], list(map(len, given))
+    seats = [g.step.seat for g in games]
+    return [guarded(partial(as_one, *of, quiet)) for of in zip(given, asked, seats)], list(map(len, given))
 
 def _within(policy, completion):
     "The first ids of a completion, as many as the budgets of its parts allow."
