@@ -14,7 +14,7 @@ import sys
 import time
 
 ROOT = Path(__file__).resolve().parent.parent
-SETTINGS = dict(episodes=24, prime_minutes=5., most_updates=60, lr=1e-3, demonstrations=8, noise=.2)
+SETTINGS = dict(episodes=24, prime_minutes=5., most_updates=60, lr=1e-3, demonstrations=8, noise=0.)       # no slips: what is asked is form, not skill
 LISTED = ('keydoor', 'guess', 'tictactoe', 'nim', 'kuhn', 'leduc')      # worlds that are also played with their actions listed
 EXAMPLES = 3        # invalid answers that are kept
 
@@ -61,7 +61,7 @@ def played(policy, env) -> dict:
 
 def primed(policy, fresh, name: str) -> tuple:
     "The policy after at most so many minutes of imitation, and what was done."
-    from agentlab.policy.prime import prime
+    from agentlab.policy import prime
     how = dict(episodes=SETTINGS['demonstrations'], lr=SETTINGS['lr'], noise=SETTINGS['noise'], progress=False)
     began = time.monotonic()
     prime(fresh(), made(name, 'demo'), steps=2, seed=1, **how)
@@ -83,7 +83,7 @@ def row_of(name: str, fresh, told_only: bool) -> dict:
     if not told_only:
         policy, done = primed(policy, fresh, name)
         row['primed'] = done | played(policy, env)
-    return row | dict(circumstances=circumstances(f'python tools/guides.py --worlds {name}'), model=getattr(policy, 'weights', None))
+    return row | dict(circumstances=circumstances(f'python tools/guides.py --worlds {name} --model {policy.name}'), model=getattr(policy, 'weights', None))
 
 
 def key_of(name: str, model: str, told_only: bool) -> str:
