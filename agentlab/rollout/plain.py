@@ -44,7 +44,7 @@ class Side:
         "Add the sampled action as a turn."
         reward, self.unplaced = self.unplaced, 0.
         self.turns.append(Turn(t, self.observation, text, self.new, completion.ids, completion.logprobs, completion.entropies, reward, state))
-        self.turns[-1].top_ids, self.turns[-1].top_logps = completion.top_ids or [], completion.top_logps or []
+        self.turns[-1].top_ids, self.turns[-1].top_logps = (getattr(completion, name, None) or [] for name in ('top_ids', 'top_logps'))     # not every sampler looks
         self.context = self.context + list(completion.ids)
         self.tokens += len(completion.ids)
 
