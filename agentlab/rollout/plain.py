@@ -56,7 +56,7 @@ class Side:
         "Add the sampled action as a turn; `read` is what a format knows of it: parts, acted, inserted."
         reward, self.unplaced = self.unplaced, 0.
         self.turns.append(Turn(t, self.observation, text, self.new, completion.ids, completion.logprobs, completion.entropies, reward, state, window=self.window, **read))
-        self.turns[-1].top_ids, self.turns[-1].top_logps = getattr(completion, 'top_ids', None) or [], getattr(completion, 'top_logps', None) or []
+        self.turns[-1].top_ids, self.turns[-1].top_logps = (getattr(completion, name, None) or [] for name in ('top_ids', 'top_logps'))     # not every sampler looks
         place, forced = self.turns[-1].inserted or (0, [])
         self.context = self.context + list(completion.ids[:place]) + list(forced) + list(completion.ids[place:])
         self.tokens += len(completion.ids)
