@@ -38,7 +38,7 @@ def sentence_piece(piece: str)->str:
 
 def reader(
     tokenizer,      # transformers tokenizer
-)->tuple[Callable|None, str|None]:  # piece -> text, None where only `decode` knows; what stands between two tokens, None where that is not known
+)->tuple[Callable|None, str|None]:  # piece -> text; what stands between two tokens; None where that is not known
     "How the pieces of a vocabulary are read, from what its decoder says of itself."
     backend = getattr(tokenizer, 'backend_tokenizer', None)
     if backend is None: return None, None
@@ -64,8 +64,9 @@ def token_texts(
 def control_ids(
     tokenizer,      # transformers tokenizer
 )->set[int]:
-    "Ids of the marks that a chat template writes. The mark for unknown words is one of them only where it has a second job."
-    special = {i for i, token in getattr(tokenizer, 'added_tokens_decoder', {}).items() if token.special} | {*tokenizer.all_special_ids}
+    "Ids of the marks that a chat template writes; the one for unknown words only where it has a second job."
+    added = getattr(tokenizer, 'added_tokens_decoder', {})
+    special = {i for i, token in added.items() if token.special} | {*tokenizer.all_special_ids}
     jobs = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
     return special - ({tokenizer.unk_token_id} - jobs)
 
@@ -74,7 +75,10 @@ def with_token_text(
     batch: Batch,
     tokenizer,      # transformers tokenizer of the policy that played
 )->Batch:
-    "The batch with the text of every token id it holds, also of those that were likely and not taken, so that a viewer needs no tokenizer. Labels: `token`, `between`, `control`."
+    """The batch with the text of every token id it holds, also of those that were likely and not taken.
+
+    A viewer then needs no tokenizer. Labels: `token`, `between`, `control`.
+    """
     columns = [batch.tokens[c] for c in batch.tokens.columns if re.fullmatch(r'(top\d+_)?id', c)]
     ids = [i for i in torch.cat(columns).unique().tolist() if i >= 0]
     texts, between, control = token_texts(tokenizer, ids), reader(tokenizer)[1], control_ids(tokenizer)

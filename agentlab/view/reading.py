@@ -72,7 +72,8 @@ def lexicon(
     "What the labels of a batch say of its tokens."
     words = batch.labels.get('token', {})
     between = batch.labels.get('between', {}).get(0)
-    return Lexicon(words, space_between(words) if between is None else between, frozenset(batch.labels.get('control', {})))
+    between = space_between(words) if between is None else between
+    return Lexicon(words, between, frozenset(batch.labels.get('control', {})))
 
 # %% ../../nbs/view/08_reading.ipynb #8e746c14
 GLUED = 24      # most pieces of a word
@@ -121,7 +122,8 @@ def read_pieces(
         apart = not open_word or white or bool(known.between) or control or part != found[-1].part or glued >= GLUED
         glued = 1 if apart else glued + 1
         body = text[1:] if text[:1] == ' ' and text.strip(' ') else text
-        found.append(Piece(k, None if own[k] is None else body, apart, white, text.endswith('\n'), control, max(part, 0), bool(own[k]) and not text))
+        shown, rest = None if own[k] is None else body, bool(own[k]) and not text
+        found.append(Piece(k, shown, apart, white, text.endswith('\n'), control, max(part, 0), rest))
         open_word = not control and bool(text or own[k]) and not text[-1:].isspace()
     return found
 
@@ -158,12 +160,18 @@ def laid_out(
     return [p for x in found for p in (x.pieces if isinstance(x, Fold) and short(x) else [x])]
 
 # %% ../../nbs/view/08_reading.ipynb #faf69b71
-QUIET = ('other', 'markup')     # parts without a name in front of them: nothing is said of the first, the second says it itself
+QUIET = ('other', 'markup')     # parts without a name in front of them: the second says itself what it is
 
 PART_CSS = '''
-.al-p1, .al-p2, .al-p3, .al-p4, .al-p5 { text-decoration: underline; text-decoration-color: var(--soft); text-underline-offset: 3px; text-decoration-skip-ink: none } .al-p1 { text-decoration-style: wavy; text-decoration-thickness: 1px } .al-p2 { text-decoration-style: dashed }
-.al-p3 { text-decoration-style: solid } .al-p4 { text-decoration-style: dotted; text-decoration-thickness: 2px; font-style: italic } .al-p5 { text-decoration-style: double } .al-p6 { opacity: .72 }
-.al-control { outline: 1px dashed var(--soft); outline-offset: -1px } :is(.al, .al-el):not(:has(.al-switch:checked)) .al-control { display: none }
+.al-p1, .al-p2, .al-p3, .al-p4, .al-p5 { text-decoration: underline; text-decoration-color: var(--soft) }
+.al-p1, .al-p2, .al-p3, .al-p4, .al-p5 { text-underline-offset: 3px; text-decoration-skip-ink: none }
+.al-p1 { text-decoration-style: wavy; text-decoration-thickness: 1px }
+.al-p2 { text-decoration-style: dashed }
+.al-p3 { text-decoration-style: solid }
+.al-p4 { text-decoration-style: dotted; text-decoration-thickness: 2px; font-style: italic }
+.al-p5 { text-decoration-style: double } .al-p6 { opacity: .72 }
+.al-control { outline: 1px dashed var(--soft); outline-offset: -1px }
+:is(.al, .al-el):not(:has(.al-switch:checked)) .al-control { display: none }
 '''
 
 def parts_shown(
@@ -195,7 +203,8 @@ def segments(
     controls: bool = False,
 )->list[tuple[int, str, int]]:  # (code, text, number of tokens) of every stretch of one part
     "What was said, part by part, as running text."
-    kept = [(i, max(int(parts[k]), 0) if parts is not None else 0) for k, i in enumerate(ids) if controls or i not in known.control]
+    codes = [0]*len(ids) if parts is None else [max(int(part), 0) for part in parts]
+    kept = [(i, part) for i, part in zip(ids, codes) if controls or i not in known.control]
     found = []
     for i, part in kept:
         if not found or found[-1][0] != part: found.append((part, []))
