@@ -2223,6 +2223,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'agentlab.policy.tree.Prefixes.node': ('policy/tree.html#prefixes.node', 'agentlab/policy/tree.py'),
                                       'agentlab.policy.tree.Prefixes.table': ('policy/tree.html#prefixes.table', 'agentlab/policy/tree.py'),
                                       'agentlab.policy.tree.Work': ('policy/tree.html#work', 'agentlab/policy/tree.py'),
+                                      'agentlab.policy.tree.Work.width': ('policy/tree.html#work.width', 'agentlab/policy/tree.py'),
                                       'agentlab.policy.tree.arranged': ('policy/tree.html#arranged', 'agentlab/policy/tree.py'),
                                       'agentlab.policy.tree.as_actions': ('policy/tree.html#as_actions', 'agentlab/policy/tree.py'),
                                       'agentlab.policy.tree.at_choices': ('policy/tree.html#at_choices', 'agentlab/policy/tree.py'),

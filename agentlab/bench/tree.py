@@ -155,7 +155,8 @@ def apart(
 # %% ../../nbs/bench/17_tree.ipynb #3f28ad63
 def measure_reader(
     repeats: int,
-    groups: int = 4,        # tasks; eight games of each
+    groups: int = 2,        # tasks; eight games of each
+    budget: int = 1024,     # tokens of a micro-batch: this model keeps about four megabytes of each
 )->dict:
     "SmolLM2 with an adapter: games under a guide, and games that share nothing. FileNotFoundError: not installed."
     from agentlab.policy import pretrained
@@ -166,10 +167,10 @@ def measure_reader(
             if 'lora_B' in name: p.copy_(.02*torch.randn(p.shape, generator=draw))
     facts = dict(model='smollm2', dtype=str(policy.model.dtype).split('.')[-1], groups=groups, size=8)
     facts |= dict(guide=len(policy.chat.text_ids(GUIDE)), weights=policy.weights)
-    training, batch = begun(policy, games(policy.chat, groups, 8))
+    training, batch = begun(policy, games(policy.chat, groups, 8), budget=budget)
     guided = compared(training, batch, repeats) | dict(apart=apart(policy, batch.select(range(8))))
-    guided |= dict(memory={side: kept_bytes(policy, batch.select(range(8)), choice) for side, choice in SIDES.items()})
-    training, batch = begun(policy, games(policy.chat, 16, 1, system=None))
+    guided |= dict(memory={side: kept_bytes(policy, batch.select(range(8)), choice, budget) for side, choice in SIDES.items()})
+    training, batch = begun(policy, games(policy.chat, 16, 1, system=None), budget=budget)
     return facts | dict(guided=guided, alone=compared(training, batch, repeats))
 
 def measure_tiny(

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 from ..episodes import Batch, Episode, Table, Turn
 from .core import action_rows, micro_batches, pad_rows, parts, take_rows
+from .exact import EXACT, MOST, fewest_rows
 
 # %% auto #0
 __all__ = ['PASS', 'TOKEN', 'WIDTH', 'LIMIT', 'Prefixes', 'in_common', 'prefixes', 'branches', 'cut_at', 'Work', 'work_of',
@@ -104,6 +105,10 @@ class Work:
     score: float        # a column that a token looks at
     forward: float      # a pass, however small
     head: float         # a distribution over the vocabulary
+    least: int = 1      # tokens to which every pass is filled up
+    def width(self, size: int, count: int)->int:
+        "Width of a pass of `count` segments, the longest of which has `size` tokens."
+        return max(size, -(-self.least//count))
 
 PASS = dict(cpu=1.5e-3, cuda=1.5e-3, mps=3e-3)      # seconds to start a layer, forward and backward
 TOKEN = dict(cpu=3e-11, cuda=5e-14, mps=1e-12)      # seconds a token takes for each parameter
@@ -118,7 +123,9 @@ def work_of(
     vocabulary = config.vocab_size*width
     body = max(model.num_parameters() - vocabulary, 1)
     token = body*TOKEN[device] + layers*width*WIDTH[device]
-    return Work(score=2*width*layers/body, forward=layers*PASS[device]/token, head=1.5*vocabulary*TOKEN[device]/token)
+    exact = getattr(config, '_attn_implementation', '') == EXACT      # a product of few rows may round otherwise
+    least = (fewest_rows(model) or MOST) if exact else 1
+    return Work(2*width*layers/body, layers*PASS[device]/token, 1.5*vocabulary*TOKEN[device]/token, least)
 
 def packed(
     sizes: list,    # tokens of every segment
@@ -173,13 +180,14 @@ class Plan:
 
 def slots(
     tree: Prefixes,
-    parent: list, start: list, levels: list     # as in `arranged`
+    parent: list, start: list, levels: list,    # as in `arranged`
+    work: Work
 )->Tensor:          # (leaves, width)
     "Where every token of every leaf is computed: by itself, or by the leaf that it branches from."
     column, begin, parent = torch.arange(tree.ids.shape[1]), torch.tensor(start), torch.tensor(parent)
     own, total, lengths = torch.zeros_like(tree.ids), 0, tree.lengths
     for some in sum(levels, []):
-        width = int(lengths[some[0]]) - start[some[0]]
+        width = work.width(int(lengths[some[0]]) - start[some[0]], len(some))
         own[some] = (total + width*torch.arange(len(some)) - begin[some])[:, None] + column
         total += width*len(some)
     for level in levels[1:]:
@@ -192,9 +200,11 @@ def segments(
     slot: Tensor,   # of every token of every leaf
     start: list,    # of every leaf
     leaves: list,   # of this pass, the one with the longest segment first
+    work: Work,
 )->Pass:
     "The segments of some leaves, as a model reads them."
-    begin, width = torch.tensor([start[i] for i in leaves]), int(tree.lengths[leaves[0]]) - start[leaves[0]]
+    begin = torch.tensor([start[i] for i in leaves])
+    width = work.width(int(tree.lengths[leaves[0]]) - start[leaves[0]], len(leaves))
     position = (begin[:, None] + torch.arange(width)).clamp(max=tree.ids.shape[1] - 1)
     before = torch.arange(int(begin.max())) - (begin.max() - begin)[:, None]
     path = torch.where(before >= 0, slot[leaves].gather(1, before.clamp(min=0)), -1)
@@ -208,11 +218,11 @@ def plan_of(
 )->Plan:
     "What to compute in which order, and where to find what."
     cost, parent, start, levels = arranged(tree, work)
-    slot = slots(tree, parent, start, levels)
+    slot = slots(tree, parent, start, levels, work)
     node, choice = torch.unique(tree.node[leaf, column - 1], return_inverse=True)
     anywhere = torch.full_like(node, 2**62)     # several leaves may compute a prefix: it is asked in one of them
     before, order = anywhere.scatter_reduce(0, choice, slot[leaf, column - 1], 'amin').sort()
-    made = [[segments(tree, slot, start, some) for some in level] for level in levels]
+    made = [[segments(tree, slot, start, some, work) for some in level] for level in levels]
     computed = sum(p.ids.numel() for p in sum(made, []))
     return Plan(made, before, order.argsort()[choice], cost + work.head*len(before), computed, tree.held)
 
