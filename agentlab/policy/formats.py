@@ -424,17 +424,18 @@ class Spoken(Wrapper):
     ):
         super().__init__(env)
         self.format, self.thought = replace(format, tools=tuple(env.tools)) if isinstance(format, Calls) and not format.tools else format, thought
+        self._seat = env.seats[0]
     def step(self, action):
         requests, given = plan(self.format.read(action), self.env, self.format.tools), []
         for request in requests:
-            if not goes_on(given, self.seat): break
+            if not goes_on(given, self._seat): break
             given.append(request if isinstance(request, str) else getattr(self.env, request[0])(*request[1]))
-        step = as_one(given, requests, self.seat, bool(self.format.tools))
-        self.seat = step.seat
+        step = as_one(given, requests, self._seat, bool(self.format.tools))
+        self._seat = step.seat
         return step
     def reset(self, seed, task=None):
         step = self.env.reset(seed, task)
-        self.seat = step.seat
+        self._seat = step.seat
         return step
     def expert(self, noise=0., generator=None): return self.say(self.env.expert(noise, generator))
     def demonstrator(self, noise=0., generator=None): return self.say(getattr(self.env, 'demonstrator', self.env.expert)(noise, generator))
