@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
-from agentlab.policy.sampler import TorchSampler, Window, longest_prefixes, pick, plan_rows, shared_prefix, uniforms
+from agentlab.policy.sampler import RowCache, TorchSampler, Window, likeliest_tokens, longest_prefixes, pick, plan_rows, shared_prefix, uniforms
 
 VOCABULARY = 40
 
@@ -138,6 +138,65 @@ def test_padding_that_was_never_written_is_finite():
     with torch.no_grad(): model.model.layers[0].self_attn.v_proj.weight.copy_(good)
     contexts = [[1, 2], [3]*9]
     assert_true(model, contexts, sampler.sample(contexts, 4))
+
+# ---------------------------------------------------------------- many words
+
+def plain_pick(logits, draws, temperature, top_p):
+    "As it is written down: every word sorted, all rows at once."
+    logp = torch.log_softmax(logits / temperature, -1)
+    p, order = logp.exp(), torch.arange(logits.shape[1]).expand_as(logits)
+    if top_p < 1:
+        p, order = p.sort(dim=-1, descending=True, stable=True)
+        p = p * (p.cumsum(-1) - p < top_p)
+    total = p.cumsum(-1)
+    ids = order.gather(1, torch.searchsorted(total, draws[:, None]*total[:, -1:], right=True).clamp_(max=p.shape[1] - 1))
+    return ids[:, 0], logp.gather(1, ids)[:, 0], torch.special.entr(logp.exp()).sum(-1), p.sum(-1).log()
+
+@pytest.mark.parametrize('words', [40, 4096, 5003, 49152])
+@pytest.mark.parametrize('top_p', [1., .95, .3])
+@pytest.mark.parametrize('scale', [.01, 3.], ids=['flat', 'steep'])
+def test_a_large_vocabulary_is_picked_as_a_small_one(words, top_p, scale):
+    "In pieces, with a thousand words sorted: the same bits. Coarse logits have many ties."
+    logits = (torch.randn(60, words, generator=torch.Generator().manual_seed(0)) * scale).bfloat16().float()
+    draws = uniforms(range(60), [0]*60, 1)[:, 0]
+    ids, logp, entropy, *more = pick(logits, draws, .7, top_p, likeliest=5)
+    wanted = plain_pick(logits, draws, .7, top_p)
+    assert torch.equal(ids, wanted[0]) and torch.equal(logp, wanted[1]) and torch.equal(entropy, wanted[2])
+    if top_p < 1: torch.testing.assert_close(logp - more[0], wanted[3], atol=1e-5, rtol=0)
+    full = torch.log_softmax(logits / .7, -1)
+    assert torch.equal(more[-1], full.topk(5)[0]) and torch.equal(full.gather(1, more[-2]), more[-1])
+
+@pytest.mark.parametrize('words, count', [(3, 5), (40, 5), (4096, 20), (5003, 5)])
+def test_likeliest_tokens(words, count):
+    logp = torch.log_softmax(torch.randn(7, words), -1)
+    ids, best = likeliest_tokens(logp, count)
+    assert torch.equal(best, logp.topk(min(count, words))[0]) and torch.equal(logp.gather(1, ids), best)
+
+def test_the_likeliest_words_of_every_token():
+    model, rng = MODELS['qwen3'], random.Random(0)
+    contexts = [tokens(rng, 3, 12) for _ in range(5)]
+    said = TorchSampler(model, stop={3, 4}).sample(contexts, 9, seeds=1)
+    for context, one in zip(contexts, said):
+        assert len(one.top_ids) == len(one.top_logps) == len(one.ids)
+        for at, (ids, logps) in enumerate(zip(one.top_ids, one.top_logps)):
+            true = [truth(model, context, one.ids[:at] + [i])[0][-1] for i in ids]
+            assert logps == pytest.approx(true, abs=1e-5) and logps == sorted(logps, reverse=True) and max(logps) >= one.logprobs[at] - 1e-6
+    greedy = TorchSampler(model).sample(contexts, 4, temperature=0)
+    assert all([top[0] for top in one.top_ids] == one.ids for one in greedy)
+    without = TorchSampler(model, stop={3, 4}, likeliest=0).sample(contexts, 9, seeds=1)
+    assert [(one.ids, one.logprobs, one.entropies) for one in without] == [(one.ids, one.logprobs, one.entropies) for one in said]
+    assert all(one.top_ids is None and one.top_logps is None for one in without)
+
+def test_rows_of_a_real_model_stay_cached(monkeypatch):
+    "64 games of 500 tokens of a model with 30 layers and 3 keys of 64, in float32, and a context of 8192."
+    monkeypatch.setattr(RowCache, 'token_bytes', 30*3*64*2*4)
+    sampler = TorchSampler(MODELS['qwen3'], max_context=8192)
+    sampler.device, sampler.cache.slots = torch.device('cpu'), 1
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        assert sampler._rows_that_fit(500, 64) >= 64
+    slots, capacity = sampler._size(64, 500, 0)
+    assert slots == 64 and 500 <= capacity < 8192 and slots*(capacity + 1)*RowCache.token_bytes <= sampler.budget
 
 # ---------------------------------------------------------------- a function of its arguments
 

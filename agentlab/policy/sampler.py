@@ -343,7 +343,7 @@ class TorchSampler:
         model,                          # transformers causal language model, or a peft model around one
         stop: set[int] = frozenset(),   # token ids that end a row, where a call names none
         max_context: int|None = None,   # tokens of one row, sampled ones included; default: what the model's config says
-        budget: int|None = None,        # bytes for the cache; default: 1 GiB, on a GPU half of its free memory
+        budget: int|None = None,        # bytes for the cache; default: 2 GiB, on a GPU half of its free memory
         positions: int = 16384,         # token positions of one forward at most
         likeliest: int = 5,             # of the likeliest tokens at each position so many are reported; 0: none
     ):
@@ -452,7 +452,7 @@ def _rows_that_fit(self, columns: int, rows: int)->int:
     if not self.cache.token_bytes:  # read one token, to learn what a column weighs
         self.cache.move([], 1, 1)
         self._extend(0, [[0]], [0])
-    if self.budget is None: self.budget = torch.cuda.mem_get_info(self.device)[0] // 2 if self.device.type == 'cuda' else 2**30
+    if self.budget is None: self.budget = torch.cuda.mem_get_info(self.device)[0] // 2 if self.device.type == 'cuda' else 2**31
     fits = max(self.budget // (self.cache.token_bytes * (columns + 1)), 1)
     if fits < rows: warnings.warn(f'{rows} rows of {columns} tokens need {rows*columns*self.cache.token_bytes/1e6:.0f} MB of cache, and budget={self.budget} bytes holds {fits} of them: '
                                   'they are sampled in parts and read again every turn. Raise budget, or play fewer episodes at once.', stacklevel=3)
