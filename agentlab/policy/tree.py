@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.nn.functional import embedding
 from ..episodes import Batch, Episode, Table, Turn
 from .core import action_rows, micro_batches, pad_rows, parts, take_rows
+from .exact import EXACT, MOST, fewest_rows
 
 # %% auto #0
 __all__ = ['PASS', 'TOKEN', 'WIDTH', 'LIMIT', 'Prefixes', 'in_common', 'prefixes', 'branches', 'cut_at', 'Work', 'work_of',
            'packed', 'arranged', 'Pass', 'Plan', 'slots', 'segments', 'plan_of', 'recording', 'listed', 'looked_up',
            'one_pass', 'at_choices', 'Part', 'tree_logps', 'tree_hidden', 'piece', 'in_pieces', 'flat_cost', 'plans',
-           'three_rows', 'mistake', 'trusted', 'on_tree', 'tree_parts', 'tally']
+           'three_rows', 'as_actions', 'differs', 'mistake', 'trusted', 'on_tree', 'tree_parts', 'tally']
 
 # %% ../../nbs/policy/07_tree.ipynb #cee97d56
 @dataclass
@@ -38,7 +39,7 @@ class Prefixes:
     def node(self)->Tensor:
         "(leaves, width) number of the prefix that ends at every token."
         column, leaf = torch.arange(self.ids.shape[1]), torch.arange(len(self.ids))[:, None]
-        owner = torch.where(column >= self.shared[:, None], leaf, 0).cummax(0).values       # the first leaf that begins like this
+        owner = torch.where(column >= self.shared[:, None], leaf, 0).cummax(0).values   # who began like this
         new = self.lengths - self.shared
         return (new.cumsum(0) - new - self.shared)[owner] + column
     def table(self)->tuple[Tensor, Tensor, Tensor]:
@@ -69,7 +70,7 @@ def prefixes(
 def branches(
     shared: list,   # as in `Prefixes`
     lengths: list,
-)->tuple[list, list, list]: # for every leaf: which one it branches from (-1: none), at which column, and after how many branchings
+)->tuple[list, list, list]: # for every leaf: what it branches from (-1: nothing), at which column, its level
     "Every leaf as a branch of another one: it computes what is its own, and reads the rest."
     n, joined = len(lengths), []
     parent, start, level, up, height = [-1]*n, [0]*n, [0]*n, list(range(n)), [0]*n
@@ -104,6 +105,10 @@ class Work:
     score: float        # a column that a token looks at
     forward: float      # a pass, however small
     head: float         # a distribution over the vocabulary
+    least: int = 1      # tokens to which every pass is filled up
+    def width(self, size: int, count: int)->int:
+        "Width of a pass of `count` segments, the longest of which has `size` tokens."
+        return max(size, -(-self.least//count))
 
 PASS = dict(cpu=1.5e-3, cuda=1.5e-3, mps=3e-3)      # seconds to start a layer, forward and backward
 TOKEN = dict(cpu=3e-11, cuda=5e-14, mps=1e-12)      # seconds a token takes for each parameter
@@ -118,7 +123,9 @@ def work_of(
     vocabulary = config.vocab_size*width
     body = max(model.num_parameters() - vocabulary, 1)
     token = body*TOKEN[device] + layers*width*WIDTH[device]
-    return Work(score=2*width*layers/body, forward=layers*PASS[device]/token, head=1.5*vocabulary*TOKEN[device]/token)
+    exact = getattr(config, '_attn_implementation', '') == EXACT      # a product of few rows may round otherwise
+    least = (fewest_rows(model) or MOST) if exact else 1
+    return Work(2*width*layers/body, layers*PASS[device]/token, 1.5*vocabulary*TOKEN[device]/token, least)
 
 def packed(
     sizes: list,    # tokens of every segment
@@ -137,7 +144,7 @@ def packed(
 def arranged(
     tree: Prefixes,
     work: Work,
-)->tuple:       # cost; for every leaf the one it branches from and where; levels, each a list of passes, each a list of leaves
+)->tuple:       # cost; what every leaf branches from, and where; levels: lists of passes, which are lists of leaves
     "The cheapest depth of the tree."
     lengths, best = tree.lengths.tolist(), None
     whole = branches(tree.shared.tolist(), lengths)
@@ -173,13 +180,14 @@ class Plan:
 
 def slots(
     tree: Prefixes,
-    parent: list, start: list, levels: list     # as in `arranged`
+    parent: list, start: list, levels: list,    # as in `arranged`
+    work: Work
 )->Tensor:          # (leaves, width)
     "Where every token of every leaf is computed: by itself, or by the leaf that it branches from."
     column, begin, parent = torch.arange(tree.ids.shape[1]), torch.tensor(start), torch.tensor(parent)
     own, total, lengths = torch.zeros_like(tree.ids), 0, tree.lengths
     for some in sum(levels, []):
-        width = int(lengths[some[0]]) - start[some[0]]
+        width = work.width(int(lengths[some[0]]) - start[some[0]], len(some))
         own[some] = (total + width*torch.arange(len(some)) - begin[some])[:, None] + column
         total += width*len(some)
     for level in levels[1:]:
@@ -192,9 +200,11 @@ def segments(
     slot: Tensor,   # of every token of every leaf
     start: list,    # of every leaf
     leaves: list,   # of this pass, the one with the longest segment first
+    work: Work,
 )->Pass:
     "The segments of some leaves, as a model reads them."
-    begin, width = torch.tensor([start[i] for i in leaves]), int(tree.lengths[leaves[0]]) - start[leaves[0]]
+    begin = torch.tensor([start[i] for i in leaves])
+    width = work.width(int(tree.lengths[leaves[0]]) - start[leaves[0]], len(leaves))
     position = (begin[:, None] + torch.arange(width)).clamp(max=tree.ids.shape[1] - 1)
     before = torch.arange(int(begin.max())) - (begin.max() - begin)[:, None]
     path = torch.where(before >= 0, slot[leaves].gather(1, before.clamp(min=0)), -1)
@@ -208,18 +218,18 @@ def plan_of(
 )->Plan:
     "What to compute in which order, and where to find what."
     cost, parent, start, levels = arranged(tree, work)
-    slot = slots(tree, parent, start, levels)
+    slot = slots(tree, parent, start, levels, work)
     node, choice = torch.unique(tree.node[leaf, column - 1], return_inverse=True)
-    first = torch.full_like(node, 2**62).scatter_reduce(0, choice, slot[leaf, column - 1], 'amin')  # several leaves may compute it
-    before, order = first.sort()
-    made = [[segments(tree, slot, start, some) for some in level] for level in levels]
+    anywhere = torch.full_like(node, 2**62)     # several leaves may compute a prefix: it is asked in one of them
+    before, order = anywhere.scatter_reduce(0, choice, slot[leaf, column - 1], 'amin').sort()
+    made = [[segments(tree, slot, start, some, work) for some in level] for level in levels]
     computed = sum(p.ids.numel() for p in sum(made, []))
     return Plan(made, before, order.argsort()[choice], cost + work.head*len(before), computed, tree.held)
 
 # %% ../../nbs/policy/07_tree.ipynb #80f4004c
 def recording(
     config,         # of the model
-)->tuple:           # a cache; what a model has given to it, {layer: (keys, values)}; how to put something in that is not recorded
+)->tuple:           # a cache; what a model gave to it, {layer: (keys, values)}; how to put in what is not recorded
     "A cache that remembers what is new."
     from transformers import DynamicCache
     cache, new = DynamicCache(config=config), {}
@@ -254,7 +264,8 @@ def one_pass(
     reach = run.path.shape[1]
     if not reach and not kept: return read(input_ids=run.ids, use_cache=False), {}
     cache, new, put = recording(config)
-    for layer, both in (table if reach else {}).items(): put(*(looked_up(x, run.path.clamp(min=0)) for x in both), layer)
+    for layer, both in table.items() if reach else ():
+        put(*(looked_up(x, run.path.clamp(min=0)) for x in both), layer)
     mask = torch.cat([run.path >= 0, torch.ones_like(run.ids, dtype=torch.bool)], 1).long() if reach else None
     out = read(input_ids=run.ids, past_key_values=cache, attention_mask=mask, position_ids=run.position, use_cache=True)
     return out, {layer: tuple(map(listed, both)) for layer, both in new.items()}
@@ -346,7 +357,7 @@ def in_pieces(
         first, last = waiting.pop(0)
         rows, plan = piece(tree, first, last, place, work)
         half = (first + last)//2
-        if plan.computed > budget and last - first > 1: waiting[:0] = [(first, half), (half, last)]     # padding took it over
+        if plan.computed > budget and last - first > 1: waiting[:0] = [(first, half), (half, last)]
         else: found.append((rows, plan))
     return found
 
@@ -377,17 +388,42 @@ def plans(
     return [(numbers[some], plan) for some, plan in pieces], flat_cost(lengths, len(place), budget, work)
 
 # %% ../../nbs/policy/07_tree.ipynb #471d1c22
-LIMIT = {torch.float32: 1e-4, torch.float64: 1e-4}      # nats, largest difference; for others .2, mean
+LIMIT = {torch.float32: 1e-4, torch.float64: 1e-4}      # nats
 
 def three_rows(
     reach: int,     # tokens that the first two rows share, at least 4
     words: int,     # size of the vocabulary
-)->Batch:
-    "Rows that branch early and late; every token but the first is an action token."
+)->list[list]:
+    "Rows that branch early and late."
     stem = [(7*i + 3) % words for i in range(reach + 6)]
-    rows = [stem, stem[:reach] + [(i + 1) % words for i in stem[reach:reach + 4]], stem[:reach//2] + [(i + 2) % words for i in stem[:3]]]
+    late, early = [(i + 1) % words for i in stem[reach:reach + 4]], [(i + 2) % words for i in stem[:3]]
+    return [stem, stem[:reach] + late, stem[:reach//2] + early]
+
+def as_actions(
+    rows: list,     # of lists of ids
+)->Batch:
+    "A batch of rows; every token but the first is an action token."
     turns = [Turn(0, context_ids=r[:1], ids=r[1:], logps=[0.]*(len(r) - 1), entropies=[0.]*(len(r) - 1)) for r in rows]
     return Batch.from_episodes([Episode([turn]) for turn in turns])
+
+def differs(
+    policy,         # agentlab.policy.Policy
+    rows: list,     # as in `three_rows`
+    reach: int,
+)->str:             # '' where they agree
+    "Whether log-probabilities on the tree are those of whole rows."
+    batch = as_actions(rows)
+    (_, plan), = plans(batch, action_rows(batch), 2**31, Work(0., 2., 0.))[0]
+    flat, tree = policy.forward(batch)[0], tree_logps(policy, Part(batch, plan))[0]
+    dtype = torch.bfloat16 if policy.precision == 'bf16' else next(policy.model.parameters()).dtype
+    apart = (tree - flat).abs()
+    if dtype in LIMIT: wrong = not apart.max() <= LIMIT[dtype]      # NaN is wrong
+    else:
+        blind = policy.forward(as_actions([rows[1][reach:], rows[2][reach//2:]]))[0]    # nothing before them
+        last = batch.action('position') > torch.tensor([2**31, reach, reach//2])[batch.action('row')]
+        last = last.to(flat.device)
+        wrong = not apart[last].mean() <= .25*(blind - flat[last]).abs().mean()
+    return f'log-probabilities on the tree are up to {apart.max():.2g} nats from those of whole rows' if wrong else ''
 
 @torch.no_grad()
 def mistake(
@@ -395,16 +431,13 @@ def mistake(
     reach: int,     # tokens that rows share
 )->str:             # '' where there is none
     "What is wrong with the tree of this model."
-    from transformers import DynamicCache
-    state = [i for i, x in enumerate(DynamicCache(config=policy.model.config).layers) if hasattr(x, 'recurrent_states')]
-    if state: return f'layer {state[0]} carries a state from token to token'
-    batch = three_rows(reach, policy.model.config.get_text_config().vocab_size)
-    (rows, plan), = plans(batch, action_rows(batch), 2**31, Work(0., 2., 0.))[0]
-    try: apart = (tree_logps(policy, Part(batch, plan))[0] - policy.forward(batch)[0]).abs()
-    except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as e: return f'{type(e).__name__}: {e}'
-    dtype = torch.bfloat16 if policy.precision == 'bf16' else next(policy.model.parameters()).dtype
-    wrong = not apart.max() <= LIMIT[dtype] if dtype in LIMIT else not apart.mean() <= .2       # NaN is wrong
-    return f'log-probabilities on the tree are {apart.max():.2g} from those of whole rows' if wrong else ''
+    config = policy.model.config
+    try:
+        state = [i for i, x in enumerate(recording(config)[0].layers) if hasattr(x, 'recurrent_states')]
+        if state: return f'layer {state[0]} carries a state from token to token'
+        return differs(policy, three_rows(reach, config.get_text_config().vocab_size), reach)
+    except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as e:
+        return f'{type(e).__name__}: {e}'
 
 def trusted(
     policy,         # agentlab.policy.Policy; it remembers the answer
@@ -417,7 +450,8 @@ def trusted(
     known = vars(policy).setdefault('tried', {})
     if (reach, policy.precision) not in known:
         found = known[reach, policy.precision] = mistake(policy, reach)
-        if found: warnings.warn(f'{policy.name or type(policy.model).__name__}: every row is computed whole, not on the tree of prefixes: {found}')
+        who = policy.name or type(policy.model).__name__
+        if found: warnings.warn(f'{who}: every row is computed whole, not on the tree of prefixes: {found}')
     return not known[reach, policy.precision]
 
 def on_tree(
@@ -428,7 +462,8 @@ def on_tree(
 )->list|None:       # (row numbers, plan) of every part; None: flat
     "Whether, and how, some rows are computed on the tree."
     if policy.tree is False or (policy.tree is None and policy.model.num_parameters() < 10**7): return None
-    if torch.is_grad_enabled() and any(getattr(m, 'gradient_checkpointing', False) for m in policy.model.modules()): return None
+    again = any(getattr(layer, 'gradient_checkpointing', False) for layer in policy.model.modules())
+    if again and torch.is_grad_enabled(): return None
     there = torch.isin(batch.tokens.row[batch.actions], rows.to(batch.tokens.row.device))
     columns = batch.action('position')[there]
     if not len(columns) or columns.min() == 0: return None

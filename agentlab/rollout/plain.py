@@ -56,6 +56,7 @@ class Side:
         "Add the sampled action as a turn; `read` is what a format knows of it: parts, acted, inserted."
         reward, self.unplaced = self.unplaced, 0.
         self.turns.append(Turn(t, self.observation, text, self.new, completion.ids, completion.logprobs, completion.entropies, reward, state, window=self.window, **read))
+        self.turns[-1].top_ids, self.turns[-1].top_logps = (getattr(completion, name, None) or [] for name in ('top_ids', 'top_logps'))     # not every sampler looks
         place, forced = self.turns[-1].inserted or (0, [])
         self.context = self.context + list(completion.ids[:place]) + list(forced) + list(completion.ids[place:])
         self.tokens += len(completion.ids)
@@ -87,8 +88,10 @@ class Game:
             return self.end(truncated=bool(step.info.get('truncated', False)))
         self.side.read(chat, step.observation, self.told(chat, system))
     def told(self, chat, system: str|None)->str|None:
-        "The system message of the seat that moves, before its first action."
-        return None if self.side.turns else told(self.env, chat, self.side.seat, system)
+        "The system message of the seat that moves, found out before its first action."
+        side = self.side
+        if not side.turns: side.system = told(self.env, chat, side.seat, system)
+        return side.system
     def act(self, completion, text, **read):
         "Record the action of the seat that moves; `read` is what a format knows of it."
         self.last_side = self.side
@@ -126,7 +129,7 @@ def side_by_side(
     limit: float|None = None,   # seconds for one call; None: no limit
 )->list:                        # what each returned, or a TimeoutError
     "Run the calls in threads. One that overruns its limit is left behind: a thread cannot be stopped, but nobody waits for it."
-    answers, begun, todo, done = [None]*len(calls), {}, deque(range(len(calls))), SimpleQueue()
+    answers, begun, todo, done, waiting = [None]*len(calls), {}, deque(range(len(calls))), SimpleQueue(), set(range(len(calls)))
     def work():
         while todo:
             try: i = todo.popleft()
@@ -135,7 +138,6 @@ def side_by_side(
             done.put((i, calls[i]()))
     hire = lambda: Thread(target=work, daemon=True).start()
     for _ in range(min(workers, len(calls))): hire()
-    waiting = set(range(len(calls)))
     while waiting:
         first = min((start for i, start in list(begun.items()) if i in waiting), default=time.monotonic())
         try: i, answer = done.get(timeout=None if limit is None else max(0., first + limit - time.monotonic()))
