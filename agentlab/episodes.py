@@ -4,7 +4,7 @@
 
 # %% ../nbs/01_episodes.ipynb #dbc5c17e
 from __future__ import annotations
-import hashlib, json, os
+import hashlib, json, os, re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,6 +41,8 @@ class Turn:
     parts: list|None = None     # what each id was, by PART_CODES; None: nobody recorded it
     acted: str|None = None      # what the environment was given, where that is not the whole text
     inserted: tuple = ()        # (place, ids): ids that nobody sampled and that were put before ids[place]; they are context
+    top_ids: list = field(default_factory=list)     # the likeliest tokens at each sampled id, the likeliest first; empty: not recorded
+    top_logps: list = field(default_factory=list)   # their log-probabilities
     def learn(self, info: dict):
         "Take in what the environment says of this action."
         self.invalid, self.cost, self.milestone = bool(info.get('invalid', False)), float(info.get('cost', 0.)), float(info.get('milestone', 0.))
@@ -356,6 +358,22 @@ def _part_column(turns: list[Turn], is_action: np.ndarray)->Tensor:
     codes[is_action] = _flat([[ACTION]*len(t.ids) if t.parts is None else t.parts for t in turns], int)
     return _column(codes)
 
+def _likeliest_columns(turns: list[Turn], tokens: Table)->dict:
+    "top1_id, top1_logp, top2_id, ... of the token table: -1 and NaN where nothing was recorded; no columns where nothing was recorded at all."
+    width = max((len(top) for t in turns for top in t.top_ids[:1]), default=0)
+    is_action, columns = tokens.turn >= 0, {}
+    for name, other, kind in (('id', -1, np.int32), ('logp', np.nan, np.float32)) if width else ():
+        lists = [(t.top_ids, t.top_logps)[name == 'logp'] or [[]]*len(t.ids) for t in turns]
+        table = np.full((len(is_action), width), other, dtype=kind)
+        table[is_action.numpy()] = np.concatenate([_rectangle(x, width, other, kind) for x in lists])
+        columns |= {f'top{k + 1}_{name}': torch.from_numpy(table[:, k].copy()) for k in range(width)}
+    return columns
+
+def _rectangle(lists: list, width: int, other, kind)->np.ndarray:
+    "(tokens, width) of lists, filled up."
+    full = lists if all(len(x) == width for x in lists) else [[*x, *[other]*(width - len(x))] for x in lists]
+    return np.asarray(full, dtype=kind).reshape(-1, width)
+
 def _from_episodes(
     episodes: list[Episode],    # as `play` gives them; each turn needs one logp and one entropy per sampled id
 )->Batch:
@@ -367,11 +385,13 @@ def _from_episodes(
                 raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids, {len(t.logps)} logps and {len(t.entropies)} entropies; give one of each per sampled id')
             if t.parts is not None and len(t.parts) != len(t.ids):
                 raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids and {len(t.parts)} parts; give one code of PART_CODES per sampled id, or None')
+            if t.top_ids and not len(t.ids) == len(t.top_ids) == len(t.top_logps):
+                raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids, {len(t.top_ids)} top_ids and {len(t.top_logps)} top_logps; give one list of each per sampled id, or none')
     columns = {c: [getattr(e, c) for e in episodes] for c in EPISODE_COLUMNS}
     kinds = {c: type(default) for c, default in EPISODE_COLUMNS.items()}
     table = Table(**{c: _labelled(v, labels.setdefault(c, {})) if c in LABELLED else _column(np.asarray(v, dtype=kinds[c])) for c, v in columns.items()}, **_own_columns(episodes, {*EPISODE_COLUMNS}))
     rows, tokens = _token_columns(episodes, turns)
-    return Batch(table, rows, Table(**_turn_columns(episodes, turns, labels)), tokens, labels)
+    return Batch(table, rows, Table(**_turn_columns(episodes, turns, labels)), tokens.with_(**_likeliest_columns(turns, tokens)), labels)
 
 Batch.from_episodes = staticmethod(_from_episodes)
 
@@ -399,12 +419,18 @@ def _select(self, index)->Batch:
     r = self.rows.take(rows)
     return self.replace(episodes=self.episodes.take(keep), rows=r.with_(episode=episode[r.episode]), turns=t, tokens=k)
 
+def _same_likeliest(batches: list[Batch])->list[Batch]:
+    "The batches with the columns of the likeliest tokens where any has them: a demonstration has none."
+    names = sorted({c for b in batches for c in b.tokens.columns if re.fullmatch(r'top\d+_(id|logp)', c)})
+    nothing = lambda name, b: torch.full_like(b.tokens.id, -1, dtype=torch.int32) if name.endswith('id') else torch.full_like(b.tokens.sampler_logp, torch.nan)
+    return [b.with_tokens(**{name: nothing(name, b) for name in names if name not in b.tokens}) for b in batches]
+
 def _concat(
     batches: list[Batch],   # batches with the same columns; equal group numbers mean the same group
 )->Batch:
     "One batch of all episodes. Raises ValueError where the columns differ."
     if not batches: raise ValueError('Batch.concat: there are no batches to join. Give at least one.')
-    tables = {}
+    tables, batches = {}, _same_likeliest(batches)
     for name in ('episodes', 'rows', 'turns', 'tokens'):
         parts = [getattr(b, name) for b in batches]
         for p in parts:

@@ -17,6 +17,13 @@ def pytest_addoption(parser):
     parser.addoption('--slow', action='store_true', help='run the slow tests and the `#| slow` cells of notebooks too')
 
 
+def pytest_configure(config):
+    "JITTER=1: trainings in the tests go as they might on another processor."
+    if os.environ.get('JITTER'):
+        from notebooks import jitter
+        jitter(float(os.environ['JITTER']))
+
+
 def no_gpu():
     import torch
     with warnings.catch_warnings():

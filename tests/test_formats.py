@@ -285,6 +285,25 @@ def test_a_bad_call_beside_a_good_one():
     assert first.acted == 'guess 3' and first.invalid and second.invalid and second.acted == ''
     assert 'There is no tool "hm"' in second.observation and 'Lower than 3.' in second.observation
 
+class Duel(Env):
+    "Two seats, each once a round; whoever says something else than `guess N` is refused and loses the turn."
+    seats, name, tools = ('one', 'two'), 'duel', GUESS
+    def reset(self, seed, task=None): self.said, self.turn = [], 0; return Step('one', 'guess', info=dict(state=0))
+    def step(self, action):
+        self.said.append((self.seats[self.turn % 2], action)); self.turn += 1
+        bad = not action.startswith('guess ')
+        return Step(self.seats[self.turn % 2], 'Nothing happens.' if bad else 'Higher', {}, self.turn == 4, dict(invalid=bad))
+    def clone(self): return Duel()
+
+def test_a_seat_never_acts_for_another():
+    "Of several calls only the first is made, and reasons are not read by the other seat."
+    env = Duel()
+    call = '<tool_call> guess {} </tool_call>'
+    script = Script(call.format(1) + call.format(2), 'hm', call.format(3), call.format(4))
+    one, two = play(policy(), lambda: env, [0], sampler=script, format=Calls(wordwise), max_tokens=30)
+    assert env.said == [('one', 'guess 1'), ('two', ''), ('one', 'guess 3'), ('two', 'guess 4')]
+    assert one.turns[0].acted == 'guess 1' and one.turns[1].observation == 'Nothing happens.' and two.turns[0].invalid
+
 class Kit(TextEnv):
     "An environment that takes parsed calls."
     tools = [tool('note', 'Note.', text='a text', times=('integer', 'how often'))]

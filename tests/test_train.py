@@ -35,7 +35,7 @@ def test_a_row_says_what_was_played(tmp_path):
         assert row['dead_groups'] == sum(len(b.episodes.outcome[b.episodes.group == g].unique()) == 1 for g in b.episodes.group.unique())/3
         assert b.episodes.group.unique().tolist() == [row['step']*3 + i for i in range(3)] and set(b.episodes.step.tolist()) == {row['step']}
         words = run.episodes(row['step']).labels['token']
-        assert set(words) == set(b.tokens.id.unique().tolist())
+        assert set(words) >= set(b.tokens.id.unique().tolist())
 
 def test_the_same_seed_trains_the_same_and_another_does_not(tmp_path):
     policies = [small_policy() for _ in range(3)]

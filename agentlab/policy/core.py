@@ -249,7 +249,7 @@ class Policy:
         sampler = None,             # what samples in place of a TorchSampler, and is told the weights by `sync(policy)`; see agentlab.policy.vllm
         precision: str = 'no',      # 'bf16': forward passes under autocast. A recipe sets its own
         chat: Chat|None = None,     # how a conversation is written down; default: Chat(tokenizer)
-        weights: dict|None = None,  # where the weights come from: name, source, hash; kept with every run. See agentlab.policy.pretrained
+        weights: dict|None = None,  # where the weights come from: name, source, hash; kept with every run. See agentlab.policy.reader
         exact: bool|None = None,    # log-probabilities of trainer and sampler agree bit for bit; None: in bf16 on a CPU, where that can be had (agentlab.policy.exact)
     ):
         self.weights = weights

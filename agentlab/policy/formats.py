@@ -390,23 +390,26 @@ def acted(
 
 def goes_on(
     given: list,        # what has come of the requests so far
+    seat: str,          # who replied
 )->bool:                # whether the next one may be made
     "Not after an exception, after the end, or when it is another seat's turn."
-    steps = [x for x in given if not isinstance(x, str)]
-    return all(isinstance(x, Step) and not x.done for x in steps) and len({x.seat for x in steps}) < 2
+    return all(isinstance(x, Step) and not x.done and x.seat == seat for x in given if not isinstance(x, str))
 
 def as_one(
     given: list,        # texts and Steps, or an exception at the end
-    left: int = 0,      # requests that were not made
+    asked: list,        # of `plan`
+    seat: str,          # who replied
+    quiet: bool = False,# True: of the answer to an empty action only the reasons are read
 ):                      # a Step, or the exception
-    "One Step for all that a reply brought about."
+    "One Step for all that a reply brought about. Another seat, if it moves next, reads the environment's text alone."
     steps = [x for x in given if not isinstance(x, str)]
-    if not isinstance(steps[-1], Step) or (len(given) == 1 and not left): return steps[-1]
-    last, heard = steps[-1], [x if isinstance(x, str) else x.observation for x in given]
-    if left and not last.done: heard.append(f'{left} more of your calls {"was" if left == 1 else "were"} not made: it is not your turn any more.')
+    last = steps[-1]
+    if not isinstance(last, Step) or len(given) == 1: return last
+    empty = quiet and asked[-1] == ('step', ('',)) and not last.done
+    heard = [x if isinstance(x, str) else '' if empty else x.observation for x in given] if last.seat == seat else [last.observation]
     reward = {}
     for step in steps:
-        for seat, paid in step.reward.items(): reward[seat] = reward.get(seat, 0.) + paid
+        for one, paid in step.reward.items(): reward[one] = reward.get(one, 0.) + paid
     info = dict(last.info, cost=sum(float(s.info.get('cost', 0.)) for s in steps))
     info['invalid'] = any(isinstance(x, str) or bool(x.info.get('invalid')) for x in given)
     return Step(last.seat, '\n'.join(x for x in heard if x), reward, last.done, info)
@@ -421,18 +424,29 @@ class Spoken(Wrapper):
     ):
         super().__init__(env)
         self.format, self.thought = replace(format, tools=tuple(env.tools)) if isinstance(format, Calls) and not format.tools else format, thought
+        self._seat = env.seats[0]
     def step(self, action):
         requests, given = plan(self.format.read(action), self.env, self.format.tools), []
         for request in requests:
-            if not goes_on(given): break
+            if not goes_on(given, self._seat): break
             given.append(request if isinstance(request, str) else getattr(self.env, request[0])(*request[1]))
-        return as_one(given, len(requests) - len(given))
+        step = as_one(given, requests, self._seat, bool(self.format.tools))
+        self._seat = step.seat
+        return step
+    def reset(self, seed, task=None):
+        step = self.env.reset(seed, task)
+        self._seat = step.seat
+        return step
     def expert(self, noise=0., generator=None): return self.say(self.env.expert(noise, generator))
     def demonstrator(self, noise=0., generator=None): return self.say(getattr(self.env, 'demonstrator', self.env.expert)(noise, generator))
     def say(self, action): return self.format.write(action, self.thought(self.env) if self.thought else '')
     def vocabulary(self): return list(dict.fromkeys([*self.env.vocabulary(), *self.format.markers]))
     @property
-    def guide(self): return self.format.render(self.env.tools if isinstance(self.format, Calls) else [], getattr(self.env, 'guide', ''))['system']
+    def guide(self):
+        "What the environment says of itself, and the form of a reply."
+        guide = getattr(self.env, 'guide', '')
+        def told(text): return self.format.render(self.format.tools, text)['system'] if text else ''
+        return {seat: told(text) for seat, text in guide.items()} if isinstance(guide, dict) else told(guide)
 
 # %% ../../nbs/policy/08_formats.ipynb #4ac5334e
 def fitted_policy(

@@ -18,9 +18,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from .exact import EXACT, MOST, fewest_rows
 
 # %% auto #0
-__all__ = ['Completion', 'Sampler', 'uniforms', 'pick', 'zeros', 'RowLayer', 'RowCache', 'row_attention', 'shared_prefix',
-           'longest_prefixes', 'Plan', 'plan_rows', 'best_window', 'arrange', 'pieces', 'TorchSampler', 'check_model',
-           'check_request', 'check_ids', 'Window']
+__all__ = ['Completion', 'Sampler', 'uniforms', 'likeliest_tokens', 'pick', 'zeros', 'RowLayer', 'RowCache', 'row_attention',
+           'shared_prefix', 'longest_prefixes', 'Plan', 'plan_rows', 'best_window', 'arrange', 'pieces', 'TorchSampler',
+           'check_model', 'check_request', 'check_ids', 'Window']
 
 # %% ../../nbs/policy/02_sampler.ipynb #7d758394
 @dataclass
@@ -31,6 +31,8 @@ class Completion:
     entropies: list[float]      # of that same softmax, in nats
     finish: str                 # 'stop': a stop token was sampled; 'length': max_tokens or the end of the context was reached
     truncated_logprobs: list[float]|None = None # after top-p, i.e. of what was really drawn from; None where top-p was off
+    top_ids: list[list[int]]|None = None        # the likeliest tokens at each position, the likeliest first; None where nobody looked
+    top_logps: list[list[float]]|None = None    # their log-probabilities, of the full softmax as well
 
 # %% ../../nbs/policy/02_sampler.ipynb #85e556e1
 class Sampler(Protocol):
@@ -72,25 +74,57 @@ def _invert(
     total = weight.cumsum(-1)
     return torch.searchsorted(total, draws[:, None] * total[:, -1:], right=True).clamp_(max=weight.shape[-1] - 1)
 
+def _nucleus(p: Tensor, top_p: float)->tuple[Tensor, Tensor]:
+    "Probabilities in falling order, zero beyond the tokens that hold `top_p`; which token each belongs to. Of many words only the likeliest are sorted, where those are enough."
+    if p.shape[1] > 4096:
+        best, order = p.topk(1024)
+        order = order.sort(dim=-1)[0]           # equal ones in the order of their ids, as in a whole sort
+        best, place = p.gather(1, order).sort(dim=-1, descending=True, stable=True)
+        kept = best * (best.cumsum(-1) - best < top_p)
+        if (kept[:, -1] == 0).all(): return torch.where(best > best[:, -1:], kept, 0), order.gather(1, place)
+    p, order = p.sort(dim=-1, descending=True, stable=True)
+    return p * (p.cumsum(-1) - p < top_p), order        # a token stays if the tokens before it hold less than top_p
+
+def likeliest_tokens(
+    logp: Tensor,   # (rows, vocabulary)
+    count: int,
+)->tuple[Tensor, Tensor]:   # (rows, count) each: ids, log-probabilities; the likeliest first
+    "The likeliest tokens. They stand in the blocks with the greatest maxima, so of many words few have to be compared."
+    (rows, vocabulary), size = logp.shape, 256
+    blocks = vocabulary // size
+    if blocks < 16 or count > blocks: return logp.topk(min(count, vocabulary))[::-1]
+    at = logp[:, :blocks*size].view(rows, blocks, size).amax(-1).topk(count)[1]
+    within = torch.arange(size, device=logp.device)
+    rest = torch.arange(blocks*size, vocabulary, device=logp.device).expand(rows, -1)
+    ids = torch.cat([(at[:, :, None]*size + within).flatten(1), rest], 1)
+    best, found = logp.gather(1, ids).topk(count)
+    return ids.gather(1, found), best
+
+def _pick(logits: Tensor, draws: Tensor, temperature: float, top_p: float, likeliest: int)->tuple[Tensor, ...]:
+    if temperature not in (0, 1): logits = logits / temperature
+    logp = torch.log_softmax(logits, -1)
+    p = logp.exp()
+    entropy, kept = torch.special.entr(p).sum(-1), ()
+    if temperature == 0: ids = logits.argmax(-1, keepdim=True)
+    elif top_p == 1: ids = _invert(p, draws)
+    else:
+        p, order = _nucleus(p, top_p)
+        ids, kept = order.gather(1, _invert(p, draws)), (p.sum(-1).log(),)
+    chosen = logp.gather(1, ids)[:, 0]
+    return ids[:, 0], chosen, entropy, *(chosen - mass for mass in kept), *(likeliest_tokens(logp, likeliest) if likeliest else ())
+
 def pick(
     logits: Tensor,         # (rows, vocabulary)
     draws: Tensor,          # (rows,) uniform in [0, 1)
     temperature: float = 1.,# 0: the likeliest token; its log-probability and entropy are then those of temperature 1
     top_p: float = 1.,
-)->tuple[Tensor, ...]:      # (rows,) each: token ids, log-probabilities, entropies and, with top-p, log-probabilities after it
+    likeliest: int = 0,     # so many of the likeliest tokens are reported too
+)->tuple[Tensor, ...]:      # (rows,) each: token ids, log-probabilities, entropies and, with top-p, log-probabilities after it; (rows, likeliest) ids and log-probabilities
     "Draw one token per row and say how likely it was."
-    if temperature not in (0, 1): logits = logits / temperature
-    logp = torch.log_softmax(logits, -1)
-    p = logp.exp()
-    entropy, mass = torch.special.entr(p).sum(-1), None
-    if temperature == 0: ids = logits.argmax(-1, keepdim=True)
-    elif top_p == 1: ids = _invert(p, draws)
-    else:
-        p, order = p.sort(dim=-1, descending=True, stable=True)
-        p = p * (p.cumsum(-1) - p < top_p)      # a token stays if the tokens before it hold less than top_p
-        ids, mass = order.gather(1, _invert(p, draws)), p.sum(-1)
-    chosen = logp.gather(1, ids)[:, 0]
-    return (ids[:, 0], chosen, entropy) if mass is None else (ids[:, 0], chosen, entropy, chosen - mass.log())
+    few = max(2**18 // logits.shape[1], 1) if logits.device.type == 'cpu' else len(logits)     # what stays in a processor's cache
+    if len(logits) <= few: return _pick(logits, draws, temperature, top_p, likeliest)
+    found = [_pick(logits[i:i + few], draws[i:i + few], temperature, top_p, likeliest) for i in range(0, len(logits), few)]
+    return tuple(torch.cat(x) for x in zip(*found))
 
 # %% ../../nbs/policy/02_sampler.ipynb #75f38355
 def zeros(like: Tensor, *shape: int)->Tensor:
@@ -311,10 +345,12 @@ class TorchSampler:
         max_context: int|None = None,   # tokens of one row, sampled ones included; default: what the model's config says
         budget: int|None = None,        # bytes for the cache; default: 1 GiB, on a GPU half of its free memory
         positions: int = 16384,         # token positions of one forward at most
+        likeliest: int = 5,             # of the likeliest tokens at each position so many are reported; 0: none
     ):
         from transformers import AttentionInterface
         AttentionInterface.register('agentlab_rows', row_attention)
         self.model, self.stop, self.positions, self.budget = model, frozenset(stop), positions, budget
+        self.likeliest, self.least = likeliest, 1       # least: token positions of one forward, see `agentlab.policy.exact`
         self.max_context = max_context or getattr(model.config, 'max_position_embeddings', 2048)
         check_model(model, self.max_context)
         self.vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -405,7 +441,8 @@ def _notice_weights(self: TorchSampler)->list:
         weights += [p for p in module._parameters.values() if p is not None]
     seen += [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
     learned, whole = [p for p in weights if p.requires_grad], {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    seen += [p.detach().view(whole[p.element_size()]).sum().item() for p in learned[:2] + learned[-2:]]
+    some = [p.detach().flatten()[::max(p.numel() // 2**16, 1)] for p in learned[:2] + learned[-2:]]    # of a large one some
+    seen += [p.contiguous().view(whole[p.element_size()]).sum().item() for p in some]
     if hash(tuple(seen)) != self._weights: self.forget()
     self._weights = hash(tuple(seen))
     return training
@@ -542,8 +579,9 @@ def _decode(
     "Draw tokens until every row has met a stop token or its limit; rows in the order that the window began with."
     ids, record, alive = [[] for _ in limits], [], [True]*len(limits)
     while True:
-        tokens, *scores = pick(logits, draws[:, window.done], temperature, top_p)
-        record.append((window.order[:window.width], torch.stack(scores)))
+        tokens, *scores = pick(logits, draws[:, window.done], temperature, top_p, self.likeliest)
+        best = [scores.pop(), scores.pop()] if self.likeliest else []       # log-probabilities, ids
+        record.append((window.order[:window.width], torch.stack(scores, -1), *best))
         for k, (row, token) in enumerate(zip(window.order, tokens.tolist())):
             if alive[k]:
                 ids[row].append(token)
@@ -553,11 +591,19 @@ def _decode(
         if keep is not None: tokens, draws, alive = tokens[keep], draws[keep], [True]*len(keep)
         self.counts['padding'] += alive.count(False)
         logits = window.read(tokens)
-    table = torch.zeros(len(ids), len(scores), len(record))
-    for step, (rows, values) in enumerate(record): table[rows, :, step] = values.T.cpu()
+    scores, *best = (_noted(record, part, len(ids)) for part in range(1, len(record[0])))
     cut = lambda lines, length: [line[:length] for line in lines] + [None]*(3 - len(lines))     # the third: after top-p
-    scores = [cut(lines, len(said)) for said, lines in zip(ids, table.tolist())]
-    return [Completion(said, logp, entropy, 'stop' if said[-1] in stop else 'length', kept) for said, (logp, entropy, kept) in zip(ids, scores)]
+    scores = [cut(lines, len(said)) for said, lines in zip(ids, scores.transpose(1, 2).tolist())]
+    said = [Completion(said, logp, entropy, 'stop' if said[-1] in stop else 'length', kept) for said, (logp, entropy, kept) in zip(ids, scores)]
+    if best:
+        for one, logps, tops in zip(said, *(table.tolist() for table in best)): one.top_ids, one.top_logps = tops[:len(one.ids)], logps[:len(one.ids)]
+    return said
+
+def _noted(record: list, part: int, rows: int)->Tensor:
+    "(rows, steps, numbers) of what was noted at each step, for the rows that ran."
+    table = record[0][part].new_zeros((rows, len(record), record[0][part].shape[1]), device='cpu')
+    for step, noted in enumerate(record): table[noted[0], step] = noted[part].cpu()
+    return table
 
 # %% ../../nbs/policy/02_sampler.ipynb #47d68af9
 def _sample_rows(self: TorchSampler, contexts, seeds, max_tokens, temperature, top_p, stop)->list[Completion]:

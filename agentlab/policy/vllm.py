@@ -42,6 +42,7 @@ class Said:
     logps: list[float]          # of the tokens drawn, as the engine reports them
     tops: list[list[float]]     # of the likeliest tokens, for each token drawn
     finish: str                 # 'stop' or 'length'
+    likely: list|None = None    # which tokens those are; None: the engine does not say
 
 class NoAnswer(Exception):
     "Nothing that can be used, this time: worth asking again."
@@ -156,9 +157,9 @@ def read_choice(answer: dict, ask: Ask)->Said:
         if one.get('prompt_token_ids', ask.context) != ask.context: raise NoAnswer('another prompt than the one that was sent')
         ids, logps, tops = one['token_ids'], scores['token_logprobs'], scores['top_logprobs']
         if scores['tokens'] != [f'token_id:{i}' for i in ids]: raise NoAnswer('log-probabilities of other tokens than token_ids')
-        tops = [sorted(top.values(), reverse=True)[:ask.top] for top in tops]
-        return checked(Said(ids, logps, tops, one['finish_reason']), ask)
-    except (LookupError, TypeError, AttributeError) as e: raise NoAnswer(f'an answer without the form of /v1/completions ({type(e).__name__}: {e})') from e
+        tops = [sorted(((x, int(name.removeprefix('token_id:'))) for name, x in top.items()), reverse=True)[:ask.top] for top in tops]
+        return checked(Said(ids, logps, [[x for x, _ in top] for top in tops], one['finish_reason'], [[i for _, i in top] for top in tops]), ask)
+    except (LookupError, TypeError, ValueError, AttributeError) as e: raise NoAnswer(f'an answer without the form of /v1/completions ({type(e).__name__}: {e})') from e
 
 # %% ../../nbs/policy/04_vllm.ipynb #2e014fef
 class VLLMServer:
@@ -346,8 +347,8 @@ def read_output(output, ask: Ask)->Said:
     one = output.outputs[0]
     ids, scores = list(one.token_ids), one.logprobs or []
     if len(scores) != len(ids) or any(i not in at for i, at in zip(ids, scores)): raise NoAnswer(f'{len(scores)} log-probabilities for {len(ids)} tokens')
-    tops = [sorted((x.logprob for x in at.values()), reverse=True)[:ask.top] for at in scores]
-    return checked(Said(ids, [at[i].logprob for i, at in zip(ids, scores)], tops, one.finish_reason), ask)
+    tops = [sorted(((x.logprob, i) for i, x in at.items()), reverse=True)[:ask.top] for at in scores]
+    return checked(Said(ids, [at[i].logprob for i, at in zip(ids, scores)], [[x for x, _ in top] for top in tops], one.finish_reason, [[i for _, i in top] for top in tops]), ask)
 
 # %% ../../nbs/policy/04_vllm.ipynb #9c1b0e28
 class VLLMSampler:
@@ -456,4 +457,5 @@ def completion(said: Said, ask: Ask, vocabulary: int)->Completion:
         before = p.cumsum(1) - p
         mass = torch.where(p.sum(1) >= ask.top_p, (p * (before < ask.top_p)).sum(1), math.nan)
         kept = (torch.tensor(said.logps, dtype=torch.float64) - mass.log()).tolist()
-    return Completion(list(said.ids), [float(x) for x in said.logps], top_k_entropy(top, vocabulary).low.tolist(), said.finish, kept)
+    best = [[x[:5] for x in said.likely], [x[:5] for x in said.tops]] if said.likely else [None, None]
+    return Completion(list(said.ids), [float(x) for x in said.logps], top_k_entropy(top, vocabulary).low.tolist(), said.finish, kept, *best)

@@ -30,6 +30,7 @@ class Side:
     unplaced: float = 0.                          # paid before its first turn
     outcome: float = 0.
     tokens: int = 0                               # sampled so far
+    system: str|None = None                       # what it was told before its first action
     window: int = 0                               # context windows before this one: contexts that the template has rewritten
 
     def pay(self, reward: float):
@@ -39,14 +40,15 @@ class Side:
         else: self.unplaced += reward
 
     def read(self, chat, observation: str, system: str|None):
-        "Take in the new text of the environment."
+        "Take in the new text of the environment; `system` stands before the first one."
+        if not self.turns: self.system = system
         ids = chat.next(observation, self.context[-1]) if self.turns else chat.first(observation, system)
         self.observation, self.new, self.context = observation, ids, self.context + ids
-        if self.turns and getattr(chat, 'rewrites', False) == 'window': self.read_again(chat, system)
+        if self.turns and getattr(chat, 'rewrites', False) == 'window': self.read_again(chat)
 
-    def read_again(self, chat, system: str|None):
+    def read_again(self, chat):
         "Where the template writes another text by now, begin a new window with it."
-        whole = chat.again([t.observation for t in self.turns] + [self.observation], [t.text for t in self.turns], system)
+        whole = chat.again([t.observation for t in self.turns] + [self.observation], [t.text for t in self.turns], self.system)
         if chat.tokenizer.decode(whole) == chat.tokenizer.decode(self.context): return
         self.new, self.context, self.window = whole, whole, self.window + 1
 
@@ -54,6 +56,7 @@ class Side:
         "Add the sampled action as a turn; `read` is what a format knows of it: parts, acted, inserted."
         reward, self.unplaced = self.unplaced, 0.
         self.turns.append(Turn(t, self.observation, text, self.new, completion.ids, completion.logprobs, completion.entropies, reward, state, window=self.window, **read))
+        self.turns[-1].top_ids, self.turns[-1].top_logps = (getattr(completion, name, None) or [] for name in ('top_ids', 'top_logps'))     # not every sampler looks
         place, forced = self.turns[-1].inserted or (0, [])
         self.context = self.context + list(completion.ids[:place]) + list(forced) + list(completion.ids[place:])
         self.tokens += len(completion.ids)
@@ -85,8 +88,10 @@ class Game:
             return self.end(truncated=bool(step.info.get('truncated', False)))
         self.side.read(chat, step.observation, self.told(chat, system))
     def told(self, chat, system: str|None)->str|None:
-        "The system message of the seat that moves, before its first action."
-        return None if self.side.turns else told(self.env, chat, self.side.seat, system)
+        "The system message of the seat that moves, found out before its first action."
+        side = self.side
+        if not side.turns: side.system = told(self.env, chat, side.seat, system)
+        return side.system
     def act(self, completion, text, **read):
         "Record the action of the seat that moves; `read` is what a format knows of it."
         self.last_side = self.side
@@ -124,7 +129,7 @@ def side_by_side(
     limit: float|None = None,   # seconds for one call; None: no limit
 )->list:                        # what each returned, or a TimeoutError
     "Run the calls in threads. One that overruns its limit is left behind: a thread cannot be stopped, but nobody waits for it."
-    answers, begun, todo, done = [None]*len(calls), {}, deque(range(len(calls))), SimpleQueue()
+    answers, begun, todo, done, waiting = [None]*len(calls), {}, deque(range(len(calls))), SimpleQueue(), set(range(len(calls)))
     def work():
         while todo:
             try: i = todo.popleft()
@@ -133,7 +138,6 @@ def side_by_side(
             done.put((i, calls[i]()))
     hire = lambda: Thread(target=work, daemon=True).start()
     for _ in range(min(workers, len(calls))): hire()
-    waiting = set(range(len(calls)))
     while waiting:
         first = min((start for i, start in list(begun.items()) if i in waiting), default=time.monotonic())
         try: i, answer = done.get(timeout=None if limit is None else max(0., first + limit - time.monotonic()))
@@ -279,7 +283,7 @@ def act_as_read(
         codes = codes_of(spoken, reading.spans)
         asked.append(plan(reading, game.env, how_read.tools))
         game.act(completion, policy.text(completion.ids), parts=codes[:place] + codes[place + len(ids):], inserted=inserted)
-    answers, made = carry_out(live, asked, limit, workers)
+    answers, made = carry_out(live, asked, limit, workers, bool(how_read.tools))
     for game, some, count in zip(live, asked, made): game.last_side.turns[-1].acted = acted(some[:count])
     return answers
 
@@ -287,17 +291,19 @@ def carry_out(
     games: list[Game],
     asked: list[list],          # of `plan`, one per game
     limit: float|None, workers: int,    # as in `call_all`
+    quiet: bool = False,        # as for `as_one`
 )->tuple:                       # a Step per game, or an exception; how much of it was asked for before the game or the turn was over
     "Ask every environment for one thing after the other, all environments side by side."
     given = [[] for _ in games]
     for k in range(max(map(len, asked), default=0)):
-        now = [i for i, some in enumerate(asked) if k < len(some) and goes_on(given[i])]
+        now = [i for i, some in enumerate(asked) if k < len(some) and goes_on(given[i], games[i].step.seat)]
         for i in now:
             if isinstance(asked[i][k], str): given[i].append(asked[i][k])
         for method in ('step', 'call_tool'):
             which = [i for i in now if isinstance(asked[i][k], tuple) and asked[i][k][0] == method]
             for i, answer in zip(which, call_all([games[i] for i in which], method, [asked[i][k][1] for i in which], limit, workers)): given[i].append(answer)
-    return [guarded(partial(as_one, some, len(all_of) - len(some))) for some, all_of in zip(given, asked)], list(map(len, given))
+    seats = [g.step.seat for g in games]
+    return [guarded(partial(as_one, *of, quiet)) for of in zip(given, asked, seats)], list(map(len, given))
 
 def _within(policy, completion):
     "The first ids of a completion, as many as the budgets of its parts allow."

@@ -36,8 +36,8 @@ __all__ = ['loop', 'pass_at_k', 'reinforce_pp', 'reinforce_pp_baseline', 'lite_p
            'forking_tokens', 'arpo', 'aepo', 'gspo', 'gmpo', 'sapo', 'cispo', 'dppo', 'dcpo', 'tis', 'dapo', 'starpo_s',
            'ragen2', 'supo', 'scaling_inter', 'roc', 'simpletir', 'dr_bot', 'spear_clip', 'dart', 'success_replay',
            'spear', 'rorecomp', 'archer', 'spiral', 'spo', 'sppo', 'inpo', 'marft', 'known', 'Recipe', 'plain',
-           'field_defaults', 'import_path', 'check_recipe', 'grpo', 'dr_grpo', 'rloo', 'gigpo', 'named',
-           'measure_answers', 'measure_feedback', 'matched_reward', 'check_words', 'check_plain', 'read_tags',
+           'field_defaults', 'import_path', 'check_recipe', 'check_numbers', 'grpo', 'dr_grpo', 'rloo', 'gigpo',
+           'named', 'measure_answers', 'measure_feedback', 'matched_reward', 'check_words', 'check_plain', 'read_tags',
            'read_parts', 'Memories', 'remember', 'load_recipe', 'in_format']
 
 # %% ../../nbs/train/01_recipes.ipynb #c6c6e1f0
@@ -120,17 +120,8 @@ def import_path(function)->str:
 # %% ../../nbs/train/01_recipes.ipynb #3df01430
 def check_recipe(recipe: Recipe):
     "Refuse numbers that cannot work, before anything is played. Raises ValueError naming the field, its value and the remedy."
+    check_numbers(recipe)
     def refuse(name, remedy): raise ValueError(f'{name}={getattr(recipe, name)!r}: {remedy}')
-    for name in ('steps', 'groups', 'group_size', 'minibatches', 'max_turns', 'max_tokens', 'budget', 'checkpoint_every'):
-        value = getattr(recipe, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1: refuse(name, 'give a whole number from 1')
-    for name in ('test_every', 'test_tasks', 'critic_warmup'):
-        value = getattr(recipe, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0: refuse(name, 'give a whole number from 0')
-    for name in ('lr', 'temperature', 'max_grad_norm'):
-        if not (isinstance(getattr(recipe, name), (int, float)) and getattr(recipe, name) > 0): refuse(name, 'give a number above 0')
-    for name in ('kl_coef', 'weight_decay'):
-        if not (isinstance(getattr(recipe, name), (int, float)) and getattr(recipe, name) >= 0): refuse(name, 'give a number from 0')
     per = recipe.loss_per
     if per not in ('token', 'turn', 'row', 'episode') and not (isinstance(per, (int, float)) and not isinstance(per, bool) and per > 0):
         refuse('loss_per', "use 'token', 'turn', 'row', 'episode', or a positive number of tokens")
@@ -142,6 +133,20 @@ def check_recipe(recipe: Recipe):
     counts = {name: len(values) for name, values in recipe.group_args.items()}
     if 0 in counts.values() or len(set(counts.values())) > 1: refuse('group_args', f'give lists of one length, one entry for each group, not {counts}')
     check_group_size(recipe.credit, recipe.group_size)
+
+def check_numbers(recipe: Recipe):
+    "Refuse numbers out of their range. Raises ValueError."
+    def refuse(name, remedy): raise ValueError(f'{name}={getattr(recipe, name)!r}: {remedy}')
+    for name in ('steps', 'groups', 'group_size', 'minibatches', 'max_turns', 'max_tokens', 'budget', 'checkpoint_every'):
+        value = getattr(recipe, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1: refuse(name, 'give a whole number from 1')
+    for name in ('test_every', 'test_tasks', 'critic_warmup'):
+        value = getattr(recipe, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0: refuse(name, 'give a whole number from 0')
+    for name in ('lr', 'temperature', 'max_grad_norm'):
+        if not (isinstance(getattr(recipe, name), (int, float)) and getattr(recipe, name) > 0): refuse(name, 'give a number above 0')
+    for name in ('kl_coef', 'weight_decay'):
+        if not (isinstance(getattr(recipe, name), (int, float)) and getattr(recipe, name) >= 0): refuse(name, 'give a number from 0')
 
 # %% ../../nbs/train/01_recipes.ipynb #8edc18c7
 def grpo(**changes)->Recipe:

@@ -368,7 +368,10 @@ def evaluate(
     "Success on held-out tasks: different ones of the environment's test split, or fixed seeds where it has no splits. An episode that ends with an error has failed; raises RuntimeError where all do."
     return solved(ends(held_out(policy, env, tasks, greedy, seed, rollout, temperature=temperature, **budget)))
 
-def held_out(policy, env, tasks: int, greedy: bool, seed: int, rollout, rank: int = 0, ranks: int = 1, temperature: float = 1., **budget)->list:
+def held_out(
+    policy, env, tasks: int, greedy: bool, seed: int, rollout, rank: int = 0, ranks: int = 1,
+    temperature: float = 1., **budget,
+)->list:
     "The episodes of this process's share of the held-out tasks; their group is the number of the task."
     mine = range(tasks)[rank::ranks]
     those = env.tasks('test', tasks)[rank::ranks] if hasattr(env, 'tasks') else None
@@ -391,7 +394,8 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
     training.begin(step)
     played = collect(training, step)
     batch = usable(played)
-    row, learned = dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step) | measure_play(played, batch), None
+    row = dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step) | measure_play(played, batch)
+    learned = None
     try:
         prepared, advantage, targets = prepare(training, batch, step)
         learned = prepared.with_action(advantage=advantage)
@@ -407,15 +411,16 @@ def computed(recipe: Recipe)->list[str]:
 
 def with_computed(
     played: Batch,          # what a run folder keeps
-    learned: Batch|None,    # what the step made of it: episodes and tokens may be missing, past ones may have joined; None: the step was skipped
+    learned: Batch|None,    # what the step made of it, with some tokens missing and past ones joined; None: it was skipped
     names: list[str],       # token columns of `learned`
 )->Batch:
-    "What was played with what was computed about it; NaN for a token that nothing was learned from. A token is known by game, seat, turn and position."
+    "What was played with what was computed about it; NaN for a token that nothing was learned from."
     nothing = torch.full((len(played.actions),), torch.nan)
     if learned is None or not len(learned.actions): return played.with_action(**dict.fromkeys(names, nothing))
     learned = learned.to('cpu')
     at = _places(played, learned)
-    return played.with_action(**{name: torch.where(at >= 0, learned.action(name).float()[at], nothing) for name in names})
+    found = {name: torch.where(at >= 0, learned.action(name).float()[at], nothing) for name in names}
+    return played.with_action(**found)
 
 def _places(played: Batch, learned: Batch)->Tensor:
     "(action tokens of `played`,) number of the same token in `learned`; -1 where it is not there, or where two are alike."
@@ -426,7 +431,7 @@ def _places(played: Batch, learned: Batch)->Tensor:
     return torch.where(torch.bincount(here, minlength=len(place))[here] == 1, place[here], -1)
 
 def _identity(batch: Batch)->list[Tensor]:
-    "What tells an action token from all others of a step, column by column."
+    "What tells an action token from all others of a step: game, seat, turn and position."
     turn = batch.action_turn
     episode = batch.turns.episode[turn]
     return [batch.episodes.game[episode], batch.episodes.seat[episode], batch.turns.t[turn], batch.action('position')]

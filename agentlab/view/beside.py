@@ -21,13 +21,15 @@ def two_of(
     from agentlab.train.runs import Run
     if not isinstance(source, (Run, str, Path)):
         pair = [(str(name), batch) for name, batch in source]
-        if len(pair) != 2: raise ValueError(f'source holds {len(pair)} batches: give two, [(name, Batch), (name, Batch)]')
+        if len(pair) != 2: raise ValueError(f'source holds {len(pair)} batches: give two (name, Batch)')
         return pair
     run = source if isinstance(source, Run) else Run(source)
     steps, found = run.tested(), []
     for order in (steps, steps[::-1]):
         found += [next(((step, batch) for step in order if (batch := _readable(run, step)) is not None), None)]
-    if None in found or found[0][0] == found[1][0]: raise ValueError(f'{run.folder} keeps the episodes of {len(steps)} tests on held-out tasks, two are needed: train with test_tasks above 0, or give two batches')
+    if None in found or found[0][0] == found[1][0]:
+        raise ValueError(f'{run.folder} keeps the episodes of {len(steps)} tests on held-out tasks, two are needed: '
+                         'train with test_tasks above 0, or give two batches')
     return [('before the first update' if step == 0 else f'after {step} updates', batch) for step, batch in found]
 
 def _readable(run, step):
@@ -38,41 +40,55 @@ def _readable(run, step):
 def _games(batch)->dict:
     "Group -> its first rollout, with its tiles."
     nothing = np.full(len(batch.actions), math.nan)
-    found = {g: min(collect(batch, nothing, g), key=lambda r: r.episode) for g in np.unique(batch.episodes.group.cpu().numpy()).tolist()}
+    groups = np.unique(batch.episodes.group.cpu().numpy()).tolist()
+    found = {g: min(collect(batch, nothing, g), key=lambda r: r.episode) for g in groups}
     return {g: r for g, r in found.items() if r.tiles}
 
 def same_tasks(
     before, after,      # Batch
-)->list:                # (number, rollout before, rollout after) of every task in both; those that end differently first
-    "Games of the same task. Raises ValueError where there is none."
+)->list:                # (number, rollout before, rollout after) of every task in both
+    "Games of the same task; those that end differently come first. Raises ValueError where there is none."
     one, two = _games(before), _games(after)
     read = lambda games: {tuple(r.tiles[0].context): g for g, r in reversed(games.items())}
     old, new = read(one), read(two)
     pairs = [(old[key], new[key]) for key in old if key in new] or [(g, g) for g in one if g in two]
-    if not pairs: raise ValueError('the two batches share no task: neither what was read first nor the numbers of the groups agree')
+    if not pairs: raise ValueError('the two batches share no task: they differ in what was read first, and in their groups')
     interest = lambda pair: (bool(one[pair[0]].success) - bool(two[pair[1]].success), pair[0])
     found = sorted(pairs, key=lambda pair: (interest(pair)[0] == 0, *interest(pair)))
     return [(g, one[g], two[h]) for g, h in found]
 
 # %% ../../nbs/view/09_side_by_side.ipynb #11f7c718
 BESIDE_CSS = '''
-.al-pair { display: grid; grid-template-columns: minmax(0,1fr) minmax(0,1fr); gap: 0 22px; border-top: 1px solid var(--line); margin-top: 16px; padding-top: 10px }
-.al-pair > .al-both { grid-column: 1 / -1; padding-bottom: 8px } .al-pair > .al-both > .al-seen { max-width: none } .al-pair > h4 { margin: 0; font-size: 14px; padding: 4px 0; border-bottom: 2px solid var(--line) } .al-pair > h4 span { font-weight: 400; color: var(--soft); padding-left: 8px }
-.al-answer { padding: 8px 0; border-bottom: 1px dashed var(--line); min-width: 0 } .al-answer > .al-seen { margin: 0 0 4px; font-size: 13px } .al-answer .al-number { float: right; color: var(--soft); font-size: 11.5px; padding-left: 8px }
-.al-says { font-family: ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace; font-size: 13.5px; white-space: pre-wrap; overflow-wrap: anywhere } .al-says .al-part { margin: 0 6px 0 0; font-family: system-ui,sans-serif } .al-says > span + .al-part { margin-left: 8px } .al-answer .al-chip { position: static }
+.al-pair { display: grid; grid-template-columns: minmax(0,1fr) minmax(0,1fr); gap: 0 22px }
+.al-pair { border-top: 1px solid var(--line); margin-top: 16px; padding-top: 10px }
+.al-pair > .al-both { grid-column: 1 / -1; padding-bottom: 8px } .al-pair > .al-both > .al-seen { max-width: none }
+.al-pair > h4 { margin: 0; font-size: 14px; padding: 4px 0; border-bottom: 2px solid var(--line) }
+.al-pair > h4 span { font-weight: 400; color: var(--soft); padding-left: 8px }
+.al-answer { padding: 8px 0; border-bottom: 1px dashed var(--line); min-width: 0 }
+.al-answer > .al-seen { margin: 0 0 4px; font-size: 13px }
+.al-answer .al-number { float: right; color: var(--soft); font-size: 11.5px; padding-left: 8px }
+.al-says { font-family: ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace }
+.al-says { font-size: 13.5px; white-space: pre-wrap; overflow-wrap: anywhere }
+.al-says .al-part { margin: 0 6px 0 0; font-family: system-ui,sans-serif }
+.al-says > span + .al-part { margin-left: 8px } .al-answer .al-chip { position: static }
 @media (max-width: 560px) { .al-pair { gap: 0 10px } }
 '''
 
 def _says_html(tile, known, limit)->str:
     "What was said at a turn, part by part; a long thought is folded."
-    found, several = [], len({part for part in tile.parts}) > 1
-    for part, text, count in segments([token[0] for token in tile.tokens], known, tile.parts):
+    said, found = segments([token[0] for token in tile.tokens], known, tile.parts), []
+    several = len({part for part, *_ in said}) > 1
+    for part, text, count in said:
         name = part_names().get(part, 'other')
         label = f'<b class="al-part">{name}</b>' if several and name not in QUIET else ''
-        shown = f'<span class="al-p{part}">{safe(text.strip() if several else text.strip(" "), limit, lines=True)}</span>'
+        code, text = (part, text.strip()) if several else (0, text.strip(' '))
+        shown = f'<span class="al-p{code}">{safe(text, limit, lines=True)}</span>'
+        line = f'{label}{count:,} tokens: <bdi>{attribute(text.strip()[:70], 70)} …</bdi>'
         long = part == thought() and count > FOLD
-        found.append(f'<details class="al-fold"><summary>{label}{count:,} tokens: <bdi>{attribute(text.strip(), 70)}</bdi></summary>{shown}</details>' if long else label + shown)
-    return f'<div class="al-says"><span class="al-hide">said: </span>{"".join(found) or "<em class=al-note>nothing</em>"}</div>'
+        folded = f'<details class="al-fold"><summary>{line}</summary>{shown}</details>'
+        found.append(folded if long else label + shown)
+    words = ''.join(found) or '<em class="al-note">nothing</em>'
+    return f'<div class="al-says"><span class="al-hide">said: </span>{words}</div>'
 
 def _seen(ids, known, limit)->str:
     "What was read, without the marks of the template."
@@ -86,23 +102,28 @@ def _answer_html(rollout, at, known, limit, first)->str:
     reward = f' <span class="al-chip">{signed(tile.reward)}</span>' if tile.reward else ''
     refused = ' <em class="al-note">refused</em>' if tile.refused else ''
     end = _ending(rollout, limit) if at == len(rollout.tiles) - 1 else ''
-    return (f'<div class="al-answer"><span class="al-number">turn {tile.t}{reward}{refused}</span>{"" if first else _seen(tile.context, known, limit)}'
-            f'{_says_html(tile, known, limit)}{end}</div>')
+    seen = '' if first else _seen(tile.context, known, limit)
+    return (f'<div class="al-answer"><span class="al-number">turn {tile.t}{reward}{refused}</span>'
+            f'{seen}{_says_html(tile, known, limit)}{end}</div>')
 
 def _ending(rollout, limit)->str:
     "The last words of the environment, or why it failed."
     final = f'<p class="al-seen">{safe(rollout.final, limit, lines=True)}</p>' if rollout.final else ''
-    return final + (f'<p class="al-seen"><b>the environment failed:</b> {safe(rollout.error, limit, lines=True)}</p>' if rollout.error else '')
+    if not rollout.error: return final
+    return f'{final}<p class="al-seen"><b>the environment failed:</b> {safe(rollout.error, limit, lines=True)}</p>'
 
 def _pair_html(number, sides, known, names, limit, turns)->str:
     "One task: what both read first, then turn by turn."
     one, two = sides
     alike = known[0].text(one.tiles[0].context) == known[1].text(two.tiles[0].context)
-    both = f'<div class="al-both"><b>Task {number}</b>{_seen(one.tiles[0].context, known[0], 2*limit) if alike else ""}</div>'
-    heads = ''.join(f'<h4>{safe(name)}<span>{fate(r)} · {len(r.tiles)} turn{"s"*(len(r.tiles) != 1)}</span></h4>' for name, r in zip(names, sides))
-    many = max(len(r.tiles) for r in sides)
-    cells = ''.join(_answer_html(r, at, k, limit, alike and at == 0) for at in range(min(many, turns)) for r, k in zip(sides, known))
-    more = f'<div class="al-both"><em class="al-note">{many - turns} more turns are not drawn</em></div>' if many > turns else ''
+    seen = _seen(one.tiles[0].context, known[0], 2*limit) if alike else ''
+    both = f'<div class="al-both"><b>Task {number}</b>{seen}</div>'
+    facts = lambda r: f'{fate(r)} · {len(r.tiles)} turn{"s"*(len(r.tiles) != 1)}'
+    heads = ''.join(f'<h4>{safe(name)}<span>{facts(r)}</span></h4>' for name, r in zip(names, sides))
+    many, pairs = max(len(r.tiles) for r in sides), list(zip(sides, known))
+    cells = ''.join(_answer_html(r, at, k, limit, alike and at == 0) for at in range(min(many, turns)) for r, k in pairs)
+    rest = f'<em class="al-note">{many - turns} more turns are not drawn</em>'
+    more = f'<div class="al-both">{rest}</div>' if many > turns else ''
     return f'<div class="al-pair">{both}{heads}{cells}{more}</div>'
 
 def side_by_side(
@@ -120,8 +141,10 @@ def side_by_side(
     chosen = pairs[:most] if task is None else [p for p in pairs if p[0] == task]
     if not chosen: raise ValueError(f'task={task}: the tasks in both are {sorted(p[0] for p in pairs)}')
     known = lexicon(before), lexicon(after)
-    what = 'tasks' if isinstance(source, (list, tuple)) else 'held-out tasks'
+    what = ('' if isinstance(source, (list, tuple)) else 'held-out ') + ('task' if len(pairs) == 1 else 'tasks')
     told = f'{len(pairs)} {what} in both: {wins[0]} solved {first}, {wins[1]} solved {second}'
     body = ''.join(_pair_html(g, sides, known, (first, second), limit, turns) for g, *sides in chosen)
-    more = f'<p class="al-note">{len(pairs) - len(chosen)} more tasks are not drawn.</p>' if len(pairs) > len(chosen) else ''
-    return Html(f'<section class="al" aria-label="before and after"><style>{CSS if style else ""}{BESIDE_CSS}</style><p class="al-sub">{safe(told, 400)}</p>{body}{more}</section>')
+    rest = len(pairs) - len(chosen)
+    more = f'<p class="al-note">{rest} more tasks are not drawn.</p>' if rest else ''
+    head = f'<style>{CSS if style else ""}{BESIDE_CSS}</style><p class="al-sub">{safe(told, 400)}</p>'
+    return Html(f'<section class="al" aria-label="before and after">{head}{body}{more}</section>')

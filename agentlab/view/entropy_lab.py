@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 import numpy as np
 from .dashboard import entropy_table
+from .reading import PART_CSS, lexicon, part_names, parts_shown, read_pieces
 from .report import Frame, Html, attribute, entropy_by_turn, heat_svg, number, safe, signed, ticks, titled, visible
 
 # %% auto #0
@@ -389,14 +390,16 @@ _PAGE = """<style>.al-el{color-scheme: light dark;--ink:light-dark(#1c1d20,#e9e7
 .al-el h3{margin:14px 0 2px;font-size:15px;color:inherit}.al-el p{margin:2px 0 6px;color:var(--soft)}.al-el .al-el-note{border-left:4px solid var(--stop);padding-left:8px}.al-el svg{display:block;width:100%;height:auto;overflow:visible}.al-el svg text{font-size:11px;fill:var(--soft)}.al-el .g{stroke:var(--line)}
 .al-el .al-heat rect{fill:var(--heat)}.al-el .al-heat .al-el-at{fill:none;stroke:var(--stop);stroke-width:2}.al-el-two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,380px),1fr));gap:6px 26px}.al-el figure{margin:0;min-width:0}.al-el figcaption{font-weight:600}
 .al-el-line{display:flex;flex-wrap:wrap;gap:3px;align-items:flex-end;margin:3px 0}.al-el-line>em{color:var(--soft);min-width:118px;font-size:12px}.al-el-t{display:inline-flex;flex-direction:column;align-items:center;border:1px solid var(--line);border-bottom-width:3px;border-radius:4px;padding:0 4px;max-width:240px;overflow-wrap:anywhere}
-.al-el-t small{font-size:10.5px;color:var(--soft)}.al-el-t>span{font-family:ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}.al-el .al-esc{color:var(--stop)}.al-el-scroll{overflow-x:auto}.al-el :focus-visible{outline:3px solid #3b83b5;outline-offset:2px}
-.al-el table{border-collapse:collapse;margin:4px 0;color:inherit;font-size:13px}.al-el td,.al-el th{padding:2px 9px;text-align:right;border-bottom:1px solid var(--line);background:none;white-space:nowrap}.al-el tbody th{text-align:left;font-weight:400}.al-el .al-el-on{font-weight:700}</style>"""
+.al-el-g{margin-left:-3px;border-left-style:dotted;border-left-color:transparent;padding-left:0;border-top-left-radius:0;border-bottom-left-radius:0}.al-el-m{border-right:0;padding-right:0;border-top-right-radius:0;border-bottom-right-radius:0}.al-el-s{margin-left:5px}.al-el-t small{font-size:10.5px;color:var(--soft)}.al-el-t>span{font-family:ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}.al-el .al-esc{color:var(--stop)}.al-el-scroll{overflow-x:auto}.al-el :focus-visible{outline:3px solid #3b83b5;outline-offset:2px}
+.al-el table{border-collapse:collapse;margin:4px 0;color:inherit;font-size:13px}.al-el td,.al-el th{padding:2px 9px;text-align:right;border-bottom:1px solid var(--line);background:none;white-space:nowrap}.al-el tbody th{text-align:left;font-weight:400}.al-el .al-el-on{font-weight:700}""" + PART_CSS + "</style>"
 
 def _said(text)->str:
     "A token as HTML; what has no shape is shown."
     return '∅' if text == '' else '␣'*min(len(text), 8) if not text.strip(' ') else safe(text, 60)
 
-def _chip(text, small, title, colour)->str: return f'<span class="al-el-t" style="border-bottom-color:{colour}" title="{title}"><span>{_said(text)}</span><small>{small}</small></span>'
+def _chip(text, small, title, colour, kind='', shape='')->str:
+    "A token with its mark; `kind` and `shape` are classes of the chip and of its text."
+    return f'<span class="al-el-t{kind}" style="border-bottom-color:{colour}" title="{title}"><span class="{shape}">{_said(text)}</span><small>{small}</small></span>'
 
 def _heat_html(lab)->str:
     "Entropy by update and turn, with a frame around what is looked at."
@@ -417,7 +420,8 @@ def _open_html(lab, most=48)->str:
     on = np.flatnonzero(_at_turn(batch, lab.turn) & np.isfinite(entropy))
     order = on[np.argsort(-entropy[on], kind='stable')][:most]
     top, said = max(float(entropy[order[0]]), 1e-9) if len(order) else 1., texts(batch, order.tolist())
-    chips = ''.join(f'<span class="al-el-t" style="background:color-mix(in srgb,var(--heat) {6 + 40*entropy[i]/top:.0f}%,transparent)" title="{attribute(said[i], 60)}: {entropy[i]:.3f} nats"><span>{_said(said[i])}</span><small>{entropy[i]:.2f}</small></span>' for i in order)
+    control = lexicon(batch).control
+    chips = ''.join(f'<span class="al-el-t{" al-control"*(int(batch.action("id")[i]) in control)}" style="background:color-mix(in srgb,var(--heat) {6 + 40*entropy[i]/top:.0f}%,transparent)" title="{attribute(said[i], 60)}: {entropy[i]:.3f} nats"><span>{_said(said[i])}</span><small>{entropy[i]:.2f}</small></span>' for i in order)
     return f'<p>{len(on):,} tokens, mean {number(float(entropy[on].mean())) if len(on) else "–"} nats; the {len(order)} most open ones with the entropy of the choice:</p><div class="al-el-line">{chips}</div>'
 
 def _died_html(lab, most=8)->str:
@@ -459,14 +463,19 @@ def _marks_html(lab, name, lines, said, most=24)->str:
     "The tokens of some turns with what one controller did to them."
     effect, batch, ratio = lab.effects[name], lab.now.batch, lab.now.ratio
     if effect.problem: return f'<p class="al-el-note">{safe(effect.problem, 300)}</p>'
-    out = []
+    out, known = [], lexicon(batch)
+    kinds = parts_shown(batch, known)
     for line in lines:
         turn = int(batch.action_turn[line[0]])
-        chips = []
-        for i in line[:most]:
+        chips, pieces = [], read_pieces(batch.action('id')[line].tolist(), known, batch.action('part')[line].tolist() if kinds else None)
+        after = [*(not piece.begins for piece in pieces[1:]), False]
+        for i, piece, more_of_it in [*zip(line, pieces, after)][:most]:
             push = f', entropy pushed by {signed(float(effect.opening[i]), 3)}' if effect.opening[i] else ''
             title = f'{attribute(said[i], 60)}: {effect.kind[i]}, ratio {ratio[i]:.3f}, advantage {signed(float(lab.advantage[i]))}, slope {signed(float(effect.slope[i]), 3)}{push}'
-            chips.append(_chip(said[i], effect.mark_of(i), title, _LOOK.get(effect.kind[i], _LOOK['idle'])[0]))
+            place = ' al-el-g'*(not piece.begins) + ' al-el-m'*more_of_it + ' al-el-s'*piece.gap + ' al-control'*piece.control
+            shown = f'#{int(batch.action("id")[i])}' if piece.text is None else '‥' if piece.rest else piece.text
+            part, name = (f'al-p{piece.part}', f', {part_names()[piece.part]}') if piece.part in kinds else ('', '')
+            chips.append(_chip(shown, effect.mark_of(i), title + name, _LOOK.get(effect.kind[i], _LOOK['idle'])[0], place, part))
         more = f'<em>{len(line) - most} more</em>' if len(line) > most else ''
         out.append(f'<div class="al-el-line"><em>episode {int(batch.turns.episode[turn])}, turn {int(batch.turns.t[turn])} · {signed(float(lab.advantage[line[0]]))}</em>{"".join(chips)}{more}</div>')
     return ''.join(out)
@@ -523,6 +532,13 @@ def _key_html()->str:
     items = ''.join(f'<span style="display:inline-flex;gap:5px;align-items:center;margin-right:16px"><svg style="width:14px" viewBox="-5 -5 10 10" aria-hidden="true"><path d="{path}" fill="{colour}"/></svg>{KINDS[name]} {name}</span>' for name, (colour, path) in _LOOK.items())
     return f'<p>{items}</p>'
 
+def _switch_html(lab)->str:
+    "Control tokens are hidden until somebody asks; the parts of a reply have lines of their own shape."
+    known = lexicon(lab.now.batch)
+    parts = ''.join(f'<span style="margin-right:14px"><span class="al-p{code}">abc</span> {part_names()[code]}</span>' for code in parts_shown(lab.now.batch, known))
+    switch = '<label><input type="checkbox" class="al-switch"> control tokens</label>' if known.control else ''
+    return f'<p>{parts}{switch}</p>' if parts or switch else ''
+
 def _controllers_html(lab)->str:
     "Second and third part: what controllers did, and where they stop."
     lines = _lines(lab, 8)
@@ -535,7 +551,7 @@ def _controllers_html(lab)->str:
         figures.append(f'<figure><figcaption>{safe(name, 60)}</figcaption>{_marks_html(lab, name, lines, said)}{svg}<p>{safe(words, 400)}.</p></figure>')
     return (f'<h3>What controllers did to the tokens of update {lab.step}</h3><p>Against the policy gradient without a bound; advantages by {safe(lab.estimator, 80)}; {"bounds set: " + given if given else "every controller has its own bounds"}. '
             f'Counted are {"all turns" if lab.turn is None else f"the tokens of turn {lab.turn}"}; push on entropy: minus the derivative of the loss by the entropy, mean over tokens.</p>{notes}{_counts_html(lab)}'
-            f'<h3>Token by token, and the region without gradient</h3><p>Turns on which the two differ come first. Hatched: no gradient, found by asking the objective, for a token of the median old probability.</p>{_key_html()}<div class="al-el-two">{"".join(figures)}</div>')
+            f'<h3>Token by token, and the region without gradient</h3><p>Turns on which the two differ come first. Hatched: no gradient, found by asking the objective, for a token of the median old probability.</p>{_key_html()}{_switch_html(lab)}<div class="al-el-two">{"".join(figures)}</div>')
 
 def entropy_lab_html(
     run,                # EntropyLab, or what it takes first

@@ -256,17 +256,16 @@ Opened.batch, Opened.turns = _batch, _turns
 # %% ../../nbs/view/03_foreign.ipynb #1239608b
 def _texts(batch)->dict:
     "Text of every turn of a batch that brings the texts of its tokens: turn -> (read, written)."
-    words = batch.labels.get('token')
-    if not words: return {}
-    space = '' if any(' ' in w.strip('\n') for w in words.values()) else ' '
+    from agentlab.view.reading import lexicon
+    if not batch.labels.get('token'): return {}
+    known = lexicon(batch)
     seen, read, said, row = {}, [], {}, None
     for r, turn, token in zip(batch.tokens.row.tolist(), batch.tokens.turn.tolist(), batch.tokens.id.tolist()):
         if r != row: read, row = [], r
-        word = words.get(token, f'#{token}')
-        if turn < 0: read.append(word); continue
+        if turn < 0: read.append(token); continue
         if turn not in said: seen[turn], read, said[turn] = read, [], []
-        said[turn].append(word)
-    return {turn: (space.join(seen[turn]), space.join(said[turn])) for turn in said}
+        said[turn].append(token)
+    return {turn: (known.text(seen[turn]), known.text(said[turn])) for turn in said}
 
 def _episodes_of(batch)->list:
     "Episodes of a saved batch, as far as a page shows them."

@@ -380,9 +380,11 @@ def _episode(self, seat: str|None = None):
 def _batch(self):
     "All seats as tables, with the text of every token."
     from agentlab.episodes import Batch
+    from agentlab.policy.text import with_token_text
     batch = Batch.from_episodes(self.episodes())
-    decode = self.chat.decode if isinstance(self.chat, Words) else self.chat.tokenizer.decode
-    return batch.replace(labels=batch.labels | dict(token={i: decode([i]) for i in batch.tokens.id.unique().tolist()}))
+    if not isinstance(self.chat, Words): return with_token_text(batch, self.chat.tokenizer)
+    ids = batch.tokens.id.unique().tolist()
+    return batch.replace(labels=batch.labels | dict(token={i: self.chat.decode([i]) for i in ids}, between={0: ' '}, control={i: self.chat.decode([i]) for i in ids if i < len(self.chat.marks)}))
 
 Play.probabilities, Play.episodes, Play.episode, Play.batch = _probabilities, _episodes, _episode, _batch
 
@@ -617,12 +619,14 @@ def game_of(
 )->list:            # the episodes of all seats of that game; texts are joined from their tokens, control tokens left out
     "A game out of a batch, whose texts were kept as tokens only."
     from agentlab.episodes import Episode, Turn
-    from agentlab.view.report import _fill, _tiles, rollouts_of, space_between
-    e, words = batch.episodes, batch.labels.get('token', {})
+    from agentlab.view.reading import lexicon
+    from agentlab.view.report import _fill, _tiles, rollouts_of
+    e, known = batch.episodes, lexicon(batch)
+    if not known.control: known.control = frozenset(i for i, text in known.words.items() if re.fullmatch(r'<\|.*\|>', text))     # of an older version
     some = ((e.game == e.game[episode]) & (e.group == e.group[episode])).nonzero()[:, 0].tolist()
     tiles = _tiles(batch, rollouts := rollouts_of(batch, some))
     _fill(batch, [math.nan]*len(batch.actions), some, tiles)
-    read = lambda ids: space_between(words).join(x for i in ids if not re.fullmatch(r'<\|.*\|>', x := words.get(i, f'#{i}')))
+    read = known.text
     label = lambda column, i: batch.labels.get(column, {}).get(int(e[column][i]), '') if column in e else ''
     def turn(tile):
         ids, logps, entropies = (list(x) for x in zip(*(k[:3] for k in tile.tokens))) if tile.tokens else ([], [], [])

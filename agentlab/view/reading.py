@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+import numpy as np
 
 # %% auto #0
-__all__ = ['GLUED', 'FOLD', 'QUIET', 'joined', 'Lexicon', 'space_between', 'lexicon', 'Piece', 'letters_shared', 'read_pieces',
-           'Fold', 'part_names', 'thought', 'laid_out', 'stretches', 'segments']
+__all__ = ['GLUED', 'FOLD', 'QUIET', 'PART_CSS', 'joined', 'Lexicon', 'space_between', 'lexicon', 'Piece', 'letters_shared',
+           'read_pieces', 'Fold', 'part_names', 'thought', 'laid_out', 'parts_shown', 'stretches', 'segments']
 
 # %% ../../nbs/view/08_reading.ipynb #45148f0d
 _halves = re.compile('[\udc80-\udcff]{2,}')
@@ -36,7 +37,7 @@ class Lexicon:
     control: frozenset = frozenset()    # ids of the chat template's marks
     def word(self, i: int)->str:
         "Text of one id, #id where it is not known."
-        return self.words.get(i, f'#{i} ')
+        return self.words.get(i, f'#{i}' if self.between else f'#{i} ')
     def text(self, ids: Iterable[int], controls: bool = False)->str:
         "The text of some tokens, as a person reads it; with `controls` also the marks of the template."
         if controls or not self.control: return joined(map(self.word, ids), self.between)
@@ -71,7 +72,8 @@ def lexicon(
     "What the labels of a batch say of its tokens."
     words = batch.labels.get('token', {})
     between = batch.labels.get('between', {}).get(0)
-    return Lexicon(words, space_between(words) if between is None else between, frozenset(batch.labels.get('control', {})))
+    between = space_between(words) if between is None else between
+    return Lexicon(words, between, frozenset(batch.labels.get('control', {})))
 
 # %% ../../nbs/view/08_reading.ipynb #8e746c14
 GLUED = 24      # most pieces of a word
@@ -120,7 +122,8 @@ def read_pieces(
         apart = not open_word or white or bool(known.between) or control or part != found[-1].part or glued >= GLUED
         glued = 1 if apart else glued + 1
         body = text[1:] if text[:1] == ' ' and text.strip(' ') else text
-        found.append(Piece(k, None if own[k] is None else body, apart, white, text.endswith('\n'), control, max(part, 0), bool(own[k]) and not text))
+        shown, rest = None if own[k] is None else body, bool(own[k]) and not text
+        found.append(Piece(k, shown, apart, white, text.endswith('\n'), control, max(part, 0), rest))
         open_word = not control and bool(text or own[k]) and not text[-1:].isspace()
     return found
 
@@ -157,7 +160,29 @@ def laid_out(
     return [p for x in found for p in (x.pieces if isinstance(x, Fold) and short(x) else [x])]
 
 # %% ../../nbs/view/08_reading.ipynb #faf69b71
-QUIET = ('other', 'markup')     # parts without a name in front of them: nothing is said of the first, the second says it itself
+QUIET = ('other', 'markup')     # parts without a name in front of them: the second says itself what it is
+
+PART_CSS = '''
+.al-p1, .al-p2, .al-p3, .al-p4, .al-p5 { text-decoration: underline; text-decoration-color: var(--soft) }
+.al-p1, .al-p2, .al-p3, .al-p4, .al-p5 { text-underline-offset: 3px; text-decoration-skip-ink: none }
+.al-p1 { text-decoration-style: wavy; text-decoration-thickness: 1px }
+.al-p2 { text-decoration-style: dashed }
+.al-p3 { text-decoration-style: solid }
+.al-p4 { text-decoration-style: dotted; text-decoration-thickness: 2px; font-style: italic }
+.al-p5 { text-decoration-style: double } .al-p6 { opacity: .72 }
+.al-control { outline: 1px dashed var(--soft); outline-offset: -1px }
+:is(.al, .al-el):not(:has(.al-switch:checked)) .al-control { display: none }
+'''
+
+def parts_shown(
+    batch,          # Batch
+    known: Lexicon,
+)->tuple:           # codes of tokens.part, rising, without `other`; none where every reply is of one kind
+    "Parts that are worth telling apart; a mark of the chat template is none of them."
+    if 'part' not in batch.tokens: return ()
+    own = ~np.isin(batch.action('id').cpu().numpy(), list(known.control))
+    codes = np.unique(np.maximum(batch.action('part').cpu().numpy()[own], 0)).tolist()
+    return tuple(code for code in codes if code in part_names() and code) if len(codes) > 1 else ()
 
 def stretches(
     items: list,        # what `laid_out` gives
@@ -178,7 +203,8 @@ def segments(
     controls: bool = False,
 )->list[tuple[int, str, int]]:  # (code, text, number of tokens) of every stretch of one part
     "What was said, part by part, as running text."
-    kept = [(i, max(int(parts[k]), 0) if parts is not None else 0) for k, i in enumerate(ids) if controls or i not in known.control]
+    codes = [0]*len(ids) if parts is None else [max(int(part), 0) for part in parts]
+    kept = [(i, part) for i, part in zip(ids, codes) if controls or i not in known.control]
     found = []
     for i, part in kept:
         if not found or found[-1][0] != part: found.append((part, []))

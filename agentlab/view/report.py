@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 import numpy as np
-from .reading import QUIET, Fold, Lexicon, laid_out, lexicon, part_names, read_pieces, space_between, stretches
+from .reading import PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown, read_pieces, space_between, stretches
 
 # %% auto #0
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'BREAK', 'CHECKS', 'PANELS', 'PAGE_CSS', 'visible', 'clip', 'safe', 'attribute', 'signed',
@@ -192,7 +192,7 @@ def _fill(batch, advantage, episodes, tiles):
         if row != window: waiting, window = [], row
         if turn < 0: waiting.append(token); continue
         tile = tiles[turn]
-        if waiting: tile.context, waiting = waiting, []
+        if waiting: tile.context, waiting = tile.context or waiting, []    # what stands inside of an action was put there by a rule
         tile.tokens.append((token, logp, entropy, value))
         tile.parts.append(part)
 
@@ -260,14 +260,11 @@ CSS = '''
 .al-w > .al-token:first-child { padding-left: 4px; border-radius: 4px 0 0 4px } .al-w > .al-token:last-child { padding-right: 4px; border-radius: 0 4px 4px 0 }
 .al-slim > small { width: 0; overflow: hidden; white-space: nowrap } .al-gap { margin-left: 6px } .al-br { flex-basis: 100%; height: 0 } .al-rest { color: var(--soft) }
 .al-part, .al-role { font-size: 10.5px; font-weight: 600; color: var(--soft); border: 1px solid var(--line); border-radius: 3px; padding: 0 4px; line-height: 15px; font-style: normal; white-space: nowrap } .al-said > .al-part { margin: 3px 2px 0 4px } .al-role { margin-right: 6px }
-.al-p1, .al-p2, .al-p3, .al-p4, .al-p5 { text-decoration: underline; text-decoration-color: var(--soft); text-underline-offset: 3px; text-decoration-skip-ink: none } .al-p1 { text-decoration-style: wavy; text-decoration-thickness: 1px } .al-p2 { text-decoration-style: dashed }
-.al-p3 { text-decoration-style: solid } .al-p4 { text-decoration-style: dotted; text-decoration-thickness: 2px; font-style: italic } .al-p5 { text-decoration-style: double } .al-p6 { opacity: .72 }
-.al-fold { flex-basis: 100%; font-size: 13px } .al-fold > summary { cursor: pointer; color: var(--soft); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; padding: 1px 0 } .al-fold[open] > summary { white-space: normal }
-.al-control { outline: 1px dashed var(--soft); outline-offset: -1px } .al:not(:has(.al-switch:checked)) .al-control { display: none }
+.al-fold { flex-basis: 100%; font-size: 13px } .al-fold > summary { cursor: pointer; color: var(--soft); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; padding: 1px 0 } .al-fold[open] > summary > bdi { display: none }
 .al-unknown { color: var(--soft); font-style: italic } .al-note { color: var(--soft); font-size: 13px; font-style: italic }
 @media (max-width: 560px) { .al-turn { grid-template-columns: minmax(0,1fr) } .al .al-grid tbody th { min-width: 96px } .al-tile { width: 58px } }
 @media (prefers-reduced-motion: reduce) { .al-tile { transition: none } }
-'''
+''' + PART_CSS
 
 # %% ../../nbs/view/00_report.ipynb #5c9d8538
 @dataclass
@@ -286,9 +283,10 @@ class Scale:
 def _scale(batch, rollouts, anchor, limit, top=None)->Scale:
     tiles = [tile for rollout in rollouts for tile in rollout.tiles]
     largest = lambda values: max((abs(v) for v in values if math.isfinite(v)), default=0.)
+    known = lexicon(batch)
     return Scale(anchor, largest(t.advantage for t in tiles) if top is None else top, largest(k[2] for t in tiles for k in t.tokens), max((len(t.tokens) for t in tiles), default=0),
-                 letters(rollouts), lexicon(batch), batch.labels.get('state', {}), max(4, limit//max(1, len(tiles))),
-                 tuple(sorted({part for t in tiles for part in t.parts} & {*part_names()} - {0})))
+                 letters(rollouts), known, batch.labels.get('state', {}), max(4, limit//max(1, len(tiles))),
+                 parts_shown(batch, known))
 
 def _describe(tile, scale)->str:
     "A tile in words: for screen readers and for the pointer."
@@ -360,9 +358,9 @@ def _said_html(tile, scale)->str:
 def _fold_html(fold, tile, scale, label, most)->str:
     "A long thought behind one line."
     ids = [tile.tokens[piece.at][0] for piece in fold.pieces]
-    begin = attribute(scale.known.text(ids[:40]), 90)
+    begin = safe(scale.known.text(ids[:40]).strip()[:90])
     rest = f'<em class="al-note">{len(ids) - most:,} more tokens are not drawn</em>' if len(ids) > most else ''
-    return (f'<details class="al-fold"><summary>{label} {len(ids):,} tokens: <bdi>{begin}</bdi> …</summary>'
+    return (f'<details class="al-fold"><summary>{label} {len(ids):,} tokens: {begin} …</summary>'
             f'<div class="al-said">{_words_html(fold.pieces[:most], tile, scale)}{rest}</div></details>')
 
 def _seen_html(ids, scale, limit=700)->str:

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
-from .reading import Fold, joined, laid_out, lexicon, part_names, QUIET, read_pieces, segments, FOLD, thought
+from .reading import Fold, joined, laid_out, lexicon, part_names, parts_shown, QUIET, read_pieces, segments, FOLD, thought
 from .report import BLAME, CHECKS, CSS, PAGE_CSS, PRAISE, Html, attribute, clip, column, curve_svg, entropy_by_turn, fate, group_html, heat_svg
 from .report import integrity, letters, number, own_estimator, pick_group, rollouts_of, safe, signed, thin, titled, visible
 
@@ -134,8 +134,8 @@ def _ids(self, turn)->tuple:
     "Ids that were read before the action, and ids of the action."
     if not self.length[turn]: return [], []
     begin, end = (edge[turn] for edge in self.edges)
-    ids, middle = self.batch.tokens.id[begin:end].tolist(), int(self.batch.actions[self.start[turn]]) - begin
-    return ids[:middle], ids[middle:]
+    ids, own = self.batch.tokens.id, self.batch.actions[self.span(turn)]      # ids that a rule put inside of an action are neither
+    return ids[begin:int(own[0])].tolist(), ids[own].tolist()
 
 def _texts(self, turn)->tuple:
     "What was read and what was said at a turn; None where the run did not save it."
@@ -146,12 +146,13 @@ def _texts(self, turn)->tuple:
 
 def _parts(self, turn)->list|None:
     "Code of every action token of a turn, as in tokens.part; None where the run did not save them."
-    if not self.has_tokens or 'part' not in self.batch.tokens: return None
+    if not self.has_tokens or not self.kinds: return None
     return self.batch.tokens.part[self.batch.actions[self.span(turn)]].tolist()
 
 def _pieces(self, turn)->list: return read_pieces(self.ids(turn)[1], self.known, self.parts(turn)) if self.has_tokens else []
 
 Played.parts, Played.pieces = _parts, _pieces
+Played.kinds = cached_property(lambda self: parts_shown(self.batch, self.known)); Played.kinds.__set_name__(Played, 'kinds')
 Played.edges = cached_property(_edges); Played.edges.__set_name__(Played, 'edges')
 Played.known = cached_property(lambda self: lexicon(self.batch)); Played.known.__set_name__(Played, 'known')
 Played.ids, Played.texts = _ids, _texts
@@ -829,10 +830,9 @@ def _drawn(self, played, shown, drawn)->dict:
     text = lambda piece: None if piece.text is None else [['e', '‥']] if piece.rest else pieces(piece.text, 48)
     whole = [None if piece.text is None or piece.text == words[ids[piece.at]] else pieces(words[ids[piece.at]], 48) for piece in drawn]
     before = lambda fold: sum(piece.at < fold.at for piece in drawn)
-    folds = [[before(x), x.at, len(x.pieces), pieces(played.known.text([ids[piece.at] for piece in x.pieces[:40]]), 90)] for x in shown if isinstance(x, Fold)]
-    codes = sorted({piece.part for piece in played.pieces(self.turn)} - {0})
+    folds = [[before(x), x.at, len(x.pieces), pieces(played.known.text([ids[piece.at] for piece in x.pieces[:40]]).strip()[:110])] for x in shown if isinstance(x, Fold)]
     return dict(ats=[piece.at for piece in drawn], ids=[ids[piece.at] for piece in drawn], texts=list(map(text, drawn)), whole=whole, folds=folds, parts=[piece.part for piece in drawn],
-                places=[('' if piece.begins else 'g') + 's'*piece.gap + 'b'*piece.breaks + 'c'*piece.control for piece in drawn], legend=[[code, part_names().get(code, 'other')] for code in codes])
+                places=[('' if piece.begins else 'g') + 's'*piece.gap + 'b'*piece.breaks + 'c'*piece.control for piece in drawn], legend=[[code, part_names()[code]] for code in played.kinds])
 
 TurnScope._drawn, TurnScope._token_columns, TurnScope._shares, TurnScope.part_row = _drawn, _token_columns, _shares, _part_row
 
@@ -1376,7 +1376,7 @@ TURNSCOPE_CSS = '''
 .ts .ts-row-card { margin-top: 14px } .ts .ts-modes { display: inline-flex; flex-wrap: wrap; border: 1px solid var(--line); border-radius: 7px; overflow: hidden } .ts .ts-mode { border: 0; background: none; padding: 3px 11px; cursor: pointer } .ts .ts-mode + .ts-mode { border-left: 1px solid var(--line) } .ts .ts-mode[aria-checked=true] { background: var(--accent); color: light-dark(#fff,#10202c) !important; font-weight: 600 } .ts .ts-mode[aria-disabled=true] { color: var(--soft) !important; cursor: default } .ts .ts-mode small { font-style: italic } .ts .ts-mode:focus-visible { outline-offset: -3px }
 .ts .ts-pages { margin-left: auto; display: inline-flex; gap: 8px; align-items: center; color: var(--soft) } .ts .ts-tokens { display: flex; flex-wrap: wrap; gap: 5px 3px; max-height: 172px; overflow-y: auto; padding: 3px; position: relative } .ts .ts-token { position: relative; border: 1px solid var(--line); border-radius: 5px; background: none; padding: 2px 5px 1px; min-width: 28px; max-width: 100%; display: inline-flex; flex-direction: column; align-items: center; cursor: pointer } .ts .ts-word { font-family: ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace; font-size: 13px; white-space: pre-wrap; overflow-wrap: anywhere } .ts .ts-token small { font-size: 10px; line-height: 1.25; color: color-mix(in srgb,var(--ink) 85%,transparent) }
 .ts .ts-tokens { gap: 5px 0 } .ts .ts-token { margin-left: 3px } .ts .ts-token.ts-gap { margin-left: 8px } .ts .ts-token.ts-glued { margin-left: 0; border-left-style: dotted; border-left-color: transparent; padding-left: 0; border-top-left-radius: 0; border-bottom-left-radius: 0 } .ts .ts-token.ts-more { border-right-style: none; padding-right: 0; border-top-right-radius: 0; border-bottom-right-radius: 0 } .ts .ts-token:is(.ts-glued, .ts-more) { min-width: 0 } .ts .ts-token.ts-slim > small { width: 0; overflow: hidden; white-space: nowrap; visibility: hidden } .ts .ts-control-token { border-style: dashed; opacity: .8 }
-.ts .ts-tokens > .al-part { align-self: center; margin-left: 8px } .ts .ts-fold { flex-basis: 100%; text-align: left; border: 1px dashed var(--line); border-radius: 5px; background: none; padding: 3px 8px; cursor: pointer; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; color: var(--soft) } .ts .ts-toggle { height: 24px; font-size: 12px } .ts .ts-toggle[aria-pressed=true] { border-color: var(--accent) } .ts .ts-parts span { white-space: pre }
+.ts .ts-tokens > .al-part { align-self: center; margin-left: 8px } .ts .ts-fold { flex-basis: 100%; text-align: left; border: 1px dashed var(--line); border-radius: 5px; background: none; padding: 3px 8px; cursor: pointer; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; color: var(--soft) } .ts .ts-toggle { height: 24px; font-size: 12px } .ts .ts-toggle[aria-pressed=true] { border-color: var(--accent) } .ts .ts-parts span { margin-left: 9px }
 .ts .ts-bubble .al-part { margin-right: 6px; font-family: system-ui,sans-serif } .ts .ts-segment + .ts-segment > .al-part { margin-left: 8px } .ts .ts-bubble .al-fold { white-space: normal } .ts .ts-bubble .al-fold[open] > bdi { white-space: pre-wrap }
 .ts .ts-token :is(.al-esc, .al-cut) { color: inherit; text-decoration: underline dotted } .ts .ts-token.ts-chosen { border-color: var(--chosen); box-shadow: 0 0 0 1px var(--chosen) } .ts .ts-token-card { border-top: 1px solid var(--line); margin-top: 8px; padding-top: 8px; min-height: 62px } .ts .ts-token-name { margin-bottom: 5px } .ts .ts-token-card .ts-word { background: color-mix(in srgb,var(--soft) 18%,transparent); border-radius: 4px; padding: 1px 5px }
 .ts .ts-help { display: flex; flex-wrap: wrap; gap: 4px 15px; margin-top: 10px; font-size: 12px; color: var(--soft) } .ts kbd { display: inline-block; min-width: 15px; text-align: center; border: 1px solid var(--line); border-bottom-width: 2px; border-radius: 4px; padding: 0 4px; margin-right: 2px; font: 11px/1.45 ui-monospace,monospace; background: var(--paper); color: var(--ink) }

@@ -1,0 +1,129 @@
+"""Record what a pretrained model makes of the guides: the share of valid actions in every world, told only and primed.
+
+    python tools/guides.py                             every world that has no row yet
+    python tools/guides.py --worlds guess keydoor      some of them; `keydoor+listed` ends every observation with what can be done
+
+Greedy, on held-out tasks. A world is a row of assets/results/guides.json, written as soon as it is there; a row of the same model, guide and
+settings is not made again. Priming has a budget of wall time: two updates are timed, the rest is as many as fit.
+"""
+from argparse import ArgumentParser
+import hashlib
+import json
+from pathlib import Path
+import sys
+import time
+
+ROOT = Path(__file__).resolve().parent.parent
+SETTINGS = dict(episodes=24, prime_minutes=5., most_updates=60, lr=1e-3, demonstrations=8, noise=0.)       # no slips: what is asked is form, not skill
+LISTED = ('keydoor', 'guess', 'tictactoe', 'nim', 'kuhn', 'leduc')      # worlds that are also played with their actions listed
+EXAMPLES = 3        # invalid answers that are kept
+
+
+def worlds() -> list:
+    "Names of the rows."
+    from agentlab.env import envs, games
+    return [*envs, *games, *(f'{name}+listed' for name in LISTED)]
+
+
+def made(name: str, split: str):
+    "The world of a row, on the tasks of a split where it has any."
+    from agentlab.env import Listed, load_env
+    env = load_env(name.removesuffix('+listed'))
+    if hasattr(env, 'split'): env.split = split
+    return Listed(env) if name.endswith('+listed') else env
+
+
+def held_out(env, count: int) -> list:
+    "Tasks of the test split; None each, where a world has no tasks."
+    from agentlab.env import EnvError
+    try: return env.tasks('test', count)
+    except (AttributeError, ValueError, EnvError): return [None]*count
+
+
+def longest(env) -> int:
+    "Tokens of an action: twice what a word tokenizer needs."
+    return 2*max(getattr(env, 'max_tokens', 0), 12)
+
+
+def played(policy, env) -> dict:
+    "Share of valid actions and of won episodes in greedy games, and some invalid answers."
+    from agentlab.episodes import derive
+    from agentlab.rollout import play
+    count, began = SETTINGS['episodes'], time.monotonic()
+    seeds = [derive('guides', i) for i in range(count)]
+    episodes = play(policy, env, seeds, tasks=held_out(env, count), temperature=0., max_tokens=longest(env), max_turns=16)
+    turns = [turn for episode in episodes for turn in episode.turns]
+    wrong = list(dict.fromkeys(turn.text[:200] for turn in turns if turn.invalid))
+    won = [episode.success for episode in episodes]
+    return dict(valid=1 - sum(bool(turn.invalid) for turn in turns)/len(turns), turns=len(turns), success=sum(won)/len(won),
+                errors=sum(bool(episode.error) for episode in episodes), invalid=wrong[:EXAMPLES], seconds=round(time.monotonic() - began, 1))
+
+
+def primed(policy, fresh, name: str) -> tuple:
+    "The policy after at most so many minutes of imitation, and what was done."
+    from agentlab.policy import prime
+    how = dict(episodes=SETTINGS['demonstrations'], lr=SETTINGS['lr'], noise=SETTINGS['noise'], progress=False)
+    began = time.monotonic()
+    prime(fresh(), made(name, 'demo'), steps=2, seed=1, **how)
+    each = (time.monotonic() - began)/2
+    updates = int(max(2, min(SETTINGS['most_updates'], 60*SETTINGS['prime_minutes']/each)))
+    began = time.monotonic()
+    prime(policy, made(name, 'demo'), steps=updates, **how)
+    return policy, dict(updates=updates, prime_seconds=round(time.monotonic() - began, 1))
+
+
+def row_of(name: str, fresh, told_only: bool) -> dict:
+    "What is measured of a world."
+    from agentlab.bench import circumstances
+    from agentlab.rollout import told
+    env, policy = made(name, 'test'), fresh()
+    guides = {seat: told(env, policy.chat, seat) for seat in env.seats}
+    tokens = {seat: len(policy.chat.text_ids(text)) for seat, text in guides.items()}
+    row = dict(guide_tokens=max(tokens.values()), told=played(policy, env))
+    if not told_only:
+        policy, done = primed(policy, fresh, name)
+        row['primed'] = done | played(policy, env)
+    return row | dict(circumstances=circumstances(f'python tools/guides.py --worlds {name} --model {policy.name}'), model=getattr(policy, 'weights', None))
+
+
+def key_of(name: str, model: str, told_only: bool) -> str:
+    "What a row depends on, as a hash."
+    from agentlab.env.protocol import guide_of
+    env = made(name, 'test')
+    facts = [model, SETTINGS, told_only, {seat: guide_of(env, seat) for seat in env.seats}]
+    return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def table(rows: dict) -> str:
+    "The rows as Markdown."
+    share = lambda part: f"{part['valid']:.0%} | {part['success']:.0%}" if part else '- | -'
+    lines = [f"| {name} | {row['guide_tokens']} | {share(row['told'])} | {share(row.get('primed'))} | {row.get('primed', {}).get('prime_seconds', '-')} |" for name, row in rows.items()]
+    head = '| world | tokens of the guide | told: valid | won | primed: valid | won | seconds of priming |'
+    return '\n'.join([head, '|' + '---|'*7, *lines])
+
+
+def main():
+    parser = ArgumentParser(description=__doc__.split('\n')[0])
+    parser.add_argument('--worlds', nargs='*', default=None, help='rows to make; all of them')
+    parser.add_argument('--model', default='smollm2', help='what `agentlab.policy.pretrained` takes')
+    parser.add_argument('--told-only', action='store_true', help='leave priming out')
+    parser.add_argument('--out', default=str(ROOT/'assets/results/guides.json'))
+    given = parser.parse_args()
+    from agentlab.bench import keep
+    from agentlab.policy import pretrained
+    known, path = worlds(), Path(given.out)
+    for name in given.worlds or known:
+        if name not in known: sys.exit(f'--worlds {name}: known are {", ".join(known)}')
+    record = json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(settings=SETTINGS, rows={})
+    for name in given.worlds or known:
+        key = key_of(name, given.model, given.told_only)
+        if record['rows'].get(name, {}).get('key') == key: continue
+        row = row_of(name, lambda: pretrained(given.model), given.told_only)
+        record['rows'][name] = row | dict(key=key)
+        record['settings'] = SETTINGS
+        keep(record, path.parent, path.stem)
+        print(f"{name}: {row['told']['valid']:.0%} valid when told" + (f", {row['primed']['valid']:.0%} when primed" if 'primed' in row else ''), flush=True)
+    print(table(record['rows']))
+
+
+if __name__ == '__main__': main()
