@@ -156,7 +156,7 @@ def apart(
 def measure_reader(
     repeats: int,
     groups: int = 2,        # tasks; eight games of each
-    budget: int = 1024,     # tokens of a micro-batch: this model keeps about four megabytes of each
+    budget: int = 2048,     # tokens of a micro-batch: the model keeps more than a megabyte of each
 )->dict:
     "SmolLM2 with an adapter: games under a guide, and games that share nothing. FileNotFoundError: not installed."
     from agentlab.policy import pretrained

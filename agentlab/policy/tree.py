@@ -14,10 +14,11 @@ from .core import action_rows, micro_batches, pad_rows, parts, take_rows
 from .exact import EXACT, MOST, fewest_rows
 
 # %% auto #0
-__all__ = ['PASS', 'TOKEN', 'WIDTH', 'LIMIT', 'Prefixes', 'in_common', 'prefixes', 'branches', 'cut_at', 'Work', 'work_of',
-           'packed', 'arranged', 'Pass', 'Plan', 'slots', 'segments', 'plan_of', 'recording', 'listed', 'looked_up',
-           'one_pass', 'at_choices', 'Part', 'tree_logps', 'tree_hidden', 'piece', 'in_pieces', 'flat_cost', 'plans',
-           'three_rows', 'as_actions', 'differs', 'mistake', 'trusted', 'on_tree', 'tree_parts', 'tally']
+__all__ = ['PASS', 'TOKEN', 'WIDTH', 'WEIGHTS', 'LIMIT', 'Prefixes', 'in_common', 'prefixes', 'branches', 'cut_at', 'Work',
+           'work_of', 'packed', 'arranged', 'Pass', 'Plan', 'slots', 'segments', 'plan_of', 'recording', 'listed',
+           'looked_up', 'one_pass', 'at_choices', 'Part', 'tree_logps', 'tree_hidden', 'piece', 'in_pieces',
+           'flat_cost', 'plans', 'three_rows', 'as_actions', 'differs', 'mistake', 'trusted', 'on_tree', 'tree_parts',
+           'tally']
 
 # %% ../../nbs/policy/07_tree.ipynb #cee97d56
 @dataclass
@@ -113,6 +114,7 @@ class Work:
 PASS = dict(cpu=1.5e-3, cuda=1.5e-3, mps=3e-3)      # seconds to start a layer, forward and backward
 TOKEN = dict(cpu=3e-11, cuda=5e-14, mps=1e-12)      # seconds a token takes for each parameter
 WIDTH = dict(cpu=6.5e-8, cuda=5e-12, mps=1e-10)     # and for each entry of its hidden states, in each layer
+WEIGHTS = dict(cpu=20, cuda=100, mps=50)            # tokens that take as long as reading all weights once
 
 def work_of(
     model,      # a transformers model
@@ -123,9 +125,10 @@ def work_of(
     vocabulary = config.vocab_size*width
     body = max(model.num_parameters() - vocabulary, 1)
     token = body*TOKEN[device] + layers*width*WIDTH[device]
-    exact = getattr(config, '_attn_implementation', '') == EXACT      # a product of few rows may round otherwise
+    exact = getattr(model.config, '_attn_implementation', '') == EXACT      # a product of few rows may round otherwise
     least = (fewest_rows(model) or MOST) if exact else 1
-    return Work(2*width*layers/body, layers*PASS[device]/token, 1.5*vocabulary*TOKEN[device]/token, least)
+    forward = layers*PASS[device]/token + WEIGHTS[device]
+    return Work(2*width*layers/body, forward, 1.5*vocabulary*TOKEN[device]/token, least)
 
 def packed(
     sizes: list,    # tokens of every segment
@@ -467,6 +470,7 @@ def on_tree(
     there = torch.isin(batch.tokens.row[batch.actions], rows.to(batch.tokens.row.device))
     columns = batch.action('position')[there]
     if not len(columns) or columns.min() == 0: return None
+    policy.settle()     # exact attention decides how passes are filled
     found, flat = plans(batch, rows, budget, work_of(policy.model))
     if policy.tree is None and sum(plan.cost for _, plan in found) > .95*flat: return None
     return found if trusted(policy, int(columns.max())) else None
