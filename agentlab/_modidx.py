@@ -2009,6 +2009,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'agentlab.policy.formats._once': ('policy/formats.html#_once', 'agentlab/policy/formats.py'),
                                          'agentlab.policy.formats._pieces': ('policy/formats.html#_pieces', 'agentlab/policy/formats.py'),
                                          'agentlab.policy.formats._probe': ('policy/formats.html#_probe', 'agentlab/policy/formats.py'),
+                                         'agentlab.policy.formats._rendered': ( 'policy/formats.html#_rendered',
+                                                                                'agentlab/policy/formats.py'),
                                          'agentlab.policy.formats._typed': ('policy/formats.html#_typed', 'agentlab/policy/formats.py'),
                                          'agentlab.policy.formats.acted': ('policy/formats.html#acted', 'agentlab/policy/formats.py'),
                                          'agentlab.policy.formats.as_one': ('policy/formats.html#as_one', 'agentlab/policy/formats.py'),

@@ -530,3 +530,22 @@ def test_a_world_of_demonstrations():
                 step = world.step(world.expert())
                 assert not step.info['invalid']
             assert step.info['success'] and set(format.markers) <= set(world.vocabulary())
+
+@pytest.mark.parametrize('close', [False, True])
+def test_the_likeliest_words_are_cut_and_joined_with_the_ids(close):
+    class Looks(Script):
+        def sample(self, contexts, **how):
+            said = super().sample(contexts, **how)
+            for c in said: c.top_ids, c.top_logps = [[i] for i in c.ids], [[-1.] for _ in c.ids]
+            return said
+    episode, = play(policy(), GuessNumber(), [0], sampler=Looks('<think> hm hm hm hm hm', 'guess 2'), format=Thinking(tokens=4, close=close), **GAME | dict(max_turns=1))
+    turn, = episode.turns
+    assert [x for x, in turn.top_ids] == turn.ids and len(Batch.from_episodes([episode]).actions) == (7 if close else 4)
+
+def test_a_policy_that_lacks_the_words_is_not_told():
+    "The sentence of the format would be unknown words; one that reads gets guide and sentence."
+    for speaks, told in ((policy(), False), (of_family('qwen2_5'), True)):
+        script = Script('guess 2', tokenizer=speaks.tokenizer)
+        play(speaks, GuessNumber(), [0], sampler=script, format=Thinking(), **GAME | dict(max_turns=1))
+        assert ('Think first' in speaks.tokenizer.decode(script.given[0])) == told
+        assert speaks.tokenizer.unk_token_id is None or speaks.tokenizer.unk_token_id not in script.given[0]

@@ -11,7 +11,7 @@ from ..env.protocol import Step
 from ..env.tools import action_of, call_of, fault_of, named, shown, tool
 from ..env.wrappers import Wrapper
 from ..episodes import ACTION, CALL, MARKUP, OTHER, PART_CODES, THOUGHT
-from .guide import told
+from .guide import knows, told
 
 # %% auto #0
 __all__ = ['hermes', 'message', 'xml', 'wordwise', 'styles', 'Said', 'spell', 'marked', 'codes_of', 'Call', 'Reading', 'Plain',
@@ -461,12 +461,17 @@ def fitted_policy(
     if format is None or not format.parted or not games: return policy, system, max_tokens
     env = games[0].env
     format = format.fitted(policy.chat, getattr(env, 'tools', ()))
-    rendered = {seat: format.render(format.tools, told(env, policy.chat, seat, system)) for seat in env.seats}
+    rendered = {seat: _rendered(format, policy.chat, told(env, policy.chat, seat, system)) for seat in env.seats}
     voice, (one, *_), thoughts = copy.copy(policy), rendered.values(), format.thoughts
     if one['tools']: voice.chat = policy.chat.told(tools=one['tools'])
     voice.format, voice.action_tokens, voice.opened = format, max_tokens, bool(thoughts) and thoughts.opened(voice.chat)
     longest = thoughts.tokens + thoughts.close*len(thoughts.closing_ids(policy.chat.tokenizer)) if thoughts else 0
     return voice, {seat: x['system'] or '' for seat, x in rendered.items()}, max_tokens + longest
+
+def _rendered(format, chat, guide)->dict:
+    "What a seat is told. A policy of a closed set of words that lacks those of the format is shown them by its demonstrations instead."
+    found = format.render(format.tools, guide)
+    return found if found['system'] and knows(chat, found['system']) else found | dict(system=guide)
 
 # %% ../../nbs/policy/08_formats.ipynb #e9d5afe5
 def whole_reply(

@@ -315,9 +315,8 @@ def _within(policy, completion):
 def _joined(first, second=None, stop: int|None = None):
     "The first ids of a completion, and behind them another one."
     one = copy.copy(first)
-    for name in ('ids', 'logprobs', 'entropies', 'truncated_logprobs'):
-        x = getattr(first, name, None)
-        if x is not None: setattr(one, name, list(x)[:stop] + (list(getattr(second, name)) if second is not None else []))
+    for name, x in vars(first).items():     # every list holds one entry per sampled id
+        if isinstance(x, (list, tuple)): setattr(one, name, list(x)[:stop] + (list(getattr(second, name)) if second is not None else []))
     return one
 
 def _forced(live, policy, replies, sampler, how)->dict:
