@@ -186,7 +186,7 @@ def _demo_reader(env: str, model: str, steps: int, seed: int, folder, tasks: int
     from agentlab.train.trainer import for_pretrained
     world, recipe = load_env(env), for_pretrained(load_recipe('grpo', steps=steps, seed=seed, test_tasks=tasks))
     policy = _policy(world, model, seed=seed)
-    print(f"{model} ({policy.weights['source']}), {policy.model.num_parameters():,} parameters, learns {world.name} by {recipe.name}.")
+    print(f"{model} ({policy.provenance['source']}), {policy.model.num_parameters():,} parameters, learns {world.name} by {recipe.name}.")
     how = dict(tasks=tasks, seed=seed, temperature=recipe.temperature, max_turns=recipe.max_turns, max_tokens=recipe.max_tokens)
     told = {f"test_{'greedy' if greedy else 'sampled'}": evaluate(policy, world, greedy=greedy, **how) for greedy in (True, False)}
     print(_tested('told the rules', tasks, told))

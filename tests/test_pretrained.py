@@ -214,7 +214,7 @@ def test_an_adapter_is_saved_alone_and_finds_its_base(base, tmp_path):
     assert not list((tmp_path/'saved').glob('model*.safetensors')) and (tmp_path/'saved'/'adapter_model.safetensors').exists()
     batch = Batch.from_episodes(play(policy, Paying(), [0, 1], max_tokens=4))
     again = Policy.load(tmp_path/'saved')
-    assert torch.equal(again.logprobs(batch)[0], policy.logprobs(batch)[0]) and again.weights == policy.weights
+    assert torch.equal(again.logprobs(batch)[0], policy.logprobs(batch)[0]) and again.provenance == policy.provenance
     assert learning(again).keys() == learning(policy).keys()        # it can be trained further
     moved_base = save_model(tmp_path/'moved', families.tokenizer('qwen2_5'), initializer_range=.2)
     kept = json.loads((tmp_path/'saved'/'agentlab.json').read_text())
@@ -225,7 +225,7 @@ def test_an_adapter_is_saved_alone_and_finds_its_base(base, tmp_path):
 def test_an_adapter_of_unknown_origin_is_merged_in_float32(base, tmp_path):
     "A small change would be rounded away in bf16."
     policy = pretrained(base, lora=2, dtype=torch.float32)
-    policy.weights = None
+    policy.provenance = None
     policy.model.get_base_model().to(torch.bfloat16)
     for n, p in policy.model.named_parameters():
         if 'lora_' in n: p.data = p.data.float() + (1e-4 if 'lora_B' in n else 0.)
@@ -248,7 +248,7 @@ def test_priming_moves_the_adapter_alone_and_is_remembered(base):
     after = learning(policy)
     assert moved(before, after) and not moved(still, frozen(policy))
     assert sum(loss for loss, _ in losses[-3:]) < .9*sum(loss for loss, _ in losses[:3])
-    assert policy.weights['primed'] == [dict(env='guess', steps=12, episodes=4, lr=1e-2, noise=.5, seed=0)]
+    assert policy.provenance['primed'] == [dict(env='guess', steps=12, episodes=4, lr=1e-2, noise=.5, seed=0)]
     first = losses[0][1]
     text = policy.tokenizer.decode(first.tokens.id[first.tokens.row == 0].tolist())
     assert world.guide.splitlines()[0] in text and 'guess' in text

@@ -241,10 +241,9 @@ def test_the_documented_command(base, tmp_path, capsys, monkeypatch, never_merge
     run = Run('run')
     recipe = run.info['facts']['recipe']
     assert recipe['optimizer'] == 'agentlab.policy.qlora:paged_adamw' and recipe['recompute_old'] and recipe['lora'] == {} and recipe['objective'].startswith('agentlab.objective.correction:corrected')
-    assert 'search RELATION NAME' in recipe['rollout_args']['system'] and 'search RELATION NAME' in recipe['test_rollout']
     batch, words = run.episodes(0), families.tokenizer('qwen2_5')
     text = words.decode(batch.tokens.id[batch.tokens.row == 0])
-    assert text.startswith('<|im_start|>system\nYou answer a question about made-up people') and '<|im_end|>\n<|im_start|>user\nWho is the ' in text
+    assert text.startswith('<|im_start|>system\nAnswer a question with a search engine') and '<|im_end|>\n<|im_start|>user\nWho is the ' in text
     assert json.loads(Path('run/policy/adapter_config.json').read_text())['r'] == 4
     status, said, errors = command('play', '--env', 'hopsearch', '--model', 'run', capsys=capsys)
     assert status == 0 and 'player>' in said, errors

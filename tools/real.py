@@ -61,7 +61,7 @@ def begun(world: str, seed: int, folder: Path) -> Path:
         env = load_env(world)
         policy = prime(pretrained('smollm2', source='package', seed=seed), env, seed=seed, progress=False, **WORLDS[world])
         policy.save_pretrained(place/'policy')
-        return dict(weights=policy.weights) | tested(policy, env, seed)
+        return dict(weights=policy.provenance) | tested(policy, env, seed)
     once(place, make)
     return place
 

@@ -166,7 +166,7 @@ def measure_reader(
         for name, p in policy.model.named_parameters():
             if 'lora_B' in name: p.copy_(.02*torch.randn(p.shape, generator=draw))
     facts = dict(model='smollm2', dtype=str(policy.model.dtype).split('.')[-1], groups=groups, size=8)
-    facts |= dict(guide=len(policy.chat.text_ids(GUIDE)), weights=policy.weights)
+    facts |= dict(guide=len(policy.chat.text_ids(GUIDE)), weights=policy.provenance)
     training, batch = begun(policy, games(policy.chat, groups, 8), budget=budget)
     guided = compared(training, batch, repeats) | dict(apart=apart(policy, batch.select(range(8))))
     guided |= dict(memory={side: kept_bytes(policy, batch.select(range(8)), choice, budget) for side, choice in SIDES.items()})

@@ -249,10 +249,10 @@ class Policy:
         sampler = None,             # what samples in place of a TorchSampler, and is told the weights by `sync(policy)`; see agentlab.policy.vllm
         precision: str = 'no',      # 'bf16': forward passes under autocast. A recipe sets its own
         chat: Chat|None = None,     # how a conversation is written down; default: Chat(tokenizer)
-        weights: dict|None = None,  # where the weights come from: name, source, hash; kept with every run. See agentlab.policy.reader
+        provenance: dict|None = None, # where the weights come from: name, source, hash; kept with every run. See agentlab.policy.reader
         exact: bool|None = None,    # log-probabilities of trainer and sampler agree bit for bit; None: in bf16 on a CPU, where that can be had (agentlab.policy.exact)
     ):
-        self.weights = weights
+        self.provenance = provenance
         self.model, self.tokenizer, self.name, self.samples_by, self.precision = model.eval(), tokenizer, name, sampler, precision
         self.chat = chat or Chat(tokenizer)
         self.end_id = self.chat.end_id
@@ -424,7 +424,7 @@ def quiet():
 def _save_pretrained(self, folder)->Path:
     "Write model and tokenizer in the transformers layout (safetensors); of an adapter on weights that can be found again, the adapter alone."
     model = self.model
-    if adapted(model) and (getattr(model, 'is_quantized', False) or self.weights):
+    if adapted(model) and (getattr(model, 'is_quantized', False) or self.provenance):
         from agentlab.policy.qlora import save_adapter
         return save_adapter(self, folder)
     # An adapter becomes part of the weights: in float32, because in bf16 what a small one changes would be rounded away.

@@ -16,7 +16,7 @@ def knows(
 )->bool:            # False for a stand-in without a tokenizer
     "Whether a tokenizer can write every word of a text: nothing unknown, nothing lost."
     tokenizer = getattr(chat, 'tokenizer', None)
-    if tokenizer is None: return False
+    if not hasattr(tokenizer, 'unk_token_id'): return False
     ids = chat.text_ids(text)
     if tokenizer.unk_token_id in ids: return False
     back = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -31,5 +31,5 @@ def prime(
     how = dict(steps=steps, episodes=episodes, lr=lr, noise=noise, seed=seed)
     with shown_steps(f'priming on {env.name}', steps, progress) as on_step:
         warm_start(policy, shown, pool=steps*episodes, warmup=max(steps//10, 1), system=guides, on_step=on_step, **how)
-    policy.weights = (policy.weights or {}) | dict(primed=[*(policy.weights or {}).get('primed', []), dict(env=env.name, **how)])
+    policy.provenance = (policy.provenance or {}) | dict(primed=[*(policy.provenance or {}).get('primed', []), dict(env=env.name, **how)])
     return policy

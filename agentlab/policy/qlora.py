@@ -132,7 +132,7 @@ def save_adapter(policy: Policy, folder)->Path:
     model, folder = policy.model, Path(folder)
     how = None      # the base is kept as it is
     if getattr(model, 'is_quantized', False): how = {k: v for k, v in model.config.quantization_config.to_dict().items() if k in NF4}
-    facts = dict(schema_version=1, weights=policy.weights, base=model.peft_config['default'].base_model_name_or_path, revision=getattr(model.config, '_commit_hash', None), quantisation=how,
+    facts = dict(schema_version=1, weights=policy.provenance, base=model.peft_config['default'].base_model_name_or_path, revision=getattr(model.config, '_commit_hash', None), quantisation=how,
                  vocabulary=vocabulary_key(policy.tokenizer), chat=policy.chat.options)
     with quiet(): model.save_pretrained(folder, save_embedding_layers=False)
     policy.tokenizer.save_pretrained(folder)

@@ -258,7 +258,7 @@ def pretrained(
     talk = Chat(tokenizer, **chat or {})
     if lora: model = with_adapter(model, seed, r=lora, lora_alpha=2*lora, target_modules='all-linear')
     if checkpointing: checkpoint_layers(model)
-    return Policy(model, tokenizer, max_context, str(name), sampler, chat=talk, weights=weights)
+    return Policy(model, tokenizer, max_context, str(name), sampler, chat=talk, provenance=weights)
 
 def installed(name: str = 'smollm2')->bool:
     "Whether a model of KNOWN can be had without asking anybody: from the cache or from its package."
@@ -287,4 +287,4 @@ def with_saved_adapter(
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter('ignore', FutureWarning)
         model = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
-    return Policy(model, tokenizer, max_context, name or str(folder), sampler, chat=Chat(tokenizer, **facts['chat']), weights=kept)
+    return Policy(model, tokenizer, max_context, name or str(folder), sampler, chat=Chat(tokenizer, **facts['chat']), provenance=kept)

@@ -90,7 +90,7 @@ def with_lora(policy, **config):
     config = dict(r=16, lora_alpha=32, target_modules='all-linear', task_type='CAUSAL_LM') | config
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(0)
-        return Policy(get_peft_model(policy.model, LoraConfig(**config)), policy.tokenizer, policy.max_context, policy.name, policy.samples_by, chat=policy.chat, exact=policy.exact, weights=policy.weights)
+        return Policy(get_peft_model(policy.model, LoraConfig(**config)), policy.tokenizer, policy.max_context, policy.name, policy.samples_by, chat=policy.chat, exact=policy.exact, provenance=policy.provenance)
 
 def reference_of(policy):
     "The policy as training begins: a copy; of one with an adapter, copies of the adapter's weights alone."
@@ -591,7 +591,7 @@ def _open(training: Training, out, resume: bool)->Run:
     "The run folder, made or checked by the first process; what it refuses, all refuse. Before it, a server that samples is asked whether it can."
     if getattr(training.policy, 'samples_by', None) is not None: training.policy.sampler()
     facts = dict(recipe=training.planned.facts(), env=env_facts(training.env), policy=training.policy.name)
-    if training.policy.weights: facts['weights'] = training.policy.weights      # where they come from, and their hash
+    if training.policy.provenance: facts['weights'] = training.policy.provenance      # where they come from, and their hash
     def opened():
         run = open_run(out, facts, resume, dict(recipe=field_defaults()))
         run.stop_answered()     # what was asked of an earlier process is not meant for this one
