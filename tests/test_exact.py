@@ -285,7 +285,9 @@ def test_a_sampler_by_itself_takes_the_model_as_it_is(threads):
 
 @pytest.mark.lm
 def test_smollm2(smollm2, threads):
-    policy = moved(with_lora(Policy(smollm2.model.to(torch.bfloat16), smollm2.tokenizer), r=16), .01)
+    from agentlab.policy import pretrained
+    base = pretrained('smollm2', lora=0, source='package', dtype=torch.float32).model.to(torch.bfloat16)
+    policy = moved(with_lora(Policy(base, smollm2.tokenizer), r=16), .01)
     batch = ragged(policy, turns=5, rows=4, words=40_000, max_tokens=4)
     assert policy.settle() and [gap(policy, batch, budget) for budget in (64, 4096)] == [0., 0.]
     policy.exact = False
