@@ -85,7 +85,8 @@ def _ready(env: str, recipe: str, given: dict, model: dict, vllm: str = '', **al
     from agentlab.env import load_env
     from agentlab.policy.vllm import VLLMSampler, VLLMServer
     from agentlab.train import load_recipe
-    from agentlab.train.trainer import adapted, for_gpu, for_pretrained
+    from agentlab.policy.core import adapted
+    from agentlab.train.trainer import for_gpu, for_pretrained
     world = load_env(env)
     given = {name: value for name, value in (given | dict(max_tokens=given['max_tokens'] or _longest(world))).items() if value}
     chosen = load_recipe(recipe, **always, **given)

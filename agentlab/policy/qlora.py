@@ -13,8 +13,9 @@ from torch import Tensor
 from .core import Chat, Policy, check_bf16, check_vocabulary, checkpoint_layers, fetching, find_model, quiet
 
 # %% auto #0
-__all__ = ['NF4', 'nf4_levels', 'nf4', 'quantisers', 'vocabulary_key', 'open_base', 'base_in_nf4', 'ready_device', 'with_adapter',
-           'qlora_policy', 'save_adapter', 'read_adapter', 'load_adapter', 'paged_adamw']
+__all__ = ['NF4', 'nf4_levels', 'nf4', 'quantisers', 'vocabulary_key', 'open_base', 'base_in_nf4', 'ready_device',
+           'with_template', 'with_adapter', 'qlora_policy', 'save_adapter', 'read_adapter', 'load_adapter',
+           'paged_adamw']
 
 # %% ../../nbs/policy/03_qlora.ipynb #7febf438
 def nf4_levels()->Tensor:   # (16,) float32, from -1 to 1
@@ -92,6 +93,11 @@ def ready_device(
     check_bf16(device)
     return device
 
+def with_template(tokenizer, template: str|Path|None):
+    "The tokenizer with another chat template (Jinja, or its file); None: with its own."
+    if template is not None: tokenizer.chat_template = Path(template).read_text() if Path(str(template)[:200]).is_file() else str(template)
+    return tokenizer
+
 def with_adapter(model, seed: int = 0, **config):
     "The model with a fresh LoRA adapter: float32 beside whatever the base is kept in."
     import peft
@@ -118,8 +124,7 @@ def qlora_policy(
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1: raise ValueError(f'rank={rank!r}: give a whole number from 1, often 16')
     device = ready_device(device)
     found, _, tokenizer = open_base(name_or_path)
-    if template is not None: tokenizer.chat_template = Path(template).read_text() if Path(str(template)[:200]).is_file() else str(template)
-    talk = Chat(tokenizer, **chat or {})
+    talk = Chat(with_template(tokenizer, template), **chat or {})
     model = with_adapter(base_in_nf4(found, device), seed, r=rank, lora_alpha=alpha or 2*rank, target_modules=targets)
     if checkpointing: checkpoint_layers(model)
     return Policy(model, tokenizer, max_context, name or str(name_or_path), sampler, chat=talk)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from ..episodes import rename
 from .core import Chat, Policy, check_bf16, check_vocabulary, checkpoint_layers, fetching, find_model, quiet
-from .qlora import vocabulary_key, with_adapter
+from .qlora import vocabulary_key, with_adapter, with_template
 from .tiny import cache_folder
 
 # %% auto #0
@@ -223,18 +223,18 @@ def check_memory(config, dtype: torch.dtype, device: torch.device):
 def open_model(
     name, source: str|None,         # as for `pretrained`
     device: torch.device, dtype: torch.dtype,
-    template: str|Path|None = None, # a chat template (Jinja), or its file, in place of the tokenizer's own
-)->tuple:                           # a transformers model; its tokenizer; name, source and hash of its weights
-    "A model and its tokenizer. What can be refused is refused before weights are read."
+    template: str|Path|None = None, # as for `pretrained`
+    chat: dict|None = None,         # as for `pretrained`
+)->tuple:                           # a transformers model; agentlab.policy.Chat; name, source and hash of its weights
+    "A model and how it is talked to. What can be refused is refused before weights are read."
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     found, weights = find_weights(name, source)
     with quiet(), fetching(found): config, tokenizer = AutoConfig.from_pretrained(found), AutoTokenizer.from_pretrained(found)
     check_vocabulary(tokenizer, config.get_text_config().vocab_size, name)
     check_memory(config, dtype, device)
-    if template is not None: tokenizer.chat_template = Path(template).read_text() if Path(str(template)[:200]).is_file() else str(template)
-    Chat(tokenizer, rewrites=True)  # raises where there is no template to talk through
+    talk = Chat(with_template(tokenizer, template), **chat or {})
     with quiet(), fetching(found): model = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True).to(device)
-    return model, tokenizer, weights | dict(hash=weights['hash'] or getattr(model.config, '_commit_hash', None) or '')
+    return model, talk, weights | dict(hash=weights['hash'] or getattr(model.config, '_commit_hash', None) or '')
 
 def pretrained(
     name = 'smollm2',               # a key of KNOWN, a folder in the transformers layout, or owner/name on the hub
@@ -254,11 +254,10 @@ def pretrained(
     device = torch.device(device) if device else best_device()
     dtype = dtype or best_dtype(device, not lora)
     check_dtype(dtype, device)
-    model, tokenizer, weights = open_model(name, source, device, dtype, template)
-    talk = Chat(tokenizer, **chat or {})
+    model, talk, weights = open_model(name, source, device, dtype, template, chat)
     if lora: model = with_adapter(model, seed, r=lora, lora_alpha=2*lora, target_modules='all-linear')
     if checkpointing: checkpoint_layers(model)
-    return Policy(model, tokenizer, max_context, str(name), sampler, chat=talk, provenance=weights)
+    return Policy(model, talk.tokenizer, max_context, str(name), sampler, chat=talk, provenance=weights)
 
 def installed(name: str = 'smollm2')->bool:
     "Whether a model of KNOWN can be had without asking anybody: from the cache or from its package."
@@ -277,7 +276,7 @@ def with_saved_adapter(
     from transformers import AutoTokenizer
     kept, device = facts['weights'], torch.device(device) if device else best_device()
     source = kept['source'].split()[0] if kept['name'] in KNOWN else None
-    model, _, weights = open_model(kept['name'], source, device, best_dtype(device))
+    model, _, weights = open_model(kept['name'], source, device, best_dtype(device), chat=dict(rewrites=True))    # the adapter's own chat follows
     if weights['hash'] != kept['hash']:
         raise ValueError(f"the adapter in {folder} was trained on {kept['name']} from {kept['source']} (hash {kept['hash']}), and what is here came from "
                          f"{weights['source']} (hash {weights['hash']}). Put back the weights that it was trained on.")
