@@ -17,7 +17,11 @@ def cleared(notebook):
         if cell['cell_type'] == 'code': cell['outputs'], cell['execution_count'], cell['metadata']['tags'] = [], None, ['raises-exception']   # what fails is reported, and what follows still runs
     return notebook
 
-@pytest.mark.parametrize('path', lessons(), ids=lambda path: path.stem)
+def marked(path):
+    "A lesson with the pretrained model needs it for all that follows: unlike a page, it is not run without those cells."
+    return pytest.param(path, marks=pytest.mark.lm if '#| lm' in (ROOT/path).read_text(encoding='utf-8') else [])
+
+@pytest.mark.parametrize('path', map(marked, lessons()), ids=lambda path: path.stem)
 def test_lesson_in_jupyterlab(lab, path):
     for name in ('assets', 'nbs'):
         if not (lab.folder/name).exists(): (lab.folder/name).symlink_to(ROOT/name)

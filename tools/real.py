@@ -2,9 +2,12 @@
 
     python tools/real.py demo      `agentlab demo --model smollm2`, a seed a row: told, primed, trained, greedy and sampled, and the seconds of each
     python tools/real.py grid      worlds x (grpo, gigpo, imitation) from the same priming; imitation sees as many games as the others play
+    python tools/real.py hack      GuessNumber under a reward with a hole, beside the honest one: what is paid, what is won, what is said
+    python tools/real.py knobs     how long to prime, how warm to play, how much of the vocabulary to cut off: valid, won, entropy
+    python tools/real.py entropy   of the demos' games: the first tokens of a turn, before any tool has answered and after
 
-`make results` makes both after the other parts and writes assets/results/real_demo.json and real_grid.json (make lm first). Every row is kept in
-runs/real; a second call goes on where the first was killed. Nothing else should run on the machine: a row of the demo takes about twelve minutes.
+`make results` makes all of them after the other parts and writes assets/results/real_*.json (make lm first). Every row is kept in runs/real; a second
+call goes on where the first was killed. Nothing else should run on the machine: a row of the demo takes about a quarter of an hour.
 """
 from argparse import ArgumentParser
 import json
@@ -21,6 +24,10 @@ SEEDS = 0, 1, 2
 WORLDS = dict(guess=dict(steps=20), python_tool=dict(steps=40), clarify=dict(steps=40))     # world -> how it is primed
 ARMS = 'grpo', 'gigpo', 'imitation'
 UPDATES, GROUPS, GROUP_SIZE, TASKS = 12, 8, 6, 100
+PLAIN = ('The harbour was quiet in the morning. Two boats came in, and the men carried the fish up to the market, where the first people were already '
+         'waiting with their baskets.')      # English that no world speaks: how surprising it is shows what training does to the language
+LENGTHS, WARMTHS, MASSES = (5, 10, 20, 40), (.5, .7, 1.), (1., .9)      # updates of priming; temperatures; top_p
+FIRST = 8               # tokens of a turn whose entropy is compared
 TESTS = 'test_greedy', 'test_sampled'
 
 
@@ -71,7 +78,17 @@ def tested(policy, env, seed: int) -> dict:
     from agentlab.train.trainer import for_pretrained
     how = for_pretrained(recipes.grpo())
     budget = dict(tasks=TASKS, seed=seed, temperature=how.temperature, max_turns=how.max_turns, max_tokens=how.max_tokens)
-    return {name: evaluate(policy, env, greedy=name == 'test_greedy', **budget) for name in TESTS} | dict(tasks=TASKS)
+    found = {name: evaluate(policy, env, greedy=name == 'test_greedy', **budget) for name in TESTS}
+    return found | dict(tasks=TASKS, english=surprise(policy))
+
+
+def surprise(policy, text: str = PLAIN) -> float:
+    "Mean of -log p over the tokens of a text, in nats."
+    import torch
+    from agentlab.policy import token_logps
+    ids = torch.tensor(policy.tokenizer(text)['input_ids'])[None]
+    with torch.no_grad(): logits = policy.model(input_ids=ids, use_cache=False).logits[0, :-1]
+    return -token_logps(logits, ids[0, 1:])[0].mean().item()
 
 
 def arm(world: str, name: str, seed: int, folder: Path) -> dict:
@@ -81,6 +98,10 @@ def arm(world: str, name: str, seed: int, folder: Path) -> dict:
     from agentlab.train import load_recipe, train
     from agentlab.train.trainer import for_pretrained
     place, start = folder/f'{world}-{name}-{seed}', begun(world, seed, folder)
+    def demonstrated():
+        "The demo is this very run."
+        row, policy = demo(seed, folder), Policy.load(folder/f'demo-{seed}'/'run')
+        return {test: row[f'trained_{test}'] for test in TESTS} | dict(success=row['success'], seconds=sum(row['update_seconds']), english=surprise(policy))
     def make():
         env, policy, began = load_env(world), Policy.load(start/'policy', name=f'primed-{world}-{seed}'), time.monotonic()
         if name == 'imitation':
@@ -90,7 +111,100 @@ def arm(world: str, name: str, seed: int, folder: Path) -> dict:
             recipe = for_pretrained(load_recipe(name, steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1), groups=GROUPS, group_size=GROUP_SIZE)
             curve = [row['success'] for row in train(policy, env, recipe, place/'run', resume=True, progress=False).rows()]
         return dict(success=curve, seconds=round(time.monotonic() - began)) | tested(policy, env, seed)
+    return once(place, demonstrated if (world, name) == ('python_tool', 'grpo') else make)
+
+
+def by_the_guess(batch):
+    "A fifth for every valid guess: finding the number early is paid worst."
+    return .2*(~batch.turns.invalid).double()
+
+
+def hacked(name: str, seed: int, folder: Path) -> dict:
+    "GRPO from the priming of the grid, under one of two rewards; games of its last update in words."
+    from agentlab.env import load_env
+    from agentlab.policy import Policy
+    from agentlab.reward import paid
+    from agentlab.train import load_recipe, train
+    from agentlab.train.trainer import for_pretrained
+    place, start = folder/f"hack-{name.replace(' ', '-')}-{seed}", begun('guess', seed, folder)
+    def make():
+        env, policy = load_env('guess'), Policy.load(start/'policy', name=f'primed-guess-{seed}')
+        recipe = load_recipe('grpo', steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1, reward=paid if name == 'honest' else by_the_guess)
+        run = train(policy, env, for_pretrained(recipe, groups=GROUPS, group_size=GROUP_SIZE), place/'run', resume=True, progress=False)
+        last = run.episodes(UPDATES - 1)
+        said = [[last.labels['action'][key] for key in last.turns.action[last.turns.episode == i].tolist()] for i in range(0, GROUPS*GROUP_SIZE, GROUP_SIZE)]
+        return dict(reward=[row['reward'] for row in run.rows()], success=[row['success'] for row in run.rows()], said=said)
     return once(place, make)
+
+
+def record_hack(asked) -> None:
+    from agentlab.bench import circumstances, keep
+    rows = {name: [hacked(name, seed, asked.runs) for seed in asked.seeds] for name in ('honest', 'by the guess')}
+    curves = {name: {what: [row[what] for row in found] for what in ('reward', 'success')} for name, found in rows.items()}
+    ends = {name: intervals([{what: sum(row[what][-3:])/3 for what in ('reward', 'success')} for row in found]) for name, found in rows.items()}
+    facts = circumstances('python tools/real.py hack') | dict(seeds=asked.seeds, curves=curves, last_three=ends, said={name: found[0]['said'] for name, found in rows.items()})
+    keep(dict(schema_version=1) | facts, asked.out, 'real_hack')
+    for name, found in ends.items(): print(name, {what: f"{x['mean']:.2f} [{x['low']:.2f}, {x['high']:.2f}]" for what, x in found.items()})
+
+
+def knob(steps: int, seed: int, folder: Path) -> dict:
+    "GuessNumber, primed for so many updates, played at all temperatures and cuts."
+    from agentlab.env import load_env
+    from agentlab.policy import pretrained, prime
+    from agentlab.rollout import play
+    def make():
+        env, rows = load_env('guess'), []
+        policy = prime(pretrained('smollm2', source='package', seed=seed), env, steps=steps, seed=seed, progress=False)
+        for warmth in WARMTHS:
+            for mass in MASSES:
+                games = play(policy, env, list(range(TASKS)), tasks=env.tasks('test', TASKS), temperature=warmth, top_p=mass, max_tokens=32, seed=seed)
+                turns = [turn for game in games for turn in game.turns]
+                said = [h for turn in turns for h in turn.entropies]
+                rows.append(dict(temperature=warmth, top_p=mass, won=sum(game.success for game in games)/TASKS, entropy=sum(said)/len(said),
+                                 valid=1 - sum(turn.invalid for turn in turns)/len(turns)))
+        return dict(rows=rows, english=surprise(policy))
+    return once(folder/f'knobs-{steps}-{seed}', make)
+
+
+def record_knobs(asked) -> None:
+    from agentlab.bench import circumstances, keep
+    table = []
+    for steps in LENGTHS:
+        found = [knob(steps, seed, asked.runs) for seed in asked.seeds]
+        for rows in zip(*(one['rows'] for one in found)):
+            place = dict(steps=steps, temperature=rows[0]['temperature'], top_p=rows[0]['top_p'])
+            table.append(place | intervals([{what: row[what] for what in ('won', 'valid', 'entropy')} for row in rows]))
+            print(place, {what: round(table[-1][what]['mean'], 3) for what in ('won', 'valid', 'entropy')}, flush=True)
+    facts = circumstances('python tools/real.py knobs') | dict(seeds=asked.seeds, tasks=TASKS, table=table)
+    keep(dict(schema_version=1) | facts, asked.out, 'real_knobs')
+
+
+def first_tokens(run) -> dict:
+    "Mean entropy of the first tokens of a turn, by place: of turns before a tool's answer, and of those after one."
+    import torch
+    sums = {name: torch.zeros(2, FIRST, dtype=torch.float64) for name in ('before', 'after')}
+    for step in run.steps():
+        batch = run.episodes(step)
+        turn = batch.tokens.turn[batch.actions]
+        lengths = batch.turn_lengths()
+        place = torch.arange(len(turn)) - (lengths.cumsum(0) - lengths)[turn]
+        later = batch.turns.t[turn] > 0
+        for name, which in (('before', ~later), ('after', later)):
+            which = which & (place < FIRST)
+            found = batch.action('entropy')[which].double()
+            sums[name] += torch.stack([torch.zeros(FIRST, dtype=torch.float64).index_add(0, place[which], x) for x in (found, torch.ones_like(found))])
+    return {name: (total/count).tolist() for name, (total, count) in sums.items()}
+
+
+def record_entropy(asked) -> None:
+    from agentlab.bench import circumstances, keep
+    from agentlab.train import Run
+    found = [first_tokens(Run(asked.runs/f'demo-{seed}'/'run')) for seed in asked.seeds]
+    positions = {name: [intervals([dict(x=one[name][i]) for one in found])['x'] for i in range(FIRST)] for name in found[0]}
+    change = intervals([dict(x=sum(one['after'])/FIRST - sum(one['before'])/FIRST) for one in found])['x']
+    facts = circumstances('python tools/real.py entropy') | dict(seeds=asked.seeds, positions=positions, difference=change)
+    keep(dict(schema_version=1) | facts, asked.out, 'real_tool_entropy')
+    print(f"after minus before: {change['mean']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}]")
 
 
 def record_demo(asked) -> None:
@@ -101,15 +215,20 @@ def record_demo(asked) -> None:
     for name, found in shares.items(): print(f"{name:20} {found['mean']:.3f} [{found['low'] or 0:.3f}, {found['high'] or 0:.3f}]")
 
 
+def summed(rows: list[dict]) -> dict:
+    "Shares with their intervals, and the surprise at English."
+    return intervals([{test: row[test] for test in TESTS} for row in rows], most=1) | intervals([dict(english=row['english']) for row in rows])
+
+
 def record_grid(asked) -> None:
     from agentlab.bench import circumstances, keep
     cells = {}
     for world in asked.worlds:
         for name in ARMS:
             rows = [arm(world, name, seed, asked.runs) for seed in asked.seeds]
-            cells[f'{world} {name}'] = intervals([{test: row[test] for test in TESTS} for row in rows], most=1) | dict(curves=[row['success'] for row in rows], seconds=[row['seconds'] for row in rows])
+            cells[f'{world} {name}'] = summed(rows) | dict(curves=[row['success'] for row in rows], seconds=[row['seconds'] for row in rows])
         before = [json.loads((begun(world, seed, asked.runs)/'row.json').read_text()) for seed in asked.seeds]
-        cells[f'{world} primed'] = intervals([{test: row[test] for test in TESTS} for row in before], most=1) | dict(weights=before[0]['weights'])
+        cells[f'{world} primed'] = summed(before) | dict(weights=before[0]['weights'])
         settings = dict(worlds=WORLDS, updates=UPDATES, groups=GROUPS, group_size=GROUP_SIZE)
         facts = circumstances('python tools/real.py grid') | dict(seeds=asked.seeds, settings=settings, cells=cells)
         keep(dict(schema_version=1) | facts, asked.out, 'real_grid')
@@ -118,20 +237,21 @@ def record_grid(asked) -> None:
 
 def main() -> int:
     parser = ArgumentParser(description=__doc__.split('\n')[0])
-    parser.add_argument('what', nargs='*', help='demo, grid (default: both)')
+    parts = dict(demo=record_demo, grid=record_grid, hack=record_hack, knobs=record_knobs, entropy=record_entropy)
+    parser.add_argument('what', nargs='*', help=f'{", ".join(parts)} (default: all of them)')
     parser.add_argument('--seeds', type=int, nargs='+', default=list(SEEDS))
     parser.add_argument('--worlds', nargs='+', default=list(WORLDS), choices=WORLDS)
     parser.add_argument('--runs', type=Path, default=ROOT/'runs'/'real')
     parser.add_argument('--out', type=Path, default=ROOT/'assets'/'results')
     asked = parser.parse_args()
-    if unknown := set(asked.what) - {'demo', 'grid'}: parser.error(f'{unknown}: give demo, grid, or nothing for both')
+    if unknown := set(asked.what) - set(parts): parser.error(f'{unknown}: give {", ".join(parts)}, or nothing for all of them')
     import torch
     from agentlab.policy.reader import installed
     if not installed():
         print('SmolLM2 is not installed: make lm', file=sys.stderr)
         return 1
     torch.set_num_threads(os.cpu_count())
-    for name in asked.what or ['demo', 'grid']: dict(demo=record_demo, grid=record_grid)[name](asked)
+    for name in asked.what or parts: parts[name](asked)
     return 0
 
 

@@ -258,20 +258,26 @@ class Policy:
         self.end_id = self.chat.end_id
         self.pad_id = self.end_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self.max_context = max_context or getattr(model.config, 'max_position_embeddings', 2048)
-        self.exact, self._settled, self._head = exact, None, _plain_head(model)
+        self.exact, self._settled, self._head = exact, {}, _plain_head(model)
     @property
     def device(self): return next(self.model.parameters()).device
     def at(self, seat: str)->Policy:
         "Who answers for a seat: this policy, unless every role has weights of its own (`agentlab.selfplay.RoleWeights`)."
         return self
     def settle(self)->bool:
-        "Whether attention is exact; decided at the first use on each device."
+        "Whether attention is exact; decided at the first use on each device, and told to the model every time."
+        from agentlab.policy.exact import engage, settle
         first = next(self.model.parameters())
         place = first.device, first.dtype, torch.get_num_threads(), self.exact
-        if self._settled is None or self._settled[0] != place:
-            from agentlab.policy.exact import settle
-            self._settled = place, settle(self.model, False if self.exact is None and self.samples_by is not None else self.exact)
-        return self._settled[1]
+        if place in self._settled: engage(self.model, self._settled[place])
+        else: self._settled[place] = settle(self.model, False if self.exact is None and self.samples_by is not None else self.exact)
+        return self._settled[place]
+    @contextmanager
+    def inexact(self):
+        "For as long as nobody compares sampled with trained log-probabilities: attention as fast as it goes."
+        before, self.exact = self.exact, False
+        try: yield self
+        finally: self.exact = before
     def action_logits(self, ids: Tensor, place: Tensor)->Tensor:
         "(actions, vocabulary) logits that predict the tokens at `place` in right-padded `ids`."
         if self._head is None: return self.model(input_ids=ids, use_cache=False).logits[place[:, 0], place[:, 1] - 1]

@@ -13,7 +13,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 # %% auto #0
-__all__ = ['EXACT', 'BLOCK', 'MOST', 'weighted_values', 'exact_attention', 'fewest_rows', 'why_not', 'settle']
+__all__ = ['EXACT', 'BLOCK', 'MOST', 'weighted_values', 'exact_attention', 'AdapterMatrix', 'in_base_dtype', 'fewest_rows',
+           'why_not', 'engage', 'settle']
 
 # %% ../../nbs/policy/09_exact.ipynb #e1a00009
 EXACT = 'agentlab_exact'    # the name under which transformers finds this attention
@@ -90,15 +91,30 @@ AttentionMaskInterface.register(EXACT, sdpa_mask)
 # %% ../../nbs/policy/09_exact.ipynb #e1a00017
 MOST = 64       # rows that a call of the sampler is filled up to at most
 
+class AdapterMatrix(torch.nn.Linear):
+    "A matrix whose weights are kept in float32, and multiplied in the dtype of what comes in."
+    def forward(self, x: Tensor)->Tensor: return torch.nn.functional.linear(x, self.weight.to(x.dtype))
+
+def in_base_dtype(model):
+    "A peft model whose LoRA adapters compute in the dtype of their base; their weights, and the optimiser's, stay float32."
+    from peft.tuners.lora.layer import Linear
+    for layer in (m for m in model.modules() if isinstance(m, Linear)):
+        layer.cast_input_dtype_enabled = False
+        for matrix in (*layer.lora_A.values(), *layer.lora_B.values()): matrix.__class__ = AdapterMatrix
+    return model
+
 @lru_cache(maxsize=512)
 def _independent_from(inputs: int, outputs: int, dtype: torch.dtype, device: torch.device, threads: int)->int:
-    "Fewest rows from which on a row times a matrix has the same bits in any company, as far as was tried."
+    "Fewest rows, at least 2, from which on a row times a matrix has the same bits in any company, as far as was tried."
     draw = torch.Generator().manual_seed(0)
-    rows, matrix = (torch.randn(n, inputs, generator=draw).to(device, dtype) for n in (512, min(outputs, 16384)))
+    rows, matrix = (torch.randn(n, inputs, generator=draw) for n in (512, min(outputs, 16384)))
+    one, other = torch.randperm(inputs, generator=draw)[:inputs//2*2].view(2, -1)
+    rows[:, other], matrix[:, other] = -rows[:, one], matrix[:, one]
+    rows, matrix = rows.to(device, dtype), matrix.to(device, dtype)
     whole = torch.nn.functional.linear(rows, matrix)
-    sizes = [*range(1, 33), 40, 48, 64, 65, 100, 200, 333]
-    apart = [n for n in sizes if not torch.equal(torch.nn.functional.linear(rows[-n:], matrix), whole[-n:])]
-    return max(apart, default=0) + 1
+    sizes = [*range(2, 33), 40, 48, 64, 65, 100, 200, 333]
+    apart = [n for n in sizes if not torch.equal(torch.nn.functional.linear(rows[:n], matrix), whole[:n])]
+    return max(apart, default=1) + 1
 
 @torch.no_grad()
 def fewest_rows(
@@ -106,7 +122,8 @@ def fewest_rows(
 )->int|None:        # None: there is no such number, at least not up to MOST
     "Rows from which on a product with one of the model's matrices does not depend on how many rows there are."
     first = next(model.parameters())
-    shapes = {(m.in_features, m.out_features, m.weight.dtype) for m in model.modules() if isinstance(m, torch.nn.Linear) and m.weight.is_floating_point()}
+    layers = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m.weight.is_floating_point()]
+    shapes = {(m.in_features, m.out_features, first.dtype if isinstance(m, AdapterMatrix) else m.weight.dtype) for m in layers}
     needed = {shape: _independent_from(*shape, first.device, torch.get_num_threads()) for shape in shapes}
     if any(n > MOST for (*_, dtype), n in needed.items() if dtype == first.dtype): return None
     return min(max(needed.values(), default=1), MOST)
@@ -138,17 +155,24 @@ def why_not(
     apart = ((alone - plain).norm() / plain.norm()).item()
     return '' if apart < .1 else f'its own attention computes something else: the logits differ by {apart:.0%}'
 
+def engage(
+    model,          # a transformers model, or a peft model around one
+    exact: bool,    # False: torch's own attention, if it is exact so far; another one stays
+):
+    "Which attention the model computes with from now on."
+    config = getattr(model, 'config', None)
+    if exact: config._attn_implementation = EXACT
+    elif getattr(config, '_attn_implementation', None) == EXACT: config._attn_implementation = 'sdpa'
+
 def settle(
     model,                      # a transformers model in evaluation mode, or a peft model around one
     wanted: bool|None = None,   # None: on a CPU, with weights in bf16 and attention 'sdpa', where it works
 )->bool:                        # whether attention is exact from now on
     "Give a model exact attention, or take it away. Raises ValueError where it is wanted and impossible."
-    config, first = getattr(model, 'config', None), next(model.parameters())
-    now = getattr(config, '_attn_implementation', None)
+    first, now = next(model.parameters()), getattr(getattr(model, 'config', None), '_attn_implementation', None)
     likely = first.device.type == 'cpu' and first.dtype == torch.bfloat16 and now in ('sdpa', EXACT)
     if wanted is False or (wanted is None and not likely): why = 'not wanted'
     else: why = why_not(model)
     if why and wanted: raise ValueError(f'exact=True, but {why}. Give exact=None, and watch sampler_gap; recompute_old=True begins every update at a ratio of 1.')
-    if not why: config._attn_implementation = EXACT
-    elif now == EXACT: config._attn_implementation = 'sdpa'
+    engage(model, not why)
     return not why

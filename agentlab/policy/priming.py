@@ -29,7 +29,7 @@ def prime(
     shown = suited(demonstration_env(env), policy, system)
     guides = {seat: told(shown, policy.chat, seat, system) for seat in shown.seats}
     how = dict(steps=steps, episodes=episodes, lr=lr, noise=noise, seed=seed)
-    with shown_steps(f'priming on {env.name}', steps, progress) as on_step:
+    with policy.inexact(), shown_steps(f'priming on {env.name}', steps, progress) as on_step:
         warm_start(policy, shown, pool=steps*episodes, warmup=max(steps//10, 1), system=guides, on_step=on_step, **how)
     policy.provenance = (policy.provenance or {}) | dict(primed=[*(policy.provenance or {}).get('primed', []), dict(env=env.name, **how)])
     return policy

@@ -99,11 +99,12 @@ def with_template(tokenizer, template: str|Path|None):
     return tokenizer
 
 def with_adapter(model, seed: int = 0, **config):
-    "The model with a fresh LoRA adapter: float32 beside whatever the base is kept in."
-    import peft
+    "The model with a fresh LoRA adapter: weights in float32 beside whatever the base is kept in."
+    from agentlab.policy.exact import in_base_dtype
     with torch.random.fork_rng(devices=[model.device] if model.device.type == 'cuda' else []), _settled():
+        import peft     # here, where bitsandbytes keeps its advice on faster kernels to itself
         torch.manual_seed(seed)
-        return peft.get_peft_model(model, peft.LoraConfig(task_type='CAUSAL_LM', **config))
+        return in_base_dtype(peft.get_peft_model(model, peft.LoraConfig(**dict(task_type='CAUSAL_LM') | config)))
 
 # %% ../../nbs/policy/03_qlora.ipynb #ab6897a4
 def qlora_policy(

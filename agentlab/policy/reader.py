@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from ..episodes import rename
 from .core import Chat, Policy, check_bf16, check_vocabulary, checkpoint_layers, fetching, find_model, quiet
+from .exact import in_base_dtype
 from .qlora import vocabulary_key, with_adapter, with_template
 from .tiny import cache_folder
 
@@ -285,5 +286,5 @@ def with_saved_adapter(
         raise ValueError(f'the adapter in {folder} was trained with another vocabulary than that of the tokenizer beside it: the same words would be other numbers.')
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter('ignore', FutureWarning)
-        model = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
+        model = in_base_dtype(PeftModel.from_pretrained(model, str(folder), is_trainable=True))
     return Policy(model, tokenizer, max_context, name or str(folder), sampler, chat=Chat(tokenizer, **facts['chat']), provenance=kept)

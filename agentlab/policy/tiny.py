@@ -104,7 +104,7 @@ def warm_start(
 def imitate(policy: Policy, batch: Batch)->float:
     "Gradient of the mean of -log pi over the action tokens; returns that mean."
     total = 0.
-    for part, _ in parts(batch, budget=4096):
+    for part, _ in policy.parts(batch):     # what the demonstrations have in common, such as a guide, is computed once where that is cheaper
         loss = -policy.forward(part)[0].sum()/len(batch.actions)
         loss.backward()
         total += loss.item()

@@ -82,15 +82,14 @@ class Training:
 def with_lora(policy, **config):
     "The policy with a LoRA adapter (peft); only the adapter is trained."
     from agentlab.policy.core import Policy, quiet
+    from agentlab.policy.qlora import with_adapter
     try:
-        with quiet(): from peft import LoraConfig, get_peft_model
+        with quiet(): import peft   # noqa: F401
     except ImportError: raise ImportError('a LoRA adapter needs peft: pip install "agentlab-rl[lora]"') from None
     if getattr(policy, 'roles', ()): raise ValueError(f'lora={config}: this policy has weights for every role. Make them adapters: RoleWeights(with_lora(policy, ...), seats), with lora={{}}')
     if adapted(policy.model): raise ValueError(f'lora={config}: the policy {policy.name!r} has an adapter already, and that is what is trained. Leave lora empty (lora={{}}, no --lora)')
-    config = dict(r=16, lora_alpha=32, target_modules='all-linear', task_type='CAUSAL_LM') | config
-    with torch.random.fork_rng(devices=[]), quiet():
-        torch.manual_seed(0)
-        return Policy(get_peft_model(policy.model, LoraConfig(**config)), policy.tokenizer, policy.max_context, policy.name, policy.samples_by, chat=policy.chat, exact=policy.exact, provenance=policy.provenance)
+    model = with_adapter(policy.model, **dict(r=16, lora_alpha=32, target_modules='all-linear') | config)
+    return Policy(model, policy.tokenizer, policy.max_context, policy.name, policy.samples_by, chat=policy.chat, exact=policy.exact, provenance=policy.provenance)
 
 def reference_of(policy):
     "The policy as training begins: a copy; of one with an adapter, copies of the adapter's weights alone."
@@ -377,7 +376,9 @@ def held_out(
     those = env.tasks('test', tasks)[rank::ranks] if hasattr(env, 'tasks') else None
     own = dict(groups=list(mine)) if ranks > 1 else {}      # sampled as in a single process
     how = dict(tasks=those, temperature=0. if greedy else temperature, seed=derive(seed, 'test'))
-    return rollout(policy, env, [derive('test', i) for i in mine], **how, **own, **budget) if mine else []
+    if not mine: return []
+    with getattr(policy, 'inexact', contextlib.nullcontext)():      # nothing is trained on these log-probabilities
+        return rollout(policy, env, [derive('test', i) for i in mine], **how, **own, **budget)
 
 def ends(episodes: list)->list[tuple]: return [(e.success, e.error) for e in episodes]
 
