@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from lab import ROOT, browser, lab  # fixtures
 import course
-from notebooks import lessons
+from notebooks import lessons, reads
 
 pytestmark = pytest.mark.browser
 SHOWN = '.js-plotly-plot, .jp-RenderedImage img, section.al, .al-ms, .al-grid'    # a plot, a picture, a group, a microscope
@@ -18,8 +18,8 @@ def cleared(notebook):
     return notebook
 
 def marked(path):
-    "A lesson with the pretrained model needs it for all that follows: unlike a page, it is not run without those cells."
-    return pytest.param(path, marks=pytest.mark.lm if '#| lm' in (ROOT/path).read_text(encoding='utf-8') else [])
+    "A lesson with the pretrained model takes five minutes of two cores: tests/test_notebooks.py runs its other cells."
+    return pytest.param(path, marks=[pytest.mark.lm, pytest.mark.slow] if reads(path) else [])
 
 @pytest.mark.parametrize('path', map(marked, lessons()), ids=lambda path: path.stem)
 def test_lesson_in_jupyterlab(lab, path):
@@ -31,7 +31,7 @@ def test_lesson_in_jupyterlab(lab, path):
     with lab.show(path.as_posix()) as page:
         asked = []
         page.on('request', lambda r: asked.append(r.url))
-        failed, not_run = lab.run_all(page)
+        failed, not_run = lab.run_all(page, 1200 if reads(path) else 300)
         assert (failed, not_run) == ([], [])
         shown = f"window.jupyterapp.shell.currentWidget.node.querySelectorAll('{SHOWN}').length"
         for place in range(0, len(notebook['cells']), 5):       # JupyterLab draws what comes near the window

@@ -97,6 +97,14 @@ def test_temperature_top_p_and_long_contexts(threads):
     batch = ragged(policy, temperature=.7, top_p=.9, max_tokens=25)
     assert torch.bincount(batch.tokens.row).max() > 100 and gap(policy, batch, temperature=.7) == 0.
 
+@pytest.mark.parametrize('kind', ['llama', 'llama_one_key'])
+def test_one_row_alone(kind, threads):
+    "A row by itself is a vector times a matrix, for which libraries have other kernels: it is filled up, too."
+    policy = policy_of(kind, adapter=True)
+    said, = policy.sampler(stop=set()).sample([[5, 6, 7]], max_tokens=90, seeds=3)
+    alone = Batch.from_episodes([Episode([Turn(0, context_ids=[5, 6, 7], ids=said.ids, logps=said.logprobs, entropies=said.entropies)])])
+    assert fewest_rows(policy.model) > 1 and gap(policy, alone) == 0.
+
 def test_a_cache_that_is_small_or_cold(threads):
     "Rows that are read again, in parts or from the start, get the same numbers."
     policy = policy_of('llama', adapter=True)

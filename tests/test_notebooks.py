@@ -1,10 +1,10 @@
-"Every notebook runs from top to bottom, each in a process of its own, its `gpu` cells where there is a GPU, its `lm` cells where the pretrained model is, its `slow` cells with --slow."
+"Every notebook runs from top to bottom, each in a process of its own, its `gpu` cells where there is a GPU, its `lm` cells where the pretrained model is (those of lessons with --slow), its `slow` cells with --slow."
 import json
 
 import pytest
 
 from conftest import missing_for_browser, no_gpu, no_model
-from notebooks import Nursery, lessons, notebooks, run
+from notebooks import Nursery, lessons, notebooks, reads, run
 
 
 @pytest.fixture(scope='module')
@@ -16,8 +16,10 @@ def nursery():
 
 @pytest.mark.parametrize('path', notebooks(), ids=str)
 def test_notebook(path, request, nursery):
-    if path in lessons() and not missing_for_browser() and not request.config.getoption('slow'): pytest.skip('runs in a real JupyterLab: tests/test_browser_lessons.py')
-    flags = [flag for flag, wanted in dict(slow=request.config.getoption('slow'), gpu=not no_gpu(), lm=not no_model()).items() if wanted]
+    slow = request.config.getoption('slow')
+    if path in lessons() and not reads(path) and not missing_for_browser() and not slow: pytest.skip('runs in a real JupyterLab: tests/test_browser_lessons.py')
+    model = not no_model() and (slow or path not in lessons())
+    flags = [flag for flag, wanted in dict(slow=slow, gpu=not no_gpu(), lm=model).items() if wanted]
     problem = nursery.run(path, tuple(flags))
     if problem: pytest.fail(problem, pytrace=False)
 

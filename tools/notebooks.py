@@ -35,6 +35,11 @@ def lessons() -> list[Path]:
     return [path for path in notebooks() if path.parts[0] == 'tutorials']
 
 
+def reads(path: Path) -> bool:
+    "Whether some cells of the notebook need the pretrained model."
+    return '"#| lm' in (ROOT/path).read_text(encoding='utf-8')
+
+
 PLOTLY = 'application/vnd.plotly.v1+json'
 ADVICE = re.compile(r'Failed to load CPU gemm_4bit_forward from kernels-community[^\n]*\n?$')     # bitsandbytes, on a CPU with AVX512-BF16, when somebody imports it
 

@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/rollout/index.ipynb #9a40212e
-from .plain import Game, Side, call_all, play
+from .plain import Game, Side, call_all, play, play_as_drawn
 from .beside import play_beside_expert, play_beside_greedy
 from .branching import aepo, aepo_budget, aepo_score, arpo, arpo_score, segment_entropy, top_entropy
 from .curation import *

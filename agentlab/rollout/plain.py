@@ -16,7 +16,7 @@ from ..policy.guide import suited, told
 
 # %% auto #0
 __all__ = ['Side', 'Game', 'check_seats', 'side_by_side', 'call_all', 'guarded', 'play', 'play_round', 'new_games', 'receive_all',
-           'within_budget', 'act_as_read', 'carry_out']
+           'within_budget', 'act_as_read', 'carry_out', 'AsDrawn', 'play_as_drawn']
 
 # %% ../../nbs/rollout/00_play.ipynb #25cf2bfe
 @dataclass
@@ -330,3 +330,22 @@ def _forced(live, policy, replies, sampler, how)->dict:
     seeds = [derive(live[i].sample_seed, live[i].t, 'action') for i in which]
     actions = sampler.sample(contexts, seeds=seeds, **how | dict(max_tokens=policy.action_tokens))
     return {i: (_joined(replies[i], action), (len(replies[i].ids), closing)) for i, action in zip(which, actions)}
+
+# %% ../../nbs/rollout/00_play.ipynb #347f7191
+class AsDrawn:
+    "A sampler whose log-probabilities are those of what it drew from: after top-p."
+    def __init__(self, sampler): self.sampler = sampler
+    def sample(self, contexts: list, *, top_p: float = 1., **how)->list:
+        "As the sampler does. Raises ValueError where it cuts and does not say how likely a token was afterwards."
+        found = self.sampler.sample(contexts, top_p=top_p, **how)
+        for one in found if top_p < 1 else ():
+            if getattr(one, 'truncated_logprobs', None) is None:
+                raise ValueError(f'top_p={top_p}, but {type(self.sampler).__name__} does not report log-probabilities after the cut: sample with top_p=1, or by a TorchSampler')
+            one.logprobs = one.truncated_logprobs
+        return found
+
+def play_as_drawn(
+    policy, env, seeds: list, *arguments, sampler = None, **how,    # as for `play`
+)->list:
+    "`play` for a recipe with top_p: sampler_logp is the log-probability after the cut, so recompute_old=True and agentlab.objective.corrected undo what can be undone."
+    return play(policy, env, seeds, *arguments, sampler=AsDrawn(sampler or policy.sampler()), **how)
