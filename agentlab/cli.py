@@ -57,6 +57,7 @@ def train(
     qlora: store_true = False,      # the model in four bits, with a LoRA adapter of rank `lora` (16)
     template: str = '',             # file with a chat template in place of the model's own
     vllm: str = '',                 # http://host:port of a vLLM server that samples (with --qlora or --lora)
+    max_context: int = 0,           # longest conversation in tokens, such as a server's --max-model-len; 0: what the model was made for
     lr: float = 0.,                 # learning rate; 0: the recipe's own
     groups: int = 0,                # tasks of an update; 0: the recipe's own
     group_size: int = 0,            # episodes of a task; 0: the recipe's own
@@ -68,7 +69,7 @@ def train(
     "Train a policy and write a run folder."
     given = dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, temperature=temperature)
     chosen_model = dict(model=model, qlora=qlora, rank=lora, template=template, seed=seed)
-    world, chosen, policy = _ready(env, recipe, given, chosen_model, vllm, steps=steps, seed=seed, test_tasks=test_tasks)
+    world, chosen, policy = _ready(env, recipe, given, chosen_model, vllm, max_context, steps=steps, seed=seed, test_tasks=test_tasks)
     _fit(policy, world, chosen, out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{seed}'), resume)
 
 def _fit(policy, world, recipe, out: str, resume: bool):
@@ -80,7 +81,7 @@ def _fit(policy, world, recipe, out: str, resume: bool):
     _say_tests(run)
     print(f'run: {run.folder}\nnext: agentlab report {run.folder}')
 
-def _ready(env: str, recipe: str, given: dict, model: dict, vllm: str = '', **always)->tuple:
+def _ready(env: str, recipe: str, given: dict, model: dict, vllm: str = '', max_context: int = 0, **always)->tuple:
     "The environment, the recipe with what was given, and the policy; a large model gets what it needs, and is told the rules."
     from agentlab.env import load_env
     from agentlab.policy.vllm import VLLMSampler, VLLMServer
@@ -91,11 +92,17 @@ def _ready(env: str, recipe: str, given: dict, model: dict, vllm: str = '', **al
     given = {name: value for name, value in (given | dict(max_tokens=given['max_tokens'] or _longest(world))).items() if value}
     chosen = load_recipe(recipe, **always, **given)
     policy = _policy(world, **model)
+    if max_context: policy.max_context = _room(policy, max_context)
     if not adapted(policy.model) and model['rank'] > 0: chosen = replace(chosen, lora=dict(r=model['rank']))
     if model['qlora'] or vllm: chosen = for_gpu(chosen, **given)
     elif adapted(policy.model): chosen = for_pretrained(chosen, **given)
     if vllm: policy.samples_by = VLLMSampler(VLLMServer(vllm))
     return world, chosen, policy
+
+def _room(policy, tokens: int)->int:
+    "The longest conversation that was asked for, if the model has positions for it."
+    if not 0 < tokens <= policy.max_context: raise ValueError(f'max_context={tokens}: {policy.name} takes 1 to {policy.max_context} tokens')
+    return tokens
 
 def _longest(world)->int:
     "Tokens that an action of this environment may need, where it says so; else 0."

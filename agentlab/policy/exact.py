@@ -97,23 +97,40 @@ class AdapterMatrix(torch.nn.Linear):
 
 def in_base_dtype(model):
     "A peft model whose LoRA adapters compute in the dtype of their base; their weights, and the optimiser's, stay float32."
-    from peft.tuners.lora.layer import Linear
-    for layer in (m for m in model.modules() if isinstance(m, Linear)):
+    adapted = _adapted_linear()
+    for layer in (m for m in model.modules() if isinstance(m, adapted.__base__)):
+        if type(layer) is adapted.__base__: layer.__class__ = adapted
         layer.cast_input_dtype_enabled = False
         for matrix in (*layer.lora_A.values(), *layer.lora_B.values()): matrix.__class__ = AdapterMatrix
     return model
 
+@lru_cache
+def _adapted_linear():
+    "peft's LoRA layer, with the adapter added where the base has written; a function, because peft is imported when there is an adapter."
+    from peft.tuners.lora.layer import Linear
+    class AdaptedLinear(Linear):
+        def forward(self, x: Tensor, *args, **kwargs)->Tensor:
+            names = [name for name in self.active_adapters if name in self.lora_A]
+            plain = len(names) == 1 and not (args or kwargs or self.disable_adapters or self.merged or names[0] in getattr(self, 'lora_variant', ()))
+            if not plain or self.lora_B[names[0]].bias is not None: return super().forward(x, *args, **kwargs)
+            said, low = self.base_layer(x), self.lora_A[names[0]](self.lora_dropout[names[0]](x))
+            back = self.lora_B[names[0]].weight.to(said.dtype)
+            return said.flatten(0, -2).addmm_(low.flatten(0, -2), back.t(), alpha=self.scaling[names[0]]).view(said.shape)
+    return AdaptedLinear
+
 @lru_cache(maxsize=512)
-def _independent_from(inputs: int, outputs: int, dtype: torch.dtype, device: torch.device, threads: int)->int:
-    "Fewest rows, at least 2, from which on a row times a matrix has the same bits in any company, as far as was tried."
+def _independent_from(inputs: int, outputs: int, dtype: torch.dtype, added: bool, device: torch.device, threads: int)->int:
+    "Fewest rows, at least 2, from which on a row times a matrix (added to what is there) has the same bits in any company, as far as was tried."
     draw = torch.Generator().manual_seed(0)
     rows, matrix = (torch.randn(n, inputs, generator=draw) for n in (512, min(outputs, 16384)))
     one, other = torch.randperm(inputs, generator=draw)[:inputs//2*2].view(2, -1)
     rows[:, other], matrix[:, other] = -rows[:, one], matrix[:, one]
     rows, matrix = rows.to(device, dtype), matrix.to(device, dtype)
-    whole = torch.nn.functional.linear(rows, matrix)
+    multiply = torch.nn.functional.linear
+    if added: multiply = lambda rows, matrix: rows[:, :1].expand(-1, len(matrix)).contiguous().addmm_(rows, matrix.t(), alpha=2.)
+    whole = multiply(rows, matrix)
     sizes = [*range(2, 33), 40, 48, 64, 65, 100, 200, 333]
-    apart = [n for n in sizes if not torch.equal(torch.nn.functional.linear(rows[:n], matrix), whole[:n])]
+    apart = [n for n in sizes if not torch.equal(multiply(rows[:n], matrix), whole[:n])]
     return max(apart, default=1) + 1
 
 @torch.no_grad()
@@ -123,9 +140,10 @@ def fewest_rows(
     "Rows from which on a product with one of the model's matrices does not depend on how many rows there are."
     first = next(model.parameters())
     layers = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m.weight.is_floating_point()]
-    shapes = {(m.in_features, m.out_features, first.dtype if isinstance(m, AdapterMatrix) else m.weight.dtype) for m in layers}
+    adapters = {m for m in layers if isinstance(m, AdapterMatrix)}
+    shapes = {(m.in_features, m.out_features, first.dtype if m in adapters else m.weight.dtype, added) for m in layers for added in {False, m in adapters}}
     needed = {shape: _independent_from(*shape, first.device, torch.get_num_threads()) for shape in shapes}
-    if any(n > MOST for (*_, dtype), n in needed.items() if dtype == first.dtype): return None
+    if any(n > MOST for (*_, dtype, _), n in needed.items() if dtype == first.dtype): return None
     return min(max(needed.values(), default=1), MOST)
 
 # %% ../../nbs/policy/09_exact.ipynb #e1a00020

@@ -4,7 +4,7 @@
 
 # %% ../../nbs/policy/05_pretrained.ipynb #6e237921
 from __future__ import annotations
-import hashlib, json, os, shutil, warnings
+import ctypes, hashlib, json, os, shutil, warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from io import StringIO
@@ -22,8 +22,8 @@ from .tiny import cache_folder
 # %% auto #0
 __all__ = ['KNOWN', 'again', 'Known', 'sample_hash', 'weights_hash', 'package_file', 'mended', 'check_gguf', 'unpacked',
            'from_cache', 'from_package', 'within', 'from_hub', 'find_weights', 'multiplies_bf16', 'best_device',
-           'best_dtype', 'check_dtype', 'parameters_of', 'check_memory', 'open_model', 'pretrained', 'installed',
-           'with_saved_adapter']
+           'best_dtype', 'check_dtype', 'parameters_of', 'check_memory', 'open_model', 'keep_pages', 'pretrained',
+           'installed', 'with_saved_adapter']
 
 # %% ../../nbs/policy/05_pretrained.ipynb #c42b6a5d
 class Known(NamedTuple):
@@ -234,8 +234,17 @@ def open_model(
     check_vocabulary(tokenizer, config.get_text_config().vocab_size, name)
     check_memory(config, dtype, device)
     talk = Chat(with_template(tokenizer, template), **chat or {})
+    if device.type == 'cpu': keep_pages()
     with quiet(), fetching(found): model = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True).to(device)
     return model, talk, weights | dict(hash=weights['hash'] or getattr(model.config, '_commit_hash', None) or '')
+
+def keep_pages():
+    "Have glibc keep what is freed: a model's activations are asked for again at once, and fresh pages have to be cleared first. Other C libraries stay as they are."
+    trim, large = -1, -3        # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)
+    try: mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError): return
+    mallopt(large, 2**25)       # the most that glibc takes
+    mallopt(trim, 2**30)
 
 def pretrained(
     name = 'smollm2',               # a key of KNOWN, a folder in the transformers layout, or owner/name on the hub

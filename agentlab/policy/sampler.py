@@ -228,7 +228,11 @@ def row_attention(
     if count > 1:
         out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=heads > groups)
         return out.transpose(1, 2).contiguous(), None
-    query = (query * (width**-.5 if scaling is None else scaling)).reshape(rows, groups, heads // groups, width)
+    query = query.reshape(rows, groups, heads // groups, width)     # heads that share keys, as queries of one head
+    if query.dtype == torch.bfloat16:       # a product of matrices in bf16 would copy all keys
+        out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask.expand(-1, -1, heads // groups, -1), scale=scaling)
+        return out.reshape(rows, 1, heads, width), None
+    query = query * (width**-.5 if scaling is None else scaling)
     weight = torch.softmax(torch.matmul(query, key.transpose(2, 3)) + attention_mask, -1)
     return torch.matmul(weight, value).view(rows, 1, heads, -1), None
 
@@ -491,6 +495,7 @@ def _read(self: TorchSampler, contexts: list[list[int]], plan: Plan, slot_of: di
     cached = {i: n for i, (_, n) in [*plan.own.items(), *plan.new.items()]}
     order = sorted(slot_of, key=slot_of.get)
     rows, first, logits = order[:len(cached)], slot_of[order[0]], []
+    self._read_once([i for i in rows if not cached[i]], contexts, slot_of, cached)
     new = [contexts[i][cached[i]:] for i in rows]
     for a, b in pieces([len(tokens) for tokens in new], len(plan.own), self.positions):
         logits.append(self._extend(first + a, new[a:b], [cached[i] for i in rows[a:b]]))
@@ -499,7 +504,17 @@ def _read(self: TorchSampler, contexts: list[list[int]], plan: Plan, slot_of: di
     self.cache.move([(slot_of[one], slot_of[other], len(contexts[one])) for other, one in plan.twins.items()])
     return logits[[slot_of[plan.twins.get(i, i)] - first for i in order]]
 
-TorchSampler._place, TorchSampler._read = _place, _read
+def _read_once(self: TorchSampler, fresh: list[int], contexts: list[list[int]], slot_of: dict[int, int], cached: dict[int, int]):
+    "Read what all new rows begin with, such as a guide, in the first of them, and copy it to the others."
+    if len(fresh) < 2: return
+    begun = [contexts[i] for i in fresh]
+    shared = min(shared_prefix(min(begun), max(begun)), min(map(len, begun)) - 1)     # the first and the last in dictionary order differ soonest
+    if shared < 64: return      # about what the forward costs
+    self._extend(slot_of[fresh[0]], [begun[0][:shared]], [0])
+    self.cache.move([(slot_of[fresh[0]], slot_of[i], shared) for i in fresh[1:]])
+    cached.update(dict.fromkeys(fresh, shared))
+
+TorchSampler._place, TorchSampler._read, TorchSampler._read_once = _place, _read, _read_once
 
 # %% ../../nbs/policy/02_sampler.ipynb #873cc76b
 def _extend(

@@ -67,7 +67,7 @@ class Lasting:
 class Adapter(Lasting):
     "A LoRA adapter in a folder of its own."
     def __init__(self,
-        name: str,      # holds a hash of its weights
+        name: str,      # of the folder: a hash of the weights, and what no other folder has
         path: Path
     ):
         super().__init__(path)
@@ -100,7 +100,7 @@ def write_adapter(
     policy,         # agentlab.policy.Policy whose model has a LoRA adapter
     name: str,      # of the adapter in the model
     folder: Path,   # where adapters are written; the engine must be able to read it
-    known: dict,    # adapters by name: one that is there is not written again
+    known: dict,    # adapters by policy and hash: one that is there is not written again
 )->Adapter:
     "The adapter of a policy as a folder in peft's layout, which appears whole or not at all."
     weights, config = adapter_weights(policy.model, name), getattr(policy.model, 'lender', policy.model).peft_config[name]
@@ -116,7 +116,7 @@ def write_adapter(
     config.save_pretrained(partial)
     partial.chmod(0o755)        # a server of another user reads it
     rename(partial, folder/partial.name[1:])
-    known[title] = made = Adapter(title, folder/partial.name[1:])
+    known[title] = made = Adapter(partial.name[1:], folder/partial.name[1:])
     return made
 
 # %% ../../nbs/policy/04_vllm.ipynb #b8521328
@@ -181,20 +181,35 @@ class VLLMServer:
         if parts.username or parts.password or parts.query: raise ValueError('url: leave the key out of the address; put it into the environment variable that key_name names')
         if tries < 1 or workers < 1 or not timeout > 0 or wait < 0: raise ValueError(f'tries={tries}, workers={workers}, timeout={timeout}, wait={wait}: give at least one try and one worker, and times above 0')
         self.url, self.model, self.key_name, self.timeout, self.tries, self.wait, self.longest = url.rstrip('/').removesuffix('/v1'), model, key_name, timeout, tries, wait, longest
-        self.workers, self.sleep, self.shelf, self.counts, self.http = workers, sleep, Shelf(self._load, self._unload, keep), dict(requests=0, again=0, loads=0), None
+        me = weakref.proxy(self)        # a server and its shelf that hold each other would end when the collector comes by
+        self.shelf = Shelf(lambda adapter: me._load(adapter), lambda adapter: me._unload(adapter), keep)
+        self.workers, self.sleep, self.counts, self.http = workers, sleep, dict(requests=0, again=0, loads=0), None
         self.starts = 0     # restarts that were noticed
+        self.close = weakref.finalize(self, _leave, self.url, key_name, self.shelf.held)
     def __repr__(self): return f'VLLMServer({self.url!r})'
     def call(self, path: str, body: dict|None = None):
         "One request. Raises NoAnswer for what is worth asking again, LookupError for 404, ValueError for any other refusal."
         httpx = _httpx()
         if self.http is None:
-            key = os.environ.get(self.key_name)
             self.http = httpx.Client(timeout=httpx.Timeout(self.timeout, connect=min(10., self.timeout)), limits=httpx.Limits(max_connections=self.workers),
-                                     headers=dict(Authorization=f'Bearer {key}') if key else {}, trust_env=False)
+                                     headers=_key(self.key_name), trust_env=False)
         self.counts['requests'] += 1
         try: answer = self.http.request('GET' if body is None else 'POST', self.url + path, json=body)
         except httpx.HTTPError as e: raise NoAnswer(f'{type(e).__name__}: {e}') from e
         return _read(answer, path)
+
+def _key(name: str)->dict:
+    "The header with the key of a server, where an environment variable holds one."
+    key = os.environ.get(name)
+    return dict(Authorization=f'Bearer {key}') if key else {}
+
+def _leave(url: str, key_name: str, held: dict):
+    "Have a server drop the adapters that are held there, at the end of its client: whatever goes wrong now harms nobody."
+    import httpx
+    for name in list(held):
+        try: httpx.post(f'{url}/v1/unload_lora_adapter', json=dict(lora_name=name), headers=_key(key_name), timeout=2., trust_env=False)
+        except Exception: break
+    held.clear()
 
 def _httpx():
     try: import httpx
@@ -203,7 +218,7 @@ def _httpx():
 
 def _read(answer, path: str):
     "The JSON of an answer, or its text where that is none to be expected."
-    status, text = answer.status_code, answer.text[:300]
+    status, text = answer.status_code, answer.text[:600]
     if status in (408, 429) or status >= 500: raise NoAnswer(f'{path} answered {status}: {text}')
     if status in (401, 403): raise ValueError(f'{path} answered {status}: put the key of the server into the environment variable that key_name names (VLLM_API_KEY)')
     if status == 404: raise LookupError(f'{path} answered 404: {text}')
@@ -268,18 +283,35 @@ def _load(self: VLLMServer, adapter: Adapter):
     "Let the server read the adapter from its folder."
     try: self.call('/v1/load_lora_adapter', dict(lora_name=adapter.name, lora_path=str(adapter.path)))
     except ValueError as e:
-        if 'already been loaded' not in str(e): raise ValueError(f'{self.url} does not take the adapter {adapter.path}: {e}. Its rank must be at most --max-lora-rank, and its layers must be those of the model.') from e
-    except LookupError as e:
-        raise ValueError(f'{self.url} cannot load an adapter ({e}). Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora, and give VLLMSampler(folder=...) '
-                         f'a folder that it can read: the adapter lies in {adapter.path}.') from e
+        if 'already been loaded' not in str(e): raise ValueError(_not_taken(self.url, adapter, e)) from e     # else: it took an earlier try of this very folder
+    except NoAnswer as e:
+        if not self.alive(): raise
+        raise ValueError(_not_taken(self.url, adapter, e)) from e       # vLLM says 500 for an adapter that it cannot serve
+    except LookupError as e: raise ValueError(_not_found(self.url, adapter, e)) from e
     self.counts['loads'] += 1
+
+def _not_taken(where, adapter: Adapter, why)->str:
+    "Why an engine refuses an adapter, and what to do."
+    rank = json.loads((adapter.path/'adapter_config.json').read_text())['r']
+    return f'{where} does not take the adapter {adapter.path} of rank {rank}: {why}. Its rank must be at most --max-lora-rank (max_lora_rank), and its layers must be those of the model.'
+
+def _not_found(where, adapter: Adapter, why)->str:
+    "Why an engine did not find an adapter, or has no way to load one, and what to do."
+    if str(adapter.path) in str(why):
+        return f'{where} does not see the folder {adapter.path} ({why}). Give VLLMSampler(folder=...) a folder that this machine and that of the server share, readable for the user who runs it.'
+    return f'{where} has no route to load an adapter ({why}). Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora.'
+
+def _alive(self: VLLMServer)->bool:
+    "Whether the server says that it is well."
+    try: return self.http.get(f'{self.url}/health').status_code == 200
+    except Exception: return False
 
 def _unload(self: VLLMServer, adapter: Adapter):
     "Let the server drop the adapter; one that it has not is dropped already."
     try: self.call('/v1/unload_lora_adapter', dict(lora_name=adapter.name))
     except (LookupError, ValueError, NoAnswer): pass
 
-VLLMServer.base_card, VLLMServer.same_base, VLLMServer.base, VLLMServer._load, VLLMServer._unload = _base_card, _base_card, _base, _load, _unload
+VLLMServer.base_card, VLLMServer.same_base, VLLMServer.base, VLLMServer._load, VLLMServer._unload, VLLMServer.alive = _base_card, _base_card, _base, _load, _unload, _alive
 
 def _limits(self: VLLMServer)->dict:
     "Longest row in tokens, and where this was learned. Raises ValueError for a server that returns no token ids."
@@ -308,7 +340,9 @@ class VLLMEngine:
     def limits(self)->dict: return dict(max_len=self.config().max_model_len, where=f'the vLLM engine of {self.config().model}', flag='max_model_len')
     def _load(self, adapter: Adapter):
         self.requests[adapter.name] = _vllm('vllm.lora.request').LoRARequest(adapter.name, next(self.numbers), str(adapter.path))
-        if not self.llm.llm_engine.add_lora(self.requests[adapter.name]): raise RuntimeError(f'vLLM does not take the adapter {adapter.path}. Make LLM(enable_lora=True, max_lora_rank=...) with a rank that is large enough.')
+        try: taken, why = self.llm.llm_engine.add_lora(self.requests[adapter.name]), 'it says no'
+        except Exception as e: taken, why = False, f'{type(e).__name__}: {e}'
+        if not taken: raise ValueError(_not_taken(self, adapter, why))
     def _unload(self, adapter: Adapter): self.llm.llm_engine.remove_lora(self.requests.pop(adapter.name).lora_int_id)
     def take(self, adapter: Adapter|None): self.shelf.use(adapter)
     def ask(self, asks: list[Ask], adapter: Adapter|None)->list[Said]:
@@ -323,7 +357,7 @@ class VLLMEngine:
 def _vllm(module: str):
     from importlib import import_module
     try: return import_module(module)
-    except ImportError: raise ImportError('a VLLMEngine needs vllm and CUDA: pip install "agentlab-rl[gpu]"') from None
+    except ImportError: raise ImportError('a VLLMEngine needs vllm: pip install "agentlab-rl[gpu]" where there is CUDA; `make test-vllm` shows an environment without') from None
 
 def start_vllm(
     model: str,         # name or folder of the base
@@ -407,16 +441,22 @@ def compare(
     "Ask an engine whether it serves this policy's base. Raises ValueError where it serves another model, or rows that are too short."
     limits, size = sampler.engine.limits(), vocabulary(policy)
     if limits['max_len'] and policy.max_context > limits['max_len']:
-        raise ValueError(f"max_context={policy.max_context} of the policy exceeds the {limits['max_len']} tokens of {limits['where']}. Start it with {limits['flag']} {policy.max_context}, or give the policy max_context={limits['max_len']}.")
+        raise ValueError(f"max_context={policy.max_context} of the policy exceeds the {limits['max_len']} tokens of {limits['where']}. Start it with {limits['flag']} {policy.max_context}, or give the policy max_context={limits['max_len']} (agentlab train --max-context {limits['max_len']}).")
     context = policy.chat.first('Compare the two.')
     asks = [Ask(context, tokens, t, seed=i, top=min(sampler.top, size)) for i, t in enumerate([1.]*rows + [2.])]
-    said = sampler.engine.ask(asks, None)
+    said = _first_answers(sampler, asks)
     if any(i >= size for one in said for i in one.ids): raise ValueError(_other(limits, f'it says ids of {size} and above, which the policy does not have'))
     logps, same = torch.tensor([x for one in said for x in one.logps]), [(context, one.ids) for one in said]
     distance = (logps[:rows*tokens] - local_logps(policy, same[:rows], 1.)).abs().mean().item()
     if not distance <= sampler.tolerance: raise ValueError(_other(limits, f'its log-probabilities are {distance:.2f} nats from those of the policy (tolerance={sampler.tolerance})'))
     apart = [(logps[rows*tokens:] - local_logps(policy, same[rows:], t)).abs().mean() for t in (2., 1.)]
     return dict(scaled=bool(apart[0] < apart[1]), distance=distance)
+
+def _first_answers(sampler: VLLMSampler, asks: list[Ask])->list[Said]:
+    try: return sampler.engine.ask(asks, None)
+    except ValueError as e:
+        if 'logprobs' not in str(e): raise
+        raise ValueError(f'top={sampler.top}: {e}. Start it with --max-logprobs {sampler.top} (max_logprobs), or give VLLMSampler(top=...) what it allows') from e
 
 def _other(limits, why)->str:
     return f"{limits['where']} serves another model than the policy: {why}. Start it on the folder or name that the policy was loaded from, in the same revision; raise tolerance where only the precision differs."
@@ -445,6 +485,7 @@ VLLMSampler.sample = _sample
 def check_convention(temperature: float, top_p: float, scaled: bool):
     "Refuse settings under which the engine does not report the full softmax at the sampling temperature."
     if temperature == 0: return
+    if temperature < .01: raise ValueError(f'temperature={temperature}: vLLM raises everything between 0 and .01 to .01 without a word. Give 0 (greedy), or .01 and more.')
     if scaled and top_p < 1: raise ValueError(f'top_p={top_p}: this engine reports log-probabilities after top-p (processed_logprobs), from which those of the full softmax cannot be had. Give top_p=1; or, at temperature 1, start it with --logprobs-mode raw_logprobs.')
     if not scaled and temperature != 1: raise ValueError(f'temperature={temperature}: this engine reports log-probabilities before the temperature (raw_logprobs). Start it with --logprobs-mode processed_logprobs, or sample at temperature 1.')
 
