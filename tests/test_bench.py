@@ -129,6 +129,74 @@ def test_recorded_results_hold_what_is_claimed():
         assert set(found['seconds']) == set(found['memory']) == set(bench.SIDES)
 
 
+# A step of a pretrained model: the same three sides, with an adapter and a guide.
+
+def test_real_step_is_the_same_work():
+    "A tiny model on the way of the real one: equal ids, places, advantages and gradients; equal numbers of episodes and tokens."
+    from agentlab.bench import real_step as page
+    with bench.open_sides(turns=2, episodes=12, how=page.setting('tiny')) as sides:
+        work = bench.same_work(sides)
+        assert work['sampled'] == work['trained'] == 2*12*8
+        for name, side in sides.items():
+            tokens = side.tokens()
+            assert (len(side.work()), tokens['sampled'], tokens['held']) == (12, work['sampled'], work['tokens']), name
+            assert all(seconds > 0 for parts in side.laps[0].values() for seconds in parts.values()), name
+        assert any(advantage != 0 for *_, advantage in sides['agentlab'].work())
+        assert sides['agentlab'].tokens()['computed'] < work['tokens'] <= sides['rollout_func'].tokens()['computed']
+        before = {name: side.work() for name, side in sides.items()}
+        for side in sides.values(): side.step()
+        assert before == {name: side.work() for name, side in sides.items()}     # the adapter is put back
+        micro = sides['rollout_func'].trainer.args
+        assert (micro.per_device_train_batch_size, micro.gradient_accumulation_steps) == (4, 3)
+
+
+@pytest.mark.lm
+def test_real_step_reads_what_smollm2_would_say():
+    "With the real tokenizer a random model says anything: every side has to read the same in it."
+    from dataclasses import replace
+    from transformers import AutoTokenizer
+    from agentlab.bench import real_step as page
+    from agentlab.policy.reader import find_weights
+    tokenizer = page.chatml(AutoTokenizer.from_pretrained(find_weights('smollm2')[0]))
+    how = replace(page.setting('tiny'), open=lambda turns: (page.random_llama(tokenizer), tokenizer), micro=6)
+    with bench.open_sides(turns=2, episodes=6, how=how) as sides: work = bench.same_work(sides)
+    assert work['sampled'] == 2*6*8
+
+
+@pytest.mark.parametrize('text', ['a\nb\n', '\n\n', ' x ', '{"a": [1]}', 'a "b" \\n'])
+def test_any_text_is_a_call(text):
+    "What TRL's parser takes out of an answer is all that was said, as far as its letters go."
+    from agentlab.bench import real_step as page
+    tokenizer = page.tiny(2)[1]
+    from transformers.utils.chat_parsing import parse_response
+    for end in ('', '<|im_end|>'):
+        said = parse_response(text + end, page.CHATML_PARSER, prefix='<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n')
+        [call] = said['tool_calls']
+        assert call['function']['name'] == 'say' and call['function']['arguments']['text'].split() == text.split()
+
+
+def test_special_tokens_that_would_be_drawn_are_refused():
+    from agentlab.bench import real_step as page
+    model, tokenizer = page.tiny(2)
+    with torch.no_grad(): model.get_input_embeddings().weight.normal_(generator=torch.Generator().manual_seed(0))    # states without a direction
+    with pytest.raises(ValueError, match='would still be drawn'): page.mute(model, tokenizer)
+
+
+@pytest.mark.slow
+def test_real_step_command(tmp_path):
+    env = os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1')
+    words = '--only', 'real_step', '--model', 'tiny', '--rounds', '2'
+    said = subprocess.run([sys.executable, '-W', 'ignore', '-m', 'agentlab.bench', *words], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    record = json.loads((tmp_path/'assets'/'bench'/'real_step.json').read_text())
+    found = record['turns']['5']
+    assert record['command'].endswith('--only real_step --model tiny --rounds 2') and record['episodes'] == 48
+    for kind in ('seconds', 'wall'): assert {name: len(laps) for name, laps in found[kind].items()} == dict.fromkeys(bench.SIDES, 2)
+    assert set(found['memory']) == set(found['tokens']) == set(bench.SIDES) and set(record['ratio']) == set(bench.SIDES[1:])
+    assert {tokens['sampled'] for tokens in found['tokens'].values()} == {5*48*8}
+
+
+
 # What credit costs, and verl's estimators beside ours.
 
 def test_references_give_our_numbers():

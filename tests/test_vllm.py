@@ -1,13 +1,15 @@
 """VLLMSampler: the contract of a Sampler, an adapter that follows every update, and servers that are lost, slow, restarted, wrong, or answer with rubbish.
 
-vLLM itself needs a GPU and is run by the last test only. All others speak to tests/vllm_server.py.
+They speak to tests/vllm_server.py, which answers as the real server does: `make test-vllm` asked both (assets/interop/vllm_contract.json), and the contract
+is kept here. The last test runs the real engine on a GPU.
 """
-import copy, itertools, json, threading, time
+import copy, gc, itertools, json, shutil, threading, time
+from pathlib import Path
 import pytest
 import torch
 from httpx import Response as Got
 from fastapi.responses import Response
-import vllm_server
+import vllm_contract, vllm_server
 from agentlab.policy.core import Policy
 from agentlab.policy.sampler import TorchSampler
 from agentlab.policy.tiny import tiny_model
@@ -46,7 +48,8 @@ def move(policy, seed, scale=.3):
 @pytest.fixture(scope='module')
 def servers():
     "One server for each way of reporting log-probabilities."
-    with vllm_server.Server(BASE.model, max_len=512) as processed, vllm_server.Server(BASE.model, max_len=512, mode='raw_logprobs') as raw: yield dict(processed=processed, raw=raw)
+    all_of_them = dict(max_len=512, max_logprobs=SIZE)
+    with vllm_server.Server(BASE.model, **all_of_them) as processed, vllm_server.Server(BASE.model, mode='raw_logprobs', **all_of_them) as raw: yield dict(processed=processed, raw=raw)
 
 @pytest.fixture
 def server():
@@ -131,7 +134,7 @@ def test_a_convention_that_cannot_be_kept_is_refused(servers):
 def test_nothing_is_left_to_the_generation_config_and_special_tokens_do_not_stop():
     policy = learned()
     with vllm_server.Server(BASE.model, max_len=512, defaults=dict(temperature=.1, top_k=1, top_p=.1)) as server:
-        said = VLLMSampler(reach(server)).sync(policy).sample(contexts(1)*20, 6, 3., stop={SIZE - 1}, seeds=list(range(20)))
+        said = VLLMSampler(reach(server)).sync(policy).sample(contexts(1)*80, 6, 2., stop={SIZE - 1}, seeds=list(range(80)))
     assert len({tuple(one.ids) for one in said}) > 15 and any(policy.end_id in one.ids[:-1] for one in said)
 
 def test_entropies_are_exact_where_all_tokens_are_seen_and_a_bound_elsewhere(servers):
@@ -140,6 +143,29 @@ def test_entropies_are_exact_where_all_tokens_are_seen_and_a_bound_elsewhere(ser
     _, entropy, _ = truth(policy, row[0], found[1].ids)
     assert found[SIZE + 9].entropies == pytest.approx(entropy, abs=1e-4)
     for low, more, full in zip(found[1].entropies, found[5].entropies, entropy): assert 0 <= low <= more + 1e-6 <= full + 1e-4
+
+def test_a_temperature_that_vllm_changes_is_refused(servers):
+    sampler = VLLMSampler(reach(servers['processed'])).sync(learned())
+    with pytest.raises(ValueError, match=r'temperature=0.005.*\.01'): sampler.sample(contexts(1), 2, .005)
+    with pytest.raises(ValueError, match='temperature=2.5.*0 to 2'): sampler.sample(contexts(1), 2, 2.5)
+    assert sampler.sample(contexts(1), 2, .01) and sampler.sample(contexts(1), 2, 2.)
+
+# ---------------------------------------------------------------- what the real server answers
+
+CONTRACT = Path(__file__).parent.parent/'assets'/'interop'/'vllm_contract.json'
+
+@pytest.mark.parametrize('case', vllm_contract.CASES + vllm_contract.DEADLY, ids=lambda case: case.__name__)
+def test_the_fixture_answers_as_vllm_does(case, tmp_path):
+    recorded = json.loads(CONTRACT.read_text())['answers']
+    policy = vllm_contract.base()
+    with vllm_server.Server(policy.model, max_len=vllm_contract.MAX_LEN) as server: found = case(vllm_contract.Asker(server.url, policy, tmp_path))
+    assert json.loads(json.dumps(found)) == recorded[case.__name__]
+
+def test_the_contract_tells_a_server_that_is_kinder(tmp_path):
+    "One that takes every rank, as the fixture did once."
+    policy, recorded = vllm_contract.base(), json.loads(CONTRACT.read_text())['answers']
+    with vllm_server.Server(policy.model, max_len=vllm_contract.MAX_LEN, max_rank=64) as server:
+        assert vllm_contract.a_rank_above_the_limit(vllm_contract.Asker(server.url, policy, tmp_path)) != recorded['a_rank_above_the_limit']
 
 # ---------------------------------------------------------------- the weights follow
 
@@ -171,6 +197,25 @@ def test_folders_do_not_pile_up(server, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2 == len(server.adapters)
     folder = VLLMSampler(reach(server)).folder
     assert not folder.exists()              # a temporary one goes with its sampler
+
+def test_two_clients_never_share_a_name(server):
+    "Equal weights, two processes: the first one ends, and the second one's adapter is still there, even when the server has to read it again."
+    one, two = learned(7), learned(7)
+    first, second = VLLMSampler(reach(server, keep=1)), VLLMSampler(reach(server, keep=1))
+    names = [first.sync(one).adapter.name, second.sync(two).adapter.name]
+    assert len(set(names)) == 2 and len({name.rpartition('-')[0] for name in names}) == 1
+    gone = first.sync(one).adapter.path
+    first = one.samples_by = None
+    gc.collect()
+    assert not gone.exists() and list(server.adapters) == names[1:]         # a client that ends unloads what it loaded
+    for seed in range(server.cached + 1): VLLMSampler(reach(server, keep=1)).sync(learned(20 + seed))
+    assert says(second.sync(two), two) < 1e-4 and server.thread is not None
+
+def test_a_client_can_leave_at_once(server):
+    engine = reach(server)
+    VLLMSampler(engine).sync(learned())
+    engine.close()
+    assert not server.adapters and not engine.shelf.held
 
 def test_several_policies_share_an_engine(server):
     one, two = learned(1), learned(2)
@@ -204,6 +249,18 @@ def test_what_cannot_be_sent_is_refused(server):
     two.model.add_adapter('second', two.model.peft_config['default'])
     two.model.base_model.set_adapter(['default', 'second'])
     with pytest.raises(ValueError, match='switched on together'): VLLMSampler(reach(server)).sync(two)
+
+def test_a_refusal_of_the_server_is_not_tried_again(server):
+    "vLLM says 500 for an adapter that it cannot serve; that is an answer, as long as the server is well."
+    waits = []
+    engine = reach(server, wait=1., sleep=waits.append)
+    with pytest.raises(ValueError, match='of rank 32.*max_lora_rank 16.*--max-lora-rank'): VLLMSampler(engine).sync(with_lora(Policy(copy.deepcopy(BASE.model), BASE.tokenizer), r=32))
+    with pytest.raises(ValueError, match='top=21.*max allowed: 20.*--max-logprobs 21'): VLLMSampler(engine, top=21).sync(learned())
+    sampler = VLLMSampler(engine).sync(learned())
+    shutil.rmtree(sampler.adapter.path)
+    engine._unload(sampler.adapter); engine.shelf.forget(sampler.adapter)
+    with pytest.raises(ValueError, match='does not see the folder.*VLLMSampler.folder'): sampler.sample(contexts(1), 2)
+    assert not waits
 
 # ---------------------------------------------------------------- the wrong server
 

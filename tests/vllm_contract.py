@@ -80,7 +80,7 @@ def the_stop_token_is_part_of_the_answer(asker):
 
 def the_end_token_alone_does_not_stop(asker):
     "With ignore_eos and no stop tokens the row goes on to its length."
-    found = [asker.say(16, seed=seed, temperature=3.)[1] for seed in range(6)]
+    found = [asker.say(16, seed=seed, temperature=2.)[1] for seed in range(6)]
     return dict(lengths=[len(one['token_ids']) for one in found], finish=sorted({one['finish_reason'] for one in found}))
 
 def seeds(asker):
@@ -99,6 +99,7 @@ def a_temperature_close_to_nothing(asker):
 
 # ---- what is refused
 
+def a_temperature_above_two(asker): return refused(asker.say(temperature=2.5))
 def an_unknown_model(asker): return refused(asker.say(model='nobody'))
 def an_id_that_the_model_has_not(asker): return refused(asker.say(prompt=[asker.size + 7]))
 def a_negative_id(asker): return dict(status=asker.say(prompt=[-1])[0])
@@ -146,13 +147,13 @@ def an_adapter_without_room_is_read_again(asker):
 # ---- what kills it: each of these wants a server of its own
 
 def end_of(asker, name):
-    "How a question to that adapter is answered, and whether the server is still there ten seconds later."
+    "How a question to that adapter is answered, what /health says then (-1: nobody is there), and how the next question is answered."
     status = asker.say(model=name)[0]
     for _ in range(40):
         health = asker.ask('/health')[0]
         if health != 200: break
         time.sleep(.25)
-    return dict(status=status, health=health if health in (200, -1) else 'ill')
+    return dict(status=status, health=health, next=asker.say()[0])
 
 def evicted_and_its_folder_gone(asker):
     path = asker.lora('gone')
@@ -169,7 +170,7 @@ def loaded_in_place_and_its_folder_gone(asker):
     return end_of(asker, 'place')
 
 CASES = [what_an_answer_holds, the_stop_token_is_part_of_the_answer, the_end_token_alone_does_not_stop, seeds, log_probabilities_after_the_temperature, a_temperature_close_to_nothing,
-         an_unknown_model, an_id_that_the_model_has_not, a_negative_id, an_empty_prompt, a_prompt_as_long_as_the_model, a_row_beyond_the_length, too_many_log_probabilities,
+         a_temperature_above_two, an_unknown_model, an_id_that_the_model_has_not, a_negative_id, an_empty_prompt, a_prompt_as_long_as_the_model, a_row_beyond_the_length, too_many_log_probabilities,
          an_adapter_comes_and_goes, it_changes_what_is_said, the_same_name_again, an_adapter_that_is_not_there, the_name_of_the_base, a_rank_above_the_limit, dora, a_bias,
          an_adapter_without_room_is_read_again]
 DEADLY = [evicted_and_its_folder_gone, loaded_in_place_and_its_folder_gone]

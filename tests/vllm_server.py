@@ -1,14 +1,15 @@
 """What vLLM does, around a transformers model on a CPU: its server's protocol for VLLMServer, and its classes for VLLMEngine.
 
-Written from vLLM's source: the order of temperature, top-p and reported log-probabilities, what an answer of /v1/completions holds, what the adapter routes say,
-that whatever a request leaves out comes from the model's generation_config. It is slow and knows nothing else of vLLM.
+The order of temperature, top-p and reported log-probabilities, what an answer of /v1/completions holds, what is refused and with which words, the adapter
+routes, adapters that are dropped where there is no room and read again from their folder, an engine that dies when the folder is gone; whatever a request
+leaves out comes from the model's generation_config. tests/vllm_contract.py asks this server and the real one the same questions. It is slow, and knows nothing else.
 """
-import copy, json, math, socket, sys, threading, time, types
+import copy, itertools, json, math, socket, sys, threading, time, types
 from pathlib import Path
 import torch
 import uvicorn
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from safetensors.torch import load_file
 
 DEFAULTS = dict(temperature=1., top_p=1., top_k=0, min_p=0., repetition_penalty=1.)    # where there is no generation_config.json
@@ -36,6 +37,14 @@ def generate(model, prompt, mode, max_tokens, temperature, top_p, top_k, seed, s
 
 def adapter_config(path): return json.loads((Path(path)/'adapter_config.json').read_text())
 
+def check_config(config, max_rank):
+    "Refuse what vLLM refuses."
+    rank, why = max([config['r'], *(config.get('rank_pattern') or {}).values()]), []
+    if config.get('use_dora'): why.append('vLLM does not yet support DoRA.')
+    if rank > max_rank: why.append(f'LoRA rank {rank} is greater than max_lora_rank {max_rank}.')
+    if config.get('bias', 'none') != 'none': why.append('Adapter bias is not supported.')
+    if why: raise ValueError(' '.join(why))
+
 @torch.no_grad()
 def with_adapter(model, path):
     "A copy of the model plus the adapter in this folder, read by the names that vLLM expects in the file; in float32 adding it changes nothing but the speed."
@@ -49,33 +58,76 @@ def with_adapter(model, path):
 
 class Server:
     "A server in a thread, on a free port of this machine. `faults` are functions (answer) -> answer or response, each used up by one completion."
-    def __init__(self, model, max_len=256, mode='processed_logprobs', lora=True, token_ids=True, name='tiny', defaults={}, max_rank=16):
-        self.model, self.max_len, self.mode, self.lora, self.token_ids, self.name, self.defaults, self.max_rank = copy.deepcopy(model).eval(), max_len, mode, lora, token_ids, name, DEFAULTS | defaults, max_rank
-        self.adapters, self.faults, self.asked, self.port, self.lock, self.thread = {}, [], [], 0, threading.Lock(), None
+    def __init__(self, model, max_len=256, mode='processed_logprobs', lora=True, token_ids=True, name='tiny', defaults={}, max_rank=16, cached=3, max_logprobs=20):
+        self.model, self.max_len, self.mode, self.lora, self.token_ids, self.name, self.defaults = copy.deepcopy(model).eval(), max_len, mode, lora, token_ids, name, DEFAULTS | defaults
+        self.max_rank, self.cached, self.max_logprobs = max_rank, cached, max_logprobs
+        self.adapters, self.held, self.numbers = {}, {}, itertools.count(1)     # name -> LoRARequest; its number -> model, the one that was used last at the end
+        self.faults, self.asked, self.port, self.lock, self.thread, self.dead = [], [], 0, threading.RLock(), None, False
     url = property(lambda self: f'http://127.0.0.1:{self.port}')
     def app(self):
         app = FastAPI()
-        app.get('/health')(lambda: {})
+        app.get('/health')(lambda: Response(status_code=503 if self.dead else 200))
         app.get('/v1/models')(lambda: dict(data=[dict(id=self.name, max_model_len=self.max_len)] + [dict(id=n, parent=self.name) for n in self.adapters]))
         app.post('/v1/completions')(self.completions)
         if self.lora: app.post('/v1/load_lora_adapter')(self.load); app.post('/v1/unload_lora_adapter')(self.unload)
         return app
+    def hold(self, request):
+        "The model with this adapter: from memory, or from its folder where there was no room for it (or it was loaded in place, which is never forgotten)."
+        if request.lora_int_id not in self.held or request.load_inplace:
+            if not (Path(request.lora_path)/'adapter_config.json').exists(): raise FileNotFoundError(request.lora_path)
+            check_config(adapter_config(request.lora_path), self.max_rank)
+            made = with_adapter(self.model, request.lora_path)
+            self.held.pop(request.lora_int_id, None)
+            if len(self.held) + 1 > self.cached: del self.held[next(iter(self.held))]
+            self.held[request.lora_int_id] = made
+        self.held[request.lora_int_id] = self.held.pop(request.lora_int_id)
+        return self.held[request.lora_int_id]
     def load(self, body: dict):
-        if body['lora_name'] in self.adapters: return refused(400, f"The lora adapter '{body['lora_name']}' has already been loaded.")
-        if adapter_config(body['lora_path'])['r'] > self.max_rank: return refused(400, 'LoRA rank is greater than max_lora_rank')
-        self.adapters[body['lora_name']] = with_adapter(self.model, body['lora_path'])
-        return 'Success'
-    def unload(self, body: dict): return 'Success' if self.adapters.pop(body['lora_name'], None) else refused(404, 'The lora adapter cannot be found.')
+        name, path = body['lora_name'], body['lora_path']
+        if not name or not path: return refused(400, "Both 'lora_name' and 'lora_path' must be provided.", 'InvalidUserInput')
+        if name == self.name: return refused(400, f"The lora adapter '{name}' conflicts with a served base model.", 'InvalidUserInput')
+        if name in self.adapters and not body.get('load_inplace'):
+            return refused(400, f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True.", 'InvalidUserInput')
+        known = self.adapters.get(name)
+        request = LoRARequest(name, known.lora_int_id if known else next(self.numbers), path, bool(body.get('load_inplace')))
+        with self.lock:
+            try: self.hold(request)
+            except FileNotFoundError: return refused(404, f'Loading lora {name} failed: No adapter found for <path>', 'NotFoundError')     # it does not say where it looked
+            except ValueError as e:
+                return refused(500, f"Call to add_lora method failed: Worker failed with error '{e}', please check the stack trace above for the root cause", 'InternalServerError')
+        self.adapters[name] = request
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
+    def unload(self, body: dict):
+        name = body['lora_name']
+        if self.adapters.pop(name, None) is None: return refused(404, f"The lora adapter '{name}' cannot be found.", 'NotFoundError')
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
+    def die(self):
+        "What becomes of an engine that cannot read an adapter."
+        self.dead = True
+        return refused(500, 'EngineCore encountered an issue. See stack trace (above) for the root cause.', 'InternalServerError')
+    def wrong(self, prompt, given):
+        "Why a request is refused, if it is."
+        size = self.model.config.vocab_size
+        if given['logprobs'] > self.max_logprobs: return f"Requested sample logprobs of {given['logprobs']}, which is greater than max allowed: {self.max_logprobs} (parameter=logprobs, value={given['logprobs']})"
+        if not 0 <= given['temperature'] <= 2: return f"temperature must be in [0, 2], got {given['temperature']}. (parameter=temperature, value={given['temperature']})"
+        if not prompt: return 'The decoder prompt cannot be empty'
+        for i in (min(prompt), max(prompt)):
+            if not 0 <= i < size: return f'Token id {i} is out of vocabulary'
+        if len(prompt) >= self.max_len: return f"This model's maximum context length is {self.max_len} tokens. However, your prompt contains {len(prompt)} input tokens"
+        if not 0 <= (given.get('seed') or 0) < 2**63: return 'seed: Input should be less than or equal to 9223372036854775807'
     def completions(self, body: dict):
         with self.lock:
             self.asked.append(body)
             fault = self.faults.pop(0) if self.faults else None
-            model = self.model if body['model'] == self.name else self.adapters.get(body['model'])
-            if model is None: return refused(404, f"The model `{body['model']}` does not exist.")
+            if self.dead: return self.die()
+            request = self.adapters.get(body['model'])
+            if request is None and body['model'] != self.name: return refused(404, f"The model `{body['model']}` does not exist. Valid aliases: {self.name}.", 'NotFoundError')
             given = self.defaults | {k: v for k, v in body.items() if v is not None}
-            size = model.config.vocab_size
-            if not all(0 <= i < size for i in body['prompt']): return refused(400, 'Token id is out of vocabulary')
-            if len(body['prompt']) + given['max_tokens'] > self.max_len: return refused(400, 'longer than max_model_len')
+            if why := self.wrong(body['prompt'], given): return refused(400, why)
+            try: model = self.hold(request) if request else self.model
+            except FileNotFoundError: return self.die()
+            if 0 < given['temperature'] < .01: given['temperature'] = .01
+            given['max_tokens'] = min(given['max_tokens'], self.max_len - len(body['prompt']))
             stop = set(given.get('stop_token_ids') or ()) | (set() if given.get('ignore_eos') else {0})
             ids, scores, finish = generate(model, body['prompt'], self.mode, given['max_tokens'], given['temperature'], given['top_p'], given['top_k'], given.get('seed'), stop, given['logprobs'])
         name = lambda i: f'token_id:{i}'
@@ -99,16 +151,16 @@ class Server:
         if self.thread is None: return
         self.server.should_exit = True
         self.thread.join(20)
-        self.thread, self.adapters = None, {}
+        self.thread, self.adapters, self.held, self.dead = None, {}, {}, False
     def __enter__(self): return self.start()
     def __exit__(self, *_): self.stop()
 
-def refused(status, message): return JSONResponse(dict(error=dict(message=message, type='BadRequestError', code=status)), status)
+def refused(status, message, kind='BadRequestError'): return JSONResponse(dict(error=dict(message=message, type=kind, param=None, code=status)), status)
 
 # ---- the same as classes, for an engine in this process
 
 class LoRARequest:
-    def __init__(self, lora_name, lora_int_id, lora_path): self.lora_name, self.lora_int_id, self.lora_path = lora_name, lora_int_id, lora_path
+    def __init__(self, lora_name, lora_int_id, lora_path, load_inplace=False): self.lora_name, self.lora_int_id, self.lora_path, self.load_inplace = lora_name, lora_int_id, lora_path, load_inplace
 
 class SamplingParams:
     def __init__(self, n=1, presence_penalty=0., frequency_penalty=0., repetition_penalty=1., temperature=1., top_p=1., top_k=0, min_p=0., seed=None, stop=None, stop_token_ids=None,
@@ -119,9 +171,10 @@ class LLM:
     "vllm.LLM around a transformers model, as far as VLLMEngine uses it."
     def __init__(self, model, *, enable_lora=False, max_loras=1, max_cpu_loras=None, max_lora_rank=16, logprobs_mode='raw_logprobs', enable_prefix_caching=None, max_model_len=256, max_logprobs=20):
         assert enable_lora and max_cpu_loras > max_loras
-        self.model, self.mode, self.adapters, self.llm_engine, self.calls = copy.deepcopy(model).eval(), logprobs_mode, {}, self, 0
+        self.model, self.mode, self.max_rank, self.adapters, self.llm_engine, self.calls = copy.deepcopy(model).eval(), logprobs_mode, max_lora_rank, {}, self, 0
         self.model_config = types.SimpleNamespace(model='tiny', max_model_len=max_model_len)
     def add_lora(self, request):
+        check_config(adapter_config(request.lora_path), self.max_rank)
         self.adapters[request.lora_int_id] = with_adapter(self.model, request.lora_path)
         return True
     def remove_lora(self, lora_id): return self.adapters.pop(lora_id, None) is not None

@@ -1,8 +1,8 @@
 """What a GPU does: peak memory beside the prediction of `agentlab fit`, tokens a second, share of the peak matrix rate, and TRL's GRPOTrainer on the same episodes.
 
 `make gpu` measures the cells that assets/gpu/record.json does not have, for at most --seconds, and can be run again until it says that all are there.
-Weights are random: memory and time do not depend on them. A consumer card is imitated by a cap on the memory of the process, and the cell says so.
-Without a GPU it keeps the record that says "not measured", and ends well. `--device cpu --tiny` plays every line of it with small models.
+Weights of 0.5B to 7B are random: memory and time do not depend on them. What learns is SmolLM2 (tools/gpu_learning.py). A consumer card is imitated by a cap on the memory of the process, and the cell says so.
+On a machine without network the packages come from a kit: tools/kit.py, and then `make gpu KIT=/tmp/kit`. Without a GPU it keeps the record that says "not measured", and ends well. `--device cpu --tiny` plays every line of it with small models.
 """
 import argparse, datetime, gc, json, os, sys, tempfile, time, warnings
 from importlib.metadata import version
@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from agentlab.policy import Policy, word_tokenizer
+import gpu_learning
 from agentlab.train.fit import KNOWN, Settings, measured_peak, measured_update, practice, predict, read_config, real_training
 
 RECORD = ROOT/'assets'/'gpu'/'record.json'
@@ -30,8 +31,9 @@ def cells(tiny: bool) -> dict:
     models, lengths, caps = (TINY, (32, 64), (None,)) if tiny else (MODELS, (2048, 4096, 8192), (None, 12, 24))
     common = dict(dtype=torch.float32, precision='no', lora=4, rows=2, fused=False) if tiny else dict(rows=8)
     ways = dict(lora={}, qlora=dict(quantise=True), trl={})
-    return {f'{model} {way} {length}' + (f' cap {cap} GB' if cap else ''): (models[model], way, Settings(**common, **ways[way], budget=length, length=length), cap)
-            for model, way, length, cap in product(models, ways, lengths, caps) if not (way == 'trl' and cap)}
+    measured = {f'{model} {way} {length}' + (f' cap {cap} GB' if cap else ''): (models[model], way, Settings(**common, **ways[way], budget=length, length=length), cap)
+                for model, way, length, cap in product(models, ways, lengths, caps) if not (way == 'trl' and cap)}
+    return {name: (None, 'learns', None, None) for name in gpu_learning.names(tiny)} | measured
 
 
 def policy_of(config, kind: str, s: Settings, device: str):
@@ -117,16 +119,16 @@ def theirs(config, kind: str, s: Settings, device: str) -> dict:
     return dict(weights=there, peak=there + peak, trained_per_second=rate, share_of_peak_rate=share_of_peak(sum(p.numel() for p in policy.model.parameters()), False, rate, device), note='with its optimizer step; logits of whole completions')
 
 
-def cell(config, kind: str, s: Settings, cap, device: str) -> dict:
+def cell(key: str, config, kind: str, s: Settings, cap, device: str) -> dict:
     "One cell; what ran out of memory or is not installed says so."
     if device == 'cuda':
         total = torch.cuda.mem_get_info()[1]
         if cap and cap*2**30 > total: return dict(skipped=f'the card has less than {cap} GB')
         torch.cuda.set_per_process_memory_fraction(min(cap*2**30/total, 1.) if cap else 1.)
-    try: found = (theirs if kind == 'trl' else ours)(config, kind, s, device)
+    try: found = gpu_learning.learning(key, device) if kind == 'learns' else (theirs if kind == 'trl' else ours)(config, kind, s, device)
     except ImportError as missing: found = dict(skipped=str(missing))
     except torch.OutOfMemoryError as full:
-        found = dict(out_of_memory=str(full)[:160], predicted_total=predict(config, s).total)
+        found = dict(out_of_memory=str(full)[:160]) | (dict(predicted_total=predict(config, s).total) if config else {})
     free(device)
     return found | (dict(cap=f'the memory of a {cap} GB card, imitated by a cap') if cap else {})
 
@@ -159,12 +161,12 @@ def main():
     facts = dict(status='measured', why='', date=str(datetime.date.today()), device=name, command='python tools/gpu.py ' + ' '.join(f'--{k}' for k in ('tiny',) if asked.tiny),
                  versions={x: version(x) for x in ('torch', 'transformers', 'trl', 'peft', 'bitsandbytes')}, cells=kept.get('cells', {}))
     start, wanted = time.monotonic(), {k: v for k, v in cells(asked.tiny).items() if asked.part in k}
-    for key, (config, kind, s, cap) in wanted.items():
+    for key, what in wanted.items():
         if key in facts['cells']: continue
         if time.monotonic() - start > asked.seconds: break
-        facts['cells'][key] = cell(config, kind, s, cap, asked.device)
+        facts['cells'][key] = cell(key, *what, asked.device)
         write(asked.out, facts)
-        print(key, {k: v for k, v in facts['cells'][key].items() if k in ('peak', 'predicted', 'trained_per_second', 'skipped', 'out_of_memory')}, flush=True)
+        print(key, {k: v for k, v in facts['cells'][key].items() if k in ('peak', 'predicted', 'trained_per_second', 'skipped', 'out_of_memory', 'before', 'after')}, flush=True)
     left = [k for k in wanted if k not in facts['cells']]
     print(f'{len(left)} of {len(wanted)} cells are left: run it again' if left else f'all {len(wanted)} cells are in {asked.out.name}')
 

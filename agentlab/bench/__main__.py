@@ -11,8 +11,8 @@ from fastcore.script import call_parse
 from . import circumstances, keep
 
 # %% auto #0
-__all__ = ['added_to', 'training_step', 'warm_start', 'references', 'credit', 'tree', 'real_sampler', 'imports', 'lengths',
-           'main']
+__all__ = ['added_to', 'training_step', 'warm_start', 'references', 'credit', 'tree', 'real_sampler', 'real_step', 'imports',
+           'lengths', 'main']
 
 # %% ../../nbs/bench/99_main.ipynb #811a0372
 def added_to(out: str, facts: dict, episodes: int)->dict:
@@ -96,6 +96,13 @@ def real_sampler(model: str, rows: int, repeats: int, out: str, facts: dict):
     keep(record, out, 'real_sampler')
     print(bench.as_markdown(record), flush=True)
 
+def real_step(model: str, rounds: int, out: str, facts: dict):
+    "Measure and keep a training step of a real model, beside TRL's."
+    from agentlab.bench import real_step as page
+    record = facts | page.measure(model, repeats=rounds)
+    keep(record, out, 'real_step')
+    print(page.as_markdown(page.rows(record)), flush=True)
+
 def imports(out: str, facts: dict):
     "Measure and keep the import."
     from agentlab.bench.imports import import_cost
@@ -120,17 +127,20 @@ def main(
     episodes: int = 64,             # episodes of a step
     repeats: int = 5,               # rounds; in each, every side makes one step
     out: str = 'assets/bench',      # folder for the results
-    only: str = '',                 # training_step, warm_start, imports, credit, tree or real_sampler; default: all, the last where a model is named
-    model: str = '',                # real_sampler: a folder, or a name that `agentlab.policy.pretrained` knows, such as smollm2
+    only: str = '',                 # training_step, warm_start, imports, credit, tree, real_sampler or real_step; default: all, the last two where a model is named
+    model: str = '',                # real_sampler, real_step: a folder, or a name that `agentlab.policy.pretrained` knows, such as smollm2
+    rounds: int = 1,                # real_step: steps of every side
     add: bool = False,              # training_step: the record keeps the lengths that it has
 ):
     "Measure a training step against TRL's, the warm start against SFTTrainer, and the cost of the import. Half an hour on a quiet core, most of it TRL's at 64 turns."
     parts = dict(training_step=lambda: training_step(lengths(turns), episodes, repeats, out, facts, add), warm_start=lambda: warm_start(out, facts), imports=lambda: imports(out, facts),
                  credit=lambda: credit(out, facts), tree=lambda: tree(repeats, out, facts))
     if model or only == 'real_sampler': parts['real_sampler'] = lambda: real_sampler(model or 'smollm2', 48, min(repeats, 3), out, facts)
+    if model or only == 'real_step': parts['real_step'] = lambda: real_step(model or 'smollm2', rounds, out, facts)
     if only and only not in parts: raise ValueError(f'only={only!r}: use one of {", ".join(parts)}')
     if episodes < 4 or episodes % 2: raise ValueError(f'episodes={episodes}: give an even number from 4')
-    if repeats < 1: raise ValueError(f'repeats={repeats}: give at least 1')
+    if min(repeats, rounds) < 1: raise ValueError(f'repeats={repeats}, rounds={rounds}: give at least 1')
     typed = [f'--turns {turns} --episodes {episodes} --repeats {repeats}', *['--add']*add, *[f'--only {only}']*(only == 'real_sampler'), *[f'--model {Path(model).name}']*bool(model)]
+    if only == 'real_step': typed = [f'--only real_step --model {Path(model or "smollm2").name} --rounds {rounds}']
     facts = circumstances(' '.join(['python -m agentlab.bench', *typed]))
     for part in [only] if only else parts: parts[part]()

@@ -69,7 +69,8 @@ def bare_loop(
         for step in range(answer.shape[1]):
             start = cache.get_seq_length()
             at = torch.arange(start, start + new.shape[1])[None].expand(len(new), -1)
-            logits = model(input_ids=new, position_ids=at, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+            end = torch.tensor([new.shape[1] - 1])      # an index, as our sampler gives: on a slice the vocabulary's product is far slower
+            logits = model(input_ids=new, position_ids=at, past_key_values=cache, use_cache=True, logits_to_keep=end).logits[:, -1]
             logp = torch.log_softmax(logits.float(), -1)
             torch.multinomial(logp.exp(), 1, generator=draw)
             new = answer[:, step:step + 1]

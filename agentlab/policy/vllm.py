@@ -297,7 +297,7 @@ def _not_taken(where, adapter: Adapter, why)->str:
 
 def _not_found(where, adapter: Adapter, why)->str:
     "Why an engine did not find an adapter, or has no way to load one, and what to do."
-    if str(adapter.path) in str(why):
+    if adapter.name in str(why):        # it names the adapter where it has a route; the path it keeps to itself
         return f'{where} does not see the folder {adapter.path} ({why}). Give VLLMSampler(folder=...) a folder that this machine and that of the server share, readable for the user who runs it.'
     return f'{where} has no route to load an adapter ({why}). Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora.'
 
@@ -485,6 +485,7 @@ VLLMSampler.sample = _sample
 def check_convention(temperature: float, top_p: float, scaled: bool):
     "Refuse settings under which the engine does not report the full softmax at the sampling temperature."
     if temperature == 0: return
+    if temperature > 2: raise ValueError(f'temperature={temperature}: vLLM takes 0 to 2. Sample with the TorchSampler, or more coolly.')
     if temperature < .01: raise ValueError(f'temperature={temperature}: vLLM raises everything between 0 and .01 to .01 without a word. Give 0 (greedy), or .01 and more.')
     if scaled and top_p < 1: raise ValueError(f'top_p={top_p}: this engine reports log-probabilities after top-p (processed_logprobs), from which those of the full softmax cannot be had. Give top_p=1; or, at temperature 1, start it with --logprobs-mode raw_logprobs.')
     if not scaled and temperature != 1: raise ValueError(f'temperature={temperature}: this engine reports log-probabilities before the temperature (raw_logprobs). Start it with --logprobs-mode processed_logprobs, or sample at temperature 1.')
