@@ -132,7 +132,7 @@ def test_recorded_results_hold_what_is_claimed():
 # A step of a pretrained model: the same three sides, with an adapter and a guide.
 
 def test_real_step_is_the_same_work():
-    "A tiny model on the way of the real one: equal ids, places, advantages and gradients; equal numbers of episodes and tokens."
+    "A tiny model goes the way of the real one: equal ids, advantages, gradients, and numbers of episodes and tokens."
     from agentlab.bench import real_step as page
     with bench.open_sides(turns=2, episodes=12, how=page.setting('tiny')) as sides:
         work = bench.same_work(sides)
@@ -178,7 +178,8 @@ def test_any_text_is_a_call(text):
 def test_special_tokens_that_would_be_drawn_are_refused():
     from agentlab.bench import real_step as page
     model, tokenizer = page.tiny(2)
-    with torch.no_grad(): model.get_input_embeddings().weight.normal_(generator=torch.Generator().manual_seed(0))    # states without a direction
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad(): model.get_input_embeddings().weight.normal_(generator=draw)     # states without a direction
     with pytest.raises(ValueError, match='would still be drawn'): page.mute(model, tokenizer)
 
 
@@ -186,13 +187,16 @@ def test_special_tokens_that_would_be_drawn_are_refused():
 def test_real_step_command(tmp_path):
     env = os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1')
     words = '--only', 'real_step', '--model', 'tiny', '--rounds', '2'
-    said = subprocess.run([sys.executable, '-W', 'ignore', '-m', 'agentlab.bench', *words], env=env, cwd=tmp_path, capture_output=True, text=True)
+    command = [sys.executable, '-W', 'ignore', '-m', 'agentlab.bench', *words]
+    said = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
     record = json.loads((tmp_path/'assets'/'bench'/'real_step.json').read_text())
     found = record['turns']['5']
     assert record['command'].endswith('--only real_step --model tiny --rounds 2') and record['episodes'] == 48
-    for kind in ('seconds', 'wall'): assert {name: len(laps) for name, laps in found[kind].items()} == dict.fromkeys(bench.SIDES, 2)
-    assert set(found['memory']) == set(found['tokens']) == set(bench.SIDES) and set(record['ratio']) == set(bench.SIDES[1:])
+    for kind in ('seconds', 'wall'):
+        assert {name: len(laps) for name, laps in found[kind].items()} == dict.fromkeys(bench.SIDES, 2)
+    assert set(found['memory']) == set(found['tokens']) == set(bench.SIDES)
+    assert set(record['ratio']) == set(bench.SIDES[1:])
     assert {tokens['sampled'] for tokens in found['tokens'].values()} == {5*48*8}
 
 

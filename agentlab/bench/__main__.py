@@ -127,8 +127,8 @@ def main(
     episodes: int = 64,             # episodes of a step
     repeats: int = 5,               # rounds; in each, every side makes one step
     out: str = 'assets/bench',      # folder for the results
-    only: str = '',                 # training_step, warm_start, imports, credit, tree, real_sampler or real_step; default: all, the last two where a model is named
-    model: str = '',                # real_sampler, real_step: a folder, or a name that `agentlab.policy.pretrained` knows, such as smollm2
+    only: str = '',                 # one part, such as tree; default: all, the real ones where a model is named
+    model: str = '',                # real_sampler, real_step: a folder, or a name `pretrained` knows, such as smollm2
     rounds: int = 1,                # real_step: steps of every side
     add: bool = False,              # training_step: the record keeps the lengths that it has
 ):

@@ -74,10 +74,10 @@ class Setting:
     world: Callable = Talk          # turns -> environment of so many turns
     recipe: Callable = recipes.grpo # fields -> agentlab.train.recipes.Recipe
     said: int = SAID                # tokens of an action
-    heard: int = 14                 # most tokens of an observation, with all that the template writes between two actions
-    between: str = '<|end|><|user|>{}<|end|><|assistant|>'   # that, as text
+    heard: int = 14                 # most tokens between two actions, template included
+    between: str = '<|end|><|user|>{}<|end|><|assistant|>'   # what stands there; {}: the observation
     size: int = 8                   # episodes of a group
-    micro: int|None = None          # episodes that TRL reads in one forward pass of the update; None: all
+    micro: int|None = None          # episodes of a forward pass of TRL's update; None: all
     threads: int = 1
 
 # %% ../../nbs/bench/00_training_step.ipynb #e5559b63
@@ -94,8 +94,8 @@ class Side:
         if self.profiler: self.profiler.start()
         self.started = clocks()
     def end(self):
-        parts = {kind: dict(sampling=self.sampled[kind], update=now - self.started[kind] - self.sampled[kind]) for kind, now in clocks().items()}
-        self.laps.append(parts)
+        whole = {kind: now - self.started[kind] for kind, now in clocks().items()}
+        self.laps.append({kind: dict(sampling=took, update=whole[kind] - took) for kind, took in self.sampled.items()})
         if self.profiler: self.profiler.stop()
     @contextmanager
     def sampling(self):
@@ -105,7 +105,8 @@ class Side:
         self.sampled = {kind: now - start[kind] for kind, now in clocks().items()}
     def keep_gradient(self, model):
         "The clipped gradient of the first step: what the optimiser is about to use."
-        if self.gradient is None: self.gradient = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+        if self.gradient is not None: return
+        self.gradient = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
     def lap(self)->dict: return self.laps[-1]['cpu']
     def close(self): pass
 
@@ -123,7 +124,8 @@ class AgentlabSide(Side):
         model, tokenizer = how.open(turns)
         super().__init__('agentlab', model)
         groups, size = shape(episodes, how.size)
-        recipe = how.recipe(minibatches=1, groups=groups, group_size=size, max_turns=turns, max_tokens=how.said, rollout=self.play, credit=self.credit)
+        recipe = how.recipe(minibatches=1, groups=groups, group_size=size, max_turns=turns, max_tokens=how.said,
+                            rollout=self.play, credit=self.credit)
         self.training = Training(Policy(model, tokenizer), how.world(turns), recipe)
         self.training.optimizer.register_step_pre_hook(lambda *_: self.keep_gradient(model))
     def play(self, *args, **kw):
@@ -139,11 +141,13 @@ class AgentlabSide(Side):
         self.end()
         return self.lap()
     def said(self)->torch.Tensor:
-        "(sampled tokens of an episode, episodes, 1) ids. Raises AssertionError where an episode is shorter than another."
+        "(sampled tokens of an episode, episodes, 1) ids. Raises AssertionError where episodes differ in length."
         ids = [[i for t in e.turns for i in t.ids] for e in self.episodes]
-        assert len(set(map(len, ids))) == 1, f'an action ended early: the episodes have {sorted(set(map(len, ids)))} sampled tokens'
+        assert len(set(map(len, ids))) == 1, f'an action ended early: sampled tokens {sorted(set(map(len, ids)))}'
         return torch.tensor(ids).T[:, :, None].contiguous()
-    def tokens(self)->dict: return {name: int(self.row[name]) for name in ('sampled', 'held', 'computed')}     # in the update: of all rows, and read by the model
+    def tokens(self)->dict:
+        "Sampled and trained; of all rows; read by the model in the update, padding included."
+        return {name: int(self.row[name]) for name in ('sampled', 'held', 'computed')}
     def work(self)->list[tuple]:
         "Of every episode: ids, places that are trained, advantage."
         b, turn = self.batch, self.batch.tokens.turn
@@ -177,7 +181,8 @@ def rollout_loop(
         for _ in range(turns):
             ids, scores = generate(trainer, contexts)
             steps = [game.step(text) for game, text in zip(games, tokenizer.batch_decode(ids, skip_special_tokens=True))]
-            new = tokenizer([how.between.format(step.observation) for step in steps], add_special_tokens=False)['input_ids']
+            between = [how.between.format(step.observation) for step in steps]
+            new = tokenizer(between, add_special_tokens=False)['input_ids']
             for i, step in enumerate(steps):
                 after = [] if step.done else new[i]
                 contexts[i] = contexts[i] + ids[i] + after
@@ -214,7 +219,8 @@ def how_to_play(kind: str, turns: int, seeds: list[int], tokenizer, how: Setting
     if kind == 'rollout_func':
         first = {how.world(turns).reset(seed).observation: seed for seed in seeds}
         data = [[*told, dict(role='user', content=observation)] for observation in first]
-        return dict(train_dataset=Dataset.from_dict(dict(prompt=data)), rollout_func=rollout_loop(turns, first, how), reward_funcs=lambda paid, **_: paid)
+        return dict(train_dataset=Dataset.from_dict(dict(prompt=data)), rollout_func=rollout_loop(turns, first, how),
+                    reward_funcs=lambda paid, **_: paid)
     def reward(environments, completion_ids, **_):
         last = tokenizer.batch_decode([ids[-how.said:] for ids in completion_ids], skip_special_tokens=True)
         return [e.paid + sum(e.game.step(text).reward.values()) for e, text in zip(environments, last)]
@@ -222,14 +228,17 @@ def how_to_play(kind: str, turns: int, seeds: list[int], tokenizer, how: Setting
     return dict(train_dataset=Dataset.from_dict(data), environment_factory=tool_class(turns, how), reward_funcs=reward)
 
 def trl_config(kind: str, folder: str, turns: int, episodes: int, how: Setting = Setting()):
-    "GRPOConfig with the recipe's numbers, and without what is meant for a GPU: no autocast to bf16, no gradient checkpointing."
+    "GRPOConfig with the recipe's numbers, and without what is meant for a GPU: autocast, gradient checkpointing."
     from trl import GRPOConfig
-    micro = min(how.micro or episodes, episodes)
-    recipe, scores = how.recipe(), dict(return_dict_in_generate=True, output_scores=True) if kind == 'rollout_func' else {}
+    recipe, micro = how.recipe(), min(how.micro or episodes, episodes)
+    scores = dict(return_dict_in_generate=True, output_scores=True) if kind == 'rollout_func' else {}
     return GRPOConfig(output_dir=folder, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to='none', save_strategy='no', logging_strategy='no',
-                      disable_tqdm=True, per_device_train_batch_size=micro, gradient_accumulation_steps=episodes//micro, num_generations=shape(episodes, how.size)[1],
-                      max_steps=10**6, shuffle_dataset=False, max_completion_length=(how.heard + how.said)*turns, max_tool_calling_iterations=turns - 1,
-                      generation_kwargs=dict(max_new_tokens=how.said, **scores), loss_type='dapo', temperature=recipe.temperature, learning_rate=recipe.lr, lr_scheduler_type='constant', weight_decay=recipe.weight_decay, max_grad_norm=recipe.max_grad_norm)
+                      disable_tqdm=True, per_device_train_batch_size=micro, gradient_accumulation_steps=episodes//micro,
+                      num_generations=shape(episodes, how.size)[1], max_steps=10**6, shuffle_dataset=False,
+                      max_completion_length=(how.heard + how.said)*turns, max_tool_calling_iterations=turns - 1,
+                      generation_kwargs=dict(max_new_tokens=how.said, **scores), temperature=recipe.temperature,
+                      loss_type='dapo', learning_rate=recipe.lr, lr_scheduler_type='constant',
+                      weight_decay=recipe.weight_decay, max_grad_norm=recipe.max_grad_norm)
 
 # %% ../../nbs/bench/00_training_step.ipynb #00a3ed33
 def timed_trainer(side, **arguments):
@@ -273,9 +282,11 @@ class TrlSide(Side):
     def __init__(self, name: str, turns: int, episodes: int, ids=None, how: Setting = Setting()):
         model, tokenizer = how.open(turns)
         super().__init__(name, model)
-        self.ids, self.asked, self.ready, self.folder, self.threads = ids, queue.Queue(), queue.Queue(), tempfile.TemporaryDirectory(), how.threads
-        seeds = [derive(0, 0, 'tasks', group) for group in range(shape(episodes, how.size)[0])]     # as `collect` does in step 0 of run 0
-        self.trainer = timed_trainer(self, model=model, args=trl_config(name, self.folder.name, turns, episodes, how), processing_class=tokenizer,
+        self.ids, self.asked, self.ready, self.threads = ids, queue.Queue(), queue.Queue(), how.threads
+        self.folder, (groups, _) = tempfile.TemporaryDirectory(), shape(episodes, how.size)
+        seeds = [derive(0, 0, 'tasks', group) for group in range(groups)]       # as `collect` does in step 0 of run 0
+        config = trl_config(name, self.folder.name, turns, episodes, how)
+        self.trainer = timed_trainer(self, model=model, args=config, processing_class=tokenizer,
                                      callbacks=[baton(self)], **how_to_play(name, turns, seeds, tokenizer, how))
         self.thread = threading.Thread(target=self.run, name=f'TRL {name}', daemon=True)
         self.thread.start()
