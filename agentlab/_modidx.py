@@ -2311,6 +2311,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'agentlab.policy.vllm.Adapter.__repr__': ( 'policy/vllm.html#adapter.__repr__',
                                                                                  'agentlab/policy/vllm.py'),
                                       'agentlab.policy.vllm.Ask': ('policy/vllm.html#ask', 'agentlab/policy/vllm.py'),
+                                      'agentlab.policy.vllm.Broke': ('policy/vllm.html#broke', 'agentlab/policy/vllm.py'),
                                       'agentlab.policy.vllm.Lasting': ('policy/vllm.html#lasting', 'agentlab/policy/vllm.py'),
                                       'agentlab.policy.vllm.Lasting.__init__': ( 'policy/vllm.html#lasting.__init__',
                                                                                  'agentlab/policy/vllm.py'),

@@ -35,11 +35,15 @@ HERE = f'{sys.version_info.major}.{sys.version_info.minor}'
 
 def test_packed_here_installed_there(shop, tmp_path):
     parts, there = tmp_path/'kit', tmp_path/'there'
+    parts.mkdir()
+    (parts/'mine.txt').write_text('stays')
+    (parts/'part-007').write_text('of an older kit')
     packed = run('pack', shop, '--folder', parts, '--need', 'kit-toy', '--python', HERE, '--size', 1)
     assert packed.returncode == 0, packed.stderr
     listed = json.loads((parts/'kit.json').read_text())
     assert listed['wheels'] == {'kit-tool': '2.1', 'kit-toy': '1.2'} and len(listed['parts']) == 3
     assert max(part['bytes'] for part in listed['parts']) == 10**6
+    assert (parts/'mine.txt').exists() and not (parts/'part-007').exists()
 
     coming, unpack = tmp_path/'coming', lambda: run('unpack', shop, '--folder', tmp_path/'coming', '--to', there)
     coming.mkdir()

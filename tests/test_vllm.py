@@ -13,7 +13,7 @@ import vllm_contract, vllm_server
 from agentlab.policy.core import Policy
 from agentlab.policy.sampler import TorchSampler
 from agentlab.policy.tiny import tiny_model
-from agentlab.policy.vllm import Shelf, VLLMSampler, VLLMServer, _read, start_vllm
+from agentlab.policy.vllm import NoAnswer, Shelf, VLLMSampler, VLLMServer, _read, start_vllm
 from agentlab.selfplay.snapshots import Borrowing, learned as weights_of
 from agentlab.train import Run, recipes
 from agentlab.train.trainer import with_lora
@@ -261,6 +261,18 @@ def test_a_refusal_of_the_server_is_not_tried_again(server):
     engine._unload(sampler.adapter); engine.shelf.forget(sampler.adapter)
     with pytest.raises(ValueError, match='does not see the folder.*VLLMSampler.folder'): sampler.sample(contexts(1), 2)
     assert not waits
+
+@pytest.mark.parametrize('why', ['ReadTimeout: ', '/v1/load_lora_adapter answered 503: busy'])
+def test_a_load_that_got_lost_is_tried_again(server, why):
+    "A server that is well, and a request that never arrived or came too early: no refusal."
+    engine, lost, waits = reach(server, wait=1., sleep=lambda s: waits.append(s)), [why], []
+    call = engine.call
+    def failing(path, body=None):
+        if 'load_lora' in path and lost: raise NoAnswer(lost.pop())
+        return call(path, body)
+    engine.call = failing
+    policy = learned()
+    assert says(VLLMSampler(engine).sync(policy), policy) < 1e-4 and waits == [1.]
 
 # ---------------------------------------------------------------- the wrong server
 

@@ -14,7 +14,6 @@ import json
 import os
 from pathlib import Path
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -78,8 +77,8 @@ def pack(asked) -> None:
     have = {plain(one['name']): one['version'] for one in json.loads(asked.have.read_text())} if asked.have else {}
     try: wheels = missing(needed(asked.need or ASKED, asked.python), have)
     except PackageNotFoundError as e: raise SystemExit(f'{e}: what is packed has to be installed here, so that its version is known. Run: make install lm')
-    shutil.rmtree(asked.folder, ignore_errors=True)
-    asked.folder.mkdir(parents=True)
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    for old in (*asked.folder.glob('part-[0-9][0-9][0-9]'), asked.folder/'kit.json'): old.unlink(missing_ok=True)      # whatever else lies there stays
     with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile() as whole:
         download(wheels, asked.python, Path(place))
         with tarfile.open(fileobj=whole, mode='w') as tar:

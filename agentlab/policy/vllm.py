@@ -18,10 +18,10 @@ from .core import quiet, token_logps
 from .sampler import Completion, check_ids, check_request
 
 # %% auto #0
-__all__ = ['Ask', 'Said', 'NoAnswer', 'checked', 'Lasting', 'Adapter', 'active_adapter', 'adapter_weights', 'write_adapter',
-           'Shelf', 'request_body', 'read_choice', 'VLLMServer', 'VLLMEngine', 'start_vllm', 'sampling_params',
-           'read_output', 'VLLMSampler', 'vocabulary', 'check_follows', 'local_logps', 'compare', 'check_convention',
-           'completion']
+__all__ = ['Ask', 'Said', 'NoAnswer', 'Broke', 'checked', 'Lasting', 'Adapter', 'active_adapter', 'adapter_weights',
+           'write_adapter', 'Shelf', 'request_body', 'read_choice', 'VLLMServer', 'VLLMEngine', 'start_vllm',
+           'sampling_params', 'read_output', 'VLLMSampler', 'vocabulary', 'check_follows', 'local_logps', 'compare',
+           'check_convention', 'completion']
 
 # %% ../../nbs/policy/04_vllm.ipynb #94c21129
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ class Said:
 
 class NoAnswer(Exception):
     "Nothing that can be used, this time: worth asking again."
+
+class Broke(NoAnswer):
+    "Status 500: it broke; or, from the adapter routes of vLLM, it refuses."
 
 def checked(said: Said, ask: Ask)->Said:
     "The answer, if it is whole. Raises NoAnswer."
@@ -219,7 +222,7 @@ def _httpx():
 def _read(answer, path: str):
     "The JSON of an answer, or its text where that is none to be expected."
     status, text = answer.status_code, answer.text[:600]
-    if status in (408, 429) or status >= 500: raise NoAnswer(f'{path} answered {status}: {text}')
+    if status in (408, 429) or status >= 500: raise (Broke if status == 500 else NoAnswer)(f'{path} answered {status}: {text}')
     if status in (401, 403): raise ValueError(f'{path} answered {status}: put the key of the server into the environment variable that key_name names (VLLM_API_KEY)')
     if status == 404: raise LookupError(f'{path} answered 404: {text}')
     if status != 200: raise ValueError(f'{path} answered {status}: {text}')
@@ -284,7 +287,7 @@ def _load(self: VLLMServer, adapter: Adapter):
     try: self.call('/v1/load_lora_adapter', dict(lora_name=adapter.name, lora_path=str(adapter.path)))
     except ValueError as e:
         if 'already been loaded' not in str(e): raise ValueError(_not_taken(self.url, adapter, e)) from e     # else: it took an earlier try of this very folder
-    except NoAnswer as e:
+    except Broke as e:
         if not self.alive(): raise
         raise ValueError(_not_taken(self.url, adapter, e)) from e       # vLLM says 500 for an adapter that it cannot serve
     except LookupError as e: raise ValueError(_not_found(self.url, adapter, e)) from e
@@ -303,7 +306,7 @@ def _not_found(where, adapter: Adapter, why)->str:
 
 def _alive(self: VLLMServer)->bool:
     "Whether the server says that it is well."
-    try: return self.http.get(f'{self.url}/health').status_code == 200
+    try: return self.http.get(f'{self.url}/health', timeout=10.).status_code == 200
     except Exception: return False
 
 def _unload(self: VLLMServer, adapter: Adapter):
