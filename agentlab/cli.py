@@ -198,7 +198,7 @@ def _demo_reader(env: str, model: str, steps: int, seed: int, folder, tasks: int
     how = dict(tasks=tasks, seed=seed, temperature=recipe.temperature, max_turns=recipe.max_turns, max_tokens=recipe.max_tokens)
     told = {f"test_{'greedy' if greedy else 'sampled'}": evaluate(policy, world, greedy=greedy, **how) for greedy in (True, False)}
     print(_tested('told the rules', tasks, told))
-    run = fit(watch(policy, world, seed=seed), world, recipe, folder)
+    run = fit(watch(policy, world, steps=30, seed=seed), world, recipe, folder)
     _say_tests(run)
     (run.folder / 'told.json').write_text(json.dumps(dict(tasks=tasks, **told)))
     return run
@@ -231,7 +231,7 @@ def prime(
     policy = watch(_policy(world, model, rank=lora, seed=seed), world, steps, episodes, lr, noise, seed)
     policy.save_pretrained(target)
     if test_tasks:
-        how = dict(tasks=test_tasks, temperature=.7, max_tokens=max(_longest(world), 32))
+        how = dict(tasks=test_tasks, max_tokens=max(_longest(world), 32))
         print(_tested('primed', test_tasks, {name: evaluate(policy, world, greedy=name == 'test_greedy', **how) for name in ('test_greedy', 'test_sampled')}))
     print(f'policy: {target}\nnext: agentlab train --env {env} --model {target}')
 

@@ -268,7 +268,7 @@ def test_a_guide_that_is_longer_than_the_context(base, tmp_path):
 
 def test_the_recipe_of_a_pretrained_model():
     recipe = for_pretrained(recipes.gigpo(groups=3), lr=1e-4)
-    assert (recipe.lr, recipe.temperature, recipe.max_tokens, recipe.groups, recipe.credit) == (1e-4, .7, 32, 3, recipes.gigpo().credit)
+    assert (recipe.lr, recipe.temperature, recipe.max_tokens, recipe.groups, recipe.credit) == (1e-4, 1., 32, 3, recipes.gigpo().credit)
 
 
 # ---- the command line
@@ -281,7 +281,7 @@ def test_a_small_folder_learns_whole_and_a_rank_makes_an_adapter(base, tmp_path,
     assert 'primed: success on 2 held-out tasks' in capsys.readouterr().out
     cli.train(recipe='grpo', env='guess', model='primed', steps=1, groups=2, group_size=2, test_tasks=0, out='run')
     kept = Run('run').info['facts']
-    assert kept['weights']['primed'][0]['env'] == 'guess' and kept['recipe']['temperature'] == .7 and kept['recipe']['lora'] == {}
+    assert kept['weights']['primed'][0]['env'] == 'guess' and kept['recipe']['temperature'] == 1 and kept['recipe']['lora'] == {}
     with pytest.raises(ValueError, match='adapter already'): cli._policy(GuessNumber(), 'primed', rank=4)
     with pytest.raises(FileExistsError, match='primed'): cli.prime(env='guess', model=str(base), out='primed')
 
@@ -290,7 +290,7 @@ def test_demo_of_a_pretrained_model(base, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, '_demo_reader', functools.partial(cli._demo_reader, tasks=4))
     monkeypatch.setattr(cli, '_policy', lambda env, model, seed=0: pretrained(base, lora=2))
-    monkeypatch.setattr('agentlab.policy.prime', lambda policy, env, seed: prime(policy, env, steps=1, episodes=2, seed=seed, progress=False))
+    monkeypatch.setattr('agentlab.policy.prime', lambda policy, env, steps, seed: prime(policy, env, steps=1, episodes=2, seed=seed, progress=False))
     cli.demo(model='smollm2', steps=1, no_open=True, out='run')
     said = capsys.readouterr().out
     for words in ('told the rules: success on 4', 'after   0 updates: success on 4', 'after   1 updates', 'report: run/report.html'): assert words in said

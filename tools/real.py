@@ -3,7 +3,7 @@
     python tools/real.py demo      `agentlab demo --model smollm2`, a seed a row: told, primed, trained, greedy and sampled, and the seconds of each
     python tools/real.py grid      worlds x (grpo, gigpo, imitation) from the same priming; imitation sees as many games as the others play
     python tools/real.py hack      GuessNumber under a reward with a hole, beside the honest one: what is paid, what is won, what is said
-    python tools/real.py knobs     how long to prime, how warm to play, how much of the vocabulary to cut off: valid, won, entropy
+    python tools/real.py knobs     how long to prime, how warm to play, how much of the vocabulary to cut off: valid, won, entropy, dead groups
     python tools/real.py entropy   of the demos' games: the first tokens of a turn, before any tool has answered and after
 
 `make results` makes all of them after the other parts and writes assets/results/real_*.json (make lm first). Every row is kept in runs/real; a second
@@ -21,13 +21,15 @@ from notebooks import ROOT
 from results import intervals
 
 SEEDS = 0, 1, 2
-WORLDS = dict(guess=dict(steps=20), python_tool=dict(steps=40), clarify=dict(steps=40))     # world -> how it is primed
+WORLDS = dict(guess=dict(steps=20), python_tool=dict(steps=30), clarify=dict(steps=20))     # world -> how it is primed
 ARMS = 'grpo', 'gigpo', 'imitation'
 UPDATES, GROUPS, GROUP_SIZE, TASKS = 12, 8, 6, 100
 PLAIN = ('The harbour was quiet in the morning. Two boats came in, and the men carried the fish up to the market, where the first people were already '
          'waiting with their baskets.')      # English that no world speaks: how surprising it is shows what training does to the language
 LENGTHS, WARMTHS, MASSES = (5, 10, 20, 40), (.5, .7, 1.), (1., .9)      # updates of priming; temperatures; top_p
+TRIED = 16              # tasks, of six games each, at every place of the knobs
 FIRST = 8               # tokens of a turn whose entropy is compared
+KNOBS = 'won', 'dead', 'valid', 'entropy'
 TESTS = 'test_greedy', 'test_sampled'
 
 
@@ -157,11 +159,12 @@ def knob(steps: int, seed: int, folder: Path) -> dict:
         policy = prime(pretrained('smollm2', source='package', seed=seed), env, steps=steps, seed=seed, progress=False)
         for warmth in WARMTHS:
             for mass in MASSES:
-                games = play(policy, env, list(range(TASKS)), tasks=env.tasks('test', TASKS), temperature=warmth, top_p=mass, max_tokens=32, seed=seed)
+                games = play(policy, env, list(range(TRIED)), GROUP_SIZE, tasks=env.tasks('test', TRIED), temperature=warmth, top_p=mass, max_tokens=32, seed=seed)
                 turns = [turn for game in games for turn in game.turns]
                 said = [h for turn in turns for h in turn.entropies]
-                rows.append(dict(temperature=warmth, top_p=mass, won=sum(game.success for game in games)/TASKS, entropy=sum(said)/len(said),
-                                 valid=1 - sum(turn.invalid for turn in turns)/len(turns)))
+                wins = [sum(game.success for game in games[i:i + GROUP_SIZE]) for i in range(0, len(games), GROUP_SIZE)]
+                rows.append(dict(temperature=warmth, top_p=mass, won=sum(wins)/len(games), dead=sum(n in (0, GROUP_SIZE) for n in wins)/TRIED,
+                                 entropy=sum(said)/len(said), valid=1 - sum(turn.invalid for turn in turns)/len(turns)))
         return dict(rows=rows, english=surprise(policy))
     return once(folder/f'knobs-{steps}-{seed}', make)
 
@@ -173,9 +176,9 @@ def record_knobs(asked) -> None:
         found = [knob(steps, seed, asked.runs) for seed in asked.seeds]
         for rows in zip(*(one['rows'] for one in found)):
             place = dict(steps=steps, temperature=rows[0]['temperature'], top_p=rows[0]['top_p'])
-            table.append(place | intervals([{what: row[what] for what in ('won', 'valid', 'entropy')} for row in rows]))
-            print(place, {what: round(table[-1][what]['mean'], 3) for what in ('won', 'valid', 'entropy')}, flush=True)
-    facts = circumstances('python tools/real.py knobs') | dict(seeds=asked.seeds, tasks=TASKS, table=table)
+            table.append(place | intervals([{what: row[what] for what in KNOBS} for row in rows]))
+            print(place, {what: round(table[-1][what]['mean'], 3) for what in KNOBS}, flush=True)
+    facts = circumstances('python tools/real.py knobs') | dict(seeds=asked.seeds, tasks=TRIED, group_size=GROUP_SIZE, table=table)
     keep(dict(schema_version=1) | facts, asked.out, 'real_knobs')
 
 

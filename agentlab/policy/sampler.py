@@ -19,8 +19,8 @@ from .exact import EXACT, MOST, fewest_rows
 
 # %% auto #0
 __all__ = ['Completion', 'Sampler', 'uniforms', 'likeliest_tokens', 'pick', 'zeros', 'RowLayer', 'RowCache', 'row_attention',
-           'shared_prefix', 'longest_prefixes', 'Plan', 'plan_rows', 'best_window', 'arrange', 'pieces', 'TorchSampler',
-           'check_model', 'check_request', 'check_ids', 'Window']
+           'shared_prefix', 'longest_prefixes', 'Plan', 'plan_rows', 'best_window', 'arrange', 'pieces', 'ahead',
+           'TorchSampler', 'check_model', 'check_request', 'check_ids', 'Window']
 
 # %% ../../nbs/policy/02_sampler.ipynb #7d758394
 @dataclass
@@ -339,6 +339,18 @@ def pieces(
             start, widest = row, width
     return cuts + [(start, len(widths))]
 
+def ahead(
+    widths: list[int],  # tokens to read, per row, of one forward
+)->tuple[int, list[tuple[int, int]]]:   # tokens that all rows read together in the end; (first row, row after the last) of those that read before
+    "Long rows read what they have more in forwards of their own, where that is cheaper than padding all the others."
+    def longer(width):
+        places = [row for row, own in enumerate(widths) if own > width]
+        starts = [row for row in places if row - 1 not in places]
+        return [(row, next(k for k in range(row, len(widths) + 1) if k == len(widths) or widths[k] <= width)) for row in starts]
+    def cost(width): return len(widths)*width + sum(64 + (b - a)*(max(widths[a:b]) - width) for a, b in longer(width))
+    width = min(sorted(set(widths), reverse=True), key=cost)
+    return width, longer(width)
+
 # %% ../../nbs/policy/02_sampler.ipynb #a1f544b6
 class TorchSampler:
     "Samples from a transformers causal language model, and remembers what it has read from call to call."
@@ -498,11 +510,17 @@ def _read(self: TorchSampler, contexts: list[list[int]], plan: Plan, slot_of: di
     self._read_once([i for i in rows if not cached[i]], contexts, slot_of, cached)
     new = [contexts[i][cached[i]:] for i in rows]
     for a, b in pieces([len(tokens) for tokens in new], len(plan.own), self.positions):
-        logits.append(self._extend(first + a, new[a:b], [cached[i] for i in rows[a:b]]))
+        logits.append(self._read_piece(first + a, new[a:b], [cached[i] for i in rows[a:b]]))
     logits = torch.cat(logits)
     if not plan.twins: return logits
     self.cache.move([(slot_of[one], slot_of[other], len(contexts[one])) for other, one in plan.twins.items()])
     return logits[[slot_of[plan.twins.get(i, i)] - first for i in order]]
+
+def _read_piece(self: TorchSampler, first: int, new: list[list[int]], starts: list[int])->Tensor:
+    "As `_extend`, after the long rows among them have read ahead."
+    width, longer = ahead([len(tokens) for tokens in new])
+    for a, b in longer: self._extend(first + a, [tokens[:-width] for tokens in new[a:b]], starts[a:b])
+    return self._extend(first, [tokens[-width:] for tokens in new], [start + max(len(tokens) - width, 0) for start, tokens in zip(starts, new)])
 
 def _read_once(self: TorchSampler, fresh: list[int], contexts: list[list[int]], slot_of: dict[int, int], cached: dict[int, int]):
     "Read what all new rows begin with, such as a guide, in the first of them, and copy it to the others."
@@ -514,7 +532,7 @@ def _read_once(self: TorchSampler, fresh: list[int], contexts: list[list[int]], 
     self.cache.move([(slot_of[fresh[0]], slot_of[i], shared) for i in fresh[1:]])
     cached.update(dict.fromkeys(fresh, shared))
 
-TorchSampler._place, TorchSampler._read, TorchSampler._read_once = _place, _read, _read_once
+TorchSampler._place, TorchSampler._read, TorchSampler._read_piece, TorchSampler._read_once = _place, _read, _read_piece, _read_once
 
 # %% ../../nbs/policy/02_sampler.ipynb #873cc76b
 def _extend(
