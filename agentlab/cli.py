@@ -4,7 +4,7 @@
 
 # %% ../nbs/cli/00_cli.ipynb #4fcf8973
 from __future__ import annotations
-import importlib, json, os, shutil, sys
+import importlib, json, os, shutil, sys, time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,13 @@ def _all_weights(folder: Path, rank: int)->bool:
         return False
     return rank == 0 or (rank < 0 and parameters_of(AutoConfig.from_pretrained(folder)) < 10**7)
 
+def _format(name: str):
+    "How the policy acts; None: the whole reply is the action."
+    from agentlab.policy.formats import Calls, Thinking
+    known = dict(plain=None, thinking=Thinking(), calls=Calls())
+    if name not in known: raise ValueError(f'format={name!r} is unknown. Known: {", ".join(known)}; in Python, any of agentlab.policy.formats')
+    return known[name]
+
 def train(
     recipe: str = _HOME['recipe'],  # recipe: a known name, or package.module:function
     env: str = _HOME['env'],        # environment: a known name, or package.module:Class
@@ -65,11 +72,15 @@ def train(
     lora: int = -1,                 # rank of a LoRA adapter; 0: all weights learn; default: 16 for a pretrained model of more than 10 million weights
     temperature: float = 0.,        # of the sampling; 0: the recipe's own
     test_tasks: int = 512,          # held-out tasks of the tests before and after; 0: none
+    format: str = 'plain',          # how the policy acts: plain, thinking (a thought before the action) or calls (tool calls)
 ):
     "Train a policy and write a run folder."
+    from agentlab.train.recipes import in_format
+    form = _format(format)
     given = dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, temperature=temperature)
     chosen_model = dict(model=model, qlora=qlora, rank=lora, template=template, seed=seed)
     world, chosen, policy = _ready(env, recipe, given, chosen_model, vllm, max_context, steps=steps, seed=seed, test_tasks=test_tasks)
+    if form: chosen = in_format(chosen, form)
     _fit(policy, world, chosen, out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{seed}'), resume)
 
 def _fit(policy, world, recipe, out: str, resume: bool):
@@ -196,7 +207,9 @@ def _demo_reader(env: str, model: str, steps: int, seed: int, folder, tasks: int
     policy = _policy(world, model, seed=seed)
     print(f"{model} ({policy.provenance['source']}), {policy.model.num_parameters():,} parameters, learns {world.name} by {recipe.name}.")
     how = dict(tasks=tasks, seed=seed, temperature=recipe.temperature, max_turns=recipe.max_turns, max_tokens=recipe.max_tokens)
+    began = time.monotonic()
     told = {f"test_{'greedy' if greedy else 'sampled'}": evaluate(policy, world, greedy=greedy, **how) for greedy in (True, False)}
+    told['seconds'] = round(time.monotonic() - began, 1)
     print(_tested('told the rules', tasks, told))
     run = fit(watch(policy, world, steps=30, seed=seed), world, recipe, folder)
     _say_tests(run)
@@ -220,20 +233,22 @@ def prime(
     seed: int = 0,                  # of the demonstrations and the adapter
     test_tasks: int = 32,           # held-out tasks of the test afterwards; 0: none
     out: str = '',                  # folder of the policy (default: RUNS/primed-ENV, or the next free one)
+    format: str = 'plain',          # how it is shown to act: plain or calls (tool calls); thoughts are demonstrated in Python, see `agentlab.policy.prime`
 ):
     "Show a pretrained model some demonstrated games, by supervised learning, and keep it in a folder that `train --model` goes on from."
     from agentlab.env import load_env
     from agentlab.policy import prime as watch
     from agentlab.train import evaluate
-    world = load_env(env)
+    world, form = load_env(env), _format(format)
     target = Path(out) if out else _free(Path(_HOME['runs']) / f'primed-{world.name}')
     if target.exists(): raise FileExistsError(f'out={out!r} exists already. Give another folder.')
-    policy = watch(_policy(world, model, rank=lora, seed=seed), world, steps, episodes, lr, noise, seed)
+    policy = watch(_policy(world, model, rank=lora, seed=seed), world, steps, episodes, lr, noise, seed, format=form)
     policy.save_pretrained(target)
     if test_tasks:
-        how = dict(tasks=test_tasks, max_tokens=max(_longest(world), 32))
+        how = dict(tasks=test_tasks, max_tokens=max(_longest(world), 32), format=form)
         print(_tested('primed', test_tasks, {name: evaluate(policy, world, greedy=name == 'test_greedy', **how) for name in ('test_greedy', 'test_sampled')}))
-    print(f'policy: {target}\nnext: agentlab train --env {env} --model {target}')
+    more = '' if format == 'plain' else f' --format {format}'
+    print(f'policy: {target}\nnext: agentlab train --env {env} --model {target}{more}')
 
 # %% ../nbs/cli/00_cli.ipynb #b795cd66
 def play(
@@ -241,16 +256,17 @@ def play(
     model: str = 'tiny',            # 'tiny', 'untrained', 'smollm2', a run folder, a folder in the transformers layout, or a model of the hub (owner/name)
     seed: int = 0,                  # of the task and of the sampling
     temperature: float = 1.,        # 0: the most likely token each time
+    format: str = 'plain',          # how the policy acts: plain, thinking or calls
 ):
     "Watch one episode in the terminal, with the probability and the entropy of what the agent says."
     import math
     from agentlab.env import load_env
     from agentlab.rollout import play as rollout
-    world = load_env(env)
+    world, form = load_env(env), _format(format)
     policy = _policy(world, model)
     if hasattr(world, 'render'):
         world.reset(seed); print(world.render() + '\n')
-    for e in rollout(policy, world, [seed], temperature=temperature, seed=seed, **({'max_tokens': longest} if (longest := _longest(world)) else {})):
+    for e in rollout(policy, world, [seed], temperature=temperature, seed=seed, format=form, **({'max_tokens': longest} if (longest := _longest(world)) else {})):
         for t in e.turns:
             print(f'{_plain(t.observation)}\n  {t.t:>2} {e.seat}> {_plain(t.text):24} p={math.exp(sum(t.logps)):.2f} entropy={sum(t.entropies)/len(t.entropies):.2f} nats a token')
         print(_plain(e.final) + f"\n{e.seat}: {'success' if e.success else 'no success'}, outcome {e.outcome:g}, {len(e.turns)} turns{', cut by a budget' if e.truncated else ''}{f', error: {e.error}' if e.error else ''}")

@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from agentlab import credit, objective
 from agentlab.env import Env, GuessNumber, HopSearch, KeyDoor, PythonTool, Step, TextEnv, envs, tool
+from agentlab.env.isolation import Isolated
 from agentlab.episodes import ACTION, CALL, MARKUP, OTHER, THOUGHT, Batch
 from agentlab.policy import Chat, Completion, Policy, tiny_model
 from agentlab.policy.core import word_tokenizer
@@ -314,14 +315,15 @@ class Kit(TextEnv):
         self.turns += 1
         return Step('player', f'noted {len(arguments["text"])}', {'player': float(arguments['times'])}, self.turns > 3, dict(invalid=False, cost=1.))
 
-def test_an_environment_may_take_the_call_itself():
+@pytest.mark.parametrize('around', [lambda env: env, lambda env: Isolated(env, limit=20.)], ids=['here', 'isolated'])
+def test_an_environment_may_take_the_call_itself(around):
     tokenizer = byte_tokenizer()
     speaks = Policy(tiny_model(len(tokenizer), 1024, hidden=16, layers=1), tokenizer)
     how = Calls(native=False)
     write = Calls(tools=tuple(Kit.tools)).write
     text = write(Call('note', dict(text='a {} </tool_call>', times=2)))
     script = Script(text + text, text, tokenizer=tokenizer)
-    episode, = play(speaks, Kit(), [0], sampler=script, format=how, max_tokens=200, max_turns=2)
+    episode, = play(speaks, around(Kit()), [0], sampler=script, format=how, max_tokens=200, max_turns=2)
     assert [t.reward for t in episode.turns] == [4., 2.] and [t.cost for t in episode.turns] == [2., 1.] and episode.turns[1].observation == 'noted 17\nnoted 17'
 
 @pytest.mark.parametrize('name', [*envs])

@@ -12,10 +12,11 @@ pytest.importorskip('peft')
 import families
 from small import Paying, small_recipe
 from agentlab import cli
-from agentlab.env import GuessNumber, KeyDoor
+from agentlab.env import GuessNumber, KeyDoor, PythonTool
 from agentlab.episodes import Batch
 from agentlab.policy import Policy, pretrained, prime, reader as module
 from agentlab.policy.core import quiet
+from agentlab.policy.formats import Calls, Thinking
 from agentlab.rollout import play
 from agentlab.train import Run, recipes, train
 from agentlab.train.trainer import for_pretrained
@@ -266,6 +267,18 @@ def test_a_guide_that_is_longer_than_the_context(base, tmp_path):
     for call in (lambda: prime(policy, GuessNumber(), steps=1, progress=False), lambda: play(policy, GuessNumber(), [0])):
         with pytest.raises(ValueError, match='guide.*64.*max_context'): call()
 
+def test_tools_that_leave_no_room_are_named_before_anything_is_played(base):
+    with pytest.raises(ValueError, match='guide of python_tool.*max_context'):
+        play(pretrained(base, lora=2, max_context=900), PythonTool(), [0], format=Calls())
+
+def test_an_update_in_which_nobody_could_act_is_skipped_and_says_why(base, tmp_path):
+    "The guide fits, the first observation behind it does not."
+    policy = pretrained(base, lora=2)
+    policy.max_context = len(policy.chat.first('', GuessNumber().guide)) + 16
+    run = train(policy, GuessNumber(), small_recipe(steps=1, max_tokens=16, test_tasks=0), tmp_path/'run', progress=False)
+    row, = run.rows()
+    assert row['entropy'] is None and row['turns'] == 0 and 'before anybody acted' in row['skipped'] and 'max_context' in row['skipped']
+
 def test_the_recipe_of_a_pretrained_model():
     recipe = for_pretrained(recipes.gigpo(groups=3), lr=1e-4)
     assert (recipe.lr, recipe.temperature, recipe.max_tokens, recipe.groups, recipe.credit) == (1e-4, 1., 32, 3, recipes.gigpo().credit)
@@ -284,6 +297,34 @@ def test_a_small_folder_learns_whole_and_a_rank_makes_an_adapter(base, tmp_path,
     assert kept['weights']['primed'][0]['env'] == 'guess' and kept['recipe']['temperature'] == 1 and kept['recipe']['lora'] == {}
     with pytest.raises(ValueError, match='adapter already'): cli._policy(GuessNumber(), 'primed', rank=4)
     with pytest.raises(FileExistsError, match='primed'): cli.prime(env='guess', model=str(base), out='primed')
+
+def test_a_format_on_the_command_line(base, tmp_path, monkeypatch, capsys):
+    "Primed to call tools, the policy is tested and trained in calls; an unknown format and thoughts that nobody has are refused before anything is made."
+    monkeypatch.chdir(tmp_path)
+    base = Path(shutil.copytree(base, tmp_path/'roomy'))
+    config = json.loads((base/'config.json').read_text())
+    (base/'config.json').write_text(json.dumps(config | dict(max_position_embeddings=4096)))      # bytes are many tokens
+    cli.prime(env='python_tool', model=str(base), steps=1, episodes=2, lora=2, test_tasks=2, out='primed', format='calls')
+    assert '--format calls' in capsys.readouterr().out
+    cli.train(recipe='grpo', env='python_tool', model='primed', steps=1, groups=2, group_size=2, test_tasks=2, out='run', format='calls')
+    kept = Run('run')
+    assert kept.info['facts']['weights']['primed'][0]['format'] == 'Calls' and kept.info['facts']['recipe']['rollout_args']['format']['type'].endswith(':Calls')
+    assert kept.episodes(0).tokens.part.unique().tolist() != [0]
+    cli.play(env='python_tool', model='primed', format='calls')
+    for command in (cli.prime, cli.train, cli.play):
+        with pytest.raises(ValueError, match="format='xml' is unknown. Known: plain, thinking, calls"): command(env='guess', model=str(base), format='xml')
+    with pytest.raises(ValueError, match='give thought='): cli.prime(env='guess', model=str(base), lora=2, format='thinking', out='other')
+    assert not Path('other').exists()
+
+def test_priming_in_a_format_teaches_its_markers(base):
+    "What is demonstrated is what the format reads: the loss falls on the thought's markers, too, and the model is told of them."
+    seen = []
+    class Watched(GuessNumber):
+        def step(self, action): seen.append(action); return super().step(action)
+    policy = pretrained(base, lora=2)
+    prime(policy, Watched(), steps=1, episodes=2, progress=False, format=Thinking(), thought=lambda env: f'{env.least} to {env.most}')
+    assert seen and all(action.startswith('guess ') for action in seen)     # the environment gets the action alone
+    assert policy.provenance['primed'][0]['format'] == 'Thinking'
 
 def test_demo_of_a_pretrained_model(base, tmp_path, monkeypatch, capsys):
     "Told, primed, trained: three tests on the same tasks, and a report."

@@ -57,7 +57,7 @@ def demo(seed: int, folder: Path) -> dict:
         numbers = {f'{stage}_{name}': found[name] for stage, found in stages.items() for name in TESTS}
         facts = json.loads((run/'run.json').read_text())['facts']
         return numbers | dict(seed=seed, tasks=tests[0]['tasks'], success=[row['success'] for row in rows], seconds=round(time.monotonic() - began),
-                              update_seconds=[round(row['seconds'], 1) for row in rows], weights=facts['weights'], load=load)
+                              told_seconds=stages['told']['seconds'], update_seconds=[round(row['seconds'], 1) for row in rows], weights=facts['weights'], load=load)
     return once(place, make)
 
 

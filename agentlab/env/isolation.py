@@ -169,6 +169,7 @@ class Isolated(Env):
         self.tools = list(getattr(env, 'tools', ()))
         self.payload, self.worker, self.stopper = dump(env), None, None
         self._told = {part: getattr(env, part, '') for part in ('guide', 'grammar', 'reader')}
+        self._calls = callable(getattr(env, 'call_tool', None))
 
     def start(self, payload:bytes):
         "Start a worker; it ends with this object at the latest."
@@ -189,7 +190,7 @@ class Isolated(Env):
         if self.worker and self.worker.waiting:
             if method != 'reset': raise EnvError(f'{self.name}: {self.worker.waiting} is still under way; collect() it before posting {method}')
             self.drop()
-        if self.worker is None and method == 'step': raise EnvError(f'{self.name}: no episode is under way; call reset(seed) before step(action)')
+        if self.worker is None and method in ('step', 'call_tool'): raise EnvError(f'{self.name}: no episode is under way; call reset(seed) before {method}')
         if self.worker is None: self.start(self.payload)
         try: self.worker.post(method, arguments, self.limit)
         except (BrokenPipeError, TimeoutError): pass    # the worker died or hangs: collect finds out how
@@ -223,6 +224,12 @@ class Isolated(Env):
 
     def reset(self, seed:int, task=None)->Step: return self.call('reset', seed, task)
     def step(self, action:str)->Step: return self.call('step', action)
+
+    @property
+    def call_tool(self):
+        "Where the environment takes calls of its tools, so does this: (name, arguments) -> Step."
+        if not self._calls: raise AttributeError(f'{self.name} has no call_tool; say the action to step(action)')
+        return lambda name, arguments: self.call('call_tool', name, arguments)
 
     def close(self): self.drop()
 

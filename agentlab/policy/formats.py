@@ -11,7 +11,7 @@ from ..env.protocol import Step
 from ..env.tools import action_of, call_of, fault_of, named, shown, tool
 from ..env.wrappers import Wrapper
 from ..episodes import ACTION, CALL, MARKUP, OTHER, PART_CODES, THOUGHT
-from .guide import knows, told
+from .guide import check_room, knows, told
 
 # %% auto #0
 __all__ = ['hermes', 'message', 'xml', 'wordwise', 'styles', 'Said', 'spell', 'marked', 'codes_of', 'Call', 'Reading', 'Plain',
@@ -466,6 +466,7 @@ def fitted_policy(
     if one['tools']: voice.chat = policy.chat.told(tools=one['tools'])
     voice.format, voice.action_tokens, voice.opened = format, max_tokens, bool(thoughts) and thoughts.opened(voice.chat)
     longest = thoughts.tokens + thoughts.close*len(thoughts.closing_ids(policy.chat.tokenizer)) if thoughts else 0
+    for seat, x in rendered.items(): check_room(env, seat, x['system'], voice, max_tokens + longest)
     return voice, {seat: x['system'] or '' for seat, x in rendered.items()}, max_tokens + longest
 
 def _rendered(format, chat, guide)->dict:

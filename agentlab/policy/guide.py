@@ -7,7 +7,7 @@ from __future__ import annotations
 from ..env.protocol import as_reader, guide_of
 
 # %% auto #0
-__all__ = ['anything', 'knows', 'reads', 'told', 'suited']
+__all__ = ['anything', 'knows', 'reads', 'told', 'suited', 'check_room']
 
 # %% ../../nbs/policy/10_guide.ipynb #99f3ed4f
 def knows(
@@ -55,8 +55,17 @@ def suited(
     if isinstance(env, type) or not hasattr(env, 'reset'): return lambda: suited(env(), policy, system, max_tokens)
     for seat in env.seats:
         text = told(env, policy.chat, seat, system)
-        size = len(policy.chat.first('', text)) + max_tokens if text else 0
-        if size > policy.max_context:
-            raise ValueError(f'the guide of {env.name} for {seat!r} and an action of {max_tokens} tokens take {size} tokens, the context of the policy holds '
-                             f"{policy.max_context}. Give a shorter text as system=, system='' for none, or a policy with a larger max_context.")
+        if text: check_room(env, seat, text, policy, max_tokens)
     return as_reader(env)
+
+def check_room(
+    env, seat:str,
+    text:str|None,          # its system message
+    policy,                 # who reads it, with what its template adds, such as tools
+    max_tokens:int          # of a whole reply
+):
+    "Raises ValueError for a system message that leaves no room for a reply."
+    size = len(policy.chat.first('', text)) + max_tokens
+    if size > policy.max_context:
+        raise ValueError(f'the guide of {env.name} for {seat!r} and an action of {max_tokens} tokens take {size} tokens, the context of the policy holds '
+                         f"{policy.max_context}. Give a shorter text as system=, system='' for none, or a policy with a larger max_context.")

@@ -4,7 +4,9 @@
 
 # %% ../../nbs/policy/06_prime.ipynb #b43ceb1b
 from __future__ import annotations
+from types import SimpleNamespace
 from .core import Policy
+from .formats import Spoken, fitted_policy
 from .tiny import demonstration_env, shown_steps, warm_start
 from .guide import suited, told
 
@@ -22,14 +24,26 @@ def prime(
     seed: int = 0,          # of the demonstrations
     system: str|None = None, # system message; None: the environment's guide; '': nothing
     progress: bool = True,  # show a bar
+    format = None,          # how it will act: agentlab.policy.formats; None: the whole reply is the action
+    thought = None,         # for a format with thoughts: env -> what the demonstrator thinks before it acts
 )->Policy:                  # the same
     "Supervised learning on demonstrations that the policy has not seen before, by the loop that warm-starts a tiny policy."
     for name, value in dict(steps=steps, episodes=episodes).items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1: raise ValueError(f'{name}={value!r}: give a whole number from 1')
-    shown = suited(demonstration_env(env), policy, system)
-    guides = {seat: told(shown, policy.chat, seat, system) for seat in shown.seats}
+    voice, shown, guides = _demonstrated(policy, env, system, format, thought)
     how = dict(steps=steps, episodes=episodes, lr=lr, noise=noise, seed=seed)
     with policy.inexact(), shown_steps(f'priming on {env.name}', steps, progress) as on_step:
-        warm_start(policy, shown, pool=steps*episodes, warmup=max(steps//10, 1), system=guides, on_step=on_step, **how)
+        warm_start(voice, shown, pool=steps*episodes, warmup=max(steps//10, 1), system=guides, on_step=on_step, **how)
+    if voice is not policy: how['format'] = type(voice.format).__name__
     policy.provenance = (policy.provenance or {}) | dict(primed=[*(policy.provenance or {}).get('primed', []), dict(env=env.name, **how)])
     return policy
+
+def _demonstrated(policy: Policy, env, system, format, thought)->tuple:
+    "The policy as it will speak, the environment as demonstrators speak to it, and {seat: what is told}."
+    shown = suited(demonstration_env(env), policy, system)
+    voice, guides, _ = fitted_policy(policy, format, [SimpleNamespace(env=shown)], system, 0)
+    if voice is policy: return policy, shown, {seat: told(shown, policy.chat, seat, system) for seat in shown.seats}
+    if voice.opened: raise ValueError(f'format={format!r}: the template of {policy.name} begins the thought itself, which a demonstration cannot. Prime it without a format')
+    if bool(voice.format.thoughts) != bool(thought):
+        raise ValueError(f'format={format!r}, thought={thought!r}: give thought=, a function env -> text, with a format that has thoughts, and with no other')
+    return voice, Spoken(shown, voice.format, thought), guides

@@ -29,9 +29,9 @@ __all__ = ['KEPT_TESTS', 'Training', 'with_lora', 'reference_of', 'as_begun', 'f
            'usable', 'Skip', 'rewarded', 'joined_by', 'past', 'by_chance', 'curated', 'prepare', 'finite',
            'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part', 'rounds', 'optimise', 'move',
            'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'held_out', 'ends', 'solved',
-           'one_step', 'computed', 'with_computed', 'remembered', 'learn', 'again', 'save_training', 'open_replay',
-           'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run', 'keep_step',
-           'close_step']
+           'one_step', 'nobody_acted', 'computed', 'with_computed', 'remembered', 'learn', 'again', 'save_training',
+           'open_replay', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run',
+           'keep_step', 'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
@@ -343,7 +343,7 @@ def measure_play(played: Batch, batch: Batch)->dict:
     by_turn = group_mean(entropy, turn)
     first = [(turn == t).nonzero()[0, 0] for t in turn.unique()]
     reward = e.outcome.mean().item()
-    return dict(success=e.success.double().mean().item(), reward=reward if math.isfinite(reward) else None, entropy=entropy.mean().item(),
+    return dict(success=e.success.double().mean().item(), reward=reward if math.isfinite(reward) else None, entropy=entropy.mean().item() if len(entropy) else None,
                 entropy_by_turn=[by_turn[i].item() for i in first], dead_groups=dead_groups(batch), turns=len(batch.turns)/len(batch), sampled=sampled_tokens(played),
                 episodes=len(played), errors=len(played) - len(batch), truncated=e.truncated.double().mean().item(), tokens=len(batch.actions))
 
@@ -398,6 +398,7 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
     row = dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step) | measure_play(played, batch)
     learned = None
     try:
+        if not len(batch.actions): raise Skip(nobody_acted(training))
         prepared, advantage, targets = prepare(training, batch, step)
         learned = prepared.with_action(advantage=advantage)
         row |= learn(training, prepared, advantage, targets, step)
@@ -405,6 +406,10 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
     if training.memory is not None: row |= remembered(training, row)
     kept = with_computed(played, learned, computed(training.recipe))
     return row | dict(seconds=time.monotonic() - start), with_token_text(kept, training.policy.tokenizer)
+
+def nobody_acted(training: Training)->str:
+    return ('the episodes of this update ended before anybody acted, so it was not made. They do where the first observation and an action of '
+            f'max_tokens={training.recipe.max_tokens} are longer than the max_context={training.policy.max_context} of the policy: lower the one or raise the other.')
 
 def computed(recipe: Recipe)->list[str]:
     "Token columns that a step computes and a run folder keeps."
