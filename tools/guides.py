@@ -14,7 +14,7 @@ import sys
 import time
 
 ROOT = Path(__file__).resolve().parent.parent
-SETTINGS = dict(episodes=24, prime_minutes=5., most_updates=60, lr=1e-3, demonstrations=8, noise=0.)       # no slips: what is asked is form, not skill
+SETTINGS = dict(episodes=24, prime_minutes=2., most_updates=60, lr=1e-3, demonstrations=8, noise=0.)       # no slips: what is asked is form, not skill
 LISTED = ('keydoor', 'guess', 'tictactoe', 'nim', 'kuhn', 'leduc')      # worlds that are also played with their actions listed
 EXAMPLES = 3        # invalid answers that are kept
 
@@ -114,16 +114,17 @@ def main():
     known, path = worlds(), Path(given.out)
     for name in given.worlds or known:
         if name not in known: sys.exit(f'--worlds {name}: known are {", ".join(known)}')
-    record = json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(settings=SETTINGS, rows={})
+    def kept(): return json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(settings=SETTINGS, rows={})
     for name in given.worlds or known:
-        key = key_of(name, given.model, given.told_only)
+        record, key = kept(), key_of(name, given.model, given.told_only)
         if record['rows'].get(name, {}).get('key') == key: continue
         row = row_of(name, lambda: pretrained(given.model), given.told_only)
+        record = kept()     # another process may have made rows meanwhile
         record['rows'][name] = row | dict(key=key)
         record['settings'] = SETTINGS
         keep(record, path.parent, path.stem)
         print(f"{name}: {row['told']['valid']:.0%} valid when told" + (f", {row['primed']['valid']:.0%} when primed" if 'primed' in row else ''), flush=True)
-    print(table(record['rows']))
+    print(table(kept()['rows']))
 
 
 if __name__ == '__main__': main()

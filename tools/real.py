@@ -7,7 +7,8 @@
     python tools/real.py entropy   of the demos' games: the first tokens of a turn, before any tool has answered and after
 
 `make results` makes all of them after the other parts and writes assets/results/real_*.json (make lm first). Every row is kept in runs/real; a second
-call goes on where the first was killed. Nothing else should run on the machine: a row of the demo takes about a quarter of an hour.
+call goes on where the first was killed. A row of the demo takes about a quarter of an hour, and nothing else should run meanwhile: it is timed.
+The others are not; with OMP_NUM_THREADS=1, another --out and --seeds of their own, two calls make rows side by side, and a last one the record.
 """
 from argparse import ArgumentParser
 import json
@@ -253,7 +254,7 @@ def main() -> int:
     if not installed():
         print('SmolLM2 is not installed: make lm', file=sys.stderr)
         return 1
-    torch.set_num_threads(os.cpu_count())
+    torch.set_num_threads(int(os.environ.get('OMP_NUM_THREADS') or os.cpu_count()))
     for name in asked.what or parts: parts[name](asked)
     return 0
 
