@@ -205,7 +205,7 @@ def record_entropy(asked) -> None:
     from agentlab.train import Run
     found = [first_tokens(Run(asked.runs/f'demo-{seed}'/'run')) for seed in asked.seeds]
     positions = {name: [intervals([dict(x=one[name][i]) for one in found])['x'] for i in range(FIRST)] for name in found[0]}
-    change = intervals([dict(x=sum(one['after'])/FIRST - sum(one['before'])/FIRST) for one in found])['x']
+    change = intervals([dict(x=sum(one['after'])/FIRST - sum(one['before'])/FIRST) for one in found], least=-float('inf'))['x']
     facts = circumstances('python tools/real.py entropy') | dict(seeds=asked.seeds, positions=positions, difference=change)
     keep(dict(schema_version=1) | facts, asked.out, 'real_tool_entropy')
     print(f"after minus before: {change['mean']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}]")

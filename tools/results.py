@@ -35,18 +35,18 @@ def headed(**facts) -> dict:
 def shade(name: str) -> str: return COLORS.get(name, '125,130,136')
 
 
-def interval(values: list[float], most: float = None) -> dict:
-    "Mean and 95 % t interval over seeds, its ends cut to 0 and `most`; one seed has no interval, so its ends are None."
+def interval(values: list[float], most: float = None, least: float = 0.) -> dict:
+    "Mean and 95 % t interval over seeds, its ends cut to `least` and `most`; one seed has no interval, so its ends are None."
     count, mean = len(values), sum(values)/len(values)
     found = dict(mean=round(mean, 5), low=None, high=None, lowest=min(values), seeds=count)
     if count == 1: return found
     half = T_95[count - 2]*(sum((value - mean)**2 for value in values)/(count - 1)/count)**.5
-    return found | dict(low=round(max(0, mean - half), 5), high=round(mean + half if most is None else min(most, mean + half), 5))
+    return found | dict(low=round(max(least, mean - half), 5), high=round(mean + half if most is None else min(most, mean + half), 5))
 
 
-def intervals(found: list[dict], most: float = None) -> dict:
+def intervals(found: list[dict], most: float = None, least: float = 0.) -> dict:
     "`interval` of every number that the seeds found, and what each of them found."
-    return {what: interval(values, most) | dict(seeds_of=values) for what in found[0] for values in [[one[what] for one in found]]}
+    return {what: interval(values, most, least) | dict(seeds_of=values) for what in found[0] for values in [[one[what] for one in found]]}
 
 
 class Clock:
