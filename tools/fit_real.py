@@ -43,7 +43,7 @@ def measured(policy, batch, tree: bool, exact: bool, budget: int = 4096) -> dict
     rows, width, said = widest(policy, batch, budget)
     s = Settings(**how, budget=rows*width, length=width, said=said/(rows*width), rows=rows)
     training = real_training(policy, Settings(**how, budget=budget))
-    training.policy.tree, training.policy.exact = policy.tree, policy.exact
+    training.policy.tree, training.policy.exact = tree, None if exact else False     # a training takes those of its recipe
     advantage = torch.ones(len(batch.actions))
     def once(): backward(training, batch, advantage, torch.arange(len(batch.rows)))
     for p in training.weights.values(): p.grad = torch.zeros_like(p)     # as every micro-batch but the first finds them
