@@ -187,15 +187,18 @@ class FourBit(nn.Linear):
         return (out if self.bias is None else out + self.bias).to(x.dtype)
 
 class Adapted(nn.Module):
-    "A linear layer with a LoRA adapter in float32, as peft makes it."
+    "A linear layer with a LoRA adapter in float32: beside four bits as peft computes it, else as `in_base_dtype` does, in the layer's own dtype and in place."
     def __init__(self, base: nn.Linear, rank: int):
         super().__init__()
         self.base, self.four_bit = base, isinstance(base, FourBit)
         with torch.device('meta'): self.down, self.up = (nn.Linear(a, b, bias=False) for a, b in ((base.in_features, rank), (rank, base.out_features)))
     def forward(self, x):
-        out = self.base(x).clone() if self.four_bit else self.base(x)
-        if not (self.four_bit and torch.is_autocast_enabled()): x = x.to(self.down.weight.dtype)     # peft spares the copy for 4-bit layers
-        return out + (self.up(self.down(x))*2.).to(out.dtype)
+        out = self.base(x)
+        if not self.four_bit:
+            low = F.linear(x, self.down.weight.to(x.dtype))
+            return out.flatten(0, -2).addmm_(low.flatten(0, -2), self.up.weight.to(out.dtype).t(), alpha=2.).view(out.shape)
+        if not torch.is_autocast_enabled(): x = x.to(self.down.weight.dtype)     # peft spares the copy for 4-bit layers
+        return out.clone() + (self.up(self.down(x))*2.).to(out.dtype)
 
 # %% ../../nbs/train/05_fit.ipynb #03d1e578
 def equipped(
