@@ -93,6 +93,7 @@ results: $(VENV)/.full $(VENV)/.lm ## record the learning curves that the README
 	$(PY) tools/bugs.py
 	$(PY) tools/real.py
 	$(PY) tools/guides.py
+	$(PY) tools/fit_real.py
 
 install: $(VENV)/.full ## the environment with everything a contributor needs
 
