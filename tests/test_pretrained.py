@@ -17,9 +17,11 @@ from agentlab.episodes import Batch
 from agentlab.policy import Policy, pretrained, prime, reader as module
 from agentlab.policy.core import quiet
 from agentlab.policy.formats import Calls, Thinking
+from agentlab.policy.tiny import imitate
 from agentlab.rollout import play
 from agentlab.train import Run, recipes, train
 from agentlab.train.trainer import for_pretrained
+from agentlab.view import report
 
 CPU = torch.device('cpu')
 
@@ -278,6 +280,7 @@ def test_an_update_in_which_nobody_could_act_is_skipped_and_says_why(base, tmp_p
     run = train(policy, GuessNumber(), small_recipe(steps=1, max_tokens=16, test_tasks=0), tmp_path/'run', progress=False)
     row, = run.rows()
     assert row['entropy'] is None and row['turns'] == 0 and 'before anybody acted' in row['skipped'] and 'max_context' in row['skipped']
+    assert 'before anybody acted' in report(run.folder).read_text()
 
 def test_the_recipe_of_a_pretrained_model():
     recipe = for_pretrained(recipes.gigpo(groups=3), lr=1e-4)
@@ -316,14 +319,18 @@ def test_a_format_on_the_command_line(base, tmp_path, monkeypatch, capsys):
     with pytest.raises(ValueError, match='give thought='): cli.prime(env='guess', model=str(base), lora=2, format='thinking', out='other')
     assert not Path('other').exists()
 
-def test_priming_in_a_format_teaches_its_markers(base):
-    "What is demonstrated is what the format reads: the loss falls on the thought's markers, too, and the model is told of them."
-    seen = []
+def test_priming_in_a_format_teaches_its_markers(base, monkeypatch):
+    "The thought, its markers and the action are learned, the model is told to think, and the environment gets the action alone."
+    seen, learned = [], []
     class Watched(GuessNumber):
         def step(self, action): seen.append(action); return super().step(action)
+    monkeypatch.setattr('agentlab.policy.tiny.imitate', lambda policy, batch: (learned.append(batch), imitate(policy, batch))[1])
     policy = pretrained(base, lora=2)
     prime(policy, Watched(), steps=1, episodes=2, progress=False, format=Thinking(), thought=lambda env: f'{env.least} to {env.most}')
-    assert seen and all(action.startswith('guess ') for action in seen)     # the environment gets the action alone
+    assert seen and all(action.startswith('guess ') for action in seen)
+    ids = learned[0].tokens.id
+    said, read = policy.tokenizer.decode(ids[learned[0].actions]), policy.tokenizer.decode(ids)
+    assert said.count('<think>') == said.count('</think>') == len(learned[0].turns) and 'Think first, then act' in read
     assert policy.provenance['primed'][0]['format'] == 'Thinking'
 
 def test_demo_of_a_pretrained_model(base, tmp_path, monkeypatch, capsys):

@@ -38,18 +38,16 @@ def measured(policy, batch, tree: bool, exact: bool, budget: int = 4096) -> dict
     import torch
     from agentlab.train.fit import Settings, bytes_of, measured_peak, predict, read_config, real_training, tensors_of
     from agentlab.train.trainer import backward
-    policy.tree, policy.exact = tree, None if exact else False
     how = dict(lora=16, dtype=policy.model.dtype, precision='no', checkpointing=False, fused=False)
-    rows, width, said = widest(policy, batch, budget)
-    s = Settings(**how, budget=rows*width, length=width, said=said/(rows*width), rows=rows)
     training = real_training(policy, Settings(**how, budget=budget))
-    training.policy.tree, training.policy.exact = tree, None if exact else False     # a training takes those of its recipe
+    policy.tree, policy.exact = tree, None if exact else False      # after a training has taken the tree of its recipe
+    rows, width, said = widest(policy, batch, budget)
     advantage = torch.ones(len(batch.actions))
-    def once(): backward(training, batch, advantage, torch.arange(len(batch.rows)))
     for p in training.weights.values(): p.grad = torch.zeros_like(p)     # as every micro-batch but the first finds them
-    there, peak = bytes_of(tensors_of(policy.model)), measured_peak(once)
-    kept = sum(p.grad.nbytes for p in policy.model.parameters() if p.grad is not None)
-    memory = predict(read_config('smollm2'), s)
+    kept = bytes_of(p.grad for p in training.weights.values())
+    peak = measured_peak(lambda: backward(training, batch, advantage, torch.arange(len(batch.rows))))
+    there = bytes_of(tensors_of(policy.model))
+    memory = predict(read_config('smollm2'), **how, budget=rows*width, length=width, said=said/(rows*width), rows=rows)
     return dict(rows=rows, width=width, action_tokens=said, model=there, predicted_model=memory.weights + memory.adapter,
                 peak=there + kept + peak, predicted=memory.weights + memory.adapter + memory.phases['learning'])
 

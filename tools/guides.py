@@ -116,8 +116,8 @@ def main():
         if name not in known: sys.exit(f'--worlds {name}: known are {", ".join(known)}')
     def kept(): return json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(settings=SETTINGS, rows={})
     for name in given.worlds or known:
-        record, key = kept(), key_of(name, given.model, given.told_only)
-        if record['rows'].get(name, {}).get('key') == key: continue
+        key = key_of(name, given.model, given.told_only)
+        if kept()['rows'].get(name, {}).get('key') == key: continue
         row = row_of(name, lambda: pretrained(given.model), given.told_only)
         record = kept()     # another process may have made rows meanwhile
         record['rows'][name] = row | dict(key=key)

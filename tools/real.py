@@ -153,19 +153,20 @@ def record_hack(asked) -> None:
 def knob(steps: int, seed: int, folder: Path) -> dict:
     "GuessNumber, primed for so many updates, played at all temperatures and cuts."
     from agentlab.env import load_env
+    from agentlab.episodes import Batch
     from agentlab.policy import pretrained, prime
     from agentlab.rollout import play
+    from agentlab.train.trainer import measure_play
     def make():
         env, rows = load_env('guess'), []
         policy = prime(pretrained('smollm2', source='package', seed=seed), env, steps=steps, seed=seed, progress=False)
         for warmth in WARMTHS:
             for mass in MASSES:
                 games = play(policy, env, list(range(TRIED)), GROUP_SIZE, tasks=env.tasks('test', TRIED), temperature=warmth, top_p=mass, max_tokens=32, seed=seed)
-                turns = [turn for game in games for turn in game.turns]
-                said = [h for turn in turns for h in turn.entropies]
-                wins = [sum(game.success for game in games[i:i + GROUP_SIZE]) for i in range(0, len(games), GROUP_SIZE)]
-                rows.append(dict(temperature=warmth, top_p=mass, won=sum(wins)/len(games), dead=sum(n in (0, GROUP_SIZE) for n in wins)/TRIED,
-                                 entropy=sum(said)/len(said), valid=1 - sum(turn.invalid for turn in turns)/len(turns)))
+                batch = Batch.from_episodes(games)
+                found = measure_play(batch, batch)
+                rows.append(dict(temperature=warmth, top_p=mass, won=found['success'], dead=found['dead_groups'], entropy=found['entropy'],
+                                 valid=1 - batch.turns.invalid.double().mean().item()))
         return dict(rows=rows, english=surprise(policy))
     return once(folder/f'knobs-{steps}-{seed}', make)
 

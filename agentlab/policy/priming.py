@@ -42,8 +42,12 @@ def _demonstrated(policy: Policy, env, system, format, thought)->tuple:
     "The policy as it will speak, the environment as demonstrators speak to it, and {seat: what is told}."
     shown = suited(demonstration_env(env), policy, system)
     voice, guides, _ = fitted_policy(policy, format, [SimpleNamespace(env=shown)], system, 0)
-    if voice is policy: return policy, shown, {seat: told(shown, policy.chat, seat, system) for seat in shown.seats}
-    if voice.opened: raise ValueError(f'format={format!r}: the template of {policy.name} begins the thought itself, which a demonstration cannot. Prime it without a format')
-    if bool(voice.format.thoughts) != bool(thought):
-        raise ValueError(f'format={format!r}, thought={thought!r}: give thought=, a function env -> text, with a format that has thoughts, and with no other')
+    plain = voice is policy
+    if bool(thought) != bool(not plain and voice.format.thoughts):
+        raise ValueError(f'format={format!r}, thought={thought!r}: give thought=, a function env -> text, '
+                         'with a format that has thoughts, and with no other')
+    if plain: return policy, shown, {seat: told(shown, policy.chat, seat, system) for seat in shown.seats}
+    if voice.opened:
+        raise ValueError(f'format={format!r}: the template of {policy.name} begins the thought itself, '
+                         'which a demonstration cannot. Prime it without a format')
     return voice, Spoken(shown, voice.format, thought), guides

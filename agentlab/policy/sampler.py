@@ -344,11 +344,13 @@ def ahead(
 )->tuple[int, list[tuple[int, int]]]:   # tokens that all rows read together in the end; (first row, row after the last) of those that read before
     "Long rows read what they have more in forwards of their own, where that is cheaper than padding all the others."
     def longer(width):
-        places = [row for row, own in enumerate(widths) if own > width]
-        starts = [row for row in places if row - 1 not in places]
-        return [(row, next(k for k in range(row, len(widths) + 1) if k == len(widths) or widths[k] <= width)) for row in starts]
-    def cost(width): return len(widths)*width + sum(64 + (b - a)*(max(widths[a:b]) - width) for a, b in longer(width))
-    width = min(sorted(set(widths), reverse=True), key=cost)
+        stretches = groupby(range(len(widths)), key=lambda row: widths[row] > width)
+        found = [list(rows) for above, rows in stretches if above]
+        return [(rows[0], rows[-1] + 1) for rows in found]
+    def cost(width):
+        return len(widths)*width + sum(64 + (b - a)*(max(widths[a:b]) - width) for a, b in longer(width))
+    width = max(widths)
+    if len(widths)*width - sum(widths) > 64: width = min(sorted(set(widths), reverse=True), key=cost)     # else no padding is worth a forward
     return width, longer(width)
 
 # %% ../../nbs/policy/02_sampler.ipynb #a1f544b6

@@ -193,10 +193,10 @@ class Adapted(nn.Module):
         self.base, self.four_bit = base, isinstance(base, FourBit)
         with torch.device('meta'): self.down, self.up = (nn.Linear(a, b, bias=False) for a, b in ((base.in_features, rank), (rank, base.out_features)))
     def forward(self, x):
-        out = self.base(x).clone() if self.four_bit else self.base(x)
         if not self.four_bit:
-            low = F.linear(x, self.down.weight.to(x.dtype))
+            out, low = self.base(x), F.linear(x, self.down.weight.to(x.dtype))
             return out.flatten(0, -2).addmm_(low.flatten(0, -2), self.up.weight.to(out.dtype).t(), alpha=2.).view(out.shape)
+        out = self.base(x).clone()
         if not torch.is_autocast_enabled(): x = x.to(self.down.weight.dtype)     # peft spares the copy for 4-bit layers
         return out + (self.up(self.down(x))*2.).to(out.dtype)
 

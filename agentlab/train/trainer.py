@@ -29,9 +29,9 @@ __all__ = ['KEPT_TESTS', 'Training', 'with_lora', 'reference_of', 'as_begun', 'f
            'usable', 'Skip', 'rewarded', 'joined_by', 'past', 'by_chance', 'curated', 'prepare', 'finite',
            'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part', 'rounds', 'optimise', 'move',
            'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'held_out', 'ends', 'solved',
-           'one_step', 'nobody_acted', 'computed', 'with_computed', 'remembered', 'learn', 'again', 'save_training',
-           'open_replay', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run',
-           'keep_step', 'close_step']
+           'one_step', 'computed', 'with_computed', 'remembered', 'learn', 'again', 'save_training', 'open_replay',
+           'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run', 'keep_step',
+           'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
@@ -128,7 +128,7 @@ def for_pretrained(
 )->Recipe:
     """The recipe for a pretrained model with an adapter on a small machine: an adapter's learning rate, groups of six, actions of more tokens.
 
-    The temperature stays the recipe's, 1. A primed policy is sure of what it says: below 1 the games of a group are alike, and teach nothing.
+    The temperature stays the recipe's. A primed policy is sure of what it says already; the record of the real model has what lower ones do.
     """
     own = dict(lr=2e-4, group_size=6, max_tokens=max(recipe.max_tokens, 32))
     return dataclasses.replace(recipe, **own | changes)
@@ -398,7 +398,7 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
     row = dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step) | measure_play(played, batch)
     learned = None
     try:
-        if not len(batch.actions): raise Skip(nobody_acted(training))
+        if not len(batch.actions): raise Skip(_nobody_acted(training))
         prepared, advantage, targets = prepare(training, batch, step)
         learned = prepared.with_action(advantage=advantage)
         row |= learn(training, prepared, advantage, targets, step)
@@ -407,7 +407,7 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
     kept = with_computed(played, learned, computed(training.recipe))
     return row | dict(seconds=time.monotonic() - start), with_token_text(kept, training.policy.tokenizer)
 
-def nobody_acted(training: Training)->str:
+def _nobody_acted(training: Training)->str:
     return ('the episodes of this update ended before anybody acted, so it was not made. They do where the first observation and an action of '
             f'max_tokens={training.recipe.max_tokens} are longer than the max_context={training.policy.max_context} of the policy: lower the one or raise the other.')
 

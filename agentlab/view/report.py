@@ -930,6 +930,7 @@ def _unsure_html(rows, batches)->str:
     ends = [(step, entropy_by_turn(batch)) for step, batch in batches]
     ends = [(step, line) for step, line in ends if np.isfinite(line).any()]
     logged = [(row.get('step', i), row['entropy_by_turn']) for i, row in enumerate(rows) if isinstance(row.get('entropy_by_turn'), list)]
+    if not any(value is not None for _, line in logged for value in line): logged = []
     parts = []
     if ends:
         curves = {f'step {step}': (np.arange(len(line)), line) for step, line in (ends[:1] + ends[-1:] if len(ends) > 1 else ends)}
@@ -973,6 +974,9 @@ def _credit_html(batches, name, function)->str:
     if not batches: return intro + '<p class="al-note">This run saved no rollouts.</p>'
     cards, ends = [], batches[:1] + batches[-1:] if len(batches) > 1 else batches
     for place, (step, batch) in zip(('at the start', 'at the end'), ends):
+        if not len(batch.actions):
+            cards.append(f'<p class="al-note">Step {step}, {place}: its episodes ended before anybody acted.</p>')
+            continue
         group = pick_group(batch)
         mixed = 0 < float(batch.episodes.success[batch.episodes.group == group].double().mean()) < 1
         note = '' if mixed else '<p class="al-note">No group of this step has both successes and failures: the outcomes leave nothing to compare, only what happened on the way does.</p>'
