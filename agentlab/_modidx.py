@@ -2020,6 +2020,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'agentlab/policy/formats.py'),
                                          'agentlab.policy.formats.Spoken.guide': ( 'policy/formats.html#spoken.guide',
                                                                                    'agentlab/policy/formats.py'),
+                                         'agentlab.policy.formats.Spoken.offered': ( 'policy/formats.html#spoken.offered',
+                                                                                     'agentlab/policy/formats.py'),
                                          'agentlab.policy.formats.Spoken.reset': ( 'policy/formats.html#spoken.reset',
                                                                                    'agentlab/policy/formats.py'),
                                          'agentlab.policy.formats.Spoken.say': ( 'policy/formats.html#spoken.say',

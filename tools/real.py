@@ -123,17 +123,21 @@ def by_the_guess(batch):
 
 
 def hacked(name: str, seed: int, folder: Path) -> dict:
-    "GRPO from the priming of the grid, under one of two rewards; games of its last update in words."
+    "GRPO from the priming of the grid, under one of two rewards; games of its last update in words. The honest run is the grid's."
     from agentlab.env import load_env
     from agentlab.policy import Policy
-    from agentlab.reward import paid
-    from agentlab.train import load_recipe, train
+    from agentlab.train import Run, load_recipe, train
     from agentlab.train.trainer import for_pretrained
     place, start = folder/f"hack-{name.replace(' ', '-')}-{seed}", begun('guess', seed, folder)
-    def make():
+    def honest():
+        arm('guess', 'grpo', seed, folder)
+        return Run(folder/f'guess-grpo-{seed}'/'run')
+    def by_guess():
         env, policy = load_env('guess'), Policy.load(start/'policy', name=f'primed-guess-{seed}')
-        recipe = load_recipe('grpo', steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1, reward=paid if name == 'honest' else by_the_guess)
-        run = train(policy, env, for_pretrained(recipe, groups=GROUPS, group_size=GROUP_SIZE), place/'run', resume=True, progress=False)
+        recipe = load_recipe('grpo', steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1, reward=by_the_guess)
+        return train(policy, env, for_pretrained(recipe, groups=GROUPS, group_size=GROUP_SIZE), place/'run', resume=True, progress=False)
+    def make():
+        run = honest() if name == 'honest' else by_guess()
         last = run.episodes(UPDATES - 1)
         said = [[last.labels['action'][key] for key in last.turns.action[last.turns.episode == i].tolist()] for i in range(0, GROUPS*GROUP_SIZE, GROUP_SIZE)]
         return dict(reward=[row['reward'] for row in run.rows()], success=[row['success'] for row in run.rows()], said=said)

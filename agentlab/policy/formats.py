@@ -430,13 +430,14 @@ class Spoken(Wrapper):
         for request in requests:
             if not goes_on(given, self._seat): break
             given.append(request if isinstance(request, str) else getattr(self.env, request[0])(*request[1]))
-        step = as_one(given, requests, self._seat, bool(self.format.tools))
-        self._seat = step.seat
-        return step
-    def reset(self, seed, task=None):
-        step = self.env.reset(seed, task)
-        self._seat = step.seat
-        return step
+        return self.offered(as_one(given, requests, self._seat, bool(self.format.tools)))
+    def reset(self, seed, task=None): return self.offered(self.env.reset(seed, task))
+    def offered(self, step):
+        "A step of the inner environment; where calls are read, what is legal is written as calls."
+        self._seat, legal, tools = step.seat, step.info.get('legal'), named(self.format.tools)
+        if not legal or not tools: return step
+        calls = [self.format.write(text) for text in legal if text.partition(' ')[0] in tools]
+        return replace(step, info=step.info | dict(legal=calls))
     def expert(self, noise=0., generator=None): return self.say(self.env.expert(noise, generator))
     def demonstrator(self, noise=0., generator=None): return self.say(getattr(self.env, 'demonstrator', self.env.expert)(noise, generator))
     def say(self, action): return self.format.write(action, self.thought(self.env) if self.thought else '')
