@@ -69,7 +69,7 @@ def test_no_way_up_through_objects_and_no_way_out_by_leaving(code): refused(code
 def test_endless_loops_end(code): refused(code)
 
 @pytest.mark.parametrize('code', ["'a' * 10**10", '[0] * 10**10', '10**10**8', '10**10**8 % 7', '2**(2**40)', '1 << 10**12', 'bytes(10**10)', 'a = [0]\nwhile True: a += a', "a = 'x'\nwhile True: a += a", 'a = []\nwhile True: a.append(a * 2)', 'list(range(10**9))', "'%1000000000d' % 1",
-                                  "f'{1:1000000000}'", "'1'.zfill(10**10)", "'x'.center(10**10)", "','.join(['x'*1000]*10**7)", "('ab'*10**6).replace('a', 'b'*10**4)", 'import itertools\nlist(itertools.permutations(range(12)))', '{i: str(i) for i in range(10**8)}', 'a = ()\nfor i in range(10**7): a = (a,)', 'list(range(10**6))',
+                                  "f'{1:1000000000}'", "'1'.zfill(10**10)", "'x'.center(10**10)", "','.join(['x'*1000]*10**7)", "('ab'*10**6).replace('a', 'b'*10**4)", 'import itertools\nlist(itertools.permutations(range(12)))', '{i: str(i) for i in range(10**8)}', 'a = ()\nfor i in range(10**7): a = (a,)', 'list(range(10**7))',
                                   'x = 7\nwhile True: x = x * x', "'a'.encode() * 10**10", 'set(range(10**9))', "'x'.ljust(2**62)", "[[0]*10**5 for i in range(10**5)]", "import re\nre.sub('', 'x'*10**4, 'y'*10**6)", "import json\njson.dumps('\\x00'*10**8)", "'{:>1000000000}'.format(1)"])
 def test_memory_bombs_are_refused(code):
     assert re.match('MemoryError|TimeoutError|OverflowError|ValueError', refused(code)), code
@@ -149,6 +149,39 @@ def test_any_text_is_a_program_that_ends_in_a_result(code):
     result = monty(code, dict(a=[1, 2, 3]))
     assert isinstance(result, Result) and result.ok == (not result.error) and time.monotonic() - start < SECONDS + 5
     assert len(result.text) < 600 and len(result.error) < 600 and '\x1b' not in result.text + result.error
+
+DOUBLED = 'a = []\n' + 'a = [a, a]\n'*40
+UNFOLDING = dict(value=DOUBLED + 'a', printed=DOUBLED + 'print(a)', text=DOUBLED + 'str(a)', formatted=DOUBLED + 'f"{a}"', set_of=DOUBLED.replace('[', '(').replace(']', ',)').replace('(,)', '()') + '{a}',
+                 keys='a = 1\n' + 'a = {1: a, 2: a}\n'*40 + 'a', strings="a = 'x'*1000000\n[a]*1000", more="a = 'x'*1000000\n[a]*4000", named=DOUBLED + 'print = repr = str\na',
+                 ours=DOUBLED + '__print__ = __repr__ = lambda *given, **more: a\na', value_of=DOUBLED + '__value__ = a\n__value__',
+                 newer=DOUBLED + 'try: 1/0\nexcept ValueError, ZeroDivisionError: pass\nstr(a)', executed=f'exec({DOUBLED + "str(a)"!r})')
+
+@linux
+@pytest.mark.parametrize('what', UNFOLDING)
+def test_what_unfolds_does_so_where_the_limits_hold(what):
+    "Forty small lists that share their parts are a million million when they are written: that never happens in our process."
+    import resource
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    result = monty(UNFOLDING[what])
+    assert time.monotonic() - start < SECONDS + 5 and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+    assert not result.text or what == 'ours'
+    assert what == 'ours' or result.error.partition(':')[0] in ('TimeoutError', 'MemoryError'), result
+
+@pytest.mark.parametrize('code', ['return a', 'if 1: return a\n5', 'for x in [1]:\n  try: return a\n  finally: pass', 'with open("x"): return a', 'class A: return a', 'match 1:\n  case 1: return a', 'while 1: return a'])
+def test_a_program_returns_nothing_to_us(code):
+    "Monty takes a `return` outside of functions, and its value would unfold here."
+    assert monty(DOUBLED + code).error == "SyntaxError: 'return' outside function"
+    assert roomy(f'def f():\n  return 5\nf()') == Result(True, '5')
+
+LASTS = ('5', '5;', '5 # five', 'a = 2; a + 3', '(2 +\n 3)', 'a = 2\\\n+3\na', "'é'; 5", '\f5', 'a = 1\r\n5', 'a = 1\r5', '(b := 5)', '5 if True else \\\n 4', '"""a\nb"""; 5', 'print(end="")\n5', 'if 1: pass\n5')
+
+@pytest.mark.parametrize('code', LASTS)
+def test_the_last_line_is_told_however_it_is_written(code): assert roomy(code) == Result(True, '5')
+
+def test_a_program_of_a_million_characters_is_not_read():
+    start = time.monotonic()
+    for code in ('1+'*500_000 + '1', '#'*10**6, '1\n'*500_000): assert 'at most 100000' in roomy(code).error
+    assert time.monotonic() - start < 1
 
 # ---- the sandbox as a thing
 
