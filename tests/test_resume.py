@@ -2,7 +2,8 @@
 
 Kills come at random moments, and in the middle of every kind of disk operation: the n-th write, flush, rename or removal is half done and is the last.
 """
-import builtins, json, os, random, shutil, signal, time
+import builtins, errno, json, os, random, shutil, signal, subprocess, sys, time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -240,6 +241,54 @@ def test_more_steps(short, tmp_path):
     once = train_small(tmp_path/'once', steps=3)
     assert facts(run) == facts(once)
     for key, weight in load_checkpoint(once)[1]['model'].items(): exactly(weight, load_checkpoint(run)[1]['model'][key], key)
+
+
+# ---- one writer
+
+def slowly(out, beat):
+    "A run that leaves a sign of every step, and takes its time."
+    train_small(out, steps=60, resume=True, on_row=lambda row: (beat.write_text(str(row['step'])), time.sleep(.2)))
+
+def test_a_folder_has_one_writer(tmp_path):
+    "The second is told who is there, and changes nothing; a killed one leaves no lock behind."
+    folder, beat, log = tmp_path/'run', tmp_path/'beat', tmp_path/'log'
+    process = fork(slowly, folder, beat, log=log)
+    until = time.monotonic() + 90
+    while not beat.exists() and time.monotonic() < until: time.sleep(.05)
+    with pytest.raises(BlockingIOError, match=f'process {process.pid} on .*, since 20..-'): train_small(folder, steps=60, resume=True)
+    with pytest.raises(FileExistsError, match='already holds a run') if process.exitcode is not None else pytest.raises(BlockingIOError): train_small(folder, steps=60)
+    assert process.exitcode is None
+    os.kill(process.pid, signal.SIGKILL)
+    finish(process, log)
+    done = len(Run(folder).rows())
+    run = train_small(folder, steps=done + 1, resume=True)
+    assert [row['step'] for row in run.rows()] == list(range(done + 1))
+
+def test_a_fault_gives_the_folder_back(tmp_path):
+    def fail(row): raise KeyError('no')
+    with pytest.raises(KeyError): train_small(tmp_path/'run', steps=2, on_row=fail)
+    assert len(train_small(tmp_path/'run', steps=2, resume=True).rows()) == 2
+
+def test_threads_are_writers_too(tmp_path):
+    "A notebook that trains in the background and trains again in front."
+    with runs.alone(tmp_path), ThreadPoolExecutor(1) as pool:
+        with pytest.raises(BlockingIOError): pool.submit(train_small, tmp_path, steps=1).result()
+
+def test_a_drive_without_locks(tmp_path, monkeypatch):
+    "There a file stands for the lock; one that a dead process of this machine left is no obstacle."
+    fcntl = pytest.importorskip('fcntl')
+    def refuse(*a): raise OSError(errno.ENOLCK, 'No locks available')
+    monkeypatch.setattr(fcntl, 'flock', refuse)
+    with runs.alone(tmp_path):
+        with pytest.raises(BlockingIOError, match='is in use'): runs.alone(tmp_path).__enter__()
+    with runs.alone(tmp_path): left = (tmp_path/'.lock.held').read_bytes()
+    (tmp_path/'.lock.held').write_bytes(left.replace(str(os.getpid()).encode(), b'%d' % dead_process()))
+    with runs.alone(tmp_path, wait=5.): pass
+
+def dead_process():
+    process = subprocess.Popen([sys.executable, '-c', ''])
+    process.wait()
+    return process.pid
 
 
 # ---- folders that hold something else

@@ -15,9 +15,9 @@ from ..episodes import atomic, derive, rename
 from ..settings import defaults
 
 # %% auto #0
-__all__ = ['CURVES', 'COLUMNS', 'slug', 'Cell', 'listed', 'starting', 'plan', 'check_cell', 'finished', 'alone', 'play_cell',
-           'told', 'in_turn', 'on_ray', 'error_file', 'outcome', 'sweep', 'note_error', 'rows_of', 'table_of',
-           'write_table', 'read_table', 'final_scores', 'bench', 'asked_cells', 'write_results', 'command_of']
+__all__ = ['CURVES', 'COLUMNS', 'slug', 'Cell', 'listed', 'starting', 'plan', 'check_cell', 'finished', 'play_cell', 'told',
+           'in_turn', 'on_ray', 'error_file', 'outcome', 'sweep', 'note_error', 'rows_of', 'table_of', 'write_table',
+           'read_table', 'final_scores', 'bench', 'asked_cells', 'write_results', 'command_of']
 
 # %% ../../nbs/bench/13_sweep.ipynb #fb74f969
 def slug(
@@ -126,32 +126,16 @@ def finished(cell: Cell)->bool:
     tests = run.tests()
     return len(run.rows()) == recipe.steps and (run.folder/'policy').is_dir() and (not recipe.test_tasks or bool(tests) and tests[-1]['step'] == recipe.steps)
 
-@contextlib.contextmanager
-def alone(
-    folder,             # a run folder
-    wait: float = 60.,  # seconds to wait for whoever is there
-):
-    "Hold a run folder for this process alone. A worker may outlive its killed sweep for seconds, and two processes in one folder would mix their rows."
-    path = Path(folder).with_name(f'.{Path(folder).name}.lock')
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try: import fcntl
-    except ImportError: yield; return           # no such locks on this system
-    with open(path, 'w') as file:
-        for left in range(int(wait*10), -1, -1):
-            try: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB); break
-            except BlockingIOError:
-                if not left: raise RuntimeError(f'another process trains in {folder}. Wait until it has ended, or end it.') from None
-                time.sleep(.1)
-        yield
-
 def play_cell(cell: Cell):
     "Train the run of a cell, or go on with it, in this process."
     from transformers.utils.logging import disable_progress_bar
     from agentlab.env import load_env
     from agentlab.policy import Policy
     from agentlab.train import train
+    from agentlab.train.runs import alone
     disable_progress_bar()
-    with alone(cell.folder): train(Policy.load(cell.start, name=cell.policy), load_env(cell.env), cell.made(), cell.folder, resume=True, progress=False)
+    with alone(cell.folder, wait=60.): pass     # a worker may outlive its killed sweep for seconds
+    train(Policy.load(cell.start, name=cell.policy), load_env(cell.env), cell.made(), cell.folder, resume=True, progress=False)
 
 # %% ../../nbs/bench/13_sweep.ipynb #65ed556e
 def told(why: BaseException)->str:

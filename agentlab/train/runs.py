@@ -4,15 +4,15 @@
 
 # %% ../../nbs/train/00_runs.ipynb #849e7e09
 from __future__ import annotations
-import hashlib, json, os, shutil, time, warnings
+import contextlib, errno, hashlib, json, os, shutil, socket, time, warnings
 from pathlib import Path
 import torch
 from torch import Tensor
 from ..episodes import Batch, atomic, rename
 
 # %% auto #0
-__all__ = ['METRICS', 'SCHEMA_VERSION', 'Run', 'open_run', 'save_checkpoint', 'moments', 'restore_moments', 'save_policy',
-           'load_checkpoint', 'rewind']
+__all__ = ['METRICS', 'SCHEMA_VERSION', 'Run', 'alone', 'open_run', 'save_checkpoint', 'moments', 'restore_moments',
+           'save_policy', 'load_checkpoint', 'rewind']
 
 # %% ../../nbs/train/00_runs.ipynb #529ab282
 METRICS = dict(     # name: (what it is, how it is estimated, unit)
@@ -133,6 +133,35 @@ def _whole_lines(path: Path)->list[tuple[dict, int]]:
         if row is None: break
         end += len(line); rows.append((row, end))
     return rows
+
+# %% ../../nbs/train/00_runs.ipynb #41ded886
+@contextlib.contextmanager
+def alone(
+    folder,             # a run folder; made where it is missing
+    wait: float = 0.,   # seconds to wait for whoever is there
+):
+    "Hold a run folder for this process alone. Raises BlockingIOError that names who has it, NotADirectoryError for a file."
+    from filelock import FileLock, SoftFileLock, Timeout
+    folder = Path(folder)
+    if folder.is_file(): raise NotADirectoryError(f'{folder} is a file. Give a folder for the run.')
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / '.lock', thread_local=False)
+    try:
+        try: lock.acquire(timeout=wait)
+        except OSError as e:
+            if e.errno not in (errno.ENOLCK, errno.EOPNOTSUPP): raise
+            lock = SoftFileLock(folder / '.lock.held', thread_local=False)      # a network drive without locks: a file stands for one
+            lock.acquire(timeout=wait)
+    except Timeout: raise BlockingIOError(f'{folder} is in use: {_writer(folder)} writes to it. Wait until that has ended, end it, or give another folder.') from None
+    try:
+        with contextlib.suppress(OSError): (folder / '.writer').write_text(f'process {os.getpid()} on {socket.gethostname()}, since {time.strftime("%Y-%m-%d %H:%M:%S")},')
+        yield
+    finally: lock.release()
+
+def _writer(folder: Path)->str:
+    "Who holds a run folder, as it has said of itself."
+    try: return (folder / '.writer').read_text()[:200] or 'another process'
+    except (OSError, ValueError): return 'another process'
 
 # %% ../../nbs/train/00_runs.ipynb #b7b07a5b
 def open_run(

@@ -22,7 +22,7 @@ from ..rollout.curation import CurationError
 from .ranks import Together, agreed, gathered, in_shares, start_processes, told, weights_key
 from . import fit
 from .recipes import Recipe, field_defaults
-from .runs import METRICS, Run, load_checkpoint, moments, open_run, restore_moments, rewind, save_checkpoint, save_policy
+from .runs import METRICS, Run, alone, load_checkpoint, moments, open_run, restore_moments, rewind, save_checkpoint, save_policy
 
 # %% auto #0
 __all__ = ['KEPT_TESTS', 'Training', 'with_lora', 'reference_of', 'as_begun', 'for_gpu', 'for_pretrained', 'collect', 'joined',
@@ -573,8 +573,7 @@ def train(
     if policy.device.type == 'cpu' and policy.model.num_parameters() < 10**7: torch.set_num_threads(1)  # threads cost a tiny model more than they give
     if check: fit.check_fits(policy, recipe)
     training = Training(policy, env, recipe, should_stop)
-    run = training.run = _open(training, out, resume)
-    with explain(run), bar(recipe, progress and training.accelerator.is_main_process) as shown:
+    with _opened(training, out, resume) as run, explain(run), bar(recipe, progress and training.accelerator.is_main_process) as shown:
         step = restore_training(training, run) if resume else open_replay(training, run, False) or 0
         if step == 0: test(training, run, 0)
         shown.update(step)
@@ -593,16 +592,20 @@ def end_run(training: Training, run: Run, step: int):
         run.stop_answered()
     training.accelerator.wait_for_everyone()    # the folder is complete for whoever goes on
 
-def _open(training: Training, out, resume: bool)->Run:
-    "The run folder, made or checked by the first process; what it refuses, all refuse. Before it, a server that samples is asked whether it can."
+@contextlib.contextmanager
+def _opened(training: Training, out, resume: bool):
+    "The run folder, made or checked and held by the first process; what it refuses, all refuse. Before it, a server that samples is asked whether it can."
     if getattr(training.policy, 'samples_by', None) is not None: training.policy.sampler()
     facts = dict(recipe=training.planned.facts(), env=env_facts(training.env), policy=training.policy.name)
     if training.policy.provenance: facts['weights'] = training.policy.provenance      # where they come from, and their hash
-    def opened():
-        run = open_run(out, facts, resume, dict(recipe=field_defaults()))
-        run.stop_answered()     # what was asked of an earlier process is not meant for this one
-        return run
-    return told(training, opened, (ValueError, OSError))
+    with contextlib.ExitStack() as held:
+        def opened():
+            held.enter_context(alone(out))
+            run = open_run(out, facts, resume, dict(recipe=field_defaults()))
+            run.stop_answered()     # what was asked of an earlier process is not meant for this one
+            return run
+        training.run = told(training, opened, (ValueError, OSError))
+        yield training.run
 
 def keep_step(training: Training, run: Run, step: int, on_row=None)->dict:
     "One step, everything that is written because of it, and a call for whoever wants to know."
