@@ -17,7 +17,7 @@ from .groups import same
 # %% auto #0
 __all__ = ['PART_CODES', 'OTHER', 'SWITCH', 'SUBGOAL', 'ACTION', 'THOUGHT', 'CALL', 'MARKUP', 'SCHEMA_VERSION', 'LABELLED',
            'EPISODE_COLUMNS', 'Turn', 'Episode', 'state_key', 'derive', 'Table', 'need', 'part_codes', 'Batch',
-           'rename', 'atomic']
+           'rename', 'atomic', 'read_file']
 
 # %% ../nbs/01_episodes.ipynb #b67ad858
 @dataclass
@@ -483,6 +483,10 @@ def _local(batch: Batch, name: str)->tuple[np.ndarray, dict]:
     if name == 'rows': columns['index'] = torch.arange(len(table)) - torch.from_numpy(cut)[episode]
     return cut, columns
 
+def _footer_check(labels: str, names)->str:
+    "By it the labels and the names of the columns are known to be what was written: Parquet has checksums for its pages only."
+    return hashlib.blake2b('\n'.join([*names, labels]).encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()
+
 def _save(self, path)->Path:
     "Write the batch as Parquet, one line per episode. Atomic; returns the path."
     import pyarrow as pa, pyarrow.parquet as pq
@@ -491,8 +495,8 @@ def _save(self, path)->Path:
     for name in _PARENT:
         cut, columns = _local(host, name)
         for c, x in columns.items(): arrays[f'{name}.{c}'] = pa.LargeListArray.from_arrays(pa.array(cut, pa.int64()), pa.array(x.numpy()))
-    labels = {k: {str(key): text for key, text in v.items()} for k, v in self.labels.items()}
-    meta = dict(schema_version=str(SCHEMA_VERSION), agentlab_labels=json.dumps(labels))
+    labels = json.dumps({k: {str(key): text for key, text in v.items()} for k, v in self.labels.items()})
+    meta = dict(schema_version=str(SCHEMA_VERSION), agentlab_labels=labels, agentlab_check=_footer_check(labels, arrays))
     with atomic(path) as temporary: pq.write_table(pa.table(arrays).replace_schema_metadata(meta), temporary, compression='zstd', write_page_checksum=True)
     return Path(path)
 
@@ -501,13 +505,15 @@ Batch.save = _save
 # %% ../nbs/01_episodes.ipynb #61918a77
 def _check_file(table, path):
     "Refuse a file of a newer schema, or one that lacks a column the tables stand on."
-    meta = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items() if k in (b'schema_version', b'agentlab_labels')}
+    meta = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items() if k in (b'schema_version', b'agentlab_labels', b'agentlab_check')}
     version = int(meta.get('schema_version', 0))
     if version > SCHEMA_VERSION: raise ValueError(f'{path} has schema_version {version}, this agentlab reads up to {SCHEMA_VERSION}. Upgrade agentlab-rl.')
     wanted = ['episodes.group', 'episodes.outcome', 'rows.index', 'turns.t', 'turns.reward', 'turns.origin', 'tokens.row', 'tokens.turn', 'tokens.id', 'tokens.position']
     missing = [c for c in wanted if c not in table.column_names]
     if missing: raise ValueError(f'{path} is no batch of agentlab: it lacks the columns {missing}. Write it with Batch.save.')
-    return json.loads(meta.get('agentlab_labels', '{}'))
+    labels = meta.get('agentlab_labels', '{}')
+    if meta.get('agentlab_check') not in (None, _footer_check(labels, table.column_names)): raise ValueError('its labels or columns are not what was written')
+    return json.loads(labels)
 
 def _lists(table, name)->tuple[Tensor, dict]:
     "Length of every episode's list, and the columns of one table end to end."
@@ -519,14 +525,19 @@ def _lists(table, name)->tuple[Tensor, dict]:
         lengths = torch.from_numpy(np.diff(column.offsets.to_numpy()))
     return lengths, columns
 
-def _load(path)->Batch:
-    "Read what `save` wrote. Raises ValueError for a newer schema, missing columns, or a damaged file."
+def read_file(path)->tuple:     # a pyarrow table, labels with their keys
+    "What `save` wrote, as it lies in the file. Raises ValueError for a newer schema, missing columns, or a damaged file."
     import pyarrow as pa, pyarrow.parquet as pq
     try: table = pq.read_table(path, page_checksum_verification=True)
     except FileNotFoundError: raise
     except (pa.ArrowException, OSError) as e: raise ValueError(f'{path} cannot be read as Parquet: {e}') from None
     try: labels = {k: {int(key): text for key, text in v.items()} for k, v in _check_file(table, path).items()}
     except ValueError as e: raise e if str(path) in str(e) else ValueError(f'{path} is damaged: {e}') from None
+    return table, labels
+
+def _load(path)->Batch:
+    "Read what `save` wrote. Raises ValueError for a newer schema, missing columns, or a damaged file."
+    table, labels = read_file(path)
     episodes = {c.split('.', 1)[1]: torch.from_numpy(table[c].to_numpy().copy()) for c in table.column_names if c.startswith('episodes.')}
     (n_rows, rows), (n_turns, turns), (n_tokens, tokens) = (_lists(table, name) for name in _PARENT)
     owner = lambda n: torch.repeat_interleave(torch.arange(len(table)), n)

@@ -132,16 +132,22 @@ def hacked(name: str, seed: int, folder: Path) -> dict:
     def honest():
         arm('guess', 'grpo', seed, folder)
         return Run(folder/f'guess-grpo-{seed}'/'run')
-    def by_guess():
-        env, policy = load_env('guess'), Policy.load(start/'policy', name=f'primed-guess-{seed}')
+    def by_guess(policy):
         recipe = load_recipe('grpo', steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1, reward=by_the_guess)
-        return train(policy, env, for_pretrained(recipe, groups=GROUPS, group_size=GROUP_SIZE), place/'run', resume=True, progress=False)
+        return train(policy, load_env('guess'), for_pretrained(recipe, groups=GROUPS, group_size=GROUP_SIZE), place/'run', resume=True, progress=False)
     def make():
-        run = honest() if name == 'honest' else by_guess()
+        policy = Policy.load(start/'policy', name=f'primed-guess-{seed}')
+        run = honest() if name == 'honest' else by_guess(policy)
         last = run.episodes(UPDATES - 1)
-        said = [[last.labels['action'][key] for key in last.turns.action[last.turns.episode == i].tolist()] for i in range(0, GROUPS*GROUP_SIZE, GROUP_SIZE)]
+        said = [replies(last, i, policy.tokenizer) for i in range(0, GROUPS*GROUP_SIZE, GROUP_SIZE)]
         return dict(reward=[row['reward'] for row in run.rows()], success=[row['success'] for row in run.rows()], said=said)
     return once(place, make)
+
+
+def replies(batch, episode: int, tokenizer) -> list[str]:
+    "What was said in an episode, a text a turn."
+    turns = (batch.turns.episode == episode).nonzero()[:, 0].tolist()
+    return [tokenizer.decode(batch.tokens.id[batch.tokens.turn == turn], skip_special_tokens=True) for turn in turns]
 
 
 def record_hack(asked) -> None:

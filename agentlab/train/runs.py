@@ -8,11 +8,11 @@ import contextlib, errno, hashlib, json, os, shutil, socket, time, warnings
 from pathlib import Path
 import torch
 from torch import Tensor
-from ..episodes import Batch, atomic, rename
+from ..episodes import Batch, atomic, read_file, rename
 
 # %% auto #0
-__all__ = ['METRICS', 'SCHEMA_VERSION', 'Run', 'alone', 'open_run', 'save_checkpoint', 'moments', 'restore_moments',
-           'save_policy', 'load_checkpoint', 'rewind']
+__all__ = ['METRICS', 'SCHEMA_VERSION', 'Run', 'row_check', 'read_row', 'read_log', 'alone', 'open_run', 'save_checkpoint',
+           'moments', 'restore_moments', 'save_policy', 'load_checkpoint', 'rewind', 'is_whole']
 
 # %% ../../nbs/train/00_runs.ipynb #529ab282
 METRICS = dict(     # name: (what it is, how it is estimated, unit)
@@ -82,11 +82,11 @@ class Run:
         "What run.json holds. Raises FileNotFoundError or ValueError where this is no run, or a newer one."
         return _read_json(self.folder / 'run.json')
     def rows(self)->list[dict]:
-        "Rows of metrics.jsonl; a half-written last line is left out."
-        return [row for row, _ in _whole_lines(self.folder / 'metrics.jsonl')]
+        "Rows of metrics.jsonl. A half-written last line is left out; so is a damaged one, with a warning that names it."
+        return _rows(self.folder / 'metrics.jsonl')
     def tests(self)->list[dict]:
         "Rows of tests.jsonl: success on held-out tasks, `step` updates into the run."
-        return [row for row, _ in _whole_lines(self.folder / 'tests.jsonl')]
+        return _rows(self.folder / 'tests.jsonl')
     def append(self, row: dict): _append(self.folder / 'metrics.jsonl', row)
     def append_test(self, row: dict): _append(self.folder / 'tests.jsonl', row)
     def episodes(self, step: int)->Batch: return Batch.load(self._episodes(step))
@@ -113,9 +113,28 @@ class Run:
     def __repr__(self): return f'Run({str(self.folder)!r}, {len(self.rows())} rows)'
 
 def _append(path: Path, row: dict):
-    "Add a row and flush it to the disk."
+    "Add a row with its checksum, and flush it to the disk."
+    line = json.dumps(row | dict(blake2b=row_check(row)), allow_nan=False)
     with open(path, 'ab') as f:
-        f.write(json.dumps(row, allow_nan=False).encode() + b'\n'); f.flush(); os.fsync(f.fileno())
+        f.write(line.encode() + b'\n')
+        f.flush()
+        os.fsync(f.fileno())
+
+def row_check(row: dict)->str:
+    "By it a row is known to be what was written."
+    return hashlib.blake2b(json.dumps(row).encode(), digest_size=4).hexdigest()
+
+def read_row(
+    line: bytes,            # of a row log, with its end
+    checked: bool = False,  # True: it must have a checksum
+)->dict|None:               # the row without its checksum; None for a damaged one
+    "A row, if it is what was written. Rows of older runs have no checksum."
+    try: row = json.loads(line)
+    except (ValueError, RecursionError): return None
+    if not isinstance(row, dict): return None
+    check = row.pop('blake2b', None)
+    if check is None: return None if checked else row
+    return row if check == row_check(row) else None
 
 def _read_json(path: Path)->dict:
     if not path.exists(): raise FileNotFoundError(f'{path} does not exist, so {path.parent} is no run folder. `agentlab runs` lists the runs.')
@@ -124,15 +143,22 @@ def _read_json(path: Path)->dict:
         raise ValueError(f"{path} has schema_version {info['schema_version']}, this agentlab reads up to {SCHEMA_VERSION}. Upgrade agentlab-rl.")
     return info
 
-def _whole_lines(path: Path)->list[tuple[dict, int]]:
-    "Rows of a JSONL file with the byte where each ends, up to the first line that is not whole."
-    rows, end = [], 0
-    for line in (path.read_bytes() if path.exists() else b'').splitlines(keepends=True):
-        try: row = json.loads(line) if line.endswith(b'\n') else None
-        except ValueError: row = None
-        if row is None: break
-        end += len(line); rows.append((row, end))
-    return rows
+def read_log(path: Path)->tuple[list[tuple[int, int, dict]], list[int]]:
+    "The whole rows of a log as (number of the line, byte where it ends, row), and the numbers of the damaged lines. A last line without an end is neither."
+    rows, damaged, end, checked = [], [], 0, False
+    *lines, _ = (path.read_bytes() if path.exists() else b'').split(b'\n')
+    for number, line in enumerate(lines, 1):
+        end += len(line) + 1
+        row = read_row(line, checked)
+        if row is None: damaged.append(number)
+        else: rows.append((number, end, row))
+        checked = checked or row is not None and b'"blake2b": "' in line
+    return rows, damaged
+
+def _rows(path: Path)->list[dict]:
+    rows, damaged = read_log(path)
+    if damaged: warnings.warn(f'{path}: damaged and left out: line {", ".join(map(str, damaged[:5]))}{", ..." if len(damaged) > 5 else ""}')
+    return [row for _, _, row in rows]
 
 # %% ../../nbs/train/00_runs.ipynb #41ded886
 @contextlib.contextmanager
@@ -156,7 +182,9 @@ def alone(
     try:
         with contextlib.suppress(OSError): (folder / '.writer').write_text(f'process {os.getpid()} on {socket.gethostname()}, since {time.strftime("%Y-%m-%d %H:%M:%S")},')
         yield
-    finally: lock.release()
+    finally:
+        with contextlib.suppress(OSError): (folder / '.writer').unlink()
+        lock.release()
 
 def _writer(folder: Path)->str:
     "Who holds a run folder, as it has said of itself."
@@ -268,11 +296,34 @@ def rewind(
     run: Run,
     step: int,      # updates that the checkpoint has behind it
 ):
-    "Remove rows, episodes and unfinished files of this step and later ones: they are made again."
+    "Remove rows, episodes and unfinished files of this step and later ones: they are made again. Raises ValueError where what is to be kept is damaged."
+    if step: _check_logs(run, step)
     for name, last in (('metrics.jsonl', step - 1), ('tests.jsonl', step if step else -1)):     # a test at step 0 belongs to no checkpoint
-        end = max((end for row, end in _whole_lines(run.folder / name) if row['step'] <= last), default=0)
+        rows, damaged = read_log(run.folder / name)
+        if damaged: shutil.copy(run.folder / name, run.folder / f'{name}.damaged')
+        end = max((end for _, end, row in rows if row['step'] <= last), default=0)
         if (run.folder / name).exists(): os.truncate(run.folder / name, end)
     for later in (s for s in run.steps() if s >= step): run._episodes(later).unlink()
     for later in (s for s in run.tested() if s > step or not step): run._tests(later).unlink()
     for damaged in (p for p in _checkpoints(run) if int(p.name) > step): shutil.rmtree(damaged)     # else they would count as the newest to keep
     for part in [*run.folder.glob('**/.*.tmp')]: shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
+    for path in map(run._episodes, run.steps()):
+        if not is_whole(path): warnings.warn(f'{path} is damaged. The run goes on; whatever shows its episodes leaves this step out.')
+
+def _check_logs(run: Run, step: int):
+    "Refuse to cut logs that lack a row of the updates that are behind the checkpoint."
+    for name in ('metrics.jsonl', 'tests.jsonl'):
+        path = run.folder / name
+        rows, damaged = read_log(path)
+        kept = [row['step'] for _, _, row in rows if row['step'] < step]
+        wrong = f'line {damaged[0]} is damaged' if damaged else f'{len(kept)} of the rows 0 to {step - 1} are there'
+        if name == 'tests.jsonl' and not damaged or name == 'metrics.jsonl' and kept == list(range(step)): continue
+        if path.exists(): shutil.copy(path, run.folder / f'{name}.damaged')
+        raise ValueError(f'{path}: {wrong}, and the checkpoint has {step} updates behind it. A copy is in {name}.damaged. Mend the file and resume, '
+                         f'or give another folder; without {run.folder}/checkpoints the run begins again.')
+
+def is_whole(path: Path)->bool:
+    "Whether a file of episodes is what was written."
+    try: read_file(path)
+    except (ValueError, OSError): return False
+    return True

@@ -36,10 +36,10 @@ class Tail:
         self.offset += len(whole) + len(newline)
         return [row for row in map(self._parse, whole.split(b'\n')) if row is not None]
     def _parse(self, line):
+        from agentlab.train.runs import read_row
         if not line.strip(): return None
-        try: row = json.loads(line)
-        except ValueError: row = None
-        if not isinstance(row, dict): self.damaged += 1; return None
+        row = read_row(line)
+        self.damaged += row is None
         return row
 
 # %% ../../nbs/view/01_dashboard.ipynb #c3b32a47

@@ -311,15 +311,17 @@ class EntropyLab:
         move:float=0.,              # pretend: every log-probability has moved by this, times its advantage
         reference=plain,            # what controllers are compared with
     ):
-        from agentlab.view.report import own_estimator
+        from agentlab.view.report import first_whole, own_estimator
         self.steps, self._load, self.rows, kept = _opened(run)
         if not self.steps: raise ValueError('no update with episodes is here: give a run that has made one, or a batch')
         self.estimator, self.credit = own_estimator(credit, kept) if kept or credit else ('grpo', None)
         self.offered, self.current, self.reference = dict(controllers or globals()['controllers']()), current, reference
         names = list(self.offered)
-        self.step, self.later, self.turn = self.steps[0] if step is None else step, self.steps[-1] if later is None else later, turn
-        self.pair, self.arguments, self.move = list(pair or (names*2)[:2]), dict(arguments or {}), move
         self._batches, self._based, self._quiet = {}, None, False
+        self.step = first_whole(self.batch, self.steps) if step is None else step
+        self.later = first_whole(self.batch, reversed(self.steps)) if later is None else later
+        self.turn, self.move = turn, move
+        self.pair, self.arguments = list(pair or (names*2)[:2]), dict(arguments or {})
         _check_lab(self)
         self.draw()
     def batch(self, step:int):

@@ -336,7 +336,8 @@ def _open_foreign(format, path, files, reward, budget, notes)->Opened:
 # %% ../../nbs/view/03_foreign.ipynb #f34a6a7a
 def _open_agentlab(path, files, notes)->Opened:
     "A run of ours, or one of its Parquet files."
-    from agentlab.train.runs import Run
+    from agentlab.episodes import Batch
+    from agentlab.train.runs import Run, is_whole
     if files[0] == path/'run.json':
         run = Run(path)
         try: run.info   # refuses a newer schema
@@ -347,6 +348,9 @@ def _open_agentlab(path, files, notes)->Opened:
         number_of = lambda p: int(m[1]) if (m := re.search(r'step_(\d{1,15})', p.name)) else None
         saved = {number_of(p): p for p in files}
         if len(saved) < len(files): notes.append(f'{len(files) - len(saved)} files left out: their names give no step of their own')
+    damaged = [saved.pop(step) for step in list(saved) if not is_whole(saved[step])]
+    if damaged and not saved: Batch.load(damaged[0])    # says what is wrong with it
+    if damaged: notes.append(f'{len(damaged)} damaged files left out: {", ".join(p.name for p in damaged[:5])}')
     opened = Opened('agentlab', path, {name: MISSING for name in FIELDS}, notes, files=saved)
     if saved: notes.append('a run saves no advantages: an estimator of agentlab.credit makes them from opened.batch(step), and agentlab report draws them')
     if saved: opened.fields = _fields_of(opened.batch(opened.steps[0]), opened.steps != [None])

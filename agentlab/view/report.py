@@ -16,7 +16,7 @@ __all__ = ['PRAISE', 'BLAME', 'CSS', 'BREAK', 'CHECKS', 'PANELS', 'PAGE_CSS', 'v
            'tint', 'Tile', 'Rollout', 'rollouts_of', 'collect', 'letters', 'Scale', 'fate', 'Html', 'group_html',
            'pick_group', 'png', 'ticks', 'thin', 'Frame', 'number', 'curve_svg', 'titled', 'heat_svg', 'column',
            'finite', 'Finding', 'integrity', 'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn',
-           'own_estimator', 'row_findings', 'document', 'report']
+           'own_estimator', 'row_findings', 'document', 'readable', 'first_whole', 'report']
 
 # %% ../../nbs/view/00_report.ipynb #3bb0a655
 _shown = {'\n': '↵', '\t': '⇥', '\x7f': '␡'}                # control characters with a better symbol than their picture
@@ -1016,6 +1016,29 @@ def document(
             f'<meta name="color-scheme" content="light dark"><title>{attribute(title)}</title><style>{CSS}{PAGE_CSS}</style></head><body class="al"><main class="al-page">{body}</main></body></html>')
 
 # %% ../../nbs/view/00_report.ipynb #a5fdb317
+def readable(
+    run,            # agentlab.train.Run
+    steps: list,    # whose episodes are asked for
+)->tuple:           # [(step, Batch)] of those that can be read, steps of the others
+    "Episodes of a run folder; a damaged file costs its own step."
+    found, damaged = [], []
+    for step in steps:
+        try: found.append((step, run.episodes(step)))
+        except ValueError: damaged.append(step)
+    return found, damaged
+
+def first_whole(
+    load,           # step -> Batch
+    steps,          # in the order in which they are tried
+)->int:             # the first that can be loaded
+    "A damaged file does not keep the others from being looked at. Raises the first ValueError where all are damaged."
+    error = None
+    for step in steps:
+        try: load(step)
+        except ValueError as e: error = error or e
+        else: return step
+    raise error
+
 def report(
     run_folder,             # folder of a run
     out=None,               # file to write; None is report.html in the folder
@@ -1030,8 +1053,9 @@ def report(
     rows, steps, out = run.rows(), run.steps(), Path(out) if out else run.folder/'report.html'
     title = ' on '.join(filter(None, (_short(_fact(run, 'name')) or 'a run', _short(_fact(run, 'env')))))
     chosen = sorted({round(i) for i in np.linspace(0, len(steps) - 1, min(checked, len(steps)))})
-    batches = [(steps[i], run.episodes(steps[i])) for i in chosen]
+    batches, damaged = readable(run, [steps[i] for i in chosen])
     counted = f'{len(rows):,} rows of metrics and {sum(len(b) for _, b in batches):,} episodes of {len(batches)} of {len(steps)} saved steps'
+    if damaged: counted += f'; the files of the steps {", ".join(map(str, damaged))} are damaged and were left out'
     body = ''.join([_hero_html(run, title), _learned_html(rows, definitions, run.tests()), _unsure_html(rows, batches), _said_section(run),
                     _credit_html(batches, *own_estimator(estimator, run)), _trust_html(integrity([b for _, b in batches]) + row_findings(rows), counted),
                     '<p class="al-foot">Written by agentlab. This page runs no scripts and fetches nothing; text that a model wrote is shown as text.</p>'])

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from .reading import Fold, joined, laid_out, lexicon, part_names, parts_shown, QUIET, read_pieces, segments, FOLD, thought
-from .report import BLAME, CHECKS, CSS, PAGE_CSS, PRAISE, Html, attribute, clip, column, curve_svg, entropy_by_turn, fate, group_html, heat_svg
+from .report import BLAME, CHECKS, CSS, PAGE_CSS, PRAISE, Html, attribute, clip, column, curve_svg, entropy_by_turn, fate, first_whole, group_html, heat_svg
 from .report import integrity, letters, number, own_estimator, pick_group, rollouts_of, safe, signed, thin, titled, visible
 
 # %% auto #0
@@ -334,7 +334,7 @@ class TurnScope:
         self.window, self.window2, self.controls, self.thoughts = [0, 0], [0, 0], False, False
         if not self.source.steps: self.message = 'This run saved no rollouts.'; return
         self._wish = first or next(iter(self.offered), '')
-        self.choose_step(self.source.steps[-1] if step is None else step)
+        self.choose_step(first_whole(self.load, reversed(self.source.steps)) if step is None else step)
     def load(self, step)->Played:
         "The step, reduced; the last few stay in memory."
         if step not in self.source.steps: raise ValueError(f'step={step!r} is not saved; there are {len(self.source.steps)} steps, {self.source.steps[:6]} ...')
@@ -599,7 +599,8 @@ def _find_beside(self, most=40):
 
 def _holds(self, step, task)->bool:
     "Whether a step has the task. It is not kept in memory for that."
-    played = self._played.get(step) or Played(self.source.load(step), step)
+    try: played = self._played.get(step) or Played(self.source.load(step), step)
+    except ValueError: return False     # its file is damaged
     return _same_task(played, task) is not None
 
 def _follow(self):
