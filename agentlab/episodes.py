@@ -15,11 +15,13 @@ from torch import Tensor
 from .groups import same
 
 # %% auto #0
-__all__ = ['PART_CODES', 'OTHER', 'SWITCH', 'SUBGOAL', 'ACTION', 'THOUGHT', 'CALL', 'MARKUP', 'SCHEMA_VERSION', 'LABELLED',
-           'EPISODE_COLUMNS', 'Turn', 'Episode', 'state_key', 'derive', 'Table', 'need', 'part_codes', 'Batch',
-           'rename', 'atomic', 'read_file']
+__all__ = ['TURN_COLUMNS', 'PART_CODES', 'OTHER', 'SWITCH', 'SUBGOAL', 'ACTION', 'THOUGHT', 'CALL', 'MARKUP', 'SCHEMA_VERSION',
+           'LABELLED', 'EPISODE_COLUMNS', 'Turn', 'Episode', 'state_key', 'derive', 'Table', 'need', 'part_codes',
+           'Batch', 'rename', 'atomic', 'read_file']
 
 # %% ../nbs/01_episodes.ipynb #b67ad858
+TURN_COLUMNS = ('episode', 't', 'reward', 'origin', 'cost', 'invalid', 'milestone', 'action', 'frame_row', 'state')     # of every turn table
+
 @dataclass
 class Turn:
     "One action of one seat: what it was shown, what it said, what that earned."
@@ -311,7 +313,7 @@ def _turn_columns(episodes: list[Episode], turns: list[Turn], labels: dict)->dic
                    action=[state_key(t.text if t.acted is None else t.acted) for t in turns], frame_row=np.arange(len(turns)))
     columns = {name: _column(np.asarray(x, dtype=dtype)) for (name, x), dtype in zip(columns.items(), (int, int, float, int, float, bool, float, int, int))}
     if any(t.state is not None for t in turns): columns['state'] = _state_keys([t.state for t in turns], [[i, e.group, e.game, e.seat] for i, e in enumerate(episodes) for _ in e.turns], [t.t for t in turns], labels)
-    return columns | _own_columns(turns, {*columns, 'state'})
+    return columns | _own_columns(turns, {*TURN_COLUMNS})
 
 def _own_columns(items, taken)->dict:
     "(items,) float64 columns of the numbers in `columns` of turns or episodes; NaN where one has none."

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
-from ..episodes import Episode, Turn, derive, state_key
+from ..episodes import TURN_COLUMNS, Episode, Turn, derive, state_key
 from ..policy.formats import acted, as_one, codes_of, fitted_policy, goes_on, plan, spell
 from ..policy.guide import suited, told
 
 # %% auto #0
-__all__ = ['Side', 'Game', 'check_seats', 'side_by_side', 'call_all', 'guarded', 'play', 'play_round', 'new_games', 'receive_all',
-           'within_budget', 'act_as_read', 'carry_out', 'AsDrawn', 'play_as_drawn']
+__all__ = ['LONGEST', 'Side', 'Game', 'admit', 'fault', 'side_by_side', 'call_all', 'guarded', 'play', 'play_round', 'new_games',
+           'receive_all', 'within_budget', 'act_as_read', 'carry_out', 'AsDrawn', 'play_as_drawn']
 
 # %% ../../nbs/rollout/00_play.ipynb #25cf2bfe
 @dataclass
@@ -76,9 +76,7 @@ class Game:
         self.over, self.truncated, self.error = True, truncated, error
     def take(self, step, chat, system):
         "Take in what the environment answered: a Step, or the exception that it raised."
-        if isinstance(step, BaseException): return self.end(error=f'{type(step).__name__}: {step}')
-        try: check_seats(step, self.env.seats)
-        except (EnvError, TypeError, ValueError) as e: return self.end(error=f'EnvError: {e}')
+        if isinstance(step, BaseException): return self.end(error=fault(step))
         if self.t: self.last_side.turns[-1].learn(step.info)
         else: self.answer = step.info.get('answer')
         for seat, reward in step.reward.items(): self.sides[seat].pay(float(reward))
@@ -106,21 +104,67 @@ class Game:
 # %% ../../nbs/rollout/00_play.ipynb #6e23c031
 from ..env.protocol import EnvError, Step
 
-def check_seats(step, seats):
-    "Refuse an answer that is no Step, or that speaks of seats which do not exist."
+LONGEST = 1_000_000     # characters of an observation
+
+def admit(
+    step,           # whatever an environment returned
+    seats: tuple,   # of the environment
+)->Step:            # the same as plain values of its own: nothing later can trip over them, or be changed from outside
+    "Every answer of an environment passes here, inside the guard. Raises EnvError that names what is wrong with it."
     if not isinstance(step, Step): raise EnvError(f'the environment returned {type(step).__name__}, not a Step. Return Step(seat, observation, reward, done, info).')
     for part, kind in dict(observation=str, reward=dict, info=dict).items():
-        if not isinstance(getattr(step, part), kind): raise EnvError(f'{part} is {getattr(step, part)!r}, not a {kind.__name__}. Return Step(seat, observation, reward, done, info).')
-    own = step.info.get('columns', {})
-    if not isinstance(own, dict) or not all(isinstance(name, str) for name in own): raise EnvError(f"info['columns'] is {own!r}, not a dictionary of names and numbers")
-    for value in [*step.reward.values(), *own.values(), step.info.get('cost', 0.), step.info.get('milestone', 0.)]: float(value)
-    if not isinstance(step.info.get('answer'), (str, type(None))): raise EnvError(f"info['answer'] is {step.info['answer']!r}, not a text")
-    state_key(step.info.get('state'))
-    if step.seat not in seats and not step.done: raise EnvError(f'it is the turn of seat {step.seat!r}, but the seats are {seats}')
-    won = step.info.get('success', False)
-    named = dict(reward=step.reward, success=won if isinstance(won, dict) else {})
-    unknown = [(what, seat) for what, of in named.items() for seat in of if seat not in seats]
-    if unknown: raise EnvError(f'the {unknown[0][0]} names the seat {unknown[0][1]!r}, but the seats are {seats}. Name one of these.')
+        if not isinstance(getattr(step, part), kind): raise EnvError(f'{part} is {_brief(getattr(step, part))}, not a {kind.__name__}. Return Step(seat, observation, reward, done, info).')
+    done, info = _flag('done', step.done), dict(step.info)
+    if step.seat not in seats and not done: raise EnvError(f'it is the turn of seat {_brief(step.seat)}, but the seats are {seats}')
+    checks = dict(invalid=_flag, truncated=_flag, cost=_number, milestone=_number, answer=_text, columns=_columns, state=_state, success=partial(_success, seats=seats))
+    info |= {name: check(f'info[{name!r}]', info[name]) for name, check in checks.items() if name in info}
+    return Step(step.seat, _text('observation', step.observation), _by_seat('reward', step.reward, _number, seats), done, info)
+
+def _brief(value)->str:
+    "A value in a message, however it is made."
+    try: return repr(value)[:200]
+    except Exception: return f'a {type(value).__name__}'
+
+def _flag(name: str, value)->bool:
+    try: return bool(value)
+    except Exception: raise EnvError(f'{name} is {_brief(value)}. Give True or False.') from None
+
+def _number(name: str, value)->float:
+    try: return float(value)
+    except Exception: raise EnvError(f'{name} is {_brief(value)}. Give a number that fits a float.') from None
+
+def _text(name: str, value)->str|None:
+    if value is None: return None
+    if not isinstance(value, str): raise EnvError(f'{name} is {_brief(value)}, not a text')
+    value = str.__str__(value)
+    if len(value) > LONGEST: raise EnvError(f'{name} has {len(value)} characters, at most {LONGEST} are read')
+    try: value.encode()
+    except UnicodeEncodeError as e: raise EnvError(f'{name} holds half a character (a lone surrogate) at place {e.start}. Decode with errors="replace".') from None
+    return value
+
+def _by_seat(name: str, given: dict, check, seats: tuple)->dict:
+    for seat in given:
+        if seat not in seats: raise EnvError(f'the {name} names the seat {_brief(seat)}, but the seats are {seats}. Name one of these.')
+    return {seat: check(f'{name} of {seat!r}', value) for seat, value in given.items()}
+
+def _success(name: str, value, seats: tuple): return _by_seat('success', value, _flag, seats) if isinstance(value, dict) else _flag(name, value)
+
+def _columns(name: str, given)->dict:
+    if not isinstance(given, dict) or not all(isinstance(key, str) for key in given): raise EnvError(f'{name} is {_brief(given)}, not a dictionary of names and numbers')
+    taken = [key for key in given if key in TURN_COLUMNS]
+    if taken: raise EnvError(f'{name} names {taken[0]!r}, which every table of turns has already. Use another name.')
+    return {key: _number(f'{name}[{key!r}]', value) for key, value in given.items()}
+
+def _state(name: str, value):
+    try: state_key(value)
+    except Exception as e: raise EnvError(f'{name} cannot be a state: {str(e)[:300]}') from None
+    return copy.deepcopy(value) if isinstance(value, (list, dict)) else value     # the environment may go on writing in its own
+
+def fault(error: BaseException)->str:
+    "An exception as one text: its type, and what it says, where that can be read."
+    try: text = str(error)
+    except Exception: text = 'its message cannot be read'
+    return f'{type(error).__name__}: {text[:2000]}'.encode('utf-8', 'backslashreplace').decode()
 
 # %% ../../nbs/rollout/00_play.ipynb #29b636db
 def side_by_side(
@@ -155,7 +199,7 @@ def call_all(
     arguments: list[tuple], # one tuple per game
     limit: float|None = None,   # seconds for one call; None: no limit
     workers: int = 0,       # threads for environments of this process that wait (for a tool, a server); 0: one after the other
-)->list:                    # a Step per game, or the exception it raised
+)->list:                    # a Step per game, as `admit` lets it pass, or the exception it raised
     "Call every environment; isolated ones run side by side, others with `workers`."
     answers = [None]*len(games)
     posted = [i for i, g in enumerate(games) if hasattr(g.env, 'post')]
@@ -165,14 +209,15 @@ def call_all(
     for i, answer in zip(here, side_by_side(calls, workers, limit) if workers else (call() for call in calls)): answers[i] = answer
     for i in posted:
         if not isinstance(answers[i], BaseException): answers[i] = guarded(games[i].env.collect)
-    return answers
+    return [x if isinstance(x, BaseException) else guarded(partial(admit, x, game.env.seats)) for x, game in zip(answers, games)]
 
 def guarded(
     call,           # function without arguments
 ):                  # what it returned, or the exception it raised
     "A call that does not raise. Ctrl-C still does."
     try: return call()
-    except (Exception, SystemExit) as e: return e   # sys.exit() in an environment ends its episode
+    except KeyboardInterrupt: raise
+    except BaseException as e: return e     # sys.exit() in an environment ends its episode
 
 def _timed(env, method, arguments, limit):
     "A call in this process; one that overran its limit counts as failed."
