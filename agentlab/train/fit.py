@@ -136,15 +136,17 @@ def read_config(
     model,  # a folder with a config.json, a name, a dictionary with a model_type, or a transformers config
 ):          # a transformers config
     "The config of a model; never its weights."
+    from agentlab.policy.core import without_code
     from transformers import AutoConfig, PretrainedConfig
     if isinstance(model, PretrainedConfig): return model if getattr(model, 'quantization_config', None) is None else AutoConfig.for_model(**{k: v for k, v in model.to_dict().items() if k != 'quantization_config'})
     if isinstance(model, dict):
         if 'model_type' not in model: raise ValueError(f"config={sorted(model)}: it has no model_type. Give the whole config.json, or a name such as {list(KNOWN)[0]!r}.")
         return AutoConfig.for_model(**model)
-    if (Path(model)/'config.json').exists(): return AutoConfig.from_pretrained(model)
+    if (Path(model)/'config.json').exists():
+        with without_code(model): return AutoConfig.from_pretrained(model, trust_remote_code=False)
     if str(model) in KNOWN: return AutoConfig.for_model(**KNOWN[str(model)][0])
     if Path(model).is_dir(): raise FileNotFoundError(f'model={str(model)!r}: this folder holds no config.json. Give a folder that transformers wrote.')
-    try: return AutoConfig.from_pretrained(str(model))
+    try: return AutoConfig.from_pretrained(str(model), trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise FileNotFoundError(f'model={str(model)!r}: neither a folder with a config.json nor one of the names known here ({", ".join(KNOWN)}), and the hub gave no config for it. '
                                 'Check the name and the network, or download config.json alone and give its folder.') from error
