@@ -16,8 +16,8 @@ from .groups import same
 
 # %% auto #0
 __all__ = ['TURN_COLUMNS', 'PART_CODES', 'OTHER', 'SWITCH', 'SUBGOAL', 'ACTION', 'THOUGHT', 'CALL', 'MARKUP', 'SCHEMA_VERSION',
-           'LABELLED', 'EPISODE_COLUMNS', 'Turn', 'Episode', 'state_key', 'derive', 'Table', 'need', 'part_codes',
-           'Batch', 'rename', 'atomic', 'read_file']
+           'LABELLED', 'EPISODE_COLUMNS', 'Turn', 'Episode', 'state_key', 'derive', 'Table', 'need', 'check_flat',
+           'part_codes', 'Batch', 'rename', 'atomic', 'read_file']
 
 # %% ../nbs/01_episodes.ipynb #b67ad858
 TURN_COLUMNS = ('episode', 't', 'reward', 'origin', 'cost', 'invalid', 'milestone', 'action', 'frame_row', 'state')     # of every turn table
@@ -121,6 +121,15 @@ def need(
     "The column, or a ValueError that says who needs it and how to supply it."
     if column not in table: raise ValueError(f"{who}, but this batch has no column '{column}'. {hint}")
     return table[column]
+
+def check_flat(
+    **values: Tensor|None   # arguments by name; None is passed over
+):
+    "Refuse what has not one dimension, of action tokens: torch would stretch a second one to a square, and give numbers."
+    for name, x in values.items():
+        if x is None or isinstance(x, Tensor) and x.dim() == 1: continue
+        what = f'the shape {tuple(x.shape)}' if isinstance(x, Tensor) else f'the type {type(x).__name__}'
+        raise ValueError(f'{name} has {what}: give a tensor of one dimension, with one number per action token')
 
 # %% ../nbs/01_episodes.ipynb #f93ec0fc
 PART_CODES = dict(other=0, switch=1, subgoal=2, action=3, thought=4, call=5, markup=6) # the values of tokens.part

@@ -1,4 +1,5 @@
 "Gradients by finite differences, weights against a loop, and the same loss under every micro-batching."
+import inspect
 from collections import Counter
 
 import pytest
@@ -6,6 +7,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from agentlab.episodes import Batch, Episode, Turn
+from agentlab import objective as objectives
 from agentlab.objective import clip, clip_fraction, clipped, kl_k1, kl_k2, kl_k3, loss_weights
 
 quick = settings(max_examples=60, deadline=None)
@@ -129,3 +131,29 @@ def test_errors_name_argument_and_value(call, words):
     batch = batch_of([[(3, False)]])
     with pytest.raises(ValueError) as error: call(batch, batch.action('logp'))
     assert words in str(error.value)
+
+
+# ---- one number per action token
+
+def called_alike():
+    "Every public function of agentlab.objective that takes log-probabilities, by name."
+    return {name: f for name, f in vars(objectives).items() if inspect.isfunction(f) and 'logp' in inspect.signature(f).parameters}
+
+SQUARES = dict(column=lambda x: x[:, None], row=lambda x: x[None], list=lambda x: x.tolist(), number=lambda x: x.sum(), longer=lambda x: torch.cat([x, x]))
+
+@pytest.mark.parametrize('name', sorted(called_alike()))
+@pytest.mark.parametrize('shape', SQUARES)
+def test_what_is_not_one_number_per_token_is_refused(name, shape):
+    "A second dimension would be stretched to a square of losses, and train on it."
+    f, n = called_alike()[name], 4
+    wanted = inspect.signature(f).parameters
+    x = -torch.arange(1., n + 1)
+    batch = Batch.from_episodes([Episode([Turn(0, context_ids=[1], ids=[2]*n, logps=x.tolist(), entropies=[.5]*n)])])
+    batch = batch.with_action(old_logp=x, ref_logp=x, sampler_logp=x).with_turns(entropy_history=torch.ones(1))
+    more = dict(advantage=torch.ones(n), entropy=torch.ones(n)) if 'advantage' in wanted else {}
+    more = {name: value for name, value in (more | dict(coefficient=.1)).items() if name in wanted}
+    f(x, batch, **more)
+    for argument in ('logp', 'advantage') if 'advantage' in more and name != 'gspo_plan' else ('logp',):
+        given = dict(logp=x) | more
+        given[argument] = SQUARES[shape](given[argument])
+        with pytest.raises(ValueError, match='one number per action token|give one per action token'): f(given.pop('logp'), batch, **given)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from .estimator import estimator
-from ..episodes import Batch, need
+from ..episodes import Batch, check_flat, need
 from ..groups import recur
 
 # %% ../../nbs/credit/14_chunks.ipynb #a8f1e650
@@ -55,6 +55,7 @@ def ipa_loss(
     through:bool=False,   # bad chunks: True sends the gradient through the clipped ratio, False makes it a weight of log-probability
 )->Tensor:                # (action tokens,) loss; 0 for masked chunks
     "Imitate good turns, push bad ones away while they are still likely (IPA, Wang et al. 2025 section 3.2.4, from notes)."
+    check_flat(logp=logp, advantage=advantage)
     if len(logp) != len(advantage): raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
     old = need(batch.tokens, base, 'IPA weighs bad chunks by how far the policy has moved', f'Set it with batch.with_action({base}=policy.logprobs(batch)[0]).')[batch.actions]
     kept = torch.ones_like(batch.turns.t, dtype=torch.bool) if limit is None else chunk_mask(batch, limit)

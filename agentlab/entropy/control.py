@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 from .measures import token_entropy, turn_profile
-from ..episodes import Batch
+from ..episodes import Batch, check_flat
 
 # %% ../../nbs/entropy/03_control.ipynb #f998ac70
 class EntropyHistory:
@@ -61,6 +61,7 @@ def entropy_penalty(
 )->Tensor:                 # (action tokens,) nats
     "How far entropy is outside the range that history allows (EPO, Xu et al. 2025)."
     if not 0 <= low <= high: raise ValueError(f'low={low}, high={high}: they bound the range from below and above; use 0 <= low <= high, often .8 and 1.2')
+    check_flat(entropy=entropy, history=history)
     if len(entropy) != len(history): raise ValueError(f'history has {len(history)} values for {len(entropy)} action tokens; give one per action token')
     alpha = (.1 if faithful else 2.) if alpha is None else alpha
     floor, ceiling = low*history.to(entropy), high*history.to(entropy)

@@ -11,7 +11,7 @@ import math
 from typing import NamedTuple
 import torch
 from torch import Tensor
-from ..episodes import Batch, Table, need
+from ..episodes import Batch, Table, check_flat, need
 from ..groups import _no_float64, compare, group_count, group_mean
 
 # %% ../../nbs/entropy/00_measures.ipynb #46e3ae12
@@ -151,6 +151,7 @@ def covariance(
     counts:Tensor=None,   # (action tokens,) bool: tokens that count, such as batch.action('weight') > 0; None: all
 )->Tensor:                # (action tokens,) float64; 0 for tokens that do not count and for a key's only token
     "Each token's share of the covariance of log-probability and advantage (Cui et al. 2025)."
+    check_flat(logp=logp, advantage=advantage, by=by, counts=counts)
     if len(logp) != len(advantage): raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
     out = torch.zeros(len(logp), dtype=torch.bool, device=logp.device) if counts is None else ~counts
     centred = [compare(torch.where(out, math.nan, x.detach()), by, scale=None, singleton='zero') for x in (logp, advantage)]

@@ -11,11 +11,12 @@ import math
 import torch
 from torch import Tensor
 from .measures import token_entropy, turn_entropy
-from ..episodes import Batch, need
+from ..episodes import Batch, check_flat, need
 from ..groups import compare, group_constant, group_count, group_mean, group_std, same
 
 # %% ../../nbs/entropy/02_shaping.ipynb #da477bab
 def _checked(batch, advantage):
+    check_flat(advantage=advantage)
     if len(advantage) != len(batch.actions): raise ValueError(f'advantage has {len(advantage)} values for {len(batch.actions)} action tokens; give one per action token')
     return advantage
 

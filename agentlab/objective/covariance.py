@@ -8,7 +8,7 @@ __all__ = ['covariance', 'clip_cov', 'clip_cov_plan', 'kl_cov', 'kl_cov_plan', '
 # %% ../../nbs/objective/01_covariance.ipynb #cfbf73cf
 import torch
 from torch import Tensor
-from ..episodes import Batch, derive, need, state_key
+from ..episodes import Batch, check_flat, derive, need, state_key
 from ..groups import group_mean
 from .policy_loss import _moved, clip, clipped
 
@@ -20,6 +20,7 @@ def covariance(
     by:Tensor=None,   # (action tokens,) integer key: means inside each group; None: over the whole batch
 )->Tensor:            # (action tokens,) float64, no gradient; NaN at tokens of weight 0
     "Each token's share of the covariance of advantage and log-probability, over the tokens that count in the loss."
+    check_flat(logp=logp, advantage=advantage, by=by)
     if not len(logp) == len(advantage) == len(batch.actions): raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values for {len(batch.actions)} action tokens; give one per action token')
     counts = batch.action('weight') > 0
     a, l = (torch.where(counts, x.detach().double(), torch.nan) for x in (advantage, logp))
@@ -78,6 +79,7 @@ def kl_cov(
     faithful:bool=False,  # True, as released: a percentage is compared with a number of tokens
 )->Tensor:                # (action tokens,) loss
     "Unclipped policy loss, with a penalty on how far the tokens of highest covariance move (KL-Cov, arXiv 2505.22617). Scope: the minibatch, with its `plan`."
+    check_flat(advantage=advantage)
     ratio = _moved(logp, batch)
     if 'held' in batch.tokens: held = batch.action('held') > 0
     else: held = kl_cov_plan(logp, batch, advantage, None, share, coef, faithful)['held'] > 0

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 from ..entropy.control import entropy_penalty
-from ..episodes import Batch, need
+from ..episodes import Batch, check_flat, need
 from .policy_loss import clip
 
 # %% ../../nbs/objective/04_entropy_bonus.ipynb #e8ea5ebd
@@ -32,6 +32,7 @@ def entropy_bonus(
 def _open(entropy, logp, who):
     "The entropies, checked."
     if entropy is None: raise ValueError(f'{who} got entropy=None; pass the entropies of the policy in training, the second result of policy.forward(batch)')
+    check_flat(entropy=entropy, logp=logp)
     if len(entropy) != len(logp): raise ValueError(f'entropy has {len(entropy)} and logp {len(logp)} values; give one per action token')
     return entropy
 

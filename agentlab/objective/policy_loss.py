@@ -8,7 +8,7 @@ __all__ = ['clip', 'clipped', 'clip_fraction', 'kl_k1', 'kl_k2', 'kl_k3', 'loss_
 # %% ../../nbs/objective/00_policy_loss.ipynb #68b4db38
 import torch
 from torch import Tensor
-from ..episodes import Batch, need
+from ..episodes import Batch, check_flat, need
 from ..groups import group_sum
 
 # %% ../../nbs/objective/00_policy_loss.ipynb #2e314ecd
@@ -31,13 +31,18 @@ def _ratio(logp, batch, advantage, low, high, dual):
     if not 0 <= low <= 1: raise ValueError(f'low={low}: it is how far a ratio may fall below 1; use 0 to 1, often .2')
     if not high >= 0: raise ValueError(f'high={high}: it is how far a ratio may rise above 1; use 0 or more, often .2')
     if dual is not None and not dual > 1: raise ValueError(f'dual={dual}: it bounds the ratio of bad tokens and must be above 1, often 3; None for no bound')
+    check_flat(logp=logp, advantage=advantage)
     if len(logp) != len(advantage): raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
     return _moved(logp, batch), advantage.to(logp)
+
+def _check_length(logp, column):
+    check_flat(logp=logp)
+    if len(logp) != len(column): raise ValueError(f'logp has {len(logp)} values for {len(column)} action tokens; give one per action token')
 
 def _moved(logp, batch):
     "New over old probability, between e**-20 and e**20, so that no product becomes infinite."
     old = need(batch.tokens, 'old_logp', 'the ratio compares the policy with itself before the update', 'Set it with batch.with_action(old_logp=policy.logprobs(batch)[0]).')[batch.actions]
-    if len(logp) != len(old): raise ValueError(f'logp has {len(logp)} values for {len(old)} action tokens; give one per action token')
+    _check_length(logp, old)
     return (logp-old).clamp(-20, 20).exp()
 
 # %% ../../nbs/objective/00_policy_loss.ipynb #c48bcad6
@@ -49,6 +54,7 @@ def clipped(
     low:float=.2, high:float=.2, dual:float=None # as in `clip`
 )->Tensor:                # (action tokens,) bool
     "True where `clip` with these arguments leaves a token no gradient although its advantage is not 0."
+    check_flat(logp=logp)
     ratio, advantage = _ratio(logp.detach(), batch, advantage, low, high, dual)
     silent = ((advantage > 0) & (ratio > 1+high)) | ((advantage < 0) & (ratio < 1-low))
     return silent if dual is None else silent | ((advantage < 0) & (ratio > dual))
@@ -71,7 +77,7 @@ def kl_k1(
     corrected:bool=False,  # multiply by the ratio of policy to old policy: then the gradient is the KL's too
 )->Tensor:                 # (action tokens,) nats
     "Log-ratio of policy to reference: unbiased, noisy, of either sign (k1)."
-    distance = logp - _reference(batch)
+    distance = logp - _reference(batch, logp)
     return distance*_moved(logp, batch) if corrected else distance
 
 def kl_k2(
@@ -79,7 +85,7 @@ def kl_k2(
     batch:Batch, # tokens need ref_logp
 )->Tensor:       # (action tokens,) nats
     "Half the squared log-ratio: biased, never negative; as a loss its gradient is the KL's (k2)."
-    return (logp - _reference(batch)).square()/2
+    return (logp - _reference(batch, logp)).square()/2
 
 def kl_k3(
     logp:Tensor,           # (action tokens,) log-probability under the policy, with gradient
@@ -87,12 +93,14 @@ def kl_k3(
     corrected:bool=False,  # multiply by the ratio of policy to old policy: then the gradient is the KL's too
 )->Tensor:                 # (action tokens,) nats
     "exp(-d) - 1 + d of the log-ratio d: unbiased and never negative (k3, GRPO eq. 4)."
-    back = (_reference(batch) - logp).clamp(max=20) # e**20 is far enough; beyond it float32 becomes infinite
+    back = (_reference(batch, logp) - logp).clamp(max=20) # e**20 is far enough; beyond it float32 becomes infinite
     distance = back.exp() - 1 - back
     return distance*_moved(logp, batch) if corrected else distance
 
-def _reference(batch):
-    return need(batch.tokens, 'ref_logp', 'a KL to the reference compares with its log-probabilities', 'Set them with batch.with_action(ref_logp=reference.logprobs(batch)[0]), or use no KL.')[batch.actions]
+def _reference(batch, logp):
+    ref = need(batch.tokens, 'ref_logp', 'a KL to the reference compares with its log-probabilities', 'Set them with batch.with_action(ref_logp=reference.logprobs(batch)[0]), or use no KL.')[batch.actions]
+    _check_length(logp, ref)
+    return ref
 
 # %% ../../nbs/objective/00_policy_loss.ipynb #200d115e
 def loss_weights(

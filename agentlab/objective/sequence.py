@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from ..episodes import Batch
 from ..groups import group_mean
-from .policy_loss import _ratio
+from .policy_loss import _check_length, _ratio
 
 # %% ../../nbs/objective/02_sequence.ipynb #c207e015
 def each_token(batch:Batch)->Tensor:
@@ -60,7 +60,9 @@ def gspo_plan(
     unit:Callable=each_row, **_ # the key of the sequence; other arguments of the objective change nothing
 )->dict:                        # gspo_moved: (action tokens,) float64
     "Mean log-ratio of each token's sequence."
-    return dict(gspo_moved=_unit_mean(logp.detach() - batch.action('old_logp'), batch, unit))
+    old = batch.action('old_logp')
+    _check_length(logp, old)
+    return dict(gspo_moved=_unit_mean(logp.detach() - old, batch, unit))
 
 # %% ../../nbs/objective/02_sequence.ipynb #1237b7f1
 def gspo_turn(

@@ -9,7 +9,7 @@ __all__ = ['dppo_tv', 'dppo_kl', 'dcpo_bounds', 'dcpo_clip', 'aepo_clip', 'reinf
 from collections.abc import Callable
 import torch
 from torch import Tensor
-from ..episodes import Batch, need
+from ..episodes import Batch, check_flat, need
 from .policy_loss import _ratio, clip
 from .sequence import _unit_mean, each_row
 
@@ -109,6 +109,7 @@ def reinforce(
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
 )->Tensor:                # (action tokens,) loss; its gradient is what counts
     "The plain policy gradient (Williams 1992)."
+    check_flat(logp=logp, advantage=advantage)
     if len(logp) != len(advantage): raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
     return -advantage.to(logp)*logp
 

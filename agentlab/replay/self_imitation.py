@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 from collections.abc import Callable
-from ..episodes import Batch, Table, derive
+from ..episodes import Batch, Table, check_flat, derive
 from ..groups import group_mean, group_min, group_std, same
 from .buffer import Buffer, Replay
 
@@ -60,6 +60,7 @@ def worth_keeping(
     or_zero:bool=False,         # True: a mean advantage of 0 is enough, as in the release for ALFWorld and WebShop
 )->Tensor:                      # (episodes,) bool
     "Episodes with a positive mean advantage and at least one tool call."
+    check_flat(advantage=advantage)
     if len(advantage) != len(b.actions): raise ValueError(f'advantage has {len(advantage)} values for {len(b.actions)} action tokens; give one per token')
     total = torch.zeros(len(b), dtype=torch.float64, device=advantage.device).index_add(0, b.turns.episode[b.action_turn], advantage.double())
     calls = torch.zeros(len(b), device=advantage.device).index_add(0, b.turns.episode, uses_tool(b).float())

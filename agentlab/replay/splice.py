@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 import torch
 from torch import Tensor
-from ..episodes import Batch, Episode, Turn, derive, need
+from ..episodes import Batch, Episode, Turn, check_flat, derive, need
 from ..groups import group_max, group_min, group_sum, same
 from .buffer import Buffer, Replay, uniform
 
@@ -24,6 +24,7 @@ def imitation(
     entropy:Tensor=None,    # not used
 )->Tensor:                  # (action tokens,) loss
     "Weighted negative log-likelihood; for tokens that this policy did not say."
+    check_flat(logp=logp, advantage=advantage)
     if len(logp) != len(advantage): raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
     if (advantage < 0).any(): raise ValueError(f'advantage has {int((advantage < 0).sum())} negative weights, and -log p times one is not bounded below. Imitate what is good; leave out the rest with weight 0.')
     return -advantage.to(logp)*logp
