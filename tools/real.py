@@ -126,6 +126,7 @@ def hacked(name: str, seed: int, folder: Path) -> dict:
     "GRPO from the priming of the grid, under one of two rewards; games of its last update in words. The honest run is the grid's."
     from agentlab.env import load_env
     from agentlab.policy import Policy
+    from agentlab.reward import paid
     from agentlab.train import Run, load_recipe, train
     from agentlab.train.trainer import for_pretrained
     place, start = folder/f"hack-{name.replace(' ', '-')}-{seed}", begun('guess', seed, folder)
@@ -140,8 +141,15 @@ def hacked(name: str, seed: int, folder: Path) -> dict:
         run = honest() if name == 'honest' else by_guess(policy)
         last = run.episodes(UPDATES - 1)
         said = [replies(last, i, policy.tokenizer) for i in range(0, GROUPS*GROUP_SIZE, GROUP_SIZE)]
-        return dict(reward=[row['reward'] for row in run.rows()], success=[row['success'] for row in run.rows()], said=said)
+        earned = [earned_by(run.episodes(step), paid if name == 'honest' else by_the_guess) for step in run.steps()]
+        return dict(reward=earned, success=[row['success'] for row in run.rows()], said=said)
     return once(place, make)
+
+
+def earned_by(batch, reward) -> float:
+    "Mean over the episodes of what a reward pays them; the row log has what the environment paid."
+    import torch
+    return torch.zeros(len(batch), dtype=torch.float64).index_add(0, batch.turns.episode, reward(batch).double()).mean().item()
 
 
 def replies(batch, episode: int, tokenizer) -> list[str]:
@@ -157,7 +165,7 @@ def record_hack(asked) -> None:
     ends = {name: intervals([{what: sum(row[what][-3:])/3 for what in ('reward', 'success')} for row in found]) for name, found in rows.items()}
     facts = circumstances('python tools/real.py hack') | dict(seeds=asked.seeds, curves=curves, last_three=ends, said={name: found[0]['said'] for name, found in rows.items()})
     keep(dict(schema_version=1) | facts, asked.out, 'real_hack')
-    for name, found in ends.items(): print(name, {what: f"{x['mean']:.2f} [{x['low']:.2f}, {x['high']:.2f}]" for what, x in found.items()})
+    for name, found in ends.items(): print(name, {what: f"{x['mean']:.2f} [{x['low'] or 0:.2f}, {x['high'] or 0:.2f}]" for what, x in found.items()})
 
 
 def knob(steps: int, seed: int, folder: Path) -> dict:
@@ -235,6 +243,12 @@ def summed(rows: list[dict]) -> dict:
     return intervals([{test: row[test] for test in TESTS} for row in rows], most=1) | intervals([dict(english=row['english']) for row in rows])
 
 
+def over(one: dict, other: dict) -> dict:
+    "How much more of the sampled games one arm wins than another one of the same seed."
+    pairs = zip(one['test_sampled']['seeds_of'], other['test_sampled']['seeds_of'])
+    return intervals([dict(x=a - b) for a, b in pairs], least=-float('inf'))['x']
+
+
 def record_grid(asked) -> None:
     from agentlab.bench import circumstances, keep
     cells = {}
@@ -244,8 +258,10 @@ def record_grid(asked) -> None:
             cells[f'{world} {name}'] = summed(rows) | dict(curves=[row['success'] for row in rows], seconds=[row['seconds'] for row in rows])
         before = [json.loads((begun(world, seed, asked.runs)/'row.json').read_text()) for seed in asked.seeds]
         cells[f'{world} primed'] = summed(before) | dict(weights=before[0]['weights'])
+        for name in ('grpo', 'gigpo'): cells[f'{world} {name}']['over_imitation'] = over(cells[f'{world} {name}'], cells[f'{world} imitation'])
         settings = dict(worlds=WORLDS, updates=UPDATES, groups=GROUPS, group_size=GROUP_SIZE)
-        facts = circumstances('python tools/real.py grid') | dict(seeds=asked.seeds, settings=settings, cells=cells)
+        part = '' if list(asked.worlds) == list(WORLDS) else f' --worlds {" ".join(asked.worlds)}'
+        facts = circumstances(f'python tools/real.py grid{part}') | dict(seeds=asked.seeds, settings=settings, cells=cells)
         keep(dict(schema_version=1) | facts, asked.out, 'real_grid')
     for name, cell in cells.items(): print(name, {test: f"{cell[test]['mean']:.3f} [{cell[test]['low'] or 0:.3f}, {cell[test]['high'] or 0:.3f}]" for test in TESTS})
 
