@@ -41,7 +41,7 @@ def missing_for_browser():
 def no_model():
     "What a test of the pretrained model lacks on this machine; None if nothing."
     from agentlab.policy.reader import installed
-    return None if installed() else 'SmolLM2 is not installed: make lm'
+    return None if installed(source='package') else 'SmolLM2 is not installed: make lm'
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def test_a_run_that_does_not_fit_is_refused_before_it_begins():
     with pytest.raises(ValueError, match="model='small'.*needs.*the card has.*Nothing fits"): fit.check_fits(policy, recipes.grpo(), gpu='601MB', length=1024)
 
 def test_bad_input_is_refused(monkeypatch):
-    def unreachable(name): raise OSError('no network')
+    def unreachable(name, **how): raise OSError('no network')
     for wrong in (dict(lora=-1), dict(budget=0), dict(said=0.), dict(precision='fp16'), dict(quantise=True, lora=0), dict(rows=True)):
         with pytest.raises(ValueError): Settings(**wrong)
     with monkeypatch.context() as offline:

@@ -76,6 +76,7 @@ def test_bad_input(shop, tmp_path):
     assert 'pack it with --python' in run('unpack', shop, '--folder', tmp_path, '--to', tmp_path/'to').stderr
 
 @pytest.mark.lm
+@pytest.mark.lm
 def test_the_whole_list():
     "What make gpu imports is on it; torch and CUDA are not."
     need = kit.needed(kit.ASKED, '3.12')

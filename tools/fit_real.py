@@ -56,7 +56,7 @@ def main() -> int:
     from agentlab.bench import circumstances, keep
     from agentlab.policy import pretrained
     from agentlab.policy.reader import installed
-    if not installed():
+    if not installed(source='package'):
         print('SmolLM2 is not installed: make lm', file=sys.stderr)
         return 1
     policy = pretrained('smollm2', source='package', lora=16)

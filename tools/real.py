@@ -278,7 +278,7 @@ def main() -> int:
     if unknown := set(asked.what) - set(parts): parser.error(f'{unknown}: give {", ".join(parts)}, or nothing for all of them')
     import torch
     from agentlab.policy.reader import installed
-    if not installed():
+    if not installed(source='package'):
         print('SmolLM2 is not installed: make lm', file=sys.stderr)
         return 1
     torch.set_num_threads(int(os.environ.get('OMP_NUM_THREADS') or os.cpu_count()))

@@ -41,7 +41,7 @@ def with_smaller_pictures(text: str) -> str:
 
 def save(path: Path, only_tidy: bool, only_pictures: bool = False) -> str:
     "Run and tidy the notebook at `path`; what went wrong, or the empty string."
-    problem = '' if only_tidy or only_pictures else run(path, ('lm',)*installed(), save=True)
+    problem = '' if only_tidy or only_pictures else run(path, ('lm',)*installed(source='package'), save=True)
     if problem: return problem
     file = ROOT/path
     old = file.read_text(encoding='utf-8')

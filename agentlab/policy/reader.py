@@ -272,9 +272,10 @@ def pretrained(
     if checkpointing: checkpoint_layers(model)
     return Policy(model, talk.tokenizer, max_context, str(name), sampler, chat=talk, provenance=weights)
 
-def installed(name: str = 'smollm2')->bool:
-    "Whether a model of KNOWN can be had without asking anybody: from the cache or from its package."
-    for find in (lambda: from_cache(name), lambda: package_file(KNOWN[name].package)):
+def installed(name: str = 'smollm2', source: str|None = None)->bool:
+    "Whether a model of KNOWN can be had without asking anybody: from the cache or from its package; source='package': from its package."
+    ways = dict(cache=lambda: from_cache(name), package=lambda: package_file(KNOWN[name].package))
+    for find in [ways[source]] if source else ways.values():
         try: return bool(find())
         except FileNotFoundError: pass
     return False
