@@ -2,9 +2,6 @@
 import os, sys, threading, time
 from types import SimpleNamespace
 
-import numpy as np
-import torch
-
 from agentlab.env import Env, Step
 from agentlab.env.protocol import EnvError
 
@@ -61,16 +58,30 @@ def throw(error):
     def step(env, step): raise error() if isinstance(error, type) else error
     return step
 
+class Later:
+    "A value that is made where it is used: a worker that needs no torch does not import it."
+    def __init__(self, make): self.make = make
+
+def now(value): return value.make() if isinstance(value, Later) else value
+
+def two():
+    import numpy as np
+    return np.ones(2)
+
+def tensors():
+    import torch
+    return torch.ones(3)
+
 def field(**parts):
     "A Step with other parts."
     def change(env, step):
-        for name, value in parts.items(): setattr(step, name, value)
+        for name, value in parts.items(): setattr(step, name, {k: now(v) for k, v in value.items()} if isinstance(value, dict) else now(value))
         return step
     return change
 
 def info(**parts):
     def change(env, step):
-        step.info.update(parts)
+        step.info.update({name: now(value) for name, value in parts.items()})
         return step
     return change
 
@@ -93,8 +104,8 @@ def closes(env, step):
     raise OSError('no more output')
 
 TEXTS = dict(surrogate='half \ud800', long='word '*300_000, bytes=b'speak', number=5, none=None, loud=LoudText('x\ud800'), list=['a'])
-NUMBERS = dict(huge=10**400, text='a lot', none=None, complex=1j, two=np.ones(2), tensors=torch.ones(3), raises=Raises(), list=[1.], object=object())
-FLAGS = dict(two=np.ones(2, bool), tensors=torch.ones(3), raises=Raises())
+NUMBERS = dict(huge=10**400, text='a lot', none=None, complex=1j, two=Later(two), tensors=Later(tensors), raises=Raises(), list=[1.], object=object())
+FLAGS = dict(two=Later(two), tensors=Later(tensors), raises=Raises())
 ERRORS = dict(key=KeyError('x'), silent=SilentError, locked=Locked('x'), surrogate=ValueError('half \ud800'), long=ValueError('x'*10**7), stop=StopIteration(), exit=SystemExit('leave'), code=SystemExit(3),
               leave=GeneratorExit(), base=BaseException('odd'), memory=MemoryError(), recursion=RecursionError(), env=EnvError('a rule'), unicode=UnicodeDecodeError('utf-8', b'\xff', 0, 1, 'odd'),
               group=ExceptionGroup('two', [ValueError(1), KeyError(2)]), escape=RuntimeError('\x1b[31mred\x07'), timeout=TimeoutError(), pipe=BrokenPipeError(), assertion=AssertionError())
@@ -106,7 +117,7 @@ WAYS |= {f'milestone {name}': info(milestone=value) for name, value in NUMBERS.i
 WAYS |= {f'done {name}': field(done=value) for name, value in FLAGS.items()}
 WAYS |= {f'{flag} {name}': info(**{flag: value}) for flag in ('invalid', 'truncated', 'success') for name, value in FLAGS.items()}
 WAYS |= {f'raises {name}': throw(error) for name, error in ERRORS.items()}
-WAYS |= {f'state {name}': info(state=value) for name, value in dict(nested=nested(), selfish=selfish(), object=object(), set={1}, bytes=b'x', raises=Raises(), tensor=torch.ones(2), lock=SimpleNamespace()).items()}
+WAYS |= {f'state {name}': info(state=value) for name, value in dict(nested=nested(), selfish=selfish(), object=object(), set={1}, bytes=b'x', raises=Raises(), tensor=Later(tensors), lock=SimpleNamespace()).items()}
 WAYS |= {f'columns {name}': info(columns=value) for name, value in dict(own=dict(reward=1.), t=dict(t=1.), state=dict(state=1.), list=[1.], number={1: 1.}, text=dict(mine='x'), huge=dict(mine=10**400), none=None).items()}
 WAYS |= {f'answer {name}': info(answer=value) for name, value in dict(number=7, surrogate='\ud800', list=['a']).items()}
 WAYS |= {f'success {name}': info(success=value) for name, value in dict(nobody=dict(nobody=True), seat=dict(player=Raises())).items()}
