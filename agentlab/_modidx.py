@@ -1413,6 +1413,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'agentlab.env.sandbox.end': ('env/sandbox.html#end', 'agentlab/env/sandbox.py'),
                                       'agentlab.env.sandbox.end_workers': ('env/sandbox.html#end_workers', 'agentlab/env/sandbox.py'),
                                       'agentlab.env.sandbox.listen': ('env/sandbox.html#listen', 'agentlab/env/sandbox.py'),
+                                      'agentlab.env.sandbox.needed': ('env/sandbox.html#needed', 'agentlab/env/sandbox.py'),
                                       'agentlab.env.sandbox.readable': ('env/sandbox.html#readable', 'agentlab/env/sandbox.py'),
                                       'agentlab.env.sandbox.returns': ('env/sandbox.html#returns', 'agentlab/env/sandbox.py'),
                                       'agentlab.env.sandbox.run_python': ('env/sandbox.html#run_python', 'agentlab/env/sandbox.py'),
