@@ -17,7 +17,7 @@ from .groups import same
 # %% auto #0
 __all__ = ['TURN_COLUMNS', 'PART_CODES', 'OTHER', 'SWITCH', 'SUBGOAL', 'ACTION', 'THOUGHT', 'CALL', 'MARKUP', 'SCHEMA_VERSION',
            'LABELLED', 'EPISODE_COLUMNS', 'Turn', 'Episode', 'state_key', 'derive', 'Table', 'need', 'check_flat',
-           'part_codes', 'Batch', 'rename', 'atomic', 'read_file']
+           'part_codes', 'Batch', 'rename', 'atomic', 'unfolded', 'check_unfolded', 'read_file']
 
 # %% ../nbs/01_episodes.ipynb #b67ad858
 TURN_COLUMNS = ('episode', 't', 'reward', 'origin', 'cost', 'invalid', 'milestone', 'action', 'frame_row', 'state')     # of every turn table
@@ -514,6 +514,15 @@ def _save(self, path)->Path:
 Batch.save = _save
 
 # %% ../nbs/01_episodes.ipynb #61918a77
+def _is_table(field)->bool:
+    "Whether a column of a file is numbers, or lists of numbers."
+    import pyarrow.types as kind
+    inner = field.type
+    if not field.name.startswith('episodes.'):
+        if not (kind.is_list(inner) or kind.is_large_list(inner)): return False
+        inner = inner.value_type
+    return kind.is_integer(inner) or kind.is_floating(inner) or kind.is_boolean(inner)
+
 def _check_file(table, path):
     "Refuse a file of a newer schema, or one that lacks a column the tables stand on."
     meta = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items() if k in (b'schema_version', b'agentlab_labels', b'agentlab_check')}
@@ -522,6 +531,8 @@ def _check_file(table, path):
     wanted = ['episodes.group', 'episodes.outcome', 'rows.index', 'turns.t', 'turns.reward', 'turns.origin', 'tokens.row', 'tokens.turn', 'tokens.id', 'tokens.position']
     missing = [c for c in wanted if c not in table.column_names]
     if missing: raise ValueError(f'{path} is no batch of agentlab: it lacks the columns {missing}. Write it with Batch.save.')
+    odd = [field.name for field in table.schema if not _is_table(field)]
+    if odd: raise ValueError(f'its column {odd[0]!r} is {table.schema.field(odd[0]).type}')
     labels = meta.get('agentlab_labels', '{}')
     if meta.get('agentlab_check') not in (None, _footer_check(labels, table.column_names)): raise ValueError('its labels or columns are not what was written')
     return json.loads(labels)
@@ -536,9 +547,71 @@ def _lists(table, name)->tuple[Tensor, dict]:
         lengths = torch.from_numpy(np.diff(column.offsets.to_numpy()))
     return lengths, columns
 
+class _Footer:
+    """The numbers of a Parquet footer (Thrift's compact protocol), by the ids of their fields. Ours, because pyarrow ends the process over some damaged ones.
+
+    Raises IndexError or ValueError for what is none."""
+    def __init__(self, data):
+        self.data, self.at = data, 0
+        self.kinds = {1: self.byte, 2: self.byte, 3: self.byte, 4: self.signed, 5: self.signed, 6: self.signed, 7: lambda: self.skip(8), 8: lambda: self.skip(self.whole()),
+                      9: self.items, 10: self.items, 11: self.pairs, 12: self.struct}
+    def byte(self)->int:
+        self.at += 1
+        return self.data[self.at - 1]
+    def whole(self)->int:
+        value, shift = 0, 0
+        while (byte := self.byte()) > 127: value, shift = value | (byte & 127) << shift, shift + 7
+        return value | byte << shift
+    def signed(self)->int: return (number := self.whole()) >> 1 ^ -(number & 1)
+    def skip(self, count):
+        self.at += count
+        if self.at > len(self.data): raise IndexError('cut off')
+    def struct(self)->dict:
+        fields, name = {}, 0
+        while head := self.byte():
+            name = name + (head >> 4) if head >> 4 else self.signed()
+            fields[name] = None if head & 15 in (1, 2) else self.value(head & 15)      # the head of a truth is its value
+        return fields
+    def items(self)->list:
+        head = self.byte()
+        return [self.value(head & 15) for _ in range(self.whole() if head >> 4 == 15 else head >> 4)]
+    def pairs(self)->None:
+        count = self.whole()
+        kinds = self.byte() if count else 0
+        for _ in range(count): self.value(kinds >> 4), self.value(kinds & 15)
+    def value(self, kind):
+        if kind not in self.kinds: raise ValueError(f'{kind} is no type')
+        return self.kinds[kind]()
+
+def unfolded(
+    path            # a Parquet file
+)->int:             # bytes that its columns need at least, once they are read
+    "A run of equal numbers takes a few bytes in the file, whatever its length: values are counted, not only bytes. Raises ValueError where its footer is damaged."
+    with open(path, 'rb') as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - 8, 0))
+        tail = file.read(8)
+        length = int.from_bytes(tail[:4], 'little')
+        if tail[4:] != b'PAR1' or length + 12 > end: raise ValueError(f'{path} cannot be read as Parquet: it has no footer')
+        file.seek(end - 8 - length)
+        footer = _Footer(file.read(length))
+    try: columns = [column[3] for group in footer.struct()[4] for column in group[1]]        # the numbers are those of parquet.thrift
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as e: raise ValueError(f'{path} cannot be read as Parquet: its footer is damaged') from e
+    return sum(max(column.get(6) or 0, 8*(column.get(5) or 0)) for column in columns)
+
+def check_unfolded(
+    path,           # a Parquet file
+    free=2**28,     # bytes that any file may unfold to
+    fold=200        # and beyond them so many times its size: saved batches unfold to 40 times at most
+):
+    "Refuse a file that unfolds to far more than it is, before it is read. Raises ValueError, also where it is no Parquet."
+    size, needed = Path(path).stat().st_size, unfolded(path)
+    if needed > max(free, fold*size): raise ValueError(f'{path} has {size:,} bytes and unfolds to {needed:,}: no rollout does that, so it was not read')
+
 def read_file(path)->tuple:     # a pyarrow table, labels with their keys
-    "What `save` wrote, as it lies in the file. Raises ValueError for a newer schema, missing columns, or a damaged file."
+    "What `save` wrote, as it lies in the file. Raises ValueError for a newer schema, missing columns, a damaged file, or one that unfolds to far more than it is."
     import pyarrow as pa, pyarrow.parquet as pq
+    check_unfolded(path)
     try: table = pq.read_table(path, page_checksum_verification=True)
     except FileNotFoundError: raise
     except (pa.ArrowException, OSError) as e: raise ValueError(f'{path} cannot be read as Parquet: {e}') from None

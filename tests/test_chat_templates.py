@@ -115,3 +115,17 @@ def test_spaces_around_a_message():
 def test_a_template_without_a_system_message():
     chat = Chat(tokenizer('gemma'))
     assert chat.tokenizer.decode(chat.first('b2.', 'Be brief.')) == '<bos><start_of_turn>user\nBe brief.\n\nb2.<end_of_turn>\n<start_of_turn>model\n'
+
+
+def test_what_a_chat_remembers_is_bounded_in_bytes():
+    "A world may say something new in every turn, and say much: 800 texts of 20,000 letters are 650 MB of numbers."
+    chat = Chat(tokenizer('qwen2_5'))
+    def held(): return sum(4*len(text) + 40*len(ids) for text, ids in chat._known.items())
+    for i in range(800):
+        text = f'{i} ' + 'ab'*10_000
+        assert chat.text_ids(text) == chat.text_ids(text)
+        assert held() < 2**26 + 2**20
+    assert chat._known
+    before = dict(chat._known)
+    chat.text_ids('ab'*500_000)
+    assert chat._known == before        # one text does not push out all others

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from small import facts, same_batch, train_small
+from small import ROOT, facts, finish, fork, same_batch, train_small
 from agentlab.train import Run, runs
 from agentlab.train.runs import rewind
 from agentlab.view import EntropyLab, TurnScope, open_run, report
@@ -125,6 +125,23 @@ def test_a_byte_changes_nothing_or_is_noticed(run, seed):
         except ValueError as e: assert path.name in str(e)
         else: same_batch(batch, found)
         path.write_bytes(data)
+
+def open_damaged(path, seed, tries):
+    "Open a file with damage in its footer, again and again; what is no ValueError ends this process."
+    chance, data = random.Random(seed), path.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], 'little')
+    for _ in range(tries):
+        for _ in range(chance.choice([1, 1, 2, 8])): change(path, chance.randrange(footer, len(data)))
+        try: open_run(path).summary()
+        except ValueError as e: assert str(e)
+        path.write_bytes(data)
+
+@pytest.mark.parametrize('who', ['ours', 'trl'])
+def test_a_damaged_footer_ends_no_process(run, tmp_path, who):
+    "pyarrow aborts over some of them."
+    path = run._episodes(0) if who == 'ours' else Path(shutil.copy(ROOT/'tests/foreign/trl/chat/completions/completions_00001.parquet', tmp_path))
+    status, said = finish(fork(open_damaged, path, 0, 400, log=tmp_path/'log'), tmp_path/'log')
+    assert status == 0, said[-2000:]
 
 def test_where_all_are_damaged_it_says_so(run):
     for step in range(STEPS): os.truncate(run._episodes(step), 10)

@@ -233,6 +233,40 @@ def test_mixed_folder_and_limits(tmp_path):
     with pytest.raises(ValueError, match='max_bytes=300'): open_run(jsonl(tmp_path/'1.jsonl', {}, {}), max_bytes=300)
     with pytest.raises(ValueError, match="step=4 is not in 1.jsonl; it has .1."): open_run(tmp_path/'1.jsonl').batch(4)
 
+def peak(read)->int:
+    "Bytes that arrow held at most while `read` was refused."
+    import pyarrow as pa
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        with pytest.raises(ValueError, match='bomb.parquet.*(max_bytes|unfolds to)'): read()
+    finally: pa.set_memory_pool(before)
+    return pool.max_memory()
+
+def folded_text(messages):
+    "One text of 20 million letters, in every row."
+    import pyarrow as pa
+    rows = 400
+    said = pa.DictionaryArray.from_arrays(pa.array([0]*rows, pa.int32()), pa.array(['x'*20_000_000]))
+    if messages: said = pa.ListArray.from_arrays(pa.array(range(rows + 1), pa.int32()), pa.StructArray.from_arrays([pa.array(['assistant']*rows), said], ['role', 'content']))
+    return pa.table(dict(step=pa.array([1]*rows), prompt=pa.array(['p']*rows), completion=said))
+
+def folded_numbers(name, **others):
+    "Forty million zeros in one row."
+    import numpy as np, pyarrow as pa
+    zeros = np.zeros(40_000_000, np.int64)
+    return pa.table({name: pa.LargeListArray.from_arrays(pa.array([0, len(zeros)], pa.int64()), pa.array(zeros))} | {other: pa.array([value]) for other, value in others.items()})
+
+BOMBS = dict(text=lambda: folded_text(False), messages=lambda: folded_text(True), numbers=lambda: folded_numbers('extra', step=1, prompt='p', completion='c'),
+             ours=lambda: folded_numbers('turns.t', **{'episodes.group': 0}))
+
+@pytest.mark.parametrize('kind', BOMBS)
+def test_a_file_that_unfolds_to_far_more_than_it_is(tmp_path, kind):
+    import pyarrow.parquet as pq
+    pq.write_table(BOMBS[kind](), path := tmp_path/'bomb.parquet', compression='zstd', store_schema=False)
+    assert path.stat().st_size < 100_000
+    assert peak(lambda: open_run(path, max_bytes=2**26)) < 2**26
+
 
 # the page
 

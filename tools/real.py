@@ -103,7 +103,7 @@ def arm(world: str, name: str, seed: int, folder: Path) -> dict:
     place, start = folder/f'{world}-{name}-{seed}', begun(world, seed, folder)
     def demonstrated():
         "The demo is this very run."
-        row, policy = demo(seed, folder), Policy.load(folder/f'demo-{seed}'/'run')
+        row, policy = demo(seed, folder), Policy.load(folder/f'demo-{seed}'/'run'/'policy')
         return {test: row[f'trained_{test}'] for test in TESTS} | dict(success=row['success'], seconds=sum(row['update_seconds']), english=surprise(policy))
     def make():
         env, policy, began = load_env(world), Policy.load(start/'policy', name=f'primed-{world}-{seed}'), time.monotonic()

@@ -12,12 +12,14 @@ from torch import Tensor
 from ..episodes import Batch, Episode, Turn
 
 # %% auto #0
-__all__ = ['remedy', 'fixed_day', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'template_facts', 'check_role', 'word_tokenizer',
+__all__ = ['KEPT', 'remedy', 'fixed_day', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'template_facts', 'check_role', 'word_tokenizer',
            'micro_batches', 'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'Policy',
            'checkpoint_layers', 'check_learnable', 'check_bf16', 'closing', 'quiet', 'adapted', 'find_model',
            'without_code', 'fetching', 'check_vocabulary']
 
 # %% ../../nbs/policy/00_policy.ipynb #834f0844
+KEPT = 2**26        # bytes of encoded texts that a chat keeps
+
 class Chat:
     "A tokenizer's chat template, taken apart once, so that a growing conversation is only ever appended to."
     def __init__(
@@ -34,7 +36,7 @@ class Chat:
         self.facts = template_facts(self)
         if self.facts['rewritten'] and not rewrites: raise ValueError(remedy.format(what=self.facts['rewritten']))
         self.end_id = self._end_of_turn()
-        self._parts, self._known = {}, {}     # text games repeat themselves: each text is encoded once
+        self._parts, self._known, self._held = {}, {}, 0    # text games repeat themselves: each text is encoded once
     def render(self, messages: list[dict], prompt: bool = False)->str:
         "What the template writes, on one fixed day; prompt: with the assistant's prompt at the end."
         template = self.tokenizer.chat_template
@@ -68,10 +70,14 @@ class Chat:
         return encode(head) + self.text_ids(said) + encode(tail)
     def text_ids(self, text: str)->list[int]:
         "Ids of untrusted text: control tokens that it spells out become ordinary text."
-        if text not in self._known:
-            if len(self._known) >= 65536: self._known.clear()
-            self._known[text] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)['input_ids']
-        return list(self._known[text])
+        if (known := self._known.get(text)) is not None: return list(known)
+        ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)['input_ids']
+        size = 200 + 4*len(text) + 40*len(ids)
+        if size > KEPT // 16: return ids        # one text does not push out all others
+        if self._held + size > KEPT: self._known, self._held = {}, 0
+        self._known[text] = ids
+        self._held += size
+        return list(ids)
     def _heard(self, observation: str)->list[int]: return self.text_ids(observation.strip() if self.facts['trims'] else observation)
     def first(self, observation: str, system: str|None = None)->list[int]:
         "Ids of the context of the first action. Where the template knows no system message, that text stands before the observation."

@@ -84,9 +84,12 @@ def _row(line)->dict|str:
 class _Budget:
     "How much text may still be read; a file that unpacks into more is refused."
     def __init__(self, total): self.total = self.left = total
+    def check(self, path, needed=0):
+        "Before so many more bytes are read."
+        if needed > self.left: raise ValueError(f'{path}: the dump holds more than max_bytes={self.total:,} of text. Open the file of one step, or raise max_bytes.')
     def spend(self, sample, path):
         self.left -= 200 + sum(len(x) if isinstance(x, str) else len(str(x)) for x in (sample.prompt, sample.completion, sample.answer, sample.more))
-        if self.left < 0: raise ValueError(f'{path}: the dump holds more than max_bytes={self.total:,} of text. Open the file of one step, or raise max_bytes.')
+        self.check(path)
         return sample
 
 def _read_verl(path, reward, budget, notes)->list[Sample]:
@@ -115,10 +118,24 @@ def _messages(x)->bool: return isinstance(x, list) and all(isinstance(m, dict) f
 
 def _brief(e)->str: return ' '.join(str(e).split())[:80]
 
+def _text_columns(schema)->list[str]:
+    "Columns whose equal texts are read once: a dump may hold one long text for a million rows."
+    columns = [schema.column(i) for i in range(len(schema))]
+    return [column.path for column in columns if column.physical_type == 'BYTE_ARRAY']
+
+def _weight(column)->int:
+    "Bytes that an arrow array takes as Python objects, about; counted without unfolding it."
+    import pyarrow as pa, pyarrow.compute as pc
+    kind = column.type
+    if pa.types.is_dictionary(kind): return 60*len(column) + (pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0)
+    if pa.types.is_struct(kind): return 200*len(column) + sum(_weight(part) for part in column.flatten())
+    if pa.types.is_nested(kind): return 60*len(column) + _weight(column.flatten())
+    return 60*len(column) + column.nbytes
+
 def _open_parquet(path):
     "A Parquet file. Raises ValueError where it is damaged."
     import pyarrow as pa, pyarrow.parquet as pq
-    try: return pq.ParquetFile(path)
+    try: return pq.ParquetFile(path, read_dictionary=_text_columns(pq.ParquetFile(path).schema))
     except (pa.ArrowException, OSError) as e: raise ValueError(f'{path} is damaged or cut off ({_brief(e)}). If its run was killed while writing, open the file of an earlier step.') from None
 
 def _numeric(path)->list[str]:
@@ -130,9 +147,12 @@ def _numeric(path)->list[str]:
 def _read_trl(path, reward, budget, notes)->list[Sample]:
     "Samples of one file in TRL's layout."
     import pyarrow as pa
+    from agentlab.episodes import unfolded
     file, found, left_out = _open_parquet(path), [], 0
+    budget.check(path, unfolded(path))
     try:
         for part in file.iter_batches(batch_size=64):
+            budget.check(path, sum(_weight(column) for column in part.columns))
             for row in part.to_pylist():
                 if not all(isinstance(row[c], str) or _messages(row[c]) for c in ('prompt', 'completion')): left_out += 1; continue
                 more = {k: v for k, v in row.items() if k not in ('prompt', 'completion', 'step', 'advantage')}
@@ -292,6 +312,8 @@ def _outcomes(self, step)->tuple[list, list, int]:
         episodes = self.episodes(step)
         return [e.outcome for e in episodes], [e.group for e in episodes], sum(len(e.turns) for e in episodes)
     import pyarrow as pa
+    from agentlab.episodes import check_unfolded
+    check_unfolded(self.files[step])
     try: table = _open_parquet(self.files[step]).read(['episodes.outcome', 'episodes.group', 'turns.t'])
     except (pa.ArrowException, OSError) as e: raise ValueError(f'{self.files[step]} is damaged ({_brief(e)}). Remove it, or open another file beside it.') from None
     return table['episodes.outcome'].to_pylist(), table['episodes.group'].to_pylist(), sum(map(len, table['turns.t'].to_pylist()))
