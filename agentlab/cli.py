@@ -4,12 +4,14 @@
 
 # %% ../nbs/cli/00_cli.ipynb #4fcf8973
 from __future__ import annotations
-import importlib, json, os, shutil, sys, time
+import importlib, json, os, shutil, sys, tempfile, time, traceback
+from contextlib import contextmanager
 from dataclasses import replace
+from dis import opmap
 from functools import partial
 from pathlib import Path
 from fastcore.script import anno_parser, store_true
-from .settings import defaults
+from .settings import defaults, in_words
 
 # %% auto #0
 __all__ = ['COMMANDS', 'ELSEWHERE', 'train', 'report', 'view', 'stop', 'demo', 'prime', 'play', 'envs', 'recipes', 'runs',
@@ -22,6 +24,7 @@ def _policy(env, model: str = 'tiny', qlora: bool = False, rank: int = -1, templ
     "The tiny policy of an environment; or a pretrained model: smollm2, one from a folder (a run, or the transformers layout) or from the hub."
     from agentlab.policy import Policy, pretrained, tiny_policy
     from agentlab.policy.reader import KNOWN, best_device, find_weights
+    _check_model(model, rank, template)
     if model in ('tiny', 'untrained'):
         if qlora or template: raise ValueError(f"model={model!r}: --qlora and --template are for a pretrained model. Name it: --model smollm2, or --model Qwen/Qwen2.5-0.5B-Instruct")
         return tiny_policy(env, warm=model == 'tiny')
@@ -31,10 +34,26 @@ def _policy(env, model: str = 'tiny', qlora: bool = False, rank: int = -1, templ
         raise ValueError(f'template={template!r}: {model} keeps its own template; another one is given to a pretrained model that has no adapter yet')
     if begun and rank > 0: raise ValueError(f'lora={rank}: {model} has an adapter already, and that is what learns on. Leave --lora out')
     if begun or (model not in KNOWN and not qlora and _all_weights(folder, rank)): return Policy.load(folder, device=device, name=str(model))
-    if not qlora: return pretrained(model if model in KNOWN else folder, lora=16 if rank < 0 else rank, device=device, template=template or None, seed=seed)
+    if not qlora:
+        with _about(template): return pretrained(model if model in KNOWN else folder, lora=16 if rank < 0 else rank, device=device, template=template or None, seed=seed)
     from agentlab.policy.qlora import qlora_policy
     if device.type == 'cpu': print('four bits on a CPU: about seven times as slow as --lora, and the model needs a quarter of the memory', file=sys.stderr)
-    return qlora_policy(find_weights(model)[0] if model in KNOWN else folder, rank=16 if rank < 1 else rank, device=device, name=str(model), template=template or None)
+    with _about(template): return qlora_policy(find_weights(model)[0] if model in KNOWN else folder, rank=16 if rank < 1 else rank, device=device, name=str(model), template=template or None)
+
+def _check_model(model: str, rank: int, template: str):
+    "Refuse what names no model, no rank of an adapter, or no template."
+    if not model: raise ValueError(f"model={model!r}: name one, such as tiny, smollm2, a folder, or owner/name on the hub")
+    if not -1 <= rank <= 1024: raise ValueError(f'lora={rank}: give the rank of the adapter, often 16, at most 1024; 0: all weights learn')
+    if not template: return
+    if not Path(template).is_file(): raise FileNotFoundError(f'template={template!r}: there is no such file. Give one with a chat template (Jinja)')
+    try: Path(template).read_text(encoding='utf-8')
+    except UnicodeDecodeError: raise ValueError(f'template={template!r} is no text. Give a file with a chat template (Jinja)') from None
+
+@contextmanager
+def _about(template: str):
+    "Say which file a fault in a chat template is in."
+    try: yield
+    except ValueError as e: raise ValueError(f'template={template!r}: {e}') if template and 'template' in str(e) else e
 
 def _all_weights(folder: Path, rank: int)->bool:
     "Whether all weights of a model in a folder learn: where that was asked for, or it is small and nothing was asked for."
@@ -74,15 +93,20 @@ def train(
     temperature: float = 0.,        # of the sampling; 0: the recipe's own
     test_tasks: int = 512,          # held-out tasks of the tests before and after; 0: none
     format: str = 'plain',          # how the policy acts: plain, thinking (a thought before the action) or calls (tool calls)
+    isolate: store_true = False,    # each environment in a process of its own, which may hang or die
+    limit: float = 0.,              # seconds that a call of an isolated environment may take (10); given, the environment is isolated
 ):
     "Train a policy and write a run folder."
     from agentlab.train.recipes import in_format
     form = _format(format)
     given = dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, temperature=temperature)
     chosen_model = dict(model=model, qlora=qlora, rank=lora, template=template, seed=seed)
-    world, chosen, policy = _ready(env, recipe, given, chosen_model, vllm, max_context, steps=steps, seed=seed, test_tasks=test_tasks)
+    _check_server(vllm)
+    world, chosen, folder = _chosen(env, recipe, given, out, resume, steps=steps, seed=seed, test_tasks=test_tasks)
+    around = _around(world, isolate, limit)
+    policy, chosen = _ready(world, chosen, given, chosen_model, vllm, max_context)
     if form: chosen = in_format(chosen, form)
-    _fit(policy, world, chosen, out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{seed}'), resume)
+    _fit(policy, around, chosen, folder, resume)
 
 def _fit(policy, world, recipe, out: str, resume: bool):
     "Train, and say what came of it; of several processes that train together, the first one says it."
@@ -93,23 +117,67 @@ def _fit(policy, world, recipe, out: str, resume: bool):
     _say_tests(run)
     print(f'run: {run.folder}\nnext: agentlab report {run.folder}')
 
-def _ready(env: str, recipe: str, given: dict, model: dict, vllm: str = '', max_context: int = 0, **always)->tuple:
-    "The environment, the recipe with what was given, and the policy; a large model gets what it needs, and is told the rules."
+def _chosen(env: str, recipe: str, given: dict, out: str, resume: bool, **always)->tuple:
+    "The environment, the recipe with what was given, and the run folder; whatever can be refused by these is refused here, before a model is made."
     from agentlab.env import load_env
-    from agentlab.policy.vllm import VLLMSampler, VLLMServer
     from agentlab.train import load_recipe
+    from agentlab.train.recipes import check_recipe, check_world
+    from agentlab.train.runs import check_goes_on
+    from agentlab.train.trainer import env_facts
+    world = load_env(env)
+    chosen = load_recipe(recipe, **always, **_said(given, world))
+    check_recipe(chosen)
+    try:
+        if hasattr(world, 'tasks') and chosen.test_tasks: world.tasks('test', chosen.test_tasks)
+    except ValueError as e: raise ValueError(f'test_tasks={chosen.test_tasks}: {e}') from None        # a small world may not have so many
+    try: check_world(chosen, world)
+    except (TypeError, ValueError) as e: raise ValueError(f'recipe={recipe!r} cannot be played in env={env!r}: {e}') from None
+    folder = out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{chosen.seed}')
+    _check_folder(folder)
+    check_goes_on(folder, resume, env=env_facts(world), recipe=dict(name=chosen.name, seed=chosen.seed) | {name: value for name, value in given.items() if value})
+    return world, chosen, folder
+
+def _said(given: dict, world)->dict:
+    "What was given, without what was not; an environment says how long an action is."
+    return {name: value for name, value in (given | dict(max_tokens=given['max_tokens'] or _longest(world))).items() if value}
+
+def _check_folder(out: str):
+    "Refuse a folder that cannot be one: it, or something above it, is a file."
+    for place in (Path(out), *Path(out).parents):
+        if place.exists() and not place.is_dir(): raise NotADirectoryError(f'out={out!r}: {place} is a file. Give another folder.')
+
+def _check_page(out: str):
+    "The same for a page."
+    if Path(out).is_dir(): raise IsADirectoryError(f'out={out!r} is a folder. Give the file to write, such as {Path(out) / "page.html"}')
+    _check_folder(str(Path(out).parent))
+
+def _check_server(vllm: str):
+    "Ask a vLLM server whether it is there: once, before a model is made for it."
+    if not vllm: return
+    from agentlab.policy.vllm import NoAnswer, VLLMServer
+    try: VLLMServer(vllm).call('/v1/models')
+    except NoAnswer as e: raise ConnectionError(f'vllm={vllm!r} does not answer ({e}). Start one (vllm serve MODEL --enable-lora), wait until it says that it is ready, or leave --vllm out') from None
+    except (ValueError, LookupError) as e: raise ValueError(f'vllm={vllm!r}: {e}') from None
+
+def _around(world, isolate: bool, limit: float):
+    "The environment, in a process of its own where that was asked for."
+    from agentlab.env import Isolated
+    if limit and not 0 < limit < float('inf'): raise ValueError(f'limit={limit}: give a number of seconds above 0')
+    return Isolated(world, limit=limit or 10.) if isolate or limit else world
+
+def _ready(world, chosen, given: dict, model: dict, vllm: str = '', max_context: int = 0)->tuple:
+    "The policy, and the recipe with what a large model needs."
+    from agentlab.policy.vllm import VLLMSampler, VLLMServer
     from agentlab.policy.core import adapted
     from agentlab.train.trainer import for_gpu, for_pretrained
-    world = load_env(env)
-    given = {name: value for name, value in (given | dict(max_tokens=given['max_tokens'] or _longest(world))).items() if value}
-    chosen = load_recipe(recipe, **always, **given)
+    given = _said(given, world)
     policy = _policy(world, **model)
     if max_context: policy.max_context = _room(policy, max_context)
     if not adapted(policy.model) and model['rank'] > 0: chosen = replace(chosen, lora=dict(r=model['rank']))
     if model['qlora'] or vllm: chosen = for_gpu(chosen, **given)
     elif adapted(policy.model): chosen = for_pretrained(chosen, **given)
     if vllm: policy.samples_by = VLLMSampler(VLLMServer(vllm))
-    return world, chosen, policy
+    return policy, chosen
 
 def _room(policy, tokens: int)->int:
     "The longest conversation that was asked for, if the model has positions for it."
@@ -135,8 +203,9 @@ def report(
 ):
     "Write the report of a run: one HTML page that needs no network and no JavaScript."
     from agentlab.view import report as write
+    if out: _check_page(out)
     path = write(run, out or None)
-    print(f'report: {path}')
+    print(_plain(f'report: {path}'))
     if show: _open(path)
 
 def view(
@@ -148,12 +217,26 @@ def view(
     "Show what a run of agentlab, TRL or verl holds and what it lacks, and write it as one HTML page."
     from agentlab.episodes import atomic
     from agentlab.view.foreign import open_run, opened_html
-    weights = {name: float(weight) for name, weight in (part.rsplit('=', 1) for part in reward.split(','))} if '=' in reward else reward or None
-    opened, target = open_run(path, reward=weights), Path(out or f'{Path(path).resolve().stem}.html')
+    if not path: raise ValueError("path='': give a run folder, or a file of its rollouts")
+    target = Path(out or f'{Path(path).resolve().stem}.html')
+    _check_page(str(target))
+    opened = open_run(path, reward=_weights(reward))
     print(_plain('\n'.join([repr(opened), *opened.notes])))
     with atomic(target) as temporary: Path(temporary).write_text(opened_html(opened), encoding='utf-8')
-    print(f'page: {target}')
+    print(_plain(f'page: {target}'))
     if show: _open(target)
+
+def _weights(reward: str):
+    "A column, or the weights of several: 'moves=1,brevity=.5'."
+    import math
+    if '=' not in reward: return reward or None
+    weights = {}
+    for part in reward.split(','):
+        name, _, weight = part.rpartition('=')
+        try: weights[name] = float(weight)
+        except ValueError: weights[name] = math.nan
+        if not name or not math.isfinite(weights[name]): raise ValueError(f'reward={reward!r}: {part!r} is no name=weight. Write it as moves=1,brevity=.5')
+    return weights
 
 def stop(
     run: str,           # run folder
@@ -161,6 +244,7 @@ def stop(
     "Ask a run to end after its present update, whatever process trains it; `train --resume` goes on with it."
     from agentlab.train import Run
     asked = Run(run)
+    if not run: raise ValueError("run='': give a run folder; `agentlab runs` lists them")
     asked.info          # no run, no request
     asked.ask_stop()
     print(f'asked: {run} ends after its present update and keeps a checkpoint')
@@ -180,7 +264,11 @@ def demo(
     no_open: store_true = False,    # do not open the report in a browser
 ):
     "Train an agent in minutes, write its report and open it: the tiny one, or a pretrained model."
-    folder = out or _free(Path(_HOME['runs']) / 'demo')
+    from agentlab.train.runs import check_goes_on
+    folder = out or str(_free(Path(_HOME['runs']) / 'demo'))
+    _check_folder(folder)
+    check_goes_on(folder, False)
+    _check_numbers(steps=(steps, 0, 10**9), seed=(seed, 0, 2**63 - 1))
     name = _HOME['env'] if model == 'tiny' else 'python_tool'
     run = _demo_tiny(name, steps or _HOME['steps'], seed, folder) if model == 'tiny' else _demo_reader(name, model, steps or 12, seed, folder)
     from agentlab.view import report as write
@@ -217,6 +305,11 @@ def _demo_reader(env: str, model: str, steps: int, seed: int, folder, tasks: int
     (run.folder / 'told.json').write_text(json.dumps(dict(tasks=tasks, **told)))
     return run
 
+def _check_numbers(**given):
+    "Each as (value, least, most)."
+    for name, (value, least, most) in given.items():
+        if not least <= value <= most: raise ValueError(f'{name}={value}: give a number from {least} to {most}')
+
 def _free(folder: Path)->Path:
     "The folder, or the first of folder-2, folder-3, ... that does not exist."
     names = (folder if i == 1 else folder.with_name(f'{folder.name}-{i}') for i in range(1, 10_000))
@@ -240,9 +333,13 @@ def prime(
     from agentlab.env import load_env
     from agentlab.policy import prime as watch
     from agentlab.train import evaluate
+    _check_numbers(seed=(seed, 0, 2**63 - 1), steps=(steps, 1, 10**9), episodes=(episodes, 1, 10**6), test_tasks=(test_tasks, 0, 10**7), noise=(noise, 0, 1), lr=(lr, 1e-12, 1e3))
     world, form = load_env(env), _format(format)
+    if format == 'thinking': raise ValueError("format='thinking': thoughts are demonstrated in Python, see `agentlab.policy.prime`. Use plain or calls")
+    if model in ('tiny', 'untrained'): raise ValueError(f"model={model!r}: the tiny policy has its warm start already. Name a pretrained model, such as smollm2")
     target = Path(out) if out else _free(Path(_HOME['runs']) / f'primed-{world.name}')
     if target.exists(): raise FileExistsError(f'out={out!r} exists already. Give another folder.')
+    _check_folder(str(target))
     policy = watch(_policy(world, model, rank=lora, seed=seed), world, steps, episodes, lr, noise, seed, format=form)
     policy.save_pretrained(target)
     if test_tasks:
@@ -258,23 +355,33 @@ def play(
     seed: int = 0,                  # of the task and of the sampling
     temperature: float = 1.,        # 0: the most likely token each time
     format: str = 'plain',          # how the policy acts: plain, thinking or calls
+    isolate: store_true = False,    # the environment in a process of its own, which may hang or die
+    limit: float = 0.,              # seconds that a call of an isolated environment may take (10); given, the environment is isolated
 ):
     "Watch one episode in the terminal, with the probability and the entropy of what the agent says."
     import math
     from agentlab.env import load_env
     from agentlab.rollout import play as rollout
+    _check_numbers(seed=(seed, 0, 2**63 - 1), **(dict(temperature=(temperature, 1e-3, 1e3)) if temperature != 0 else {}))
     world, form = load_env(env), _format(format)
+    around = _around(world, isolate, limit)
     policy = _policy(world, model)
-    if hasattr(world, 'render'):
-        world.reset(seed); print(world.render() + '\n')
-    for e in rollout(policy, world, [seed], temperature=temperature, seed=seed, format=form, **({'max_tokens': longest} if (longest := _longest(world)) else {})):
+    if around is world and hasattr(world, 'render'): print(_plain(_drawn(world, seed)) + '\n')
+    for e in rollout(policy, around, [seed], temperature=temperature, seed=seed, format=form, **({'max_tokens': longest} if (longest := _longest(world)) else {})):
         for t in e.turns:
-            print(f'{_plain(t.observation)}\n  {t.t:>2} {e.seat}> {_plain(t.text):24} p={math.exp(sum(t.logps)):.2f} entropy={sum(t.entropies)/len(t.entropies):.2f} nats a token')
-        print(_plain(e.final) + f"\n{e.seat}: {'success' if e.success else 'no success'}, outcome {e.outcome:g}, {len(e.turns)} turns{', cut by a budget' if e.truncated else ''}{f', error: {e.error}' if e.error else ''}")
+            print(f'{_plain(t.observation)}\n  {t.t:>2} {_plain(e.seat)}> {_plain(t.text):24} p={math.exp(sum(t.logps)):.2f} entropy={sum(t.entropies)/len(t.entropies):.2f} nats a token')
+        print(_plain(e.final + f"\n{e.seat}: {'success' if e.success else 'no success'}, outcome {e.outcome:g}, {len(e.turns)} turns{', cut by a budget' if e.truncated else ''}{f', error: {e.error}' if e.error else ''}"))
 
 def _plain(text: str)->str:
     "Text of a model or an environment, safe for a terminal: control characters are shown, not obeyed."
     return ''.join(c if c.isprintable() or c == '\n' else f'\\x{ord(c):02x}' for c in text)
+
+def _drawn(world, seed: int)->str:
+    "What an environment draws of its beginning, if it can: a fault in it costs the picture only."
+    try:
+        world.reset(seed)
+        return str(world.render())
+    except Exception as e: return f'(no picture: {in_words(e)})'
 
 # %% ../nbs/cli/00_cli.ipynb #4d26604e
 def envs():
@@ -294,11 +401,12 @@ def runs(
 ):
     "List the runs in a folder."
     from agentlab.train import Run
+    if Path(folder).is_file(): raise NotADirectoryError(f'folder={folder!r} is a file. Give the folder that the runs are in.')
     found = sorted(p.parent for p in Path(folder).glob('**/run.json'))
     if not found: print(f'no runs in {folder}; `agentlab train` makes one')
     for path in found:
-        try: print(_run_line(path, Run(path)))
-        except (ValueError, KeyError) as e: print(f'{path}  cannot be read: {e}')
+        try: print(_plain(_run_line(path, Run(path))))
+        except Exception as e: print(_plain(f'{path}  cannot be read: {in_words(e)}'))      # somebody wrote it, and the others are shown all the same
 
 def _run_line(path, run)->str:
     facts, rows = run.info['facts'], run.rows()
@@ -326,6 +434,7 @@ def tiny(
     from agentlab.env import load_env
     from agentlab.policy import tiny_policy
     world = load_env(env)
+    if out: _check_folder(out)
     policy = tiny_policy(world)
     if out: print(policy.save_pretrained(Path(out) / policy.name))
 
@@ -378,7 +487,7 @@ def command(name: str):
 def usage()->str:
     said = {name: function.__doc__.strip().splitlines()[0] for name, function in COMMANDS.items()} | {name: line for name, (_, line) in ELSEWHERE.items()}
     lines = [f'  {name:11} {line}' for name, line in said.items()]
-    return '\n'.join(['usage: agentlab COMMAND [options]', '', *lines, '', 'agentlab COMMAND --help explains a command.'])
+    return '\n'.join(['usage: agentlab COMMAND [options]', '', *lines, '', 'every command: --help explains it, --debug shows where an error was raised'])
 
 def main(argv: list[str]|None = None)->int:
     "Run a command. Returns its exit status: 0, or 2 where something was refused."
@@ -388,20 +497,38 @@ def main(argv: list[str]|None = None)->int:
         from agentlab import __version__
         print(__version__); return 0
     if argv[0] not in COMMANDS | ELSEWHERE:
-        print(f'agentlab: no command {argv[0]!r}\n\n{usage()}', file=sys.stderr); return 2
+        print(_plain(f'{usage()}\n\nagentlab: no command {argv[0]!r}; known are those above'), file=sys.stderr); return 2
     return _run(argv[0], argv[1:])
 
 def _run(name: str, rest: list[str])->int:
-    "Call a command with its arguments; an expected error is one line."
-    sys.path.insert(0, os.getcwd())     # so that --env my_module:MyEnv finds a file beside you
+    "Call a command with its arguments; an error is one paragraph."
+    if os.getcwd() not in sys.path: sys.path.insert(0, os.getcwd())     # so that --env my_module:MyEnv finds a file beside you
+    debug = '--debug' in rest or bool(os.environ.get('AGENTLAB_DEBUG'))
     parser = anno_parser(command(name), prog=f'agentlab {name}')
-    given = {k: v for k, v in vars(parser.parse_args(rest)).items() if k not in ('pdb', 'xtra')}
+    parser.add_argument('--debug', action='store_true', help='show where an error was raised')
+    parser.error = lambda message: parser.exit(2, _plain(f'agentlab {name}: {message}. `agentlab {name} --help` explains every option.\n'))
+    given = {k: v for k, v in vars(parser.parse_args(rest)).items() if k not in ('pdb', 'xtra', 'debug')}
     try: command(name)(**given)
     except KeyboardInterrupt: print(f"\nagentlab {name}: stopped; {'the same command goes on' if name == 'bench' else 'a run goes on with --resume'}", file=sys.stderr); return 130
-    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as e:
-        if os.environ.get('AGENTLAB_DEBUG'): raise
-        print(f'agentlab {name}: {e}', file=sys.stderr); return 2
+    except Exception as e:
+        if debug: raise
+        print(_plain(f'agentlab {name}: {_explained(e, name, rest)}'), file=sys.stderr); return 2
     return 0
+
+def _explained(error: Exception, name: str, rest: list[str])->str:
+    "An error in one paragraph. One that nobody foresaw is written to a file in full, and the paragraph says where."
+    if _meant(error) or isinstance(error, OSError): return ' '.join(str(error).split()) or in_words(error)
+    file, path = tempfile.mkstemp(prefix=f'agentlab-{name}-', suffix='.log')
+    with os.fdopen(file, 'w', encoding='utf-8', errors='backslashreplace') as log: log.write(f"agentlab {name} {' '.join(map(repr, rest))}\n\n{''.join(traceback.format_exception(error))}")
+    return f'{in_words(error)}. Nobody foresaw this. All of it is in {path}; --debug shows it'
+
+def _meant(error: Exception)->bool:
+    "Whether a `raise` of this package raised it: then its text says what to do."
+    import agentlab
+    last = error.__traceback__
+    while last.tb_next: last = last.tb_next
+    code = last.tb_frame.f_code
+    return Path(code.co_filename).is_relative_to(Path(agentlab.__file__).parent) and code.co_code[last.tb_lasti] == opmap['RAISE_VARARGS']
 
 # %% ../nbs/cli/00_cli.ipynb #00172414
 if __name__ == '__main__' and '__file__' in globals(): sys.exit(main())     # not in a notebook

@@ -16,8 +16,8 @@ from .groups import same
 
 # %% auto #0
 __all__ = ['TURN_COLUMNS', 'PART_CODES', 'OTHER', 'SWITCH', 'SUBGOAL', 'ACTION', 'THOUGHT', 'CALL', 'MARKUP', 'SCHEMA_VERSION',
-           'LABELLED', 'EPISODE_COLUMNS', 'Turn', 'Episode', 'state_key', 'derive', 'Table', 'need', 'check_flat',
-           'part_codes', 'Batch', 'rename', 'atomic', 'unfolded', 'check_unfolded', 'read_file']
+           'LABELLED', 'EPISODE_COLUMNS', 'Turn', 'Episode', 'state_key', 'derive', 'as_column', 'Table', 'need',
+           'check_flat', 'part_codes', 'Batch', 'rename', 'atomic', 'unfolded', 'check_unfolded', 'read_file']
 
 # %% ../nbs/01_episodes.ipynb #b67ad858
 TURN_COLUMNS = ('episode', 't', 'reward', 'origin', 'cost', 'invalid', 'milestone', 'action', 'frame_row', 'state')     # of every turn table
@@ -91,9 +91,21 @@ def derive(
     return state_key(list(parts)) % 2**63
 
 # %% ../nbs/01_episodes.ipynb #2b645d8c
+def as_column(
+    name: str,      # for the message
+    values          # a tensor, an array or a list of numbers; one for each row
+)->Tensor:
+    "A column as a tensor. Raises ValueError for what is no column of numbers."
+    if not isinstance(values, Tensor):
+        try: values = torch.as_tensor(np.asarray(values)) if len(values) else torch.zeros(0, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError): raise ValueError(f'the column {name!r} is a {type(values).__name__}, not numbers: give a tensor with one number for each row') from None
+    if not values.dim(): raise ValueError(f'the column {name!r} is one number, {values.item()!r}: give one for each row, as torch.full((rows,), {values.item()!r}) does')
+    return values
+
 class Table:
     "Columns of equal length, read as attributes."
     def __init__(self, **columns: Tensor):
+        columns = {name: values if isinstance(values, Tensor) and values.dim() else as_column(name, values) for name, values in columns.items()}
         sizes = {name: len(column) for name, column in columns.items()}
         if len(set(sizes.values())) > 1: raise ValueError(f'the columns of a table need one length, got {sizes}')
         self.__dict__.update(columns)
@@ -206,6 +218,7 @@ def _with_action(self, **columns: Tensor)->Batch:
     "Set token columns from one value per action token; context tokens get NaN, in a column of whole numbers -1."
     full = {}
     for name, x in columns.items():
+        x = as_column(name, x)
         if len(x) != len(self.actions): raise ValueError(f'{name}: got {len(x)} values for {len(self.actions)} action tokens')
         nothing = float('nan') if x.is_floating_point() else -1
         full[name] = torch.full((len(self.tokens),), nothing, dtype=x.dtype, device=x.device).index_copy(0, self.actions.to(x.device), x.detach())

@@ -121,16 +121,17 @@ def test_doctor(home):
 
 @pytest.mark.parametrize('arguments, words', [
     (['train', '--recipe', 'gigpoo'], ["recipe='gigpoo' is unknown", 'grpo, dr_grpo, rloo, gigpo']),
-    (['train', '--recipe', 'world:nothing'], ['cannot be imported']),
-    (['train', '--env', 'keydor'], ["env 'keydor' is not known", 'keydoor, guess']),
+    (['train', '--recipe', 'world:nothing'], ["has no 'nothing'"]),
+    (['train', '--env', 'keydor'], ["env='keydor' is not known", 'keydoor, guess']),
     (['train', '--env', 'nowhere:World'], ["no module 'nowhere'"]),
     (['train', '--env', 'world:Nobody'], ["has no 'Nobody'"]),
     (['train', '--env', 'world:Mute'], ['has no reset and step']),
     (['train', '--steps', '0'], ['steps=0: give a whole number from 1']),
     (['train', '--group-size', '1'], ['group_size=1', 'compare']),
     (['train', '--lr', '-1'], ['lr=-1']),
-    (['train', '--env', 'world:World', '--model', 'nowhere'], ['nowhere holds no config.json']),
+    (['train', '--env', 'world:World', '--test-tasks', '0', '--model', 'nowhere'], ['nowhere holds no config.json']),
     (['train', '--env', 'world:Broken', '--model', 'untrained', '--test-tasks', '0', '--groups', '2', '--group-size', '2', '--out', 'runs/broken'], ['all 4 episodes ended with an error', 'the house burned down']),
+    (['train', '--env', 'world:World', '--model', 'untrained'], ["test_tasks=512: n=512: split 'test' of this house has about"]),
     (['play', '--env', 'keydor'], ['keydoor, guess']),
     (['report', 'nowhere'], ['nowhere', 'agentlab runs']),
     (['view', 'nowhere'], ['nowhere', 'does not exist'])])
@@ -211,6 +212,40 @@ def test_play(trained, home):
 def test_what_a_model_says_cannot_control_the_terminal():
     from agentlab.cli import _plain
     assert _plain('go \x1b[2Jnorth\r\x9b\u202e é\n') == 'go \\x1b[2Jnorth\\x0d\\x9b\\x202e é\n'
+
+def test_an_environment_that_hangs_is_stopped(home):
+    "In a process of its own; its episodes end with an error, and the run says so."
+    (home/'slow.py').write_text("import time\nfrom world import World\nclass Slow(World):\n    name = 'slow'\n    def turn(self, action): time.sleep(600)\n    def render(self): return '\\x1b[2Jgone'\n")
+    status, said, errors = agentlab('play', '--env', 'slow:Slow', '--model', 'untrained', '--limit', '.5', folder=home)
+    assert status == 0 and 'step took longer than 0.5 s and was stopped' in said, said + errors
+    refused(agentlab('train', '--env', 'slow:Slow', '--recipe', 'world:plain', '--steps', '1', '--out', 'runs/slow', '--isolate', '--limit', '.5', *SHORT, folder=home), 'all 4 episodes ended with an error', 'longer than 0.5 s')
+
+def test_isolated_or_not_it_is_the_same_run(home):
+    how = ['train', '--env', 'world:World', '--recipe', 'world:plain', '--out', 'runs/apart', *SHORT]
+    assert agentlab(*how, '--steps', '1', '--isolate', folder=home)[0] == 0
+    status, said, errors = agentlab(*how, '--steps', '2', '--resume', folder=home)
+    assert status == 0 and len((home/'runs'/'apart'/'metrics.jsonl').read_text().splitlines()) == 2, errors
+
+def test_what_an_environment_draws_and_says_cannot_control_the_terminal(home):
+    (home/'loud.py').write_text("from world import World\nclass Loud(World):\n    name = 'loud'\n    def render(self): return '\\x1b[2Jgone'\n    def turn(self, action): raise OSError('\\x1b]0;title\\x07')\n"
+                                "class Blank(World):\n    def render(self): raise KeyError('\\x1b[31m')\nclass Raw(World):\n    def __init__(self): raise ValueError('\\x1b[31m')\n")
+    for name, shown in (('Loud', '\\x1b[2Jgone'), ('Blank', '(no picture: KeyError')):
+        status, said, errors = agentlab('play', '--env', f'loud:{name}', '--model', 'untrained', folder=home)
+        assert status == 0 and shown in said and '\x1b' not in said + errors, said + errors
+    assert '\x1b' not in agentlab('play', '--env', 'loud:Raw', '--model', 'untrained', folder=home)[2]
+
+def test_what_nobody_foresaw_is_one_line_and_a_file(home, monkeypatch):
+    from agentlab import cli
+    def unforeseen(): return {}['no such key']
+    monkeypatch.setitem(cli.COMMANDS, 'envs', unforeseen)
+    import contextlib, io
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors): assert cli.main(['envs']) == 2
+    (line,) = errors.getvalue().splitlines()
+    path = Path(re.search(r'All of it is in (\S+\.log)', line)[1])
+    try: assert "KeyError: 'no such key'. Nobody foresaw this." in line and 'Traceback' in path.read_text() and 'in unforeseen' in path.read_text()
+    finally: path.unlink()
+    with pytest.raises(KeyError): cli.main(['envs', '--debug'])
 
 def test_lora_and_back(home):
     "A run with an adapter can be watched like any other."

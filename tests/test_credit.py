@@ -115,6 +115,27 @@ def test_one_finite_number_per_action_token(name, episodes):
     assert all(vars(getattr(b, part))[column] is x for part, columns in before.items() for column, x in columns.items())     # the batch is as it was
 
 
+KINDS = dict(float32=lambda x: x.float(), list=lambda x: x.tolist(), array=lambda x: x.numpy(), transposed=lambda x: torch.stack([x, x], 1)[:, 0])
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('name', estimators)
+def test_numbers_may_come_in_any_kind(name, kind):
+    "Rewards, outcomes and token columns as float32, lists, arrays, strided tensors: the same advantage, in float64."
+    give = KINDS[kind]
+    turns = [dict(group=g, episode=f'{g}{e}', t=t, state=f's{t}', seat='x', reward=.25*((g + e + t) % 3), outcome=float((g + e) % 2)) for g in range(2) for e in range(4) for t in range(3)]
+    b = furnished(pd.DataFrame(turns))
+    numbers = lambda table: [name for name in table.columns if table[name].dtype == torch.float64]
+    other = b.with_episodes(**{c: give(b.episodes[c]) for c in numbers(b.episodes)}).with_turns(**{c: give(b.turns[c]) for c in numbers(b.turns)})
+    other = other.with_action(**{c: give(b.tokens[c][b.actions]) for c in numbers(b.tokens)})
+    got, want = advantage_of(name, other), advantage_of(name, b)
+    assert got.dtype == torch.float64
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+@pytest.mark.parametrize('wrong, said', [(torch.tensor(1.), 'is one number, 1.0: give one for each row'), ('abc', "'reward' is a str"), ([1., 'x'], "'reward' is a list"), (None, "'reward' is a NoneType"), ({}, 'one length')], ids=str)
+def test_what_is_no_column_is_refused(wrong, said):
+    b = furnished(pd.DataFrame([dict(group=0, episode=e, t=0, state='s', seat='x', reward=1., outcome=1.) for e in range(2)]))
+    with pytest.raises(ValueError, match=said): b.with_turns(reward=wrong)
+
 @pytest.mark.parametrize('name', by_group)
 @given(episodes=many, data=st.data())
 @settings(max_examples=15, deadline=None)

@@ -375,7 +375,7 @@ def test_a_precision_that_cannot_work(tmp_path, precision):
     with pytest.raises(ValueError, match=f'precision=.{precision}.*bf16'): train_small(tmp_path, precision=precision)
     assert not (tmp_path/'run.json').exists()
 
-@pytest.mark.parametrize('name, said', [('gigpoo', "recipe='gigpoo' is unknown. Known: grpo, dr_grpo, rloo, gigpo"), ('nowhere:grpo', 'cannot be imported'), ('agentlab.train.recipes:nothing', 'cannot be imported')])
+@pytest.mark.parametrize('name, said', [('gigpoo', "recipe='gigpoo' is unknown. Known: grpo, dr_grpo, rloo, gigpo"), ('nowhere:grpo', "no module 'nowhere'"), ('agentlab.train.recipes:nothing', "has no 'nothing'"), ('agentlab.train.recipes:known', 'cannot be called')])
 def test_recipes_that_nobody_knows(name, said):
     with pytest.raises(ValueError, match=said): load_recipe(name)
 
@@ -403,7 +403,9 @@ def test_a_known_recipe_trains(tmp_path, name):
     assert (rows[1]['value_loss'] is not None) == (recipe.critic is not None)
 
 def test_information_gain_without_an_answer_says_so(tmp_path):
-    with pytest.raises(ValueError, match=r"no episode of this batch has one.*info\['answer'\]"): train_small(tmp_path, columns=recipes.measure_answers)
+    with pytest.raises(ValueError, match=r"this environment does not say it: info\['answer'\]"): train_small(tmp_path/'run', columns=recipes.measure_answers)
+    assert not (tmp_path/'run').exists()        # it was asked before anything was made
+    with pytest.raises(ValueError, match=r"no episode of this batch has one.*info\['answer'\]"): recipes.measure_answers(train_small(tmp_path/'other', steps=1).episodes(0), small_policy())
 
 def test_a_value_without_a_critic_is_refused(tmp_path):
     with pytest.raises(ValueError, match='critic=None: .*agentlab.train.Critic'): load_recipe('ppo', critic=None)

@@ -48,8 +48,8 @@ def _check_critic(b, value, level, first):
 def _steps(b, value, gamma, lam, level):
     "Target and advantage of every step, which is an action token or a turn that has some; and those turns."
     turn, first, last = _spoken(b)
-    values = _check_critic(b, value, level, first)
     reward, episode = _paid(b, turn), b.turns.episode[turn]
+    values = _check_critic(b, value, level, first).to(reward)
     if level == 'token':
         reward = torch.zeros_like(values).index_copy(0, last, reward)
         episode = b.turns.episode.index_select(0, b.action_turn)
@@ -58,7 +58,7 @@ def _steps(b, value, gamma, lam, level):
     advantage = recur(reward + gamma*torch.where(final, end, values.roll(-1)) - values, gamma*lam, episode)
     return advantage + values, advantage, turn
 
-def _by_turn(b, turn, x): return b.spread(torch.zeros_like(b.turns.reward).index_copy(0, turn, x))
+def _by_turn(b, turn, x): return b.spread(torch.zeros_like(b.turns.reward, dtype=x.dtype).index_copy(0, turn, x))
 
 # %% ../../nbs/credit/09_critics.ipynb #f8f41a4d
 @estimator('reward plus the next value, discounted and summed', "nobody: the critic's value of the same place",

@@ -11,7 +11,7 @@ __all__ = ['envs', 'games', 'load_env', 'BesideExpert', 'Bubblewrap', 'BugRepair
            'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc']
 
 # %% ../../nbs/env/index.ipynb #bd9d556e
-import importlib
+from ..settings import called, imported
 from .protocol import Env, EnvError, Step, TextEnv, check_env, check_seat_order, split_of, splits
 from .keydoor import KeyDoor
 from .guess import GuessNumber
@@ -48,12 +48,7 @@ def load_env(
     "An environment by name. `ValueError` for a name nobody knows, `TypeError` for options it does not take."
     known = envs | games
     if name in known: return known[name](**options)
-    module, colon, entry = str(name).partition(':')
-    if not colon: raise ValueError(f"env {name!r} is not known; known are {', '.join(known)}. For your own write 'package.module:Class'")
-    try: maker = getattr(importlib.import_module(module), entry)
-    except ModuleNotFoundError as error:
-        raise ValueError(f'env {name!r}: there is no module {error.name!r} here; start Python where it can be imported, or install it') from error
-    except AttributeError: raise ValueError(f'env {name!r}: module {module} has no {entry!r}') from None
-    env = maker(**options)
-    if not (callable(getattr(env, 'reset', None)) and callable(getattr(env, 'step', None))): raise TypeError(f'env {name!r} is a {type(env).__name__}, which has no reset and step; derive it from agentlab.env.Env')
+    if ':' not in str(name): raise ValueError(f"env={name!r} is not known; known are {', '.join(known)}. For your own write 'package.module:Class'")
+    env = called('env', name, imported('env', name), **options)
+    if not (callable(getattr(env, 'reset', None)) and callable(getattr(env, 'step', None))): raise TypeError(f'env={name!r} is a {type(env).__name__}, which has no reset and step; derive it from agentlab.env.Env')
     return env

@@ -71,6 +71,7 @@ class BesideExpert(Wrapper):
     ):
         super().__init__(env)
         if not hasattr(env, 'expert'): raise TypeError(f'{type(env).__name__} has nobody to compare with: give it expert() -> action')
+        if hasattr(env, 'advice'): raise ValueError(f'{type(env).__name__} has several good moves at a time: whatever differs from the one that its expert names would be called wrong. Take a world whose expert() has one answer')
         if patches is not None and (isinstance(patches, bool) or not isinstance(patches, int) or patches < 0): raise ValueError(f'patches={patches!r}: give a whole number from 0, or None to play what the agent says')
         self.patches, self.used = patches, 0
     def reset(self, seed, task=None):

@@ -638,6 +638,8 @@ def fit(
     group_size: int = 8,        # episodes of a task
 ):
     "Say before anything is downloaded whether a model can be trained on a card, with which settings, and where the memory goes."
+    for name, value in dict(length=length, groups=groups, group_size=group_size).items():
+        if not 1 <= value <= 10**9: raise ValueError(f'{name}={value}: give a whole number from 1')
     config = read_config(model)
     found = propose(config, gpu, length=length, rows=groups*group_size)
     print(f'{model} on {gpu}, episodes of {length} tokens')

@@ -4,7 +4,7 @@
 
 # %% ../../nbs/train/01_recipes.ipynb #f3ba7029
 from __future__ import annotations
-import dataclasses, importlib
+import dataclasses, math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,6 +13,7 @@ from .. import credit as by
 from ..credit import check_group_size
 from ..credit.hierarchy import first_token
 from ..env.protocol import tidy
+from ..settings import called, imported
 from ..env.wrappers import split_tag
 from ..episodes import ACTION, SUBGOAL, SWITCH, Batch, need, state_key
 from .. import entropy, objective as bound
@@ -36,9 +37,9 @@ __all__ = ['loop', 'pass_at_k', 'reinforce_pp', 'reinforce_pp_baseline', 'lite_p
            'forking_tokens', 'arpo', 'aepo', 'gspo', 'gmpo', 'sapo', 'cispo', 'dppo', 'dcpo', 'tis', 'dapo', 'starpo_s',
            'ragen2', 'supo', 'scaling_inter', 'roc', 'simpletir', 'dr_bot', 'spear_clip', 'dart', 'success_replay',
            'spear', 'rorecomp', 'archer', 'spiral', 'spo', 'sppo', 'inpo', 'marft', 'known', 'Recipe', 'plain',
-           'field_defaults', 'import_path', 'check_recipe', 'check_numbers', 'grpo', 'dr_grpo', 'rloo', 'gigpo',
-           'named', 'measure_answers', 'measure_feedback', 'matched_reward', 'check_words', 'check_plain', 'read_tags',
-           'read_parts', 'Memories', 'remember', 'load_recipe', 'in_format']
+           'field_defaults', 'import_path', 'check_recipe', 'check_world', 'check_numbers', 'grpo', 'dr_grpo', 'rloo',
+           'gigpo', 'named', 'measure_answers', 'check_answers', 'measure_feedback', 'matched_reward', 'check_words',
+           'check_plain', 'read_tags', 'read_parts', 'Memories', 'remember', 'load_recipe', 'in_format']
 
 # %% ../../nbs/train/01_recipes.ipynb #c6c6e1f0
 @dataclass
@@ -134,19 +135,29 @@ def check_recipe(recipe: Recipe):
     if 0 in counts.values() or len(set(counts.values())) > 1: refuse('group_args', f'give lists of one length, one entry for each group, not {counts}')
     check_group_size(recipe.credit, recipe.group_size)
 
+def check_world(recipe: Recipe, env):
+    "Ask every function of the recipe that has a `check` whether it can work in an environment. Raises what they raise."
+    functions = [getattr(value, 'func', value) for value in (getattr(recipe, field.name) for field in dataclasses.fields(recipe)) if callable(value)]
+    for check in (getattr(function, 'check', None) for function in functions):
+        if check: check(env)
+
 def check_numbers(recipe: Recipe):
     "Refuse numbers out of their range. Raises ValueError."
     def refuse(name, remedy): raise ValueError(f'{name}={getattr(recipe, name)!r}: {remedy}')
     for name in ('steps', 'groups', 'group_size', 'minibatches', 'max_turns', 'max_tokens', 'budget', 'checkpoint_every'):
         value = getattr(recipe, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1: refuse(name, 'give a whole number from 1')
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**9: refuse(name, 'give a whole number from 1, at most a thousand million')
     for name in ('test_every', 'test_tasks', 'critic_warmup'):
         value = getattr(recipe, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0: refuse(name, 'give a whole number from 0')
-    for name in ('lr', 'temperature', 'max_grad_norm'):
-        if not (isinstance(getattr(recipe, name), (int, float)) and getattr(recipe, name) > 0): refuse(name, 'give a number above 0')
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**7: refuse(name, 'give a whole number from 0, at most ten million')
+    if isinstance(recipe.seed, bool) or not isinstance(recipe.seed, int) or not 0 <= recipe.seed < 2**63: refuse('seed', 'give a whole number from 0, below 2**63')
+    for name in ('lr', 'max_grad_norm', 'temperature'):
+        value = getattr(recipe, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf: refuse(name, 'give a number above 0')
+    if not 1e-3 <= recipe.temperature <= 1e3: refuse('temperature', 'give a number from 0.001 to 1000; tests also play greedily')
     for name in ('kl_coef', 'weight_decay'):
-        if not (isinstance(getattr(recipe, name), (int, float)) and getattr(recipe, name) >= 0): refuse(name, 'give a number from 0')
+        value = getattr(recipe, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf: refuse(name, 'give a number from 0')
 
 # %% ../../nbs/train/01_recipes.ipynb #8edc18c7
 def grpo(**changes)->Recipe:
@@ -208,6 +219,14 @@ def measure_answers(batch: Batch, policy, closing: str = 'answer')->Batch:
     answers = [batch.labels.get('answer', {}).get(key) for key in batch.episodes.answer.tolist()]
     if not any(answers): raise ValueError("information gain needs the true answer, but no episode of this batch has one. Let your environment give it: info['answer'] at reset.")
     return batch.with_turns(answer_logp=answer_logps(policy, batch, answers, closing))
+
+def check_answers(env):
+    "Refuse a world whose first step says nothing of a true answer. Raises ValueError."
+    try: step = (env() if isinstance(env, type) else env).reset(0)
+    except Exception: return        # a fault of the world is an episode's, not ours to tell
+    if not step.info.get('answer'): raise ValueError("information gain needs the true answer, and this environment does not say it: info['answer'] at reset")
+
+measure_answers.check = check_answers
 
 def measure_feedback(batch: Batch, policy, placeholder: str = 'Nothing happens.')->Batch:
     "The batch with `turns.gain`: how much likelier the feedback made the next action. `placeholder` is read instead of it; its words should be known to the policy."
@@ -371,15 +390,14 @@ def load_recipe(
     **changes,      # fields to change
 )->Recipe:
     "A recipe by its name. Raises ValueError that lists the known ones."
-    if ':' in name:
-        module, _, attribute = name.partition(':')
-        try: make = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as e: raise ValueError(f'recipe={name!r} cannot be imported: {e}. Write it as package.module:name.') from None
-    elif name in known: make = known[name]
-    else: raise ValueError(f'recipe={name!r} is unknown. Known: {", ".join(known)}; or your own as package.module:name.')
+    if name not in known and ':' not in name: raise ValueError(f'recipe={name!r} is unknown. Known: {", ".join(known)}; or your own as package.module:name.')
+    make = known.get(name) or imported('recipe', name)
     unknown = set(changes) - {f.name for f in dataclasses.fields(Recipe)}
     if unknown: raise ValueError(f'a recipe has no field {sorted(unknown)[0]!r}. Fields: {", ".join(f.name for f in dataclasses.fields(Recipe))}.')
-    return make(**changes)
+    if name in known: return make(**changes)
+    made = called('recipe', name, make, **changes)
+    if not all(hasattr(made, field.name) for field in dataclasses.fields(Recipe)): raise ValueError(f'recipe={name!r} gives a {type(made).__name__}, not a Recipe: write a function (**changes) that returns one')
+    return made
 
 # %% ../../nbs/train/01_recipes.ipynb #8a7bf42d
 def in_format(

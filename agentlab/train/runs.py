@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from ..episodes import Batch, atomic, read_file, rename
+from ..settings import in_words
 
 # %% auto #0
-__all__ = ['METRICS', 'SCHEMA_VERSION', 'Run', 'row_check', 'read_row', 'read_log', 'alone', 'open_run', 'save_checkpoint',
-           'moments', 'restore_moments', 'save_policy', 'load_checkpoint', 'rewind', 'is_whole']
+__all__ = ['METRICS', 'SCHEMA_VERSION', 'Run', 'row_check', 'read_row', 'read_log', 'alone', 'open_run', 'check_goes_on',
+           'save_checkpoint', 'moments', 'restore_moments', 'save_policy', 'load_checkpoint', 'rewind', 'is_whole']
 
 # %% ../../nbs/train/00_runs.ipynb #529ab282
 METRICS = dict(     # name: (what it is, how it is estimated, unit)
@@ -79,8 +80,11 @@ class Run:
     def __init__(self, folder): self.folder = Path(folder)
     @property
     def info(self)->dict:
-        "What run.json holds. Raises FileNotFoundError or ValueError where this is no run, or a newer one."
-        return _read_json(self.folder / 'run.json')
+        "What run.json holds. Raises FileNotFoundError or ValueError where this is no run, a newer or a damaged one."
+        path = self.folder / 'run.json'
+        info = _read_json(path)
+        if not isinstance(info.get('facts'), dict): raise ValueError(f'{path} holds no facts of a run: it is damaged, or something else wrote it. `agentlab runs` lists the runs.')
+        return info
     def rows(self)->list[dict]:
         "Rows of metrics.jsonl. A half-written last line is left out; so is a damaged one, with a warning that names it."
         return _rows(self.folder / 'metrics.jsonl')
@@ -138,7 +142,9 @@ def read_row(
 
 def _read_json(path: Path)->dict:
     if not path.exists(): raise FileNotFoundError(f'{path} does not exist, so {path.parent} is no run folder. `agentlab runs` lists the runs.')
-    info = json.loads(path.read_text())
+    try: info = json.loads(path.read_text(encoding='utf-8'))
+    except (ValueError, RecursionError) as e: raise ValueError(f'{path} is damaged ({in_words(e)}). `agentlab view {path.parent}/episodes` shows what was played, if it was kept.') from None
+    if not isinstance(info, dict) or not isinstance(info.get('schema_version', 0), int): raise ValueError(f'{path} is damaged: it holds no object with a schema_version. `agentlab runs` lists the runs.')
     if info.get('schema_version', 0) > SCHEMA_VERSION:
         raise ValueError(f"{path} has schema_version {info['schema_version']}, this agentlab reads up to {SCHEMA_VERSION}. Upgrade agentlab-rl.")
     return info
@@ -208,6 +214,15 @@ def open_run(
     if old is not None: info = old | dict(facts=facts)
     with atomic(run.folder / 'run.json') as path: path.write_text(json.dumps(info, indent=1))
     return run
+
+def check_goes_on(folder, resume: bool, **facts):
+    "Refuse, before anything is made, a folder that holds a run and is not to be gone on with, or one of other facts (those that are given: dictionaries). Writes nothing."
+    run = Run(folder)
+    if not (run.folder / 'run.json').exists(): return
+    if not resume: raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give another folder.')
+    known = run.info['facts']
+    old = {name: {key: (known.get(name) or {}).get(key) for key in asked} for name, asked in facts.items()}
+    _same_facts(old, json.loads(json.dumps(facts)), folder, {})
 
 def _same_facts(old, new, folder, defaults, where=''):
     "Refuse to go on with another recipe; the number of steps may change."

@@ -4,11 +4,12 @@
 
 # %% ../../nbs/train/02_trainer.ipynb #acba7ee2
 from __future__ import annotations
-import contextlib, copy, dataclasses, errno, math, shutil, time
+import contextlib, copy, dataclasses, errno, math, pickle, shutil, time
 from functools import partial
 from pathlib import Path
 import torch
 from torch import Tensor
+from ..env.isolation import Isolated
 from ..episodes import Batch, derive, state_key
 from ..groups import group_constant, group_mean, same
 from ..objective import clip_fraction, loss_weights
@@ -21,23 +22,24 @@ from ..rollout import play
 from ..rollout.curation import CurationError
 from .ranks import Together, agreed, gathered, in_shares, start_processes, told, weights_key
 from . import fit
-from .recipes import Recipe, field_defaults
+from .recipes import Recipe, check_world, field_defaults
 from .runs import METRICS, Run, alone, load_checkpoint, moments, open_run, restore_moments, rewind, save_checkpoint, save_policy
 
 # %% auto #0
-__all__ = ['KEPT_TESTS', 'Training', 'with_lora', 'reference_of', 'as_begun', 'for_gpu', 'for_pretrained', 'collect', 'joined',
-           'usable', 'Skip', 'rewarded', 'joined_by', 'past', 'by_chance', 'curated', 'prepare', 'finite',
-           'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part', 'rounds', 'optimise', 'move',
-           'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'held_out', 'ends', 'solved',
-           'one_step', 'computed', 'with_computed', 'remembered', 'learn', 'again', 'save_training', 'open_replay',
-           'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run', 'keep_step',
-           'close_step']
+__all__ = ['KEPT_TESTS', 'Training', 'check_suits', 'with_lora', 'reference_of', 'as_begun', 'for_gpu', 'for_pretrained',
+           'collect', 'joined', 'usable', 'Skip', 'rewarded', 'joined_by', 'past', 'by_chance', 'curated', 'prepare',
+           'finite', 'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part', 'rounds', 'optimise',
+           'move', 'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'held_out', 'ends',
+           'solved', 'one_step', 'computed', 'with_computed', 'remembered', 'learn', 'again', 'save_training',
+           'open_replay', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run',
+           'keep_step', 'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
     "A policy being trained by a recipe: accelerator, optimiser, reference."
     def __init__(self, policy, env, recipe: Recipe, should_stop=None):
         if recipe.precision == 'bf16': check_bf16(policy.device)
+        check_suits(policy, env, recipe)
         self.accelerator = start_processes(recipe.precision, policy.device.type == 'cpu')
         self.policy, self.env, self.recipe = (with_lora(policy, **recipe.lora) if recipe.lora else policy), env, recipe
         self.policy.model.to(self.accelerator.device)
@@ -78,6 +80,12 @@ class Training:
     def asked(self)->bool:
         "Whether the run should end: this function's caller says so, or somebody has put a request into the run folder. All processes agree."
         return any(self.gather([self.should_stop() or (self.rank == 0 and self.run is not None and self.run.stop_asked())]))
+
+def check_suits(policy, env, recipe: Recipe):
+    "Refuse a policy that has no room for an action, and an environment that the recipe cannot be played in. Raises ValueError or TypeError."
+    if recipe.max_tokens >= policy.max_context:
+        raise ValueError(f'max_tokens={recipe.max_tokens}: the policy {policy.name!r} takes {policy.max_context} tokens, the whole conversation included. Give fewer, or a policy with a longer max_context.')
+    check_world(recipe, env)
 
 def with_lora(policy, **config):
     "The policy with a LoRA adapter (peft); only the adapter is trained."
@@ -526,7 +534,8 @@ def explain(run: Run):
 
 # %% ../../nbs/train/02_trainer.ipynb #5bc6e317
 def env_facts(env)->dict:
-    "What identifies an environment in run.json: its class and the plain values it was made with."
+    "What identifies an environment in run.json: its class and the plain values it was made with; not whether it is isolated."
+    if isinstance(env, Isolated): env = pickle.loads(env.payload)     # we dumped it
     plain = {k: v for k, v in vars(env).items() if not k.startswith('_') and isinstance(v, (bool, int, float, str))} if hasattr(env, '__dict__') else {}
     return dict(env=f'{type(env).__module__}:{type(env).__qualname__}', **plain)
 

@@ -339,6 +339,12 @@ def _repeats(samples)->list[str]:
     twice = [b for a, b in zip(steps, steps[1:]) if said(a) == said(b)]
     return [f'steps {twice[:6]} hold the same completions as the step before'] if twice else []
 
+def _check_columns(reward, samples, path):
+    "Refuse a reward that no line of verl's has."
+    known = list(dict.fromkeys(name for s in samples for name, x in s.more.items() if isinstance(x, (bool, int, float))))
+    wrong = [name for name in ([reward] if isinstance(reward, str) else reward) if name not in known]
+    if wrong: raise ValueError(f'reward={reward!r}: {path} has no number {wrong[0]!r}; it has {known[:COLUMNS]}')
+
 def _open_foreign(format, path, files, reward, budget, notes)->Opened:
     "Read all files of a foreign dump."
     if format == 'trl':
@@ -350,6 +356,7 @@ def _open_foreign(format, path, files, reward, budget, notes)->Opened:
     read = _read_trl if format == 'trl' else _read_verl
     found = [s for p in files for s in read(p, reward, budget, notes)]
     if not found: raise ValueError(f"{path}: no whole row in {', '.join(p.name for p in files[:3])}{' …' if len(files) > 3 else ''}. The run may have been killed while writing; open an earlier step. {' '.join(notes)}")
+    if format == 'verl' and reward is not None: _check_columns(reward, found, path)
     samples = {}
     for s in found: samples.setdefault(s.step, []).append(s)
     fields = _fields(format, found, reward if format == 'trl' else reward or 'score')
@@ -399,6 +406,7 @@ def open_run(
     path, notes = Path(path), []
     if not path.exists(): raise FileNotFoundError(f'{path} does not exist. Give the folder of a run, or one file of its rollouts.')
     format, files = _files(path, notes)
+    if format == 'agentlab' and reward is not None: raise ValueError(f'reward={reward!r}: a run of agentlab says what its rewards are. Leave it out')
     if format == 'agentlab': return _open_agentlab(path, files, notes)
     return _open_foreign(format, path, files, reward, _Budget(max_bytes), notes)
 
