@@ -243,6 +243,34 @@ def test_more_steps(short, tmp_path):
     assert facts(run) == facts(once)
     for key, weight in load_checkpoint(once)[1]['model'].items(): exactly(weight, load_checkpoint(run)[1]['model'][key], key)
 
+def test_half_a_removed_checkpoint_is_none(short, tmp_path, monkeypatch):
+    "The process dies while it removes the oldest of three: what is left of it is not counted, and is gone after the next one."
+    run = Run(shutil.copytree(short.folder, tmp_path/'run'))
+    def half(path, *a, **k):
+        half_tree(None, path)
+        raise InterruptedError('killed here')
+    with monkeypatch.context() as only:
+        only.setattr(shutil, 'rmtree', lambda path, *a, **k: half(path) if Path(path).exists() else None)
+        with pytest.raises(InterruptedError): train_small(run.folder, steps=3, resume=True)
+    places = run.folder/'checkpoints'
+    assert [p.name for p in sorted(places.iterdir()) if not p.name.startswith('.')] == ['000002', '000003'] and load_checkpoint(run)[0] == 3
+    train_small(run.folder, steps=4, resume=True)
+    assert sorted(p.name for p in places.iterdir()) == ['000003', '000004']
+
+@pytest.mark.parametrize('step', [0, 1])
+def test_a_folder_that_is_removed_meanwhile(tmp_path, step):
+    "The run ends with an error that says so, not with exit 0 and a folder that is no run."
+    def remove(row):
+        if row['step'] == step: shutil.rmtree(tmp_path/'run')
+    with pytest.raises(FileNotFoundError, match='run.json is gone: somebody removed or moved'): train_small(tmp_path/'run', steps=2, on_row=remove)
+    assert not (tmp_path/'run'/'policy').exists()
+
+def test_what_is_left_is_said_as_it_is(tmp_path):
+    "Before the first checkpoint nothing is called whole."
+    def full(row): raise OSError(errno.ENOSPC, 'No space left on device')
+    with pytest.raises(RuntimeError, match='has no checkpoint yet: .* begin again'): train_small(tmp_path/'run', steps=4, checkpoint_every=3, on_row=full)
+    with pytest.raises(RuntimeError, match='The checkpoints in .* are whole: .* go on'): train_small(tmp_path/'other', steps=4, checkpoint_every=1, on_row=full)
+
 
 # ---- one writer
 

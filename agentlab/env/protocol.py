@@ -48,7 +48,9 @@ class Env:
     reader = False        # True: writes for somebody who reads any text, see `for_reader`
 
     @property
-    def name(self)->str: return type(self).__name__.lower()
+    def name(self)->str: return vars(self).get('name') or type(self).__name__.lower()
+    @name.setter
+    def name(self, value:str): vars(self)['name'] = value      # a world may be given a name of its own
 
     def reset(
         self,
@@ -270,7 +272,7 @@ rules = dict(
     seats    = "`env.seats` is a tuple of different names, and every Step.seat is one of them",
     types    = "reset and step return a Step: observation is a str, reward and info are dicts, done is a bool, info['legal'] a list of str",
     rewards  = "Step.reward maps seats to finite numbers",
-    state    = "info['state'] is hashable and made of strings, numbers, booleans and tuples, so that it is the same in every process",
+    state    = "info['state'] is made of strings, numbers, booleans, and tuples, lists or dicts of these, so that it is the same in every process",
     any_text = "step takes any text a model may write; mark a bad one with info['invalid']=True, do not raise",
     seed     = "the same seed and the same actions give the same episode; draw only from a generator made in reset(seed)",
     random   = "the global generators of random, numpy and torch are left alone; use random.Random(seed) or numpy.random.default_rng(seed)",
@@ -293,7 +295,7 @@ def check_step(
     if not (isinstance(legal, (list, tuple)) and all(isinstance(action, str) for action in legal)): raise EnvError(f'types: legal is {legal!r}; {rules["types"]}')
     check_seat_order(step, env.seats, previous)
     state = step.info.get('state')
-    try: hash(state), canonical(state)
+    try: canonical(state)
     except TypeError as error: raise EnvError(f"state: {state!r} will not do ({error}); {rules['state']}") from None
     return step.seat, step.observation, sorted(step.reward.items()), step.done, canonical(state), step.info.get('invalid'), step.info.get('success')
 

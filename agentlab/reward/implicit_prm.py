@@ -71,7 +71,6 @@ def prm_backward(
     faithful:bool=False,    # True: the released loss, which gives no gradient
 )->float:                   # the loss
     "Add the gradient of `implicit_prm_loss` to the process reward model, micro-batch by micro-batch; the optimiser step is the caller's."
-    from agentlab.policy.core import parts  # here, because it needs transformers and the rest of this page does not
     from agentlab.policy.core import parts      # here, because it is the only line of the rewards that needs a model
     prm_logp = prm.logprobs(b, temperature, budget)[0].requires_grad_()
     loss = implicit_prm_loss(prm_logp, b, beta, old, faithful)

@@ -107,6 +107,10 @@ class Run:
         return Batch.load(self._tests(step))
     def save_tests(self, step: int, batch: Batch): batch.save(self._tests(step))
     def _tests(self, step): return self.folder / 'tests' / f'step_{step:06d}.parquet'
+    def check_there(self):
+        "Raise FileNotFoundError where somebody has removed the folder of a run that goes on."
+        if not (self.folder / 'run.json').exists():
+            raise FileNotFoundError(f'{self.folder}/run.json is gone: somebody removed or moved the run folder while it was written to. Nothing more is written there; what was not moved elsewhere is lost')
     def ask_stop(self):
         "Ask whoever trains in this folder to end after the present update. The trainer removes the request when it has ended, and one that is older than its start."
         (self.folder / 'stop').touch()
@@ -259,10 +263,18 @@ def save_checkpoint(
         files[f'{name}.safetensors'] = dict(bytes=len(data), blake2b=hashlib.blake2b(data).hexdigest())
     facts = dict(schema_version=SCHEMA_VERSION, step=step, files=files, **state)
     with atomic(partial / 'state.json') as path: path.write_text(json.dumps(facts | dict(blake2b=_digest(facts))))
-    if final.exists(): shutil.rmtree(final)     # left by a run that was killed after this checkpoint and before its rows were cut
+    if final.exists(): _remove(final)       # left by a run that was killed after this checkpoint and before its rows were cut
     rename(partial, final)
-    for old in _checkpoints(run)[:-keep]: shutil.rmtree(old)
+    for old in _checkpoints(run)[:-keep]: _remove(old)
+    for left in final.parent.glob('.*.old.tmp'): shutil.rmtree(left)        # a removal that was cut short
     return final
+
+def _remove(folder: Path):
+    "Remove a checkpoint: under another name first, so that half of one is never taken for one."
+    gone = folder.with_name(f'.{folder.name}.old.tmp')
+    if gone.exists(): shutil.rmtree(gone)
+    rename(folder, gone)
+    shutil.rmtree(gone)
 
 def _digest(facts: dict)->str: return hashlib.blake2b(json.dumps(facts).encode()).hexdigest()
 
@@ -320,7 +332,7 @@ def rewind(
         if (run.folder / name).exists(): os.truncate(run.folder / name, end)
     for later in (s for s in run.steps() if s >= step): run._episodes(later).unlink()
     for later in (s for s in run.tested() if s > step or not step): run._tests(later).unlink()
-    for damaged in (p for p in _checkpoints(run) if int(p.name) > step): shutil.rmtree(damaged)     # else they would count as the newest to keep
+    for damaged in (p for p in _checkpoints(run) if int(p.name) > step): _remove(damaged)       # else they would count as the newest to keep
     for part in [*run.folder.glob('**/.*.tmp')]: shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
     for path in map(run._episodes, run.steps()):
         if not is_whole(path): warnings.warn(f'{path} is damaged. The run goes on; whatever shows its episodes leaves this step out.')

@@ -32,7 +32,7 @@ __all__ = ['KEPT_TESTS', 'Training', 'check_suits', 'with_lora', 'reference_of',
            'move', 'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'held_out', 'ends',
            'solved', 'one_step', 'computed', 'with_computed', 'remembered', 'learn', 'again', 'save_training',
            'open_replay', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run',
-           'keep_step', 'close_step']
+           'keep_step', 'keep_row', 'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #01a6aeef
 class Training:
@@ -520,12 +520,19 @@ def restore_training(training: Training, run: Run)->int:
     return step
 
 # %% ../../nbs/train/02_trainer.ipynb #617d84a6
+def _remains(run: Run)->str:
+    "What a run that ended with a fault has to go on with."
+    some = any((run.folder / 'checkpoints').glob('[0-9]*'))
+    has = 'The checkpoints in {} are whole' if some else '{} has no checkpoint yet'
+    return f"{has.format(run.folder)}: free what is named here and {'go on' if some else 'begin again'} with resume=True."
+
 @contextlib.contextmanager
 def explain(run: Run):
     "Say what to do about a full disk or exhausted memory; what was checkpointed stays whole."
-    kept = f'The checkpoints in {run.folder} are whole: free what is named here and go on with resume=True.'
     try: yield
-    except Exception as e:      # safetensors and torch's CPU allocator have no exception of their own for these
+    except Exception as e:
+        kept = _remains(run)
+        # safetensors and torch's CPU allocator have no exception of their own for these
         if getattr(e, 'errno', None) in (errno.ENOSPC, errno.EDQUOT) or 'No space left' in str(e):
             raise RuntimeError(f'the disk is full ({e}). {kept} `agentlab clean` removes caches.') from e
         if isinstance(e, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(e):
@@ -597,6 +604,7 @@ def train(
 def end_run(training: Training, run: Run, step: int):
     "The policy of a run that is complete, also where it was killed just before this; and the answer to whoever asked the run to stop."
     if training.accelerator.is_main_process:
+        run.check_there()
         if step >= training.planned.steps: save_policy(run, training.policy)
         run.stop_answered()
     training.accelerator.wait_for_everyone()    # the folder is complete for whoever goes on
@@ -619,10 +627,16 @@ def _opened(training: Training, out, resume: bool):
 def keep_step(training: Training, run: Run, step: int, on_row=None)->dict:
     "One step, everything that is written because of it, and a call for whoever wants to know."
     row, played = one_step(training, step)
-    if training.accelerator.is_main_process: run.save_episodes(step, played); run.append(row)
+    if training.accelerator.is_main_process: keep_row(run, step, row, played)
     close_step(training, run, step + 1)
     if on_row is not None: on_row(row)
     return row
+
+def keep_row(run: Run, step: int, row: dict, played: Batch):
+    "The episodes of a step and its row."
+    run.check_there()
+    run.save_episodes(step, played)
+    run.append(row)
 
 def close_step(training: Training, run: Run, step: int):
     "What is due after an update: a test on held-out tasks, a checkpoint."
