@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One thread: tiny models are faster so, and two test processes do not fight over the cores.
 test test-all test-browser save bench results: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo lm lab course test test-all test-browser test-verl test-adapters test-vllm gpu kit docs check export readme save bench results clean
+.PHONY: help install demo lm lab course test test-all test-browser test-verl test-adapters test-vllm gpu kit docs check export readme save bench attack results clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -81,6 +81,9 @@ save: $(VENV)/.full ## run the notebooks (or NB=path) and keep their outputs, cl
 bench: $(VENV)/.full $(if $(ARGS),,$(VERL)/.verl) ## measure beside TRL (steps, memory) and verl (estimators; an environment of its own); ARGS="--only credit" for a part, without verl
 	$(PY) -m agentlab.bench $(ARGS)
 	$(if $(ARGS),,$(VERL)/bin/python tools/verl_speed.py)
+
+attack: $(VENV)/.full ## go wrong on purpose, more than a thousand times: environments, programs, damage, commands, kills, dumps, pages; assets/attack says what survived (ARGS="kills")
+	OMP_NUM_THREADS=1 $(PY) tools/attack.py $(ARGS)
 
 results: $(VENV)/.full $(VENV)/.lm ## record the learning curves that the README shows
 	$(PY) tools/results.py $(ARGS)

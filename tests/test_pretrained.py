@@ -317,7 +317,7 @@ def test_a_format_on_the_command_line(base, tmp_path, monkeypatch, capsys):
     cli.play(env='python_tool', model='primed', format='calls')
     for command in (cli.prime, cli.train, cli.play):
         with pytest.raises(ValueError, match="format='xml' is unknown. Known: plain, thinking, calls"): command(env='guess', model=str(base), format='xml')
-    with pytest.raises(ValueError, match='give thought='): cli.prime(env='guess', model=str(base), lora=2, format='thinking', out='other')
+    with pytest.raises(ValueError, match='thoughts are demonstrated in Python'): cli.prime(env='guess', model=str(base), lora=2, format='thinking', out='other')
     assert not Path('other').exists()
 
 def test_priming_in_a_format_teaches_its_markers(base, monkeypatch):

@@ -40,4 +40,4 @@ def check_expert(env):
     "Refuse a world in which an expert cannot say what was right. Raises TypeError or ValueError."
     BesideExpert(env() if isinstance(env, type) or not hasattr(env, 'reset') else env)
 
-play_beside_expert.check = check_expert     # asked before a run begins
+play_beside_expert.check_env = check_expert     # asked before a run begins

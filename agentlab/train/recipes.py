@@ -136,9 +136,9 @@ def check_recipe(recipe: Recipe):
     check_group_size(recipe.credit, recipe.group_size)
 
 def check_world(recipe: Recipe, env):
-    "Ask every function of the recipe that has a `check` whether it can work in an environment. Raises what they raise."
+    "Ask every function of the recipe that has a `check_env` whether it can work in an environment. Raises what they raise."
     functions = [getattr(value, 'func', value) for value in (getattr(recipe, field.name) for field in dataclasses.fields(recipe)) if callable(value)]
-    for check in (getattr(function, 'check', None) for function in functions):
+    for check in (getattr(function, 'check_env', None) for function in functions):
         if check: check(env)
 
 def check_numbers(recipe: Recipe):
@@ -226,7 +226,7 @@ def check_answers(env):
     except Exception: return        # a fault of the world is an episode's, not ours to tell
     if not step.info.get('answer'): raise ValueError("information gain needs the true answer, and this environment does not say it: info['answer'] at reset")
 
-measure_answers.check = check_answers
+measure_answers.check_env = check_answers
 
 def measure_feedback(batch: Batch, policy, placeholder: str = 'Nothing happens.')->Batch:
     "The batch with `turns.gain`: how much likelier the feedback made the next action. `placeholder` is read instead of it; its words should be known to the policy."
@@ -323,7 +323,7 @@ dapo = named('dapo', 'Yu et al., 2025, DAPO, arXiv 2503.14476', 'Clip-higher, no
 starpo_s = named('starpo_s', 'Wang et al., 2025, RAGEN, arXiv 2504.20073', 'PPO on the quarter of the groups whose outcomes differ most', credit=by.gae, credit_args=dict(level='turn', gamma=1., lam=1.), critic=Critic, curate=most_different, objective_args=dict(low=.2, high=.28))
 ragen2 = named('ragen2', 'RAGEN-2, 2026, arXiv 2604.06268', 'The groups that hold nine tenths of the deviation', credit=by.grpo, curate=keep_groups)
 supo = named('supo', 'in the spirit of Lu et al., 2025, SUPO, arXiv 2510.06727', 'A full context is summed up, and the summary is trained', credit=by.grpo, rollout=windows.with_summaries, rollout_args=dict(window=128, summary_tokens=16), test_rollout=partial(windows.with_summaries, window=128, summary_tokens=16))
-scaling_inter = named('scaling_inter', 'Xi et al., 2025, AgentGym-RL, arXiv 2509.08755', 'Short games first, longer ones later', credit=by.grpo, schedule=partial(growing, turns=(6, 9, 12), every=10))
+scaling_inter = named('scaling_inter', 'Xi et al., 2025, AgentGym-RL, arXiv 2509.08755', 'Short games first, longer ones later', credit=by.grpo, schedule=partial(growing, turns=(8, 10, 12), every=10))     # our numbers, for worlds of a dozen turns such as KeyDoor: within six nearly all games are lost, and a group that only loses teaches nothing
 
 # %% ../../nbs/train/01_recipes.ipynb #2e45a39b
 roc = named('roc', 'Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722', 'Many attempts are played; some failures and the clean successes are learned from', credit=by.grpo, group_size=16,
