@@ -276,6 +276,7 @@ def test_phase_weight_is_the_released_curve():
     assert [round(phase_weight(e), 5) for e in (0, 75, 76, 150, 999)] == [1, .82707, .76863, .03983, .03983]
     values = [phase_weight(e) for e in range(151)]
     assert values == sorted(values, reverse=True) and all(phase_weight(e, k) > 0 for k in (0, 1, 2, 3) for e in range(5))
+    assert [phase_weight(0, k) for k in (0, 1, 2, 3, 150)] == [1]*5     # every run begins with the whole penalty, one of a single update too
 
 
 # ---- losses

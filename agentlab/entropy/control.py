@@ -77,7 +77,8 @@ def phase_weight(
     "Weight of EPO's penalty over a run, as released."
     if horizon <= 0: return 1.
     e, half = min(max(step, 0), horizon), horizon//2
-    return 1 - .2*(1-math.exp(-2*e/half)) if e <= half and half else .8*math.exp(-3*(e-half)/(horizon-half))
+    if e <= half: return 1 - .2*(1-math.exp(-2*e/max(half, 1)))  # a run of one update has no first half
+    return .8*math.exp(-3*(e-half)/(horizon-half))
 
 def epo_schedule(
     step:int,            # number of the update, from 0

@@ -128,13 +128,13 @@ def double_elimination(
     return _places([winner, loser, *out[::-1]], scores)
 
 def _round(compare, field, scores):
-    "(winners, losers) of neighbours in `field`; equal scores favour the first, an odd one out goes on."
+    "(who goes on, losers) of neighbours in `field`; equal scores favour the first. An odd one out goes on, and goes first."
     winners, losers = [], []
     for i, j in zip(field[::2], field[1::2]):
         a, b = compare(i, j)
         scores[i].append(a); scores[j].append(b)
         winners.append(i if a >= b else j); losers.append(j if a >= b else i)
-    return winners + field[len(field)//2*2:], losers
+    return field[len(field)//2*2:] + winners, losers
 
 def _slots(n):
     "Seeds in the order of the bracket, for the next power of two: best against worst, and the two best in different halves."
