@@ -1,9 +1,12 @@
-"What the authors' own code computes, written down as plain loops, against ours: brackets, agents of one game, turns updated in order, old successes."
+"What the authors' own code computes, written down as plain loops, against ours."
 from random import Random
 
+import pandas as pd
 import pytest
 import torch
 
+from agentlab.credit import seeupo, seeupo_updates
+from agentlab.episodes import Batch
 from agentlab.reward.tournament import single_elimination
 
 
@@ -29,3 +32,26 @@ def test_the_odd_one_out_goes_first_into_the_next_round(n):
     rounds, winner = knock_out([seeds[k] for k in slots if k < n], lambda i, j: strength[i] >= strength[j])
     assert met[n-1:] == [pair for pairs in rounds for pair in pairs] and rewards[winner] == 1
     if n in (5, 7, 9): assert set(met[-1]) == set(seeds[:2])
+
+
+def weight_of_the_first_turn(ratios, **keywords):
+    "What turn 0 is multiplied with after the later turns, the last one first, have moved by these ratios."
+    n = len(ratios)
+    b = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0]*(n+1) + [1], t=[*range(n+1), 0], outcome=[1.]*(n+1) + [0.], n_tokens=2)))
+    now = torch.zeros(len(b.actions))
+    updates = seeupo_updates(b.with_action(old_logp=now), None, **keywords)
+    next(updates)
+    for ratio in ratios:
+        now = now + torch.tensor(ratio).log()
+        which, advantage = updates.send(now)
+    return float((advantage/seeupo(b))[0])
+
+
+@pytest.mark.parametrize('ratios', [(.8, .8, 1.2), (1.2, .8, .8), (1.1, 1.15, .9), (2., .3, 1.), (.95,)])
+def test_the_product_of_ratios_is_clipped_after_every_turn_or_once(ratios):
+    clipped = lambda x: min(max(x, .8), 1.2)
+    released = once = 1.
+    for ratio in ratios: released, once = clipped(released*clipped(ratio)), once*clipped(ratio)
+    assert weight_of_the_first_turn(ratios, faithful=True) == pytest.approx(released, abs=1e-5)
+    assert weight_of_the_first_turn(ratios) == pytest.approx(clipped(once), abs=1e-5)
+    if ratios == (.8, .8, 1.2): assert released == pytest.approx(.96) and clipped(once) == .8

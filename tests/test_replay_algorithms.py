@@ -260,7 +260,7 @@ def test_self_imitation_is_the_rule(steps, size, trigger, tolerate, faithful, ma
     for step, groups in enumerate(steps):
         b = batch_of(groups, step)
         advantage = grpo(b, scale=None)
-        if stored: stored = [s for s in stored if s[0] >= stored[-1][0] - tolerate]
+        if not faithful: stored = [s for s in stored if s[0] >= stored[-1][0] - tolerate]
         above = [s for s in stored if s[2] - median_by_hand(means) > 1e-9]
         expected = subset(len(above), size) if len(above) > trigger*size else None
         found = sil.updates(b, advantage, step)
@@ -275,6 +275,7 @@ def test_self_imitation_is_the_rule(steps, size, trigger, tolerate, faithful, ma
         row = sil.keep(b, advantage, step)
         assert row['sil_above'] == len(above) and row['sil_trained'] == (expected or 0)
         means += [statistics.fmean(g) for g in groups]
+        if faithful: stored = [s for s in stored if s[0] >= stored[-1][0] - tolerate]    # before the new ones come in
         good = worth_keeping(b, advantage).tolist()
         stored += [(step, b.select([e]).tokens.id.tolist(), b.episodes.outcome[e].item()) for e in range(len(b)) if good[e]]
 
@@ -288,6 +289,21 @@ def test_released_quirks_and_ours():
     assert SelfImitation(None, 0, tolerate=30, faithful=True).tolerate == 10 and SelfImitation(None, 0, tolerate=30).tolerate == 30
 
 
+@pytest.mark.parametrize('tolerate', (0, 1, 3))
+def test_the_release_forgets_before_it_adds(tolerate):
+    "A win in each of six steps, then two steps without one: the steps whose episodes an update may use."
+    for faithful in (False, True):
+        sil, kept = SelfImitation(None, 0, tolerate=tolerate, faithful=faithful), []
+        for step in range(8):
+            b = batch_of([[float(step < 6), 0., 0., 0.]], step)
+            if faithful: kept = [s for s in kept if s >= kept[-1] - tolerate]
+            kept += [step]*(step < 6)
+            if not faithful: kept = [s for s in kept if s >= kept[-1] - tolerate]
+            sil.keep(b, grpo(b), step)
+            assert sil.buffer.facts.added[sil.stored()[0]].tolist() == kept
+            if step == 5: assert len(kept) == tolerate + 1 + faithful
+
+
 def test_baseline_bound_lets_whole_steps_go_before_it_adds():
     sil, kept = SelfImitation(None, 0, baselines=5), []
     for step, n in enumerate((3, 1, 4, 2, 7, 1, 1)):
@@ -298,7 +314,7 @@ def test_baseline_bound_lets_whole_steps_go_before_it_adds():
 
 
 @pytest.mark.parametrize('folder', (False, True))
-@pytest.mark.parametrize('make', (SuccessReplay, partial(SelfImitation, size=4, weight=partial(warm_up, rise=0))))
+@pytest.mark.parametrize('make', (SuccessReplay, partial(SelfImitation, size=4, weight=partial(warm_up, rise=0)), partial(SelfImitation, size=5, trigger=1., tolerate=1, weight=partial(warm_up, rise=0), faithful=True)))
 def test_resume_is_bit_for_bit(make, folder, tmp_path):
     whole, resumed, wins = make(None, 4), make(None, 4), 0
     if folder: whole.open(tmp_path, True)

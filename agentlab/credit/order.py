@@ -69,6 +69,7 @@ def seeupo_updates(
     temperature:float=1.,   # of the log-probabilities: that of the sampler
     budget:int=4096,        # tokens of one forward pass
     seed:int=0,             # of the random order
+    faithful:bool=False,    # True, as released: the product is clipped after every turn; False: once, where it is used
     **credit_args           # keywords of `seeupo`
 )->Iterator[tuple[Tensor,Tensor]]: # yields (action tokens,) bool: the tokens to train now; (action tokens,) their advantage
     "One update per turn number; later ones are weighted by how far the updated turns of the episode have moved (SeeUPO, Hu et al. 2026)."
@@ -81,6 +82,7 @@ def seeupo_updates(
         if k+1 == len(todo): return # nobody asks how the last update moved the policy
         before, now = now, policy.logprobs(b, temperature, budget)[0] if sent is None else sent
         product[b.turns.episode[mine]] *= turn_ratio(b, before, now, low, high)[mine] # an episode has one such turn, or none
+        if faithful: product = product.clamp(1-low, 1+high)
 
 # %% ../../nbs/credit/13_order.ipynb #7d0c5145
 def focus(

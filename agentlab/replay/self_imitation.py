@@ -112,11 +112,12 @@ class SelfImitation(Replay):
         self.seed, self.size, self.trigger, self.baselines, self.scaled, self.reuse = seed, size, trigger, baselines, scaled, reuse
         self.uses_tool, self.subset, self.weight, self.least, self.or_zero, self.ddof = uses_tool, subset, weight, least, or_zero, ddof
         self.fields, self.faithful, self.tolerate = fields or dict(kl_coef=0.), faithful, min(tolerate, 10) if faithful else tolerate
-        self.buffer, self.row = Buffer(episodes=episodes), {}
+        self.buffer, self.row, self.oldest = Buffer(episodes=episodes), {}, 0   # oldest: (faithful) the first step that is kept
         self.baseline = Table(step=torch.zeros(0, dtype=torch.int64), mean=torch.zeros(0, dtype=torch.float64), std=torch.zeros(0, dtype=torch.float64))
     def keep(self, batch:Batch, advantage:Tensor, step:int)->dict:
         "Remember the group means of this step, and store its good episodes with their advantages."
         self.remember(group_levels(batch, self.ddof), step)
+        if self.faithful and len(self.buffer): self.oldest = self.buffer.latest - self.tolerate     # what is new now does not count yet
         good = worth_keeping(batch, advantage, self.uses_tool, self.or_zero)
         if good.any(): self.buffer.add(batch.with_action(advantage=advantage).select(good), step)
         return self.row | super().keep(batch, advantage, step)
@@ -129,7 +130,7 @@ class SelfImitation(Replay):
     def stored(self)->tuple[Tensor, Tensor]:
         "(rows of the buffer that are not too old, how far each is above the baseline)."
         facts = self.buffer.facts
-        rows = (self.buffer.latest - facts.added <= self.tolerate).nonzero()[:, 0]
+        rows = (facts.added >= (self.oldest if self.faithful else self.buffer.latest - self.tolerate)).nonzero()[:, 0]
         return rows, facts.outcome[rows] - middle(self.baseline.mean)
     def updates(self, batch:Batch, advantage:Tensor, step:int)->list:
         "One update on the past when enough is stored: (batch, advantage, recipe fields). What was used is forgotten."
@@ -153,13 +154,13 @@ class SelfImitation(Replay):
         device = like.episodes.group.device
         return past.to(device), (found*weight).float().to(device)
     def tensors(self)->dict:
-        "The buffer and the baseline."
-        return {f'buffer.{name}': x for name, x in super().tensors().items()} | {f'baseline.{name}': x for name, x in vars(self.baseline).items()}
+        "The buffer, the baseline and the first step that is kept."
+        return dict(oldest=torch.tensor(self.oldest)) | {f'buffer.{name}': x for name, x in super().tensors().items()} | {f'baseline.{name}': x for name, x in vars(self.baseline).items()}
     def restore(self, tensors:dict):
         "Go on from what `tensors` gave."
         part = lambda head: {name.removeprefix(head): x for name, x in tensors.items() if name.startswith(head)}
         super().restore(part('buffer.'))
-        self.baseline = Table(**part('baseline.'))
+        self.baseline, self.oldest = Table(**part('baseline.')), int(tensors.get('oldest', 0))
 
 def _number(x: float)->float|None:
     "What JSON can hold."
