@@ -1,11 +1,12 @@
 "What the authors' own code computes, written down as plain loops, against ours."
 from random import Random
+import statistics
 
 import pandas as pd
 import pytest
 import torch
 
-from agentlab.credit import seeupo, seeupo_updates
+from agentlab.credit import dr_mas, seeupo, seeupo_updates
 from agentlab.episodes import Batch
 from agentlab.reward.tournament import single_elimination
 
@@ -55,3 +56,23 @@ def test_the_product_of_ratios_is_clipped_after_every_turn_or_once(ratios):
     assert weight_of_the_first_turn(ratios, faithful=True) == pytest.approx(released, abs=1e-5)
     assert weight_of_the_first_turn(ratios) == pytest.approx(clipped(once), abs=1e-5)
     if ratios == (.8, .8, 1.2): assert released == pytest.approx(.96) and clipped(once) == .8
+
+
+@pytest.mark.parametrize('scale', ['std', None])
+@pytest.mark.parametrize('seed', range(5))
+def test_the_global_baseline_averages_a_game_first(seed, scale):
+    "Every turn gets what the average of its game, over all turns of all agents, is worth among the games of the task."
+    draw, rows = Random(seed), []
+    for task, games in enumerate((3, 1, 4)):
+        for game in range(games):
+            for seat in draw.sample(['planner', 'searcher', 'critic'], draw.randint(1, 3)):
+                rows += [dict(group=task, game=game, seat=seat, t=len(rows)+t, outcome=paid) for paid in [draw.choice([0., 1., 5.])] for t in range(draw.randint(1, 3))]
+    table = pd.DataFrame(rows)
+    table['episode'] = table.groupby(['group', 'game', 'seat'], sort=False).ngroup()
+    averages = table.groupby(['group', 'game']).outcome.mean()
+    wanted = []
+    for row in rows:
+        mine, peers = averages[row['group'], row['game']], averages[row['group']].tolist()
+        if len(peers) == 1: wanted.append(mine); continue
+        wanted.append((mine - statistics.fmean(peers))/(statistics.stdev(peers) + 1e-6 if scale else 1))
+    torch.testing.assert_close(dr_mas(Batch.from_turns(table), 'global', scale=scale), torch.tensor(wanted, dtype=torch.float64), atol=1e-5, rtol=1e-5)

@@ -17,7 +17,7 @@ from ..groups import compare, group_count, group_mean, group_min, recur, same
            'Feng et al., 2026, Dr. MAS, arXiv 2602.08847', needs=('group', 'seat'))
 def dr_mas(
     b:Batch,                # rollouts; episodes need `seat` (the agent), for baseline='global' also `game`
-    baseline:str='agent',   # 'agent': the agent's own mean and deviation; 'global': of the games' averages over all agents
+    baseline:str='agent',   # 'agent': the agent's own mean and deviation; 'global': the average of the game, with mean and deviation of all games
     scale:str='std',        # 'std': divide by the deviation; None: do not
     ddof:int=1,             # 1: sample deviation; 0: population
     eps:float=1e-6,         # added to the deviation
@@ -25,12 +25,15 @@ def dr_mas(
     rows:str='turn',        # who votes for an agent: 'turn', or 'episode' once each; the global baseline counts games
 )->Tensor:                  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome against the outcomes of the same agent in the same task (Dr. MAS, Feng et al. 2026)."
-    if baseline not in ('agent', 'global'): raise ValueError(f"baseline={baseline!r}: use 'agent' (each agent by itself) or 'global' (all agents together)")
+    if baseline not in ('agent', 'global'): raise ValueError(f"baseline={baseline!r}: use 'agent' (each agent by itself) or 'global' (a game's average against other games)")
     own = baseline == 'agent'
     need(b.episodes, 'seat', 'dr_mas compares an agent with itself', 'Give every episode the seat that played it.')
     if not own: need(b.episodes, 'game', 'dr_mas takes the average of a game', 'Give the episodes of one game the same number.')
-    peers = b.of_turn('group', 'seat') if own else b.of_turn('group')
-    return b.spread(compare(b.of_turn('outcome'), peers, scale, ddof, eps, singleton, b.unit(rows) if own else b.of_turn('game')))
+    outcome = b.of_turn('outcome')
+    if own: return b.spread(compare(outcome, b.of_turn('group', 'seat'), scale, ddof, eps, singleton, b.unit(rows)))
+    game = b.of_turn('group', 'game')
+    average = torch.where(outcome.isnan(), torch.nan, group_mean(outcome, game))
+    return b.spread(compare(average, b.of_turn('group'), scale, ddof, eps, singleton, game))
 
 # %% ../../nbs/credit/06_agents.ipynb #dfcb5f39
 @estimator('reward from the turn to the end', 'turns of the same player (seat) in the same task', 'every token of the turn',
