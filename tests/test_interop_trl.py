@@ -285,7 +285,7 @@ class Planning:
     def plan(self, step): return {}
 def test_refused_recipes(tmp_path):
     for make, match in ((recipes.ppo, 'critic='), (recipes.seeupo, 'updates='), (recipes.epo, 'schedule='), (recipes.spear, 'replay='), (partial(small, make=recipes.gmpo), 'objective=gmpo'), (partial(small, memory=Planning), 'memory='),
-                        (partial(small, kl=partial(interop.clip), kl_coef=.1), 'kl=clip')):
+                        (partial(small, kl=partial(interop.clip), kl_coef=.1), 'kl=clip'), (partial(small, kl=partial(kl_k3, bound=10.), kl_coef=.1), 'kl_k3 with bound=10')):
         with pytest.raises(ValueError, match=match):
             recipe = make()
             AgentGRPOTrainer(None, None, recipe, trl_config(small(), tmp_path) if 'kl' not in match else trl_config(recipe, tmp_path))

@@ -1,5 +1,6 @@
 "Gradients by finite differences, weights against a loop, and the same loss under every micro-batching."
 import inspect
+import math
 from collections import Counter
 
 import pytest
@@ -103,6 +104,25 @@ def test_far_log_probabilities_stay_finite(kind):
     for value in (clip(logp, batch, torch.tensor([1., 1, -1, -1], dtype=torch.float64)), kl_k1(logp, batch), kl_k2(logp, batch), kl_k3(logp, batch), kl_k3(logp, batch, True)):
         slope, = torch.autograd.grad(value.sum(), logp)
         assert value.dtype == kind and value.isfinite().all() and slope.isfinite().all()
+
+
+@pytest.mark.parametrize('distance', [-25., -20., -19.9, -2.65, -2.6, -.5, 0., 3., 10.9, 11.1, 25.])
+@pytest.mark.parametrize('corrected', [False, True])
+def test_a_bounded_k3_is_the_one_of_verl(distance, corrected):
+    "The log-ratio within 20, the result within 10; beyond it no gradient. Without a bound nothing is changed."
+    batch = batch_of([[(1, False)]]).with_action(ref_logp=torch.tensor([-30.]).double(), old_logp=torch.tensor([-30. + distance - .1]).double())
+    logp = torch.tensor([-30. + distance], dtype=torch.float64, requires_grad=True)
+    moved = math.exp(.1) if corrected else 1.
+    back = min(max(-distance, -20.), 20.)
+    value = kl_k3(logp, batch, corrected, bound=10.)
+    slope, = torch.autograd.grad(value.sum(), logp)
+    k3 = math.exp(back) - 1 - back
+    assert value.item() == pytest.approx(min(k3, 10.)*moved, rel=1e-5)
+    assert slope.item() == pytest.approx((0 if k3 > 10 else 1 - math.exp(back))*moved + corrected*value.item(), rel=1e-4)
+    if k3 < 10: assert kl_k3(logp, batch, corrected).item() == pytest.approx(value.item(), rel=1e-12)
+    elif -20 <= distance < 0:
+        free, = torch.autograd.grad(kl_k3(logp, batch).sum(), logp)
+        assert free.item() == pytest.approx(1 - math.exp(-distance))
 
 
 def test_nan_is_not_hidden():

@@ -90,6 +90,7 @@ def fixed_fields(
     loss = LOSSES[function](r.loss_per, **getattr(r.objective, 'keywords', {}) | r.objective_args)
     kl, given = getattr(r.kl, 'func', r.kl), getattr(r.kl, 'keywords', {})
     if r.kl_coef and kl is not kl_k3: raise ValueError(f'kl={kl.__name__}: GRPOTrainer has kl_k3 only. Use kl=kl_k3, or agentlab.train.')
+    if r.kl_coef and given.get('bound') is not None: raise ValueError(f"kl_k3 with bound={given['bound']}: GRPOTrainer has no bound. Leave it out, or use agentlab.train.")
     if r.kl_coef: loss['use_bias_correction_kl'] = given.get('corrected', False)
     return loss | dict(learning_rate=r.lr, weight_decay=r.weight_decay, max_grad_norm=r.max_grad_norm, temperature=r.temperature, bf16=r.precision == 'bf16',
                        num_generations=max(r.group_size, 2), generation_batch_size=episodes_of(r))    # TRL refuses groups of one, and its groups are not used

@@ -91,10 +91,13 @@ def kl_k3(
     logp:Tensor,           # (action tokens,) log-probability under the policy, with gradient
     batch:Batch,           # tokens need ref_logp, and old_logp if `corrected`
     corrected:bool=False,  # multiply by the ratio of policy to old policy: then the gradient is the KL's too
+    bound:float=None,      # at most so many nats a token, as verl's 10: a token beyond it has no gradient; None: no bound
 )->Tensor:                 # (action tokens,) nats
     "exp(-d) - 1 + d of the log-ratio d: unbiased and never negative (k3, GRPO eq. 4)."
+    if bound is not None and not bound > 0: raise ValueError(f'bound={bound}: it is the most a token may count, in nats; use a number above 0, often 10, or None for no bound')
     back = (_reference(batch, logp) - logp).clamp(max=20) # e**20 is far enough; beyond it float32 becomes infinite
     distance = back.exp() - 1 - back
+    if bound is not None: distance = distance.clamp(max=bound)
     return distance*_moved(logp, batch) if corrected else distance
 
 def _reference(batch, logp):
