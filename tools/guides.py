@@ -4,7 +4,7 @@
     python tools/guides.py --worlds guess keydoor      some of them; `keydoor+listed` ends every observation with what can be done
 
 Greedy, on held-out tasks. A world is a row of assets/results/guides.json, written as soon as it is there; a row of the same model, guide and
-settings is not made again. Priming has a budget of wall time: two updates are timed, the rest is as many as fit.
+settings is not made again. Every world is primed with as many updates as `agentlab demo --model smollm2`.
 """
 from argparse import ArgumentParser
 import hashlib
@@ -14,7 +14,7 @@ import sys
 import time
 
 ROOT = Path(__file__).resolve().parent.parent
-SETTINGS = dict(episodes=24, prime_minutes=2., most_updates=60, lr=1e-3, demonstrations=8, noise=0.)       # no slips: what is asked is form, not skill
+SETTINGS = dict(episodes=24, updates=30, lr=1e-3, demonstrations=8, noise=0.)       # no slips: what is asked is form, not skill
 LISTED = ('keydoor', 'guess', 'tictactoe', 'nim', 'kuhn', 'leduc')      # worlds that are also played with their actions listed
 EXAMPLES = 3        # invalid answers that are kept
 
@@ -59,29 +59,24 @@ def played(policy, env) -> dict:
                 errors=sum(bool(episode.error) for episode in episodes), invalid=wrong[:EXAMPLES], seconds=round(time.monotonic() - began, 1))
 
 
-def primed(policy, fresh, name: str) -> tuple:
-    "The policy after at most so many minutes of imitation, and what was done."
+def primed(policy, name: str) -> tuple:
+    "The policy after its imitation, and what was done."
     from agentlab.policy import prime
-    how = dict(episodes=SETTINGS['demonstrations'], lr=SETTINGS['lr'], noise=SETTINGS['noise'], progress=False)
     began = time.monotonic()
-    prime(fresh(), made(name, 'demo'), steps=2, seed=1, **how)
-    each = (time.monotonic() - began)/2
-    updates = int(max(2, min(SETTINGS['most_updates'], 60*SETTINGS['prime_minutes']/each)))
-    began = time.monotonic()
-    prime(policy, made(name, 'demo'), steps=updates, **how)
-    return policy, dict(updates=updates, prime_seconds=round(time.monotonic() - began, 1))
+    prime(policy, made(name, 'demo'), steps=SETTINGS['updates'], episodes=SETTINGS['demonstrations'], lr=SETTINGS['lr'], noise=SETTINGS['noise'], progress=False)
+    return policy, dict(updates=SETTINGS['updates'], prime_seconds=round(time.monotonic() - began, 1))
 
 
-def row_of(name: str, fresh, told_only: bool) -> dict:
+def row_of(name: str, policy, told_only: bool) -> dict:
     "What is measured of a world."
     from agentlab.bench import circumstances
     from agentlab.rollout import told
-    env, policy = made(name, 'test'), fresh()
+    env = made(name, 'test')
     guides = {seat: told(env, policy.chat, seat) for seat in env.seats}
     tokens = {seat: len(policy.chat.text_ids(text)) for seat, text in guides.items()}
     row = dict(guide_tokens=max(tokens.values()), told=played(policy, env))
     if not told_only:
-        policy, done = primed(policy, fresh, name)
+        policy, done = primed(policy, name)
         row['primed'] = done | played(policy, env)
     return row | dict(circumstances=circumstances(f'python tools/guides.py --worlds {name} --model {policy.name}'), model=getattr(policy, 'weights', None))
 
@@ -118,7 +113,7 @@ def main():
     for name in given.worlds or known:
         key = key_of(name, given.model, given.told_only)
         if kept()['rows'].get(name, {}).get('key') == key: continue
-        row = row_of(name, lambda: pretrained(given.model), given.told_only)
+        row = row_of(name, pretrained(given.model), given.told_only)
         record = kept()     # another process may have made rows meanwhile
         record['rows'][name] = row | dict(key=key)
         record['settings'] = SETTINGS
