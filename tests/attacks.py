@@ -53,7 +53,7 @@ def programs(folder: Path) -> list:
         assert tests.SECRET not in f'{result.text}{result.error}' and all(c.isprintable() or c == '\n' for c in result.text + result.error), result
         assert box('40 + 2').text == '42' and secret.read_text() == tests.SECRET
     boxes = dict(monty=tests.monty) | (dict(bubblewrap=tests.wrapped) if tests.wrapped else {})
-    return [(f'{name}: {code[:60]!r}', partial(run, box, code)) for name, box in boxes.items() for code in codes]
+    return [(f'{name} {i}: {code[:60]!r}', partial(run, box, code)) for name, box in boxes.items() for i, code in enumerate(codes)]
 
 
 # ---- damaged run folders

@@ -102,7 +102,7 @@ def keep_focus(page, element):
 
 class Shown:
     "What one cell of a notebook shows, in terms of its `node`: run the cell, look, wait."
-    points = "(node.querySelector('.js-plotly-plot')?.data?.[0]?.x?.length ?? 0)"
+    points = "((node.querySelector('.al-db-pane[data-name=reward] .al-db-line')?.getAttribute('d') ?? '').match(/[ML]/g) ?? []).length"
     status = "(node.querySelector('.agentlab-status')?.innerText ?? '')"
     def __init__(self, lab, page, cell): self.page, self.node = page, lab.run(page, cell)
     def get(self, expression): return self.page.evaluate(f'() => {{ const node = {self.node}; return {expression} }}')

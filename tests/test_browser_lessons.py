@@ -10,7 +10,7 @@ import course
 from notebooks import lessons, reads
 
 pytestmark = pytest.mark.browser
-SHOWN = '.js-plotly-plot, .jp-RenderedImage img, section.al, .al-ms, .al-grid'    # a plot, a picture, a group, a microscope
+SHOWN = '.js-plotly-plot, .al-db, .jp-RenderedImage img, section.al, .al-ms, .al-grid'    # a plot, a picture, a group, a microscope
 
 def cleared(notebook):
     for cell in notebook['cells']:

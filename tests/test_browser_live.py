@@ -45,20 +45,21 @@ def test_stop_and_resume_of_a_training_run(lab, show):
     shown.press(2)
     shown.wait(f'{Shown.points} > {stopped + 2}')
     assert shown.get(Shown.status).startswith('running')
-    rows = shown.get("[...node.querySelector('.js-plotly-plot').data[0].x]")
-    assert [int(x) for x in rows] == list(range(len(rows)))
+    edges = shown.get("node.querySelector('.al-db-pane[data-name=reward] .al-db-line').getAttribute('d').match(/(?<=[ML])[^,]+/g).map(Number)")
+    assert edges == sorted(set(edges)) and edges[0] == 0 and edges[-1] == 1000      # every update once, from one side to the other
     shown.press(0)
     shown.wait(f"{Shown.status}.startsWith('stopped')", timeout=20_000)
 
 def test_an_overlay_shows_two_runs_and_hides_one(page, show):
     """Two lines in every pane; the box of a run takes its lines away, by keyboard; hostile names are text."""
     shown = show('overlay')
-    shown.wait("node.querySelectorAll('.js-plotly-plot .scatterlayer .trace').length == 12")
+    lines = "node.querySelectorAll('.al-db-live .al-db-kind0').length"
+    shown.wait(f'{lines} == 12')
     shown.wait("node.querySelectorAll('input[type=checkbox]').length == 2")
     page.wait_for_timeout(300)
     assert HOSTILE[0] in shown.get("node.querySelector('.agentlab-overlay').innerText")
     shown.focus("node.querySelectorAll('input[type=checkbox]')[1]"); page.keyboard.press('Space')
-    shown.wait("node.querySelectorAll('.js-plotly-plot .scatterlayer .trace').length == 6")
+    shown.wait(f'{lines} == 6')
     assert page.evaluate('() => window.hit') is None
 
 def test_a_run_of_another_process_is_asked_to_stop(lab, show):

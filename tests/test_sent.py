@@ -49,18 +49,17 @@ def test_dashboard_and_overlay(name, messages):
         if len(rows) % 100 < 4: board.draw(force=True); several.draw(force=True)
         rows.append(row)
     board.draw(force=True); several.draw(force=True)
-    assert sum('_py2js_update' in data.get('state', {}) for data in messages if data) >= 4
-    sent = [x for figure in (board.figure, several.figure) for trace in figure.data for x in (*trace.x, *trace.y)]
-    assert all(x is None or math.isfinite(x) for x in sent) and any(x is not None for x in sent)
-    assert min(len(rows), 100) <= len(board.figure.data[0].y) <= 300
+    assert sum('head' in data.get('state', {}) for data in messages if data) >= 4
+    sent = [x for plots in (board.plots, several.plots) for name in ('reward', 'entropy') for point in plots.line(name, plots.runs - 1) for x in point]
+    assert all(x is None or math.isfinite(x) for x in sent) and (any(x is not None for x in sent))
+    assert min(len(rows), 30) <= sum(len(parts[0].get('steps', [])) for parts in board.plots.parts) <= 300
 
 def test_dashboard_keeps_the_numbers_beside_a_gap(messages):
     "The table of entropies: numbers where turns were reached, null elsewhere, and the scale from the finite ones."
     board = Dashboard(LOGS['wild'])
     board.widget
-    heat = board.figure.data[2]
-    assert heat.z == ([.5]*4, [None, None, None, .5]) and heat.zmax == .5
-    assert board.figure.data[0].y == (None, None, None, .5) and board.figure.data[0].x == (0, 1, 2, 3)
+    assert board.figure.part0[0]['table'] == [[.5]*4, [None, None, None, .5]] and board.figure.head['panes'][2]['top'] == .5
+    assert board.figure.part0[0]['lines']['reward'] == [[0, None], [1, None], [2, None], [3, .5]]
 
 @pytest.mark.parametrize('name', LOGS)
 def test_turnscope_and_entropy_lab(name, tmp_path, messages):

@@ -102,6 +102,19 @@ def test_micro_batches_and_processes_add_up_to_one_gradient(loss_per):
         cut, pieces = gradients(budget, ranks, loss_per=loss_per, kl_coef=.1)
         for name, gradient in whole.items(): torch.testing.assert_close(cut[name], gradient, rtol=1e-4, atol=1e-6)
         for key in ('loss', 'kl', 'clip_fraction', 'tokens'): assert sum(p[key] for p in pieces) == pytest.approx(measured[0][key], abs=1e-5)
+        for key in ('kl_each', 'kl_reference_each'):        # every token once, whoever read it
+            one, many = (torch.cat([x for p in ps for x in p[key]]).sort().values for ps in (measured, pieces))
+            torch.testing.assert_close(many, one, rtol=1e-3, atol=1e-5)
+
+def test_a_row_says_how_far_the_middle_token_moved_and_the_farthest(tmp_path):
+    "Median and largest of k3 over the tokens of all minibatches; of the reference where there is one; one spike makes the mean and leaves the median."
+    plain, with_reference = (train_small(tmp_path/name, steps=2, minibatches=2, lr=.02, **more).rows()[1] for name, more in dict(a={}, b=dict(kl_coef=.1)).items())
+    for row in (plain, with_reference): assert 0 < row['kl_median'] < row['kl_max'] > row['kl']
+    assert plain['kl_reference_median'] is None is plain['kl_reference_max'] and with_reference['kl_reference_median'] < with_reference['kl_reference'] < with_reference['kl_reference_max']
+    moved = torch.tensor([.1]*6 + [8.])
+    each = [part.exp() - 1 - part for part in (moved[:2], moved[2:])]
+    assert trainer.spread_of('kl', each) == dict(kl_median=each[0][0].item(), kl_max=each[1][-1].item())
+    assert torch.cat(each).mean() > 400 and each[0][0] < .01
 
 
 # ---- what stops an update

@@ -235,7 +235,7 @@ def test_dashboard_of_a_folder_follows_and_restarts(tmp_path):
     dashboard.widget
     (folder/'metrics.jsonl').write_text('{"step": 0, "reward": 5.0}\n')
     dashboard.draw(force=True)
-    assert list(dashboard.figure.data[0].y) == [5.] and len(dashboard.rows) == 1
+    assert dashboard.plots.line('reward') == [[0, 5.]] and len(dashboard.rows) == 1
     from agentlab.train.runs import Run
     assert len(Dashboard(Run(folder)).rows) == 1
     with pytest.raises(FileNotFoundError, match='does not exist'): Dashboard(tmp_path/'nowhere')
@@ -293,7 +293,7 @@ def test_at_most_eight_frames_a_second():
     """Draw calls come far faster than frames; a frame that the browser has not drawn yet is waited for."""
     dashboard = Dashboard([]); dashboard.widget
     began, frames = time.monotonic(), dashboard.frames
-    dashboard._paint, dashboard._painted = lambda now: None, True        # a browser that draws at once
+    dashboard.plots.send, dashboard.plots.painted = lambda *_: None, True        # a browser that draws at once
     while time.monotonic() - began < 1: dashboard._list.append(dict(step=len(dashboard._list))); dashboard.draw()
     assert 3 <= dashboard.frames - frames <= 9
     slow = Dashboard([]); slow.widget; frames = slow.frames
@@ -302,11 +302,11 @@ def test_at_most_eight_frames_a_second():
     assert slow.frames - frames == 0           # nobody has reported the first frame as drawn
 
 def test_long_runs_are_thinned():
-    """20,000 rows: at most 300 points a curve and 150 columns, as JSON can hold them, in one message."""
+    """20,000 rows: at most 300 points a curve and columns of the table, as JSON can hold them, in one message."""
     dashboard = Dashboard([dict(step=i, reward=math.sin(i), entropy_by_turn=[1.]*12, success=None) for i in range(20_000)]); dashboard.widget
-    sizes = {trace.name: len(trace.x) for trace in dashboard.figure.data}
-    assert max(sizes.values()) <= 300 and sizes['entropy_by_turn'] <= 150
-    for trace in dashboard.figure.data: json.dumps(list(trace.x), allow_nan=False)      # raises for what is no JSON
+    lines = {name for parts in dashboard.plots.parts for name in parts[0].get('lines', ())}
+    assert max(len(dashboard.plots.line(name)) for name in lines) <= 300 and sum(len(parts[0].get('steps', ())) for parts in dashboard.plots.parts) <= 300
+    json.dumps(dashboard.plots.parts, allow_nan=False)      # raises for what is no JSON
 
 def test_status_and_time_left():
     """Errors and skipped updates are counted; the time left needs a total and seconds."""
@@ -319,7 +319,7 @@ def test_outside_a_notebook_and_without_the_extra(monkeypatch):
     with pytest.raises(RuntimeError, match='event loop of a notebook'): view.watch(counting)
     monkeypatch.setitem(sys.modules, 'anywidget', None)
     with pytest.raises(ImportError, match=r'needs anywidget.*agentlab-rl\[lab\]'): Dashboard([dict(step=0)]).widget
-    assert len(Dashboard([dict(step=0, reward=1.)]).static().data[0].x) == 1
+    assert 'run 1: 1 at update 0' in Dashboard([dict(step=0, reward=1.)]).static()
 
 def test_front_door_is_light():
     """Importing agentlab.view loads neither plotly, ipywidgets nor torch."""

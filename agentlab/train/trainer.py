@@ -5,7 +5,8 @@
 # %% ../../nbs/train/02_trainer.ipynb #acba7ee2
 from __future__ import annotations
 import contextlib, copy, dataclasses, errno, math, pickle, shutil, time
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from pathlib import Path
 import torch
 from torch import Tensor
@@ -29,8 +30,8 @@ from .runs import METRICS, Run, alone, load_checkpoint, moments, open_run, resto
 __all__ = ['KEPT_TESTS', 'Training', 'check_suits', 'with_lora', 'reference_of', 'as_begun', 'for_gpu', 'for_pretrained',
            'collect', 'joined', 'usable', 'Skip', 'rewarded', 'joined_by', 'past', 'by_chance', 'curated', 'prepare',
            'finite', 'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part', 'rounds', 'optimise',
-           'move', 'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'held_out', 'ends',
-           'solved', 'one_step', 'computed', 'with_computed', 'remembered', 'learn', 'again', 'save_training',
+           'move', 'spread_of', 'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'held_out',
+           'ends', 'solved', 'one_step', 'computed', 'with_computed', 'remembered', 'learn', 'again', 'save_training',
            'open_replay', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run',
            'keep_step', 'keep_row', 'close_step']
 
@@ -264,7 +265,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     whole, chosen = take_rows(batch, rows)
     weight = advantage.new_zeros(len(advantage)).index_copy(0, chosen, loss_weights(whole, r.loss_per).to(advantage))
     sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., sampler_kl=0., unsampled=0, sampled=0, tokens=0, past=0, outside=0)
-    sums |= dict(computed=0, held=0)
+    sums |= dict(computed=0, held=0, kl_each=[], kl_reference_each=[])
     for part, which in t.policy.parts(batch, rows[t.rank::t.ranks], r.budget):
         logp, entropy = t.policy.forward(part, r.temperature)
         losses = r.objective(logp, part, advantage[which], entropy, **r.objective_args)
@@ -277,19 +278,22 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
                 sums[name] = max(sums[name], value) if name == 'gap' else sums[name] + value
         logp = entropy = losses = kl = loss = None      # else the next forward pass would run beside the graph of this one's entropy
     everywhere = t.gather([sums])
-    return {name: (max if name == 'gap' else sum)(s[name] for s in everywhere) for name in sums}
+    return {name: reduce(max if name == 'gap' else add, (s[name] for s in everywhere)) for name in sums}
 
 # %% ../../nbs/train/02_trainer.ipynb #1a345f2c
 def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, kl: Tensor|None)->dict:
-    "Sums over the action tokens of a part: distance moved, clipped tokens, distance from what the sampler reported, tokens that it did not report, past tokens and those of them outside the clip; and the largest gap to the sampler."
+    "Sums over the action tokens of a part: distance moved (and that of each token), clipped tokens, distance from what the sampler reported, tokens that it did not report, past tokens and those of them outside the clip; and the largest gap to the sampler."
     moved, apart = part.action('old_logp') - logp, part.action('sampler_logp') - logp
+    each = moved.exp() - 1 - moved
     past = part.action('past') > 0 if 'past' in part.tokens else torch.zeros_like(moved, dtype=torch.bool)
     apart = apart[~past]        # the sampler of a past token had other weights
     known = apart[apart.isfinite()]
     limits = {k: v for k, v in recipe.objective_args.items() if k in ('low', 'high')} if recipe.objective_args.get('low', 0.) <= 1 else {}   # other objectives bound other things
     ratio, bounds = (-moved[past & (part.action('weight') > 0)]).exp(), dict(low=.2, high=.2) | limits
     return dict(past=len(ratio), outside=int(((ratio < 1 - bounds['low']) | (ratio > 1 + bounds['high'])).sum()),
-                kl=(moved.exp() - 1 - moved).sum().item(), clip_fraction=clip_fraction(logp, part, advantage, **limits).item()*len(logp),
+                kl=each.sum().item(), kl_each=[each.float().cpu()],
+                kl_reference_each=[] if kl is None else [kl.detach().float().cpu()],
+                clip_fraction=clip_fraction(logp, part, advantage, **limits).item()*len(logp),
                 kl_reference=0. if kl is None else kl.sum().item(), sampler_kl=known.sum().item(), unsampled=len(apart) - len(known), sampled=len(apart),
                 gap=known.abs().max().item() if len(known) else 0.)
 
@@ -335,9 +339,18 @@ def move(training: Training, batch: Batch, advantage: Tensor, step: int, *purpos
     tokens = sum(s['tokens'] for s in sums)
     means = {k: sum(s[k] for s in sums)/tokens for k in ('kl', 'clip_fraction')}
     means['kl_reference'] = sum(s['kl_reference'] for s in sums)/tokens if r.kl_coef else None
+    later = sums[1:] or sums        # before the first minibatch no step was made: its tokens have not moved
+    means |= spread_of('kl', [x for s in later for x in s['kl_each']])
+    means |= spread_of('kl_reference', [x for s in sums for x in s['kl_reference_each']])
     means['past'] = {k: sum(s[k] for s in sums) for k in ('past', 'outside')}
     means |= {k: sum(s[k] for s in sums) for k in ('computed', 'held')}
     return means | dict(loss=sum(s['loss'] for s in sums)/len(sums), grad_norm=sum(norms)/len(norms), **from_sampler(sums[0]))
+
+def spread_of(name: str, tokens: list[Tensor])->dict:
+    "Median and largest of what was measured at every token, as `name_median` and `name_max`; None where it was not."
+    if not tokens: return {f'{name}_median': None, f'{name}_max': None}
+    each = torch.cat(tokens)
+    return {f'{name}_median': each.median().item(), f'{name}_max': each.max().item()}
 
 def from_sampler(sums: dict)->dict:
     "How far the first minibatch of an update, made with the weights that played, is from what the sampler reported."

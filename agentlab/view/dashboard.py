@@ -8,13 +8,16 @@ import asyncio, html, inspect, json, math, os, queue, re, shlex, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 import numpy as np
-from .report import Frame, Html, attribute, column, finite, heat_svg, number, safe, thin, ticks, titled, visible
+from .report import SPIKE, Html, attribute, column, framed, heat_svg, number, power, powers, safe, spread, thin, ticks, titled, visible
+from .report import _axes, _path
 
 # %% auto #0
-__all__ = ['PANES', 'MOST', 'LOOKS', 'COMPARED', 'Tail', 'curves', 'entropy_table', 'build_figure', 'fill_figure', 'time_left',
-           'status_text', 'Dashboard', 'takes_resume', 'resume_command', 'watch', 'several', 'compared',
-           'build_overlay', 'Overlay', 'fill_overlay', 'dashboard_html']
+__all__ = ['PARTS', 'TURNS', 'PANES', 'MEAN', 'COMPARED', 'ESM_PLOTS', 'ESM_BOARD', 'BOARD_CSS', 'LIVE_CSS', 'MOST', 'LOOKS',
+           'TWIN_CSS', 'Tail', 'Pane', 'measured', 'curves', 'entropy_table', 'part', 'axis', 'several', 'Plots',
+           'time_left', 'status_text', 'Dashboard', 'takes_resume', 'resume_command', 'watch', 'Overlay',
+           'dashboard_html']
 
 # %% ../../nbs/view/01_dashboard.ipynb #209c3913
 class Tail:
@@ -43,70 +46,449 @@ class Tail:
         return row
 
 # %% ../../nbs/view/01_dashboard.ipynb #c3b32a47
-PANES = (   # metric, heading, least range of y
-    ('reward', 'reward', None), ('success', 'success', (0, 1)), ('entropy_by_turn', 'entropy by turn, nats', None),
-    ('dead_groups', 'share of dead groups: all outcomes equal', (0, 1)), ('clip_fraction', 'share of clipped tokens', None), ('grad_norm', 'gradient norm', None))
+PARTS = 8   # pieces in which a curve travels
+TURNS = 40  # turns of the entropy table that are sent
+
+class Pane(NamedTuple):
+    "One picture over the updates."
+    name: str                   # metric
+    heading: str
+    limits: tuple|None = None   # least range of y
+    unit: str = ''              # of y
+    lines: tuple = ()           # (metric, what it is called), where it is not the metric of this name alone
+    log: bool = False           # y on a log axis
+    optional: bool = False      # left out where no run has it
+    @property
+    def drawn(self)->tuple: return self.lines or ((self.name, ''),)
+
+def _spread_lines(name): return tuple((f'{name}_{kind}', kind) for kind in ('median', 'largest', 'mean'))
+
+PANES = (
+    Pane('reward', 'reward', unit="mean outcome, the environment's unit"),
+    Pane('success', 'success', (0, 1), 'share of episodes'),
+    Pane('entropy_by_turn', 'entropy by turn'),
+    Pane('dead_groups', 'dead groups', (0, 1), 'share of groups whose outcomes are all equal'),
+    Pane('clip_fraction', 'clipped tokens', None, 'share of tokens'),
+    Pane('grad_norm', 'gradient norm', None, 'length before clipping'),
+    Pane('kl', 'policy movement (KL)', None, 'nats, log axis', _spread_lines('kl'), True),
+    Pane('kl_reference', 'drift from reference (KL)', None, 'nats, log axis', _spread_lines('kl_reference'), True,
+         optional=True))
+MEAN = Pane('entropy', 'entropy', None, 'nats a token')     # takes the place of the table where several runs are compared
+COMPARED = tuple(MEAN if pane.name == 'entropy_by_turn' else pane for pane in PANES)
+
+def _steps(rows, first=0)->np.ndarray:
+    "Number of every update; its place in the log where a row does not say it."
+    steps = column(rows, 'step')
+    return np.where(np.isfinite(steps), steps, first + np.arange(len(steps)))
+
+def _at(row, missing=-1)->float:
+    "Number of a row's update."
+    step = _number(row.get('step'))
+    return step if math.isfinite(step) else missing
+
+def _number(value)->float: return float(value) if isinstance(value, (int, float)) else math.nan
+
+def _turns(row)->list:
+    "Entropy of every turn in a row; its mean `entropy` where there is no list."
+    found = row.get('entropy_by_turn')
+    return [_number(x) for x in (found if isinstance(found, list) and found else [row.get('entropy')])]
+
+def measured(
+    rows:list,          # row log
+)->dict:                # metric -> (rows,) float; NaN where there is no finite number
+    "Every metric that a pane draws as a line. `entropy` is the mean of its turns where a row has none."
+    found = {pane.name: column(rows, pane.name) for pane in PANES if not pane.lines}
+    means = [np.mean(known) if (known := [x for x in _turns(row) if math.isfinite(x)]) else math.nan for row in rows]
+    found['entropy'] = np.where(np.isfinite(own := column(rows, 'entropy')), own, np.array(means))
+    for name in ('kl', 'kl_reference'): found |= {f'{name}_{kind}': y for kind, y in spread(rows, name).items()}
+    return {name: np.where(np.isfinite(y), y, math.nan) for name, y in found.items() if name != 'entropy_by_turn'}
 
 def curves(
     rows:list,          # row log
     points:int=300,     # most points of a curve
+    first:int=0,        # place of the first of these rows in the whole log
 )->dict:                # metric -> (x, y), numpy
     "The curves of a row log, thinned."
-    steps = column(rows, 'step')
-    steps = np.where(np.isnan(steps), np.arange(len(steps)), steps)
-    return {name: thin(steps, column(rows, name), points) for name, *_ in PANES if name != 'entropy_by_turn'}
+    steps = _steps(rows, first)
+    return {name: thin(steps, y, points) for name, y in measured(rows).items()}
 
 def entropy_table(
     rows:list,          # row log; where a row has no `entropy_by_turn`, its mean `entropy` stands in the first line
-    columns:int=150,    # most updates to show
+    columns:int=150,    # most updates to show, evenly spaced
+    first:int=0,        # place of the first of these rows in the whole log
 )->tuple:               # steps (n,), table (turns, n) with NaN where a turn was not reached
     "Entropy by turn of the game and update."
-    if len(rows) > columns: rows = [rows[i] for i in np.linspace(0, len(rows) - 1, columns).astype(int)]
-    lines = [row.get('entropy_by_turn') or [row.get('entropy')] for row in rows]
+    steps = _steps(rows, first)
+    shown = np.unique(np.linspace(0, len(rows) - 1, min(columns, len(rows))).astype(int))
+    lines = [_turns(rows[i]) for i in shown]
     table = np.full((max(map(len, lines), default=1), len(lines)), math.nan)
-    for i, line in enumerate(lines): table[:len(line), i] = [math.nan if value is None else value for value in line]
-    steps = column(rows, 'step')
-    return np.where(np.isnan(steps), np.arange(len(steps)), steps), table
+    for i, line in enumerate(lines): table[:len(line), i] = line
+    return steps[shown], table
+
+# %% ../../nbs/view/01_dashboard.ipynb #4165620e
+def _short(value)->float|None: return float(f'{value:.6g}') if math.isfinite(value) else None
+
+def part(
+    rows:list,      # some rows of a log, one after the other
+    points:int,     # most points of a curve
+    first:int=0,    # place of the first of them in the whole log
+)->dict:            # JSON: six digits of every number, None for what was not measured
+    "What the browser gets of some rows: curves as [update, value], the table of entropies, first and last update."
+    lines = {name: [[_short(a), _short(b)] for a, b in zip(x, y)] if np.isfinite(y).any() else []
+             for name, (x, y) in curves(rows, points, first).items()}
+    steps, table = entropy_table(rows, points, first)
+    ends = _steps(rows, first)[[0, -1]]
+    shades = [[_short(x) for x in line] for line in table[:TURNS]]
+    return dict(lines=lines, steps=[_short(x) for x in steps], table=shades, turns=len(table), ends=[_short(x) for x in ends])
+
+def _values(pane, parts)->list:
+    "Every number that a pane draws."
+    if pane.name == 'entropy_by_turn':
+        return [x for part in parts for line in part['table'] for x in line if x is not None]
+    return [y for part in parts for metric, _ in pane.drawn for _, y in part['lines'][metric] if y is not None]
+
+def _places(values, low, high, text)->list: return [[(value - low)/(high - low), text(value)] for value in values]
+
+def _table_axis(values, parts)->dict:
+    "Of the table of entropies: turns upward from the first, colours from zero to the largest number."
+    turns = max((part['turns'] for part in parts), default=1)
+    shown = min(turns, TURNS)
+    top = max(values, default=0.)
+    cut = f', the first {shown} of {turns}' if turns > shown else ''
+    unit = f'turns of the game{cut}, 0 to {number(top)} nats a token'
+    ticks_ = [[(t + .5)/shown, str(t)] for t in range(0, shown, math.ceil(shown/6))]
+    return dict(low=0, high=shown, ticks=ticks_, turns=shown, top=top if top > 0 else 1., unit=unit)
+
+def axis(
+    pane:Pane,
+    parts:list,         # of `part`, of the runs that are shown
+)->dict|None:           # JSON for the browser; None where the pane is left out
+    "Range, ticks ([place from 0 to 1, text]) and words of a pane."
+    values = _values(pane, parts)
+    if pane.optional and not values: return None
+    lines = [line for line in pane.drawn if any(part['lines'].get(line[0]) for part in parts)] or pane.drawn[:1]
+    told = dict(name=pane.name, heading=pane.heading, unit=pane.unit, lines=lines, log=pane.log, empty=not values)
+    if pane.name == 'entropy_by_turn': return told | _table_axis(values, parts)
+    if pane.log:
+        logs = [math.log10(x) for x in powers(values or [1.])]
+        return told | dict(low=logs[0], high=logs[-1], ticks=_places(logs, logs[0], logs[-1], lambda x: power(10**x)))
+    low, high = pane.limits or (min(values, default=0), max(values, default=1))
+    at = ticks(min(low, *values), max(high, *values)) if values else [0, 1]
+    return told | dict(low=at[0], high=at[-1], ticks=_places(at, at[0], at[-1], number))
+
+# %% ../../nbs/view/01_dashboard.ipynb #dc1db0c6
+ESM_PLOTS = r'''
+const PARTS = @PARTS, W = 1000, H = 400, DASHES = ['', '', '4 3'];
+const nearest = (points, x) => points.reduce((a, b) => Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a);
+const pathOf = (points, px, py, dots) => {
+  let d = '', open = false;
+  for (const [x, y] of points) {
+    if (y !== null) d += open && !dots ? `L${px(x)},${py(y)}` : `M${px(x)},${py(y)}h0`;
+    open = y !== null;
+  }
+  return d;
+};
+const scales = (pane, ends) => {
+  const bent = pane.log ? v => v > 0 ? Math.max(pane.low, Math.log10(v)) : pane.low : v => v;
+  const px = v => +(W*(v - ends[0])/(ends[1] - ends[0])).toFixed(1);
+  return [px, v => +(H*(1 - (bent(v) - pane.low)/(pane.high - pane.low))).toFixed(1)];
+};
+const drawTable = (pane, columns, px, svg) => {
+  const high = H/pane.turns, levels = new Map(), middle = j => (px(columns[j - 1][0]) + px(columns[j][0]))/2;
+  columns.forEach(([, values], j) => {
+    const left = j ? middle(j) : 0, wide = (j + 1 < columns.length ? middle(j + 1) : W) - left;
+    values.forEach((value, t) => {
+      if (value === null) return;
+      const level = Math.max(0, Math.min(20, Math.round(20*value/pane.top)));
+      const [x, y, w, h] = [left, H - (t + 1)*high, wide, high].map(size => size.toFixed(1));
+      levels.set(level, `${levels.get(level) ?? ''}M${x},${y}h${w}v${h}h-${w}z`);
+    });
+  });
+  for (const [level, d] of levels)
+    svg.append(shape('path', {d, class: 'al-db-cell', 'fill-opacity': .04 + .048*level}));
+};
+const markOf = (run, left, top) => {
+  const svg = shape('svg', {viewBox: '-5 -5 10 10', class: 'al-db-mark', 'aria-hidden': 'true'});
+  svg.style.left = `${left}%`; svg.style.top = `${top}%`;
+  svg.append(shape('path', {d: run.mark, fill: run.colour}));
+  return svg;
+};
+const drawLine = (run, kind, points, known, [px, py], several, svg, box) => {
+  const look = {stroke: run.colour, 'stroke-dasharray': run.dash || DASHES[kind]};
+  svg.append(shape('path', {d: pathOf(points, px, py), class: `al-db-line al-db-kind${kind}`, ...look}));
+  if (!several && known.length <= 60)
+    svg.append(shape('path', {d: pathOf(points, px, py, true), class: 'al-db-dots', stroke: run.colour}));
+  const every = Math.max(1, Math.ceil(known.length/9));
+  const kept = several && !kind ? known.filter((_, j) => j % every === 0) : [];
+  box.append(...kept.map(([x, y]) => markOf(run, 100*px(x)/W, 100*py(y)/H)));
+};
+const frameOf = (pane, head) => {
+  const svg = shape('svg', {viewBox: `0 0 ${W} ${H}`, preserveAspectRatio: 'none', 'aria-hidden': 'true'});
+  const box = make('div', {class: 'al-db-box'}, svg);
+  const lines = pane.ticks.map(([place]) => `M0,${H*(1 - place)}H${W}`).join('');
+  if (!pane.turns) svg.append(shape('path', {d: lines, class: 'al-db-grid'}));
+  const high = pane.ticks.map(([place, text]) => make('i', {class: 'al-db-y', style: `top:${100*(1 - place)}%`}, text));
+  const wide = head.ticks.map(([place, text]) => make('i', {class: 'al-db-x', style: `left:${100*place}%`}, text));
+  box.append(...high, ...wide, make('i', {class: 'al-db-x al-db-label'}, 'update'));
+  return [svg, box];
+};
+const keyOf = pane => pane.lines.length < 2 ? [] : pane.lines.map(([, label], kind) => {
+  const line = shape('svg', {viewBox: '0 0 20 6', class: 'al-db-sample', 'aria-hidden': 'true'});
+  const look = {stroke: 'currentColor', 'stroke-dasharray': DASHES[kind]};
+  line.append(shape('path', {d: 'M0,3H20', class: `al-db-line al-db-kind${kind}`, ...look}));
+  return make('span', {}, line, label);
+});
+const tableWords = (values, turn, show) => {
+  const last = values.findLastIndex(value => value !== null);
+  const one = t => `turn ${t}: ${values[t] === null ? '\u2013' : show(values[t])}`;
+  if (last < 0) return '\u2013';
+  if (turn !== null) return one(Math.min(turn, values.length - 1));
+  return last ? `${one(0)}, ${one(last)}` : one(0);
+};
+'''.replace('@PARTS', str(PARTS))
+
+# %% ../../nbs/view/01_dashboard.ipynb #a364c6ce
+ESM_BOARD = r'''
+function render({model, el}) {
+  const panes = make('div', {class: 'al-db-panes'}), heard = make('p', {class: 'al-db-heard', 'aria-live': 'polite'});
+  const root = make('div', {class: 'al-db al-db-live', role: 'group', tabindex: 0, 'data-lm-suppress-shortcuts': 'true',
+    'aria-label': 'curves over the updates; the arrow keys read one update after the other'}, panes, heard);
+  let drawn = [], at = null, turn = null, waiting = false;
+  const part = (k, run) => (model.get(`part${k}`) ?? [])[run] ?? {};
+  const parts = run => Array.from({length: PARTS}, (_, k) => part(k, run));
+  const gap = [[0, null]], lineOf = (line, metric) => line[metric].length ? line[metric] : gap;
+  const joined = (metric, run) => parts(run).flatMap(({lines}) => lines ? lineOf(lines, metric) : []);
+  const columns = ({steps, table}) => (steps ?? []).map((step, j) => [step, table.map(line => line[j] ?? null)]);
+  const fill = (pane, head, svg, box) => {
+    const both = scales(pane, head.ends), several = head.runs.length > 1, found = [];
+    if (pane.turns) {
+      const points = parts(0).flatMap(columns);
+      drawTable(pane, points, both[0], svg);
+      return [{label: '', points}];
+    }
+    head.runs.forEach((run, i) => { if (run.shown) pane.lines.forEach(([metric, label], kind) => {
+      const points = joined(metric, i), known = points.filter(point => point[1] !== null);
+      if (!known.length) return;
+      drawLine(run, kind, points, known, both, several, svg, box);
+      found.push({label: [several ? `${i + 1}` : '', label].filter(Boolean).join(' '), points: known});
+    }); });
+    return found;
+  };
+  const paneOf = (pane, head) => {
+    const [svg, box] = frameOf(pane, head), out = make('b'), cursor = make('i', {class: 'al-db-cursor', hidden: true});
+    const found = pane.empty ? [] : fill(pane, head, svg, box);
+    box.append(cursor);
+    if (pane.empty) box.append(make('span', {class: 'al-db-none'}, 'not recorded'));
+    drawn.push({pane, head, box, out, cursor, found});
+    const kind = `al-db-pane${found.length > 1 ? ' al-db-many' : ''}`, unit = make('div', {class: 'al-db-unit'}, pane.unit, ...keyOf(pane));
+    return make('figure', {class: kind, 'data-name': pane.name, 'aria-label': `${pane.heading}, ${pane.unit}`},
+      make('figcaption', {}, make('span', {}, pane.heading), out), unit, box);
+  };
+  const words = ({pane, found}) => {
+    if (!found.length) return '';
+    const points = found.map(({label, points}) => [label, at === null ? points.at(-1) : nearest(points, at)]);
+    const show = v => minus(at === null ? +v.toPrecision(4) : v);
+    const value = ([label, [, y]]) => pane.turns ? tableWords(y, turn, show) : `${label} ${show(y)}`.trim();
+    return `${at === null ? '' : `update ${points[0][1][0]}: `}${points.map(value).join(', ')}`;
+  };
+  const read = () => {
+    for (const one of drawn) {
+      put(one.out, words(one)); one.out.title = words(one);
+      one.cursor.hidden = at === null || !one.found.length;
+      if (one.cursor.hidden) continue;
+      const [low, high] = one.head.ends, [step] = nearest(one.found[0].points, at);
+      one.cursor.style.left = `${100*(step - low)/(high - low)}%`;
+    }
+  };
+  const draw = () => {
+    const head = model.get('head') ?? {};
+    waiting = false; drawn = [];
+    const note = head.note ? [make('p', {class: 'al-db-note'}, head.note)] : [];
+    panes.replaceChildren(...(head.panes ?? []).map(pane => paneOf(pane, head)), ...note);
+    read();
+    model.send({drawn: head.frame});
+  };
+  const later = () => { if (!waiting) { waiting = true; requestAnimationFrame(draw); } };
+  panes.addEventListener('pointermove', event => {
+    const one = drawn.find(({box}) => box.contains(event.target));
+    if (!one) return;
+    const edges = one.box.getBoundingClientRect(), [low, high] = one.head.ends;
+    const inside = v => Math.max(0, Math.min(1, v));
+    at = low + (high - low)*inside((event.clientX - edges.left)/edges.width);
+    turn = one.pane.turns ? Math.floor(one.pane.turns*.999*inside(1 - (event.clientY - edges.top)/edges.height)) : null;
+    read();
+  });
+  panes.addEventListener('pointerleave', () => { at = turn = null; read(); });
+  root.addEventListener('keydown', event => {
+    const points = drawn.flatMap(one => one.found).flatMap(line => line.points);
+    const steps = [...new Set(points.map(point => point[0]))].sort((a, b) => a - b);
+    const now = at === null ? steps.length : steps.indexOf(nearest(points, at)[0]);
+    const next = {ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: steps.length - 1, Escape: null}[event.key];
+    if (next === undefined || !steps.length || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault(); event.stopPropagation();
+    turn = null; at = next === null ? null : steps[Math.max(0, Math.min(steps.length - 1, next))];
+    read();
+    put(heard, drawn.filter(one => one.found.length).map(one => `${one.pane.heading} ${words(one)}`).join('; '));
+  });
+  const names = ['head', ...Array.from({length: PARTS}, (_, k) => `part${k}`)];
+  for (const name of names) model.on(`change:${name}`, later);
+  el.append(root);
+  draw();
+  return () => { for (const name of names) model.off(`change:${name}`, later); };
+}
+export default {render};
+'''
+
+# %% ../../nbs/view/01_dashboard.ipynb #2d1aab8f
+BOARD_CSS = '''
+.al-db { color-scheme: light dark; --ink: light-dark(#1c1d20,#e9e7e2); --soft: light-dark(#5b6067,#a2a8b1); --line:
+  light-dark(#e4e1da,#3a3f48);
+  --heat: light-dark(#7a4a9e,#c3a2e8); color: var(--ink); font-family: var(--jp-ui-font-family,system-ui,sans-serif);
+  font-size: 13px;
+  line-height: 1.45; font-variant-numeric: tabular-nums }
+[data-jp-theme-light="true"] .al-db { color-scheme: light }
+[data-jp-theme-light="false"] .al-db { color-scheme: dark }
+.al-db-panes { display: grid; grid-template-columns: repeat(auto-fit,minmax(min(100%,280px),1fr)); gap: 6px 22px }
+.al-db figure { margin: 0; min-width: 0 } .al-db figcaption { font-weight: 600; color: var(--soft) }
+.al-db :focus-visible, .al-db:focus-visible { outline: 3px solid #3b83b5; outline-offset: 2px }
+.al-db .al-db-note { margin: 0; align-self: center; color: var(--soft); font-size: 12.5px; max-width: 62ch }
+.al-db-unit { font-size: 11.5px; color: var(--soft) }
+'''
+LIVE_CSS = '''
+.al-db-live { padding: 4px } .al-db-live figcaption { display: flex; gap: 0 10px; justify-content: space-between;
+  white-space: nowrap }
+.al-db-live figcaption b { color: var(--ink); overflow: hidden; text-overflow: ellipsis }
+.al-db-many figcaption { flex-wrap: wrap; white-space: normal } .al-db-many figcaption b { flex-basis: 100%;
+  font-size: 12px; order: 1 }
+.al-db-live .al-db-unit { display: flex; flex-wrap: wrap; gap: 0 12px } .al-db-sample { width: 20px; height: 6px;
+  margin-right: 4px }
+.al-db-live .al-db-box { position: relative; height: 118px; margin: 7px 8px 36px 42px } .al-db-box i { font-style:
+  normal }
+.al-db-box > svg:not(.al-db-mark) { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible }
+.al-db-y, .al-db-x { position: absolute; font-size: 11px; line-height: 1; color: var(--soft); white-space: nowrap }
+.al-db-y { right: 100%; transform: translate(-6px,-50%) } .al-db-x { top: 100%; transform: translate(-50%,6px) }
+.al-db-x.al-db-label { left: 50%; margin-top: 14px } .al-db-live path { vector-effect: non-scaling-stroke }
+.al-db-line { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round }
+.al-db-kind1 { stroke-width: 1.1; opacity: .75 }
+.al-db-dots { fill: none; stroke-width: 4.5; stroke-linecap: round } .al-db-grid { stroke: var(--line) } .al-db-cell {
+  fill: var(--heat) }
+.al-db-cursor { position: absolute; top: 0; bottom: 0; width: 1px; background: var(--soft) } .al-db-cursor[hidden] {
+  display: none }
+.al-db-mark { position: absolute; width: 10px; height: 10px; transform: translate(-50%,-50%) }
+.al-db-none { position: absolute; inset: 0; display: grid; place-items: center; color: var(--soft); font-style: italic
+  }
+.al-db-heard { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
+'''
+
+# %% ../../nbs/view/01_dashboard.ipynb #ae2ad688
+MOST = 6    # runs in one picture
+LOOKS = (   # colour, dash, mark, in words
+    ('#3b83b5', '', 'M-3.5,0a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0z', 'blue, solid, discs'),
+    ('#d9730d', '7 4', 'M-3,-3h6v6h-6z', 'orange, dashed, squares'),
+    ('#8f5fc0', '2 3', 'M0,-4L4,3.4H-4z', 'violet, dotted, triangles'),
+    ('#2a9d74', '8 3 2 3', 'M0,-4.5L4,0L0,4.5L-4,0z', 'green, dash and dot, diamonds'),
+    ('#c8558f', '13 4', 'M-4,-2.4L-2.4,-4L0,-1.6L2.4,-4L4,-2.4L1.6,0L4,2.4L2.4,4L0,1.6L-2.4,4L-4,2.4L-1.6,0z', 'pink, long dashes, crosses'),
+    ('#868c94', '13 3 2 3', 'M0,4L4,-3.4H-4z', 'grey, long dash and dot, triangles that point down'))
+
+def several(
+    what,       # what `watch` was given
+)->bool:
+    "Whether these are several runs: a dictionary, or a list of anything but rows."
+    return isinstance(what, dict) or (isinstance(what, (list, tuple)) and any(not isinstance(x, dict) for x in what))
+
+def _named(what)->dict:
+    "Name -> run; a list takes its names from the folders."
+    if isinstance(what, dict): runs = {str(name): run for name, run in what.items()}
+    else:
+        runs = {}
+        for run in what:
+            place = getattr(run, 'folder', None) or getattr(run, 'path', None) or (run if isinstance(run, (str, Path)) else None)
+            first = Path(place).name if place else getattr(run, '__name__', 'run')
+            name = next(name for name in (first, *(f'{first} {i}' for i in range(2, 99))) if name not in runs)
+            runs[name] = run
+    if not 1 <= len(runs) <= MOST: raise ValueError(f'{len(runs)} runs: give 1 to {MOST}; more lines than that cannot be told apart')
+    return runs
+
+def _swatch(i)->str:
+    "A piece of the line of run i."
+    colour, dash, mark, words = LOOKS[i]
+    return (f'<svg class="al-db-swatch" width="46" height="14" viewBox="0 0 46 14" role="img" aria-label="{words}"><path d="M1,7H45" fill="none" stroke="{colour}" stroke-width="2.2" stroke-dasharray="{dash}"/>'
+            f'<path d="{mark}" transform="translate(23 7)" fill="{colour}"/></svg>')
 
 # %% ../../nbs/view/01_dashboard.ipynb #8c2bbb98
 def _need_lab():
     "Import what the live dashboard stands on, or say how to get it."
-    try: import plotly, ipywidgets, anywidget
-    except ImportError as e: raise ImportError(f'the live dashboard needs {e.name}: pip install "agentlab-rl[lab]"') from None
+    try: import ipywidgets, anywidget
+    except ImportError as e:
+        remedy = 'pip install "agentlab-rl[lab]"; dashboard_html(run) needs nothing'
+        raise ImportError(f'the live dashboard needs {e.name}: {remedy}') from None
+    return anywidget
 
-def build_figure(
-    make,           # plotly.graph_objects.Figure or FigureWidget
-    height:int=640, # pixels
-):                  # a figure with one trace per pane of `PANES`, still empty
-    "Six stacked panes with one x axis; transparent, in greys that read on light and dark."
-    from plotly.subplots import make_subplots
-    grid = make_subplots(rows=len(PANES), cols=1, shared_xaxes=True, vertical_spacing=.045, subplot_titles=[heading for _, heading, _ in PANES])
-    for place, (name, heading, limits) in enumerate(PANES, 1):
-        if name == 'entropy_by_turn': grid.add_heatmap(row=place, col=1, name=name, x=[], y=[], z=[], zmin=0, colorscale=[[0, 'rgba(148,103,189,.05)'], [1, 'rgba(148,103,189,1)']], hovertemplate='step %{x}, turn %{y}: %{z:.3f} nats<extra></extra>')
-        else: grid.add_scatter(row=place, col=1, name=name, x=[], y=[], mode='lines+markers', line=dict(color='#3b83b5', width=2), marker=dict(size=3.5), hovertemplate='step %{x}: %{y:.4g}<extra></extra>')
-        if limits: grid.update_yaxes(range=[limits[0] - .04, limits[1] + .06], row=place, col=1)
-    bar = [i for i, (name, *_) in enumerate(PANES) if name == 'entropy_by_turn'][0]
-    low, high = grid.layout[f'yaxis{bar + 1}'].domain
-    grid.data[bar].colorbar = dict(thickness=9, len=(high - low)*1.15, y=(low + high)/2, x=1.005, outlinewidth=0, nticks=3)
-    grid.update_annotations(x=0, xanchor='left', font=dict(size=12.5, color='#7d8288'))
-    grid.update_xaxes(gridcolor='rgba(128,128,128,.18)', zeroline=False); grid.update_yaxes(gridcolor='rgba(128,128,128,.18)', zeroline=False, nticks=4)
-    grid.update_layout(height=height, autosize=True, margin=dict(l=48, r=64, t=26, b=34), showlegend=False, paper_bgcolor='rgba(0,0,0,0)', plot_bgcolor='rgba(0,0,0,0)',
-                       font=dict(color='#7d8288', size=11), xaxis6=dict(title='update'),
-                       modebar=dict(remove=['sendChartToCloud', 'lasso2d', 'select2d', 'autoScale2d'], bgcolor='rgba(0,0,0,0)'))    # a click must not send anybody's run away
-    return make(grid)
-
-def fill_figure(figure, rows, points=300):
-    "Put a row log into a figure of `build_figure`, in one message."
-    lines, (steps, table) = curves(rows, points), entropy_table(rows, points//2)
-    known = table[np.isfinite(table)]
-    with figure.batch_update():
-        for trace in figure.data:
-            if trace.name == 'entropy_by_turn':
-                trace.x, trace.y, trace.z = finite(steps), list(range(len(table))), finite(table)
-                trace.zmax = float(known.max()) if len(known) else 1.
-            else:
-                trace.x, trace.y = map(finite, lines[trace.name])
-                if len(rows) > 60 and trace.mode != 'lines': trace.mode = 'lines'    # hundreds of markers are slow to draw and show nothing
+class Plots:
+    "The curves of one to six runs as a widget that is sent only what is new."
+    def __init__(self,
+        panes:tuple,    # of `Pane`
+        runs:int=1,     # runs drawn over each other
+        points:int=300, # most points of a curve
+    ):
+        least = 4*PARTS
+        if points < least: raise ValueError(f'points={points}: give at least {least}, four for each part of a curve')
+        self.panes, self.runs, self.points = panes, runs, points//PARTS
+        self.parts = [[{}]*runs for _ in range(PARTS)]
+        self.known = [(0, 0, self.points)]*runs     # of every run: rows, cuts, rows of a part
+        self.frame, self.last = 0, -math.inf        # number of the last frame, and when it was sent
+        self.painted, self.rest = True, 0.          # whether it is drawn, and the pause that it needs
+    @cached_property
+    def widget(self):
+        "The anywidget; made once."
+        anywidget = _need_lab()
+        import traitlets
+        from agentlab.view.turnscope import ESM_HELPERS
+        state = dict(head=traitlets.Dict(), **{f'part{k}': traitlets.List() for k in range(PARTS)})
+        code = dict(_esm=ESM_HELPERS + ESM_PLOTS + ESM_BOARD, _css=BOARD_CSS + LIVE_CSS)
+        synced = {name: trait.tag(sync=True) for name, trait in state.items()}
+        view = type('Curves', (anywidget.AnyWidget,), code | synced)()
+        view.on_msg(lambda _, message, __: self.heard(message))
+        return view
+    def line(self, metric, run=0)->list:
+        "What the browser has of a curve: [update, value] of every point, with None for a gap."
+        return [point for parts in self.parts for point in parts[run].get('lines', {}).get(metric, [])]
+    def ready(self, now, fps)->bool:
+        "Whether a frame may go out: not too soon, and the last one is drawn (or five seconds old: nobody is looking)."
+        return now - self.last >= max(1/fps, self.rest) and (self.painted or now - self.last > 5)
+    def heard(self, message):
+        "The browser has drawn a frame."
+        if isinstance(message, dict) and message.get('drawn') == self.frame:
+            self.painted, self.rest = True, min(1., time.monotonic() - self.last)
+    def renew(self, run, rows, cuts):
+        "Make the parts of a run again from the first that is not full; all of them where the log was cut or the parts grow."
+        size = self.points
+        while size*PARTS < len(rows): size *= 2
+        before = self.known[run]
+        first = before[0]//size if before[1:] == (cuts, size) else 0
+        for k in range(first, PARTS):
+            some = rows[k*size:(k + 1)*size]
+            self.parts[k][run] = part(some, self.points, k*size) if some else {}
+        self.known[run] = len(rows), cuts, size
+    def head(self, shown)->dict:
+        "Panes with their axes, runs with their looks, and the number of this frame."
+        parts = [line[i] for line in self.parts for i in range(self.runs) if shown[i] and line[i]]
+        ends = [x for part in parts for x in part['ends']] or [0]
+        low, high = min(ends), max(ends)
+        if low == high: low, high = low - max(1, abs(low)/100), high + max(1, abs(high)/100)
+        whole = [x for x in ticks(low, high) if low <= x <= high and x == int(x)]
+        looks = [dict(zip(('colour', 'dash', 'mark'), LOOKS[i]), shown=bool(shown[i])) for i in range(self.runs)]
+        panes = [told for pane in self.panes if (told := axis(pane, parts))]
+        spikes = any(told['log'] and not told['empty'] for told in panes)
+        at = _places(whole, low, high, number)
+        return dict(frame=self.frame, ends=[low, high], ticks=at, runs=looks, panes=panes, note=SPIKE if spikes else '')
+    def send(self, logs, shown, now):
+        "Bring the widget up to date with (rows, cuts) of every run: one message with what has changed."
+        for i, log in enumerate(logs): self.renew(i, *log)
+        self.frame, self.painted, self.last = self.frame + 1, False, now
+        with self.widget.hold_sync():
+            for k, parts in enumerate(self.parts): setattr(self.widget, f'part{k}', list(parts))
+            self.widget.head = self.head(shown)
 
 # %% ../../nbs/view/01_dashboard.ipynb #264bf07e
 def time_left(
@@ -116,7 +498,7 @@ def time_left(
     "Median seconds of the last ten updates, times the updates that are left."
     seconds = column(rows[-10:], 'seconds')
     if not total or not rows or not np.isfinite(seconds).any(): return None
-    return float(np.nanmedian(seconds))*max(0, total - 1 - rows[-1].get('step', len(rows) - 1))
+    return float(np.nanmedian(seconds))*max(0, total - 1 - _at(rows[-1], len(rows) - 1))
 
 def _clock(seconds)->str: return f'{seconds:.0f} s' if seconds < 90 else f'{seconds/60:.0f} min' if seconds < 5400 else f'{seconds/3600:.1f} h'
 
@@ -128,7 +510,7 @@ def status_text(
 )->str:                     # one line, not yet escaped
     "State, step, time left, success, errors."
     parts = [state]
-    if rows: parts.append(f"update {rows[-1].get('step', len(rows) - 1) + 1}" + (f' of {total}' if total else ''))
+    if rows: parts.append(f"update {_at(rows[-1], len(rows) - 1) + 1:.0f}" + (f' of {total}' if total else ''))
     left = time_left(rows, total)
     if left and state in ('running', 'watching'): parts.append(f'{_clock(left)} left')
     success = column(rows[-1:], 'success')
@@ -152,10 +534,9 @@ class Dashboard:
         self.path = None if source is None or isinstance(source, list) else self._log_path(source)
         self._list, self._tail, self._taken = source if isinstance(source, list) else [], Tail(self.path) if self.path else None, 0
         self.rows, self.state, self.error, self.total = [], 'idle', '', total or self._planned()
-        self.fps, self.points, self.frames, self.task = fps, points, 0, None
+        self.fps, self.frames, self.task, self.plots = fps, 0, None, Plots(PANES, points=points)
         self._flag, self._drawn, self._cell = threading.Event(), None, None
         self._again, self._recorder, self._loop, self._heard, self._asked, self._cuts, self.hint = resume, None, None, None, None, 0, ''
-        self._last, self._painted, self._rest = -math.inf, True, 0.     # when the last frame went out, has the browser drawn it, pause it needs
         self._read()
     @staticmethod
     def _log_path(source)->Path:
@@ -176,90 +557,72 @@ class Dashboard:
         new = self._tail.read() if self._tail else self._list[self._taken:]
         self._taken += len(new)
         self.rows = new if self._tail and self._tail.restarted else self.rows + new
-
-# %% ../../nbs/view/01_dashboard.ipynb #3b461608
-def _figure(self):
-    _need_lab()
-    import plotly.graph_objects as go
-    return build_figure(go.FigureWidget)
-
-def _widget(self):
-    "The figure under a Stop button and a status line; made once."
-    _need_lab()
-    import ipywidgets as widgets
-    box = widgets.VBox([self.controls, self.figure])
-    box.add_class('agentlab-dashboard')
-    self._drawn = None
-    self.draw(force=True, box=box)
-    return box
-
-def _controls(self):
-    "Stop, Resume and the status line; made once."
-    import ipywidgets as widgets
-    def button(text, icon, hint, act, width):
-        made = widgets.Button(description=text, icon=icon, tooltip=hint, disabled=True, layout=widgets.Layout(width=width))
-        made.on_click(lambda _: act())
-        return made
-    self.button = button('Stop', 'stop', 'Stop after the present update (the run keeps its last checkpoint)', self.stop, '132px')
-    self.ask = button('Stop the run', 'hand-paper-o', 'Ask the process that trains in this folder to stop after its present update', self.ask_stop, '132px')
-    self.again = button('Resume', 'play', 'Go on from the last checkpoint', lambda: self._on_loop(self.resume), '104px')
-    self.label, self.note = widgets.HTML(), widgets.HTML()
-    line = widgets.HBox([self.button, self.ask, self.again, self.label], layout=widgets.Layout(align_items='center', flex_flow='row wrap'))
-    return widgets.VBox([line, self.note])
-
-def _tell(self):
-    "Buttons, status line and hint, as the dashboard stands."
-    watching = self.state in ('watching', 'asked to stop')
-    self.button.disabled = self.state not in ('running', 'watching', 'asked to stop')
-    self.button.description = 'Stop watching' if watching else 'Stop'
-    self.ask.layout.display = '' if watching and self.folder else 'none'
-    self.ask.disabled = self.state != 'watching'
-    self.again.layout.display = '' if self._again or self.folder else 'none'
-    self.again.disabled = not self._may_resume()
-    text = html.escape(visible(status_text(self.rows, self.state, self.total, self.error))[:600])
-    self.label.value = f'<span class="agentlab-status" role="status" aria-live="polite" style="padding-left:10px">{text}</span>'
-    self.note.value = f'<p class="agentlab-hint" style="margin:2px 0 6px">Go on with <code style="user-select:all">{safe(self.hint, 900)}</code></p>' if self.hint else ''
-
-Dashboard.figure, Dashboard.widget, Dashboard.controls, Dashboard._tell = cached_property(_figure), cached_property(_widget), cached_property(_controls), _tell
-for _name in ('figure', 'widget', 'controls'): getattr(Dashboard, _name).__set_name__(Dashboard, _name)
-
-# %% ../../nbs/view/01_dashboard.ipynb #f1e854d5
-def _stop(self):
-    "Ask the run to end after its present update; a dashboard that only watches stops watching."
-    self._flag.set()
-    if self.state in ('running', 'watching', 'asked to stop'): self.state = 'stopping'
-
-def _length(self)->tuple:
-    "What changes whenever the row log does."
-    return len(self.rows), (self._tail.restarts if self._tail else 0) + self._cuts
-
-def _ready(self, now)->bool:
-    "Whether a frame may go out: not too soon, and the browser has drawn the last one (or has not answered for five seconds: nobody is looking)."
-    return now - self._last >= max(1/self.fps, self._rest) and (self._painted or now - self._last > 5)
-
-def _paint(self, now):
-    "Send the curves, and note when the browser has drawn them."
-    def painted(): self._painted, self._rest = True, min(1., time.monotonic() - now)
-    self._painted = False
-    fill_figure(self.figure, self.rows, self.points)
-    self.figure.on_edits_completed(painted)
-
-def _draw(
-    self,
-    force:bool=False,   # draw even if nothing is new or the last frame is too recent
-    box=None,           # the widget while it is being made
-)->bool:                # whether a frame was drawn
-    "Bring the widget up to date with the row log, at most `fps` times a second. Call it from the event loop only."
-    self._read()
-    if 'widget' not in vars(self) and box is None: return False
-    now, news = time.monotonic(), (*self._length(), self.state, self.error, self.hint)
-    if not force and (news == self._drawn or not self._ready(now)): return False
-    if self._drawn is None or news[:2] != self._drawn[:2]: self._paint(now)
-    self._tell()
-    self._drawn, self._last, self.frames = news, now, self.frames + 1
-    return True
-
-Dashboard.stop, Dashboard.draw, Dashboard._length, Dashboard._ready, Dashboard._paint = _stop, _draw, _length, _ready, _paint
+    @property
+    def figure(self):
+        "The curves alone, an anywidget."
+        return self.plots.widget
+    @cached_property
+    def widget(self):
+        "The curves under a Stop button and a status line; made once."
+        _need_lab()
+        import ipywidgets as widgets
+        box = widgets.VBox([self.controls, self.figure])
+        box.add_class('agentlab-dashboard')
+        self._drawn = None
+        self.draw(force=True, box=box)
+        return box
+    @cached_property
+    def controls(self):
+        "Stop, Resume and the status line; made once."
+        import ipywidgets as widgets
+        def button(text, icon, hint, act, width):
+            made = widgets.Button(description=text, icon=icon, tooltip=hint, disabled=True, layout=widgets.Layout(width=width))
+            made.on_click(lambda _: act())
+            return made
+        self.button = button('Stop', 'stop', 'Stop after the present update (the run keeps its last checkpoint)', self.stop, '132px')
+        self.ask = button('Stop the run', 'hand-paper-o', 'Ask the process that trains in this folder to stop after its present update', self.ask_stop, '132px')
+        self.again = button('Resume', 'play', 'Go on from the last checkpoint', lambda: self._on_loop(self.resume), '104px')
+        self.label, self.note = widgets.HTML(), widgets.HTML()
+        line = widgets.HBox([self.button, self.ask, self.again, self.label], layout=widgets.Layout(align_items='center', flex_flow='row wrap'))
+        return widgets.VBox([line, self.note])
+    def _tell(self):
+        "Buttons, status line and hint, as the dashboard stands."
+        watching = self.state in ('watching', 'asked to stop')
+        self.button.disabled = self.state not in ('running', 'watching', 'asked to stop')
+        self.button.description = 'Stop watching' if watching else 'Stop'
+        self.ask.layout.display = '' if watching and self.folder else 'none'
+        self.ask.disabled = self.state != 'watching'
+        self.again.layout.display = '' if self._again or self.folder else 'none'
+        self.again.disabled = not self._may_resume()
+        text = html.escape(visible(status_text(self.rows, self.state, self.total, self.error))[:600])
+        self.label.value = f'<span class="agentlab-status" role="status" aria-live="polite" style="padding-left:10px">{text}</span>'
+        self.note.value = f'<p class="agentlab-hint" style="margin:2px 0 6px">Go on with <code style="user-select:all">{safe(self.hint, 900)}</code></p>' if self.hint else ''
+    def stop(self):
+        "Ask the run to end after its present update; a dashboard that only watches stops watching."
+        self._flag.set()
+        if self.state in ('running', 'watching', 'asked to stop'): self.state = 'stopping'
+    def _length(self)->tuple:
+        "What changes whenever the row log does: rows, and how often it was cut."
+        return len(self.rows), (self._tail.restarts if self._tail else 0) + self._cuts
+    def draw(
+        self,
+        force:bool=False,   # draw even if nothing is new or the last frame is too recent
+        box=None,           # the widget while it is being made
+    )->bool:                # whether a frame was drawn
+        "Bring the widget up to date with the row log, at most `fps` times a second. Call it from the event loop only."
+        self._read()
+        if 'widget' not in vars(self) and box is None: return False
+        now, news = time.monotonic(), (*self._length(), self.state, self.error, self.hint)
+        if not force and (news == self._drawn or not self.plots.ready(now, self.fps)): return False
+        if self._drawn is None or news[:2] != self._drawn[:2]: self.plots.send([(self.rows, news[1])], [True], now)
+        self._tell()
+        self._drawn, self.plots.last, self.frames = news, now, self.frames + 1
+        return True
+    def html(self)->Html:
+        "The present picture as HTML without JavaScript: no kernel, no widget."
+        self._read()
+        return dashboard_html(self)
+    static = html
 
 # %% ../../nbs/view/01_dashboard.ipynb #176f8ca5
 def takes_resume(
@@ -395,12 +758,12 @@ def _begin(self, state, recorder=None):
 
 def _cut(self, step):
     "Forget the rows that a resumed run makes again."
-    if step is None or not self._list or self._list[-1].get('step', -1) < step: return
-    keep = next(i for i, row in enumerate(self._list) if row.get('step', -1) >= step)
+    if not math.isfinite(_number(step)) or not self._list or _at(self._list[-1]) < step: return
+    keep = next(i for i, row in enumerate(self._list) if _at(row) >= step)
     del self._list[keep:]
     self.rows, self._taken, self._cuts = self.rows[:keep], min(self._taken, keep), self._cuts + 1
 
-def _unfinished(self)->bool: return bool(self.total and self.rows and self.rows[-1].get('step', 0) + 1 < self.total)
+def _unfinished(self)->bool: return bool(self.total and self.rows and _at(self.rows[-1], 0) + 1 < self.total)
 
 def _follow(
     self,
@@ -452,15 +815,7 @@ def _display(self):
     if cell is None or cell != self._cell: display(self.widget)
     self._cell = cell
 
-def _static(self):
-    "The same picture as a plotly figure that needs no kernel: PNG on GitHub, live in JupyterLab."
-    import plotly.graph_objects as go
-    self._read()
-    figure = build_figure(go.Figure)
-    fill_figure(figure, self.rows, self.points)
-    return figure
-
-Dashboard._start, Dashboard.__await__, Dashboard._ipython_display_, Dashboard.static = _start, _await, _display, _static
+Dashboard._start, Dashboard.__await__, Dashboard._ipython_display_ = _start, _await, _display
 
 def watch(
     what,                   # function(on_row=..., should_stop=...) to run; or a run folder, row log or list of rows to follow; or several of these: name -> one, or a list
@@ -479,73 +834,7 @@ def watch(
     board._ipython_display_()
     return board
 
-# %% ../../nbs/view/01_dashboard.ipynb #358bf455
-MOST = 6    # runs in one picture
-LOOKS = (   # colour, dash of plotly, mark of plotly, dash of SVG, mark of SVG, in words
-    ('#3b83b5', 'solid', 'circle', '', 'M-3.5,0a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0z', 'blue, solid, discs'),
-    ('#d9730d', 'dash', 'square', '7 4', 'M-3,-3h6v6h-6z', 'orange, dashed, squares'),
-    ('#8f5fc0', 'dot', 'triangle-up', '2 3', 'M0,-4L4,3.4H-4z', 'violet, dotted, triangles'),
-    ('#2a9d74', 'dashdot', 'diamond', '8 3 2 3', 'M0,-4.5L4,0L0,4.5L-4,0z', 'green, dash and dot, diamonds'),
-    ('#c8558f', 'longdash', 'x', '13 4', 'M-4,-2.4L-2.4,-4L0,-1.6L2.4,-4L4,-2.4L1.6,0L4,2.4L2.4,4L0,1.6L-2.4,4L-4,2.4L-1.6,0z', 'pink, long dashes, crosses'),
-    ('#868c94', 'longdashdot', 'triangle-down', '13 3 2 3', 'M0,4L4,-3.4H-4z', 'grey, long dash and dot, triangles that point down'))
-COMPARED = tuple(('entropy', 'entropy, nats a token', limits) if name == 'entropy_by_turn' else (name, heading, limits) for name, heading, limits in PANES)
-
-def several(
-    what,       # what `watch` was given
-)->bool:
-    "Whether these are several runs: a dictionary, or a list of anything but rows."
-    return isinstance(what, dict) or (isinstance(what, (list, tuple)) and any(not isinstance(x, dict) for x in what))
-
-def compared(
-    rows:list,          # row log
-    points:int=300,     # most points of a curve
-)->dict:                # metric of `COMPARED` -> (x, y)
-    "The curves of a row log as they are laid over others; where a row has no `entropy`, the mean of its turns."
-    found = curves(rows, points)
-    mean = [row.get('entropy') if row.get('entropy') is not None else _mean(row.get('entropy_by_turn')) for row in rows]
-    steps = column(rows, 'step')
-    steps = np.where(np.isnan(steps), np.arange(len(steps)), steps)
-    return found | dict(entropy=thin(steps, column([dict(entropy=x) for x in mean], 'entropy'), points))
-
-def _mean(values):
-    known = [x for x in values or [] if x is not None]
-    return sum(known)/len(known) if known else None
-
-def _named(what)->dict:
-    "Name -> run; a list takes its names from the folders."
-    if isinstance(what, dict): runs = {str(name): run for name, run in what.items()}
-    else:
-        runs = {}
-        for run in what:
-            place = getattr(run, 'folder', None) or getattr(run, 'path', None) or (run if isinstance(run, (str, Path)) else None)
-            first = Path(place).name if place else getattr(run, '__name__', 'run')
-            name = next(name for name in (first, *(f'{first} {i}' for i in range(2, 99))) if name not in runs)
-            runs[name] = run
-    if not 1 <= len(runs) <= MOST: raise ValueError(f'{len(runs)} runs: give 1 to {MOST}; more lines than that cannot be told apart')
-    return runs
-
 # %% ../../nbs/view/01_dashboard.ipynb #21c0e4a0
-def build_overlay(
-    make,           # plotly.graph_objects.Figure or FigureWidget
-    count:int,      # runs, at most `MOST`
-    height:int=600, # pixels
-):                  # a figure with a trace for every run and pane of `COMPARED`, run by run, still empty
-    "Six panes, a line with dash and mark for each run; transparent, in greys that read on light and dark."
-    from plotly.subplots import make_subplots
-    grid = make_subplots(rows=3, cols=2, shared_xaxes=True, vertical_spacing=.085, horizontal_spacing=.075, subplot_titles=[heading for _, heading, _ in COMPARED])
-    for i, (colour, dash, symbol, *_) in enumerate(LOOKS[:count]):
-        for place, (name, _, limits) in enumerate(COMPARED):
-            at = dict(row=place//2 + 1, col=place % 2 + 1)
-            grid.add_scatter(**at, name=f'{i} {name}', x=[], y=[], mode='lines+markers', line=dict(color=colour, dash=dash, width=2), marker=dict(symbol=symbol, size=7, maxdisplayed=10),
-                             hovertemplate=f'run {i + 1}, update %{{x}}: %{{y:.4g}}<extra></extra>')
-            if limits: grid.update_yaxes(range=[limits[0] - .04, limits[1] + .06], **at)
-    for note in grid.layout.annotations: note.update(x=0 if note.x < .5 else .5375, xanchor='left', font=dict(size=12.5, color='#7d8288'))
-    grid.update_xaxes(gridcolor='rgba(128,128,128,.18)', zeroline=False); grid.update_yaxes(gridcolor='rgba(128,128,128,.18)', zeroline=False, nticks=5)
-    grid.update_xaxes(title='update', row=3)
-    grid.update_layout(height=height, autosize=True, margin=dict(l=48, r=16, t=26, b=38), showlegend=False, paper_bgcolor='rgba(0,0,0,0)', plot_bgcolor='rgba(0,0,0,0)',
-                       font=dict(color='#7d8288', size=11), modebar=dict(remove=['sendChartToCloud', 'lasso2d', 'select2d', 'autoScale2d'], bgcolor='rgba(0,0,0,0)'))
-    return make(grid)
-
 class Overlay:
     "Up to six runs over each other, with a row of controls for each. `runs` are their dashboards, `shown` says which are drawn."
     def __init__(self,
@@ -558,125 +847,93 @@ class Overlay:
         self.functions = {name: run for name, run in _named(runs).items() if callable(run)}
         self.runs = {name: run if isinstance(run, Dashboard) else Dashboard(None if callable(run) else run, total=total, points=points,
                      resume=(resume or {}).get(name) or (run if callable(run) and takes_resume(run) else None)) for name, run in _named(runs).items()}
-        self.shown = dict.fromkeys(self.runs, True)
-        self.fps, self.points, self.frames, self.task, self.state = fps, points, 0, None, 'idle'
+        self.shown, self.plots = dict.fromkeys(self.runs, True), Plots(COMPARED, len(self.runs), points)
+        self.fps, self.frames, self.task, self.state = fps, 0, None, 'idle'
         self._drawn, self._cell, self._loop, self._heard = None, None, None, None
-        self._last, self._painted, self._rest = -math.inf, True, 0.
     def show(self, name, on=True):
         "Draw a run, or leave it out."
         if name not in self.shown: raise ValueError(f'{name!r} is not among the runs {list(self.shown)}')
         self.shown[name] = on
         self.draw(force=True)
-    def _look(self)->tuple: return tuple((*run._length(), run.state, run.error, run.hint, self.shown[name]) for name, run in self.runs.items())
-
-# %% ../../nbs/view/01_dashboard.ipynb #5d74a0f2
-def _swatch(i)->str:
-    "A piece of the line of run i."
-    colour, _, _, dash, mark, words = LOOKS[i]
-    return (f'<svg class="al-db-swatch" width="46" height="14" viewBox="0 0 46 14" role="img" aria-label="{words}"><path d="M1,7H45" fill="none" stroke="{colour}" stroke-width="2.2" stroke-dasharray="{dash}"/>'
-            f'<path d="{mark}" transform="translate(23 7)" fill="{colour}"/></svg>')
-
-def _overlay_figure(self):
-    _need_lab()
-    import plotly.graph_objects as go
-    return build_overlay(go.FigureWidget, len(self.runs))
-
-def _overlay_widget(self):
-    "A row of controls for each run over the figure; made once."
-    _need_lab()
-    import ipywidgets as widgets
-    self.boxes, lines = {}, []
-    for i, (name, run) in enumerate(self.runs.items()):
-        box = widgets.Checkbox(value=self.shown[name], description=f'{i + 1} · {visible(name)[:60]}', indent=False, tooltip='show this run', layout=widgets.Layout(width='220px'))
-        box.observe(lambda change, name=name: self.show(name, change['new']), 'value')
-        self.boxes[name], run._heard = box, self._wake
-        lines.append(widgets.HBox([widgets.HTML(_swatch(i)), box, run.controls], layout=widgets.Layout(align_items='center', flex_flow='row wrap', grid_gap='8px')))
-    board = widgets.VBox([*lines, self.figure])
-    board.add_class('agentlab-dashboard'); board.add_class('agentlab-overlay')
-    self._drawn = None
-    self.draw(force=True, box=board)
-    return board
-
-Overlay.figure, Overlay.widget = cached_property(_overlay_figure), cached_property(_overlay_widget)
-for _name in ('figure', 'widget'): getattr(Overlay, _name).__set_name__(Overlay, _name)
-
-def fill_overlay(figure, runs, shown, points=200):
-    "Put row logs into a figure of `build_overlay`, in one message."
-    with figure.batch_update():
-        for i, (name, run) in enumerate(runs.items()):
-            lines = compared(run.rows, points)
-            for j, (metric, *_) in enumerate(COMPARED):
-                trace = figure.data[i*len(COMPARED) + j]
-                trace.x, trace.y = map(finite, lines[metric])
-                trace.visible = shown[name]
-
-def _overlay_paint(self, now):
-    def painted(): self._painted, self._rest = True, min(1., time.monotonic() - now)
-    self._painted = False
-    fill_overlay(self.figure, self.runs, self.shown, self.points)
-    self.figure.on_edits_completed(painted)
-
-def _overlay_draw(self, force:bool=False, box=None)->bool:
-    "Bring the widget up to date, as `Dashboard.draw` does."
-    for run in self.runs.values(): run._read()
-    if 'widget' not in vars(self) and box is None: return False
-    now, news = time.monotonic(), self._look()
-    if not force and (news == self._drawn or not self._ready(now)): return False
-    if self._drawn is None or [(x[:2], x[-1]) for x in news] != [(x[:2], x[-1]) for x in self._drawn]: self._paint(now)
-    for run in self.runs.values(): run._tell()
-    self._drawn, self._last, self.frames = news, now, self.frames + 1
-    return True
-
-Overlay.draw, Overlay._paint, Overlay._ready = _overlay_draw, _overlay_paint, Dashboard._ready
-
-# %% ../../nbs/view/01_dashboard.ipynb #9d467c25
-def _overlay_follow(
-    self,
-    every:float=.25,    # seconds between two looks
-):                      # await it for name -> rows
-    "Start what is not yet running, follow the rest, and draw until all have ended. An error of one run stands in its status line; the others go on."
-    return self._watch(every)
-
-async def _overlay_watch(self, every):
-    self._loop, self.state = asyncio.get_running_loop(), 'watching'
-    for name, run in self.runs.items():
-        if run.task is None: run._start(run.run(self.functions[name]) if name in self.functions else run.follow(every))
-    try:
-        while any(run.task is not None and not run.task.done() for run in self.runs.values()):
-            self.draw()
-            await asyncio.sleep(every)
-    except asyncio.CancelledError: self.stop(); raise
-    finally:
-        self.state = 'idle'
-        self.draw(force=True)
-    return {name: run.rows for name, run in self.runs.items()}
-
-def _overlay_stop(self):
-    "Stop the runs of this kernel after their present updates, and stop watching the others."
-    for run in self.runs.values(): run.stop()
-
-def _wake(self):
-    "A run has begun again: draw it."
-    if self.task is not None and self.task.done(): self._on_loop(lambda: self._start(self.follow()))
-
-def _overlay_static(self):
-    "The same picture as a plotly figure that needs no kernel."
-    import plotly.graph_objects as go
-    for run in self.runs.values(): run._read()
-    figure = build_overlay(go.Figure, len(self.runs))
-    fill_overlay(figure, self.runs, self.shown, self.points)
-    return figure
-
-Overlay.follow, Overlay._watch, Overlay.stop, Overlay._wake, Overlay.static = _overlay_follow, _overlay_watch, _overlay_stop, _wake, _overlay_static
-Overlay._start, Overlay.__await__, Overlay._ipython_display_, Overlay._on_loop = Dashboard._start, Dashboard.__await__, Dashboard._ipython_display_, Dashboard._on_loop
+    @property
+    def figure(self):
+        "The curves alone, an anywidget."
+        return self.plots.widget
+    @cached_property
+    def widget(self):
+        "A row of controls for each run over the curves; made once."
+        _need_lab()
+        import ipywidgets as widgets
+        self.boxes, lines = {}, []
+        for i, (name, run) in enumerate(self.runs.items()):
+            box = widgets.Checkbox(value=self.shown[name], description=f'{i + 1} · {visible(name)[:60]}', indent=False, tooltip='show this run', layout=widgets.Layout(width='220px'))
+            box.observe(lambda change, name=name: self.show(name, change['new']), 'value')
+            self.boxes[name], run._heard = box, self._wake
+            lines.append(widgets.HBox([widgets.HTML(_swatch(i)), box, run.controls], layout=widgets.Layout(align_items='center', flex_flow='row wrap', grid_gap='8px')))
+        board = widgets.VBox([*lines, self.figure])
+        board.add_class('agentlab-dashboard')
+        board.add_class('agentlab-overlay')
+        self._drawn = None
+        self.draw(force=True, box=board)
+        return board
+    def _look(self)->tuple: return tuple((*run._length(), self.shown[name], run.state, run.error, run.hint) for name, run in self.runs.items())
+    def draw(self, force:bool=False, box=None)->bool:
+        "Bring the widget up to date, as `Dashboard.draw` does."
+        for run in self.runs.values(): run._read()
+        if 'widget' not in vars(self) and box is None: return False
+        now, news = time.monotonic(), self._look()
+        if not force and (news == self._drawn or not self.plots.ready(now, self.fps)): return False
+        if self._drawn is None or [x[:3] for x in news] != [x[:3] for x in self._drawn]:
+            self.plots.send([(run.rows, run._length()[1]) for run in self.runs.values()], [*self.shown.values()], now)
+        for run in self.runs.values(): run._tell()
+        self._drawn, self.plots.last, self.frames = news, now, self.frames + 1
+        return True
+    def follow(self,
+        every:float=.25,    # seconds between two looks
+    ):                      # await it for name -> rows
+        "Start what is not yet running, follow the rest, and draw until all have ended. An error of one run stands in its status line; the others go on."
+        return self._watch(every)
+    async def _watch(self, every):
+        self._loop, self.state = asyncio.get_running_loop(), 'watching'
+        for name, run in self.runs.items():
+            if run.task is None: run._start(run.run(self.functions[name]) if name in self.functions else run.follow(every))
+        try:
+            while any(run.task is not None and not run.task.done() for run in self.runs.values()):
+                self.draw()
+                await asyncio.sleep(every)
+        except asyncio.CancelledError:
+            self.stop()
+            raise
+        finally:
+            self.state = 'idle'
+            self.draw(force=True)
+        return {name: run.rows for name, run in self.runs.items()}
+    def stop(self):
+        "Stop the runs of this kernel after their present updates, and stop watching the others."
+        for run in self.runs.values(): run.stop()
+    def _wake(self):
+        "A run has begun again: draw it."
+        if self.task is not None and self.task.done(): self._on_loop(lambda: self._start(self.follow()))
+    def html(self)->Html:
+        "The present picture as HTML without JavaScript: no kernel, no widget."
+        for run in self.runs.values(): run._read()
+        return dashboard_html(self)
+    static = html
+    _start, __await__, _ipython_display_, _on_loop = Dashboard._start, Dashboard.__await__, Dashboard._ipython_display_, Dashboard._on_loop
 
 # %% ../../nbs/view/01_dashboard.ipynb #9ca4324d
-_TWIN = '''<style>.al-db{color-scheme: light dark;--ink:light-dark(#1c1d20,#e9e7e2);--soft:light-dark(#5b6067,#a2a8b1);--line:light-dark(#e4e1da,#3a3f48);--heat:light-dark(#7a4a9e,#c3a2e8);color:var(--ink);font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;font-variant-numeric:tabular-nums}
-[data-jp-theme-light="true"] .al-db{color-scheme:light}[data-jp-theme-light="false"] .al-db{color-scheme:dark}
-.al-db h3{margin:0 0 4px;font-size:15px}.al-db-panes{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));gap:6px 20px}.al-db figure{margin:0}.al-db figcaption{font-weight:600;color:var(--soft)}
-.al-db .al-plot{display:block;width:100%;height:auto;overflow:visible}.al-db .al-plot text{font-size:11px;fill:var(--soft)}.al-db .g{stroke:var(--line)}.al-db .al-heat rect{fill:var(--heat)}
-.al-db :focus-visible{outline:3px solid #3b83b5;outline-offset:2px}.al-db ul{list-style:none;display:flex;flex-wrap:wrap;gap:4px 22px;margin:0 0 8px;padding:0}.al-db li{display:flex;gap:8px;align-items:center;margin:0}.al-db-scroll{overflow-x:auto;margin-top:8px}
-.al-db table{border-collapse:collapse;margin:0;font-size:13px;color:inherit}.al-db td,.al-db th{padding:2px 10px;text-align:right;border-bottom:1px solid var(--line);background:none}.al-db tbody th{text-align:left;font-weight:400}</style>'''
+TWIN_CSS = '''
+.al-db h3 { margin: 0 0 4px; font-size: 15px } .al-db .al-plot { display: block; width: 100%; height: auto; overflow:
+  visible }
+.al-db .al-plot text { font-size: 11px; fill: var(--soft) } .al-db .g { stroke: var(--line) } .al-db .al-heat rect {
+  fill: var(--heat) }
+.al-db ul { list-style: none; display: flex; flex-wrap: wrap; gap: 4px 22px; margin: 0 0 8px; padding: 0 }
+.al-db li { display: flex; gap: 8px; align-items: center; margin: 0 } .al-db-scroll { overflow-x: auto; margin-top:
+  8px }
+.al-db table { border-collapse: collapse; margin: 0; font-size: 13px; color: inherit } .al-db tbody th { text-align:
+  left; font-weight: 400 }
+.al-db td, .al-db th { padding: 2px 10px; text-align: right; border-bottom: 1px solid var(--line); background: none }
+'''
 
 def _first_last(x, y)->str:
     "A curve in words."
@@ -684,28 +941,34 @@ def _first_last(x, y)->str:
     if not known: return 'no number'
     return f'{number(known[0][1])} at update {known[0][0]:.0f}, {number(known[-1][1])} at update {known[-1][0]:.0f}, between {number(min(b for _, b in known))} and {number(max(b for _, b in known))}'
 
+def _line_svg(frame, i, label, faint, x, y)->str:
+    "One line with dash and marks, every mark's value under the pointer."
+    colour, dash, mark, _ = LOOKS[i]
+    known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
+    kept = [known[round(k)] for k in np.linspace(0, len(known) - 1, min(6, len(known)))]
+    said = lambda a, b: f'<title>run {i + 1}, {label + ", " if label else ""}update {a:.0f}: {number(b)}</title>'
+    place = lambda a, b: f'd="{mark}" transform="translate({frame.px(a)} {frame.py(b)})"'
+    marks = ''.join(f'<path {place(*point)} fill="{colour}">{said(*point)}</path>' for point in kept)
+    look = f'stroke="{colour}" stroke-width="{1 if faint else 1.8}" stroke-linejoin="round" stroke-dasharray="{dash}"'
+    return f'<path d="{_path(frame, x, y)}" fill="none" {look}/>{marks}'
+
 def _lines_svg(
-    lines,          # (number of the run, x, y) for every line
-    heading, limits, size=(420, 176)
+    lines:list,     # (number of the run, what the line is called, x, y) for every line
+    pane:Pane,
+    size=(420, 176),
 )->str:
-    "One pane: lines with dash and marks, every mark's value under the pointer."
-    from agentlab.view.report import _axes, _path
-    values = [v for _, _, y in lines for v in y if math.isfinite(v)]
+    "One pane: the lines over the updates."
+    values = [v for *_, y in lines for v in y if math.isfinite(v)]
     if not values: return '<p>no number was recorded</p>'
-    xs = [v for _, x, _ in lines for v in x]
-    low, high = limits or (min(values), max(values))
-    yticks = ticks(min(low, *values), max(high, *values))
-    frame = Frame((min(xs), max(xs)) if min(xs) < max(xs) else (min(xs) - 1, max(xs) + 1), (yticks[0], yticks[-1]), *size)
-    body = []
-    for i, x, y in lines:
-        colour, _, _, dash, mark, _ = LOOKS[i]
-        known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
-        marks = [known[k] for k in sorted({round(k) for k in np.linspace(0, len(known) - 1, min(9, len(known)))})] if known else []
-        body.append(f'<path d="{_path(frame, x, y)}" fill="none" stroke="{colour}" stroke-width="1.8" stroke-linejoin="round" stroke-dasharray="{dash}"/>'
-                    + ''.join(f'<path d="{mark}" transform="translate({frame.px(a)} {frame.py(b)})" fill="{colour}"><title>run {i + 1}, update {a:.0f}: {number(b)}</title></path>' for a, b in marks))
-    words = '; '.join(f'run {i + 1}: {_first_last(x, y)}' for i, x, y in lines)
+    xs = [v for _, _, x, _ in lines for v in x]
+    low, high = pane.limits or (min(values), max(values))
+    yticks = powers(values) if pane.log else ticks(min(low, *values), max(high, *values))
+    frame = framed(xs, yticks, size, pane.log)
+    body = ''.join(_line_svg(frame, i, label, label == 'largest', x, y) for i, label, x, y in lines)
+    words = '; '.join(f'run {i + 1}{", " + label if label else ""}: {_first_last(x, y)}' for i, label, x, y in lines)
     xticks = [v for v in ticks(*frame.x) if v == int(v)]
-    return titled(f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="{attribute(heading, 300)}">{_axes(frame, yticks, xticks)}{"".join(body)}</svg>', heading, words)
+    head = f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="{attribute(pane.heading, 300)}">'
+    return titled(f'{head}{_axes(frame, yticks, xticks)}{body}</svg>', pane.heading, words)
 
 # %% ../../nbs/view/01_dashboard.ipynb #bf54e7e1
 def _logs(what)->dict:
@@ -714,22 +977,29 @@ def _logs(what)->dict:
     if isinstance(what, Dashboard): return {'': what.rows}
     return {name: (run if isinstance(run, Dashboard) else Dashboard(run)).rows for name, run in _named(what).items()} if several(what) else {'': Dashboard(what).rows}
 
-def _pane_html(name, heading, limits, logs, points)->str:
+def _pane_html(pane, logs, found)->str:
     "One pane of the twin: the heat map where one run has entropies by turn, else lines."
-    rows = next(iter(logs.values()))
-    if len(logs) == 1 and name == 'entropy' and any(row.get('entropy_by_turn') for row in rows):
-        heading, (steps, table) = 'entropy by turn, nats', entropy_table(rows, 100)
-        svg = heat_svg(steps.astype(int), table.T, heading, 420, 176)
+    rows, heading, unit = next(iter(logs.values())), pane.heading, pane.unit
+    if len(logs) == 1 and pane.name == 'entropy' and any(row.get('entropy_by_turn') for row in rows):
+        heading, unit, (steps, table) = 'entropy by turn', 'nats a token', entropy_table(rows, 100)
+        svg = heat_svg(steps.astype(int), table[:TURNS].T, heading, 420, 176)
         svg = titled(svg, heading, f'the stronger the colour the more open; turn 0: {_first_last(steps, table[0])}')
-    else: svg = _lines_svg([(i, *compared(rows, points)[name]) for i, rows in enumerate(logs.values())], heading, limits)
-    return f'<figure><figcaption>{heading}</figcaption>{svg}</figure>'
+    else:
+        lines = [(i, label, *curve[metric]) for i, curve in enumerate(found) for metric, label in pane.drawn]
+        lines = [line for line in lines if np.isfinite(line[-1]).any()]
+        if pane.optional and not lines: return ''
+        kinds = [label for label in ('median', 'largest') if any(line[1] == label for line in lines)]
+        svg, unit = _lines_svg(lines, pane), unit + (f': thick the {kinds[0]}, thin the {kinds[1]}' if len(kinds) > 1 else '')
+    return f'<figure><figcaption>{heading}</figcaption><div class="al-db-unit">{unit}</div>{svg}</figure>'
 
-def _table_html(logs)->str:
+def _table_html(logs, found)->str:
     "The last numbers of every run."
-    heads = ['run', 'updates', *(heading.split(',')[0].split(':')[0] for _, heading, _ in COMPARED), 'best success', 'skipped']
+    drawn = [(metric, f'{pane.heading} {label}'.strip()) for pane in COMPARED for metric, label in pane.drawn]
+    drawn = [(metric, head) for metric, head in drawn if any(np.isfinite(lines[metric][1]).any() for lines in found)]
+    heads = ['run', 'updates', *(head for _, head in drawn), 'best success', 'skipped']
     lines = []
-    for i, (name, rows) in enumerate(logs.items()):
-        lasts = [next((b for b in reversed(y.tolist()) if math.isfinite(b)), math.nan) for y in (compared(rows)[metric][1] for metric, *_ in COMPARED)]
+    for i, ((name, rows), curve) in enumerate(zip(logs.items(), found)):
+        lasts = [next((b for b in reversed(curve[metric][1].tolist()) if math.isfinite(b)), math.nan) for metric, _ in drawn]
         success = column(rows, 'success')
         best = f'{np.nanmax(success):.2f} at {int(np.nanargmax(success))}' if np.isfinite(success).any() else '–'
         cells = [f'{len(rows):,}', *map(number, lasts), best, str(sum(bool(row.get('skipped')) for row in rows))]
@@ -744,16 +1014,16 @@ def dashboard_html(
     style:bool=True,    # bring the style sheet along; a page of several pictures needs it once
 )->Html:                # a fragment without scripts or links
     "The dashboard as HTML without JavaScript."
-    logs = _logs(what)
+    logs, css = _logs(what), f'<style>{BOARD_CSS}{TWIN_CSS}</style>' if style else ''
     heading = f'<h3>{safe(title, 120)}</h3>' if title else ''
-    if not any(logs.values()): return Html(f'<section class="al-db">{_TWIN if style else ""}{heading}<p>No update was recorded yet.</p></section>')
-    legend = f'<ul aria-label="runs">{"".join(f"<li>{_swatch(i)}<span>{i + 1} · {safe(name, 80)}</span></li>" for i, name in enumerate(logs))}</ul>' if len(logs) > 1 else ''
-    panes = ''.join(_pane_html(*pane, logs, points) for pane in COMPARED)
-    return Html(f'<section class="al-db" aria-label="{attribute(title or "dashboard of " + (", ".join(filter(None, logs)) or "a run"), 200)}">{_TWIN if style else ""}{heading}{legend}<div class="al-db-panes">{panes}</div>{_table_html(logs)}</section>')
-
-def _html(self)->Html:
-    "The present picture as HTML without JavaScript."
-    for run in getattr(self, 'runs', {0: self}).values(): run._read()
-    return dashboard_html(self)
-
-Dashboard.html = Overlay.html = _html
+    empty = f'<section class="al-db">{css}{heading}<p>No update was recorded yet.</p></section>'
+    if not any(logs.values()): return Html(empty)
+    found = [curves(rows, points) for rows in logs.values()]
+    items = ''.join(f'<li>{_swatch(i)}<span>{i + 1} · {safe(name, 80)}</span></li>' for i, name in enumerate(logs))
+    legend = f'<ul aria-label="runs">{items}</ul>' if len(logs) > 1 else ''
+    panes = ''.join(_pane_html(pane, logs, found) for pane in COMPARED)
+    spikes = any(np.isfinite(y).any() for lines in found for name, (_, y) in lines.items() if name.startswith('kl'))
+    note = f'<p class="al-db-note">{SPIKE}</p>' if spikes else ''
+    label = attribute(title or 'dashboard of ' + (', '.join(filter(None, logs)) or 'a run'), 200)
+    body = f'<div class="al-db-panes">{panes}{note}</div>{_table_html(logs, found)}'
+    return Html(f'<section class="al-db" aria-label="{label}">{css}{heading}{legend}{body}</section>')

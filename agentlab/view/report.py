@@ -12,11 +12,12 @@ import numpy as np
 from .reading import PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown, read_pieces, space_between, stretches
 
 # %% auto #0
-__all__ = ['PRAISE', 'BLAME', 'CSS', 'BREAK', 'CHECKS', 'PANELS', 'PAGE_CSS', 'visible', 'clip', 'safe', 'attribute', 'signed',
-           'tint', 'Tile', 'Rollout', 'rollouts_of', 'collect', 'letters', 'Scale', 'fate', 'Html', 'group_html',
-           'pick_group', 'png', 'ticks', 'thin', 'Frame', 'number', 'curve_svg', 'titled', 'heat_svg', 'column',
-           'finite', 'Finding', 'integrity', 'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn',
-           'own_estimator', 'row_findings', 'document', 'readable', 'first_whole', 'report']
+__all__ = ['PRAISE', 'BLAME', 'CSS', 'BREAK', 'SMALLEST', 'CHECKS', 'SPIKE', 'PANELS', 'LOG', 'PAGE_CSS', 'visible', 'clip',
+           'safe', 'attribute', 'signed', 'tint', 'Tile', 'Rollout', 'rollouts_of', 'collect', 'letters', 'Scale',
+           'fate', 'Html', 'group_html', 'pick_group', 'png', 'ticks', 'powers', 'power', 'thin', 'Frame', 'number',
+           'curve_svg', 'framed', 'titled', 'heat_svg', 'column', 'spread', 'finite', 'Finding', 'integrity',
+           'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn', 'own_estimator', 'row_findings',
+           'document', 'readable', 'first_whole', 'report']
 
 # %% ../../nbs/view/00_report.ipynb #3bb0a655
 _shown = {'\n': '↵', '\t': '⇥', '\x7f': '␡'}                # control characters with a better symbol than their picture
@@ -522,6 +523,23 @@ def ticks(
     first, last = math.floor(low/step + 1e-9), math.ceil(high/step - 1e-9)
     return [round(i*step, 12) for i in range(first, last + 1)]
 
+SMALLEST = 1e-6     # nats: rounding makes as much of no distance at all, so a log axis begins no lower
+
+def powers(
+    values,         # numbers to show; what is below `SMALLEST` counts as that
+    count:int=4,    # about how many steps
+)->list[float]:     # powers of ten, the first <= the smallest and the last >= the largest
+    "The values of a log axis."
+    logs = [math.log10(min(max(value, SMALLEST), 1e300)) for value in values]     # 1e308 has no power of ten above it
+    low, high = math.floor(min(logs) + 1e-9), math.ceil(max(logs) - 1e-9)
+    step = max(1, math.ceil((high - low)/count))
+    return [10.**power for power in range(low, max(high, low + 1) + step, step)]
+
+def power(value:float)->str:
+    "A power of ten in a few characters."
+    raised = str(round(math.log10(value))).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))
+    return '1' if value == 1 else '10' + raised
+
 def thin(
     x,                  # (n,) positions, rising
     y,                  # (n,) values; NaN where there is none
@@ -550,11 +568,13 @@ class Frame:
     right: int = 12
     top: int = 10
     bottom: int = 24
+    log: bool = False   # y on a log axis; `y` is then given as logarithms to base ten
     def px(self, value)->float:
         low, high = self.x
         return round(self.left + (value - low)/((high - low) or 1)*(self.width - self.left - self.right), 1)
     def py(self, value)->float:
         low, high = self.y
+        if self.log: value = math.log10(value) if value > 10**low else low
         return round(self.height - self.bottom - (value - low)/((high - low) or 1)*(self.height - self.top - self.bottom), 1)
 
 def number(
@@ -565,12 +585,12 @@ def number(
     if value is None or not math.isfinite(value): return '–'
     for size, unit in ((1e9, 'G'), (1e6, 'M'), (1e4, 'k')):
         if abs(value) >= size: return f'{value/(1e3 if unit == "k" else size):.{digits}g}{unit}'.replace('-', '−')
-    return (f'{value:,.0f}' if abs(value) >= 1000 else f'{value:.{digits}g}').replace('-', '−')
+    return (f'{value:,.0f}' if abs(value) >= min(1000, 10**digits) else f'{value:.{digits}g}').replace('-', '−')
 
 def _axes(frame, yticks, xticks)->str:
     "Grid lines and tick labels."
     rows = ''.join(f'<line x1="{frame.left}" x2="{frame.width - frame.right}" y1="{frame.py(v)}" y2="{frame.py(v)}" class="g"/>'
-                   f'<text x="{frame.left - 7}" y="{frame.py(v) + 3.5}" text-anchor="end">{number(v)}</text>' for v in yticks)
+                   f'<text x="{frame.left - 7}" y="{frame.py(v) + 3.5}" text-anchor="end">{(power if frame.log else number)(v)}</text>' for v in yticks)
     marks = [v for v in xticks if frame.x[0] <= v <= frame.x[1]]
     columns = ''.join(f'<text x="{frame.px(v)}" y="{frame.height - 8}" text-anchor="middle">{number(v)}</text>' for v in marks)
     return rows + columns
@@ -590,6 +610,7 @@ def curve_svg(
     bounds:tuple|None=None, # least y range to show; None, or a None in it, fits the values
     marks=(),               # (x, y, low, high, text, kind) points with intervals; kind 0 is drawn as a ring, 1 as a dot
     size:tuple=(350, 170),  # pixels; a picture of the same size on the page keeps its type legible
+    log:bool=False,         # y on a log axis; values below `SMALLEST` lie on its lowest line, and `bounds` do not count
 )->str:                     # an <svg> in the colours of the page
     "Curves as SVG: at most 300 points each, gaps where a value is missing, every point's value under the pointer."
     curves, (width, height) = {name: thin(*xy) for name, xy in curves.items()}, size
@@ -597,12 +618,19 @@ def curve_svg(
     ys = [v for _, y in curves.values() for v in y if math.isfinite(v)] + [v for m in marks for v in m[1:4]]
     if not ys: return '<p class="al-note">no finite value was recorded</p>'
     low, high = bounds or (None, None)
-    yticks = ticks(min(ys) if low is None else min(low, *ys), max(ys) if high is None else max(high, *ys))
-    frame = Frame((min(xs), max(xs)) if min(xs) < max(xs) else (min(xs) - 1, max(xs) + 1), (yticks[0], yticks[-1]), width, height, right=12 if len(curves) == 1 else 62)
+    yticks = powers(ys) if log else ticks(min(ys) if low is None else min(low, *ys), max(ys) if high is None else max(high, *ys))
+    frame = framed(xs, yticks, size, log)
+    if len(curves) > 1: frame.right = 62        # room for their names
     body = ''.join(_curve(frame, i < len(curves) - 1, name if len(curves) > 1 else '', *xy) for i, (name, xy) in enumerate(curves.items()))
     body += ''.join(_mark(frame, *mark) for mark in marks)
     xticks = [v for v in ticks(*frame.x, count=8 if width > 500 else 4) if v == int(v)]
     return f'<svg class="al-plot" viewBox="0 0 {width} {height}" role="img" aria-label="{attribute(label, 300)}">{_axes(frame, yticks, xticks)}{body}</svg>'
+
+def framed(xs, yticks, size, log=False)->Frame:
+    "The frame around these positions and tick values; a single position gets some width."
+    ends = (min(xs), max(xs)) if min(xs) < max(xs) else (min(xs) - 1, max(xs) + 1)
+    high = (yticks[0], yticks[-1])
+    return Frame(ends, tuple(map(math.log10, high)) if log else high, *size, log=log)
 
 def titled(
     svg:str,    # a picture; other HTML stays as it is
@@ -658,6 +686,15 @@ def column(
 )->np.ndarray:      # (rows,) float, NaN where a row has no such number
     "One metric of a row log."
     return np.array([float(v) if isinstance(v := row.get(name), (int, float)) else math.nan for row in rows])
+
+def spread(
+    rows:list,      # row log
+    name:str,       # metric that was measured at every token: 'kl' or 'kl_reference'
+)->dict:            # 'median', 'largest', 'mean' -> (rows,) float
+    "The middle token of every update and the largest; their mean where a row has neither, as rows of older runs."
+    median, largest = (column(rows, f'{name}_{kind}') for kind in ('median', 'max'))
+    neither = np.isnan(median) & np.isnan(largest)
+    return dict(median=median, largest=largest, mean=np.where(neither, column(rows, name), math.nan))
 
 # %% ../../nbs/view/00_report.ipynb #19f0c4c7
 def finite(
@@ -732,6 +769,11 @@ def integrity(
     return findings
 
 # %% ../../nbs/view/00_report.ipynb #d5686510
+SPIKE = ('A spike, a largest value far above the median, is a token that the policy has made all but impossible. The '
+         'estimate (k3) grows with the exponential of the gap, so that one such token, or a few, make the mean, which then '
+         'says nothing of the others. '
+         'What is below 10⁻⁶ nats, zero included, lies on the lowest line.')
+
 PANELS = {  # metric -> (heading, what to look for, least range of y)
     'success': ('Success', 'Does it climb, and does it stay? A late fall after a peak is a policy that drifts.', (0, 1)),
     'reward': ('Reward', 'It should rise with success. Reward without success is a reward being gamed.', (0, None)),
@@ -739,9 +781,13 @@ PANELS = {  # metric -> (heading, what to look for, least range of y)
     'dead_groups': ('Dead groups', 'Nothing to compare, nothing learnt. A rising share says that tasks became too easy, or stay too hard.', (0, 1)),
     'clip_fraction': ('Clipped tokens', 'Small and steady is healthy. A jump says that one update tried to move further than the clip allows.', (0, None)),
     'grad_norm': ('Gradient norm', 'Spikes mark the updates to distrust. A run that spikes again and again wants a smaller learning rate.', (0, None)),
-    'kl': ('Policy movement', 'How far one update moved the policy. It should shrink as the agent settles.', (0, None)),
-    'kl_reference': ('Drift from reference', 'It may grow, it should not run away.', (0, None)),
+    'kl': ('Policy movement', 'How far one update moved the policy, at the middle token and at the farthest, on a log axis. '
+           f'It should shrink as the agent settles. {SPIKE}', None),
+    'kl_reference': ('Drift from reference', 'At the middle token and at the farthest, on a log axis. '
+                     'It may grow, it should not run away. A spike is as in policy movement.', None),
 }
+LOG = 'kl', 'kl_reference'      # panels with a log axis: one token can be a million times as far as the next
+
 
 def definition(
     name:str,               # metric
@@ -882,19 +928,27 @@ def _hero_html(run, title)->str:
 def _panel_html(rows, name, definitions, tests)->str:
     "One metric: heading, first and last value, what to look for, curve, definition."
     heading, look, bounds = PANELS[name]
-    steps, values = column(rows, 'step'), column(rows, name)
+    steps = column(rows, 'step')
     steps = np.where(np.isnan(steps), np.arange(len(steps)), steps)
+    found = spread(rows, name) if name in LOG else {name: column(rows, name)}
+    curves = {kind: (steps, y) for kind, y in found.items() if np.isfinite(y).any()}
+    curves = curves or {name: (steps, column(rows, name))}
+    values = next(iter(curves.values()))[1]
     known = values[np.isfinite(values)]
     show = _percent if bounds == (0, 1) else lambda value: number(value, 2)
     now = f'{show(known[0])} → {show(known[-1])}' if len(known) else '–'
+    if len(curves) > 1: now = f'{next(iter(curves))} {now}'
     ways = evaluations(tests) if name == 'success' else {}
     marks = [(step, share, *_interval(share, tasks), f'held out, {way}, step {step}: {_percent(share)}', min(kind, 1)) for kind, (way, points) in enumerate(ways.items()) for step, share, tasks in points]
     label = f'{heading}: {now}, lowest {number(known.min())}, highest {number(known.max())}, {len(known)} updates' if len(known) else f'{heading}: no finite value'
     more = f' · {" and ".join(f"{shape}: {way}" for shape, way in zip(("rings", "dots"), ways))} decoding on held-out tasks, with 95 % intervals' if marks else ''
-    wide, curves = name == 'success', {name: (steps, values)}
-    draw = lambda size: curve_svg(curves, label, bounds, marks, size)
+    wide = name == 'success' or name in LOG
+    draw = lambda size: curve_svg(curves, label, bounds, marks, size, name in LOG)
+    says = [f'{name}_{kind}' for kind in ('median', 'max')] if 'median' in curves else [name]
+    told = {each: safe(definition(each, definitions), 400) + safe(more) for each in says}
+    about = ''.join(f'<p class="al-def"><code>{each}</code> {text}</p>' for each, text in told.items())
     return (f'<figure class="al-card{" al-wide" if wide else ""}"><figcaption><h3>{heading}<span class="al-now">{now}</span></h3><p class="al-look">{look}</p></figcaption>'
-            f'{_two_sizes(draw) if wide else draw((320, 165))}<p class="al-def"><code>{name}</code> {safe(definition(name, definitions), 400)}{safe(more)}</p></figure>')
+            f'{_two_sizes(draw) if wide else draw((320, 165))}{about}</figure>')
 
 def _two_sizes(draw)->str:
     "The same picture for a wide and for a narrow screen, so that its type stays legible on both."
@@ -902,7 +956,8 @@ def _two_sizes(draw)->str:
 
 def _learned_html(rows, definitions, tests)->str:
     "Every metric of `PANELS` that the run recorded."
-    names = [name for name in PANELS if any(row.get(name) is not None for row in rows)]
+    has = lambda row, name: row.get(name) is not None or row.get(f'{name}_max') is not None
+    names = [name for name in PANELS if any(has(row, name) for row in rows)]
     missing = [name for name in PANELS if name not in names and name != 'kl_reference']    # most recipes have no reference
     note = f'<p class="al-note" style="margin-top:12px">Not recorded by this run: {", ".join(missing)}.</p>' if missing else ''
     return (f'<h2 id="learned">What it learned</h2><p class="al-about">One point per update, from left to right. Point at a curve to read a value.</p>'
