@@ -1,4 +1,5 @@
 "Estimators against loops written from the papers, on random batches; what importing them costs."
+from functools import partial
 import math
 import subprocess
 import sys
@@ -8,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from agentlab.credit import check_group_size, estimators, gigpo, grpo, rloo
-from agentlab.episodes import Batch, Table
+from agentlab.credit import check_group_size, estimators, gigpo, grpo, optimal_token_baseline, rloo, sum_pi_squared, text_place, token_place, with_sum_pi_squared
+from agentlab.episodes import Batch, Episode, Table, Turn
 from agentlab.reward import outcome, paid
 
 quick = settings(max_examples=60, deadline=None)
@@ -82,6 +83,78 @@ def test_gigpo(episodes, scale, gamma, weight):
     near(gigpo(Batch.from_turns(frame_of(episodes)), gamma=gamma, step_weight=weight, scale=scale), per_token(episodes, both))
 
 
+def token_baselines(ahead, weight, groups):
+    "The loop over tasks and places that verl makes: lists of returns and of summed weights per episode -> advantages per episode."
+    found = [list(x) for x in ahead]
+    for key in set(groups):
+        mine = [e for e, other in enumerate(groups) if other == key]
+        lengths = sorted(len(ahead[e]) for e in mine)
+        for e in mine if len(mine) > 1 else []:
+            for t in range(len(ahead[e])):
+                if t >= lengths[-2]: continue                   # the tail of the longest: its baseline is 0
+                voices = [(ahead[j][t], weight[j][t]) for j in mine if t < len(ahead[j])]
+                found[e][t] -= sum(g*w for g, w in voices)/(sum(w for _, w in voices) + 1e-8)
+    return [x for tokens in found for x in tokens]
+
+
+@given(many, st.integers(0, 99))
+@quick
+def test_optimal_token_baseline(episodes, seed):
+    b = Batch.from_turns(frame_of(episodes))
+    pi = .1 + .8*torch.rand(len(b.actions), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    b = b.with_action(old_logp=pi.log(), sum_pi_squared=pi**2 + (1-pi)**2)
+    ahead, weight, chances = [], [], iter(pi.tolist())
+    for _, _, _, turns in episodes:
+        ahead.append([sum(reward for _, reward, _ in turns[t:]) for t, (_, _, tokens) in enumerate(turns) for _ in range(tokens)])
+        weight.append([])
+        for p in (next(chances) for _ in ahead[-1]): weight[-1].append((weight[-1] or [0.])[-1] + 1 - 2*p + p*p + (1-p)**2)
+    wanted = torch.tensor(token_baselines(ahead, weight, [e[:2] for e in episodes]), dtype=torch.float64)
+    near = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
+    near(optimal_token_baseline(b), wanted)
+    assert torch.equal(token_place(b), torch.cat([torch.arange(len(x)) for x in ahead]))
+    if all(len(turns) == 1 for *_, turns in episodes): near(optimal_token_baseline(b, text_place), wanted)
+
+
+def test_tokens_are_placed_by_what_was_said_or_by_the_whole_text():
+    "Two episodes of one task read 1 and 4 tokens between what they say; the same tokens, beside others."
+    say = lambda read, said, reward: Turn(0, context_ids=[0]*read, ids=[1]*said, logps=[-1.]*said, entropies=[1.]*said, reward=reward)
+    b = Batch.from_episodes([Episode([say(3, 2, 0.), say(read, 2, reward)], group=0) for read, reward in ((1, 1.), (4, 0.))])
+    pi = torch.tensor([.5, .8, .6, .9, .7, .4, .3, .2], dtype=torch.float64)
+    b = b.with_action(old_logp=pi.log(), sum_pi_squared=pi**2 + (1-pi)**2)
+    assert token_place(b).tolist() == [0, 1, 2, 3]*2 and text_place(b).tolist() == [0, 1, 3, 4, 0, 1, 6, 7]
+    upto = (2*(1-pi)**2).view(2, 4).cumsum(1)
+    share = upto[0]/upto.sum(0)
+    torch.testing.assert_close(optimal_token_baseline(b), torch.cat([1-share, -share]), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(optimal_token_baseline(b, text_place), torch.cat([1-share[:2], torch.ones(2).double(), -share[:2], torch.zeros(2).double()]), rtol=1e-5, atol=1e-6)
+    assert optimal_token_baseline(b, text_place, singleton='zero')[2:4].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize('temperature', [1., .7])
+def test_sums_of_squared_probabilities_are_those_of_the_model(temperature):
+    from agentlab.env import KeyDoor
+    from agentlab.policy.core import Policy, word_tokenizer
+    from agentlab.policy.tiny import tiny_model
+    from agentlab.rollout import play
+    house, tokenizer = KeyDoor(), word_tokenizer(KeyDoor().vocabulary())
+    policy = Policy(tiny_model(len(tokenizer), 256, hidden=16, layers=1, seed=3), tokenizer)
+    b = Batch.from_episodes(play(policy, house, [1, 2], group_size=2, max_turns=3, seed=0))
+    found = with_sum_pi_squared(b, policy, temperature, budget=200).action('sum_pi_squared')
+    wanted = []
+    for row in range(len(b.rows)):
+        mine = b.tokens.row == row
+        with torch.no_grad(): chance = (policy.model(b.tokens.id[mine][None]).logits[0].double()/temperature).softmax(-1)
+        wanted += [(chance[i-1]**2).sum() for i in (b.tokens.turn[mine] >= 0).nonzero()[:, 0]]
+    torch.testing.assert_close(found.double(), torch.stack(wanted), rtol=1e-4, atol=1e-6)
+    assert len(found) > 10 and (found >= policy.logprobs(b, temperature)[0].exp()**2 - 1e-6).all() and found.max() < 1
+    assert sum_pi_squared(torch.zeros(2, 5)).tolist() == pytest.approx([.2, .2])
+
+
+@pytest.mark.parametrize('wrong', [1.7, -.2])
+def test_what_is_no_sum_of_squared_probabilities_is_refused(wrong):
+    b = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0, 1], t=0, reward=[0., 1]))).with_action(old_logp=torch.zeros(2), sum_pi_squared=torch.tensor([.5, wrong]))
+    with pytest.raises(ValueError, match='sum_pi_squared reaches from .* lies between 0 and 1. Set it with with_sum_pi_squared'): optimal_token_baseline(b)
+
+
 # ---- all of them
 
 by_group = [name for name, f in estimators.items() if 'group' in f.needs]
@@ -94,7 +167,7 @@ def furnished(frame):
     tokens = len(b.actions)
     value = b.spread(b.turns.reward*.3 + b.turns.t*.1).nan_to_num(0., 0., 0.).clamp(-9, 9)
     b = b.with_episodes(greedy=torch.full((len(b),), .5).double(), prior=torch.full((len(b),), .25).double())
-    b = b.with_action(value=value, value_low=value, value_high=value*.5, value_term=value*.2, part=torch.full((tokens,), 3), prm_logp=value*.1 - 1, old_logp=value*0 - 1.1, sampler_logp=value*0 - 1.1)
+    b = b.with_action(value=value, value_low=value, value_high=value*.5, value_term=value*.2, part=torch.full((tokens,), 3), prm_logp=value*.1 - 1, old_logp=value*0 - 1.1, sum_pi_squared=value*0 + .4, sampler_logp=value*0 - 1.1)
     return b
 
 
