@@ -33,7 +33,7 @@ def big_batch(
     place = torch.arange(count*tokens)
     value = torch.rand(len(place), generator=g)
     k = Table(row=place//(turns*tokens), turn=place//tokens, id=place % 50, position=place % (turns*tokens), weight=torch.ones(len(place)), old_logp=-value, sampler_logp=-value,
-              value=value, value_low=value, value_high=value, value_term=value, part=torch.full_like(place, 3))
+              value=value, value_low=value, value_high=value, value_term=value, sum_pi_squared=value, part=torch.full_like(place, 3))
     return Batch(e, Table(episode=number), t, k)
 
 def seconds_of(

@@ -25,8 +25,9 @@ from verl.workers.config import ActorConfig
 from verl.workers.rollout.replica import TokenOutput
 
 from agentlab import credit, objective
+from agentlab.bench.verl import padded, ragged_batch
 from agentlab.env import KeyDoor, Kuhn, TextEnv
-from agentlab.interop.verl import from_verl, handing
+from agentlab.interop.verl import from_verl, handing, to_verl
 from agentlab.policy.core import word_tokenizer
 
 
@@ -153,7 +154,27 @@ def trainer_finds_loss(data):
     assert abs(float((loss - wanted).detach())) < 1e-6 and 'actor/ppo_kl' in metrics
 
 
+def token_baselines_agree():
+    "`optimal_token_baseline` against verl's own: its form for tools on any batch, its plain form where nothing is read between tokens."
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+    for seed in range(20):
+        tools = ragged_batch(13, seed=seed)
+        one_turn = tools.with_turns(origin=torch.arange(len(tools.turns))).select(torch.bincount(tools.turns.episode) == 1)
+        for batch, name, place in ((tools, 'tir_optimal_token_baseline', credit.token_place), (one_turn, 'tir_optimal_token_baseline', credit.token_place), (one_turn, 'optimal_token_baseline', credit.text_place)):
+            if not len(batch): continue
+            held = padded(batch, torch.float64)
+            begin = held['response_mask'].argmax(1)
+            begun = lambda x: torch.stack([torch.cat([row[i:], row.new_zeros(i)]) for row, i in zip(x, begin.tolist())])     # a response begins with its first token
+            pi = .1 + .8*torch.rand(len(batch.actions), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            columns = dict(old_logp=pi.log(), sum_pi_squared=pi**2 + (1-pi)**2)
+            wide = {key: begun(to_verl(x, held['response_mask'], torch.float64)) for key, x in columns.items()}
+            mask = begun(held['response_mask'])
+            theirs, _ = ADV_ESTIMATOR_REGISTRY[name](token_level_rewards=begun(held['token_level_rewards']), response_mask=mask, index=held['index'], old_log_probs=wide['old_logp'], sum_pi_squared=wide['sum_pi_squared'])
+            assert (theirs[mask.bool()] - credit.optimal_token_baseline(batch.with_action(**columns), place)).abs().max() < 1e-6, (name, seed)
+
+
 if __name__ == '__main__':
+    token_baselines_agree()
     loop_plays(); loop_stops()
     trainer_finds_loss(trainer_finds_estimator())
-    print(f'verl {verl.__version__}: the agent loop plays, turn rewards arrive, estimator and loss are found by name')
+    print(f'verl {verl.__version__}: the agent loop plays, turn rewards arrive, estimator and loss are found by name, token baselines agree')
