@@ -4,7 +4,8 @@
     python tools/guides.py --worlds guess keydoor      some of them; `keydoor+listed` ends every observation with what can be done
 
 Greedy, on held-out tasks. A world is a row of assets/results/guides.json, written as soon as it is there; a row of the same model, guide and
-settings is not made again. Every world is primed with as many updates as `agentlab demo --model smollm2`.
+settings is not made again. Every world is primed with as many updates as `agentlab demo --model smollm2`,
+of half as many demonstrations: with all of them KeyDoor alone took a core ten minutes.
 """
 from argparse import ArgumentParser
 import hashlib
@@ -14,7 +15,7 @@ import sys
 import time
 
 ROOT = Path(__file__).resolve().parent.parent
-SETTINGS = dict(episodes=24, updates=30, lr=1e-3, demonstrations=8, noise=0.)       # no slips: what is asked is form, not skill
+SETTINGS = dict(episodes=12, max_turns=8, updates=30, lr=1e-3, demonstrations=4, noise=0.)       # no slips: what is asked is form, not skill
 LISTED = ('keydoor', 'guess', 'tictactoe', 'nim', 'kuhn', 'leduc')      # worlds that are also played with their actions listed
 EXAMPLES = 3        # invalid answers that are kept
 
@@ -51,7 +52,7 @@ def played(policy, env) -> dict:
     from agentlab.rollout import play
     count, began = SETTINGS['episodes'], time.monotonic()
     seeds = [derive('guides', i) for i in range(count)]
-    episodes = play(policy, env, seeds, tasks=held_out(env, count), temperature=0., max_tokens=longest(env), max_turns=16)
+    episodes = play(policy, env, seeds, tasks=held_out(env, count), temperature=0., max_tokens=longest(env), max_turns=SETTINGS['max_turns'])
     turns = [turn for episode in episodes for turn in episode.turns]
     wrong = list(dict.fromkeys(turn.text[:200] for turn in turns if turn.invalid))
     won = [episode.success for episode in episodes]
