@@ -181,7 +181,7 @@ def test_a_repair_by_hand():
     assert (last.reward, last.done, last.info['success'], last.observation) == ({'solver': 1.}, True, True, 'all pass.')
     with pytest.raises(EnvError): env.step('test')
     for _ in range(3): last = twin.step('put 5 at 8')
-    assert last.info['truncated'] and not last.info['success'] and last.observation == 'fail: f = x + 2 ; g = f * y ; h = g - 5.'
+    assert last.done and not last.info['truncated'] and not last.info['success'] and last.observation == 'fail: f = x + 2 ; g = f * y ; h = g - 5.'
     assert 'pass' in env.render() and env.render().startswith(ONE)
 
 def test_other_words_may_do_as_well():

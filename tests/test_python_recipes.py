@@ -26,9 +26,9 @@ class Eager(PythonTool):
         number = int(self.truth) + (not right)
         return super().turn([action, f'python {action}.', f'answer {number}', f'answer 0 answer {number}'][kind])
 
-def played(groups=4, size=8, seed=0, max_tokens=6):
+def played(groups=4, size=8, seed=0, max_tokens=6, max_turns=64):
     env = Eager()
-    return Batch.from_episodes(play(small_policy(env), env, range(groups), size, max_tokens=max_tokens, seed=seed))
+    return Batch.from_episodes(play(small_policy(env), env, range(groups), size, max_tokens=max_tokens, max_turns=max_turns, seed=seed))
 
 def sums(b, x): return torch.zeros(len(b), dtype=torch.float64).index_add(0, b.turns.episode, x.double())
 
@@ -106,7 +106,7 @@ def test_dart_weighs_what_another_policy_sampled():
 
 def test_what_dr_bot_leaves_out():
     "Three quarters of the groups, those that differ most; of them, who was cut short is only counted."
-    b = played(groups=8)
+    b = played(groups=8, max_turns=3)
     left = recipes.dr_bot().curate(b)
     std = torch.stack([b.episodes.outcome[b.episodes.group == g].std() for g in range(8)])
     assert sorted(left.episodes.group.unique().tolist()) == sorted(std.argsort(descending=True, stable=True)[:6].tolist())

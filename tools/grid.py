@@ -2,6 +2,7 @@
 
 `make results` plays everything (after the curves of tools/results.py) and writes assets/results/grid.json and grid.png. Each run is kept in
 runs/grid/ENV-RECIPE-SEED: a second call reads what is finished and goes on where the first was killed. Several runs are played at once, each on one thread.
+Where only some recipes are asked for, the cells of the others stay as they were, with the date of their record.
 """
 from argparse import ArgumentParser, ArgumentDefaultsHelpFormatter
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -151,10 +152,20 @@ def say(record: dict, more=lambda cell: '') -> None:
         for name, cell in cells.items(): print(f"  {name:14} {cell['test_sampled']['mean']:.1%} [{cell['test_sampled']['low'] or 0:.1%}, {cell['test_sampled']['high'] or 1:.1%}] sampled, {cell['test_greedy']['mean']:.1%} greedy{more(cell)}")
 
 
+def with_others(found: dict, path: Path) -> dict:
+    "The record, and the cells of recipes that were not asked for from the record before; left out where that asked for something else."
+    if not path.exists(): return found
+    old = json.loads(path.read_text(encoding='utf-8'))
+    if any(old[fact] != found[fact] for fact in ('steps', 'test_tasks', 'seeds')): return found
+    stay = lambda env: {name: dict(date=old['date']) | cell for name, cell in old['cells'].get(env, {}).items()}
+    cells = {env: {name: both[name] for name in RECIPES if name in both} for env in ENVS if (both := stay(env) | found['cells'].get(env, {}))}
+    return found | dict(before=old['before'] | found['before'], cells=cells)
+
+
 def main() -> int:
     from agentlab.bench import keep
     asked = arguments(__doc__, ENVS, RECIPES, 'grid', steps=(30, 'updates of 64 episodes'))
-    found = record(asked)
+    found = with_others(record(asked), asked.out/'grid.json')
     keep(found, asked.out, 'grid')
     keep_picture(draw(found), asked.out/'grid.png')
     say(found)

@@ -76,6 +76,7 @@ def described(
 class Borrowed(TextEnv):
     "Single-seat base of the adapters: foreign code runs with the generators that are lent to it."
     lent, _guide = None, None       # _guide: given by the caller
+    deadline = False                # a horizon that we set is a budget: the foreign world would have gone on
 
     @property
     def guide(self)->str: return self.told_here() if self._guide is None else self._guide

@@ -264,11 +264,10 @@ class HopSearch(Env):
         bad = verb not in verbs[role] or not words or (verb == 'answer' and not full_name.fullmatch(words))
         text, paid, info = self.refuse(action) if bad else getattr(self, verb)(words)     # `verb` is one of two known words here
         turns = self.game.turns + 1
-        truncated = not self.game.over and turns >= self.horizon
-        self.game = replace(self.game, turns=turns, over=self.game.over or truncated)
+        self.game = replace(self.game, turns=turns, over=self.game.over or turns >= self.horizon)      # the horizon is a rule: time is up
         reward = {seat: float(info.get('success', False)) for seat in self.seats}   # the outcome is everybody's
         reward[self.seats[self.roles.index(role)]] += paid
-        info = dict(invalid=False, success=False, truncated=truncated, reached=(), cost=0.) | self.facts() | info
+        info = dict(invalid=False, success=False, truncated=False, reached=(), cost=0.) | self.facts() | info
         return Step(self.seats[self.roles.index(self.game.role)], text, reward, self.game.over, info)
 
     def refuse(self, action):

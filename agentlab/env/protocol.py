@@ -93,6 +93,7 @@ class Env:
 class TextEnv(Env):
     "Single-agent base: write `start` and `turn`, and `facts` for what is true of every situation."
     horizon = None        # most turns in an episode; None: no limit
+    deadline = True       # the horizon is a rule, and whoever reaches it has lost; False: it is a budget, and the episode was cut off
     over = True           # nothing to step before the first reset
 
     def start(self, seed:int, task=None)->str:
@@ -117,9 +118,9 @@ class TextEnv(Env):
         if not isinstance(action, str): raise TypeError(f'{self.name}: step(action) takes a str, got {type(action).__name__}')
         self.turns += 1
         observation, reward, done, info = self.turn(action)
-        truncated = not done and self.horizon is not None and self.turns >= self.horizon
-        self.over = bool(done or truncated)
-        info = dict(invalid=False, success=False, truncated=truncated) | self.facts() | info
+        late = not done and self.horizon is not None and self.turns >= self.horizon
+        self.over = bool(done or late)
+        info = dict(invalid=False, success=False, truncated=late and not self.deadline) | self.facts() | info
         return Step(self.seats[0], observation, {self.seats[0]: reward}, self.over, info)
 
 # %% ../../nbs/env/00_protocol.ipynb #0f74a881

@@ -80,12 +80,11 @@ class SeatedGame(Env):
         move = {tidy(move): move for move in self.moves()}.get(tidy(action))
         self.turns, self.paid = self.turns + 1, dict.fromkeys(self.seats, 0.)
         ending = self.forfeits() if move is None else self.play(move)
-        truncated = ending is None and self.horizon is not None and self.turns >= self.horizon
-        self.over = ending is not None or truncated
+        self.over = ending is not None or (self.horizon is not None and self.turns >= self.horizon)      # the horizon is a rule
         self.pay(ending or {})
         self.totals = {seat: self.totals[seat] + paid for seat, paid in self.paid.items()}
         text = self.refusal(action, 'Illegal.', f'Legal was: {listed(self.moves())}.') if move is None else self.view(self.mover)
-        return Step(self.mover, text, self.paid, self.over, dict(invalid=move is None, success=self.success(move), truncated=truncated) | self.facts())
+        return Step(self.mover, text, self.paid, self.over, dict(invalid=move is None, success=self.success(move), truncated=False) | self.facts())
 
     def success(self, move):
         "False while the game goes on; then seat -> whether it has won. Who wrote nonsense (move=None) has not."

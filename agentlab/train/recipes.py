@@ -26,7 +26,7 @@ from ..rollout.beside import play_beside_expert, play_beside_greedy
 from ..selfplay.league import SeatBaseline, spiral as by_seat
 from ..selfplay.preferences import inpo_credit, sppo_credit, win_rate_reward
 from ..selfplay.roles import marft as from_agent_to_agent
-from ..replay import ArcherCritic, archer as critic_of_utterances, Recomposition, SelfImitation, SuccessReplay, everything, priority_only, warm_up as rising
+from ..replay import ArcherCritic, archer as critic_of_utterances, Recomposition, SelfImitation, SuccessReplay, by_number, play_recurring, priority_only, warm_up as rising
 from .critic import Critic
 from .learned import ImplicitPRM, Prior, Progress, ThreeValues
 
@@ -339,7 +339,7 @@ dart = named('dart', 'in the spirit of Li et al., 2025, DART-GUI, arXiv 2509.238
 
 # %% ../../nbs/train/01_recipes.ipynb #2a5e4f2c
 success_replay = named('success_replay', 'Lu et al., 2025, ARPO for GUI agents, arXiv 2505.16282', 'A group in which everybody failed gets a past success', credit=by.grpo,
-                       replay=partial(SuccessReplay, key=everything), objective_args=dict(low=.2, high=.3))
+                       rollout=play_recurring, replay=partial(SuccessReplay, key=by_number), objective_args=dict(low=.2, high=.3))
 spear = named('spear', 'in the spirit of Qin et al., 2025, SPEAR, arXiv 2509.22601', 'Once more from the successes, as they would be valued today', credit=by.dr_grpo,
               curate=partial(legible, longest=256), objective=bound.spear_clip, replay=partial(SelfImitation, weight=partial(rising, rise=30)), loss_per=64.)
 rorecomp = named('rorecomp', 'in the spirit of RoRecomp, 2025, arXiv 2509.25958', 'Short successes and long failures now, the rest later', credit=by.grpo, curate=priority_only, replay=Recomposition)
