@@ -7,7 +7,7 @@
     python tools/real.py entropy   of the demos' games: the first tokens of a turn, before any tool has answered and after
 
 `make results` makes all of them after the other parts and writes assets/results/real_*.json (make lm first). Every row is kept in runs/real; a second
-call goes on where the first was killed. A row of the demo takes about a quarter of an hour, and nothing else should run meanwhile: it is timed.
+call goes on where the first was killed. Rows of the grid stand in its record too, so that another machine can go on from there. A row of the demo takes about a quarter of an hour, and nothing else should run meanwhile: it is timed.
 The others are not; with OMP_NUM_THREADS=1, another --out and --seeds of their own, two calls make rows side by side, and a last one the record.
 """
 from argparse import ArgumentParser
@@ -101,10 +101,6 @@ def arm(world: str, name: str, seed: int, folder: Path) -> dict:
     from agentlab.train import load_recipe, train
     from agentlab.train.trainer import for_pretrained
     place, start = folder/f'{world}-{name}-{seed}', begun(world, seed, folder)
-    def demonstrated():
-        "The demo is this very run."
-        row, policy = demo(seed, folder), Policy.load(folder/f'demo-{seed}'/'run'/'policy')
-        return {test: row[f'trained_{test}'] for test in TESTS} | dict(success=row['success'], seconds=sum(row['update_seconds']), english=surprise(policy))
     def make():
         env, policy, began = load_env(world), Policy.load(start/'policy', name=f'primed-{world}-{seed}'), time.monotonic()
         if name == 'imitation':
@@ -114,7 +110,7 @@ def arm(world: str, name: str, seed: int, folder: Path) -> dict:
             recipe = for_pretrained(load_recipe(name, steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1), groups=GROUPS, group_size=GROUP_SIZE)
             curve = [row['success'] for row in train(policy, env, recipe, place/'run', resume=True, progress=False).rows()]
         return dict(success=curve, seconds=round(time.monotonic() - began)) | tested(policy, env, seed)
-    return once(place, demonstrated if (world, name) == ('python_tool', 'grpo') else make)
+    return once(place, make)
 
 
 def by_the_guess(batch):
@@ -249,21 +245,47 @@ def over(one: dict, other: dict) -> dict:
     return intervals([dict(x=a - b) for a, b in pairs], least=-float('inf'))['x']
 
 
-def record_grid(asked) -> None:
+def row_of(world: str, name: str, seed: int, asked) -> dict:
+    "A row of the grid: from its record where it is there, since the record outlives a machine and runs/ does not; else made, and written there."
     from agentlab.bench import circumstances, keep
-    cells = {}
-    for world in asked.worlds:
+    key, how = f'{world} {name} {seed}', dict(updates=UPDATES, groups=GROUPS, group_size=GROUP_SIZE, tasks=TASKS) | WORLDS[world]
+    if (row := grid_rows(asked.out).get(key)) and row['settings'] == how: return row
+    if name == 'primed': row = json.loads((begun(world, seed, asked.runs)/'row.json').read_text())
+    else: row = arm(world, name, seed, asked.runs)
+    row |= dict(settings=how, date=circumstances('')['date'])
+    rows = grid_rows(asked.out) | {key: row}        # read again: another process may have written meanwhile
+    facts = circumstances('python tools/real.py grid') | dict(seeds=list(SEEDS), rows=rows, cells=cells_of(rows))
+    keep(dict(schema_version=2) | facts, asked.out, 'real_grid')
+    return row
+
+
+def grid_rows(folder: Path) -> dict:
+    path = folder/'real_grid.json'
+    return json.loads(path.read_text(encoding='utf-8'))['rows'] if path.exists() else {}
+
+
+def cells_of(rows: dict) -> dict:
+    "World and arm -> shares over the seeds, of the worlds whose rows are all there."
+    cells, names = {}, ('primed', *ARMS)
+    for world in WORLDS:
+        found = {name: [rows.get(f'{world} {name} {seed}') for seed in SEEDS] for name in names}
+        if not all(all(seeds) for seeds in found.values()): continue
+        cells[f'{world} primed'] = summed(found['primed']) | dict(weights=found['primed'][0]['weights'])
         for name in ARMS:
-            rows = [arm(world, name, seed, asked.runs) for seed in asked.seeds]
-            cells[f'{world} {name}'] = summed(rows) | dict(curves=[row['success'] for row in rows], seconds=[row['seconds'] for row in rows])
-        before = [json.loads((begun(world, seed, asked.runs)/'row.json').read_text()) for seed in asked.seeds]
-        cells[f'{world} primed'] = summed(before) | dict(weights=before[0]['weights'])
+            curves = dict(curves=[row['success'] for row in found[name]], seconds=[row['seconds'] for row in found[name]])
+            cells[f'{world} {name}'] = summed(found[name]) | curves
         for name in ('grpo', 'gigpo'): cells[f'{world} {name}']['over_imitation'] = over(cells[f'{world} {name}'], cells[f'{world} imitation'])
-        settings = dict(worlds=WORLDS, updates=UPDATES, groups=GROUPS, group_size=GROUP_SIZE)
-        part = '' if list(asked.worlds) == list(WORLDS) else f' --worlds {" ".join(asked.worlds)}'
-        facts = circumstances(f'python tools/real.py grid{part}') | dict(seeds=asked.seeds, settings=settings, cells=cells)
-        keep(dict(schema_version=1) | facts, asked.out, 'real_grid')
-    for name, cell in cells.items(): print(name, {test: f"{cell[test]['mean']:.3f} [{cell[test]['low'] or 0:.3f}, {cell[test]['high'] or 0:.3f}]" for test in TESTS})
+    return cells
+
+
+def record_grid(asked) -> None:
+    for world in asked.worlds:
+        for seed in asked.seeds:
+            for name in ('primed', *ARMS):
+                row = row_of(world, name, seed, asked)
+                print(f'{world} {name} {seed}', {test: row[test] for test in TESTS}, flush=True)
+    for name, cell in cells_of(grid_rows(asked.out)).items():
+        print(name, {test: f"{cell[test]['mean']:.3f} [{cell[test]['low'] or 0:.3f}, {cell[test]['high'] or 0:.3f}]" for test in TESTS})
 
 
 def main() -> int:
