@@ -4421,8 +4421,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'agentlab/view/dashboard.py'),
                                          'agentlab.view.dashboard.Overlay.draw': ( 'view/dashboard.html#overlay.draw',
                                                                                    'agentlab/view/dashboard.py'),
-                                         'agentlab.view.dashboard.Overlay.figure': ( 'view/dashboard.html#overlay.figure',
-                                                                                     'agentlab/view/dashboard.py'),
                                          'agentlab.view.dashboard.Overlay.follow': ( 'view/dashboard.html#overlay.follow',
                                                                                      'agentlab/view/dashboard.py'),
                                          'agentlab.view.dashboard.Overlay.html': ( 'view/dashboard.html#overlay.html',

@@ -80,17 +80,23 @@ def by_number(
     b:Batch,        # rollouts of `play_recurring`
 )->Tensor:          # (episodes,) int64
     "The number of the task in the list that comes round."
-    return need(b.episodes, 'task_number', 'by_number knows a task by its number', 'Let the recipe play with rollout=play_recurring, or pass another key.').long()
+    return need(b.episodes, 'task_number', 'by_number knows a task by its number',
+                'Let the recipe play with rollout=play_recurring, or pass another key.').long()
 
 def play_recurring(
-    policy, env, seeds:list,        # as for `play`; the seeds give way to those of the tasks
-    *arguments, groups:list=None,   # number of every group; None: 0, 1, 2, ...
-    count:int=32,                   # tasks in the list
-    **how,                          # further arguments of `play`
-)->list:                            # episodes with columns['task_number']
+    policy, env, seeds:list,    # as for `play`; the seeds give way to those of the tasks
+    group_size:int=1,           # games of a task
+    tasks:list=None,            # left to this function
+    groups:list=None,           # number of every group; None: 0, 1, 2, ...
+    count:int=32,               # tasks in the list
+    **how,                      # further arguments of `play`
+)->list:                        # episodes with columns['task_number']
     "`play`, with a list of tasks that comes round: group g plays task g modulo `count`, which has the same seed in every step and run."
+    if tasks is not None:
+        raise ValueError('play_recurring was given tasks, and has a list of its own, by seed: a number would stand for two tasks. '
+                         'Play given tasks with rollout=play, and know them by their start: SuccessReplay(key=by_start).')
     groups = range(len(seeds)) if groups is None else groups
-    episodes = play(policy, env, [derive('recurring', g % count) for g in groups], *arguments, groups=groups, **how)
+    episodes = play(policy, env, [derive('recurring', g % count) for g in groups], group_size, groups=groups, **how)
     for episode in episodes: episode.columns['task_number'] = float(episode.group % count)
     return episodes
 

@@ -855,10 +855,6 @@ class Overlay:
         if name not in self.shown: raise ValueError(f'{name!r} is not among the runs {list(self.shown)}')
         self.shown[name] = on
         self.draw(force=True)
-    @property
-    def figure(self):
-        "The curves alone, an anywidget."
-        return self.plots.widget
     @cached_property
     def widget(self):
         "A row of controls for each run over the curves; made once."
@@ -919,7 +915,8 @@ class Overlay:
         for run in self.runs.values(): run._read()
         return dashboard_html(self)
     static = html
-    _start, __await__, _ipython_display_, _on_loop = Dashboard._start, Dashboard.__await__, Dashboard._ipython_display_, Dashboard._on_loop
+    figure, _start, _on_loop = Dashboard.figure, Dashboard._start, Dashboard._on_loop
+    __await__, _ipython_display_ = Dashboard.__await__, Dashboard._ipython_display_
 
 # %% ../../nbs/view/01_dashboard.ipynb #9ca4324d
 TWIN_CSS = '''
