@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['same', 'group_count', 'group_sum', 'group_mean', 'group_std', 'group_min', 'group_max', 'group_constant', 'compare',
-           'leave_one_out', 'rank', 'shift', 'recur']
+           'leave_one_out', 'rank', 'shift', 'cumcount', 'recur']
 
 # %% ../nbs/00_groups.ipynb #dc88c817
 import torch
@@ -272,6 +272,17 @@ def _runs(key):
     if ids.max() == runs[-1]: return None, runs # in pieces, though not in sorted order
     order = ids.argsort(stable=True)
     return order, ids[order]
+
+# %% ../nbs/00_groups.ipynb #fe40325a
+def cumcount(
+    by,       # (length,) integer keys
+)->Tensor:    # (length,) int64: 0, 1, 2, ... inside each group
+    "How many elements of the same group stand before each."
+    key = _key(by, _tensor(by))
+    order, runs = _runs(key)
+    place = torch.arange(len(key), device=key.device)
+    number = place - _latest(place, _changes(runs))
+    return number if order is None else torch.empty_like(number).scatter_(0, order, number)
 
 # %% ../nbs/00_groups.ipynb #bd338983
 def recur(

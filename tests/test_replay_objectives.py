@@ -13,7 +13,7 @@ from agentlab.objective import clip
 from agentlab.policy.core import Chat, word_tokenizer
 from agentlab.replay.recomposition import Recomposition, all_together, n_tokens, n_turns, priority, priority_only
 from agentlab.replay.rl_plus import DEMONSTRATION, Demonstrations, first_state, grpo_split, is_demonstration, mixture, over_target, own_probability, rl_plus, with_demonstration
-from agentlab.replay.splice import Imitation, agent_r, find_rescues, first_errors, imitation, purified, trained_only, turn_place, unlike_winners
+from agentlab.replay.splice import Imitation, agent_r, find_rescues, first_errors, imitation, purified, trained_only, unlike_winners
 from agentlab.replay.tasks import TaskSelection, chances, draw, hardness, learnability
 from agentlab.rollout.curation import CurationError
 from small import same_batch

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 from .estimator import estimator
 from ..episodes import Batch, need
-from ..groups import compare, group_count, group_max, group_std, group_sum, recur, same, shift
+from ..groups import compare, cumcount, group_count, group_max, group_std, group_sum, recur, same, shift
 
 # %% ../../nbs/credit/04_turn_numbers.ipynb #8ca52ae5
 def turn_number(
     b:Batch,    # rollouts
 )->Tensor:      # (turns,) int64: 0, 1, 2, ... inside each episode
     "Which turn of its episode each turn is, whoever else moved in between."
-    place = torch.arange(len(b.turns), device=b.turns.episode.device)
-    return place - torch.searchsorted(b.turns.episode, b.turns.episode)
+    return cumcount(b.turns.episode)
 
 # %% ../../nbs/credit/04_turn_numbers.ipynb #020a0344
 def matched_return(

@@ -13,7 +13,7 @@ from torch import Tensor
 from .estimator import estimator
 from .group_baselines import grpo
 from ..episodes import Batch, need
-from ..groups import compare, group_constant, group_count, group_sum, recur, same
+from ..groups import compare, cumcount, group_constant, group_count, group_sum, recur, same
 
 # %% ../../nbs/credit/03_weighted_baselines.ipynb #be3078f8
 @estimator('outcome of the episode', 'episodes of the same task and seat, weighted by action tokens', 'every token of the episode', 'Hao et al., 2025, arXiv 2505.23585', needs=('group',))
@@ -57,8 +57,7 @@ def with_sum_pi_squared(
 
 def token_place(b:Batch)->Tensor:
     "(action tokens,) 0, 1, 2, ...: the number of each token among those that the policy said in its episode."
-    owner = b.turns.episode[b.action_turn]
-    return torch.arange(len(owner), device=owner.device) - torch.searchsorted(owner, owner)
+    return cumcount(b.turns.episode[b.action_turn])
 
 def text_place(b:Batch)->Tensor:
     "(action tokens,) the number of each token in its episode's text, from the first one that the policy said; what it read counts too."

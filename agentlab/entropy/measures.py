@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from ..episodes import Batch, Table, check_flat, need
-from ..groups import _no_float64, compare, group_count, group_mean
+from ..groups import _no_float64, compare, cumcount, group_count, group_mean
 
 # %% ../../nbs/entropy/00_measures.ipynb #46e3ae12
 def token_entropy(
@@ -56,9 +56,7 @@ def _only(batch, x, first):
     "`x` (action tokens,) with NaN behind the first tokens of each turn."
     if first is None: return x
     if isinstance(first, bool) or not isinstance(first, int) or first < 1: raise ValueError(f'first={first!r}: give a number of tokens from 1, or None for all')
-    lengths = batch.turn_lengths()
-    place = torch.arange(len(x), device=x.device) - (lengths.cumsum(0) - lengths)[batch.action_turn]
-    return torch.where(place < first, x, math.nan)
+    return torch.where(cumcount(batch.action_turn).to(x.device) < first, x, math.nan)
 
 def _at(x, key, length):
     "(length,) the value of every key, from one equal value per element; NaN for a key that nobody has."

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, tensor
 from ..episodes import SCHEMA_VERSION, Batch, Table, atomic, state_key
+from ..groups import cumcount
 
 # %% auto #0
 __all__ = ['TABLES', 'REPLAY_VERSION', 'PRIORITY_EPS', 'pick', 'alike', 'uniform', 'success_first', 'stratified', 'prioritised',
@@ -46,13 +47,6 @@ def _span(first: Tensor, count: Tensor):
     if len(first) == 1: return slice(int(first), int(first + count))
     return torch.repeat_interleave(first - count.cumsum(0) + count, count) + torch.arange(int(count.sum()), device=count.device)
 
-def _occurrence(index: Tensor)->Tensor:
-    "How many times the same number stood earlier in `index`."
-    if len(index) == 1: return torch.zeros_like(index)
-    order = index.argsort(stable=True)
-    ordered = index[order]
-    return torch.empty_like(index).index_copy(0, order, torch.arange(len(index), device=index.device) - torch.searchsorted(ordered, ordered))
-
 def _origins(origin: Tensor, turn: Tensor, copy: Tensor)->Tensor:
     "Where the origins of picked turns stand now. The n-th copies of episodes know each other only; a turn that was not picked is replaced by its first copy."
     key = torch.stack([copy, origin]).unique(dim=1, return_inverse=True)[1]
@@ -68,7 +62,7 @@ def _assemble(batches: list[Batch], cuts: list[Tensor], index: list[Tensor])->Ba
         count = cut[:, i + 1] - first
         at = dict(zip(TABLES, (i, *map(_span, first, count))))
         for name in TABLES: parts[name].append(getattr(batch, name).take(at[name]))
-        spans.append(torch.cat([first, count, _occurrence(i)[None], torch.full_like(i, base)[None]]))
+        spans.append(torch.cat([first, count, cumcount(i)[None], torch.full_like(i, base)[None]]))
         base += len(batch.turns)
     return _linked(Batch(**{name: _stacked(tables) for name, tables in parts.items()}), torch.cat(spans, 1))
 
@@ -319,7 +313,7 @@ def _take(self,
     local = [index[mine] + self.start - s.first for s, mine in zip(segments, order.split(counts.tolist()) if len(order) else [order])]
     batch = pick(_assemble([c for c, _ in contents], [cut for _, cut in contents], local), order.argsort())
     group = batch.episodes.group if group is None else torch.as_tensor(group).cpu().long().expand(len(index)).clone()
-    game = -1 - self.facts.game_number[index] - 2**32*_occurrence(index)    # the n-th copies of the seats of a game stay one game
+    game = -1 - self.facts.game_number[index] - 2**32*cumcount(index)    # the n-th copies of the seats of a game stay one game
     batch = batch.with_episodes(group=group, game=game, source=torch.full((len(index),), state_key(source)), replay_number=index + self.start)
     return batch.replace(labels=_texts(batch, [dict(source={state_key(source): source}), *(c.labels for c, _ in contents)]))
 

@@ -66,9 +66,9 @@ def per_turn(
 def _cells(batch, x, words):
     "A heat map of one panel."
     import plotly.graph_objects as go
-    import torch
+    from agentlab.groups import cumcount
     episode = batch.turns.episode
-    place = (torch.arange(len(episode)) - torch.searchsorted(episode, episode)).tolist()
+    place = cumcount(episode).tolist()
     z = [[None]*(max(place, default=0) + 1) for _ in range(len(batch))]
     text = [['']*len(line) for line in z]
     for i, (e, t, v) in enumerate(zip(episode.tolist(), place, x.tolist())):
