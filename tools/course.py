@@ -19,9 +19,10 @@ HEADER = '**Goal**', '**Time**', '**You need**'
 SECTIONS = 'Exercises', 'What this does not show', 'References'   # headings, with or without a number
 EXERCISES, EARLY = 3, 5     # least number of exercises; among how many first cells a result must stand
 INSTALL = '''#| hide
-# Colab, Binder, a new machine: install agentlab where it is missing. Here this cell does nothing.
+# Colab, Binder, a new machine: installs agentlab where it is missing, else does nothing.
 import importlib.util
-if importlib.util.find_spec('agentlab') is None: get_ipython().run_line_magic('pip', 'install -q "agentlab-rl[lab]"')'''
+if importlib.util.find_spec('agentlab') is None:
+    get_ipython().run_line_magic('pip', 'install -q "agentlab-rl[lab]"')'''
 MADE = '.made.json'         # what was written last, so that nobody's answers are overwritten
 
 
