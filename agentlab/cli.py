@@ -21,33 +21,49 @@ __all__ = ['COMMANDS', 'ELSEWHERE', 'train', 'report', 'view', 'stop', 'demo', '
 _HOME = defaults()
 
 def _policy(env, model: str = 'tiny', qlora: bool = False, rank: int = -1, template: str = '', seed: int = 0):
-    "The tiny policy of an environment; or a pretrained model: smollm2, one from a folder (a run, or the transformers layout) or from the hub."
+    """The tiny policy of an environment; or a pretrained model: smollm2, one from a folder (a run, or the
+    transformers layout) or from the hub."""
     from agentlab.policy import Policy, pretrained, tiny_policy
     from agentlab.policy.reader import KNOWN, best_device, find_weights
     _check_model(model, rank, template)
     if model in ('tiny', 'untrained'):
-        if qlora or template: raise ValueError(f"model={model!r}: --qlora and --template are for a pretrained model. Name it: --model smollm2, or --model Qwen/Qwen2.5-0.5B-Instruct")
+        if qlora or template:
+            raise ValueError(f"model={model!r}: --qlora and --template are for a pretrained model. Name it: --model "
+                             f"smollm2, or --model Qwen/Qwen2.5-0.5B-Instruct")
         return tiny_policy(env, warm=model == 'tiny')
     folder = Path(model) / 'policy' if (Path(model) / 'policy').is_dir() else Path(model)
     device, begun = best_device(), (folder / 'adapter_config.json').exists()
     if template and (begun or (rank == 0 and not qlora)):
-        raise ValueError(f'template={template!r}: {model} keeps its own template; another one is given to a pretrained model that has no adapter yet')
-    if begun and rank > 0: raise ValueError(f'lora={rank}: {model} has an adapter already, and that is what learns on. Leave --lora out')
-    if begun or (model not in KNOWN and not qlora and _all_weights(folder, rank)): return Policy.load(folder, device=device, name=str(model))
+        raise ValueError(f'template={template!r}: {model} keeps its own template; another one is given to a pretrained '
+                         f'model that has no adapter yet')
+    if begun and rank > 0:
+        raise ValueError(f'lora={rank}: {model} has an adapter already, and that is what learns on. Leave --lora out')
+    if begun or (model not in KNOWN and not qlora and _all_weights(folder, rank)):
+        return Policy.load(folder, device=device, name=str(model))
     if not qlora:
-        with _about(template): return pretrained(model if model in KNOWN else folder, lora=16 if rank < 0 else rank, device=device, template=template or None, seed=seed)
+        with _about(template):
+            return pretrained(model if model in KNOWN else folder, lora=16 if rank < 0 else rank, device=device,
+                              template=template or None, seed=seed)
     from agentlab.policy.qlora import qlora_policy
-    if device.type == 'cpu': print('four bits on a CPU: about seven times as slow as --lora, and the model needs a quarter of the memory', file=sys.stderr)
-    with _about(template): return qlora_policy(find_weights(model)[0] if model in KNOWN else folder, rank=16 if rank < 1 else rank, device=device, name=str(model), template=template or None)
+    if device.type == 'cpu':
+        print('four bits on a CPU: about seven times as slow as --lora, and the model needs a quarter of the memory',
+              file=sys.stderr)
+    with _about(template):
+        return qlora_policy(find_weights(model)[0] if model in KNOWN else folder, rank=16 if rank < 1 else rank,
+                            device=device, name=str(model), template=template or None)
 
 def _check_model(model: str, rank: int, template: str):
     "Refuse what names no model, no rank of an adapter, or no template."
-    if not model: raise ValueError(f"model={model!r}: name one, such as tiny, smollm2, a folder, or owner/name on the hub")
-    if not -1 <= rank <= 1024: raise ValueError(f'lora={rank}: give the rank of the adapter, often 16, at most 1024; 0: all weights learn')
+    if not model:
+        raise ValueError(f"model={model!r}: name one, such as tiny, smollm2, a folder, or owner/name on the hub")
+    if not -1 <= rank <= 1024:
+        raise ValueError(f'lora={rank}: give the rank of the adapter, often 16, at most 1024; 0: all weights learn')
     if not template: return
-    if not Path(template).is_file(): raise FileNotFoundError(f'template={template!r}: there is no such file. Give one with a chat template (Jinja)')
+    if not Path(template).is_file():
+        raise FileNotFoundError(f'template={template!r}: there is no such file. Give one with a chat template (Jinja)')
     try: Path(template).read_text(encoding='utf-8')
-    except UnicodeDecodeError: raise ValueError(f'template={template!r} is no text. Give a file with a chat template (Jinja)') from None
+    except UnicodeDecodeError:
+        raise ValueError(f'template={template!r} is no text. Give a file with a chat template (Jinja)') from None
 
 @contextmanager
 def _about(template: str):
@@ -56,7 +72,8 @@ def _about(template: str):
     except ValueError as e: raise ValueError(f'template={template!r}: {e}') if template and 'template' in str(e) else e
 
 def _all_weights(folder: Path, rank: int)->bool:
-    "Whether all weights of a model in a folder learn: where that was asked for, or it is small and nothing was asked for."
+    """Whether all weights of a model in a folder learn: where that was asked for, or it is small and nothing was
+    asked for."""
     from agentlab.policy.core import find_model, without_code
     from agentlab.policy.reader import parameters_of
     from transformers import AutoConfig
@@ -70,7 +87,9 @@ def _format(name: str):
     "How the policy acts; None: the whole reply is the action."
     from agentlab.policy.formats import Calls, Thinking
     known = dict(plain=None, thinking=Thinking(), calls=Calls())
-    if name not in known: raise ValueError(f'format={name!r} is unknown. Known: {", ".join(known)}; in Python, any of agentlab.policy.formats')
+    if name not in known:
+        raise ValueError(f'format={name!r} is unknown. Known: {", ".join(known)}; in Python, any of '
+                         f'agentlab.policy.formats')
     return known[name]
 
 def train(
@@ -80,21 +99,25 @@ def train(
     seed: int = _HOME['seed'],      # of everything random in the run
     out: str = '',                  # run folder (default: RUNS/recipe-env-seed)
     resume: store_true = False,     # go on with the run in that folder
-    model: str = 'tiny',            # 'tiny', 'untrained', 'smollm2', a run folder, a folder in the transformers layout, or a model of the hub (owner/name)
+    # 'tiny', 'untrained', 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
+    model: str = 'tiny',
     qlora: store_true = False,      # the model in four bits, with a LoRA adapter of rank `lora` (16)
     template: str = '',             # file with a chat template in place of the model's own
     vllm: str = '',                 # http://host:port of a vLLM server that samples (with --qlora or --lora)
-    max_context: int = 0,           # longest conversation in tokens, such as a server's --max-model-len; 0: what the model was made for
+    # longest conversation in tokens, such as a server's --max-model-len; 0: what the model was made for
+    max_context: int = 0,
     lr: float = 0.,                 # learning rate; 0: the recipe's own
     groups: int = 0,                # tasks of an update; 0: the recipe's own
     group_size: int = 0,            # episodes of a task; 0: the recipe's own
     max_tokens: int = 0,            # longest action in tokens; 0: what the environment asks for, or the recipe's own
-    lora: int = -1,                 # rank of a LoRA adapter; 0: all weights learn; default: 16 for a pretrained model of more than 10 million weights
+    # rank of a LoRA adapter; 0: all weights learn; default: 16 for a pretrained model of more than 10 million weights
+    lora: int = -1,
     temperature: float = 0.,        # of the sampling; 0: the recipe's own
     test_tasks: int = 512,          # held-out tasks of the tests before and after; 0: none
-    format: str = 'plain',          # how the policy acts: plain, thinking (a thought before the action) or calls (tool calls)
+    format: str = 'plain',  # how the policy acts: plain, thinking (a thought before the action) or calls (tool calls)
     isolate: store_true = False,    # each environment in a process of its own, which may hang or die
-    limit: float = 0.,              # seconds that a call of an isolated environment may take (10); given, the environment is isolated
+    # seconds that a call of an isolated environment may take (10); given, the environment is isolated
+    limit: float = 0.,
 ):
     "Train a policy and write a run folder."
     from agentlab.train.recipes import in_format
@@ -118,7 +141,8 @@ def _fit(policy, world, recipe, out: str, resume: bool):
     print(f'run: {run.folder}\nnext: agentlab report {run.folder}')
 
 def _chosen(env: str, recipe: str, given: dict, out: str, resume: bool, **always)->tuple:
-    "The environment, the recipe with what was given, and the run folder; whatever can be refused by these is refused here, before a model is made."
+    """The environment, the recipe with what was given, and the run folder; whatever can be refused by these is
+    refused here, before a model is made."""
     from agentlab.env import load_env
     from agentlab.train import load_recipe
     from agentlab.train.recipes import check_recipe, check_world
@@ -129,26 +153,32 @@ def _chosen(env: str, recipe: str, given: dict, out: str, resume: bool, **always
     check_recipe(chosen)
     try:
         if hasattr(world, 'tasks') and chosen.test_tasks: world.tasks('test', chosen.test_tasks)
-    except ValueError as e: raise ValueError(f'test_tasks={chosen.test_tasks}: {e}') from None        # a small world may not have so many
+    # a small world may not have so many
+    except ValueError as e: raise ValueError(f'test_tasks={chosen.test_tasks}: {e}') from None
     try: check_world(chosen, world)
-    except (TypeError, ValueError) as e: raise ValueError(f'recipe={recipe!r} cannot be played in env={env!r}: {e}') from None
+    except (TypeError, ValueError) as e:
+        raise ValueError(f'recipe={recipe!r} cannot be played in env={env!r}: {e}') from None
     folder = out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{chosen.seed}')
     _check_folder(folder)
-    check_goes_on(folder, resume, env=env_facts(world), recipe=dict(name=chosen.name, seed=chosen.seed) | {name: value for name, value in given.items() if value})
+    check_goes_on(folder, resume, env=env_facts(world), recipe=dict(name=chosen.name, seed=chosen.seed)
+                  | {name: value for name, value in given.items() if value})
     return world, chosen, folder
 
 def _said(given: dict, world)->dict:
     "What was given, without what was not; an environment says how long an action is."
-    return {name: value for name, value in (given | dict(max_tokens=given['max_tokens'] or _longest(world))).items() if value}
+    return {name: value for name, value in (given | dict(max_tokens=given['max_tokens'] or _longest(world))).items()
+            if value}
 
 def _check_folder(out: str):
     "Refuse a folder that cannot be one: it, or something above it, is a file."
     for place in (Path(out), *Path(out).parents):
-        if place.exists() and not place.is_dir(): raise NotADirectoryError(f'out={out!r}: {place} is a file. Give another folder.')
+        if place.exists() and not place.is_dir():
+            raise NotADirectoryError(f'out={out!r}: {place} is a file. Give another folder.')
 
 def _check_page(out: str):
     "The same for a page."
-    if Path(out).is_dir(): raise IsADirectoryError(f'out={out!r} is a folder. Give the file to write, such as {Path(out) / "page.html"}')
+    if Path(out).is_dir():
+        raise IsADirectoryError(f'out={out!r} is a folder. Give the file to write, such as {Path(out) / "page.html"}')
     _check_folder(str(Path(out).parent))
 
 def _check_server(vllm: str):
@@ -156,7 +186,9 @@ def _check_server(vllm: str):
     if not vllm: return
     from agentlab.policy.vllm import NoAnswer, VLLMServer
     try: VLLMServer(vllm).call('/v1/models')
-    except NoAnswer as e: raise ConnectionError(f'vllm={vllm!r} does not answer ({e}). Start one (vllm serve MODEL --enable-lora), wait until it says that it is ready, or leave --vllm out') from None
+    except NoAnswer as e:
+        raise ConnectionError(f'vllm={vllm!r} does not answer ({e}). Start one (vllm serve MODEL --enable-lora), wait '
+                              f'until it says that it is ready, or leave --vllm out') from None
     except (ValueError, LookupError) as e: raise ValueError(f'vllm={vllm!r}: {e}') from None
 
 def _around(world, isolate: bool, limit: float):
@@ -181,7 +213,8 @@ def _ready(world, chosen, given: dict, model: dict, vllm: str = '', max_context:
 
 def _room(policy, tokens: int)->int:
     "The longest conversation that was asked for, if the model has positions for it."
-    if not 0 < tokens <= policy.max_context: raise ValueError(f'max_context={tokens}: {policy.name} takes 1 to {policy.max_context} tokens')
+    if not 0 < tokens <= policy.max_context:
+        raise ValueError(f'max_context={tokens}: {policy.name} takes 1 to {policy.max_context} tokens')
     return tokens
 
 def _longest(world)->int:
@@ -193,7 +226,8 @@ def _say_tests(run):
     for row in run.tests(): print(_tested(f"after {row['step']:>3} updates", row['tasks'], row))
 
 def _tested(when: str, tasks: int, row: dict)->str:
-    return f"{when}: success on {tasks} held-out tasks {row['test_greedy']:.1%} greedy, {row['test_sampled']:.1%} sampled"
+    return (f"{when}: success on {tasks} held-out tasks {row['test_greedy']:.1%} greedy, "
+            f"{row['test_sampled']:.1%} sampled")
 
 # %% ../nbs/cli/00_cli.ipynb #8df8d303
 def report(
@@ -209,7 +243,8 @@ def report(
     if show: _open(path)
 
 def view(
-    path: str,          # run folder of agentlab; folder or file of TRL's completions (Parquet) or of verl's rollouts (lines of JSON)
+    # run folder of agentlab; folder or file of TRL's completions (Parquet) or of verl's rollouts (lines of JSON)
+    path: str,
     out: str = '',      # file to write (default: NAME.html in this folder)
     reward: str = '',   # where a dump does not say which column is the reward: its name, or name=weight,name=weight
     show: store_true = False, # open it in a browser
@@ -235,7 +270,8 @@ def _weights(reward: str):
         name, _, weight = part.rpartition('=')
         try: weights[name] = float(weight)
         except ValueError: weights[name] = math.nan
-        if not name or not math.isfinite(weights[name]): raise ValueError(f'reward={reward!r}: {part!r} is no name=weight. Write it as moves=1,brevity=.5')
+        if not name or not math.isfinite(weights[name]):
+            raise ValueError(f'reward={reward!r}: {part!r} is no name=weight. Write it as moves=1,brevity=.5')
     return weights
 
 def stop(
@@ -260,7 +296,8 @@ def demo(
     steps: int = 0,                 # updates; 0: what suits the model
     seed: int = _HOME['seed'],      # of everything random in the run
     out: str = '',                  # run folder (default: RUNS/demo, or the next free one)
-    model: str = 'tiny',            # 'tiny': learns a text house; 'smollm2', or another pretrained model: learns to compute with Python
+    # 'tiny': learns a text house; 'smollm2', or another pretrained model: learns to compute with Python
+    model: str = 'tiny',
     no_open: store_true = False,    # do not open the report in a browser
 ):
     "Train an agent in minutes, write its report and open it: the tiny one, or a pretrained model."
@@ -270,18 +307,21 @@ def demo(
     check_goes_on(folder, False)
     _check_numbers(steps=(steps, 0, 10**9), seed=(seed, 0, 2**63 - 1))
     name = _HOME['env'] if model == 'tiny' else 'python_tool'
-    run = _demo_tiny(name, steps or _HOME['steps'], seed, folder) if model == 'tiny' else _demo_reader(name, model, steps or 12, seed, folder)
+    run = _demo_tiny(name, steps or _HOME['steps'], seed,
+                     folder) if model == 'tiny' else _demo_reader(name, model, steps or 12, seed, folder)
     from agentlab.view import report as write
     path = write(run.folder)
     opened = not no_open and _open(path)
-    print(f"report: {path}{'' if opened else '  (open it in a browser)'}\nnext: make lab, or agentlab play --env {name} --model {run.folder}")
+    print(f"report: {path}{'' if opened else '  (open it in a browser)'}\nnext: make lab, or agentlab play --env "
+          f"{name} --model {run.folder}")
 
 def _demo_tiny(env: str, steps: int, seed: int, folder):
     "The tiny agent learns a world from its warm start."
     from agentlab.env import load_env
     from agentlab.train import load_recipe, train as fit
     world = load_env(env)
-    print(f"A language model of {_policy(world).model.num_parameters():,} parameters learns {world.name} by {_HOME['recipe']}.")
+    print(f"A language model of {_policy(world).model.num_parameters():,} parameters learns {world.name} by "
+          f"{_HOME['recipe']}.")
     run = fit(_policy(world), world, load_recipe(_HOME['recipe'], steps=steps, seed=seed), folder)
     _say_tests(run)
     return run
@@ -294,10 +334,13 @@ def _demo_reader(env: str, model: str, steps: int, seed: int, folder, tasks: int
     from agentlab.train.trainer import for_pretrained
     world, recipe = load_env(env), for_pretrained(load_recipe('grpo', steps=steps, seed=seed, test_tasks=tasks))
     policy = _policy(world, model, seed=seed)
-    print(f"{model} ({policy.provenance['source']}), {policy.model.num_parameters():,} parameters, learns {world.name} by {recipe.name}.")
-    how = dict(tasks=tasks, seed=seed, temperature=recipe.temperature, max_turns=recipe.max_turns, max_tokens=recipe.max_tokens)
+    print(f"{model} ({policy.provenance['source']}), {policy.model.num_parameters():,} parameters, learns {world.name} "
+          f"by {recipe.name}.")
+    how = dict(tasks=tasks, seed=seed, temperature=recipe.temperature, max_turns=recipe.max_turns,
+               max_tokens=recipe.max_tokens)
     began = time.monotonic()
-    told = {f"test_{'greedy' if greedy else 'sampled'}": evaluate(policy, world, greedy=greedy, **how) for greedy in (True, False)}
+    told = {f"test_{'greedy' if greedy else 'sampled'}": evaluate(policy, world, greedy=greedy, **how)
+            for greedy in (True, False)}
     told['seconds'] = round(time.monotonic() - began, 1)
     print(_tested('told the rules', tasks, told))
     run = fit(watch(policy, world, steps=30, seed=seed), world, recipe, folder)
@@ -318,7 +361,7 @@ def _free(folder: Path)->Path:
 # %% ../nbs/cli/00_cli.ipynb #5a774b07
 def prime(
     env: str = _HOME['env'],        # environment: a known name, or package.module:Class
-    model: str = 'smollm2',         # 'smollm2', a folder in the transformers layout, a run folder, or a model of the hub (owner/name)
+    model: str = 'smollm2',         # 'smollm2', a folder (transformers layout), a run folder, or owner/name on the hub
     steps: int = 40,                # updates
     episodes: int = 8,              # demonstrated games of an update
     lr: float = 1e-3,               # highest learning rate
@@ -327,16 +370,22 @@ def prime(
     seed: int = 0,                  # of the demonstrations and the adapter
     test_tasks: int = 32,           # held-out tasks of the test afterwards; 0: none
     out: str = '',                  # folder of the policy (default: RUNS/primed-ENV, or the next free one)
-    format: str = 'plain',          # how it is shown to act: plain or calls (tool calls); thoughts are demonstrated in Python, see `agentlab.policy.prime`
+    format: str = 'plain',          # how it is shown to act: plain or calls (tool calls)
 ):
-    "Show a pretrained model some demonstrated games, by supervised learning, and keep it in a folder that `train --model` goes on from."
+    """Show a pretrained model some demonstrated games, by supervised learning, and keep it in a folder that `train
+    --model` goes on from."""
     from agentlab.env import load_env
     from agentlab.policy import prime as watch
     from agentlab.train import evaluate
-    _check_numbers(seed=(seed, 0, 2**63 - 1), steps=(steps, 1, 10**9), episodes=(episodes, 1, 10**6), test_tasks=(test_tasks, 0, 10**7), noise=(noise, 0, 1), lr=(lr, 1e-12, 1e3))
+    _check_numbers(seed=(seed, 0, 2**63 - 1), steps=(steps, 1, 10**9), episodes=(episodes, 1, 10**6),
+                   test_tasks=(test_tasks, 0, 10**7), noise=(noise, 0, 1), lr=(lr, 1e-12, 1e3))
     world, form = load_env(env), _format(format)
-    if format == 'thinking': raise ValueError("format='thinking': thoughts are demonstrated in Python, see `agentlab.policy.prime`. Use plain or calls")
-    if model in ('tiny', 'untrained'): raise ValueError(f"model={model!r}: the tiny policy has its warm start already. Name a pretrained model, such as smollm2")
+    if format == 'thinking':
+        raise ValueError("format='thinking': thoughts are demonstrated in Python, see `agentlab.policy.prime`. Use "
+                         "plain or calls")
+    if model in ('tiny', 'untrained'):
+        raise ValueError(f"model={model!r}: the tiny policy has its warm start already. Name a pretrained model, such "
+                         f"as smollm2")
     target = Path(out) if out else _free(Path(_HOME['runs']) / f'primed-{world.name}')
     if target.exists(): raise FileExistsError(f'out={out!r} exists already. Give another folder.')
     _check_folder(str(target))
@@ -344,33 +393,41 @@ def prime(
     policy.save_pretrained(target)
     if test_tasks:
         how = dict(tasks=test_tasks, max_tokens=max(_longest(world), 32), format=form)
-        print(_tested('primed', test_tasks, {name: evaluate(policy, world, greedy=name == 'test_greedy', **how) for name in ('test_greedy', 'test_sampled')}))
+        print(_tested('primed', test_tasks, {name: evaluate(policy, world, greedy=name == 'test_greedy', **how)
+                                             for name in ('test_greedy', 'test_sampled')}))
     more = '' if format == 'plain' else f' --format {format}'
     print(f'policy: {target}\nnext: agentlab train --env {env} --model {target}{more}')
 
 # %% ../nbs/cli/00_cli.ipynb #b795cd66
 def play(
     env: str = _HOME['env'],        # environment: a known name, or package.module:Class
-    model: str = 'tiny',            # 'tiny', 'untrained', 'smollm2', a run folder, a folder in the transformers layout, or a model of the hub (owner/name)
+    # 'tiny', 'untrained', 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
+    model: str = 'tiny',
     seed: int = 0,                  # of the task and of the sampling
     temperature: float = 1.,        # 0: the most likely token each time
     format: str = 'plain',          # how the policy acts: plain, thinking or calls
     isolate: store_true = False,    # the environment in a process of its own, which may hang or die
-    limit: float = 0.,              # seconds that a call of an isolated environment may take (10); given, the environment is isolated
+    # seconds that a call of an isolated environment may take (10); given, the environment is isolated
+    limit: float = 0.,
 ):
     "Watch one episode in the terminal, with the probability and the entropy of what the agent says."
     import math
     from agentlab.env import load_env
     from agentlab.rollout import play as rollout
-    _check_numbers(seed=(seed, 0, 2**63 - 1), **(dict(temperature=(temperature, 1e-3, 1e3)) if temperature != 0 else {}))
+    _check_numbers(seed=(seed, 0, 2**63 - 1),
+                   **(dict(temperature=(temperature, 1e-3, 1e3)) if temperature != 0 else {}))
     world, form = load_env(env), _format(format)
     around = _around(world, isolate, limit)
     policy = _policy(world, model)
     if around is world and hasattr(world, 'render'): print(_plain(_drawn(world, seed)) + '\n')
-    for e in rollout(policy, around, [seed], temperature=temperature, seed=seed, format=form, **({'max_tokens': longest} if (longest := _longest(world)) else {})):
+    for e in rollout(policy, around, [seed], temperature=temperature, seed=seed, format=form,
+                     **({'max_tokens': longest} if (longest := _longest(world)) else {})):
         for t in e.turns:
-            print(f'{_plain(t.observation)}\n  {t.t:>2} {_plain(e.seat)}> {_plain(t.text):24} p={math.exp(sum(t.logps)):.2f} entropy={sum(t.entropies)/len(t.entropies):.2f} nats a token')
-        print(_plain(e.final + f"\n{e.seat}: {'success' if e.success else 'no success'}, outcome {e.outcome:g}, {len(e.turns)} turns{', cut by a budget' if e.truncated else ''}{f', error: {e.error}' if e.error else ''}"))
+            print(f'{_plain(t.observation)}\n  {t.t:>2} {_plain(e.seat)}> {_plain(t.text):24} '
+                  f'p={math.exp(sum(t.logps)):.2f} entropy={sum(t.entropies)/len(t.entropies):.2f} nats a token')
+        print(_plain(e.final + f"\n{e.seat}: {'success' if e.success else 'no success'}, "
+                     f"outcome {e.outcome:g}, {len(e.turns)} "
+                     f"turns{', cut by a budget' if e.truncated else ''}{f', error: {e.error}' if e.error else ''}"))
 
 def _plain(text: str)->str:
     "Text of a model or an environment, safe for a terminal: control characters are shown, not obeyed."
@@ -401,17 +458,20 @@ def runs(
 ):
     "List the runs in a folder."
     from agentlab.train import Run
-    if Path(folder).is_file(): raise NotADirectoryError(f'folder={folder!r} is a file. Give the folder that the runs are in.')
+    if Path(folder).is_file():
+        raise NotADirectoryError(f'folder={folder!r} is a file. Give the folder that the runs are in.')
     found = sorted(p.parent for p in Path(folder).glob('**/run.json'))
     if not found: print(f'no runs in {folder}; `agentlab train` makes one')
     for path in found:
         try: print(_plain(_run_line(path, Run(path))))
-        except Exception as e: print(_plain(f'{path}  cannot be read: {in_words(e)}'))      # somebody wrote it, and the others are shown all the same
+        # somebody wrote it, and the others are shown all the same
+        except Exception as e: print(_plain(f'{path}  cannot be read: {in_words(e)}'))
 
 def _run_line(path, run)->str:
     facts, rows = run.info['facts'], run.rows()
     last = f"success {rows[-1]['success']:.2f}" if rows and rows[-1]['success'] is not None else 'no updates yet'
-    return f"{path}  {facts['recipe']['name']} on {facts['env']['env'].split(':')[1]}  {len(rows)}/{facts['recipe']['steps']} updates  {last}"
+    return (f"{path}  {facts['recipe']['name']} on {facts['env']['env'].split(':')[1]}  "
+            f"{len(rows)}/{facts['recipe']['steps']} updates  {last}")
 
 # %% ../nbs/cli/00_cli.ipynb #0e669493
 def clean(
@@ -424,7 +484,8 @@ def clean(
         size = sum(f.stat().st_size for f in path.rglob('*') if f.is_file())
         print(f'{size/1e6:8.1f} MB  {path}')
         if yes: shutil.rmtree(path) if path.is_dir() else path.unlink()
-    print(f"{len(found)} cached {'removed' if yes else 'in'} {cache_folder()}" + ('' if yes or not found else '; agentlab clean --yes removes them'))
+    print(f"{len(found)} cached {'removed' if yes else 'in'} {cache_folder()}"
+          + ('' if yes or not found else '; agentlab clean --yes removes them'))
 
 def tiny(
     env: str = _HOME['env'],    # environment to warm-start on
@@ -439,8 +500,10 @@ def tiny(
     if out: print(policy.save_pretrained(Path(out) / policy.name))
 
 # %% ../nbs/cli/00_cli.ipynb #e7488910
-_WANTED = dict(torch='', transformers='', tokenizers='', safetensors='', accelerate='', pandas='', pyarrow='', fastcore='', plotly='', cloudpickle='',
-               peft='lora', bitsandbytes='qlora', trl='trl', ray='ray', httpx='llm', jupyterlab='lab', ipywidgets='lab', anywidget='lab', kaleido='lab', nbdev='dev', pytest='dev')
+_WANTED = dict(torch='', transformers='', tokenizers='', safetensors='', accelerate='', pandas='', pyarrow='',
+               fastcore='', plotly='', cloudpickle='',
+               peft='lora', bitsandbytes='qlora', trl='trl', ray='ray', httpx='llm', jupyterlab='lab', ipywidgets='lab',
+               anywidget='lab', kaleido='lab', nbdev='dev', pytest='dev')
 
 def doctor():
     "Say what is installed, what is missing, and the command that adds it."
@@ -449,32 +512,43 @@ def doctor():
     missing = {}
     for name, extra in _WANTED.items():
         try: print(f'  ok       {name} {version(name)}')
-        except PackageNotFoundError: print(f'  missing  {name}'); missing.setdefault(extra, []).append(name)
-    for extra, names in missing.items(): print(f"add {', '.join(names)}: pip install \"agentlab-rl{f'[{extra}]' if extra else ''}\"")
+        except PackageNotFoundError:
+            print(f'  missing  {name}')
+            missing.setdefault(extra, []).append(name)
+    for extra, names in missing.items():
+        print(f"add {', '.join(names)}: pip install \"agentlab-rl{f'[{extra}]' if extra else ''}\"")
     for line in shadowed(): print(line)
     browser = next((p for p in map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome')) if p), None)
     print(f'  browser  {browser or "none found: the browser tests skip (Debian: apt-get install chromium)"}')
     import torch
-    print(f"  device   {'cuda ' + torch.cuda.get_device_name() if torch.cuda.is_available() else 'cpu'}, {torch.get_num_threads()} threads")
+    print(f"  device   {'cuda ' + torch.cuda.get_device_name() if torch.cuda.is_available() else 'cpu'}, "
+          f"{torch.get_num_threads()} threads")
 
 def shadowed()->list[str]:
     "Warnings where another distribution holds, or hides, the import name agentlab."
     from importlib.metadata import packages_distributions
     owners = set(packages_distributions().get('agentlab', []))
-    if owners - {'agentlab-rl'}: return [f"warning: the distribution {sorted(owners - {'agentlab-rl'})[0]!r} also installs a package called agentlab and may hide this one: pip uninstall {sorted(owners - {'agentlab-rl'})[0]}"]
+    if owners - {'agentlab-rl'}:
+        return [f"warning: the distribution {sorted(owners - {'agentlab-rl'})[0]!r} also installs a package called "
+                f"agentlab and may hide this one: pip uninstall {sorted(owners - {'agentlab-rl'})[0]}"]
     return []
 
 # %% ../nbs/cli/00_cli.ipynb #16d3de13
-COMMANDS = dict(demo=demo, train=train, prime=prime, play=play, report=report, view=view, stop=stop, envs=envs, recipes=recipes, runs=runs, clean=clean, doctor=doctor, tiny=tiny)
+COMMANDS = dict(demo=demo, train=train, prime=prime, play=play, report=report, view=view, stop=stop, envs=envs,
+                recipes=recipes, runs=runs, clean=clean, doctor=doctor, tiny=tiny)
 ELSEWHERE = dict(   # name: (its function, imported when it is asked for; what it does)
-    fit=('agentlab.train.fit:fit', 'Say before anything is downloaded whether a model can be trained on a card, with which settings, and where the memory goes.'),
-    bench=('agentlab.bench.sweep:bench', 'Play recipes x environments x seeds on Ray; write a table (Parquet) and a page. The same command goes on after a stop.'))
-ELSEWHERE['verl-check'] = ('agentlab.cli:verl_check', "Prove on a local Ray cluster that verl's workers see agentlab's estimators and losses, and compute the same numbers.")
+    fit=('agentlab.train.fit:fit', 'Say before anything is downloaded whether a model can be trained on a card, with '
+         'which settings, and where the memory goes.'),
+    bench=('agentlab.bench.sweep:bench', 'Play recipes x environments x seeds on Ray; write a table (Parquet) and a '
+           'page. The same command goes on after a stop.'))
+ELSEWHERE['verl-check'] = ('agentlab.cli:verl_check', "Prove on a local Ray cluster that verl's workers see agentlab's "
+                           "estimators and losses, and compute the same numbers.")
 
 def verl_check(
     out: str = '',  # folder to keep the result in
 ):
-    "Prove on a local Ray cluster that verl's workers see agentlab's estimators and losses, and compute the same numbers."
+    """Prove on a local Ray cluster that verl's workers see agentlab's estimators and losses, and compute the same
+    numbers."""
     from agentlab.interop.verl import verl_check as check
     if check(out or None): raise SystemExit(1)
 
@@ -485,41 +559,54 @@ def command(name: str):
     return getattr(importlib.import_module(module), function)
 
 def usage()->str:
-    said = {name: function.__doc__.strip().splitlines()[0] for name, function in COMMANDS.items()} | {name: line for name, (_, line) in ELSEWHERE.items()}
+    said = ({name: function.__doc__.strip().splitlines()[0] for name, function in COMMANDS.items()}
+            | {name: line for name, (_, line) in ELSEWHERE.items()})
     lines = [f'  {name:11} {line}' for name, line in said.items()]
-    return '\n'.join(['usage: agentlab COMMAND [options]', '', *lines, '', 'every command: --help explains it, --debug shows where an error was raised'])
+    return '\n'.join(['usage: agentlab COMMAND [options]', '', *lines, '',
+                      'every command: --help explains it, --debug shows where an error was raised'])
 
 def main(argv: list[str]|None = None)->int:
     "Run a command. Returns its exit status: 0, or 2 where something was refused."
     argv = list(sys.argv[1:] if argv is None else argv)
-    if not argv or argv[0] in ('-h', '--help', 'help'): print(usage()); return 0
+    if not argv or argv[0] in ('-h', '--help', 'help'):
+        print(usage())
+        return 0
     if argv[0] == '--version':
         from agentlab import __version__
-        print(__version__); return 0
+        print(__version__)
+        return 0
     if argv[0] not in COMMANDS | ELSEWHERE:
-        print(_plain(f'{usage()}\n\nagentlab: no command {argv[0]!r}; known are those above'), file=sys.stderr); return 2
+        print(_plain(f'{usage()}\n\nagentlab: no command {argv[0]!r}; known are those above'), file=sys.stderr)
+        return 2
     return _run(argv[0], argv[1:])
 
 def _run(name: str, rest: list[str])->int:
     "Call a command with its arguments; an error is one paragraph."
-    if os.getcwd() not in sys.path: sys.path.insert(0, os.getcwd())     # so that --env my_module:MyEnv finds a file beside you
+    # so that --env my_module:MyEnv finds a file beside you
+    if os.getcwd() not in sys.path: sys.path.insert(0, os.getcwd())
     debug = '--debug' in rest or bool(os.environ.get('AGENTLAB_DEBUG'))
     parser = anno_parser(command(name), prog=f'agentlab {name}')
     parser.add_argument('--debug', action='store_true', help='show where an error was raised')
-    parser.error = lambda message: parser.exit(2, _plain(f'agentlab {name}: {message}. `agentlab {name} --help` explains every option.\n'))
+    parser.error = lambda message: parser.exit(2, _plain(f'agentlab {name}: {message}. `agentlab {name} --help` '
+                                                         f'explains every option.\n'))
     given = {k: v for k, v in vars(parser.parse_args(rest)).items() if k not in ('pdb', 'xtra', 'debug')}
     try: command(name)(**given)
-    except KeyboardInterrupt: print(f"\nagentlab {name}: stopped; {'the same command goes on' if name == 'bench' else 'a run goes on with --resume'}", file=sys.stderr); return 130
+    except KeyboardInterrupt:
+        print(f"\nagentlab {name}: stopped; "
+              f"{'the same command goes on' if name == 'bench' else 'a run goes on with --resume'}", file=sys.stderr)
+        return 130
     except Exception as e:
         if debug: raise
-        print(_plain(f'agentlab {name}: {_explained(e, name, rest)}'), file=sys.stderr); return 2
+        print(_plain(f'agentlab {name}: {_explained(e, name, rest)}'), file=sys.stderr)
+        return 2
     return 0
 
 def _explained(error: Exception, name: str, rest: list[str])->str:
     "An error in one paragraph. One that nobody foresaw is written to a file in full, and the paragraph says where."
     if _meant(error) or isinstance(error, OSError): return ' '.join(str(error).split()) or in_words(error)
     file, path = tempfile.mkstemp(prefix=f'agentlab-{name}-', suffix='.log')
-    with os.fdopen(file, 'w', encoding='utf-8', errors='backslashreplace') as log: log.write(f"agentlab {name} {' '.join(map(repr, rest))}\n\n{''.join(traceback.format_exception(error))}")
+    with os.fdopen(file, 'w', encoding='utf-8', errors='backslashreplace') as log:
+        log.write(f"agentlab {name} {' '.join(map(repr, rest))}\n\n{''.join(traceback.format_exception(error))}")
     return f'{in_words(error)}. Nobody foresaw this. All of it is in {path}; --debug shows it'
 
 def _meant(error: Exception)->bool:
@@ -528,7 +615,8 @@ def _meant(error: Exception)->bool:
     last = error.__traceback__
     while last.tb_next: last = last.tb_next
     code = last.tb_frame.f_code
-    return Path(code.co_filename).is_relative_to(Path(agentlab.__file__).parent) and code.co_code[last.tb_lasti] == opmap['RAISE_VARARGS']
+    return (Path(code.co_filename).is_relative_to(Path(agentlab.__file__).parent)
+            and code.co_code[last.tb_lasti] == opmap['RAISE_VARARGS'])
 
 # %% ../nbs/cli/00_cli.ipynb #00172414
 if __name__ == '__main__' and '__file__' in globals(): sys.exit(main())     # not in a notebook

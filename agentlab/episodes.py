@@ -20,7 +20,8 @@ __all__ = ['TURN_COLUMNS', 'PART_CODES', 'OTHER', 'SWITCH', 'SUBGOAL', 'ACTION',
            'check_flat', 'part_codes', 'Batch', 'rename', 'atomic', 'unfolded', 'check_unfolded', 'read_file']
 
 # %% ../nbs/01_episodes.ipynb #b67ad858
-TURN_COLUMNS = ('episode', 't', 'reward', 'origin', 'cost', 'invalid', 'milestone', 'action', 'frame_row', 'state')     # of every turn table
+# of every turn table
+TURN_COLUMNS = ('episode', 't', 'reward', 'origin', 'cost', 'invalid', 'milestone', 'action', 'frame_row', 'state')
 
 @dataclass
 class Turn:
@@ -39,15 +40,18 @@ class Turn:
     milestone: float = 0.       # how far the environment says this turn has brought the task
     window: int = 0             # context window of the episode that holds this turn
     origin: tuple|None = None   # (episode, turn) in the list of episodes that sampled these ids first; None: this one
-    columns: dict = field(default_factory=dict)     # name -> number: further columns of the turn table, for whoever needs them
+    # name -> number: further columns of the turn table, for whoever needs them
+    columns: dict = field(default_factory=dict)
     parts: list|None = None     # what each id was, by PART_CODES; None: nobody recorded it
     acted: str|None = None      # what the environment was given, where that is not the whole text
-    inserted: tuple = ()        # (place, ids): ids that nobody sampled and that were put before ids[place]; they are context
-    top_ids: list = field(default_factory=list)     # the likeliest tokens at each sampled id, the likeliest first; empty: not recorded
+    inserted: tuple = ()  # (place, ids): ids that nobody sampled and that were put before ids[place]; they are context
+    # the likeliest tokens at each sampled id, the likeliest first; empty: not recorded
+    top_ids: list = field(default_factory=list)
     top_logps: list = field(default_factory=list)   # their log-probabilities
     def learn(self, info: dict):
         "Take in what the environment says of this action."
-        self.invalid, self.cost, self.milestone = bool(info.get('invalid', False)), float(info.get('cost', 0.)), float(info.get('milestone', 0.))
+        self.invalid, self.cost, self.milestone = (bool(info.get('invalid', False)), float(info.get('cost', 0.)),
+                                                   float(info.get('milestone', 0.)))
         self.columns |= {name: float(x) for name, x in info.get('columns', {}).items()}
 
 # %% ../nbs/01_episodes.ipynb #6c2aee28
@@ -79,7 +83,8 @@ def state_key(
     "Key of a state: blake2b of its canonical JSON. Raises TypeError for what JSON cannot hold."
     try: text = json.dumps(state, sort_keys=True, separators=(',', ':'), ensure_ascii=False)
     except (TypeError, ValueError) as e:
-        raise TypeError(f'state={state!r} cannot be written as JSON ({e}). Use numbers, strings, lists and dictionaries.') from None
+        raise TypeError(f'state={state!r} cannot be written as JSON ({e}). Use numbers, strings, lists and '
+                        f'dictionaries.') from None
     digest = hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).digest()
     return int.from_bytes(digest, 'little', signed=True)
 
@@ -98,14 +103,19 @@ def as_column(
     "A column as a tensor. Raises ValueError for what is no column of numbers."
     if not isinstance(values, Tensor):
         try: values = torch.as_tensor(np.asarray(values)) if len(values) else torch.zeros(0, dtype=torch.float64)
-        except (TypeError, ValueError, RuntimeError): raise ValueError(f'the column {name!r} is a {type(values).__name__}, not numbers: give a tensor with one number for each row') from None
-    if not values.dim(): raise ValueError(f'the column {name!r} is one number, {values.item()!r}: give one for each row, as torch.full((rows,), {values.item()!r}) does')
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(f'the column {name!r} is a {type(values).__name__}, not numbers: give a tensor with one '
+                             f'number for each row') from None
+    if not values.dim():
+        raise ValueError(f'the column {name!r} is one number, {values.item()!r}: give one for each row, as '
+                         f'torch.full((rows,), {values.item()!r}) does')
     return values
 
 class Table:
     "Columns of equal length, read as attributes."
     def __init__(self, **columns: Tensor):
-        columns = {name: values if isinstance(values, Tensor) and values.dim() else as_column(name, values) for name, values in columns.items()}
+        columns = {name: values if isinstance(values, Tensor) and values.dim() else as_column(name, values)
+                   for name, values in columns.items()}
         sizes = {name: len(column) for name, column in columns.items()}
         if len(set(sizes.values())) > 1: raise ValueError(f'the columns of a table need one length, got {sizes}')
         self.__dict__.update(columns)
@@ -137,7 +147,8 @@ def need(
 def check_flat(
     **values: Tensor|None   # arguments by name; None is passed over
 ):
-    "Refuse what has not one dimension, of action tokens: torch would stretch a second one to a square, and give numbers."
+    """Refuse what has not one dimension, of action tokens: torch would stretch a second one to a square, and give
+    numbers."""
     for name, x in values.items():
         if x is None or isinstance(x, Tensor) and x.dim() == 1: continue
         what = f'the shape {tuple(x.shape)}' if isinstance(x, Tensor) else f'the type {type(x).__name__}'
@@ -157,7 +168,8 @@ def part_codes(
 
 # %% ../nbs/01_episodes.ipynb #49513ea7
 SCHEMA_VERSION = 1  # of the Parquet file; a reader refuses a newer one
-LABELLED = ('seat', 'source', 'policy', 'instruction', 'answer', 'error', 'final', 'state')  # columns whose integers stand for text
+# columns whose integers stand for text
+LABELLED = ('seat', 'source', 'policy', 'instruction', 'answer', 'error', 'final', 'state')
 
 # %% ../nbs/01_episodes.ipynb #c4aca47d
 class Batch:
@@ -180,7 +192,8 @@ class Batch:
         return self.tokens.turn.index_select(0, self.actions)
     def action(self, column: str)->Tensor:
         "(action tokens,) a column of `tokens`, read at the action tokens."
-        return need(self.tokens, column, f"this call reads tokens.{column}", f'Set it with batch.with_action({column}=values).').index_select(0, self.actions)
+        return need(self.tokens, column, f"this call reads tokens.{column}",
+                    f'Set it with batch.with_action({column}=values).').index_select(0, self.actions)
 
 # %% ../nbs/01_episodes.ipynb #9c3b30ea
 def _of_turn(self, *columns: str)->Tensor:
@@ -191,24 +204,29 @@ def _of_turn(self, *columns: str)->Tensor:
 
 def _spread(self, x: Tensor)->Tensor:
     "(action tokens,) the value of each token's turn; `x` is (turns,)."
-    if len(x) != len(self.turns): raise ValueError(f'spread takes one value per turn: got {len(x)} values for {len(self.turns)} turns')
+    if len(x) != len(self.turns):
+        raise ValueError(f'spread takes one value per turn: got {len(x)} values for {len(self.turns)} turns')
     return x.index_select(0, self.action_turn)   # x[self.action_turn], but twice as fast
 
 def _unit(self, rows: str)->Tensor|None:
     "What counts once in statistics over turns: every turn (None), or every episode (its key)."
-    if rows not in ('turn', 'episode'): raise ValueError(f"rows={rows!r}: use 'turn' (every turn counts) or 'episode' (every episode counts once)")
+    if rows not in ('turn', 'episode'):
+        raise ValueError(f"rows={rows!r}: use 'turn' (every turn counts) or 'episode' (every episode counts once)")
     return self.turns.episode if rows == 'episode' else None
 
 def _turn_lengths(self)->Tensor:
     "(turns,) number of action tokens of every turn."
-    return torch.searchsorted(self.action_turn, torch.arange(len(self.turns) + 1, device=self.action_turn.device)).diff()  # they stand in the order of the turns
+    # they stand in the order of the turns
+    return torch.searchsorted(self.action_turn,
+                              torch.arange(len(self.turns) + 1, device=self.action_turn.device)).diff()
 
 Batch.of_turn, Batch.spread, Batch.unit, Batch.turn_lengths = _of_turn, _spread, _unit, _turn_lengths
 
 # %% ../nbs/01_episodes.ipynb #81b3e955
 def _replace(self, **parts)->Batch:
     "A new batch with these tables or labels replaced."
-    return Batch(**{**dict(episodes=self.episodes, rows=self.rows, turns=self.turns, tokens=self.tokens, labels=self.labels), **parts})
+    return Batch(**{**dict(episodes=self.episodes, rows=self.rows, turns=self.turns, tokens=self.tokens,
+                           labels=self.labels), **parts})
 
 def _with_episodes(self, **columns: Tensor)->Batch: return self.replace(episodes=self.episodes.with_(**columns))
 def _with_turns(self, **columns: Tensor)->Batch: return self.replace(turns=self.turns.with_(**columns))
@@ -219,24 +237,30 @@ def _with_action(self, **columns: Tensor)->Batch:
     full = {}
     for name, x in columns.items():
         x = as_column(name, x)
-        if len(x) != len(self.actions): raise ValueError(f'{name}: got {len(x)} values for {len(self.actions)} action tokens')
+        if len(x) != len(self.actions):
+            raise ValueError(f'{name}: got {len(x)} values for {len(self.actions)} action tokens')
         nothing = float('nan') if x.is_floating_point() else -1
-        full[name] = torch.full((len(self.tokens),), nothing, dtype=x.dtype, device=x.device).index_copy(0, self.actions.to(x.device), x.detach())
+        full[name] = torch.full((len(self.tokens),), nothing, dtype=x.dtype, device=x.device).index_copy(
+            0, self.actions.to(x.device), x.detach())
     return self.with_tokens(**full)
 
 def _to(self, device)->Batch:
     "The same batch on another device (float64 becomes float32 on a device that has none)."
-    def move(x): return x.float().to(device) if x.dtype == torch.float64 and torch.device(device).type == 'mps' else x.to(device)
-    tables = {n: Table(**{k: move(v) for k, v in vars(getattr(self, n)).items()}) for n in ('episodes', 'rows', 'turns', 'tokens')}
+    def move(x):
+        return x.float().to(device) if x.dtype == torch.float64 and torch.device(device).type == 'mps' else x.to(device)
+    tables = {n: Table(**{k: move(v) for k, v in vars(getattr(self, n)).items()})
+              for n in ('episodes', 'rows', 'turns', 'tokens')}
     return self.replace(**tables)
 
-Batch.replace, Batch.with_episodes, Batch.with_turns, Batch.with_tokens = _replace, _with_episodes, _with_turns, _with_tokens
+Batch.replace, Batch.with_episodes, Batch.with_turns, Batch.with_tokens = (_replace, _with_episodes, _with_turns,
+                                                                           _with_tokens)
 Batch.with_action, Batch.to = _with_action, _to
 
 # %% ../nbs/01_episodes.ipynb #b481f3c4
 def _of_part(self, *names: str)->Tensor:
     "(action tokens,) bool: the token belongs to one of these parts of a reply, by the names of PART_CODES."
-    who, hint = f'of_part looks for {" and ".join(names)}', 'Play with a format that records parts (agentlab.policy.formats), or set it with batch.with_action(part=codes).'
+    who, hint = (f'of_part looks for {" and ".join(names)}', 'Play with a format that records parts '
+                 '(agentlab.policy.formats), or set it with batch.with_action(part=codes).')
     codes = part_codes(*names)
     part = need(self.tokens, 'part', who, hint).index_select(0, self.actions)
     return torch.isin(part, torch.tensor(codes, dtype=part.dtype, device=part.device))
@@ -250,14 +274,17 @@ EPISODE_COLUMNS = dict(group=0, game=0, seat='player', outcome=0., success=False
 def _column(values)->Tensor:
     "A tensor with the project's types: integers are int64, floats are float64."
     x = np.asarray(values)
-    if x.dtype == object: raise ValueError(f'a column holds {values[0]!r}, which is no number; text columns are {LABELLED}')
-    return torch.from_numpy(x.astype({'i': np.int64, 'u': np.int64, 'b': bool, 'f': np.float64}[x.dtype.kind], copy=True))
+    if x.dtype == object:
+        raise ValueError(f'a column holds {values[0]!r}, which is no number; text columns are {LABELLED}')
+    return torch.from_numpy(x.astype({'i': np.int64, 'u': np.int64, 'b': bool, 'f': np.float64}[x.dtype.kind],
+                                     copy=True))
 
 def _labelled(values, labels: dict)->Tensor:
     "Keys of a column of text or states; what a person reads goes into `labels`. None is -1."
     keys, column = {}, []
     for value in values:
-        name = (isinstance(value, str), value if isinstance(value, str) else json.dumps(value, default=list))   # '1' and 1 are two states
+        # '1' and 1 are two states
+        name = (isinstance(value, str), value if isinstance(value, str) else json.dumps(value, default=list))
         if name not in keys: keys[name] = -1 if value is None else state_key(value)
         column.append(keys[name])
     labels.update({key: name for (_, name), key in keys.items() if key != -1})
@@ -278,7 +305,9 @@ def _episode_frame(frame, who='Batch.from_turns'):
     first = frame.groupby('_episode', sort=True)[columns].first()
     for c in columns:
         varying = frame[frame[c].notna() & (frame[c] != frame['_episode'].map(first[c]))]
-        if len(varying): raise ValueError(f"{who}: column '{c}' belongs to an episode, but it varies in episode {varying['episode'].iloc[0]!r}. Give it one value per episode.")
+        if len(varying):
+            raise ValueError(f"{who}: column '{c}' belongs to an episode, but it varies in episode "
+                             f"{varying['episode'].iloc[0]!r}. Give it one value per episode.")
     if 'outcome' not in columns: first['outcome'] = frame.groupby('_episode')['reward'].sum()
     if 'game' not in columns: first['game'] = first.index
     for c, default in EPISODE_COLUMNS.items():
@@ -288,37 +317,48 @@ def _episode_frame(frame, who='Batch.from_turns'):
 def _check_frame(frame):
     "The frame sorted by (episode, t), with `_episode` numbered from 0 and `frame_row` naming the caller's row."
     missing = [c for c in ('group', 'episode', 't') if c not in frame.columns]
-    if missing: raise ValueError(f"Batch.from_turns needs the columns group, episode and t; this table lacks {missing}. It has {list(frame.columns)}.")
+    if missing:
+        raise ValueError(f"Batch.from_turns needs the columns group, episode and t; this table lacks {missing}. It has "
+                         f"{list(frame.columns)}.")
     frame = frame.reset_index(drop=True)
     frame['frame_row'] = range(len(frame))
     frame['_episode'] = frame['episode'].factorize()[0]
     if 'reward' not in frame: frame['reward'] = 0.
     twice = frame[frame.duplicated(['_episode', 't'])]
-    if len(twice): raise ValueError(f"Batch.from_turns: episode {twice['episode'].iloc[0]!r} has two rows with t={twice['t'].iloc[0]}. Number the turns of an episode.")
+    if len(twice):
+        raise ValueError(f"Batch.from_turns: episode {twice['episode'].iloc[0]!r} has two rows with "
+                         f"t={twice['t'].iloc[0]}. Number the turns of an episode.")
     if 'n_tokens' in frame and not (frame['n_tokens'].dtype.kind in 'iu' and (frame['n_tokens'] >= 0).all()):
-        raise ValueError(f"Batch.from_turns: n_tokens={frame['n_tokens'].tolist()}: give the number of action tokens of each turn, a whole number from 0")
+        raise ValueError(f"Batch.from_turns: n_tokens={frame['n_tokens'].tolist()}: give the number of action tokens "
+                         f"of each turn, a whole number from 0")
     return frame.sort_values(['_episode', 't'], kind='stable')
 
 # %% ../nbs/01_episodes.ipynb #97038699
 def _from_turns(
-    frame,          # pandas table, a row per turn: group, episode, t; optional reward, outcome, state, seat, n_tokens, and any numeric column
+    # pandas table, a row per turn: group, episode, t; optional reward, outcome, state, seat, n_tokens, and any numeric
+    # column
+    frame,
 )->Batch:           # rows of `turns` are sorted by (episode, t); `turns.frame_row` names the caller's row
     "A batch from a small table. Raises ValueError for missing columns, repeated turns and episode columns that vary."
     frame = _check_frame(frame)
     if frame['group'].dtype.kind not in 'iu': frame['group'] = frame['group'].factorize()[0]
     first, labels = _episode_frame(frame), {}
-    episodes = Table(**{c: _labelled(first[c].astype(object).where(first[c].notna(), None).tolist(), labels.setdefault(c, {})) if c in LABELLED else _column(first[c].to_numpy()) for c in EPISODE_COLUMNS})
+    episodes = Table(**{c: _labelled(first[c].astype(object).where(first[c].notna(), None).tolist(),
+                                     labels.setdefault(c, {})) if c in LABELLED else _column(first[c].to_numpy())
+                        for c in EPISODE_COLUMNS})
     lengths = frame.pop('n_tokens').to_numpy() if 'n_tokens' in frame else np.ones(len(frame), int)
     turns = dict(episode=_column(frame['_episode'].to_numpy()), origin=torch.arange(len(frame)))
     for c in frame.columns:
         if c in EPISODE_COLUMNS or c in ('_episode', 'episode'): continue
         values = frame[c].tolist() if c in LABELLED else frame[c].to_numpy()
-        turns[c] = _state_keys(values, frame['_episode'].tolist(), frame['t'], labels) if c == 'state' else _labelled(values, labels.setdefault(c, {})) if c in LABELLED else _column(values)
+        turns[c] = (_state_keys(values, frame['_episode'].tolist(), frame['t'], labels) if c == 'state'
+                    else _labelled(values, labels.setdefault(c, {})) if c in LABELLED else _column(values))
     turns['reward'] = turns['reward'].double()
     turn = torch.repeat_interleave(torch.arange(len(frame)), _column(lengths))
     row = turns['episode'][turn]
     start = torch.searchsorted(row, row)
-    tokens = Table(row=row, turn=turn, id=torch.zeros_like(turn), position=torch.arange(len(turn)) - start, weight=torch.ones(len(turn)))
+    tokens = Table(row=row, turn=turn, id=torch.zeros_like(turn), position=torch.arange(len(turn)) - start,
+                   weight=torch.ones(len(turn)))
     episodes = episodes.with_(outcome=episodes.outcome.double(), last_value=episodes.last_value.double())
     return Batch(episodes, Table(episode=torch.arange(len(episodes))), Table(**turns), tokens, labels)
 
@@ -331,10 +371,16 @@ def _turn_columns(episodes: list[Episode], turns: list[Turn], labels: dict)->dic
     start = np.concatenate([[0], np.cumsum([len(e.turns) for e in episodes])])
     origin = [i if t.origin is None else start[t.origin[0]] + t.origin[1] for i, t in enumerate(turns)]
     columns = dict(episode=owner, t=[t.t for t in turns], reward=[float(t.reward) for t in turns], origin=origin,
-                   cost=[float(t.cost) for t in turns], invalid=[bool(t.invalid) for t in turns], milestone=[float(t.milestone) for t in turns],
-                   action=[state_key(t.text if t.acted is None else t.acted) for t in turns], frame_row=np.arange(len(turns)))
-    columns = {name: _column(np.asarray(x, dtype=dtype)) for (name, x), dtype in zip(columns.items(), (int, int, float, int, float, bool, float, int, int))}
-    if any(t.state is not None for t in turns): columns['state'] = _state_keys([t.state for t in turns], [[i, e.group, e.game, e.seat] for i, e in enumerate(episodes) for _ in e.turns], [t.t for t in turns], labels)
+                   cost=[float(t.cost) for t in turns], invalid=[bool(t.invalid) for t in turns],
+                   milestone=[float(t.milestone) for t in turns],
+                   action=[state_key(t.text if t.acted is None else t.acted) for t in turns],
+                   frame_row=np.arange(len(turns)))
+    columns = {name: _column(np.asarray(x, dtype=dtype))
+               for (name, x), dtype in zip(columns.items(), (int, int, float, int, float, bool, float, int, int))}
+    if any(t.state is not None for t in turns):
+        columns['state'] = _state_keys([t.state for t in turns],
+                                       [[i, e.group, e.game, e.seat] for i, e in enumerate(episodes) for _ in e.turns],
+                                       [t.t for t in turns], labels)
     return columns | _own_columns(turns, {*TURN_COLUMNS})
 
 def _own_columns(items, taken)->dict:
@@ -354,7 +400,8 @@ def _token_columns(episodes: list[Episode], turns: list[Turn])->tuple[Table, Tab
     windows = [[t.window for t in e.turns] for e in episodes]
     new = [j == 0 or w[j] != w[j-1] for w in windows for j in range(len(w))]
     row_of_turn = np.cumsum(new) - 1 if new else np.zeros(0, int)
-    row_episode = np.array([i for i, w in enumerate(windows) for j in range(len(w)) if j == 0 or w[j] != w[j-1]], dtype=int)
+    row_episode = np.array([i for i, w in enumerate(windows) for j in range(len(w)) if j == 0 or w[j] != w[j-1]],
+                           dtype=int)
     pieces = [(i, ids, sampled) for i, t in enumerate(turns) for ids, sampled in _pieces(t)]
     lengths = np.array([len(ids) for _, ids, _ in pieces], dtype=int)
     is_action = np.repeat(np.array([sampled for _, _, sampled in pieces], dtype=bool), lengths)
@@ -364,9 +411,12 @@ def _token_columns(episodes: list[Episode], turns: list[Turn])->tuple[Table, Tab
         x = np.full(len(owner), other, dtype=np.float32)
         x[is_action] = _flat(lists, np.float32)
         return torch.from_numpy(x)
-    tokens = Table(row=_column(row), turn=_column(np.where(is_action, owner, -1)), id=_column(_flat([ids for _, ids, _ in pieces], int)),
-                   position=_column(np.arange(len(row)) - np.searchsorted(row, row)), sampler_logp=at_actions([t.logps for t in turns], np.nan),
-                   entropy=at_actions([t.entropies for t in turns], np.nan), weight=torch.from_numpy(is_action.astype(np.float32)))
+    tokens = Table(row=_column(row), turn=_column(np.where(is_action, owner, -1)),
+                   id=_column(_flat([ids for _, ids, _ in pieces], int)),
+                   position=_column(np.arange(len(row)) - np.searchsorted(row, row)),
+                   sampler_logp=at_actions([t.logps for t in turns], np.nan),
+                   entropy=at_actions([t.entropies for t in turns], np.nan),
+                   weight=torch.from_numpy(is_action.astype(np.float32)))
     if any(t.parts is not None for t in turns): tokens = tokens.with_(part=_part_column(turns, is_action))
     return Table(episode=_column(row_episode)), tokens
 
@@ -383,7 +433,8 @@ def _part_column(turns: list[Turn], is_action: np.ndarray)->Tensor:
     return _column(codes)
 
 def _likeliest_columns(turns: list[Turn], tokens: Table)->dict:
-    "top1_id, top1_logp, top2_id, ... of the token table: -1 and NaN where nothing was recorded; no columns where nothing was recorded at all."
+    """top1_id, top1_logp, top2_id, ... of the token table: -1 and NaN where nothing was recorded; no columns where
+    nothing was recorded at all."""
     width = max((len(top) for t in turns for top in t.top_ids[:1]), default=0)
     is_action, columns = tokens.turn >= 0, {}
     for name, other, kind in (('id', -1, np.int32), ('logp', np.nan, np.float32)) if width else ():
@@ -406,16 +457,23 @@ def _from_episodes(
     for e in episodes:
         for t in e.turns:
             if not len(t.ids) == len(t.logps) == len(t.entropies):
-                raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids, {len(t.logps)} logps and {len(t.entropies)} entropies; give one of each per sampled id')
+                raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids, {len(t.logps)} '
+                                 f'logps and {len(t.entropies)} entropies; give one of each per sampled id')
             if t.parts is not None and len(t.parts) != len(t.ids):
-                raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids and {len(t.parts)} parts; give one code of PART_CODES per sampled id, or None')
+                raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids and {len(t.parts)} '
+                                 f'parts; give one code of PART_CODES per sampled id, or None')
             if t.top_ids and not len(t.ids) == len(t.top_ids) == len(t.top_logps):
-                raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids, {len(t.top_ids)} top_ids and {len(t.top_logps)} top_logps; give one list of each per sampled id, or none')
+                raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids, {len(t.top_ids)} '
+                                 f'top_ids and {len(t.top_logps)} top_logps; give one list of each per sampled '
+                                 f'id, or none')
     columns = {c: [getattr(e, c) for e in episodes] for c in EPISODE_COLUMNS}
     kinds = {c: type(default) for c, default in EPISODE_COLUMNS.items()}
-    table = Table(**{c: _labelled(v, labels.setdefault(c, {})) if c in LABELLED else _column(np.asarray(v, dtype=kinds[c])) for c, v in columns.items()}, **_own_columns(episodes, {*EPISODE_COLUMNS}))
+    table = Table(**{c: _labelled(v, labels.setdefault(c, {})) if c in LABELLED
+                     else _column(np.asarray(v, dtype=kinds[c])) for c, v in columns.items()},
+                  **_own_columns(episodes, {*EPISODE_COLUMNS}))
     rows, tokens = _token_columns(episodes, turns)
-    return Batch(table, rows, Table(**_turn_columns(episodes, turns, labels)), tokens.with_(**_likeliest_columns(turns, tokens)), labels)
+    return Batch(table, rows, Table(**_turn_columns(episodes, turns, labels)),
+                 tokens.with_(**_likeliest_columns(turns, tokens)), labels)
 
 Batch.from_episodes = staticmethod(_from_episodes)
 
@@ -426,7 +484,8 @@ def _renumber(keep: Tensor)->Tensor:
 
 def _origins(origin: Tensor, turn: Tensor)->Tensor:
     "New origins of the kept turns; where the turn that was sampled is gone, its first kept copy takes its place."
-    first = torch.full_like(turn, len(origin)).scatter_reduce(0, origin, torch.arange(len(origin), device=origin.device), 'amin')
+    first = torch.full_like(turn, len(origin)).scatter_reduce(0, origin,
+                                                              torch.arange(len(origin), device=origin.device), 'amin')
     return torch.where(turn[origin] < 0, first[origin], turn[origin])
 
 def _select(self, index)->Batch:
@@ -446,7 +505,8 @@ def _select(self, index)->Batch:
 def _same_likeliest(batches: list[Batch])->list[Batch]:
     "The batches with the columns of the likeliest tokens where any has them: a demonstration has none."
     names = sorted({c for b in batches for c in b.tokens.columns if re.fullmatch(r'top\d+_(id|logp)', c)})
-    nothing = lambda name, b: torch.full_like(b.tokens.id, -1, dtype=torch.int32) if name.endswith('id') else torch.full_like(b.tokens.sampler_logp, torch.nan)
+    nothing = (lambda name, b: torch.full_like(b.tokens.id, -1, dtype=torch.int32) if name.endswith('id')
+               else torch.full_like(b.tokens.sampler_logp, torch.nan))
     return [b.with_tokens(**{name: nothing(name, b) for name in names if name not in b.tokens}) for b in batches]
 
 def _concat(
@@ -458,10 +518,12 @@ def _concat(
     for name in ('episodes', 'rows', 'turns', 'tokens'):
         parts = [getattr(b, name) for b in batches]
         for p in parts:
-            if set(p.columns) != set(parts[0].columns): raise ValueError(f'{name}: cannot join columns {sorted(parts[0].columns)} with {sorted(p.columns)}')
+            if set(p.columns) != set(parts[0].columns):
+                raise ValueError(f'{name}: cannot join columns {sorted(parts[0].columns)} with {sorted(p.columns)}')
         tables[name] = {c: [p[c] for p in parts] for c in parts[0].columns}
     offsets = {n: np.cumsum([0] + [len(getattr(b, n)) for b in batches])[:-1].tolist() for n in tables}
-    for table, column, parent in (('rows', 'episode', 'episodes'), ('turns', 'episode', 'episodes'), ('turns', 'origin', 'turns'), ('tokens', 'row', 'rows'), ('tokens', 'turn', 'turns')):
+    for table, column, parent in (('rows', 'episode', 'episodes'), ('turns', 'episode', 'episodes'),
+                                  ('turns', 'origin', 'turns'), ('tokens', 'row', 'rows'), ('tokens', 'turn', 'turns')):
         tables[table][column] = [torch.where(x < 0, x, x + o) for x, o in zip(tables[table][column], offsets[parent])]
     labels = {k: {key: v for b in batches for key, v in b.labels.get(k, {}).items()} for b in batches for k in b.labels}
     return Batch(**{n: Table(**{c: torch.cat(x) for c, x in t.items()}) for n, t in tables.items()}, labels=labels)
@@ -482,7 +544,8 @@ def atomic(
     path,   # file to write; its folder is made
 ):          # yields the temporary path to write to
     "Write a file whole or not at all: temporary name, fsync, rename, fsync of the folder."
-    path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
     try:
         yield temporary
@@ -508,7 +571,8 @@ def _local(batch: Batch, name: str)->tuple[np.ndarray, dict]:
     return cut, columns
 
 def _footer_check(labels: str, names)->str:
-    "By it the labels and the names of the columns are known to be what was written: Parquet has checksums for its pages only."
+    """By it the labels and the names of the columns are known to be what was written: Parquet has checksums for its
+    pages only."""
     return hashlib.blake2b('\n'.join([*names, labels]).encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()
 
 def _save(self, path)->Path:
@@ -518,10 +582,14 @@ def _save(self, path)->Path:
     host = self.to('cpu')
     for name in _PARENT:
         cut, columns = _local(host, name)
-        for c, x in columns.items(): arrays[f'{name}.{c}'] = pa.LargeListArray.from_arrays(pa.array(cut, pa.int64()), pa.array(x.numpy()))
+        for c, x in columns.items():
+            arrays[f'{name}.{c}'] = pa.LargeListArray.from_arrays(pa.array(cut, pa.int64()), pa.array(x.numpy()))
     labels = json.dumps({k: {str(key): text for key, text in v.items()} for k, v in self.labels.items()})
-    meta = dict(schema_version=str(SCHEMA_VERSION), agentlab_labels=labels, agentlab_check=_footer_check(labels, arrays))
-    with atomic(path) as temporary: pq.write_table(pa.table(arrays).replace_schema_metadata(meta), temporary, compression='zstd', write_page_checksum=True)
+    meta = dict(schema_version=str(SCHEMA_VERSION), agentlab_labels=labels,
+                agentlab_check=_footer_check(labels, arrays))
+    with atomic(path) as temporary:
+        pq.write_table(pa.table(arrays).replace_schema_metadata(meta), temporary, compression='zstd',
+                       write_page_checksum=True)
     return Path(path)
 
 Batch.save = _save
@@ -538,16 +606,22 @@ def _is_table(field)->bool:
 
 def _check_file(table, path):
     "Refuse a file of a newer schema, or one that lacks a column the tables stand on."
-    meta = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items() if k in (b'schema_version', b'agentlab_labels', b'agentlab_check')}
+    meta = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()
+            if k in (b'schema_version', b'agentlab_labels', b'agentlab_check')}
     version = int(meta.get('schema_version', 0))
-    if version > SCHEMA_VERSION: raise ValueError(f'{path} has schema_version {version}, this agentlab reads up to {SCHEMA_VERSION}. Upgrade agentlab-rl.')
-    wanted = ['episodes.group', 'episodes.outcome', 'rows.index', 'turns.t', 'turns.reward', 'turns.origin', 'tokens.row', 'tokens.turn', 'tokens.id', 'tokens.position']
+    if version > SCHEMA_VERSION:
+        raise ValueError(f'{path} has schema_version {version}, this agentlab reads up to {SCHEMA_VERSION}. Upgrade '
+                         f'agentlab-rl.')
+    wanted = ['episodes.group', 'episodes.outcome', 'rows.index', 'turns.t', 'turns.reward', 'turns.origin',
+              'tokens.row', 'tokens.turn', 'tokens.id', 'tokens.position']
     missing = [c for c in wanted if c not in table.column_names]
-    if missing: raise ValueError(f'{path} is no batch of agentlab: it lacks the columns {missing}. Write it with Batch.save.')
+    if missing:
+        raise ValueError(f'{path} is no batch of agentlab: it lacks the columns {missing}. Write it with Batch.save.')
     odd = [field.name for field in table.schema if not _is_table(field)]
     if odd: raise ValueError(f'its column {odd[0]!r} is {table.schema.field(odd[0]).type}')
     labels = meta.get('agentlab_labels', '{}')
-    if meta.get('agentlab_check') not in (None, _footer_check(labels, table.column_names)): raise ValueError('its labels or columns are not what was written')
+    if meta.get('agentlab_check') not in (None, _footer_check(labels, table.column_names)):
+        raise ValueError('its labels or columns are not what was written')
     return json.loads(labels)
 
 def _lists(table, name)->tuple[Tensor, dict]:
@@ -561,12 +635,14 @@ def _lists(table, name)->tuple[Tensor, dict]:
     return lengths, columns
 
 class _Footer:
-    """The numbers of a Parquet footer (Thrift's compact protocol), by the ids of their fields. Ours, because pyarrow ends the process over some damaged ones.
+    """The numbers of a Parquet footer (Thrift's compact protocol), by the ids of their fields. Ours, because pyarrow
+    ends the process over some damaged ones.
 
     Raises IndexError or ValueError for what is none."""
     def __init__(self, data):
         self.data, self.at = data, 0
-        self.kinds = {1: self.byte, 2: self.byte, 3: self.byte, 4: self.signed, 5: self.signed, 6: self.signed, 7: lambda: self.skip(8), 8: lambda: self.skip(self.whole()),
+        self.kinds = {1: self.byte, 2: self.byte, 3: self.byte, 4: self.signed, 5: self.signed, 6: self.signed,
+                      7: lambda: self.skip(8), 8: lambda: self.skip(self.whole()),
                       9: self.items, 10: self.items, 11: self.pairs, 12: self.struct}
     def byte(self)->int:
         self.at += 1
@@ -583,7 +659,7 @@ class _Footer:
         fields, name = {}, 0
         while head := self.byte():
             name = name + (head >> 4) if head >> 4 else self.signed()
-            fields[name] = None if head & 15 in (1, 2) else self.value(head & 15)      # the head of a truth is its value
+            fields[name] = None if head & 15 in (1, 2) else self.value(head & 15)  # the head of a truth is its value
         return fields
     def items(self)->list:
         head = self.byte()
@@ -599,17 +675,21 @@ class _Footer:
 def unfolded(
     path            # a Parquet file
 )->int:             # bytes that its columns need at least, once they are read
-    "A run of equal numbers takes a few bytes in the file, whatever its length: values are counted, not only bytes. Raises ValueError where its footer is damaged."
+    """A run of equal numbers takes a few bytes in the file, whatever its length: values are counted, not only bytes.
+    Raises ValueError where its footer is damaged."""
     with open(path, 'rb') as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - 8, 0))
         tail = file.read(8)
         length = int.from_bytes(tail[:4], 'little')
-        if tail[4:] != b'PAR1' or length + 12 > end: raise ValueError(f'{path} cannot be read as Parquet: it has no footer')
+        if tail[4:] != b'PAR1' or length + 12 > end:
+            raise ValueError(f'{path} cannot be read as Parquet: it has no footer')
         file.seek(end - 8 - length)
         footer = _Footer(file.read(length))
-    try: columns = [column[3] for group in footer.struct()[4] for column in group[1]]        # the numbers are those of parquet.thrift
-    except (IndexError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as e: raise ValueError(f'{path} cannot be read as Parquet: its footer is damaged') from e
+    # the numbers are those of parquet.thrift
+    try: columns = [column[3] for group in footer.struct()[4] for column in group[1]]
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as e:
+        raise ValueError(f'{path} cannot be read as Parquet: its footer is damaged') from e
     return sum(max(column.get(6) or 0, 8*(column.get(5) or 0)) for column in columns)
 
 def check_unfolded(
@@ -617,12 +697,16 @@ def check_unfolded(
     free=2**28,     # bytes that any file may unfold to
     fold=200        # and beyond them so many times its size: saved batches unfold to 40 times at most
 ):
-    "Refuse a file that unfolds to far more than it is, before it is read. Raises ValueError, also where it is no Parquet."
+    """Refuse a file that unfolds to far more than it is, before it is read. Raises ValueError, also where it is no
+    Parquet."""
     size, needed = Path(path).stat().st_size, unfolded(path)
-    if needed > max(free, fold*size): raise ValueError(f'{path} has {size:,} bytes and unfolds to {needed:,}: no rollout does that, so it was not read')
+    if needed > max(free, fold*size):
+        raise ValueError(f'{path} has {size:,} bytes and unfolds to {needed:,}: no rollout does that, so it '
+                         f'was not read')
 
 def read_file(path)->tuple:     # a pyarrow table, labels with their keys
-    "What `save` wrote, as it lies in the file. Raises ValueError for a newer schema, missing columns, a damaged file, or one that unfolds to far more than it is."
+    """What `save` wrote, as it lies in the file. Raises ValueError for a newer schema, missing columns, a damaged
+    file, or one that unfolds to far more than it is."""
     import pyarrow as pa, pyarrow.parquet as pq
     check_unfolded(path)
     try: table = pq.read_table(path, page_checksum_verification=True)
@@ -635,11 +719,14 @@ def read_file(path)->tuple:     # a pyarrow table, labels with their keys
 def _load(path)->Batch:
     "Read what `save` wrote. Raises ValueError for a newer schema, missing columns, or a damaged file."
     table, labels = read_file(path)
-    episodes = {c.split('.', 1)[1]: torch.from_numpy(table[c].to_numpy().copy()) for c in table.column_names if c.startswith('episodes.')}
+    episodes = {c.split('.', 1)[1]: torch.from_numpy(table[c].to_numpy().copy()) for c in table.column_names
+                if c.startswith('episodes.')}
     (n_rows, rows), (n_turns, turns), (n_tokens, tokens) = (_lists(table, name) for name in _PARENT)
     owner = lambda n: torch.repeat_interleave(torch.arange(len(table)), n)
     first = lambda n: torch.cumsum(n, 0) - n
-    rows.pop('index'); rows['episode'] = owner(n_rows); turns['episode'] = owner(n_turns)
+    rows.pop('index')
+    rows['episode'] = owner(n_rows)
+    turns['episode'] = owner(n_turns)
     token_owner = owner(n_tokens)
     tokens['row'] = tokens['row'] + first(n_rows)[token_owner]
     tokens['turn'] = torch.where(tokens['turn'] < 0, -1, tokens['turn'] + first(n_turns)[token_owner])
@@ -655,7 +742,10 @@ def _frame(self):
     columns |= {c: self.turns[c] for c in self.turns.columns}
     frame = pd.DataFrame({c: x.cpu().numpy() for c, x in columns.items()})
     for c in frame.columns:
-        if c in LABELLED: frame[c] = pd.Series([self.labels.get(c, {}).get(int(key), None if key == -1 else int(key)) for key in frame[c]], dtype=object)   # pandas text cannot hold every str
+        if c in LABELLED:
+            # pandas text cannot hold every str
+            frame[c] = pd.Series([self.labels.get(c, {}).get(int(key), None if key == -1 else int(key))
+                                  for key in frame[c]], dtype=object)
     return frame
 
 Batch.frame = _frame

@@ -36,7 +36,8 @@ def _bits(column):
     return torch.where(bits < 0, bits ^ 0x7FFF_FFFF_FFFF_FFFF, bits) # negative floats count down in two's complement
 
 def _compact(key):
-    "(ids, n): ids in [0, n) that are equal where `key` is. No sort where the keys span a small range; ids may then have gaps."
+    """(ids, n): ids in [0, n) that are equal where `key` is. No sort where the keys span a small range; ids may then
+    have gaps."""
     if not len(key): return key, 0
     low, high = (int(value) for value in key.aminmax())
     if high-low < 4*len(key) + 1024: return key-low, high-low+1
@@ -137,7 +138,8 @@ def group_constant(
     by=None,   # (length,) integer keys; None: one group
     unit=None, # (length,) integer keys: inside a group each unit counts once, with its mean
 )->Tensor:     # (length,) bool
-    "True where the element's group holds no two different scores: max-min <= 1e-9*max(|max|, |min|), or nothing at all."
+    """True where the element's group holds no two different scores: max-min <= 1e-9*max(|max|, |min|), or nothing at
+    all."""
     score, owner, ids, n = _counted(x, by, unit)
     result = _read(_constant(score, owner, n) | (_count(score, owner, n) == 0), ids)
     return result.to(x.device) if isinstance(x, Tensor) else result
@@ -191,14 +193,17 @@ def compare(
     lone = _count(score, owner, n) == 1
     mean = torch.where(lone, 0, _mean(score, owner, n))
     std = torch.where(lone, 1, _std(score, owner, n, ddof)) + eps if scale else torch.ones_like(mean)
-    equal = _constant(score, owner, n) if scale else _constant(wide, ids, n) # without a division, elements of equal units may differ
+    # without a division, elements of equal units may differ
+    equal = _constant(score, owner, n) if scale else _constant(wide, ids, n)
     zero = (lone | equal) if singleton == 'zero' else (equal & ~lone)
     return _home(torch.where(_read(zero, ids) | wide.isnan(), 0, (wide-_read(mean, ids))/_read(std, ids)), x)
 
 def _check_compare(scale, ddof, singleton):
-    if scale not in ('std', None): raise ValueError(f"scale={scale!r}: use 'std' to divide by the deviation or None not to")
+    if scale not in ('std', None):
+        raise ValueError(f"scale={scale!r}: use 'std' to divide by the deviation or None not to")
     if ddof not in (0, 1): raise ValueError(f"ddof={ddof!r}: use 1 (sample) or 0 (population)")
-    if singleton not in ('raw', 'zero'): raise ValueError(f"singleton={singleton!r}: use 'raw' (keep the score of a group of one) or 'zero'")
+    if singleton not in ('raw', 'zero'):
+        raise ValueError(f"singleton={singleton!r}: use 'raw' (keep the score of a group of one) or 'zero'")
 
 # %% ../nbs/00_groups.ipynb #c262b1e8
 def leave_one_out(
@@ -254,7 +259,8 @@ def shift(
 )->Tensor:        # (length,) dtype of `x`
     "The value `k` places earlier in the same group, in the given order."
     x = _tensor(x)
-    if not x.is_floating_point() and int(fill) != fill: raise ValueError(f"fill={fill!r} does not fit {x.dtype}; give a whole number or convert x to float")
+    if not x.is_floating_point() and int(fill) != fill:
+        raise ValueError(f"fill={fill!r} does not fit {x.dtype}; give a whole number or convert x to float")
     order, runs = _runs(_key(by, x))
     source = torch.arange(len(x), device=x.device) - k
     inside = (source >= 0) & (source < len(x))
@@ -296,7 +302,8 @@ def recur(
     y = torch.where(wide.isnan(), 0, wide)
     decay = _tensor(decay).to(wide.device, torch.float64)
     if decay.ndim and decay.shape != y.shape:
-        raise ValueError(f"decay has shape {tuple(decay.shape)} but x has {tuple(y.shape)}; give one number or one per element")
+        raise ValueError(f"decay has shape {tuple(decay.shape)} but x has {tuple(y.shape)}; give one number or one "
+                         f"per element")
     order, runs = _runs(_key(by, wide))
     if order is not None: y, decay = y[order], decay[order] if decay.ndim else decay
     if not reverse: y, runs, decay = y.flip(0), runs.flip(0), decay.flip(0) if decay.ndim else decay

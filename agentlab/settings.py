@@ -24,11 +24,13 @@ class Lab(TypedDict):
 def parse_lab(
     text:str, # the text of an ini file with a `[lab]` section; other sections are ignored
 )->Lab:       # the section, each value of its own type
-    "The `[lab]` section of `text`. Raises ValueError for a missing section, an unknown or missing name, or a value of the wrong type."
+    """The `[lab]` section of `text`. Raises ValueError for a missing section, an unknown or missing name, or a value
+    of the wrong type."""
     file,kinds = ConfigParser(interpolation=None),get_type_hints(Lab)
     try: file.read_string(text)
     except Error as error: raise ValueError(f"text is not an ini file: {error}") from error
-    if 'lab' not in file: raise ValueError(f"text has no [lab] section, only {file.sections()}; add one with {', '.join(kinds)}")
+    if 'lab' not in file:
+        raise ValueError(f"text has no [lab] section, only {file.sections()}; add one with {', '.join(kinds)}")
     section = dict(file['lab'])
     for name in sorted(section.keys() ^ kinds.keys()):
         problem = 'is unknown: remove it' if name in section else 'is missing: add it'
@@ -54,13 +56,18 @@ def imported(
     argument:str,   # what the name was given for: 'env', 'recipe'
     path:str,       # 'package.module:name'
 ):                  # what the module calls so
-    "What a name of a user's own stands for. Raises ValueError where there is no such module or name, or the module does not load."
+    """What a name of a user's own stands for. Raises ValueError where there is no such module or name, or the module
+    does not load."""
     said, (module, _, name) = f'{argument}={path!r}', str(path).partition(':')
-    if not re.fullmatch(r'[^\W\d]\w*(\.[^\W\d]\w*)*', module) or not name.isidentifier(): raise ValueError(f'{said}: write it as package.module:name, such as my_module:my_{argument}')
+    if not re.fullmatch(r'[^\W\d]\w*(\.[^\W\d]\w*)*', module) or not name.isidentifier():
+        raise ValueError(f'{said}: write it as package.module:name, such as my_module:my_{argument}')
     try: found = importlib.import_module(module)
     except KeyboardInterrupt: raise
-    except ModuleNotFoundError as error: raise ValueError(f'{said}: there is no module {error.name!r} here; start Python where it can be imported, or install it') from error
-    except BaseException as error: raise ValueError(f'{said}: the module {module} does not load: {in_words(error)}') from error
+    except ModuleNotFoundError as error:
+        raise ValueError(f'{said}: there is no module {error.name!r} here; start Python where it can be imported, or '
+                         f'install it') from error
+    except BaseException as error:
+        raise ValueError(f'{said}: the module {module} does not load: {in_words(error)}') from error
     if not hasattr(found, name): raise ValueError(f'{said}: the module {module} has no {name!r}')
     return getattr(found, name)
 
@@ -71,7 +78,8 @@ def called(
 ):
     "What a user's class or function makes. Raises ValueError that names it and its fault."
     said = f'{argument}={path!r}'
-    if not callable(make): raise ValueError(f'{said} is a {type(make).__name__} and cannot be called: name a class or a function')
+    if not callable(make):
+        raise ValueError(f'{said} is a {type(make).__name__} and cannot be called: name a class or a function')
     try: return make(**options)
     except KeyboardInterrupt: raise
     except BaseException as error: raise ValueError(f'{said} cannot be made: {in_words(error)}') from error

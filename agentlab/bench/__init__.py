@@ -12,7 +12,8 @@ from pathlib import Path
 __all__ = ['T_95', 'circumstances', 'keep']
 
 # %% ../../nbs/bench/index.ipynb #552f2601
-T_95 = 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262   # Student's t, two-sided 95 % point, for 1 to 9 degrees of freedom
+# Student's t, two-sided 95 % point, for 1 to 9 degrees of freedom
+T_95 = 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262
 
 def circumstances(
     command: str,   # what was typed
@@ -22,7 +23,9 @@ def circumstances(
         try: return version(package)
         except PackageNotFoundError: return None
     load = [round(x, 2) for x in os.getloadavg()] if hasattr(os, 'getloadavg') else None
-    return dict(command=command, date=time.strftime('%Y-%m-%d'), versions={p: installed(p) for p in ('torch', 'transformers', 'trl', 'agentlab-rl')} | dict(python=platform.python_version()),
+    return dict(command=command, date=time.strftime('%Y-%m-%d'),
+                versions={p: installed(p) for p in ('torch', 'transformers', 'trl', 'agentlab-rl')}
+                | dict(python=platform.python_version()),
                 machine=dict(system=platform.system(), processor=platform.machine(), cores=os.cpu_count(), load=load))
 
 def keep(
@@ -33,5 +36,6 @@ def keep(
     "Write a result as JSON, whole or not at all."
     from agentlab.episodes import atomic    # here, because it imports torch, which reads the number of threads
     path = Path(folder) / f'{name}.json'
-    with atomic(path) as temporary: temporary.write_text(json.dumps(record, indent=1, default=float) + '\n', encoding='utf-8')
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(record, indent=1, default=float) + '\n', encoding='utf-8')
     return path

@@ -5,7 +5,9 @@
 # %% ../../nbs/bench/99_main.ipynb #a7338e85
 from __future__ import annotations
 import json, os
-for name, value in dict(OMP_NUM_THREADS='1', TOKENIZERS_PARALLELISM='false', HF_HUB_OFFLINE='1', KINETO_LOG_LEVEL='5').items(): os.environ.setdefault(name, value) # read when torch is imported
+for name, value in dict(OMP_NUM_THREADS='1', TOKENIZERS_PARALLELISM='false', HF_HUB_OFFLINE='1',
+                        KINETO_LOG_LEVEL='5').items():
+    os.environ.setdefault(name, value) # read when torch is imported
 from pathlib import Path
 from fastcore.script import call_parse
 from . import circumstances, keep
@@ -20,7 +22,9 @@ def added_to(out: str, facts: dict, episodes: int)->dict:
     path = Path(out)/'training_step.json'
     kept = json.loads(path.read_text()) if path.exists() else {}
     for name, now in dict(versions=facts['versions'], episodes=episodes).items():
-        if kept.get(name) != now: raise ValueError(f'add=True: {path} has {name}={kept.get(name)}, now it would be {now}; measure all lengths anew, without --add')
+        if kept.get(name) != now:
+            raise ValueError(f'add=True: {path} has {name}={kept.get(name)}, now it would be {now}; measure all '
+                             f'lengths anew, without --add')
     return kept
 
 def training_step(turns: list[int], episodes: int, repeats: int, out: str, facts: dict, add: bool = False):
@@ -30,7 +34,9 @@ def training_step(turns: list[int], episodes: int, repeats: int, out: str, facts
     torch.set_num_threads(1)
     kept, found = added_to(out, facts, episodes) if add else {}, {}
     for length in turns:
-        found[str(length)] = step.measure(length, episodes, repeats) | dict(load=circumstances('')['machine']['load'], date=facts['date'], command=facts['command'])   # load: how busy the machine was while it ran
+        # load: how busy the machine was while it ran
+        found[str(length)] = step.measure(length, episodes, repeats) | dict(
+            load=circumstances('')['machine']['load'], date=facts['date'], command=facts['command'])
         print(step.as_markdown(step.summary(dict(turns={str(length): found[str(length)]}))), flush=True)
     for length in turns: found[str(length)]['memory'] = step.memory(length, episodes)
     record = facts | dict(episodes=episodes, repeats=repeats, parameters=step.talker(1)[0].num_parameters()) | kept
@@ -55,7 +61,8 @@ def references(batch, seconds: dict)->dict:
     from agentlab.groups import same
     key, rows = same(batch.of_turn('group'), batch.turns.state), bench.turn_rows(batch)
     other = dict(gigpo=bench.dictionary_gigpo, hgpo=bench.dictionary_hgpo)
-    return dict(loop=bench.seconds_of(lambda: bench.loop_gigpo(batch, key))/seconds['gigpo'], dictionaries={name: bench.seconds_of(lambda: f(rows))/seconds[name] for name, f in other.items()})
+    return dict(loop=bench.seconds_of(lambda: bench.loop_gigpo(batch, key))/seconds['gigpo'],
+                dictionaries={name: bench.seconds_of(lambda: f(rows))/seconds[name] for name, f in other.items()})
 
 def credit(out: str, facts: dict):
     "Measure and keep what every estimator costs, how that grows, references beside it, and what comparing texts costs."
@@ -72,7 +79,8 @@ def credit(out: str, facts: dict):
         record['scaling'][len(batch.actions)] = {name: cost/len(batch.actions)*1e6 for name, cost in part.items()}
     record['similarity'] = similarity_speed(by.similar_states, [4, 8, 16, 32, 64, 128])
     keep(record, out, 'credit')
-    print('gathers:', {name: round(cost/record['seconds']['gather'], 1) for name, cost in record['seconds'].items()}, record['scaling'], record['loop'], record['dictionaries'], record['similarity'], flush=True)
+    print('gathers:', {name: round(cost/record['seconds']['gather'], 1) for name, cost in record['seconds'].items()},
+          record['scaling'], record['loop'], record['dictionaries'], record['similarity'], flush=True)
 
 def tree(repeats: int, out: str, facts: dict):
     "Measure and keep an update on the tree of prefixes beside a flat one."
@@ -117,7 +125,8 @@ def lengths(
     "Numbers of turns. Raises ValueError for anything else."
     try: found = [int(part) for part in turns.split(',')]
     except ValueError: found = []
-    if not found or min(found) < 1: raise ValueError(f'turns={turns!r}: give whole numbers from 1 with commas between them, as 4,8,16,32,64')
+    if not found or min(found) < 1:
+        raise ValueError(f'turns={turns!r}: give whole numbers from 1 with commas between them, as 4,8,16,32,64')
     return found
 
 # %% ../../nbs/bench/99_main.ipynb #4eacb1ae
@@ -132,15 +141,19 @@ def main(
     rounds: int = 1,                # real_step: steps of every side
     add: bool = False,              # training_step: the record keeps the lengths that it has
 ):
-    "Measure a training step against TRL's, the warm start against SFTTrainer, and the cost of the import. Half an hour on a quiet core, most of it TRL's at 64 turns."
-    parts = dict(training_step=lambda: training_step(lengths(turns), episodes, repeats, out, facts, add), warm_start=lambda: warm_start(out, facts), imports=lambda: imports(out, facts),
+    """Measure a training step against TRL's, the warm start against SFTTrainer, and the cost of the import. Half an
+    hour on a quiet core, most of it TRL's at 64 turns."""
+    parts = dict(training_step=lambda: training_step(lengths(turns), episodes, repeats, out, facts, add),
+                 warm_start=lambda: warm_start(out, facts), imports=lambda: imports(out, facts),
                  credit=lambda: credit(out, facts), tree=lambda: tree(repeats, out, facts))
-    if model or only == 'real_sampler': parts['real_sampler'] = lambda: real_sampler(model or 'smollm2', 48, min(repeats, 3), out, facts)
+    if model or only == 'real_sampler':
+        parts['real_sampler'] = lambda: real_sampler(model or 'smollm2', 48, min(repeats, 3), out, facts)
     if model or only == 'real_step': parts['real_step'] = lambda: real_step(model or 'smollm2', rounds, out, facts)
     if only and only not in parts: raise ValueError(f'only={only!r}: use one of {", ".join(parts)}')
     if episodes < 4 or episodes % 2: raise ValueError(f'episodes={episodes}: give an even number from 4')
     if min(repeats, rounds) < 1: raise ValueError(f'repeats={repeats}, rounds={rounds}: give at least 1')
-    typed = [f'--turns {turns} --episodes {episodes} --repeats {repeats}', *['--add']*add, *[f'--only {only}']*(only == 'real_sampler'), *[f'--model {Path(model).name}']*bool(model)]
+    typed = [f'--turns {turns} --episodes {episodes} --repeats {repeats}', *['--add']*add,
+             *[f'--only {only}']*(only == 'real_sampler'), *[f'--model {Path(model).name}']*bool(model)]
     if only == 'real_step': typed = [f'--only real_step --model {Path(model or "smollm2").name} --rounds {rounds}']
     facts = circumstances(' '.join(['python -m agentlab.bench', *typed]))
     for part in [only] if only else parts: parts[part]()

@@ -27,13 +27,18 @@ def big_batch(
     zero = torch.zeros(episodes, dtype=torch.int64)
     rewards = torch.rand(count, generator=g).double()*(draw(4) == 0)
     outcome = (torch.rand(episodes, generator=g) < .5).double()*2 - 1
-    e = Table(group=number//8, game=number, seat=zero, outcome=outcome, success=outcome > 0, truncated=zero > 0, last_value=zero.double(), source=zero, policy=zero, step=zero,
+    e = Table(group=number//8, game=number, seat=zero, outcome=outcome, success=outcome > 0, truncated=zero > 0,
+              last_value=zero.double(), source=zero, policy=zero, step=zero,
               instruction=zero - 1, answer=zero - 1, error=zero - 1, greedy=outcome*.5, prior=outcome*0 + .25)
-    t = Table(episode=turn//turns, t=turn % turns, reward=rewards, state=draw(40), action=draw(6), origin=turn, tag=draw(4) - 1, meta=rewards, matched=draw(2), switch=draw(2), gain=rewards, step_reward=rewards, seconds=rewards + 1)
+    t = Table(episode=turn//turns, t=turn % turns, reward=rewards, state=draw(40), action=draw(6), origin=turn,
+              tag=draw(4) - 1, meta=rewards, matched=draw(2), switch=draw(2), gain=rewards, step_reward=rewards,
+              seconds=rewards + 1)
     place = torch.arange(count*tokens)
     value = torch.rand(len(place), generator=g)
-    k = Table(row=place//(turns*tokens), turn=place//tokens, id=place % 50, position=place % (turns*tokens), weight=torch.ones(len(place)), old_logp=-value, sampler_logp=-value,
-              value=value, value_low=value, value_high=value, value_term=value, sum_pi_squared=value, part=torch.full_like(place, 3))
+    k = Table(row=place//(turns*tokens), turn=place//tokens, id=place % 50, position=place % (turns*tokens),
+              weight=torch.ones(len(place)), old_logp=-value, sampler_logp=-value,
+              value=value, value_low=value, value_high=value, value_term=value, sum_pi_squared=value,
+              part=torch.full_like(place, 3))
     return Batch(e, Table(episode=number), t, k)
 
 def seconds_of(
@@ -56,7 +61,8 @@ def credit_speed(
     "What every estimator costs on this batch."
     turn_value = batch.turns.reward
     batch.actions, batch.action_turn    # found once per batch, for everybody
-    return dict(gather=seconds_of(lambda: batch.spread(turn_value), 2*repeats + 1)) | {name: seconds_of(lambda: f(batch), repeats) for name, f in estimators.items()}
+    return (dict(gather=seconds_of(lambda: batch.spread(turn_value), 2*repeats + 1))
+            | {name: seconds_of(lambda: f(batch), repeats) for name, f in estimators.items()})
 
 # %% ../../nbs/bench/05_credit_speed.ipynb #4e2ec46a
 def loop_gigpo(
@@ -82,12 +88,15 @@ def loop_gigpo(
 def turn_rows(
     batch: Batch,
     dtype=torch.float32,    # of scores
-)->dict:                    # mask: (turns, longest) of 0 and 1; outcome: (turns,) tensor; group, state, episode, reward: lists, one entry per turn
+# mask: (turns, longest) of 0 and 1; outcome: (turns,) tensor; group, state, episode, reward: lists, one entry per turn
+)->dict:
     "Turns as padded rows, as released code for GiGPO and HGPO holds them."
     lengths = batch.turn_lengths()
     mask = (torch.arange(int(lengths.max()))[None] < lengths[:, None]).to(dtype)
-    columns = dict(group=batch.of_turn('group'), state=batch.turns.state, episode=batch.turns.episode, reward=batch.turns.reward)
-    return dict(mask=mask, outcome=batch.of_turn('outcome').to(dtype)) | {name: x.tolist() for name, x in columns.items()}
+    columns = dict(group=batch.of_turn('group'), state=batch.turns.state, episode=batch.turns.episode,
+                   reward=batch.turns.reward)
+    return (dict(mask=mask, outcome=batch.of_turn('outcome').to(dtype))
+            | {name: x.tolist() for name, x in columns.items()})
 
 def by_dictionary(
     scores: Tensor,     # (rows,)
@@ -129,7 +138,8 @@ def dictionary_hgpo(
     rows: dict,             # of `turn_rows`
     history: int = 2, alpha: float = 1., gamma: float = .95, eps: float = 1e-6,
 )->Tensor:                  # (turns, longest) advantage
-    "HGPO with dictionaries of tensors: return by the last 1, 2, ... states, a weighted mean over those that have peers."
+    """HGPO with dictionaries of tensors: return by the last 1, 2, ... states, a weighted mean over those that have
+    peers."""
     returns, episode, states = _returns(rows, gamma), rows['episode'], rows['state']
     total, weight = torch.zeros_like(returns), torch.zeros_like(returns)
     for k in range(1, history + 2):
@@ -143,8 +153,10 @@ def dictionary_hgpo(
     return (total/(weight + eps))[:, None]*rows['mask']
 
 # %% ../../nbs/bench/05_credit_speed.ipynb #2e97faa8
-WORDS = ('a the you are in on of and to your inventory room kitchen door chest key lamp drawer cabinet table shelf open closed red blue green small large wooden metal '
-         'glass north south east west price color size buy search back next page item detail rating new old black white shirt cotton light cup plate bowl spoon sink fridge').split()
+WORDS = ('a the you are in on of and to your inventory room kitchen door chest key lamp drawer cabinet table shelf '
+         'open closed red blue green small large wooden metal '
+         'glass north south east west price color size buy search back next page item detail rating new old black '
+         'white shirt cotton light cup plate bowl spoon sink fridge').split()
 
 def state_texts(
     count: int,         # different texts
@@ -178,5 +190,6 @@ def similarity_speed(
     for count in distinct:
         batch = worded_batch(count, groups, words)
         cost = lambda faithful: seconds_of(lambda: clusters(batch, faithful=faithful), repeats)*1000/groups
-        found.append(dict(distinct=count, clusters=len(clusters(batch).unique())/groups, exact=cost(False), shortcut=cost(True)))
+        found.append(dict(distinct=count, clusters=len(clusters(batch).unique())/groups, exact=cost(False),
+                          shortcut=cost(True)))
     return found

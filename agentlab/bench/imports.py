@@ -30,5 +30,7 @@ def import_cost(
     "What importing a module adds, in fresh processes."
     root = str(Path(__file__).parent.parent.parent) if '__file__' in globals() else os.getcwd()
     env = os.environ | dict(PYTHONPATH=os.pathsep.join(filter(None, (root, os.environ.get('PYTHONPATH')))))
-    runs = [json.loads(subprocess.run([sys.executable, '-c', SCRIPT, module, *after], env=env, check=True, capture_output=True, text=True).stdout) for _ in range(repeats)]
-    return dict(module=module, wall=[run['wall'] for run in runs], cpu=[run['cpu'] for run in runs], packages=sorted({p for run in runs for p in run['packages']}))
+    runs = [json.loads(subprocess.run([sys.executable, '-c', SCRIPT, module, *after], env=env, check=True,
+                                      capture_output=True, text=True).stdout) for _ in range(repeats)]
+    return dict(module=module, wall=[run['wall'] for run in runs], cpu=[run['cpu'] for run in runs],
+                packages=sorted({p for run in runs for p in run['packages']}))

@@ -23,10 +23,13 @@ def iqm(
     scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
     faithful: bool = False,         # as the paper's code does: only whole runs are cut
 )->np.ndarray:                      # (...)
-    "Interquartile mean over all runs: a quarter of the weight is cut from either end; a run across the cut counts in part (Agarwal et al. 2021, section 4.2)."
+    """Interquartile mean over all runs: a quarter of the weight is cut from either end; a run across the cut counts
+    in part (Agarwal et al. 2021, section 4.2)."""
     x, sizes = np.concatenate(list(scores.values()), -1), [x.shape[-1] for x in scores.values()]
     if faithful:
-        if len(set(sizes)) > 1: raise ValueError(f'faithful=True takes all runs as equal, but the environments have {sizes} runs. Leave it out, or give equally many.')
+        if len(set(sizes)) > 1:
+            raise ValueError(f'faithful=True takes all runs as equal, but the environments have {sizes} runs. Leave it '
+                             f'out, or give equally many.')
         cut = x.shape[-1]//4
         return np.sort(x, -1)[..., cut:x.shape[-1] - cut].mean(-1)
     order = np.argsort(x, -1)
@@ -46,8 +49,10 @@ def improvement(
     a: dict[str, np.ndarray],       # environment -> (..., runs) scores of A
     b: dict[str, np.ndarray],       # the same environments, scores of B
 )->np.ndarray:                      # (...)
-    "Chance that a run of A scores above a run of B, a tie counting one half; every run of A meets every run of B. Mean over the environments."
-    def beats(x, y): return ((x[..., :, None] > y[..., None, :]) + .5*(x[..., :, None] == y[..., None, :])).mean((-2, -1))
+    """Chance that a run of A scores above a run of B, a tie counting one half; every run of A meets every run of B.
+    Mean over the environments."""
+    def beats(x, y):
+        return ((x[..., :, None] > y[..., None, :]) + .5*(x[..., :, None] == y[..., None, :])).mean((-2, -1))
     return sum(beats(x, b[env]) for env, x in a.items())/len(a)
 
 def difference(
@@ -70,9 +75,15 @@ def checked(*samples, paired: bool = False)->tuple:
     for sample in found:
         if not sample: raise ValueError('scores are empty: give at least one environment with one run')
         for env, x in sample.items():
-            if x.ndim != 1 or not len(x) or not np.isfinite(x).all(): raise ValueError(f'scores of {env!r} are {x.tolist()}: give a list of finite numbers, and leave lost runs out')
-        if set(sample) != set(found[0]): raise ValueError(f'the samples have the environments {sorted(found[0])} and {sorted(sample)}: compare on those that both have')
-        if paired and any(len(x) != len(found[0][env]) for env, x in sample.items()): raise ValueError('paired=True needs the same runs in both samples, in the same order. Leave out the seeds that only one has.')
+            if x.ndim != 1 or not len(x) or not np.isfinite(x).all():
+                raise ValueError(f'scores of {env!r} are {x.tolist()}: give a list of finite numbers, and leave '
+                                 f'lost runs out')
+        if set(sample) != set(found[0]):
+            raise ValueError(f'the samples have the environments {sorted(found[0])} and {sorted(sample)}: compare on '
+                             f'those that both have')
+        if paired and any(len(x) != len(found[0][env]) for env, x in sample.items()):
+            raise ValueError('paired=True needs the same runs in both samples, in the same order. Leave out the seeds '
+                             'that only one has.')
     return found
 
 def bootstrap(
@@ -88,8 +99,10 @@ def bootstrap(
     for i, sample in enumerate(samples):
         drawn.append({})
         for env in sorted(sample):
-            order = np.lexsort([s[env] for s in (samples if paired else [sample])])     # so that the order of the runs means nothing
-            index = np.random.default_rng(derive(seed, env, 0 if paired else i)).integers(len(order), size=(times, len(order)))
+            # so that the order of the runs means nothing
+            order = np.lexsort([s[env] for s in (samples if paired else [sample])])
+            index = np.random.default_rng(derive(seed, env, 0 if paired
+                                                 else i)).integers(len(order), size=(times, len(order)))
             drawn[-1][env] = sample[env][order][index]
     return statistic(*drawn)
 
@@ -104,7 +117,8 @@ def interval(
     samples = checked(*samples, paired=how.get('paired', False))
     value = float(statistic(*samples))
     if min(len(x) for sample in samples for x in sample.values()) < 2: return Interval(value, math.nan, math.nan)
-    return Interval(value, *map(float, np.quantile(bootstrap(statistic, *samples, **how), [(1 - level)/2, (1 + level)/2])))
+    return Interval(value,
+                    *map(float, np.quantile(bootstrap(statistic, *samples, **how), [(1 - level)/2, (1 + level)/2])))
 
 # %% ../../nbs/bench/14_intervals.ipynb #9e9e1919
 def band(

@@ -69,8 +69,10 @@ def bare_loop(
         for step in range(answer.shape[1]):
             start = cache.get_seq_length()
             at = torch.arange(start, start + new.shape[1])[None].expand(len(new), -1)
-            end = torch.tensor([new.shape[1] - 1])      # an index, as our sampler gives: on a slice the vocabulary's product is far slower
-            logits = model(input_ids=new, position_ids=at, past_key_values=cache, use_cache=True, logits_to_keep=end).logits[:, -1]
+            # an index, as our sampler gives: on a slice the vocabulary's product is far slower
+            end = torch.tensor([new.shape[1] - 1])
+            logits = model(input_ids=new, position_ids=at, past_key_values=cache, use_cache=True,
+                           logits_to_keep=end).logits[:, -1]
             logp = torch.log_softmax(logits.float(), -1)
             torch.multinomial(logp.exp(), 1, generator=draw)
             new = answer[:, step:step + 1]
@@ -92,7 +94,8 @@ def our_loop(
         found = sampler.sample(contexts, work.said, stop=(), seeds=[work.rows*t + i for i in range(work.rows)])
         contexts = [context + one.ids for context, one in zip(contexts, found)]
         said.append(torch.tensor([one.ids for one in found]))
-        for game, new, one in zip(games, heard.tolist(), found): game.append(Turn(t, context_ids=new, ids=one.ids, logps=one.logprobs, entropies=one.entropies))
+        for game, new, one in zip(games, heard.tolist(), found):
+            game.append(Turn(t, context_ids=new, ids=one.ids, logps=one.logprobs, entropies=one.entropies))
     return said, [Episode(turns, group=i) for i, turns in enumerate(games)]
 
 # %% ../../nbs/bench/16_real_sampler.ipynb #f1b00013
@@ -104,15 +107,20 @@ def lap(call)->tuple[float, float]:     # wall and CPU seconds
 def measure(
     policy: Policy, work: Work,
     repeats: int = 3,       # rounds; each side once in each
-)->dict:                    # seconds and cpu: side -> one number a round; gap: plain and exact -> (mean, largest) distance of sampler and trainer, nats
+# seconds and cpu: side -> one number a round; gap: plain and exact -> (mean, largest) distance of sampler and trainer,
+# nats
+)->dict:
     "Time the sides, and compare what was sampled with what the trainer computes."
     texts, model = work.texts(policy.model.get_input_embeddings().weight.shape[0]), policy.model
     settle(model, False)
     said, episodes = our_loop(model, work, texts)
     gap = dict(plain=distance(policy, episodes, False))
     if settle(model): gap['exact'] = distance(policy, our_loop(model, work, texts)[1], None)
-    sides = dict(bare=(False, lambda: bare_loop(model, texts, said)), plain=(False, lambda: our_loop(model, work, texts)))
-    if 'exact' in gap: sides |= {'exact': (None, lambda: our_loop(model, work, texts)), 'no words': (None, lambda: our_loop(model, work, texts, 0))}
+    sides = dict(bare=(False, lambda: bare_loop(model, texts, said)),
+                 plain=(False, lambda: our_loop(model, work, texts)))
+    if 'exact' in gap:
+        sides |= {'exact': (None, lambda: our_loop(model, work, texts)),
+                  'no words': (None, lambda: our_loop(model, work, texts, 0))}
     found = dict(seconds={name: [] for name in sides}, cpu={name: [] for name in sides})
     for _ in range(repeats):
         for name, (exact, call) in sides.items():
@@ -137,7 +145,8 @@ def ratios(record: dict, kind: str = 'cpu')->dict:
 def as_markdown(record: dict)->str:
     "The table of a record."
     cpu, wall, rate = ratios(record), ratios(record, 'seconds'), record['sampled']
-    lines = [f"| {name} | {cpu[name]:.2f} | {wall[name]:.2f} | {rate/median(record['seconds'][name]):.0f} |" for name in cpu]
+    lines = [f"| {name} | {cpu[name]:.2f} | {wall[name]:.2f} | {rate/median(record['seconds'][name]):.0f} |"
+             for name in cpu]
     head = ['| side | CPU seconds, bare = 1 | wall seconds, bare = 1 | sampled tokens a second |', '|---|---|---|---|']
     gaps = [f'{name}: mean {mean:.4f}, largest {most:.4f}' for name, (mean, most) in record['gap'].items()]
     return '\n'.join([*head, *lines, '', 'Sampled minus trained log-probability, nats: ' + '; '.join(gaps) + '.'])

@@ -63,14 +63,17 @@ def listed(
 
 def starting(
     world,          # an environment
-    model: str,     # 'tiny', 'untrained', 'smollm2', a run folder, a folder of `agentlab prime`, or one in the transformers layout
+    # 'tiny', 'untrained', 'smollm2', a run folder, a folder of `agentlab prime`, or one in the transformers layout
+    model: str,
     out,            # folder of the sweep
 )->tuple[str, str]: # folder and name of the policy
     "The policy that the runs of an environment begin with, in a folder that every process can read."
     from agentlab.policy.reader import KNOWN, pretrained
     if model not in ('tiny', 'untrained', *KNOWN):
         folder = Path(model)/'policy' if (Path(model)/'policy').is_dir() else Path(model)
-        if not folder.is_dir(): raise ValueError(f"model={model!r}: there is no such folder. Use 'tiny', 'untrained', {', '.join(map(repr, KNOWN))}, a run folder, or a folder in the transformers layout.")
+        if not folder.is_dir():
+            raise ValueError(f"model={model!r}: there is no such folder. Use 'tiny', 'untrained', "
+                             f"{', '.join(map(repr, KNOWN))}, a run folder, or a folder in the transformers layout.")
         return str(folder.resolve()), model
     from agentlab.policy import tiny_policy
     policy = pretrained(model) if model in KNOWN else tiny_policy(world, warm=model == 'tiny')
@@ -93,15 +96,19 @@ def plan(
     from agentlab.env import load_env
     from agentlab.train import load_recipe
     if seeds < 1: raise ValueError(f'seeds={seeds}: give at least 1; with one seed there are no intervals')
-    if changes.get('test_tasks', 1) < 1: raise ValueError('test_tasks=0: a sweep compares success on held-out tasks, give at least 1')
+    if changes.get('test_tasks', 1) < 1:
+        raise ValueError('test_tasks=0: a sweep compares success on held-out tasks, give at least 1')
     for name in recipes: load_recipe(name, **changes)
     worlds, cells = {env: load_env(env) for env in envs}, []
     for world in worlds.values():
-        if hasattr(world, 'tasks'): world.tasks('test', changes.get('test_tasks', 1))      # a small world may not have so many
+        # a small world may not have so many
+        if hasattr(world, 'tasks'): world.tasks('test', changes.get('test_tasks', 1))
     for env, world in worlds.items():
         start, policy = starting(world, model, out)
-        own = changes if 'max_tokens' in changes or not getattr(world, 'max_tokens', 0) else changes | dict(max_tokens=world.max_tokens)
-        cells += [Cell(recipe, env, seed, str(Path(out).resolve()/slug(env)/slug(recipe)/str(seed)), start, policy, own) for recipe, seed in product(recipes, range(seeds))]
+        own = (changes if 'max_tokens' in changes or not getattr(world, 'max_tokens', 0)
+               else changes | dict(max_tokens=world.max_tokens))
+        cells += [Cell(recipe, env, seed, str(Path(out).resolve()/slug(env)/slug(recipe)/str(seed)), start, policy, own)
+                  for recipe, seed in product(recipes, range(seeds))]
     for cell in cells: check_cell(cell, worlds[cell.env])
     return cells
 
@@ -113,7 +120,9 @@ def check_cell(cell: Cell, world):
     run, recipe = Run(cell.folder), cell.made()
     if not (run.folder/'run.json').exists(): return
     done = len(run.rows())
-    if done > recipe.steps: raise ValueError(f'{cell.folder} holds {done} updates, you asked for steps={recipe.steps}. Give another folder (--out), or at least as many steps.')
+    if done > recipe.steps:
+        raise ValueError(f'{cell.folder} holds {done} updates, you asked for steps={recipe.steps}. Give another folder '
+                         f'(--out), or at least as many steps.')
     facts = dict(recipe=recipe.facts(), env=env_facts(world), policy=cell.policy)
     if cell.weights(): facts['weights'] = cell.weights()
     open_run(run.folder, facts, resume=True, defaults=dict(recipe=field_defaults()))
@@ -124,7 +133,8 @@ def finished(cell: Cell)->bool:
     from agentlab.train import Run
     run, recipe = Run(cell.folder), cell.made()
     tests = run.tests()
-    return len(run.rows()) == recipe.steps and (run.folder/'policy').is_dir() and (not recipe.test_tasks or bool(tests) and tests[-1]['step'] == recipe.steps)
+    return (len(run.rows()) == recipe.steps and (run.folder/'policy').is_dir()
+            and (not recipe.test_tasks or bool(tests) and tests[-1]['step'] == recipe.steps))
 
 def play_cell(cell: Cell):
     "Train the run of a cell, or go on with it, in this process."
@@ -135,7 +145,8 @@ def play_cell(cell: Cell):
     from agentlab.train.runs import alone
     disable_progress_bar()
     with alone(cell.folder, wait=60.): pass     # a worker may outlive its killed sweep for seconds
-    train(Policy.load(cell.start, name=cell.policy), load_env(cell.env), cell.made(), cell.folder, resume=True, progress=False)
+    train(Policy.load(cell.start, name=cell.policy), load_env(cell.env), cell.made(), cell.folder, resume=True,
+          progress=False)
 
 # %% ../../nbs/bench/13_sweep.ipynb #65ed556e
 def told(why: BaseException)->str:
@@ -154,29 +165,41 @@ def on_ray(
     cpus: int = 0,      # cells at once on this machine; 0: one for each core
     address: str = '',  # a running Ray cluster, as 'auto' or 'ray://host:10001'; '': start one here, and end it
 ):                      # a player
-    "A player that gives every cell one core of a Ray cluster. Where this process is already connected, that connection is used and left open."
-    for name, value in dict(RAY_USAGE_STATS_ENABLED='0', RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO='0').items(): os.environ.setdefault(name, value)   # read when Ray is imported: report nothing to anybody
+    """A player that gives every cell one core of a Ray cluster. Where this process is already connected, that
+    connection is used and left open."""
+    for name, value in dict(RAY_USAGE_STATS_ENABLED='0', RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO='0').items():
+        os.environ.setdefault(name, value)   # read when Ray is imported: report nothing to anybody
     try: import ray
-    except ImportError: raise ImportError('a sweep on Ray needs ray: pip install "agentlab-rl[ray]". Without it: --here plays the cells one after the other.') from None
+    except ImportError:
+        raise ImportError('a sweep on Ray needs ray: pip install "agentlab-rl[ray]". Without it: --here plays the '
+                          'cells one after the other.') from None
     mine = not ray.is_initialized()
-    if mine: _connect(ray, dict(address=address) if address else dict(address='local', num_cpus=cpus or os.cpu_count() or 1, include_dashboard=False, object_store_memory=80*2**20, _node_ip_address='127.0.0.1'))
+    if mine:
+        _connect(ray, dict(address=address) if address
+                 else dict(address='local', num_cpus=cpus or os.cpu_count() or 1, include_dashboard=False,
+                           object_store_memory=80*2**20, _node_ip_address='127.0.0.1'))
     try: yield partial(_far, ray)
     finally:
         if mine: ray.shutdown()     # ends the workers; their runs go on from the last checkpoint
 
 def _connect(ray, where: dict, tries: int = 3):
-    "Start Ray, or join one. Its own patience of 30 seconds is short where others keep the machine busy, so it is asked again."
+    """Start Ray, or join one. Its own patience of 30 seconds is short where others keep the machine busy, so it is
+    asked again."""
     for left in reversed(range(tries)):
         try: return ray.init(log_to_driver=False, logging_level='ERROR', **where)
         except Exception as why:    # Ray raises a bare Exception when its processes are slow
             ray.shutdown()
-            if not left: raise RuntimeError(f'Ray did not start in {tries} tries: {why} Is the machine busy, or is address wrong? --here plays without Ray.') from why
+            if not left:
+                raise RuntimeError(f'Ray did not start in {tries} tries: {why} Is the machine busy, or is address '
+                                   f'wrong? --here plays without Ray.') from why
 
 def _far(ray, function, cells):
     "Play cells on Ray, as they become free."
     paths = [os.path.abspath(path) for path in sys.path]
-    def task(packed):       # pickled by value: agentlab and your own modules are imported from the paths of whoever started the sweep
-        sys.path[:] = [path for path in paths if os.path.exists(path)] + [path for path in sys.path if path not in paths]
+    # pickled by value: agentlab and your own modules are imported from the paths of whoever started the sweep
+    def task(packed):
+        sys.path[:] = ([path for path in paths if os.path.exists(path)]
+                       + [path for path in sys.path if path not in paths])
         function, cell = pickle.loads(packed)
         return ''.join(error for _, error in in_turn(function, [cell]))
     from ray import cloudpickle
@@ -195,8 +218,11 @@ def outcome(cell: Cell, error: str)->str:
     "What is wrong with a cell that has been played; '' where it is finished."
     from agentlab.train import Run
     if error or finished(cell): return error
-    if not (Path(cell.folder)/'run.json').exists(): return f'RuntimeError: the run was played, but is not in {cell.folder}. All machines of a cluster must see the same storage there.'
-    return f'RuntimeError: the run was asked to stop after {len(Run(cell.folder).rows())} updates. The same command goes on with it.'
+    if not (Path(cell.folder)/'run.json').exists():
+        return (f'RuntimeError: the run was played, but is not in {cell.folder}. All machines of a cluster must see '
+                f'the same storage there.')
+    return (f'RuntimeError: the run was asked to stop after {len(Run(cell.folder).rows())} updates. The same command '
+            f'goes on with it.')
 
 def sweep(
     cells: list[Cell],
@@ -213,7 +239,9 @@ def sweep(
         failed = []
         for cell, error in (play(function, left) if left else ()):
             error = outcome(cell, error)
-            if error: failed.append(cell); note_error(cell, error, tries)
+            if error:
+                failed.append(cell)
+                note_error(cell, error, tries)
             else: error_file(cell).unlink(missing_ok=True)
             say(f'{cell}: ' + (f'failed, try {tries} of {retries + 1}: {error.splitlines()[0]}' if error else 'done'))
         left = failed
@@ -221,7 +249,9 @@ def sweep(
 
 def note_error(cell: Cell, error: str, tries: int):
     "Keep what a cell died of, beside its run."
-    with atomic(error_file(cell)) as path: Path(path).write_text(json.dumps(dict(tries=tries, error=error.splitlines()[0], traceback=error), indent=1), encoding='utf-8')
+    with atomic(error_file(cell)) as path:
+        Path(path).write_text(json.dumps(dict(tries=tries, error=error.splitlines()[0], traceback=error), indent=1),
+                              encoding='utf-8')
 
 # %% ../../nbs/bench/13_sweep.ipynb #cce2687d
 CURVES = 'success', 'reward', 'entropy', 'sampled'      # columns of a row log that are kept for every update
@@ -236,9 +266,11 @@ def rows_of(cell: Cell)->list[dict]:
         return [names | dict(metric='failed', step=len(run.rows()), value=float(why['tries']), error=why['error'])]
     curve = [(metric, row['step'], row[metric]) for row in run.rows() for metric in CURVES]
     tests = [(metric, row['step'], row[metric]) for row in run.tests() for metric in ('test_greedy', 'test_sampled')]
-    return [names | dict(metric=metric, step=step, value=float('nan') if value is None else float(value), error='') for metric, step, value in curve + tests]
+    return [names | dict(metric=metric, step=step, value=float('nan') if value is None else float(value), error='')
+            for metric, step, value in curve + tests]
 
-COLUMNS = dict(env='category', recipe='category', seed='int32', metric='category', step='int32', value='float64', error='str')
+COLUMNS = dict(env='category', recipe='category', seed='int32', metric='category', step='int32', value='float64',
+               error='str')
 
 def table_of(cells: list[Cell])->pd.DataFrame:
     "One row for each cell, metric and update (`step`; for tests: updates behind the policy)."
@@ -248,14 +280,17 @@ def write_table(table: pd.DataFrame, path, facts: dict)->Path:
     "The table as Parquet, with its facts in the file, whole or not at all."
     import pyarrow as pa, pyarrow.parquet as pq
     made = pa.Table.from_pandas(table, preserve_index=False)
-    with atomic(path) as temporary: pq.write_table(made.replace_schema_metadata(made.schema.metadata | {b'agentlab': json.dumps(facts).encode()}), temporary, compression='zstd')
+    with atomic(path) as temporary:
+        pq.write_table(made.replace_schema_metadata(made.schema.metadata | {b'agentlab': json.dumps(facts).encode()}),
+                       temporary, compression='zstd')
     return Path(path)
 
 def read_table(path)->tuple[pd.DataFrame, dict]:
     "The table of a sweep and its facts. Raises ValueError for another file."
     import pyarrow.parquet as pq
     found = pq.read_table(path)
-    if b'agentlab' not in (found.schema.metadata or {}): raise ValueError(f'{path} is not the table of a sweep. `agentlab bench` writes sweep.parquet.')
+    if b'agentlab' not in (found.schema.metadata or {}):
+        raise ValueError(f'{path} is not the table of a sweep. `agentlab bench` writes sweep.parquet.')
     return found.to_pandas(), json.loads(found.schema.metadata[b'agentlab'])
 
 def final_scores(
@@ -278,7 +313,8 @@ def bench(
     seeds: int = 5,                 # runs of each pair, with the seeds 0, 1, ...
     steps: int = _HOME['steps'],    # updates of a run
     out: str = '',                  # folder of the sweep (default: RUNS/bench); on a cluster one that all machines see
-    model: str = 'tiny',            # 'tiny', 'untrained', 'smollm2', a run folder, a folder of `agentlab prime`, or one in the transformers layout
+    # 'tiny', 'untrained', 'smollm2', a run folder, a folder of `agentlab prime`, or one in the transformers layout
+    model: str = 'tiny',
     lr: float = 0.,                 # learning rate; 0: the recipe's own
     groups: int = 0,                # tasks of an update; 0: the recipe's own
     group_size: int = 0,            # episodes of a task; 0: the recipe's own
@@ -289,28 +325,35 @@ def bench(
     address: str = '',              # a running Ray cluster, as auto or ray://host:10001; else one is started here
     here: store_true = False,       # one run after the other in this process, without Ray
 ):
-    "Play recipes x environments x seeds on Ray; write a table (Parquet) and a page. The same command goes on after a stop."
+    """Play recipes x environments x seeds on Ray; write a table (Parquet) and a page. The same command goes on after
+    a stop."""
     given = dict(locals())
     cells = asked_cells(given | dict(out=out or str(Path(_HOME['runs'])/'bench')))
-    with contextlib.nullcontext(in_turn) if here or all(map(finished, cells)) else on_ray(cpus, address) as play: failed = sweep(cells, play, retries)
+    with contextlib.nullcontext(in_turn) if here or all(map(finished, cells)) else on_ray(cpus, address) as play:
+        failed = sweep(cells, play, retries)
     write_results(cells, given, out or Path(_HOME['runs'])/'bench')
-    if failed: raise RuntimeError(f'{len(failed)} of {len(cells)} runs failed; the page names them and {error_file(failed[0])} says where. The same command tries them again.')
+    if failed:
+        raise RuntimeError(f'{len(failed)} of {len(cells)} runs failed; the page names them and '
+                           f'{error_file(failed[0])} says where. The same command tries them again.')
 
 def asked_cells(given: dict)->list[Cell]:
     "The cells that a command asks for, by its arguments. Raises ValueError."
     changes = {name: given[name] for name in ('lr', 'groups', 'group_size', 'max_tokens') if given[name]}
-    return plan(listed('recipes', given['recipes']), listed('envs', given['envs']), given['seeds'], given['out'], given['model'], steps=given['steps'], test_tasks=given['test_tasks'], **changes)
+    return plan(listed('recipes', given['recipes']), listed('envs', given['envs']), given['seeds'], given['out'],
+                given['model'], steps=given['steps'], test_tasks=given['test_tasks'], **changes)
 
 def write_results(cells: list[Cell], given: dict, out):
     "Table and page of the cells that a command asked for."
     from agentlab.bench import circumstances
     from agentlab.bench.sweep_page import write_page
-    table = write_table(table_of(cells), Path(out)/'sweep.parquet', circumstances(command_of(bench, given)) | {name: given[name] for name in ('seeds', 'steps', 'test_tasks')})
+    table = write_table(table_of(cells), Path(out)/'sweep.parquet', circumstances(command_of(bench, given))
+                        | {name: given[name] for name in ('seeds', 'steps', 'test_tasks')})
     print(f"table: {table}\npage: {write_page(table, Path(out)/'sweep.html')}")
 
 def command_of(function, given: dict)->str:
     "The command that calls a function with these arguments; what is as by default is left out."
     words = []
     for name, parameter in inspect.signature(function).parameters.items():
-        if given[name] != parameter.default: words += [f"--{name.replace('_', '-')}", *([] if given[name] is True else [str(given[name])])]
+        if given[name] != parameter.default:
+            words += [f"--{name.replace('_', '-')}", *([] if given[name] is True else [str(given[name])])]
     return shlex.join(['agentlab', function.__name__, *words])

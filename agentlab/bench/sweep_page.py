@@ -31,16 +31,19 @@ def both(
     paired: bool = False,                   # only seeds that both have
 )->tuple[dict, dict]|None:                  # None where there is no such environment
     "The samples of two recipes on the environments where both have runs."
-    one, two = (strata(x) for x in ((lambda pair: (pair[a], pair[b]))(scores[[a, b]].dropna()) if paired else (scores[a], scores[b])))
+    one, two = (strata(x) for x in ((lambda pair: (pair[a], pair[b]))(scores[[a, b]].dropna()) if paired
+                                    else (scores[a], scores[b])))
     common = [env for env in one if env in two]
     return ({env: one[env] for env in common}, {env: two[env] for env in common}) if common else None
 
 # %% ../../nbs/bench/15_sweep_page.ipynb #109d6a43
-COLOURS, DASHES = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#B07D00', '#56B4E9'), ('', '7 4', '2 3', '9 3 2 3', '14 4')
+COLOURS, DASHES = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#B07D00',
+                   '#56B4E9'), ('', '7 4', '2 3', '9 3 2 3', '14 4')
 
 def stroke(place: int)->str:
     "Colour and dashes of the recipe at this place."
-    return f'stroke="{COLOURS[place % len(COLOURS)]}" stroke-dasharray="{DASHES[place % len(DASHES)]}" stroke-width="2" fill="none"'
+    return (f'stroke="{COLOURS[place % len(COLOURS)]}" stroke-dasharray="{DASHES[place % len(DASHES)]}" '
+            f'stroke-width="2" fill="none"')
 
 def lines_svg(
     lines: dict,        # place of a recipe -> (x, y, low, high), arrays of one length; y in [0, 1], NaN is a gap
@@ -51,19 +54,29 @@ def lines_svg(
     "Lines with bands from 0 to 1."
     xs = np.concatenate([x for x, *_ in lines.values()])
     frame = Frame((float(xs.min()), float(max(xs.max(), xs.min() + 1e-9))), (0., 1.), *size, bottom=36)
-    def path(x, y): return 'M' + 'L'.join(f'{frame.px(float(a))},{frame.py(float(b))}' for a, b in zip(x, y) if math.isfinite(b))
+    def path(x, y):
+        return 'M' + 'L'.join(f'{frame.px(float(a))},{frame.py(float(b))}' for a, b in zip(x, y) if math.isfinite(b))
     def area(place, x, low, high):
         known = np.isfinite(low) & np.isfinite(high)
         if not known.any(): return ''
-        return f'<path d="{path(np.r_[x[known], x[known][::-1]], np.r_[high[known], low[known][::-1]])}Z" fill="{COLOURS[place % len(COLOURS)]}" fill-opacity=".15"/>'
-    grid = ''.join(f'<line x1="{frame.left}" x2="{size[0] - frame.right}" y1="{frame.py(v)}" y2="{frame.py(v)}" class="g"/><text x="{frame.left - 7}" y="{frame.py(v) + 3.5}" text-anchor="end">{number(v)}</text>' for v in (0., .25, .5, .75, 1.))
-    marks = ''.join(f'<text x="{frame.px(v)}" y="{size[1] - 20}" text-anchor="middle">{number(v)}</text>' for v in ticks(*frame.x, count=5) if frame.x[0] <= v <= frame.x[1])
-    body = ''.join(area(place, x, low, high) for place, (x, _, low, high) in lines.items()) + ''.join(f'<path d="{path(x, y)}" {stroke(place)}/>' for place, (x, y, *_) in lines.items())
-    return f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="{attribute(label, 300)}">{grid}{marks}<text x="{size[0] - frame.right}" y="{size[1] - 4}" text-anchor="end">{html.escape(below)}</text>{body}</svg>'
+        return (f'<path d="{path(np.r_[x[known], x[known][::-1]], np.r_[high[known], low[known][::-1]])}Z" '
+                f'fill="{COLOURS[place % len(COLOURS)]}" fill-opacity=".15"/>')
+    grid = ''.join(f'<line x1="{frame.left}" x2="{size[0] - frame.right}" y1="{frame.py(v)}" y2="{frame.py(v)}" '
+                   f'class="g"/><text x="{frame.left - 7}" y="{frame.py(v) + 3.5}" text-anchor="end">{number(v)}</text>'
+                   for v in (0., .25, .5, .75, 1.))
+    marks = ''.join(f'<text x="{frame.px(v)}" y="{size[1] - 20}" text-anchor="middle">{number(v)}</text>'
+                    for v in ticks(*frame.x, count=5) if frame.x[0] <= v <= frame.x[1])
+    body = (''.join(area(place, x, low, high) for place, (x, _, low, high) in lines.items())
+            + ''.join(f'<path d="{path(x, y)}" {stroke(place)}/>' for place, (x, y, *_) in lines.items()))
+    return (f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" '
+            f'aria-label="{attribute(label, 300)}">{grid}{marks}<text x="{size[0] - frame.right}" y="{size[1] - 4}" '
+            f'text-anchor="end">{html.escape(below)}</text>{body}</svg>')
 
 def legend(recipes: list[str])->str:
     "A line of every recipe and its name."
-    return '<div class="al-key">' + ''.join(f'<span><svg width="34" height="8" aria-hidden="true"><path d="M1,4L33,4" {stroke(i)}/></svg>{safe(name, 60)}</span>' for i, name in enumerate(recipes)) + '</div>'
+    return '<div class="al-key">' + ''.join(f'<span><svg width="34" height="8" aria-hidden="true"><path '
+                                            f'd="M1,4L33,4" {stroke(i)}/></svg>{safe(name, 60)}</span>'
+                                            for i, name in enumerate(recipes)) + '</div>'
 
 def curve(
     table: pd.DataFrame,    # of one environment and one recipe
@@ -74,7 +87,9 @@ def curve(
     runs = table[table.metric == metric].pivot(index='seed', columns='step', values='value').dropna(axis=1)
     runs = runs.iloc[:, ::math.ceil(runs.shape[1]/points)] if runs.shape[1] else runs
     values = runs.to_numpy()
-    if len(values) < 2: return runs.columns.to_numpy(float), values.mean(0) if len(values) else np.empty(0), *np.full((2, runs.shape[1]), np.nan)
+    if len(values) < 2:
+        return (runs.columns.to_numpy(float), values.mean(0) if len(values) else np.empty(0),
+                *np.full((2, runs.shape[1]), np.nan))
     drawn = bootstrap(lambda run: values[run['run'].astype(int)].mean(1), dict(run=np.arange(len(values))), times=1000)
     return runs.columns.to_numpy(float), values.mean(0), *np.quantile(drawn, [.025, .975], axis=0)
 
@@ -92,7 +107,8 @@ def shown(found, show=percent)->str:
 
 def grid(head: list[str], rows: list[list[str]], caption: str)->str:
     "A table; its cells are HTML, the first of a row its heading."
-    body = ''.join(f'<tr><th scope="row">{first}</th>' + ''.join(cell if cell.startswith('<td') else f'<td>{cell}</td>' for cell in cells) + '</tr>' for first, *cells in rows)
+    body = ''.join(f'<tr><th scope="row">{first}</th>' + ''.join(cell if cell.startswith('<td') else f'<td>{cell}</td>'
+                                                                 for cell in cells) + '</tr>' for first, *cells in rows)
     return f'<div class="al-card"><div class="sw-scroll" tabindex="0" role="region" aria-label="{attribute(caption)}"><table class="sw"><caption class="al-hide">{html.escape(caption)}</caption><thead><tr>{"".join(f"<th scope=col>{cell}</th>" for cell in head)}</tr></thead><tbody>{body}</tbody></table></div></div>'
 
 def learned_html(scores: pd.DataFrame, greedy: pd.DataFrame)->str:
@@ -102,8 +118,10 @@ def learned_html(scores: pd.DataFrame, greedy: pd.DataFrame)->str:
         runs = strata(scores[name])
         over = '' if len(runs) == len(envs) else f'<small>{len(runs)} of {len(envs)} environments</small>'
         each = [shown(interval(mean, {env: runs[env]})) if env in runs else '–' for env in envs]
-        rows.append([safe(name, 60), str(sum(map(len, runs.values()))), *each, shown(interval(mean, runs)) + over, shown(interval(iqm, runs)) + over, percent(float(mean(strata(greedy[name]))))])
-    head = ['recipe', 'runs', *(safe(env, 60) for env in envs), 'all: mean', 'all: middle half (IQM)', 'all: mean, greedy']
+        rows.append([safe(name, 60), str(sum(map(len, runs.values()))), *each, shown(interval(mean, runs)) + over,
+                     shown(interval(iqm, runs)) + over, percent(float(mean(strata(greedy[name]))))])
+    head = ['recipe', 'runs', *(safe(env, 60) for env in envs), 'all: mean', 'all: middle half (IQM)',
+            'all: mean, greedy']
     return grid(head, rows, 'held-out success by recipe and environment')
 
 def against_html(scores: pd.DataFrame, statistic, paired: bool, show, colour)->str:
@@ -120,8 +138,10 @@ def failures_html(table: pd.DataFrame)->str:
     "The runs that failed and why."
     failed = table[table.metric == 'failed']
     if not len(failed): return ''
-    rows = [[safe(str(r.recipe), 60), safe(str(r.env), 60), str(r.seed), str(r.step), f'{r.value:.0f}', f'<td class="sw-long">{safe(r.error, 400)}</td>'] for r in failed.itertuples()]
-    return ('<h2 id="failed">What failed</h2><p class="al-about">These runs are in no statistic above. If they failed because of what the recipe learned, its numbers are too good.</p>'
+    rows = [[safe(str(r.recipe), 60), safe(str(r.env), 60), str(r.seed), str(r.step), f'{r.value:.0f}',
+             f'<td class="sw-long">{safe(r.error, 400)}</td>'] for r in failed.itertuples()]
+    return ('<h2 id="failed">What failed</h2><p class="al-about">These runs are in no statistic above. If they failed '
+            'because of what the recipe learned, its numbers are too good.</p>'
             + grid(['recipe', 'environment', 'seed', 'updates made', 'tries', 'error'], rows, 'failed runs'))
 
 # %% ../../nbs/bench/15_sweep_page.ipynb #43694a5f
@@ -130,28 +150,35 @@ def curves_html(table: pd.DataFrame, recipes: list[str])->str:
     cards = []
     for env, part in table.groupby('env', observed=True, sort=False):
         lines = {i: found for i, name in enumerate(recipes) if len((found := curve(part[part.recipe == name]))[0])}
-        if lines: cards.append(f'<figure class="al-card"><figcaption><h3>{safe(str(env), 60)}</h3></figcaption>{lines_svg(lines, f"success over updates in {env}", "update")}</figure>')
+        if lines:
+            cards.append(f'<figure class="al-card"><figcaption><h3>{safe(str(env), 60)}</h3></figcaption>{lines_svg(lines, f"success over updates in {env}", "update")}</figure>')
     return legend(recipes) + f'<div class="al-figures">{"".join(cards)}</div>'
 
 def profiles(scores: pd.DataFrame, together: bool = False, bars: int = 101)->dict:
     "Performance profile of each recipe with its band, for `lines_svg`."
     above = np.linspace(0, 1, bars)
-    return {i: (above, *band(strata(scores[name]), above, together=together, times=1000)) for i, name in enumerate(scores)}
+    return {i: (above, *band(strata(scores[name]), above, together=together, times=1000))
+            for i, name in enumerate(scores)}
 
 def few(scores: pd.DataFrame)->str:
     "A warning where an interval rests on few runs."
     least = int(scores.notna().groupby(level='env').sum().replace(0, np.nan).min().min())
     if least >= 10: return ''
-    return (f'<p class="al-note"><b>{least} run{"s" * (least > 1)} of an environment.</b> Bootstrap intervals of so few runs are too narrow: of five runs in one environment, a 95 % interval held the truth in about 84 of 100 simulated sweeps, '
+    return (f'<p class="al-note"><b>{least} run{"s" * (least > 1)} of an environment.</b> Bootstrap intervals of so '
+            f'few runs are too narrow: of five runs in one environment, a 95 % interval held the truth in about 84 of '
+            f'100 simulated sweeps, '
             'of three runs in about 75. Read them as the least uncertainty that there is.</p>')
 
 def head_html(table: pd.DataFrame, facts: dict)->str:
     "Title, what was played, by which command."
     cells = table[['env', 'recipe', 'seed']].drop_duplicates()
     failed = int((table.metric == 'failed').sum())
-    lead = f"{cells.recipe.nunique()} recipes in {cells.env.nunique()} environments: {len(cells)} runs of {facts.get('steps', '?')} updates, {failed} failed. Tested on {facts.get('test_tasks', '?')} held-out tasks."
+    lead = (f"{cells.recipe.nunique()} recipes in {cells.env.nunique()} environments: {len(cells)} runs of "
+            f"{facts.get('steps', '?')} updates, {failed} failed. Tested on {facts.get('test_tasks', '?')} "
+            f"held-out tasks.")
     made = ', '.join(f'{name} {version}' for name, version in facts.get('versions', {}).items() if version)
-    return (f'<header><p class="al-eyebrow">agentlab · a sweep</p><h1>Who learns what</h1><p class="al-lead">{safe(lead, 400)}</p>'
+    return (f'<header><p class="al-eyebrow">agentlab · a sweep</p><h1>Who learns what</h1><p '
+            f'class="al-lead">{safe(lead, 400)}</p>'
             f'<p class="al-about"><code>{safe(str(facts.get("command", "")), 600)}</code><br>{safe(str(facts.get("date", "")))} · {safe(made, 300)}</p></header>')
 
 # %% ../../nbs/bench/15_sweep_page.ipynb #52f305e7
@@ -161,19 +188,37 @@ def page_html(
 )->str:                     # the whole page
     "A sweep as one HTML page: no scripts, nothing fetched, names and errors escaped."
     scores, greedy = final_scores(table), final_scores(table, 'test_greedy')
-    if not len(scores): return document('A sweep', STYLE + head_html(table, facts) + '<p class="al-note">No run is finished.</p>' + failures_html(table))
+    if not len(scores):
+        return document('A sweep', STYLE + head_html(table, facts) + '<p class="al-note">No run is finished.</p>'
+                        + failures_html(table))
     recipes, about = list(scores), '<p class="al-about">{}</p>'.format
-    every = [head_html(table, facts), '<h2>What they learned</h2>', about('Success on held-out tasks after the last update, sampled at temperature 1: mean over the runs and 95 % stratified bootstrap interval. An environment counts as much as another. '
-             'The middle half leaves out a quarter of the runs at either end.'), few(scores), learned_html(scores, greedy),
-             '<h2>How they got there</h2>', about('Success of the training episodes of each update: mean over the runs, and at each update by itself a 95 % bootstrap interval, for which whole runs are drawn.'), curves_html(table, recipes)]
+    every = [head_html(table, facts), '<h2>What they learned</h2>',
+             about('Success on held-out tasks after the last update, sampled at temperature 1: mean over the runs and '
+             '95 % stratified bootstrap interval. An environment counts as much as another. '
+             'The middle half leaves out a quarter of the runs at either end.'), few(scores),
+             learned_html(scores, greedy),
+             '<h2>How they got there</h2>',
+             about('Success of the training episodes of each update: mean over the runs, and at each update by itself '
+                   'a 95 % bootstrap interval, for which whole runs are drawn.'), curves_html(table, recipes)]
     if len(recipes) > 1:
-        every += ['<h2>Who beats whom</h2>', about('Chance that a run of the row scores above a run of the column, a tie counting one half: every run meets every other, <b>unpaired</b>, mean over the environments that both have. 50 % says nothing; it tells who is ahead, not by how much.'),
+        every += ['<h2>Who beats whom</h2>',
+                  about('Chance that a run of the row scores above a run of the column, a tie counting one half: every '
+                        'run meets every other, <b>unpaired</b>, mean over the environments that both have. 50 % says '
+                        'nothing; it tells who is ahead, not by how much.'),
                   against_html(scores, improvement, False, percent, lambda v: (v - .5, .5)),
-                  about('By how much: mean success of the row minus that of the column, in percentage points. Runs of equal seeds are <b>paired</b>: they begin with the same weights and play the same tasks. All runs of an environment begin with one warm start, so the intervals speak of reinforcement learning alone.'),
-                  against_html(scores, difference, True, lambda v: f'{100*v:+.1f}'.replace('-', '−'), lambda v: (v, .5))]
-    every += ['<h2>How many are good enough</h2>', about('Performance profile: share of the runs whose success is above the bar, mean over the environments. The band is <b>simultaneous</b>: 95 % of the resampled profiles stay in it at all bars, so it may be searched for the place where two recipes part.'),
+                  about('By how much: mean success of the row minus that of the column, in percentage points. Runs '
+                        'of equal seeds are <b>paired</b>: they begin with the same weights and play the same tasks. '
+                        'All runs of an environment begin with one warm start, so the intervals speak of reinforcement '
+                        'learning alone.'),
+                  against_html(scores, difference, True, lambda v: f'{100*v:+.1f}'.replace('-', '−'),
+                               lambda v: (v, .5))]
+    every += ['<h2>How many are good enough</h2>',
+              about('Performance profile: share of the runs whose success is above the bar, mean over the '
+                    'environments. The band is <b>simultaneous</b>: 95 % of the resampled profiles stay in it at all '
+                    'bars, so it may be searched for the place where two recipes part.'),
               legend(recipes), f'<figure class="al-card">{lines_svg(profiles(scores, together=True), "share of runs above each bar", "success above", (640, 240))}</figure>', failures_html(table),
-              '<p class="al-foot">Written by agentlab. Statistics: Agarwal et al., 2021, arXiv 2108.13264. This page runs no scripts and fetches nothing.</p>']
+              '<p class="al-foot">Written by agentlab. Statistics: Agarwal et al., 2021, arXiv 2108.13264. This page '
+              'runs no scripts and fetches nothing.</p>']
     return document('A sweep', STYLE + ''.join(every))
 
 def write_page(table, out)->Path:

@@ -47,8 +47,10 @@ def worth(
 
 # %% ../../nbs/bench/00_training_step.ipynb #3e621d12
 TEMPLATE = ("{% for m in messages %}{% if m.role == 'tool' %}<|end|><|user|>{{ m.content }}<|end|>"
-            "{% elif m.tool_calls %}<|assistant|>{{ m.tool_calls[0].function.name }} {{ m.tool_calls[0].function.arguments|tojson }}<|end|>"
-            "{% else %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}")
+            "{% elif m.tool_calls %}<|assistant|>{{ m.tool_calls[0].function.name }} {{ "
+            "m.tool_calls[0].function.arguments|tojson }}<|end|>"
+            "{% else %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endif %}{% endfor %}{% if add_generation_prompt "
+            "%}<|assistant|>{% endif %}")
 CALL = dict(type='function', function=dict(name='say', arguments=dict(text='{content}')))
 PARSER = dict(start_anchor='<|assistant|>', defaults=dict(role='assistant'),
               fields=dict(tool_calls=dict(close_pattern=r'<\|end\|>|$', content='text', transform=[CALL])))
@@ -152,7 +154,8 @@ class AgentlabSide(Side):
         "Of every episode: ids, places that are trained, advantage."
         b, turn = self.batch, self.batch.tokens.turn
         first = {int(row): float(a) for row, a in zip(b.tokens.row[b.actions].flip(0), self.advantage.flip(0))}
-        return [(b.tokens.id[b.tokens.row == row].tolist(), (turn[b.tokens.row == row] >= 0).nonzero()[:, 0].tolist(), first[row]) for row in range(len(b))]
+        return [(b.tokens.id[b.tokens.row == row].tolist(), (turn[b.tokens.row == row] >= 0).nonzero()[:, 0].tolist(),
+                 first[row]) for row in range(len(b))]
 
 # %% ../../nbs/bench/00_training_step.ipynb #c4cc9537
 def generate(
@@ -180,7 +183,8 @@ def rollout_loop(
         logps, mask, paid = [[] for _ in games], [[] for _ in games], [0.]*len(games)
         for _ in range(turns):
             ids, scores = generate(trainer, contexts)
-            steps = [game.step(text) for game, text in zip(games, tokenizer.batch_decode(ids, skip_special_tokens=True))]
+            steps = [game.step(text)
+                     for game, text in zip(games, tokenizer.batch_decode(ids, skip_special_tokens=True))]
             between = [how.between.format(step.observation) for step in steps]
             new = tokenizer(between, add_special_tokens=False)['input_ids']
             for i, step in enumerate(steps):
@@ -189,7 +193,8 @@ def rollout_loop(
                 logps[i] += scores[i] + [0.]*len(after)
                 mask[i] += [1]*len(ids[i]) + [0]*len(after)
                 paid[i] += sum(step.reward.values())
-        return dict(prompt_ids=[c[:n] for c, n in zip(contexts, starts)], completion_ids=[c[n:] for c, n in zip(contexts, starts)],
+        return dict(prompt_ids=[c[:n] for c, n in zip(contexts, starts)],
+                    completion_ids=[c[n:] for c, n in zip(contexts, starts)],
                     logprobs=logps, env_mask=mask, paid=paid)
     return rollout
 
@@ -232,7 +237,8 @@ def trl_config(kind: str, folder: str, turns: int, episodes: int, how: Setting =
     from trl import GRPOConfig
     recipe, micro = how.recipe(), min(how.micro or episodes, episodes)
     scores = dict(return_dict_in_generate=True, output_scores=True) if kind == 'rollout_func' else {}
-    return GRPOConfig(output_dir=folder, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to='none', save_strategy='no', logging_strategy='no',
+    return GRPOConfig(output_dir=folder, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to='none',
+                      save_strategy='no', logging_strategy='no',
                       disable_tqdm=True, per_device_train_batch_size=micro, gradient_accumulation_steps=episodes//micro,
                       num_generations=shape(episodes, how.size)[1], max_steps=10**6, shuffle_dataset=False,
                       max_completion_length=(how.heard + how.said)*turns, max_tool_calling_iterations=turns - 1,
@@ -242,7 +248,8 @@ def trl_config(kind: str, folder: str, turns: int, episodes: int, how: Setting =
 
 # %% ../../nbs/bench/00_training_step.ipynb #00a3ed33
 def timed_trainer(side, **arguments):
-    "A GRPOTrainer that times its sampling, draws the ids of `side.ids` where that is set, and keeps what it is about to train on."
+    """A GRPOTrainer that times its sampling, draws the ids of `side.ids` where that is set, and keeps what it is
+    about to train on."""
     from trl import GRPOTrainer
     class TimedTrainer(GRPOTrainer):
         def _generate(self, prompts):
@@ -255,7 +262,9 @@ def timed_trainer(side, **arguments):
 @contextmanager
 def forced(ids):
     "torch.multinomial draws, and then gives these ids, one tensor a call; None: it is left alone."
-    if ids is None: yield; return
+    if ids is None:
+        yield
+        return
     draw, rest = torch.multinomial, iter(ids)
     def draw_and_replace(probabilities, num_samples):
         draw(probabilities, num_samples)
@@ -323,9 +332,11 @@ def _step(self)->dict:
 def _work(self)->list[tuple]:
     "Of every episode: ids, places that are trained, advantage."
     s = self.scored
-    ids, there = torch.cat([s['prompt_ids'], s['completion_ids']], 1), torch.cat([s['prompt_mask'], s['completion_mask']], 1).bool()
+    ids, there = torch.cat([s['prompt_ids'], s['completion_ids']],
+                           1), torch.cat([s['prompt_mask'], s['completion_mask']], 1).bool()
     trained = torch.cat([torch.zeros_like(s['prompt_mask']), s['completion_mask']*s['tool_mask']], 1)
-    return [(ids[i][there[i]].tolist(), trained[i][there[i]].nonzero()[:, 0].tolist(), float(s['advantages'][i])) for i in range(len(ids))]
+    return [(ids[i][there[i]].tolist(), trained[i][there[i]].nonzero()[:, 0].tolist(), float(s['advantages'][i]))
+            for i in range(len(ids))]
 
 def _tokens(self)->dict:
     "Sampled and trained; of all rows; read by the model in the update, padding included."
@@ -376,9 +387,11 @@ def same_work(
             assert trained == their_trained, f'{name} trained other tokens'
             gaps['advantage'] = max(gaps['advantage'], abs(advantage - theirs))
         assert sides[name].gradient.keys() == ours.gradient.keys()
-        gaps['gradient'] = max(gaps['gradient'], *(float((g - sides[name].gradient[k]).abs().max()/largest) for k, g in ours.gradient.items()))
+        gaps['gradient'] = max(gaps['gradient'], *(float((g - sides[name].gradient[k]).abs().max()/largest)
+                                                   for k, g in ours.gradient.items()))
     assert gaps['advantage'] < 1e-4 and gaps['gradient'] < gradient, f'advantages or gradients differ: {gaps}'
-    return dict(sampled=ours.said().numel(), trained=sum(len(w[1]) for w in work), tokens=sum(len(w[0]) for w in work), **{f'{k}_gap': v for k, v in gaps.items()})
+    return dict(sampled=ours.said().numel(), trained=sum(len(w[1]) for w in work), tokens=sum(len(w[0]) for w in work),
+                **{f'{k}_gap': v for k, v in gaps.items()})
 
 # %% ../../nbs/bench/00_training_step.ipynb #a3fc513f
 def measure(
@@ -398,7 +411,8 @@ def measure(
     finally: torch.set_num_threads(threads)
 
 # %% ../../nbs/bench/00_training_step.ipynb #a2d9d4e6
-MATRIX = re.compile(r'aten::(add|b|badd)?(mm|bmm)\b|aten::addmv|aten::mv\b|aten::dot\b|scaled_dot_product|mkldnn|mkl_linear')
+MATRIX = re.compile(
+    r'aten::(add|b|badd)?(mm|bmm)\b|aten::addmv|aten::mv\b|aten::dot\b|scaled_dot_product|mkldnn|mkl_linear')
 
 def shares(
     side: Side,
@@ -408,12 +422,15 @@ def shares(
     side.step()
     events, side.profiler = side.profiler.events(), None
     frame = next(e for e in events if e.name == 'sampling').time_range
-    total = dict(sampling=dict.fromkeys(('matrix', 'other', 'python'), 0.), update=dict.fromkeys(('matrix', 'other', 'python'), 0.))
+    total = dict(sampling=dict.fromkeys(('matrix', 'other', 'python'), 0.),
+                 update=dict.fromkeys(('matrix', 'other', 'python'), 0.))
     for e in events:
         phase = 'sampling' if frame.start <= e.time_range.start <= frame.end else 'update'
-        if e.name.startswith('aten::'): total[phase]['matrix' if MATRIX.search(e.name) else 'other'] += e.self_cpu_time_total
+        if e.name.startswith('aten::'):
+            total[phase]['matrix' if MATRIX.search(e.name) else 'other'] += e.self_cpu_time_total
     length = dict(sampling=frame.end - frame.start)
-    length['update'] = max(e.time_range.end for e in events) - min(e.time_range.start for e in events) - length['sampling']
+    length['update'] = (max(e.time_range.end for e in events) - min(e.time_range.start for e in events)
+                        - length['sampling'])
     for phase, parts in total.items(): parts['python'] = length[phase] - parts['matrix'] - parts['other']
     return {phase: {k: v/sum(length.values()) for k, v in parts.items()} for phase, parts in total.items()}
 
@@ -437,7 +454,8 @@ def memory(turns: int, episodes: int = 64, how: Setting = Setting(), steps: int 
     from multiprocessing import get_all_start_methods, get_context
     if importlib.util.find_spec('resource') is None: return None
     context = get_context('forkserver' if 'forkserver' in get_all_start_methods() else 'spawn')
-    if context.get_start_method() == 'forkserver': context.set_forkserver_preload(['agentlab.bench.training_step', 'trl.trainer.grpo_trainer'])
+    if context.get_start_method() == 'forkserver':
+        context.set_forkserver_preload(['agentlab.bench.training_step', 'trl.trainer.grpo_trainer'])
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         return {name: pool.submit(peak_memory, name, turns, episodes, how, steps).result() for name in SIDES}
 
@@ -452,8 +470,10 @@ def summary(
         for name, laps in found['seconds'].items():
             whole = [lap['sampling'] + lap['update'] for lap in laps]
             ratios = [theirs/our for theirs, our in zip(whole, ours)]
-            rows.append(dict(turns=int(turns), side=name, sampling=median(lap['sampling'] for lap in laps), update=median(lap['update'] for lap in laps), step=median(whole),
-                             ratio=median(ratios), least=min(ratios), largest=max(ratios), memory=(found.get('memory') or {}).get(name)))
+            rows.append(dict(turns=int(turns), side=name, sampling=median(lap['sampling'] for lap in laps),
+                             update=median(lap['update'] for lap in laps), step=median(whole),
+                             ratio=median(ratios), least=min(ratios), largest=max(ratios),
+                             memory=(found.get('memory') or {}).get(name)))
     return rows
 
 def limits(
@@ -465,7 +485,9 @@ def limits(
         rows = {row['side']: row for row in summary(dict(turns={turns: part}))}
         ours, theirs, phases = rows['agentlab'], rows['rollout_func'], part['shares']['agentlab']
         matrix = sum(phase['matrix'] for phase in phases.values())
-        found[int(turns)] = dict(matrix=matrix, update=ours['update']/ours['step'], no_sampling=theirs['step']/ours['update'], only_matrix=theirs['step']/(matrix*ours['step']))
+        found[int(turns)] = dict(matrix=matrix, update=ours['update']/ours['step'],
+                                 no_sampling=theirs['step']/ours['update'],
+                                 only_matrix=theirs['step']/(matrix*ours['step']))
     return found
 
 # %% ../../nbs/bench/00_training_step.ipynb #5c98a7ba
@@ -483,10 +505,12 @@ def figure(
     rows = summary(record)[::-1]
     ours = {row['turns']: row['sampling'] + row['update'] for row in rows if row['side'] == 'agentlab'}
     place = [[f"{row['turns']} turns" for row in rows], [row['side'] for row in rows]]
-    bars = [go.Bar(name=phase, y=place, x=[row[phase]/ours[row['turns']] for row in rows], marker_color=colour, orientation='h') for phase, colour in (('update', '#0072B2'), ('sampling', '#E69F00'))]
+    bars = [go.Bar(name=phase, y=place, x=[row[phase]/ours[row['turns']] for row in rows], marker_color=colour,
+                   orientation='h') for phase, colour in (('update', '#0072B2'), ('sampling', '#E69F00'))]
     bars[1].text = [f" {row['step']:.2f} s" for row in rows]
     bars[1].textposition, bars[1].cliponaxis = 'outside', False
     drawn = go.Figure(bars)
-    drawn.update_layout(barmode='stack', template='plotly_white', width=860, height=500, margin=dict(l=10, r=60, t=30, b=40), legend=dict(orientation='h', y=1.1, traceorder='normal'),
+    drawn.update_layout(barmode='stack', template='plotly_white', width=860, height=500,
+                        margin=dict(l=10, r=60, t=30, b=40), legend=dict(orientation='h', y=1.1, traceorder='normal'),
                         xaxis_title="CPU time of a step, agentlab's = 1 (its seconds at the end of the bar)")
     return drawn

@@ -169,7 +169,8 @@ def measure_reader(
     facts |= dict(guide=len(policy.chat.text_ids(GUIDE)), weights=policy.provenance)
     training, batch = begun(policy, games(policy.chat, groups, 8), budget=budget)
     guided = compared(training, batch, repeats) | dict(apart=apart(policy, batch.select(range(8))))
-    guided |= dict(memory={side: kept_bytes(policy, batch.select(range(8)), choice, budget) for side, choice in SIDES.items()})
+    guided |= dict(memory={side: kept_bytes(policy, batch.select(range(8)), choice, budget)
+                           for side, choice in SIDES.items()})
     training, batch = begun(policy, games(policy.chat, 16, 1, system=None), budget=budget)
     return facts | dict(guided=guided, alone=compared(training, batch, repeats))
 

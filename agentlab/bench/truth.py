@@ -41,7 +41,8 @@ def solve(
 # %% ../../nbs/bench/03_truth.ipynb #663abdd9
 def _world(name, states, actions, horizon, moves, seen=None)->World:
     "A world from its moves: (state, action, probability of the action, next state, reward)."
-    chance, reward, policy = torch.zeros(states, actions, states).double(), torch.zeros(states, actions).double(), torch.zeros(states, actions).double()
+    chance, reward, policy = (torch.zeros(states, actions, states).double(), torch.zeros(states, actions).double(),
+                              torch.zeros(states, actions).double())
     chance[:, :, -1] = 1.
     for state, action, share, after, paid in moves:
         chance[state, action] = torch.eye(states, dtype=torch.float64)[after]
@@ -57,7 +58,7 @@ def lookalike()->World:
     "A fork whose two sides look alike: in the good one pushing pays, in the bad one pulling does, and little."
     return _world('a look that deceives', 6, 2, 4, [
         (0, 0, .5, 1, 0.), (0, 1, .5, 2, 0.),                                # the fork: good side, bad side
-        (1, 0, 1., 3, 0.), (2, 0, 1., 4, 0.),                                # a hall on each side, told apart by its colour
+        (1, 0, 1., 3, 0.), (2, 0, 1., 4, 0.),  # a hall on each side, told apart by its colour
         (3, 0, .5, 5, 1.), (3, 1, .5, 5, .6), (4, 0, .5, 5, 0.), (4, 1, .5, 5, .2)],    # and a room that looks the same
         seen=[0, 1, 2, 3, 3, 4])
 
@@ -68,16 +69,21 @@ def house(
     from agentlab.env.keydoor import KeyDoor
     env = KeyDoor()
     env.reset(0, dict(size=3, start='b2', key='a3', chest='c1', closed=['a2-a3', 'b1-c1']))
-    found, moves, words = {(env.room, env.has_key): 0}, [], ['go north', 'go south', 'go east', 'go west', 'take key', 'open chest']
+    found, moves, words = {(env.room, env.has_key): 0}, [], ['go north', 'go south', 'go east', 'go west', 'take key',
+                                                             'open chest']
     queue = [env]
     for place in queue:
         state, best = found[place.room, place.has_key], place.expert()
         for word in place.legal():
             after = place.clone()
             step = after.step(word)
-            known = -1 if step.done and word == 'open chest' else found.setdefault((after.room, after.has_key), len(found))
-            if known == len(found) - 1 and known not in {m[0] for m in moves} and known != state: after.turns = 0; queue.append(after)
-            moves.append((state, words.index(word), noise/len(place.legal()) + (1 - noise)*(word == best), known, step.reward.get('player', 0.)))
+            known = (-1 if step.done and word == 'open chest'
+                     else found.setdefault((after.room, after.has_key), len(found)))
+            if known == len(found) - 1 and known not in {m[0] for m in moves} and known != state:
+                after.turns = 0
+                queue.append(after)
+            moves.append((state, words.index(word), noise/len(place.legal()) + (1 - noise)*(word == best), known,
+                          step.reward.get('player', 0.)))
     return _world('a house', len(found) + 1, len(words), 12, moves)
 
 # %% ../../nbs/bench/03_truth.ipynb #09b66771
@@ -85,7 +91,8 @@ def simulate(
     world: World,
     groups: int, size: int,     # groups, and episodes of each
     seed: int,
-)->tuple[Batch, Tensor, Tensor]:    # one action token a turn; (turns,) true advantage; (turns,) key of the situation (turn, state, action)
+# one action token a turn; (turns,) true advantage; (turns,) key of the situation (turn, state, action)
+)->tuple[Batch, Tensor, Tensor]:
     "Play the policy of a world."
     generator, count = torch.Generator().manual_seed(seed), groups*size
     state, columns = torch.full((count,), world.start), []
@@ -96,12 +103,16 @@ def simulate(
         here = state[live]
         action = torch.multinomial(world.policy[here], 1, generator=generator)[:, 0]
         after = torch.multinomial(world.chance[here, action], 1, generator=generator)[:, 0]
-        columns.append(dict(episode=live, t=torch.full_like(live, t), reward=world.reward[here, action], state=world.seen[here], action=action,
-                            truth=advantage[t, here, action], value=value[t, here], situation=(t*len(world.seen) + here)*world.policy.shape[1] + action))
-        state = state.clone(); state[live] = after
+        columns.append(dict(episode=live, t=torch.full_like(live, t), reward=world.reward[here, action],
+                            state=world.seen[here], action=action,
+                            truth=advantage[t, here, action], value=value[t, here],
+                            situation=(t*len(world.seen) + here)*world.policy.shape[1] + action))
+        state = state.clone()
+        state[live] = after
     turns = {name: torch.cat([part[name] for part in columns]) for name in columns[0]}
     order = (turns['episode']*world.horizon + turns['t']).argsort()
-    return _as_batch({name: x[order] for name, x in turns.items()}, groups, size, dict(prior=value[0, world.start], greedy=_greedy(world)), (state < len(world.seen) - 1))
+    return _as_batch({name: x[order] for name, x in turns.items()}, groups, size,
+                     dict(prior=value[0, world.start], greedy=_greedy(world)), (state < len(world.seen) - 1))
 
 def _greedy(world: World)->Tensor:
     "What a player gets who always takes the likeliest action."
@@ -114,10 +125,13 @@ def _as_batch(turns, groups, size, known, truncated):
     truth, situation, value = (turns.pop(name) for name in ('truth', 'situation', 'value'))
     outcome = torch.zeros(count, dtype=torch.float64).index_add(0, turns['episode'], turns['reward'])
     zero = torch.zeros(count, dtype=torch.int64)
-    episodes = Table(group=number//size, game=number, seat=zero, outcome=outcome, success=outcome > 0, truncated=truncated, last_value=torch.zeros(count).double(),
-                     source=zero, policy=zero, step=zero, instruction=zero - 1, error=zero - 1, **{name: x.expand(count) for name, x in known.items()})
+    episodes = Table(group=number//size, game=number, seat=zero, outcome=outcome, success=outcome > 0,
+                     truncated=truncated, last_value=torch.zeros(count).double(),
+                     source=zero, policy=zero, step=zero, instruction=zero - 1, error=zero - 1,
+                     **{name: x.expand(count) for name, x in known.items()})
     place = torch.arange(len(truth))
-    tokens = Table(row=turns['episode'], turn=place, id=turns['action'], position=turns['t'], weight=torch.ones(len(place)), value=value)
+    tokens = Table(row=turns['episode'], turn=place, id=turns['action'], position=turns['t'],
+                   weight=torch.ones(len(place)), value=value)
     return Batch(episodes, Table(episode=number), Table(**turns, origin=place), tokens), truth, situation
 
 # %% ../../nbs/bench/03_truth.ipynb #7da7787b
@@ -127,14 +141,17 @@ def marks(
     situation: Tensor,  # (turns,) key of the situation in which the truth is one number
     group: Tensor,      # (turns,) key of the group of each turn
 )->dict:                # bias, noise, error, rank, sign
-    "How far an estimate is from the truth, after scaling it so that it moves as far in the true direction as the truth itself."
+    """How far an estimate is from the truth, after scaling it so that it moves as far in the true direction as the
+    truth itself."""
     from agentlab.groups import group_mean
     along = (estimate*truth).sum()
     scaled = estimate*((truth*truth).sum()/along) if along > 0 else torch.zeros_like(estimate)
     centre = group_mean(scaled, situation)
     matters = truth.abs() > 1e-9
-    return dict(bias=math.sqrt((centre - truth).square().mean()), noise=math.sqrt((scaled - centre).square().mean()), error=math.sqrt((scaled - truth).square().mean()),
-                rank=_correlation(_ranks(scaled, group), _ranks(truth, group), group), sign=float((scaled.sign() == truth.sign())[matters].double().mean()))
+    return dict(bias=math.sqrt((centre - truth).square().mean()), noise=math.sqrt((scaled - centre).square().mean()),
+                error=math.sqrt((scaled - truth).square().mean()),
+                rank=_correlation(_ranks(scaled, group), _ranks(truth, group), group),
+                sign=float((scaled.sign() == truth.sign())[matters].double().mean()))
 
 def _ranks(x: Tensor, group: Tensor)->Tensor:
     "Mean rank of every element inside its group; ties share it. Differences of float noise are ties."
@@ -170,9 +187,12 @@ def compare_estimators(
         for name, estimator in estimators.items():
             if 'why' in found[name]: continue
             try: said = estimator(batch)
-            except (ValueError, TypeError) as why: found[name] = dict(why=str(why)); continue
+            except (ValueError, TypeError) as why:
+                found[name] = dict(why=str(why))
+                continue
             said = said[1] if isinstance(said, tuple) else said
-            for mark, value in marks(said.double(), truth, situation, batch.of_turn('group')).items(): found[name].setdefault(mark, []).append(value)
+            for mark, value in marks(said.double(), truth, situation, batch.of_turn('group')).items():
+                found[name].setdefault(mark, []).append(value)
     return found
 
 def interval(

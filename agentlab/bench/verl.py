@@ -20,23 +20,31 @@ def padded(
     dtype=torch.float32,        # of rewards and values
 )->dict:                        # what verl's estimators ask for: (episodes, longest) tensors and (episodes,) arrays
     "The batch as verl holds it. Raises ValueError for episodes with several windows and turns without tokens."
-    if len(batch.rows) != len(batch): raise ValueError(f'{len(batch.rows)} rows for {len(batch)} episodes: verl has one row per episode; use episodes with one window')
+    if len(batch.rows) != len(batch):
+        raise ValueError(f'{len(batch.rows)} rows for {len(batch)} episodes: verl has one row per episode; use '
+                         f'episodes with one window')
     turn, token = batch.action_turn, batch.tokens.take(batch.actions)
-    if (batch.turn_lengths() == 0).any(): raise ValueError('a turn has no action token, so its reward has no place; leave such turns out')
+    if (batch.turn_lengths() == 0).any():
+        raise ValueError('a turn has no action token, so its reward has no place; leave such turns out')
     place = token.row, token.position
     shape = len(batch), int(batch.tokens.position.max()) + 1
     last = torch.cat([turn[1:] != turn[:-1], torch.ones(1, dtype=torch.bool)])
     put = lambda x, where, dtype: torch.zeros(shape, dtype=dtype).index_put_(where, x.to(dtype))
     owner = batch.rows.episode
-    found = dict(token_level_rewards=put(batch.turns.reward, (token.row[last], token.position[last]), dtype), response_mask=put(torch.ones_like(turn), place, torch.int64),
-                 values=put(token.value, place, dtype), index=np.array([f'{g:036d}' for g in batch.episodes.group[owner].tolist()], dtype=object),
-                 reward_baselines=batch.episodes.greedy[owner].to(dtype), outcome=batch.episodes.outcome[owner].numpy(), form=batch.episodes.form[owner].numpy())
+    found = dict(token_level_rewards=put(batch.turns.reward, (token.row[last], token.position[last]), dtype),
+                 response_mask=put(torch.ones_like(turn), place, torch.int64),
+                 values=put(token.value, place, dtype),
+                 index=np.array([f'{g:036d}' for g in batch.episodes.group[owner].tolist()], dtype=object),
+                 reward_baselines=batch.episodes.greedy[owner].to(dtype), outcome=batch.episodes.outcome[owner].numpy(),
+                 form=batch.episodes.form[owner].numpy())
     return found
 
 def ragged_batch(
     episodes: int = 12, size: int = 4,   # episodes; episodes of a group (the last group may be smaller)
     seed: int = 0,
-)->Batch:   # 1 to 5 turns of 1 to 6 tokens, with 1 to 4 tokens of the environment before each; rewards in halves; the second group earns the same
+# 1 to 5 turns of 1 to 6 tokens, with 1 to 4 tokens of the environment before each; rewards in halves; the second group
+# earns the same
+)->Batch:
     "A small batch in which everything has a different length."
     g = torch.Generator().manual_seed(seed)
     draw = lambda low, high, size: torch.randint(low, high + 1, (size,), generator=g)
@@ -45,37 +53,46 @@ def ragged_batch(
     last = torch.cat([episode[1:] != episode[:-1], torch.ones(1, dtype=torch.bool)])
     group = number//size
     reward = torch.where(group[episode] == 1, last.double()/2, draw(0, 4, len(episode)).double()/2)
-    runs = torch.stack([draw(1, 4, len(episode)), draw(1, 6, len(episode))], 1).flatten()   # environment, policy, environment, ...
+    # environment, policy, environment, ...
+    runs = torch.stack([draw(1, 4, len(episode)), draw(1, 6, len(episode))], 1).flatten()
     run = torch.arange(len(runs)).repeat_interleave(runs)
     row = episode[run//2]
     outcome = torch.zeros(episodes, dtype=torch.float64).index_add_(0, episode, reward)
-    e = Table(group=group, seat=number*0, outcome=outcome, greedy=draw(0, 4, episodes).double(), form=draw(0, 1, episodes).double(), truncated=number < 0, last_value=outcome*0)
-    k = Table(row=row, turn=torch.where(run % 2 == 1, run//2, -1), position=torch.arange(len(row)) - torch.searchsorted(row, row), value=torch.randn(len(row), generator=g).double())
+    e = Table(group=group, seat=number*0, outcome=outcome, greedy=draw(0, 4, episodes).double(),
+              form=draw(0, 1, episodes).double(), truncated=number < 0, last_value=outcome*0)
+    k = Table(row=row, turn=torch.where(run % 2 == 1, run//2, -1), position=torch.arange(len(row))
+              - torch.searchsorted(row, row), value=torch.randn(len(row), generator=g).double())
     return Batch(e, Table(episode=number), Table(episode=episode, reward=reward), k)
 
 # %% ../../nbs/bench/06_verl.ipynb #6547cf98
 def counterparts(
     registry: dict,             # name -> verl's function: ADV_ESTIMATOR_REGISTRY of verl.trainer.ppo.core_algos
     config=dict,                # makes verl's configuration out of keywords (omegaconf's DictConfig of a dictionary)
-)->dict:                        # name -> (ours: batch -> advantage or (targets, advantage), verl's: padded -> (advantages, returns))
+)->dict:  # name -> (ours: batch -> advantage or (targets, advantage), verl's: padded -> (advantages, returns))
     "Estimators that both have, verl's conventions set."
     def of(name, *others, **fixed):
         names = 'token_level_rewards', 'response_mask', *others
         return lambda held: registry[name](**{key: held[key] for key in names}, **fixed)
-    two = lambda held: registry['gdpo'](**{key: held[key] for key in ('token_level_rewards', 'response_mask', 'index')}, config=config(gdpo_reward_keys=['outcome', 'form']), non_tensor_batch=held,
-                                        batch=dict(prompts=held['response_mask'][:, :0], attention_mask=held['response_mask']))
-    return {'grpo': (credit.grpo, of('grpo', 'index')), 'grpo_vectorized': (credit.grpo, of('grpo_vectorized', 'index')),
+    two = lambda held: registry['gdpo'](**{key: held[key] for key in ('token_level_rewards', 'response_mask', 'index')},
+                                        config=config(gdpo_reward_keys=['outcome', 'form']), non_tensor_batch=held,
+                                        batch=dict(prompts=held['response_mask'][:, :0],
+                                                   attention_mask=held['response_mask']))
+    return {'grpo': (credit.grpo, of('grpo', 'index')),
+            'grpo_vectorized': (credit.grpo, of('grpo_vectorized', 'index')),
             'grpo, not divided': (credit.dr_grpo, of('grpo', 'index', norm_adv_by_std_in_grpo=False)),
             'grpo_passk': (credit.pass_at_k, of('grpo_passk', 'index', config=config())),
-            'rloo': (credit.rloo, of('rloo', 'index')), 'rloo_vectorized': (lambda b: credit.rloo(b, singleton='zero'), of('rloo_vectorized', 'index')),
+            'rloo': (credit.rloo, of('rloo', 'index')),
+            'rloo_vectorized': (lambda b: credit.rloo(b, singleton='zero'), of('rloo_vectorized', 'index')),
             'reinforce_plus_plus': (credit.reinforce_pp, of('reinforce_plus_plus', config=config(gamma=1.))),
-            'reinforce_plus_plus, gamma .99': (lambda b: credit.reinforce_pp(b, gamma=.99), of('reinforce_plus_plus', config=config(gamma=.99))),
+            'reinforce_plus_plus, gamma .99': (lambda b: credit.reinforce_pp(b, gamma=.99),
+                                               of('reinforce_plus_plus', config=config(gamma=.99))),
             'reinforce_plus_plus_baseline': (credit.reinforce_pp_baseline, of('reinforce_plus_plus_baseline', 'index')),
             'remax': (credit.remax, of('remax', 'reward_baselines')), 'opo': (credit.opo, of('opo', 'index')),
             'gpg': (lambda b: credit.gpg(b, faithful=True), of('gpg', 'index')),
             'gdpo': (lambda b: credit.gdpo(b, columns=('outcome', 'form')), two),
             'gae': (credit.gae, of('gae', 'values', gamma=1., lam=1.)),
-            'gae, gamma .99, lam .95': (lambda b: credit.gae(b, gamma=.99, lam=.95), of('gae', 'values', gamma=.99, lam=.95))}
+            'gae, gamma .99, lam .95': (lambda b: credit.gae(b, gamma=.99, lam=.95),
+                                        of('gae', 'values', gamma=.99, lam=.95))}
 
 def apart(
     ours, theirs,               # a pair of `counterparts`
@@ -112,5 +129,6 @@ def problems(
     for name, row in record['estimators'].items():
         for key, least in (('gap', 1e-6), ('gap_float32', 1e-4)):
             if not row[key] <= least: found.append(f'{name}: {row[key]:.1e} from verl, at most {least:.0e} is allowed')
-        if not row['ratio'] <= most: found.append(f"{name}: {row['ratio']:.2f} times verl's time, at most {most:g} is allowed")
+        if not row['ratio'] <= most:
+            found.append(f"{name}: {row['ratio']:.2f} times verl's time, at most {most:g} is allowed")
     return found

@@ -38,7 +38,8 @@ def as_dataset(batches: list[Batch]):
     for b in batches:
         lengths = torch.bincount(b.tokens.row).tolist()
         label = torch.where(b.tokens.turn >= 0, b.tokens.id, -100)
-        rows += [dict(input_ids=i.tolist(), labels=l.tolist()) for i, l in zip(b.tokens.id.split(lengths), label.split(lengths))]
+        rows += [dict(input_ids=i.tolist(), labels=l.tolist())
+                 for i, l in zip(b.tokens.id.split(lengths), label.split(lengths))]
     return Dataset.from_list(rows)
 
 def learning(model, updates: int):
@@ -55,9 +56,12 @@ def by_trl(updates: int, episodes: int, batches: list[Batch])->tuple:
     class Clock(TrainerCallback):
         def on_step_end(self, *args, **kw): clock.append(time.process_time())
     with tempfile.TemporaryDirectory() as folder, quiet():
-        config = SFTConfig(output_dir=folder, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to='none', save_strategy='no', disable_tqdm=True,
-                           logging_strategy='no', max_length=None, max_steps=updates, per_device_train_batch_size=episodes, max_grad_norm=1., train_sampling_strategy='sequential')
-        trainer = SFTTrainer(model=policy.model, args=config, train_dataset=as_dataset(batches), processing_class=policy.tokenizer, callbacks=[Clock()],
+        config = SFTConfig(output_dir=folder, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to='none',
+                           save_strategy='no', disable_tqdm=True,
+                           logging_strategy='no', max_length=None, max_steps=updates,
+                           per_device_train_batch_size=episodes, max_grad_norm=1., train_sampling_strategy='sequential')
+        trainer = SFTTrainer(model=policy.model, args=config, train_dataset=as_dataset(batches),
+                             processing_class=policy.tokenizer, callbacks=[Clock()],
                              optimizers=learning(policy.model, updates))
         trainer.remove_callback(PrinterCallback)
         trainer.train()
@@ -66,7 +70,8 @@ def by_trl(updates: int, episodes: int, batches: list[Batch])->tuple:
 # %% ../../nbs/bench/01_warm_start.ipynb #a7da0f30
 def likelihood(policy)->float:
     "Mean -log pi of the action tokens of 128 fresh demonstrations."
-    unseen = Batch.from_episodes(demonstrate(KeyDoor(split='test'), policy.chat, [derive('unseen', i) for i in range(128)]))
+    unseen = Batch.from_episodes(demonstrate(KeyDoor(split='test'), policy.chat,
+                                             [derive('unseen', i) for i in range(128)]))
     return -float(policy.logprobs(unseen)[0].mean())
 
 def compare(
@@ -81,5 +86,6 @@ def compare(
         theirs, their_laps = by_trl(updates, episodes, batches)
         seconds['loop'].append(median(laps)), seconds['SFTTrainer'].append(median(their_laps))
         ratios.append(seconds['SFTTrainer'][-1]/seconds['loop'][-1])
-    learned = dict(untrained=likelihood(tiny_policy(KeyDoor(), warm=False)), loop=likelihood(ours), SFTTrainer=likelihood(theirs))
+    learned = dict(untrained=likelihood(tiny_policy(KeyDoor(), warm=False)), loop=likelihood(ours),
+                   SFTTrainer=likelihood(theirs))
     return dict(updates=updates, episodes=episodes, seconds=seconds, ratios=ratios, learned=learned)

@@ -28,7 +28,8 @@ from .implicit_prm import *
 from .branches import *
 
 # %% ../../nbs/credit/index.ipynb #fe937876
-estimators = {name: value for name, value in list(globals().items()) if callable(value) and hasattr(value, 'needs')} # name -> function
+# name -> function
+estimators = {name: value for name, value in list(globals().items()) if callable(value) and hasattr(value, 'needs')}
 
 # %% ../../nbs/credit/index.ipynb #ffbab9e5
 def check_group_size(
@@ -38,5 +39,7 @@ def check_group_size(
     "ValueError with the reason if `estimator` compares episodes of one task and there is only one."
     function = getattr(estimator, 'func', estimator)
     if group_size >= 2 or 'group' not in getattr(function, 'needs', ()): return
-    raise ValueError(f'group_size={group_size}: {function.__name__} compares the episodes of one task with each other, and one episode has '
-                     'nobody to be compared with. Use group_size=2 or more (4 to 16 is usual), or an estimator that needs no group.')
+    raise ValueError(f'group_size={group_size}: {function.__name__} compares the episodes of one task with each other, '
+                     f'and one episode has '
+                     'nobody to be compared with. Use group_size=2 or more (4 to 16 is usual), or an estimator that '
+                     'needs no group.')

@@ -17,7 +17,9 @@ from ..groups import compare, group_count, group_mean, group_min, recur, same
            'Feng et al., 2026, Dr. MAS, arXiv 2602.08847', needs=('group', 'seat'))
 def dr_mas(
     b:Batch,                # rollouts; episodes need `seat` (the agent), for baseline='global' also `game`
-    baseline:str='agent',   # 'agent': the agent's own mean and deviation; 'global': the average of the game, with mean and deviation of all games
+    # 'agent': the agent's own mean and deviation; 'global': the average of the game, with mean and deviation of all
+    # games
+    baseline:str='agent',
     scale:str='std',        # 'std': divide by the deviation; None: do not
     ddof:int=1,             # 1: sample deviation; 0: population
     eps:float=1e-6,         # added to the deviation
@@ -25,10 +27,13 @@ def dr_mas(
     rows:str='turn',        # who votes for an agent: 'turn', or 'episode' once each; the global baseline counts games
 )->Tensor:                  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome against the outcomes of the same agent in the same task (Dr. MAS, Feng et al. 2026)."
-    if baseline not in ('agent', 'global'): raise ValueError(f"baseline={baseline!r}: use 'agent' (each agent by itself) or 'global' (a game's average against other games)")
+    if baseline not in ('agent', 'global'):
+        raise ValueError(f"baseline={baseline!r}: use 'agent' (each agent by itself) or 'global' (a game's average "
+                         f"against other games)")
     own = baseline == 'agent'
     need(b.episodes, 'seat', 'dr_mas compares an agent with itself', 'Give every episode the seat that played it.')
-    if not own: need(b.episodes, 'game', 'dr_mas takes the average of a game', 'Give the episodes of one game the same number.')
+    if not own:
+        need(b.episodes, 'game', 'dr_mas takes the average of a game', 'Give the episodes of one game the same number.')
     outcome = b.of_turn('outcome')
     if own: return b.spread(compare(outcome, b.of_turn('group', 'seat'), scale, ddof, eps, singleton, b.unit(rows)))
     game = b.of_turn('group', 'game')
@@ -36,11 +41,12 @@ def dr_mas(
     return b.spread(compare(average, b.of_turn('group'), scale, ddof, eps, singleton, game))
 
 # %% ../../nbs/credit/06_agents.ipynb #dfcb5f39
-@estimator('reward from the turn to the end', 'turns of the same player (seat) in the same task', 'every token of the turn',
+@estimator('reward from the turn to the end', 'turns of the same player (seat) in the same task',
+           'every token of the turn',
            'Yuan et al., 2025, MARS (MARSHAL), arXiv 2510.15414', needs=('group', 'seat'))
 def mars(
     b:Batch,                # rollouts; episodes need `seat`
-    center:str=None,        # 'return' (also None): sum, then subtract the mean; 'turn_reward': subtract the mean, then sum
+    center:str=None,  # 'return' (also None): sum, then subtract the mean; 'turn_reward': subtract the mean, then sum
     gamma:float=1.,         # discount per turn
     scale:str=None,         # None: subtract the mean only; 'std': also divide by the deviation
     ddof:int=1,             # 1: sample deviation; 0: population
@@ -49,9 +55,11 @@ def mars(
     faithful:bool=False,    # True, as released: center='turn_reward', two whitenings and a mean over distinct values
 )->Tensor:                  # (action tokens,) float64 advantage
     "What a player still earned from a turn on, against its other turns (MARS, Yuan et al. 2025)."
-    if center not in (None, 'return', 'turn_reward'): raise ValueError(f"center={center!r}: use 'return' or 'turn_reward'")
+    if center not in (None, 'return', 'turn_reward'):
+        raise ValueError(f"center={center!r}: use 'return' or 'turn_reward'")
     if faithful and (center, gamma, scale, singleton) != (None, 1., None, 'zero'):
-        raise ValueError(f'center={center!r}, gamma={gamma}, scale={scale!r}, singleton={singleton!r} together with faithful=True, which sets them; leave them out')
+        raise ValueError(f'center={center!r}, gamma={gamma}, scale={scale!r}, singleton={singleton!r} together with '
+                         f'faithful=True, which sets them; leave them out')
     need(b.episodes, 'seat', 'mars compares a player with itself', 'Give every episode the seat that played it.')
     peers = b.of_turn('group', 'seat')
     center_by = lambda x: compare(x, peers, scale, ddof, eps, singleton)
@@ -62,12 +70,12 @@ def mars(
 def _released(b, reward, peers):
     "What the released code makes of centred turn rewards (turns,): an advantage per action token."
     length = b.turn_lengths().double()
-    free = max(len(b.actions)-1, 1)                                 # a reward stands on the last token of its turn, the others have 0,
+    free = max(len(b.actions)-1, 1)  # a reward stands on the last token of its turn, the others have 0,
     reward = reward*(reward.square().sum()/free + 1e-8).rsqrt()     # and their mean is 0: whitening them only divides
     returns = recur(reward, 1., b.turns.episode)
-    value = returns.round(decimals=9)                               # equal values count once, however many turns have them
+    value = returns.round(decimals=9)  # equal values count once, however many turns have them
     count = group_count(value, peers, same(value))
     zero = group_min(value.abs(), peers) == 0                       # the 0 of prompt tokens is a value too
     centred = returns - group_mean(value, peers, same(value))*count/(count + ~zero)
-    centred = centred - (length*centred).sum()/length.sum()         # whitened over tokens: a turn weighs as much as it has
+    centred = centred - (length*centred).sum()/length.sum()  # whitened over tokens: a turn weighs as much as it has
     return b.spread(centred*((length*centred.square()).sum()/free + 1e-8).rsqrt())

@@ -24,12 +24,14 @@ def whiten(
     value = torch.where(scored, x, 0)
     mean = (weight*value).sum()/weight.sum()
     variance = (weight*(value-mean).square()).sum()/(weight.sum()-1)
-    low, high = torch.cat([x[weight > 0], mean.nan_to_num()[None]]).aminmax() # the mean, so that there is at least one number
+    # the mean, so that there is at least one number
+    low, high = torch.cat([x[weight > 0], mean.nan_to_num()[None]]).aminmax()
     equal = (high-low < torch.inf) & (high-low <= 1e-9*torch.maximum(high.abs(), low.abs()))
     return torch.where(scored & ~equal, (value-mean)*(variance+eps).rsqrt(), 0)
 
 # %% ../../nbs/credit/02_batch_baselines.ipynb #66fd77bf
-@estimator('discounted return of the token', 'all action tokens of the batch', 'the tokens of the turn, less by gamma each', 'Hu et al., 2025, arXiv 2501.03262')
+@estimator('discounted return of the token', 'all action tokens of the batch',
+           'the tokens of the turn, less by gamma each', 'Hu et al., 2025, arXiv 2501.03262')
 def reinforce_pp(
     b:Batch,             # rollouts; tasks need not repeat
     gamma:float=1.,      # discount per action token
@@ -38,26 +40,31 @@ def reinforce_pp(
     "Return of each action token, whitened over the batch (REINFORCE++, Hu et al. 2025)."
     tokens, episode = b.turn_lengths().double(), b.turns.episode
     after = shift(tokens, episode, k=-1)                                           # length of the next turn
-    end = b.turns.reward if faithful else recur(b.turns.reward, gamma**after, episode) # return at the last token of each turn
+    # return at the last token of each turn
+    end = b.turns.reward if faithful else recur(b.turns.reward, gamma**after, episode)
     end = torch.where(b.of_turn('outcome').isnan(), torch.nan, end)
     if gamma == 1: return b.spread(whiten(end, tokens))
-    left = b.spread(tokens.cumsum(0)) - torch.arange(1, len(b.actions)+1, device=end.device) # tokens of the turn still to come
+    # tokens of the turn still to come
+    left = b.spread(tokens.cumsum(0)) - torch.arange(1, len(b.actions)+1, device=end.device)
     return whiten(b.spread(end)*gamma**left)
 
 # %% ../../nbs/credit/02_batch_baselines.ipynb #9b81a330
-@estimator('outcome of the episode', 'episodes of the same task and seat, then all action tokens of the batch', 'every token of the episode', 'Hu et al., 2025, arXiv 2501.03262', needs=('group',))
+@estimator('outcome of the episode', 'episodes of the same task and seat, then all action tokens of the batch',
+           'every token of the episode', 'Hu et al., 2025, arXiv 2501.03262', needs=('group',))
 def reinforce_pp_baseline(
     b:Batch,             # rollouts; several episodes per group
     singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0; both before whitening
     rows:str='episode',  # who votes in the group's mean: 'episode' once each, or 'turn'
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    "Outcome minus the mean of its group, whitened over the action tokens of the batch (REINFORCE++-baseline, Hu et al. 2025)."
+    """Outcome minus the mean of its group, whitened over the action tokens of the batch (REINFORCE++-baseline, Hu et
+    al. 2025)."""
     outcome, peers = b.of_turn('outcome'), b.of_turn('group', 'seat')
     ahead = compare(outcome, peers, scale=None, singleton=singleton, unit=b.unit(rows))
     return b.spread(whiten(torch.where(outcome.isnan(), torch.nan, ahead), b.turn_lengths()))
 
 # %% ../../nbs/credit/02_batch_baselines.ipynb #b2bd0a5e
-@estimator('outcome of the episode', 'episodes of the same task and seat; all outcomes of the batch for the deviation', 'every token of the episode', 'Liu et al., 2025, arXiv 2508.08221', needs=('group',))
+@estimator('outcome of the episode', 'episodes of the same task and seat; all outcomes of the batch for the deviation',
+           'every token of the episode', 'Liu et al., 2025, arXiv 2508.08221', needs=('group',))
 def lite_ppo(
     b:Batch,              # rollouts; several episodes per group
     ddof:int=1,           # 1: sample deviation; 0: population
@@ -65,14 +72,16 @@ def lite_ppo(
     singleton:str='zero', # a group of one: 'zero' gives 0, 'raw' keeps its outcome
     rows:str='episode',   # who votes in mean and deviation: 'episode' once each, or 'turn'
 )->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    "Outcome minus the mean of its group, divided by the deviation of all outcomes (Lite PPO, Liu et al. 2025; as in TRL)."
+    """Outcome minus the mean of its group, divided by the deviation of all outcomes (Lite PPO, Liu et al. 2025; as
+    in TRL)."""
     outcome, peers, unit = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.unit(rows)
     ahead = compare(outcome, peers, scale=None, ddof=ddof, singleton=singleton, unit=unit)
     deviation = group_std(outcome, ddof=ddof, unit=unit).nan_to_num(1.) # a batch of one has none
     return b.spread(ahead/(deviation+eps))
 
 # %% ../../nbs/credit/02_batch_baselines.ipynb #ce8709f0
-@estimator('each of several rewards of the episode', 'episodes of the same task and seat, then all action tokens of the batch', 'every token of the episode', 'Liu et al., 2026, arXiv 2601.05242', needs=('group',))
+@estimator('each of several rewards of the episode', 'episodes of the same task and seat, then all action tokens of '
+           'the batch', 'every token of the episode', 'Liu et al., 2026, arXiv 2601.05242', needs=('group',))
 def gdpo(
     b:Batch,                   # rollouts; several episodes per group
     columns:tuple=('outcome',),# reward columns: of `episodes`, or of `turns` (summed over the episode)
@@ -82,10 +91,12 @@ def gdpo(
     eps:float=1e-6,            # added to the deviation
     singleton:str='raw',       # a group of one: 'raw' keeps its score, 'zero' gives 0; both before whitening
 )->Tensor:                     # (action tokens,) float64 advantage
-    "Weighted sum of rewards, each normalised in its group, whitened over the action tokens of the batch (GDPO, Liu et al. 2026)."
+    """Weighted sum of rewards, each normalised in its group, whitened over the action tokens of the batch (GDPO, Liu
+    et al. 2026)."""
     columns = (columns,) if isinstance(columns, str) else tuple(columns)
     weights = [1.]*len(columns) if weights is None else weights
-    if not columns or len(weights) != len(columns): raise ValueError(f'columns={columns}, weights={weights}: give at least one column, and one weight for each')
+    if not columns or len(weights) != len(columns):
+        raise ValueError(f'columns={columns}, weights={weights}: give at least one column, and one weight for each')
     scores, peers = [_score(b, column) for column in columns], b.of_turn('group', 'seat')
     total = sum(w*compare(x, peers, scale, ddof, eps, singleton, b.turns.episode) for w, x in zip(weights, scores))
     total = torch.where(total.isnan(), torch.inf, total) # an infinite score stays visible: NaN would count as no score
@@ -95,6 +106,8 @@ def gdpo(
 def _score(b, column):
     "(turns,) the episode's score in one reward column; NaN = no score."
     if column in b.episodes: return b.of_turn(column).double()
-    hint = f'Set it with batch.with_turns({column}=...), which is added up over the episode, or batch.with_episodes({column}=...).'
-    x, episode = need(b.turns, column, f"gdpo compares the reward columns it is told, '{column}' among them", hint).double(), b.turns.episode
+    hint = (f'Set it with batch.with_turns({column}=...), which is added up over the episode, or '
+            f'batch.with_episodes({column}=...).')
+    x, episode = need(b.turns, column, f"gdpo compares the reward columns it is told, '{column}' among them",
+                      hint).double(), b.turns.episode
     return torch.where(group_count(x, episode) > 0, group_sum(x, episode), torch.nan)

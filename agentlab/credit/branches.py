@@ -13,7 +13,8 @@ from ..episodes import Batch, need
 from ..groups import compare, group_mean
 
 # %% ../../nbs/credit/18_branches.ipynb #bc8d0a59
-@estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode; a turn shared by several episodes gets the mean of theirs',
+@estimator('outcome of the episode', 'episodes of the same task and seat',
+           'every token of the episode; a turn shared by several episodes gets the mean of theirs',
            'in the spirit of Dong et al., 2025, ARPO (hard attribution), arXiv 2507.19849', needs=('group',))
 def hard_branches(
     b:Batch,             # rollouts; `turns.origin` says which turns are copies
@@ -24,12 +25,14 @@ def hard_branches(
     rows:str='episode',  # who votes in mean and deviation: 'episode' once each, or 'turn'
     once:bool=False,     # True: copies have no vote and get 0; give the loss `once(b)`, where they have no weight
 )->Tensor:               # (action tokens,) float64 advantage; an outcome of NaN has no say
-    "GRPO advantage; a turn that several episodes share gets the mean of theirs (in the spirit of ARPO's hard attribution, Dong et al. 2025)."
+    """GRPO advantage; a turn that several episodes share gets the mean of theirs (in the spirit of ARPO's hard
+    attribution, Dong et al. 2025)."""
     copy = copied(b)
     outcome = b.of_turn('outcome')
     votes = torch.where(copy, torch.nan, outcome) if once else outcome
     worth = compare(votes, b.of_turn('group', 'seat'), scale, ddof, eps, singleton, b.unit(rows))
-    worth = group_mean(torch.where(votes.isnan(), torch.nan, worth), b.turns.episode)   # one number per episode, at its copied turns too
+    # one number per episode, at its copied turns too
+    worth = group_mean(torch.where(votes.isnan(), torch.nan, worth), b.turns.episode)
     shared = group_mean(worth, b.turns.origin).nan_to_num(0.)
     return b.spread(torch.where(copy, 0., shared) if once else shared)
 
@@ -37,13 +40,15 @@ def copied(
     b:Batch,    # rollouts
 )->Tensor:      # (turns,) bool
     "True for a turn whose tokens were first sampled in another turn."
-    origin = need(b.turns, 'origin', 'this call looks for copied turns', 'Take batches from Batch.from_episodes or Batch.from_turns.')
+    origin = need(b.turns, 'origin', 'this call looks for copied turns',
+                  'Take batches from Batch.from_episodes or Batch.from_turns.')
     return origin != torch.arange(len(origin), device=origin.device)
 
 def once(
     b:Batch,    # rollouts
 )->Batch:       # the same, `tokens.weight` 0 at every copied token
-    "Every sampled token counts once in the loss: copies stay where they are and lose their weight. For a recipe's `curate`."
+    """Every sampled token counts once in the loss: copies stay where they are and lose their weight. For a recipe's
+    `curate`."""
     turn = b.tokens.turn
     if not len(b.turns): return b
     return b.with_tokens(weight=torch.where((turn >= 0) & copied(b)[turn.clamp(min=0)], 0, b.tokens.weight))

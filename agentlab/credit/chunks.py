@@ -15,7 +15,8 @@ from ..episodes import Batch, check_flat, need
 from ..groups import recur
 
 # %% ../../nbs/credit/14_chunks.ipynb #a8f1e650
-@estimator('outcome, discounted per turn from the end of the episode', 'nobody', 'every token of the turn', 'Wang et al., 2025, arXiv 2512.24873')
+@estimator('outcome, discounted per turn from the end of the episode', 'nobody', 'every token of the turn',
+           'Wang et al., 2025, arXiv 2512.24873')
 def ipa(
     b:Batch,         # rollouts
     gamma:float=.95, # discount per turn
@@ -41,8 +42,11 @@ def chunk_mask(
     b:Batch,          # tokens need old_logp (trainer) and sampler_logp
     limit:float=5.,   # H
 )->Tensor:            # (turns,) bool: the turn is kept
-    "False for turns that the trainer finds, per token, more than `limit` times as likely as the sampler did (IPA's chunk mask, from notes)."
-    old, sampler = (need(b.tokens, name, 'the chunk mask compares trainer and sampler', f'Set it with batch.with_action({name}=...), or switch the mask off with limit=None.')[b.actions] for name in ('old_logp', 'sampler_logp'))
+    """False for turns that the trainer finds, per token, more than `limit` times as likely as the sampler did (IPA's
+    chunk mask, from notes)."""
+    old, sampler = (need(b.tokens, name, 'the chunk mask compares trainer and sampler',
+                         f'Set it with batch.with_action({name}=...), or switch the mask off with '
+                         f'limit=None.')[b.actions] for name in ('old_logp', 'sampler_logp'))
     return chunk_ratio(b, old, sampler) <= math.log(limit)
 
 def ipa_loss(
@@ -52,14 +56,19 @@ def ipa_loss(
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
     limit:float=5.,       # chunk mask: geometric mean of old over sampler probability at most this; None: no mask
     base:str='old_logp',  # denominator of rho: 'old_logp' (trainer), 'sampler_logp' (as one re-implementation)
-    through:bool=False,   # bad chunks: True sends the gradient through the clipped ratio, False makes it a weight of log-probability
+    # bad chunks: True sends the gradient through the clipped ratio, False makes it a weight of log-probability
+    through:bool=False,
 )->Tensor:                # (action tokens,) loss; 0 for masked chunks
-    "Imitate good turns, push bad ones away while they are still likely (IPA, Wang et al. 2025 section 3.2.4, from notes)."
+    """Imitate good turns, push bad ones away while they are still likely (IPA, Wang et al. 2025 section 3.2.4, from
+    notes)."""
     check_flat(logp=logp, advantage=advantage)
-    if len(logp) != len(advantage): raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
-    old = need(batch.tokens, base, 'IPA weighs bad chunks by how far the policy has moved', f'Set it with batch.with_action({base}=policy.logprobs(batch)[0]).')[batch.actions]
+    if len(logp) != len(advantage):
+        raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
+    old = need(batch.tokens, base, 'IPA weighs bad chunks by how far the policy has moved',
+               f'Set it with batch.with_action({base}=policy.logprobs(batch)[0]).')[batch.actions]
     kept = torch.ones_like(batch.turns.t, dtype=torch.bool) if limit is None else chunk_mask(batch, limit)
-    ratio = chunk_ratio(batch, logp, old).clamp(max=0).exp()[batch.action_turn].to(logp) # min(rho, 1), and nothing overflows
+    # min(rho, 1), and nothing overflows
+    ratio = chunk_ratio(batch, logp, old).clamp(max=0).exp()[batch.action_turn].to(logp)
     bad = ratio if through else ratio.detach()*logp
     loss = -advantage.to(logp)*torch.where(advantage > 0, logp, bad)
     return torch.where(kept[batch.action_turn], loss, 0)
@@ -70,8 +79,11 @@ def duration_weights(
     column:str='seconds',  # how long each turn took, in any one unit
 )->Tensor:                 # (turns,) float64, mean 1; 1 where the duration is NaN, and everywhere if nothing took time
     "Duration of each turn over the mean duration of the batch (arXiv 2509.01684, from notes)."
-    taken = need(b.turns, column, 'duration_weights weighs turns by how long they took', f'Give one value per turn with batch.with_turns({column}=...), or name another column.').double()
-    if (taken < 0).any() or taken.isinf().any(): raise ValueError(f'turns.{column} holds negative or infinite durations, the least is {taken.min().item():g}. Give the time that each turn took.')
+    taken = need(b.turns, column, 'duration_weights weighs turns by how long they took',
+                 f'Give one value per turn with batch.with_turns({column}=...), or name another column.').double()
+    if (taken < 0).any() or taken.isinf().any():
+        raise ValueError(f'turns.{column} holds negative or infinite durations, the least is {taken.min().item():g}. '
+                         f'Give the time that each turn took.')
     mean = taken.nanmean()
     return torch.where(taken.isnan() | ~(mean > 0), 1., taken/mean)
 

@@ -21,7 +21,8 @@ def turn_starts(
 
 def _spoken(b):
     "Turns that have action tokens; the places of the first and the last one of each among all action tokens."
-    edge = torch.searchsorted(b.action_turn, torch.arange(len(b.turns)+1, device=b.action_turn.device)) # they are in the order of the turns
+    # they are in the order of the turns
+    edge = torch.searchsorted(b.action_turn, torch.arange(len(b.turns)+1, device=b.action_turn.device))
     turn = (edge[1:] > edge[:-1]).nonzero()[:, 0]
     return turn, edge[turn], edge[turn+1]-1
 
@@ -38,11 +39,18 @@ def _whiten(x, eps):
 
 def _check_critic(b, value, level, first):
     "Refuse what `gae` cannot read, before it computes."
-    if level not in ('token', 'turn'): raise ValueError(f"level={level!r}: use 'token' (a value for every action token) or 'turn' (one for every turn)")
-    column = need(b.tokens, value, f'gae compares with a critic and reads tokens.{value}', f'Set it with batch.with_action({value}=values), one float per action token.')
+    if level not in ('token', 'turn'):
+        raise ValueError(f"level={level!r}: use 'token' (a value for every action token) or 'turn' (one for "
+                         f"every turn)")
+    column = need(b.tokens, value, f'gae compares with a critic and reads tokens.{value}',
+                  f'Set it with batch.with_action({value}=values), one float per action token.')
     read = b.actions[first] if level == 'turn' else b.actions
-    for name, x in ((f'tokens.{value}', column[read]), ('turns.reward', b.turns.reward), ('episodes.last_value', b.episodes.last_value)):
-        if not x.isfinite().all(): raise ValueError(f'{int((~x.isfinite()).sum())} of {len(x)} values of {name} are NaN or infinite, and one would spoil all turns before it. Set them, or leave these episodes out with batch.select.')
+    for name, x in ((f'tokens.{value}', column[read]), ('turns.reward', b.turns.reward),
+                    ('episodes.last_value', b.episodes.last_value)):
+        if not x.isfinite().all():
+            raise ValueError(f'{int((~x.isfinite()).sum())} of {len(x)} values of {name} are NaN or infinite, '
+                             f'and one would spoil all turns before it. Set them, or leave these episodes out with '
+                             f'batch.select.')
     return column.index_select(0, read).to(b.turns.reward)
 
 def _steps(b, value, gamma, lam, level):
@@ -53,7 +61,8 @@ def _steps(b, value, gamma, lam, level):
     if level == 'token':
         reward = torch.zeros_like(values).index_copy(0, last, reward)
         episode = b.turns.episode.index_select(0, b.action_turn)
-    final = torch.cat([episode[1:] != episode[:-1], torch.ones_like(episode[:1], dtype=torch.bool)]) # last step of its episode
+    # last step of its episode
+    final = torch.cat([episode[1:] != episode[:-1], torch.ones_like(episode[:1], dtype=torch.bool)])
     end = torch.where(b.episodes.truncated.bool(), b.episodes.last_value, 0).index_select(0, episode)
     advantage = recur(reward + gamma*torch.where(final, end, values.roll(-1)) - values, gamma*lam, episode)
     return advantage + values, advantage, turn
@@ -62,7 +71,8 @@ def _by_turn(b, turn, x): return b.spread(torch.zeros_like(b.turns.reward, dtype
 
 # %% ../../nbs/credit/09_critics.ipynb #f8f41a4d
 @estimator('reward plus the next value, discounted and summed', "nobody: the critic's value of the same place",
-           "each token its own; with level='turn' every token of the turn", 'Schulman et al., 2016, GAE, arXiv 1506.02438', needs=('value',))
+           "each token its own; with level='turn' every token of the turn",
+           'Schulman et al., 2016, GAE, arXiv 1506.02438', needs=('value',))
 def gae(
     b:Batch,             # rollouts; tokens need the column `value`
     value:str='value',   # name of the column of the critic's values
@@ -72,13 +82,15 @@ def gae(
     whiten:bool=True,    # advantages with mean 0 and deviation 1 over the tokens (or turns) of the batch
     eps:float=1e-8,      # of the whitening, added to the variance
 )->tuple[Tensor,Tensor]: # targets of the critic, advantage: (action tokens,) float64 each
-    "Generalized advantage estimation over action tokens or over turns (Schulman et al. 2016, eq. 16; defaults and whitening of verl)."
+    """Generalized advantage estimation over action tokens or over turns (Schulman et al. 2016, eq. 16; defaults and
+    whitening of verl)."""
     targets, advantage, turn = _steps(b, value, gamma, lam, level)
     if whiten: advantage = _whiten(advantage, eps)
     return (targets, advantage) if level == 'token' else (_by_turn(b, turn, targets), _by_turn(b, turn, advantage))
 
 # %% ../../nbs/credit/09_critics.ipynb #e6f04e3e
-@estimator('GAE by turn', "all turns of the batch, after the critic's value of the same state", 'every token of the turn',
+@estimator('GAE by turn', "all turns of the batch, after the critic's value of the same state",
+           'every token of the turn',
            'Bredis et al., 2025, VL-DAC, arXiv 2508.04280', needs=('value',))
 def vl_dac(
     b:Batch,               # rollouts; tokens need the column `value`

@@ -13,7 +13,8 @@ from ..episodes import Batch
 from ..groups import compare, group_constant, group_count, group_max, group_min, group_std, leave_one_out
 
 # %% ../../nbs/credit/00_group_baselines.ipynb #2c3654eb
-@estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode', 'Shao et al., 2024, arXiv 2402.03300', needs=('group',))
+@estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
+           'Shao et al., 2024, arXiv 2402.03300', needs=('group',))
 def grpo(
     b:Batch,             # rollouts; several episodes per group
     scale:str='std',     # 'std': divide by the group's deviation; None: do not (then it is `dr_grpo`)
@@ -27,17 +28,20 @@ def grpo(
     return b.spread(compare(outcome, peers, scale, ddof, eps, singleton, b.unit(rows)))
 
 # %% ../../nbs/credit/00_group_baselines.ipynb #e2854118
-@estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode', 'Liu et al., 2025, arXiv 2503.20783', needs=('group',))
+@estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
+           'Liu et al., 2025, arXiv 2503.20783', needs=('group',))
 def dr_grpo(
     b:Batch,             # rollouts; several episodes per group
     singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
     rows:str='episode',  # who votes in the mean: 'episode' once each, or 'turn' (long episodes weigh more)
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    "Outcome minus the mean of the same task and seat, not divided (Dr. GRPO, Liu et al. 2025); the loss half is `loss_per` of the recipe."
+    """Outcome minus the mean of the same task and seat, not divided (Dr. GRPO, Liu et al. 2025); the loss half is
+    `loss_per` of the recipe."""
     return grpo(b, scale=None, singleton=singleton, rows=rows)
 
 # %% ../../nbs/credit/00_group_baselines.ipynb #fa03ad55
-@estimator('outcome of the episode', 'the other episodes of the same task and seat', 'every token of the episode', 'Ahmadian et al., 2024, arXiv 2402.14740', needs=('group',))
+@estimator('outcome of the episode', 'the other episodes of the same task and seat', 'every token of the episode',
+           'Ahmadian et al., 2024, arXiv 2402.14740', needs=('group',))
 def rloo(
     b:Batch,             # rollouts; several episodes per group
     singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
@@ -51,7 +55,8 @@ def rloo(
 def _check(name, value, *allowed):
     if value not in allowed: raise ValueError(f"{name}={value!r}: use {' or '.join(map(repr, allowed))}")
 
-@estimator('outcome of the episode', 'the other episodes of the same task and seat', 'every token of the episode', 'Chen et al., 2025, arXiv 2502.01600', needs=('group',))
+@estimator('outcome of the episode', 'the other episodes of the same task and seat', 'every token of the episode',
+           'Chen et al., 2025, arXiv 2502.01600', needs=('group',))
 def loop(
     b:Batch,              # rollouts; several episodes per group
     scale:str=None,       # None: do not divide (the paper's runs); 'std': divide by the group's deviation
@@ -69,7 +74,8 @@ def loop(
     return b.spread(ahead/torch.where(group_count(outcome, peers, unit) > 1, deviation, 1))
 
 # %% ../../nbs/credit/00_group_baselines.ipynb #53686efe
-@estimator('outcome of the episode', 'the best other episode of the same task and seat', 'every token of the best episode; 0 elsewhere', 'Tang et al., 2025, arXiv 2503.19595', needs=('group',))
+@estimator('outcome of the episode', 'the best other episode of the same task and seat',
+           'every token of the best episode; 0 elsewhere', 'Tang et al., 2025, arXiv 2503.19595', needs=('group',))
 def pass_at_k(
     b:Batch,              # rollouts; several episodes per group
     scale:str='std',      # 'std': divide by the group's deviation (verl); None: do not
@@ -77,12 +83,14 @@ def pass_at_k(
     eps:float=1e-6,       # added to the deviation
     singleton:str='zero', # a group of one: 'zero' gives 0 (verl refuses it), 'raw' keeps its outcome
 )->Tensor:                # (action tokens,) float64 advantage, never negative; 0 where the outcome is NaN
-    "How much the best episode is ahead of the second of its task and seat; 0 for all others (pass@k, Tang et al. 2025, as in verl)."
+    """How much the best episode is ahead of the second of its task and seat; 0 for all others (pass@k, Tang et al.
+    2025, as in verl)."""
     _check('scale', scale, 'std', None), _check('singleton', singleton, 'raw', 'zero')
     outcome, peers, episode = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.turns.episode
     best, equal = group_max(outcome, peers), group_constant(outcome, peers)
     alone = group_count(outcome, peers, episode) == 1
-    champion = episode == group_min(torch.where(outcome == best, episode, torch.nan), peers) # one of the best: with a tie its lead is 0
+    # one of the best: with a tie its lead is 0
+    champion = episode == group_min(torch.where(outcome == best, episode, torch.nan), peers)
     second = group_max(torch.where(champion, torch.nan, outcome), peers)
     second = torch.where(equal, torch.where(alone & (singleton == 'raw'), 0, best), second)
     deviation = torch.where(alone, 1, group_std(outcome, peers, ddof, episode)) + eps if scale else 1

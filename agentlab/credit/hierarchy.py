@@ -18,20 +18,23 @@ def segments(
     b:Batch, # turns need `switch`: 1 (or True) where the turn switched its subgoal
 )->tuple[Tensor,Tensor]: # (turns,) bool: the turn starts a segment; (turns,) number of its segment
     "Runs of turns under one subgoal: an episode's first turn and every switch start one (HiPER)."
-    switch = need(b.turns, 'switch', 'hae cuts episodes where the subgoal is switched', 'Give one value per turn with batch.with_turns(switch=...), 1 for SWITCH and 0 for KEEP.')
+    switch = need(b.turns, 'switch', 'hae cuts episodes where the subgoal is switched',
+                  'Give one value per turn with batch.with_turns(switch=...), 1 for SWITCH and 0 for KEEP.')
     start = (shift(b.turns.episode, b.turns.episode, fill=-1) < 0) | switch.bool()
     return start, start.cumsum(0)-1
 
 # %% ../../nbs/credit/12_hierarchy.ipynb #429e0cf2
-@estimator('three TD sums: inside a subgoal, over subgoals, and until the subgoal ends', 'nobody: three values of the critic',
+@estimator('three TD sums: inside a subgoal, over subgoals, and until the subgoal ends',
+           'nobody: three values of the critic',
            'action tokens; subgoal tokens where a subgoal starts; switch tokens', 'Peng et al., 2026, arXiv 2602.16165',
            needs=('switch', 'part', 'value_low', 'value_high', 'value_term'))
 def hae(
-    b:Batch,               # turns need `switch`; tokens `part`, `value_low`, `value_high`, `value_term` (of the state before the token)
+    # turns need `switch`; tokens `part`, `value_low`, `value_high`, `value_term` (of the state before the token)
+    b:Batch,
     gamma:float=.95,       # discount per turn
     lam:float=.95,         # GAE inside a segment
     lam_high:float=.95,    # GAE over segments
-    term:str='return',     # switch tokens: 'return' as released, 'gap' as the paper's formula (turns need `switch_prob`)
+    term:str='return',  # switch tokens: 'return' as released, 'gap' as the paper's formula (turns need `switch_prob`)
     scale:str=None,        # 'std': each level is normalised over its turns; None: not
     ddof:int=0,            # 0: population deviation; 1: sample
     eps:float=1e-8,        # added to the deviation
@@ -75,34 +78,50 @@ def turn_value(
     value = torch.zeros(len(place), dtype=torch.float64, device=place.device)
     value[spoken] = b.tokens[column][b.actions[place[spoken]]].double()
     bad = int((~value.isfinite()).sum())
-    if bad: raise ValueError(f'tokens.{column} is NaN or infinite at {bad} of the {len(value)} turns that hae reads it at. A critic sets it before every token.')
+    if bad:
+        raise ValueError(f'tokens.{column} is NaN or infinite at {bad} of the {len(value)} turns that hae reads it at. '
+                         f'A critic sets it before every token.')
     return value
 
 def _check(b, term, truncated):
     "Refuse what is missing or misspelt."
-    if term not in ('return', 'gap'): raise ValueError(f"term={term!r}: use 'return' (released) or 'gap' (the paper's formula)")
-    if truncated not in ('zero', 'own', 'last_value'): raise ValueError(f"truncated={truncated!r}: use 'zero', 'own' or 'last_value'")
-    need(b.tokens, 'part', 'hae gives each part of a reply its own advantage', 'Set it with batch.with_tokens(part=...): 0 other, 1 switch, 2 subgoal, 3 action.')
-    for name in ['low', 'high'] + ['term']*(term == 'return'): need(b.tokens, f'value_{name}', f'hae needs the critic head V_{name}', f'Set it with batch.with_action(value_{name}=values).')
-    if term == 'gap': need(b.turns, 'switch_prob', "term='gap' compares the switch with its probability", "Set it with batch.with_turns(switch_prob=...), or use term='return'.")
+    if term not in ('return', 'gap'):
+        raise ValueError(f"term={term!r}: use 'return' (released) or 'gap' (the paper's formula)")
+    if truncated not in ('zero', 'own', 'last_value'):
+        raise ValueError(f"truncated={truncated!r}: use 'zero', 'own' or 'last_value'")
+    need(b.tokens, 'part', 'hae gives each part of a reply its own advantage',
+         'Set it with batch.with_tokens(part=...): 0 other, 1 switch, 2 subgoal, 3 action.')
+    for name in ['low', 'high'] + ['term']*(term == 'return'):
+        need(b.tokens, f'value_{name}', f'hae needs the critic head V_{name}',
+             f'Set it with batch.with_action(value_{name}=values).')
+    if term == 'gap':
+        need(b.turns, 'switch_prob', "term='gap' compares the switch with its probability",
+             "Set it with batch.with_turns(switch_prob=...), or use term='return'.")
     bad = int((~b.turns.reward.isfinite()).sum())
-    if bad: raise ValueError(f'{bad} of {len(b.turns)} rewards are NaN or infinite, and one would reach all turns before it. Set them, or leave these episodes out with batch.select.')
+    if bad:
+        raise ValueError(f'{bad} of {len(b.turns)} rewards are NaN or infinite, and one would reach all turns before '
+                         f'it. Set them, or leave these episodes out with batch.select.')
 
 def _levels(b, term, truncated):
-    "Segment starts and numbers, the cell of each token, V_low, V_high, and V_term ('gap': V_low under the old subgoal)."
+    """Segment starts and numbers, the cell of each token, V_low, V_high, and V_term ('gap': V_low under the old
+    subgoal)."""
     start, segment = segments(b)
     _check(b, term, truncated)
     part, begin = b.action('part'), first_token(b)
     low, high = part.aminmax() if len(part) else (0, 0)
-    if not (low >= OTHER and high <= MARKUP) or (part == CALL).any(): raise ValueError(f'tokens.part runs from {low:g} to {high:g}: use 0 (other), 1 (switch), 2 (subgoal), 3 (action); '
-        '4 (thought) and 6 (markup) count as other; give a call (5) the code of an action with batch.with_action(part=...)')
+    if not (low >= OTHER and high <= MARKUP) or (part == CALL).any():
+        raise ValueError(f'tokens.part runs from {low:g} to {high:g}: use 0 (other), 1 (switch), 2 (subgoal), 3 '
+f'(action); '
+'4 (thought) and 6 (markup) count as other; give a call (5) the code of an action with batch.with_action(part=...)')
     part = torch.where(part <= ACTION, part, OTHER)
     cell = torch.add(part.long(), b.action_turn, alpha=4) # a table of turns by four parts
     switch = turn_value(b, 'value_term' if term == 'return' else 'value_low', begin)
-    return start, segment, cell, turn_value(b, 'value_low', first_token(b, part == ACTION)), turn_value(b, 'value_high', begin), switch
+    return (start, segment, cell, turn_value(b, 'value_low', first_token(b, part == ACTION)),
+            turn_value(b, 'value_high', begin), switch)
 
 def _handover(b, start, segment, low, high, truncated):
-    "(turns,) twice: the value after the turn, for the executor (every turn) and for planner and switch (0 unless the segment ends)."
+    """(turns,) twice: the value after the turn, for the executor (every turn) and for planner and switch (0 unless
+    the segment ends)."""
     episode, cut = b.turns.episode, b.of_turn('truncated').bool()
     planned = high[start][segment]               # V_high of the turn that started my segment
     end = dict(zero=(0*low, 0*low), own=(low, planned), last_value=(b.of_turn('last_value').double(),)*2)[truncated]
@@ -112,7 +131,8 @@ def _handover(b, start, segment, low, high, truncated):
     return torch.where(ends, after[0], shift(low, segment, -1)), torch.where(ends, after[1], 0)
 
 def _gap(b, high, old):
-    "The paper's advantage of a switch: (q - beta)*(V_high - V_low under the old subgoal); a first turn has none to end."
+    """The paper's advantage of a switch: (q - beta)*(V_high - V_low under the old subgoal); a first turn has none to
+    end."""
     first = shift(b.turns.episode, b.turns.episode, fill=-1) < 0
     return torch.where(first, 0, (b.turns.switch.double() - b.turns.switch_prob)*(high - old))
 

@@ -14,7 +14,8 @@ from ..episodes import Batch, need
 from ..groups import compare, group_count, same, shift
 
 # %% ../../nbs/credit/07_histories.ipynb #250aa33a
-@estimator('discounted return from this turn', 'turns of the task that share the last 1, 2, ... states, averaged over the lengths', 'every token of the turn',
+@estimator('discounted return from this turn', 'turns of the task that share the last 1, 2, ... states, averaged over '
+           'the lengths', 'every token of the turn',
            'He et al., 2026, HGPO, arXiv 2602.22817', needs=('group', 'state'))
 def hgpo(
     b:Batch,             # rollouts; turns need `state`
@@ -23,15 +24,18 @@ def hgpo(
     gamma:float=.95,     # discount per turn
     base:bool=False,     # True: also compare the outcome with the other episodes, with weight 1
     scale:str='std',     # every comparison: 'std' divides by the peers' deviation, None does not
-    ddof:int=0,          # of the comparisons by state: 0 population, 1 sample deviation. The base group takes the sample deviation
+    # of the comparisons by state: 0 population, 1 sample deviation. The base group takes the sample deviation
+    ddof:int=0,
     eps:float=1e-6,      # added to deviations, and to the sum of the weights
     singleton:str='raw', # base group, an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
     rows:str='turn',     # base group, who votes: 'turn' as the authors' code does, 'episode' once each
-    zeros:str=None,      # a comparison that comes out at exactly 0: 'keep' it in the average (also None), or 'drop' it with its weight
+    # a comparison that comes out at exactly 0: 'keep' it in the average (also None), or 'drop' it with its weight
+    zeros:str=None,
     faithful:bool=False, # True, as released: zeros='drop'
 )->Tensor:               # (action tokens,) float64 advantage; 0 without any peer, and where the outcome is NaN
     "Return against turns with the same last 1, 2, ... states, a weighted mean over the lengths (HGPO, He et al. 2026)."
-    need(b.turns, 'state', 'hgpo compares turns by their last states', "Give your environment a state in info['state'], or use grpo.")
+    need(b.turns, 'state', 'hgpo compares turns by their last states',
+         "Give your environment a state in info['state'], or use grpo.")
     keep = _zeros_kept(zeros, faithful)
     items = _lengths(b, history, gamma, alpha, scale, ddof, eps)
     if base: items.append((1., *_base_group(b, scale, eps, singleton, rows)))
@@ -39,14 +43,18 @@ def hgpo(
     return b.spread(torch.where(weight > 0, sum(w*a for w, a, _ in items)/(weight+eps), 0))
 
 def _lengths(b, history, gamma, alpha, scale, ddof, eps):
-    "For k = 1 to history+1: weight, (turns,) comparison among turns with the same last k states, (turns,) whether there was a peer."
-    if history < 0: raise ValueError(f'history={history}: give a whole number from 0; 0 compares by the present state alone')
+    """For k = 1 to history+1: weight, (turns,) comparison among turns with the same last k states, (turns,) whether
+    there was a peer."""
+    if history < 0:
+        raise ValueError(f'history={history}: give a whole number from 0; 0 compares by the present state alone')
     returns, items, episode = turn_returns(b, gamma), [], b.turns.episode
     now = key = same(b.of_turn('group', 'seat'), b.turns.state)
     for k in range(1, history+2):
         if k > 1: key = same(key, shift(now, episode, k-1, fill=-1))
-        known = torch.where(shift(torch.ones_like(now), episode, k-1) > 0, returns, torch.nan) # NaN: fewer than k states so far
-        items.append(((k+1)**alpha, compare(known, key, scale, ddof, eps, singleton='zero'), (group_count(known, key) > 1) & ~known.isnan()))
+        # NaN: fewer than k states so far
+        known = torch.where(shift(torch.ones_like(now), episode, k-1) > 0, returns, torch.nan)
+        items.append(((k+1)**alpha, compare(known, key, scale, ddof, eps, singleton='zero'),
+                      (group_count(known, key) > 1) & ~known.isnan()))
     return items
 
 def _base_group(b, scale, eps, singleton, rows):
@@ -56,5 +64,6 @@ def _base_group(b, scale, eps, singleton, rows):
 
 def _zeros_kept(zeros, faithful):
     if zeros not in (None, 'keep', 'drop'): raise ValueError(f"zeros={zeros!r}: use 'keep' or 'drop'")
-    if faithful and zeros: raise ValueError(f"zeros={zeros!r} together with faithful=True, which drops zeros; leave one of them out")
+    if faithful and zeros:
+        raise ValueError(f"zeros={zeros!r} together with faithful=True, which drops zeros; leave one of them out")
     return zeros != 'drop' and not faithful

@@ -13,7 +13,8 @@ from ..episodes import Batch, need
 from ..groups import compare, group_count, group_mean, group_std, leave_one_out, shift
 
 # %% ../../nbs/credit/17_implicit_prm.ipynb #1b57fb06
-@estimator('outcome; and implicit reward of the turn', 'episodes of the same task and seat; all their turns', 'every token of the episode; every token of the turn',
+@estimator('outcome; and implicit reward of the turn', 'episodes of the same task and seat; all their turns',
+           'every token of the episode; every token of the turn',
            'iStar / OPRL, 2025, arXiv 2509.19199', needs=('group', 'step_reward'))
 def istar(
     b:Batch,                # rollouts; turns need `step_reward`, such as implicit_prm(b)
@@ -28,16 +29,22 @@ def istar(
 )->Tensor:                  # (action tokens,) float64 advantage
     "Outcome advantage plus advantage of the implicit step reward (iStar, arXiv 2509.19199)."
     if baseline not in ('rloo', 'grpo'): raise ValueError(f"baseline={baseline!r}: use 'rloo' or 'grpo'")
-    if baseline == 'rloo' and scale: raise ValueError(f"scale={scale!r}: RLOO does not divide; use baseline='grpo' or scale=None")
-    reward = need(b.turns, 'step_reward', 'istar compares steps by an implicit reward', 'Set it with batch.with_turns(step_reward=implicit_prm(batch)), or use rloo.').double()
+    if baseline == 'rloo' and scale:
+        raise ValueError(f"scale={scale!r}: RLOO does not divide; use baseline='grpo' or scale=None")
+    reward = need(b.turns, 'step_reward', 'istar compares steps by an implicit reward',
+                  'Set it with batch.with_turns(step_reward=implicit_prm(batch)), or use rloo.').double()
     outcome, peers, unit = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.unit(rows)
-    if baseline == 'rloo': episode, step = leave_one_out(outcome, peers, singleton, unit), leave_one_out(reward, peers, 'zero')
-    else: episode, step = (compare(x, peers, scale, ddof, eps, lone, voters) for x, lone, voters in ((outcome, singleton, unit), (reward, 'zero', None)))
+    if baseline == 'rloo':
+        episode, step = leave_one_out(outcome, peers, singleton, unit), leave_one_out(reward, peers, 'zero')
+    else:
+        episode, step = (compare(x, peers, scale, ddof, eps, lone, voters)
+                         for x, lone, voters in ((outcome, singleton, unit), (reward, 'zero', None)))
     if faithful: step = _against_first(reward, b.turns.episode, peers, baseline, scale, ddof, eps)
     return b.spread(episode + step_weight*step)
 
 def _against_first(reward, episode, peers, baseline, scale, ddof, eps):
-    "The release: each step reward against the first step rewards of the task's episodes; raw where there is one episode."
+    """The release: each step reward against the first step rewards of the task's episodes; raw where there is one
+    episode."""
     first = torch.where(shift(torch.ones_like(reward), episode) == 0, reward, torch.nan)
     count, gap = group_count(first, peers), reward - group_mean(first, peers)
     if baseline == 'rloo': compared = gap*count/(count - 1)

@@ -13,7 +13,8 @@ from ..episodes import Batch
 from ..groups import compare, group_min, group_sum, recur, same, shift
 
 # %% ../../nbs/credit/15_information.ipynb #4f575d90
-@estimator('turn reward: information gain, on the last turn the outcome', 'all turns of the same task and seat', 'every token of the turn and, discounted, of the turns before it',
+@estimator('turn reward: information gain, on the last turn the outcome', 'all turns of the same task and seat',
+           'every token of the turn and, discounted, of the turns before it',
            'in the spirit of IGPO, 2025, arXiv 2510.14967', needs=('group',))
 def igpo(
     b:Batch,               # rollouts; turns.reward is what information_gain(b) gave
@@ -30,18 +31,20 @@ def igpo(
         compared = compare(b.turns.reward, b.of_turn('group', 'seat'), scale, ddof, eps, singleton, b.unit(rows))
         return b.spread(recur(compared, gamma, b.turns.episode))
     if (gamma, scale, ddof, eps, singleton, rows) != (1., 'std', 0, 1e-6, 'zero', 'turn'):
-        raise ValueError('igpo: faithful=True fixes gamma, scale, ddof, eps, singleton and rows. Leave them out, or leave out faithful.')
+        raise ValueError('igpo: faithful=True fixes gamma, scale, ddof, eps, singleton and rows. Leave them out, or '
+                         'leave out faithful.')
     return _by_position(b)
 
 def _by_position(b):
-    "The release: token returns that end at the next context token, minus the task's mean at the same position of the response."
+    """The release: token returns that end at the next context token, minus the task's mean at the same position of
+    the response."""
     row, turn = b.tokens.row, b.tokens.turn
     action = turn >= 0
-    paid = action & (shift(turn, row, k=-1, fill=-1) != turn)               # the last token of a turn carries its reward
+    paid = action & (shift(turn, row, k=-1, fill=-1) != turn)  # the last token of a turn carries its reward
     reward = torch.where(paid, b.turns.reward[turn.clamp(min=0)], 0) if len(b.turns) else action.double()
     returns = recur(reward, shift(action.double(), row, k=-1), row)         # decay 0 where the next token is context
     position = b.tokens.position - group_min(torch.where(action, b.tokens.position.double(), torch.nan), row)
     peers = same(b.episodes.group, b.episodes.seat)[b.rows.episode]
-    size = torch.bincount(peers)[peers]                                     # rows of the task: a short one counts as 0 where it has ended
+    size = torch.bincount(peers)[peers]  # rows of the task: a short one counts as 0 where it has ended
     mean = group_sum(returns, same(peers[row], position))/size[row]
     return (returns - mean)[b.actions]

@@ -15,7 +15,8 @@ from .turn_numbers import turn_number
 from ..groups import compare
 
 # %% ../../nbs/credit/13_order.ipynb #74da9472
-@estimator('outcome of the episode', 'episodes of the same task and seat; then the spread of the batch', 'every token of the episode',
+@estimator('outcome of the episode', 'episodes of the same task and seat; then the spread of the batch',
+           'every token of the episode',
            'Hu et al., 2026, arXiv 2602.06554', needs=('group',))
 def seeupo(
     b:Batch,             # rollouts; several episodes per group
@@ -26,7 +27,8 @@ def seeupo(
     singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
     rows:str='episode',  # who votes in means and deviation: 'episode' once each, or 'turn' (long episodes weigh more)
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    "Outcome minus its group's mean, z-scored over the batch and clipped: SeeUPO before its first update (Hu et al. 2026)."
+    """Outcome minus its group's mean, z-scored over the batch and clipped: SeeUPO before its first update (Hu et al.
+    2026)."""
     outcome, unit = b.of_turn('outcome'), b.unit(rows)
     ahead = compare(outcome, b.of_turn('group', 'seat'), None, singleton=singleton, unit=unit)
     ahead = torch.where(outcome.isnan(), torch.nan, ahead) # no score: no vote in the batch either
@@ -68,8 +70,10 @@ def seeupo_updates(
     seed:int=0,             # of the random order
     faithful:bool=False,    # True, as released: the product is clipped after every turn; False: once, where it is used
     **credit_args           # keywords of `seeupo`
-)->Iterator[tuple[Tensor,Tensor]]: # yields (action tokens,) bool: the tokens to train now; (action tokens,) their advantage
-    "One update per turn number; later ones are weighted by how far the updated turns of the episode have moved (SeeUPO, Hu et al. 2026)."
+# yields (action tokens,) bool: the tokens to train now; (action tokens,) their advantage
+)->Iterator[tuple[Tensor,Tensor]]:
+    """One update per turn number; later ones are weighted by how far the updated turns of the episode have moved
+    (SeeUPO, Hu et al. 2026)."""
     place, advantage, todo = turn_number(b), seeupo(b, **credit_args), turn_order(b, order, seed)
     now = b.action('old_logp') if 'old_logp' in b.tokens else policy.logprobs(b, temperature, budget)[0]
     product = torch.ones(len(b), dtype=torch.float64, device=advantage.device)
@@ -78,7 +82,8 @@ def seeupo_updates(
         sent = yield mine[b.action_turn], advantage*b.spread(product.clamp(1-low, 1+high)[b.turns.episode])
         if k+1 == len(todo): return # nobody asks how the last update moved the policy
         before, now = now, policy.logprobs(b, temperature, budget)[0] if sent is None else sent
-        product[b.turns.episode[mine]] *= turn_ratio(b, before, now, low, high)[mine] # an episode has one such turn, or none
+        # an episode has one such turn, or none
+        product[b.turns.episode[mine]] *= turn_ratio(b, before, now, low, high)[mine]
         if faithful: product = product.clamp(1-low, 1+high)
 
 # %% ../../nbs/credit/13_order.ipynb #7d0c5145

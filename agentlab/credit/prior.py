@@ -33,17 +33,24 @@ def _number(x):
 # %% ../../nbs/credit/11_prior.ipynb #128baac1
 def _check_v05(b, prior, ends):
     "Refuse outcomes and priors that the formula does not speak of."
-    v = need(b.episodes, prior, f'v05 mixes the mean of a group with what a frozen model expects and reads episodes.{prior}',
+    v = need(b.episodes, prior, f'v05 mixes the mean of a group with what a frozen model expects and reads '
+             f'episodes.{prior}',
              f'Set it with batch.with_episodes({prior}=values), one float per episode, or use grpo.')
     low, high = ends
-    if not low < high: raise ValueError(f'ends={ends!r}: give the lower and the higher outcome, such as (-1., 1.) or (0., 1.)')
+    if not low < high:
+        raise ValueError(f'ends={ends!r}: give the lower and the higher outcome, such as (-1., 1.) or (0., 1.)')
     outcome = b.episodes.outcome
     other = outcome[~((outcome == low) | (outcome == high) | outcome.isnan())]
-    if len(other): raise ValueError(f'v05 knows two outcomes, ends={tuple(ends)}, but this batch has {other[0].item():g}. Name your two outcomes as ends=(low, high); for outcomes of many values use grpo.')
-    if not ((v >= low) & (v <= high)).all(): raise ValueError(f'episodes.{prior} has values outside {tuple(ends)} (or NaN): it must be an expected outcome, on the scale of the outcomes')
+    if len(other):
+        raise ValueError(f'v05 knows two outcomes, ends={tuple(ends)}, but this batch has {other[0].item():g}. Name '
+                         f'your two outcomes as ends=(low, high); for outcomes of many values use grpo.')
+    if not ((v >= low) & (v <= high)).all():
+        raise ValueError(f'episodes.{prior} has values outside {tuple(ends)} (or NaN): it must be an expected outcome, '
+                         f'on the scale of the outcomes')
     return v
 
-@estimator('outcome of the episode, one of two', 'episodes of the same task and seat, mixed with the expectation of a frozen model', 'every token of the episode',
+@estimator('outcome of the episode, one of two', 'episodes of the same task and seat, mixed with the expectation of a '
+           'frozen model', 'every token of the episode',
            'Zhang et al., 2026, V0.5, arXiv 2603.10848', needs=('group', 'prior'))
 def v05(
     b:Batch,                    # rollouts; several episodes per group; episodes need the column `prior`
@@ -68,9 +75,12 @@ def more_rollouts(
 )->Tensor:              # int64: how many more to draw on present evidence
     "How many more rollouts are worth their cost; in the spirit of V0.5 (Zhang et al. 2026): the look-ahead is ours."
     mean, k, prior = (_number(x) for x in (mean, k, prior))
-    if not cost > 0: raise ValueError(f'cost={cost}: it is the drop in squared error that a rollout must bring; use a positive number, such as .0039')
+    if not cost > 0:
+        raise ValueError(f'cost={cost}: it is the drop in squared error that a rollout must bring; use a positive '
+                         f'number, such as .0039')
     if not (k >= 1).all(): raise ValueError('k must be at least 1: play a few rollouts first (4 is usual), then ask')
-    if not (mean-prior).isfinite().all(): raise ValueError('mean and prior must be finite; a task without an outcome has no mean, so play it first')
+    if not (mean-prior).isfinite().all():
+        raise ValueError('mean and prior must be finite; a task without an outcome has no mean, so play it first')
     misfit = ((mean-prior).square() - 1/k).clamp(min=0)
     enough = (math.sqrt(1 + 4/cost) - 1)/2                   # a rollout is worth it while a < enough
     wanted = (enough - k - 1/misfit).ceil()                  # -infinity where the prior is believed

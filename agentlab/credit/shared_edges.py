@@ -30,7 +30,8 @@ def edge_key(
     return key
 
 # %% ../../nbs/credit/08_shared_edges.ipynb #54fe996e
-@estimator('GRPO advantage of the episode', 'turns of the task that took the same step: last states, actions and next state', 'every token of the turn',
+@estimator('GRPO advantage of the episode',
+           'turns of the task that took the same step: last states, actions and next state', 'every token of the turn',
            'in the spirit of Li et al., 2025, SALT, arXiv 2510.20022', needs=('group', 'state', 'action'))
 def salt(
     b:Batch,             # rollouts; turns need `state` and `action` (any integers)
@@ -41,7 +42,8 @@ def salt(
     singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
     rows:str='episode',  # who votes in GRPO's mean and deviation: 'episode' once each, or 'turn'
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    "Mean GRPO advantage of all turns that took the same step (in the spirit of SALT, Li et al. 2025; the formula is ours)."
+    """Mean GRPO advantage of all turns that took the same step (in the spirit of SALT, Li et al. 2025; the formula
+    is ours)."""
     key, outcome = edge_key(b, window), b.of_turn('outcome')
     worth = compare(outcome, b.of_turn('group', 'seat'), scale, ddof, eps, singleton, b.unit(rows))
     worth = torch.where(outcome.isnan(), torch.nan, worth) # no score, no vote
@@ -54,9 +56,11 @@ def action_keys(
     "A key for what was said in each turn, from its token ids and their order."
     turn, number = b.action_turn, torch.arange(len(b.actions), device=b.action_turn.device)
     place = number - group_min(number, turn).long() # 0, 1, 2, ... inside each turn
-    return torch.zeros(len(b.turns), dtype=torch.int64, device=turn.device).index_add(0, turn, _mix(_mix(b.action('id').long() + 1) + place))
+    return torch.zeros(len(b.turns), dtype=torch.int64, device=turn.device).index_add(0, turn, _mix(
+        _mix(b.action('id').long() + 1) + place))
 
 def _mix(x):
     "64-bit integers scrambled one to one, 0 to 0 (the finalizer of SplitMix64, Steele et al. 2014)."
-    for by, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)): x = (x ^ ((x >> by) & (1 << 64-by)-1))*(factor - 2**64)
+    for by, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ ((x >> by) & (1 << 64-by)-1))*(factor - 2**64)
     return x ^ ((x >> 31) & (1 << 33)-1)

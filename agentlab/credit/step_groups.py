@@ -24,14 +24,19 @@ def turn_returns(
 # %% ../../nbs/credit/01_step_groups.ipynb #accfcb65
 def similar_states(
     b:Batch,             # rollouts; turns need `state`, and what it says in `batch.labels['state']`
-    ratio:float=.95,     # least similarity of a text and the first text of its cluster: 2 x matched characters / all characters
+    # least similarity of a text and the first text of its cluster: 2 x matched characters / all characters
+    ratio:float=.95,
     faithful:bool=False, # True: with difflib's shortcut for texts of 200 characters and more, as released
 )->Tensor:               # (turns,) int64 key: equal for turns of one cluster of one group and seat
-    "Greedy clusters of state texts: in row order, each joins the first cluster it resembles or opens a new one (GiGPO's released code)."
-    need(b.turns, 'state', 'similar_states compares the texts of states', "Give your environment a state in info['state'].")
-    if not 0 < ratio <= 1: raise ValueError(f'ratio={ratio!r}: give a number above 0 and at most 1; with 1 only equal texts meet')
+    """Greedy clusters of state texts: in row order, each joins the first cluster it resembles or opens a new one
+    (GiGPO's released code)."""
+    need(b.turns, 'state', 'similar_states compares the texts of states',
+         "Give your environment a state in info['state'].")
+    if not 0 < ratio <= 1:
+        raise ValueError(f'ratio={ratio!r}: give a number above 0 and at most 1; with 1 only equal texts meet')
     peers, row = b.of_turn('group', 'seat'), torch.arange(len(b.turns), device=b.turns.state.device)
-    key = row if faithful else same(peers, b.turns.state) # equal texts meet: look at each once. The shortcut can part even those
+    # equal texts meet: look at each once. The shortcut can part even those
+    key = row if faithful else same(peers, b.turns.state)
     first = (row == group_min(row, key)).nonzero()[:, 0]
     texts, clusters, found = b.labels.get('state', {}), {}, []
     for number, (who, state) in enumerate(zip(peers[first].tolist(), b.turns.state[first].tolist())):
@@ -41,16 +46,19 @@ def similar_states(
     return same(joined[key])
 
 def _join(clusters, text, ratio, autojunk, number):
-    "The number of the first cluster that `text` resembles; else `number`, as a new one. A turn without a state is alone."
+    """The number of the first cluster that `text` resembles; else `number`, as a new one. A turn without a state is
+    alone."""
     if text is None: return number
     for matcher, name in clusters:
         matcher.set_seq1(text) # the two quick ratios are upper bounds: most pairs end there
-        if matcher.real_quick_ratio() >= ratio and matcher.quick_ratio() >= ratio and matcher.ratio() >= ratio: return name
+        if matcher.real_quick_ratio() >= ratio and matcher.quick_ratio() >= ratio and matcher.ratio() >= ratio:
+            return name
     clusters.append((SequenceMatcher(None, '', text, autojunk), number))
     return number
 
 # %% ../../nbs/credit/01_step_groups.ipynb #fd2d4224
-@estimator('discounted return from this turn, plus the outcome', 'turns of the task in the same state, plus episodes of the task', 'every token of the turn',
+@estimator('discounted return from this turn, plus the outcome',
+           'turns of the task in the same state, plus episodes of the task', 'every token of the turn',
            'Feng et al., 2025, GiGPO, arXiv 2505.10978', needs=('group', 'state'))
 def gigpo(
     b:Batch,                # rollouts; turns need `state`
@@ -65,8 +73,11 @@ def gigpo(
     faithful:bool=False,    # True, as released: rows='turn', and similarity with difflib's shortcut
 )->Tensor:                  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Episode advantage plus step advantage over repeated states (GiGPO, Feng et al. 2025, eq. 8)."
-    need(b.turns, 'state', 'gigpo compares turns by state', "Give your environment a state in info['state'], or use grpo.")
-    if faithful and rows != 'turn': raise ValueError(f'rows={rows!r} together with faithful=True, which lets every turn vote; leave one of them out')
+    need(b.turns, 'state', 'gigpo compares turns by state',
+         "Give your environment a state in info['state'], or use grpo.")
+    if faithful and rows != 'turn':
+        raise ValueError(f'rows={rows!r} together with faithful=True, which lets every turn vote; leave one '
+                         f'of them out')
     peers = b.of_turn('group', 'seat')
     state = b.turns.state if similarity is None else similar_states(b, similarity, faithful)
     episode = compare(b.of_turn('outcome'), peers, scale, ddof, eps, singleton, b.unit(rows))           # eq. 3

@@ -13,10 +13,11 @@ from ..episodes import Batch, need
 from ..groups import compare, same
 
 # %% ../../nbs/credit/05_tags.ipynb #a1c8d9c8
-@estimator('outcome; and meta-reasoning reward of the turn', 'turns of the same task and seat; and those of them with the same tag', 'every token of the turn',
+@estimator('outcome; and meta-reasoning reward of the turn',
+           'turns of the same task and seat; and those of them with the same tag', 'every token of the turn',
            'Zhang et al., 2025, RLVMR, arXiv 2507.22844', needs=('group', 'tag', 'meta'))
 def rlvmr(
-    b:Batch,                    # rollouts; turns need `tag` (integer, -1: none) and `meta` (the reward of the tagged turn)
+    b:Batch,  # rollouts; turns need `tag` (integer, -1: none) and `meta` (the reward of the tagged turn)
     alpha:float=None,           # the paper's form: weight of the episode part, 1-alpha for the tags; None: .5
     step_weight:float=None,     # the code's form: episode part + step_weight * tag part
     scale:str='std',            # both levels: 'std' divides by the peers' deviation, None does not
@@ -28,7 +29,8 @@ def rlvmr(
 )->Tensor:                      # (action tokens,) float64 advantage
     "Episode advantage and meta-reasoning reward among turns of the same tag (RLVMR, Zhang et al. 2025)."
     if (alpha is not None) + (step_weight is not None) + faithful > 1:
-        raise ValueError(f'alpha={alpha}, step_weight={step_weight}, faithful={faithful} are three ways to weigh; give one of them')
+        raise ValueError(f'alpha={alpha}, step_weight={step_weight}, faithful={faithful} are three ways to weigh; give '
+                         f'one of them')
     hint = 'Set both with batch.with_turns(tag=..., meta=...); agentlab.reward has tag_of and meta_reasoning for it.'
     tag, meta = (need(b.turns, column, 'rlvmr compares turns by tag', hint) for column in ('tag', 'meta'))
     alpha, step_weight = .5 if alpha is None else alpha, 1. if faithful else step_weight

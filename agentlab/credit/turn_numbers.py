@@ -30,7 +30,8 @@ def matched_return(
     return recur(b.turns.reward, gamma*matched*shift(matched, b.turns.episode, k=-1), b.turns.episode)
 
 # %% ../../nbs/credit/04_turn_numbers.ipynb #b4f7f91f
-@estimator('outcome; and return until the next mismatch', 'episodes of the same task and seat; and turns of them with the same number', 'every token of the turn',
+@estimator('outcome; and return until the next mismatch',
+           'episodes of the same task and seat; and turns of them with the same number', 'every token of the turn',
            'Lu et al., 2025, UI-S1, arXiv 2509.11543', needs=('group', 'matched'))
 def ui_s1(
     b:Batch,                # rollouts; turns need `matched` (1: as the expert, 0: patched)
@@ -41,11 +42,14 @@ def ui_s1(
     eps:float=1e-6,         # added to the deviation
     singleton:str='raw',    # an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
     rows:str=None,          # who votes at the episode level: 'episode' (also None) or 'turn'
-    faithful:bool=False,    # True, as released: the episode level compares each turn's own reward with all turns of the task
+    # True, as released: the episode level compares each turn's own reward with all turns of the task
+    faithful:bool=False,
 )->Tensor:                  # (action tokens,) float64 advantage
     "Episode advantage plus the return until the next mismatch among turns of one number (UI-S1, Lu et al. 2025)."
     returns, peers = matched_return(b, gamma), b.of_turn('group', 'seat')
-    if faithful and rows: raise ValueError(f"rows={rows!r} together with faithful=True, which lets every turn vote; leave one of them out")
+    if faithful and rows:
+        raise ValueError(f"rows={rows!r} together with faithful=True, which lets every turn vote; leave one "
+                         f"of them out")
     score = b.turns.reward if faithful else b.of_turn('outcome')
     unit = b.unit('turn' if faithful else rows or 'episode')
     episode = compare(score, peers, scale, ddof, eps, singleton, unit)
@@ -67,10 +71,12 @@ def worth_keeping(
     return keep
 
 # %% ../../nbs/credit/04_turn_numbers.ipynb #8089d6bf
-@estimator('reward of the turn', 'turns of the same task and seat with the same number, if there are 5', 'every token of the turn',
+@estimator('reward of the turn', 'turns of the same task and seat with the same number, if there are 5',
+           'every token of the turn',
            'Zhang et al., 2026, CM2, arXiv 2602.12268', needs=('group',))
 def cm2(
-    b:Batch,            # rollouts; optional turns columns `failed` (1: the tool failed) and `user_turn` (number of the user's turn)
+    # rollouts; optional turns columns `failed` (1: the tool failed) and `user_turn` (number of the user's turn)
+    b:Batch,
     scale:str=None,     # None: do not divide (as CM2 trains); 'std': divide by the peers' deviation
     ddof:int=1,         # 1: sample deviation; 0: population
     eps:float=1e-6,     # added to the deviation

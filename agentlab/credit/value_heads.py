@@ -14,17 +14,22 @@ def _check_support(support):
     "Refuse a support that is no row of even bins."
     width = support.diff()
     if support.ndim != 1 or len(support) < 3 or not (width > 0).all() or width.max() > 1.001*width.min():
-        raise ValueError(f'support has shape {tuple(support.shape)}: give at least 3 rising, evenly spaced bin edges, e.g. torch.linspace(0, 1, 102)')
+        raise ValueError(f'support has shape {tuple(support.shape)}: give at least 3 rising, evenly spaced bin edges, '
+                         f'e.g. torch.linspace(0, 1, 102)')
 
 def hl_gauss(
     targets:Tensor,     # (...,) values to be learned; beyond the support they count as its end
     support:Tensor,     # (bins+1,) edges of the bins, rising and evenly spaced
     ratio:float=.75,    # sigma in bin widths
 )->Tensor:              # (..., bins) probabilities, in the dtype of `targets`
-    "The mass in each bin of a normal distribution around every target, renormalised (HL-Gauss, Farebrother et al. 2024)."
+    """The mass in each bin of a normal distribution around every target, renormalised (HL-Gauss, Farebrother et al.
+    2024)."""
     _check_support(support)
-    if not ratio > 0: raise ValueError(f'ratio={ratio}: it is the deviation in bin widths; use a positive number, often .75')
-    if targets.isnan().any(): raise ValueError(f'{int(targets.isnan().sum())} of {targets.numel()} targets are NaN. Leave them out before the loss.')
+    if not ratio > 0:
+        raise ValueError(f'ratio={ratio}: it is the deviation in bin widths; use a positive number, often .75')
+    if targets.isnan().any():
+        raise ValueError(f'{int(targets.isnan().sum())} of {targets.numel()} targets are NaN. Leave them out before '
+                         f'the loss.')
     edges = support.to(targets)
     sigma = ratio*(edges[-1]-edges[0])/(len(edges)-1)
     below = torch.special.ndtr((edges - targets.clamp(edges[0], edges[-1])[..., None])/sigma) # mass below every edge
@@ -72,7 +77,8 @@ class ValueHead(nn.Module):
         through:bool=False,  # True: the gradient goes on into what made the hidden state
     ):
         super().__init__()
-        if bins < 1 or not low < high: raise ValueError(f'bins={bins}, low={low}, high={high}: give at least one bin and a range with low < high')
+        if bins < 1 or not low < high:
+            raise ValueError(f'bins={bins}, low={low}, high={high}: give at least one bin and a range with low < high')
         self.ratio, self.through, self.linear = ratio, through, nn.Linear(hidden, bins)
         for weight in self.linear.parameters(): nn.init.zeros_(weight)
         self.register_buffer('support', torch.linspace(low, high, bins+1), persistent=False)

@@ -14,10 +14,11 @@ from ..episodes import Batch, need
 from ..groups import compare, group_constant, group_std, group_sum
 
 # %% ../../nbs/credit/16_variance_gate.ipynb #f1271698
-@estimator('outcome; and information gain of the turn, where outcomes of the task are alike', 'episodes of the same task and seat; their action tokens with a gain', 'every token of the episode; every token of the turn',
+@estimator('outcome; and information gain of the turn, where outcomes of the task are alike', 'episodes of the same '
+           'task and seat; their action tokens with a gain', 'every token of the episode; every token of the turn',
            'InfoPO, 2026, arXiv 2603.00656', needs=('group', 'gain'))
 def variance_gated(
-    b:Batch,                # rollouts; turns need `gain`: the intrinsic reward, such as counterfactual_gain(b); 0 means none
+    b:Batch,  # rollouts; turns need `gain`: the intrinsic reward, such as counterfactual_gain(b); 0 means none
     step_weight:float=.1,   # beta: weight of the intrinsic part
     temperature:float=.05,  # of the gate, in units of the outcome
     decay:float=0.,         # the intrinsic part shrinks by exp(-decay*epoch)
@@ -30,7 +31,8 @@ def variance_gated(
     faithful:bool=False,    # True: outcomes are rounded to 4 decimals first, as released
 )->Tensor:                  # (action tokens,) float64 advantage
     "Outcome advantage plus gated intrinsic advantage (InfoPO, arXiv 2603.00656)."
-    earned = need(b.turns, 'gain', 'variance_gated weighs an intrinsic reward against the outcome', 'Set it with batch.with_turns(gain=counterfactual_gain(batch)), or use grpo.')
+    earned = need(b.turns, 'gain', 'variance_gated weighs an intrinsic reward against the outcome',
+                  'Set it with batch.with_turns(gain=counterfactual_gain(batch)), or use grpo.')
     outcome, peers = b.of_turn('outcome'), b.of_turn('group', 'seat')
     if faithful: outcome = outcome.round(decimals=4)
     outside, tokens = compare(outcome, peers, scale, ddof, eps, singleton, b.unit(rows)), b.turn_lengths().double()
@@ -42,7 +44,8 @@ def variance_gated(
 
 # %% ../../nbs/credit/16_variance_gate.ipynb #46ff48c4
 def _over_tokens(x, tokens, by=None, ddof=1):
-    "Mean and deviation of a number per turn over the *tokens* of each group, without writing it to every token; NaN has no vote."
+    """Mean and deviation of a number per turn over the *tokens* of each group, without writing it to every token;
+    NaN has no vote."""
     tokens = torch.where(x.isnan(), 0, tokens)
     count = group_sum(tokens, by)
     mean = group_sum(tokens*x, by)/count

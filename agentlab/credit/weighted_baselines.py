@@ -16,7 +16,8 @@ from ..episodes import Batch, need
 from ..groups import compare, cumcount, group_constant, group_count, group_sum, recur, same
 
 # %% ../../nbs/credit/03_weighted_baselines.ipynb #be3078f8
-@estimator('outcome of the episode', 'episodes of the same task and seat, weighted by action tokens', 'every token of the episode', 'Hao et al., 2025, arXiv 2505.23585', needs=('group',))
+@estimator('outcome of the episode', 'episodes of the same task and seat, weighted by action tokens',
+           'every token of the episode', 'Hao et al., 2025, arXiv 2505.23585', needs=('group',))
 def opo(
     b:Batch,             # rollouts; several episodes per group
     singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
@@ -60,10 +61,12 @@ def token_place(b:Batch)->Tensor:
     return cumcount(b.turns.episode[b.action_turn])
 
 def text_place(b:Batch)->Tensor:
-    "(action tokens,) the number of each token in its episode's text, from the first one that the policy said; what it read counts too."
+    """(action tokens,) the number of each token in its episode's text, from the first one that the policy said; what
+    it read counts too."""
     return b.actions - b.actions[torch.arange(len(b.actions), device=b.actions.device) - token_place(b)]
 
-@estimator('undiscounted return from this turn on', 'the tokens at the same place in episodes of the same task and seat, weighted by the uncertainty up to there', 'the token',
+@estimator('undiscounted return from this turn on', 'the tokens at the same place in episodes of the same task and '
+           'seat, weighted by the uncertainty up to there', 'the token',
            'Li et al., 2026, arXiv 2602.07078', needs=('group', 'old_logp', 'sum_pi_squared'))
 def optimal_token_baseline(
     b:Batch,                    # rollouts; tokens need `old_logp` and `sum_pi_squared`
@@ -71,13 +74,18 @@ def optimal_token_baseline(
     singleton:str='raw',        # nobody else at this place: 'raw' keeps the return, 'zero' gives 0
     eps:float=1e-8,             # added to the sum of the weights
 )->Tensor:                      # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    "Return minus the mean return at this place, weighted by the squared gradients of the tokens so far (OTB, Li et al. 2026)."
+    """Return minus the mean return at this place, weighted by the squared gradients of the tokens so far (OTB, Li et
+    al. 2026)."""
     if singleton not in ('raw', 'zero'): raise ValueError(f"singleton={singleton!r}: use 'raw' or 'zero'")
     hint = 'Set it with batch.with_action(old_logp=policy.logprobs(batch)[0]).'
-    old = need(b.tokens, 'old_logp', 'optimal_token_baseline weighs tokens by their probabilities', hint)[b.actions].double()
+    old = need(b.tokens, 'old_logp', 'optimal_token_baseline weighs tokens by their probabilities',
+               hint)[b.actions].double()
     hint = 'Set it with with_sum_pi_squared(batch, policy), in a recipe columns=with_sum_pi_squared.'
-    squares = need(b.tokens, 'sum_pi_squared', 'optimal_token_baseline weighs tokens by their probabilities', hint)[b.actions].double()
-    if ((squares < 0) | (squares > 1.001)).any(): raise ValueError(f'sum_pi_squared reaches from {squares.min():.3g} to {squares.max():.3g}: a sum of squared probabilities lies between 0 and 1. {hint}')
+    squares = need(b.tokens, 'sum_pi_squared', 'optimal_token_baseline weighs tokens by their probabilities',
+                   hint)[b.actions].double()
+    if ((squares < 0) | (squares > 1.001)).any():
+        raise ValueError(f'sum_pi_squared reaches from {squares.min():.3g} to {squares.max():.3g}: a sum of squared '
+                         f'probabilities lies between 0 and 1. {hint}')
     ahead = b.spread(torch.where(b.of_turn('outcome').isnan(), torch.nan, recur(b.turns.reward, 1., b.turns.episode)))
     weight = recur((1 - 2*old.exp() + squares).clamp(min=0), 1., b.turns.episode[b.action_turn], reverse=False)
     peers = same(b.spread(b.of_turn('group', 'seat')), place(b))
@@ -87,7 +95,8 @@ def optimal_token_baseline(
     return torch.where(ahead.isnan(), 0, torch.where(group_count(ahead, peers) == 1, alone, advantage))
 
 # %% ../../nbs/credit/03_weighted_baselines.ipynb #06cbd6ba
-@estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode', 'Chu et al., 2025, arXiv 2504.02546', needs=('group',))
+@estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
+           'Chu et al., 2025, arXiv 2504.02546', needs=('group',))
 def gpg(
     b:Batch,             # rollouts; several episodes per group
     alpha:float=None,    # factor; None: episodes over episodes in tasks that are not dead
@@ -98,25 +107,32 @@ def gpg(
     faithful:bool=False, # True: as in verl, alpha is episodes over episodes whose outcome is not 0
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus the mean of its group, times a factor for the groups without a difference (GPG, Chu et al. 2025)."
-    if faithful and not (alpha is None and scale is None): raise ValueError(f'alpha={alpha}, scale={scale!r}: faithful=True sets both, as the release does; leave them out')
+    if faithful and not (alpha is None and scale is None):
+        raise ValueError(f'alpha={alpha}, scale={scale!r}: faithful=True sets both, as the release does; '
+                         f'leave them out')
     outcome, peers, episode = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.turns.episode
     counts = (outcome != 0) if faithful else ~group_constant(outcome, peers)
-    if alpha is None: alpha = group_count(outcome, unit=episode)/group_count(torch.where(counts, outcome, torch.nan), unit=episode).clamp(min=1)
+    if alpha is None:
+        alpha = group_count(outcome, unit=episode)/group_count(torch.where(counts, outcome, torch.nan),
+                                                               unit=episode).clamp(min=1)
     return b.spread(alpha*compare(outcome, peers, scale, ddof, eps, singleton, episode))
 
 # %% ../../nbs/credit/03_weighted_baselines.ipynb #b25137ce
-@estimator('undiscounted return from this turn on', 'one greedy rollout of the same task', 'the tokens of the turn', 'Li et al., 2023, arXiv 2310.10505', needs=('greedy',))
+@estimator('undiscounted return from this turn on', 'one greedy rollout of the same task', 'the tokens of the turn',
+           'Li et al., 2023, arXiv 2310.10505', needs=('greedy',))
 def remax(
     b:Batch, # rollouts; episodes need `greedy`: the outcome of the greedy rollout of their task
 )->Tensor:   # (action tokens,) float64 advantage; 0 where the outcome or the greedy outcome is NaN
     "Return from this turn on, minus what the greedy rollout of the task earned (ReMax, Li et al. 2023)."
-    hint = 'Play every task once with temperature=0 and give each episode its task\'s outcome: batch.with_episodes(greedy=...).'
+    hint = ('Play every task once with temperature=0 and give each episode its task\'s outcome: '
+            'batch.with_episodes(greedy=...).')
     greedy = need(b.episodes, 'greedy', 'remax compares with the greedy rollout of the task', hint)[b.turns.episode]
     ahead = recur(b.turns.reward, 1., b.turns.episode) - greedy
     return b.spread(torch.where((b.of_turn('outcome') + greedy).isnan(), 0, ahead))
 
 # %% ../../nbs/credit/03_weighted_baselines.ipynb #ca182369
-@estimator('outcome of the episode', 'turns of the same task and seat', 'every token of the episode', 'Li et al., 2025, AgentFlow, arXiv 2510.05592', needs=('group',))
+@estimator('outcome of the episode', 'turns of the same task and seat', 'every token of the episode',
+           'Li et al., 2025, AgentFlow, arXiv 2510.05592', needs=('group',))
 def flow_grpo(
     b:Batch,             # rollouts; several episodes per group
     scale:str='std',     # 'std': divide by the deviation over turns; None: do not
@@ -128,7 +144,8 @@ def flow_grpo(
     return grpo(b, scale, ddof, eps, singleton, rows='turn')
 
 # %% ../../nbs/credit/03_weighted_baselines.ipynb #9ca3334f
-@estimator('outcome, discounted by the turns still to come', 'turns of the same task and seat', 'the tokens of the turn', 'Chen et al., 2025, IterResearch, arXiv 2511.07327', needs=('group',))
+@estimator('outcome, discounted by the turns still to come', 'turns of the same task and seat',
+           'the tokens of the turn', 'Chen et al., 2025, IterResearch, arXiv 2511.07327', needs=('group',))
 def eapo(
     b:Batch,             # rollouts; several episodes per group
     gamma:float=.995,    # discount per turn
@@ -138,6 +155,8 @@ def eapo(
     singleton:str='raw', # a group of one turn (or episode, see `rows`): 'raw' keeps its score, 'zero' gives 0
     rows:str='turn',     # who votes: every 'turn', or every 'episode' once, with the mean of its turns
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    "Outcome discounted to each turn, against all turns of the same task and seat (EAPO of IterResearch, Chen et al. 2025)."
+    """Outcome discounted to each turn, against all turns of the same task and seat (EAPO of IterResearch, Chen et
+    al. 2025)."""
     left = recur(torch.ones_like(b.turns.reward), 1., b.turns.episode) - 1 # turns still to come
-    return b.spread(compare(b.of_turn('outcome')*gamma**left, b.of_turn('group', 'seat'), scale, ddof, eps, singleton, b.unit(rows)))
+    return b.spread(compare(b.of_turn('outcome')*gamma**left, b.of_turn('group', 'seat'), scale, ddof, eps, singleton,
+                            b.unit(rows)))

@@ -15,24 +15,29 @@ from ..episodes import Batch, check_flat
 
 # %% ../../nbs/entropy/03_control.ipynb #f998ac70
 class EntropyHistory:
-    "Memory of EPO: mean entropy of each turn number over all steps so far, this one included (turn column `entropy_history`)."
+    """Memory of EPO: mean entropy of each turn number over all steps so far, this one included (turn column
+    `entropy_history`)."""
     def __init__(self,
         policy=None, seed:int=0,   # as every memory is made; not used
         faithful:bool=False,       # True, as released: each step's list is padded with zeros on the left
         max_turns:int=50,          # length of that list
     ):
         self.faithful, self.max_turns = faithful, max_turns
-        self.total, self.steps, self.fresh = torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64), None
+        self.total, self.steps, self.fresh = (torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64),
+                                              None)
     def read(self, batch:Batch, step:int=0)->Batch:
-        "The batch with the history of each turn's number, NaN where no step had an entropy there. Reading twice counts once."
+        """The batch with the history of each turn's number, NaN where no step had an entropy there. Reading twice
+        counts once."""
         self.fresh = self._means(batch)
         total, steps = self._with(self.fresh)
         t = batch.turns.t.cpu()
         known = total/steps         # 0/0: NaN
-        history = torch.where(t < len(known), torch.cat([known, known.new_full((1,), math.nan)])[t.clamp(max=len(known))], math.nan)
+        history = torch.where(t < len(known),
+                              torch.cat([known, known.new_full((1,), math.nan)])[t.clamp(max=len(known))], math.nan)
         return batch.with_turns(entropy_history=history.to(batch.turns.reward))
     def _means(self, batch):
-        "(turn numbers,) mean entropy of this step by turn number, NaN where there is none; (faithful) moved to the right end of a list of zeros."
+        """(turn numbers,) mean entropy of this step by turn number, NaN where there is none; (faithful) moved to the
+        right end of a list of zeros."""
         found = turn_profile(batch)
         x = torch.full((int(found.t.max())+1 if len(found) else 0,), math.nan, dtype=torch.float64)
         x[found.t.cpu()] = found.entropy.cpu()
@@ -42,14 +47,16 @@ class EntropyHistory:
     def _with(self, x):
         grown = lambda a: torch.cat([a, a.new_zeros(max(len(x)-len(a), 0))])
         total, steps = grown(self.total), grown(self.steps)
-        total[:len(x)] += x.nan_to_num(); steps[:len(x)] += ~x.isnan()
+        total[:len(x)] += x.nan_to_num()
+        steps[:len(x)] += ~x.isnan()
         return total, steps
     def learn(self, row:dict)->dict:
         "Keep the step that was read last. The row gets the history, None where there is none."
         if self.fresh is not None: (self.total, self.steps), self.fresh = self._with(self.fresh), None
         return dict(entropy_history=[x if x == x else None for x in (self.total/self.steps).tolist()])
     def tensors(self)->dict: return dict(total=self.total, steps=self.steps)
-    def restore(self, tensors:dict): self.total, self.steps, self.fresh = tensors['total'].clone(), tensors['steps'].clone(), None
+    def restore(self, tensors:dict):
+        self.total, self.steps, self.fresh = tensors['total'].clone(), tensors['steps'].clone(), None
 
 # %% ../../nbs/entropy/03_control.ipynb #d3cf6096
 def entropy_penalty(
@@ -60,9 +67,13 @@ def entropy_penalty(
     faithful:bool=False,   # True, as released: a constant, so without a gradient
 )->Tensor:                 # (action tokens,) nats
     "How far entropy is outside the range that history allows (EPO, Xu et al. 2025)."
-    if not 0 <= low <= high: raise ValueError(f'low={low}, high={high}: they bound the range from below and above; use 0 <= low <= high, often .8 and 1.2')
+    if not 0 <= low <= high:
+        raise ValueError(f'low={low}, high={high}: they bound the range from below and above; use 0 <= low <= high, '
+                         f'often .8 and 1.2')
     check_flat(entropy=entropy, history=history)
-    if len(entropy) != len(history): raise ValueError(f'history has {len(history)} values for {len(entropy)} action tokens; give one per action token')
+    if len(entropy) != len(history):
+        raise ValueError(f'history has {len(history)} values for {len(entropy)} action tokens; give one per '
+                         f'action token')
     alpha = (.1 if faithful else 2.) if alpha is None else alpha
     floor, ceiling = low*history.to(entropy), high*history.to(entropy)
     if faithful: penalty = alpha*(~((floor < entropy) & (entropy < ceiling))).to(entropy)
@@ -96,7 +107,9 @@ def log_gradient(
     rate:float=1.,       # step size, per nat
 )->float:
     "The next coefficient: its logarithm moves by rate*(target - entropy) (SAC's temperature)."
-    if not coefficient > 0: raise ValueError(f'coefficient={coefficient}: a logarithm needs a start above 0, such as .001; or use the rule additive')
+    if not coefficient > 0:
+        raise ValueError(f'coefficient={coefficient}: a logarithm needs a start above 0, such as .001; or use the '
+                         f'rule additive')
     return coefficient*math.exp(rate*(target-entropy))
 
 def additive(
@@ -113,23 +126,26 @@ class AdaptiveCoefficient:
     def __init__(self,
         policy=None, seed:int=0,       # as every memory is made; not used
         target:float=.3,               # nats a token
-        rule=log_gradient,             # (coefficient, entropy, target) -> next coefficient; functools.partial sets its step
+        rule=log_gradient,  # (coefficient, entropy, target) -> next coefficient; functools.partial sets its step
         start:float=.001,              # coefficient of the first step
         low:float=1e-6, high:float=.1, # bounds of the coefficient
         only_below:bool=False,         # True: no bonus in a step whose batch is above the target
     ):
-        if not 0 <= low <= start <= high: raise ValueError(f'start={start} must lie between low={low} and high={high}, from 0')
+        if not 0 <= low <= start <= high:
+            raise ValueError(f'start={start} must lie between low={low} and high={high}, from 0')
         self.target, self.rule, self.low, self.high, self.only_below = target, rule, low, high, only_below
         self.coefficient = self.used = float(start)
     def read(self, batch:Batch, step:int=0)->Batch:
         "The batch with this step's coefficient on every action token."
         rests = self.only_below and float(token_entropy(batch).nanmean()) > self.target
         self.used = 0. if rests else self.coefficient
-        return batch.with_action(entropy_coef=torch.full((len(batch.actions),), self.used, dtype=torch.float64, device=batch.actions.device).to(batch.tokens.weight))
+        return batch.with_action(entropy_coef=torch.full((len(batch.actions),), self.used, dtype=torch.float64,
+                                                         device=batch.actions.device).to(batch.tokens.weight))
     def learn(self, row:dict)->dict:
         "Move the coefficient by the entropy of this step's row; a row without one moves nothing."
         entropy = row.get('entropy')
-        if entropy is not None and math.isfinite(entropy): self.coefficient = min(max(self.rule(self.coefficient, entropy, self.target), self.low), self.high)
+        if entropy is not None and math.isfinite(entropy):
+            self.coefficient = min(max(self.rule(self.coefficient, entropy, self.target), self.low), self.high)
         return dict(entropy_coef=self.used)
     def tensors(self)->dict: return dict(coefficient=torch.tensor([self.coefficient], dtype=torch.float64))
     def restore(self, tensors:dict): self.coefficient = self.used = float(tensors['coefficient'])

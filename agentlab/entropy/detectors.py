@@ -31,24 +31,30 @@ class Finding:
 def _series(rows, name):
     "(rows,) float64 a column of the rows; NaN where a row has no number."
     values = [row.get(name) for row in rows]
-    return torch.tensor([math.nan if x is None or isinstance(x, (list, str)) else float(x) for x in values], dtype=torch.float64)
+    return torch.tensor([math.nan if x is None or isinstance(x, (list, str)) else float(x) for x in values],
+                        dtype=torch.float64)
 
 def _level(x, window, whole=False):
-    "(rows,) median of the last `window` numbers, NaN before there are as many rows. A row without a number is passed over, or (whole) makes the median NaN."
-    if isinstance(window, bool) or not isinstance(window, int) or window < 1: raise ValueError(f'window={window!r}: give a number of rows from 1')
+    """(rows,) median of the last `window` numbers, NaN before there are as many rows. A row without a number is
+    passed over, or (whole) makes the median NaN."""
+    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+        raise ValueError(f'window={window!r}: give a number of rows from 1')
     if len(x) < window: return torch.full_like(x, math.nan)
     last = x.unfold(0, window, 1)
-    return torch.cat([x.new_full((window-1,), math.nan), last.quantile(.5, dim=1) if whole else last.nanquantile(.5, dim=1)])
+    return torch.cat([x.new_full((window-1,), math.nan), last.quantile(.5, dim=1) if whole
+                      else last.nanquantile(.5, dim=1)])
 
 def _sure(bad, patience):
     "Index of the first row at which `bad` (rows,) has been true `patience` times in a row; None: never."
-    if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1: raise ValueError(f'patience={patience!r}: give a number of rows from 1')
+    if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+        raise ValueError(f'patience={patience!r}: give a number of rows from 1')
     if len(bad) < patience: return None
     held = bad.unfold(0, patience, 1).all(1).nonzero()
     return int(held[0]) + patience-1 if len(held) else None
 
 def _found(rows, name, at, value, threshold, sentence, remedy):
-    return [] if at is None else [Finding(name, rows[at].get('step', at), float(value[at]), float(threshold[at]), sentence(at), remedy(at) if callable(remedy) else remedy)]
+    return [] if at is None else [Finding(name, rows[at].get('step', at), float(value[at]), float(threshold[at]),
+                                          sentence(at), remedy(at) if callable(remedy) else remedy)]
 
 # %% ../../nbs/entropy/01_detectors.ipynb #fd8a22d4
 def collapse(
@@ -65,8 +71,10 @@ def collapse(
     threshold = (share*start).clamp(min=floor)
     at = _sure((now < threshold) & ~(success >= solved), patience)
     return _found(rows, 'collapse', at, now, threshold,
-        lambda i: f'entropy is {now[i]:.3f} nats a token, {now[i]/start[i]:.0%} of {start[i]:.3f} at the start' + (f', and success is {success[i]:.0%}.' if success[i] == success[i] else '.'),
-        'The policy no longer tries anything else. Go back to a checkpoint before this step; raise the upper clip bound, add an entropy bonus with a target, or lower lr.')
+        lambda i: f'entropy is {now[i]:.3f} nats a token, {now[i]/start[i]:.0%} of {start[i]:.3f} at the start'
+        + (f', and success is {success[i]:.0%}.' if success[i] == success[i] else '.'),
+        'The policy no longer tries anything else. Go back to a checkpoint before this step; raise the upper clip '
+        'bound, add an entropy bonus with a target, or lower lr.')
 
 def explosion(
     rows:list,          # rows of a run: entropy, step
@@ -80,8 +88,10 @@ def explosion(
     low = now.nan_to_num(math.inf).cummin(0).values
     threshold = torch.maximum(factor*low, low+margin)
     at = _sure(now > threshold, patience)
-    return _found(rows, 'explosion', at, now, threshold, lambda i: f'entropy is {now[i]:.3f} nats a token and was down to {low[i]:.3f}.',
-        'The policy comes apart. Lower lr or the entropy coefficient; look at kl and clip_fraction around this step, and for a reward that stopped telling actions apart.')
+    return _found(rows, 'explosion', at, now, threshold,
+        lambda i: f'entropy is {now[i]:.3f} nats a token and was down to {low[i]:.3f}.',
+        'The policy comes apart. Lower lr or the entropy coefficient; look at kl and clip_fraction around this step, '
+        'and for a reward that stopped telling actions apart.')
 
 # %% ../../nbs/entropy/01_detectors.ipynb #21fbb98e
 def dead(
@@ -93,9 +103,13 @@ def dead(
     "Most groups have equal outcomes, so that nothing is learned from them."
     now, success = _level(_series(rows, 'dead_groups'), window), _level(_series(rows, 'success'), window)
     easy = lambda i: bool(success[i] >= .5)
-    said = lambda i: {True: ', most of them solved by every attempt.', False: ', most of them failed by every attempt.'}[easy(i)] if success[i] == success[i] else '.'
-    return _found(rows, 'dead', _sure(now > share, patience), now, torch.full_like(now, share), lambda i: f'{now[i]:.0%} of the groups have equal outcomes{said(i)}',
-        lambda i: ('Take harder tasks, or leave solved ones out.' if easy(i) else 'Take easier tasks, a larger group, or a reward that pays for parts of the way.') + ' Sampling until enough groups differ keeps the batch full.')
+    said = lambda i: {True: ', most of them solved by every attempt.',
+                      False: ', most of them failed by every attempt.'}[easy(i)] if success[i] == success[i] else '.'
+    return _found(rows, 'dead', _sure(now > share, patience), now, torch.full_like(now, share),
+        lambda i: f'{now[i]:.0%} of the groups have equal outcomes{said(i)}',
+        lambda i: ('Take harder tasks, or leave solved ones out.' if easy(i)
+                   else 'Take easier tasks, a larger group, or a reward that pays for parts of the way.')
+        + ' Sampling until enough groups differ keeps the batch full.')
 
 def turn_gap(
     rows:list,          # rows of a run: entropy_by_turn, step
@@ -113,20 +127,24 @@ def turn_gap(
     high, low = level.nan_to_num(-math.inf).max(1), level.nan_to_num(math.inf).min(1)
     threshold = torch.maximum(factor*low.values, low.values+margin)
     at = _sure(high.values > threshold, patience)
-    return _found(rows, 'turn_gap', at, high.values, threshold, lambda i: f'turn {int(high.indices[i])} has {high.values[i]:.3f} nats a token, turn {int(low.indices[i])} {low.values[i]:.3f}.',
-        'Look at what the open turn is shown (an error message, a truncated observation?) and at the advantage of the closed one; a bonus that is bounded by turn number (EPO) narrows the gap.')
+    return _found(rows, 'turn_gap', at, high.values, threshold, lambda i: f'turn {int(high.indices[i])} has '
+        f'{high.values[i]:.3f} nats a token, turn {int(low.indices[i])} {low.values[i]:.3f}.',
+        'Look at what the open turn is shown (an error message, a truncated observation?) and at the advantage of the '
+        'closed one; a bonus that is bounded by turn number (EPO) narrows the gap.')
 
 # %% ../../nbs/entropy/01_detectors.ipynb #1eaea791
 def repeated_actions(
     batch:Batch,   # turns need `action`; with `state` an action is compared in equal states
 )->Tensor:         # (episodes,) float64, 0 to 1; NaN for an episode without turns
     "Share of the turns of each episode that do again what it has done."
-    action, episode = need(batch.turns, 'action', 'repetition compares actions', 'Batch.from_episodes gives every turn one.'), batch.turns.episode
+    action, episode = need(batch.turns, 'action', 'repetition compares actions',
+                           'Batch.from_episodes gives every turn one.'), batch.turns.episode
     if 'state' in batch.turns:
         key = same(episode, batch.turns.state, action)
         again = rank(torch.arange(len(key), device=key.device), key) > 0
     else: again = (same(action) == shift(same(action), episode, fill=-1))
-    return group_mean(again.double(), episode).new_full((len(batch),), math.nan).scatter_(0, episode, group_mean(again.double(), episode))
+    return group_mean(again.double(), episode).new_full((len(batch),), math.nan).scatter_(0, episode, group_mean(
+        again.double(), episode))
 
 def repeated_words(
     batch:Batch,    # played episodes
@@ -134,7 +152,8 @@ def repeated_words(
 )->Tensor:          # (episodes,) int64; 0 where no turn is that long
     "How often the commonest n-gram of a turn occurs in it, at most over the turns of each episode."
     turn, ids = batch.action_turn, batch.tokens.id[batch.actions]
-    if isinstance(ngram, bool) or not isinstance(ngram, int) or ngram < 1: raise ValueError(f'ngram={ngram!r}: give a number of tokens from 1')
+    if isinstance(ngram, bool) or not isinstance(ngram, int) or ngram < 1:
+        raise ValueError(f'ngram={ngram!r}: give a number of tokens from 1')
     columns = [shift(ids, turn, -k, fill=-1) for k in range(ngram)]
     key = same(turn, *columns)
     whole = shift(torch.ones_like(ids), turn, 1-ngram, fill=0) > 0
@@ -155,8 +174,10 @@ def repetition(
     found = float((acting | talking).double().mean()) if len(batch) else 0.
     step = int(batch.episodes.step.max()) if len(batch) else 0
     return [] if not found > share else [Finding('repetition', step, found, share,
-        f'{found:.0%} of {len(batch)} episodes repeat themselves: {int(acting.sum())} do the same in the same state, {int(talking.sum())} say the same words.',
-        'Penalise or mask such episodes; look at whether the observation tells the policy that nothing has changed, and raise the temperature.')]
+        f'{found:.0%} of {len(batch)} episodes repeat themselves: {int(acting.sum())} do the same in the same state, '
+        f'{int(talking.sum())} say the same words.',
+        'Penalise or mask such episodes; look at whether the observation tells the policy that nothing has changed, '
+        'and raise the temperature.')]
 
 # %% ../../nbs/entropy/01_detectors.ipynb #a8d24a37
 def row_of(
@@ -167,7 +188,8 @@ def row_of(
     tokens = profile.tokens.double()
     groups = same(e.group)
     alive = groups[~group_constant(e.outcome, groups)].unique()
-    return dict(step=int(e.step.max()) if len(batch) else 0, success=float(e.success.double().mean()), entropy=float((profile.entropy*tokens).sum()/tokens.sum()),
+    return dict(step=int(e.step.max()) if len(batch) else 0, success=float(e.success.double().mean()),
+                entropy=float((profile.entropy*tokens).sum()/tokens.sum()),
                 entropy_by_turn=profile.entropy.tolist(), dead_groups=1 - len(alive)/max(len(groups.unique()), 1))
 
 def detect(
@@ -177,5 +199,6 @@ def detect(
     of_batch=(repetition,),                         # detectors of a batch
 )->list:                  # of Finding, earliest first
     "Everything that the detectors saw."
-    found = [f for detector in of_rows for f in detector(list(rows))] + ([f for detector in of_batch for f in detector(batch)] if batch is not None else [])
+    found = ([f for detector in of_rows for f in detector(list(rows))]
+             + ([f for detector in of_batch for f in detector(batch)] if batch is not None else []))
     return sorted(found, key=lambda f: f.step)

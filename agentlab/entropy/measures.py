@@ -19,7 +19,8 @@ def token_entropy(
     batch:Batch,  # tokens need `entropy`
 )->Tensor:        # (action tokens,) float64 (float32 on a device without it), nats; NaN where nobody sampled the token
     "Entropy of the choice of every action token, as the sampler noted it."
-    x = need(batch.tokens, 'entropy', 'this measure reads the entropy of every choice', 'Set it with batch.with_action(entropy=policy.logprobs(batch)[1]).').index_select(0, batch.actions)
+    x = need(batch.tokens, 'entropy', 'this measure reads the entropy of every choice',
+             'Set it with batch.with_action(entropy=policy.logprobs(batch)[1]).').index_select(0, batch.actions)
     return x.float() if x.device.type in _no_float64 else x.double()
 
 def turn_entropy(
@@ -34,13 +35,15 @@ def after_response(
     first:int=20,  # tokens to look at
 )->Tensor:         # (turns,) float64, nats a token; NaN for the first turn of an episode, which answers the task
     "Mean entropy of the first tokens after the environment (or a tool) has answered."
-    return torch.where(_opening(batch) == torch.arange(len(batch.turns), device=batch.turns.t.device), math.nan, turn_entropy(batch, first))
+    return torch.where(_opening(batch) == torch.arange(len(batch.turns), device=batch.turns.t.device), math.nan,
+                       turn_entropy(batch, first))
 
 def entropy_rise(
     batch:Batch,   # tokens need `entropy`
     first:int=20,  # tokens to look at
 )->Tensor:         # (turns,) float64, nats a token; NaN for the first turn of an episode
-    "How much more open the choice is after a response than at the beginning of the episode (the quantity that ARPO branches on)."
+    """How much more open the choice is after a response than at the beginning of the episode (the quantity that ARPO
+    branches on)."""
     return after_response(batch, first) - turn_entropy(batch, first)[_opening(batch)]
 
 def episode_entropy(
@@ -55,7 +58,8 @@ def episode_entropy(
 def _only(batch, x, first):
     "`x` (action tokens,) with NaN behind the first tokens of each turn."
     if first is None: return x
-    if isinstance(first, bool) or not isinstance(first, int) or first < 1: raise ValueError(f'first={first!r}: give a number of tokens from 1, or None for all')
+    if isinstance(first, bool) or not isinstance(first, int) or first < 1:
+        raise ValueError(f'first={first!r}: give a number of tokens from 1, or None for all')
     return torch.where(cumcount(batch.action_turn).to(x.device) < first, x, math.nan)
 
 def _at(x, key, length):
@@ -69,7 +73,8 @@ def _opening(batch):
     return torch.searchsorted(batch.turns.episode, batch.turns.episode)
 
 def _unit(batch, rows):
-    if rows not in ('token', 'turn'): raise ValueError(f"rows={rows!r}: use 'token' (every token counts) or 'turn' (every turn counts once)")
+    if rows not in ('token', 'turn'):
+        raise ValueError(f"rows={rows!r}: use 'token' (every token counts) or 'turn' (every turn counts once)")
     return None if rows == 'token' else batch.action_turn
 
 # %% ../../nbs/entropy/00_measures.ipynb #cbe6ff24
@@ -99,8 +104,12 @@ def top_k_entropy(
     "The released estimate of ARPO from the top k, with the bounds between which the entropy of the full softmax lies."
     p = logps.double().exp()
     others, total = vocabulary - p.shape[1], p.sum(1)
-    if others < 0: raise ValueError(f'vocabulary={vocabulary} is smaller than the {p.shape[1]} log-probabilities of a token; give the size of the whole vocabulary')
-    if (total > 1+1e-4).any(): raise ValueError(f'the probabilities of a token sum to {total.max().item():.4f}; give log-probabilities, not logits')
+    if others < 0:
+        raise ValueError(f'vocabulary={vocabulary} is smaller than the {p.shape[1]} log-probabilities of a token; give '
+                         f'the size of the whole vocabulary')
+    if (total > 1+1e-4).any():
+        raise ValueError(f'the probabilities of a token sum to {total.max().item():.4f}; give log-probabilities, '
+                         f'not logits')
     partial, rest, least = torch.special.entr(p).sum(1), (1-total).clamp(min=0), p.amin(1)
     if not others: rest = torch.zeros_like(rest)
     whole = torch.where(rest > 0, (rest/least).floor(), 0)
@@ -116,7 +125,8 @@ def turn_profile(
 )->Table:                 # a row for each turn number that has an entropy: t, entropy (nats a token), tokens, turns
     "Mean entropy by turn number."
     number = batch.turns.t if number is None else number
-    if len(number) != len(batch.turns): raise ValueError(f'number has {len(number)} values for {len(batch.turns)} turns; give one per turn')
+    if len(number) != len(batch.turns):
+        raise ValueError(f'number has {len(number)} values for {len(batch.turns)} turns; give one per turn')
     x, at = _only(batch, token_entropy(batch), first), number[batch.action_turn]
     t = at[~x.isnan()].unique()
     columns = [group_mean(x, at, _unit(batch, rows)), group_count(x, at), group_count(x, at, batch.action_turn)]
@@ -130,8 +140,11 @@ def run_profile(
 ):                     # pandas table: step, t, entropy, tokens, turns
     "`turn_profile` of every step whose episodes a run has kept."
     import pandas as pd
-    tables = [pd.DataFrame({'step': step} | {name: x.cpu().numpy() for name, x in vars(turn_profile(run.episodes(step), first, rows)).items()}) for step in run.steps()]
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=['step', 't', 'entropy', 'tokens', 'turns'])
+    tables = [pd.DataFrame({'step': step} | {
+        name: x.cpu().numpy() for name, x in vars(turn_profile(run.episodes(step), first, rows)).items()})
+              for step in run.steps()]
+    return (pd.concat(tables, ignore_index=True) if tables
+            else pd.DataFrame(columns=['step', 't', 'entropy', 'tokens', 'turns']))
 
 # %% ../../nbs/entropy/00_measures.ipynb #7889cafe
 def perplexity(
@@ -145,14 +158,17 @@ def perplexity(
 def covariance(
     logp:Tensor,          # (action tokens,) log-probability of the tokens that were drawn
     advantage:Tensor,     # (action tokens,)
-    by:Tensor=None,       # (action tokens,) integer keys inside which means are taken, such as the state; None: one mean for all, as released
+    # (action tokens,) integer keys inside which means are taken, such as the state; None: one mean for all, as released
+    by:Tensor=None,
     counts:Tensor=None,   # (action tokens,) bool: tokens that count, such as batch.action('weight') > 0; None: all
 )->Tensor:                # (action tokens,) float64; 0 for tokens that do not count and for a key's only token
     "Each token's share of the covariance of log-probability and advantage (Cui et al. 2025)."
     check_flat(logp=logp, advantage=advantage, by=by, counts=counts)
-    if len(logp) != len(advantage): raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
+    if len(logp) != len(advantage):
+        raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
     out = torch.zeros(len(logp), dtype=torch.bool, device=logp.device) if counts is None else ~counts
-    centred = [compare(torch.where(out, math.nan, x.detach()), by, scale=None, singleton='zero') for x in (logp, advantage)]
+    centred = [compare(torch.where(out, math.nan, x.detach()), by, scale=None, singleton='zero')
+               for x in (logp, advantage)]
     return centred[0]*centred[1]
 
 def predicted_change(

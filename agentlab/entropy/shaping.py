@@ -17,7 +17,9 @@ from ..groups import compare, group_constant, group_count, group_mean, group_std
 # %% ../../nbs/entropy/02_shaping.ipynb #da477bab
 def _checked(batch, advantage):
     check_flat(advantage=advantage)
-    if len(advantage) != len(batch.actions): raise ValueError(f'advantage has {len(advantage)} values for {len(batch.actions)} action tokens; give one per action token')
+    if len(advantage) != len(batch.actions):
+        raise ValueError(f'advantage has {len(advantage)} values for {len(batch.actions)} action tokens; give one per '
+                         f'action token')
     return advantage
 
 def _counted(batch):
@@ -31,7 +33,8 @@ def aepo_advantage(
     coefficient:float=.2,   # c: what one standard deviation of entropy is worth
     faithful:bool=False,    # True, as released: silent without entropies, NaN for a single token, signs may flip
 )->Tensor:                  # (action tokens,)
-    "Advantage times 1 + c*(z-score of entropy), scope: the batch (AEPO, Dong et al. 2025, its entropy-aware advantage)."
+    """Advantage times 1 + c*(z-score of entropy), scope: the batch (AEPO, Dong et al. 2025, its entropy-aware
+    advantage)."""
     advantage = _checked(batch, advantage)
     if faithful and 'entropy' not in batch.tokens: return advantage
     entropy = _counted(batch)
@@ -46,7 +49,8 @@ def entropy_threshold(
     share:float=.2,     # of tokens at or above it
 )->float:               # nats; NaN where no token counts
     "The entropy that a share of the tokens in the loss reaches, linearly interpolated."
-    if not 0 < share <= 1: raise ValueError(f'share={share}: it is the share of tokens to keep; use a number above 0, at most 1')
+    if not 0 < share <= 1:
+        raise ValueError(f'share={share}: it is the share of tokens to keep; use a number above 0, at most 1')
     entropy = _counted(batch)
     ordered = entropy[~entropy.isnan()].sort().values     # torch.quantile refuses more than 16 million
     if not len(ordered): return math.nan
@@ -69,7 +73,8 @@ def high_entropy_steps(
     share:float=.8,     # of turns to keep
 )->Tensor:              # (action tokens,); 0 in dropped turns
     "Advantage of the turns of highest mean entropy, scope: the batch (in the spirit of DART, Li et al. 2025)."
-    if not 0 < share <= 1: raise ValueError(f'share={share}: it is the share of turns to keep; use a number above 0, at most 1')
+    if not 0 < share <= 1:
+        raise ValueError(f'share={share}: it is the share of turns to keep; use a number above 0, at most 1')
     counted = batch.with_action(entropy=_counted(batch))
     entropy = turn_entropy(counted)
     ordered = entropy[~entropy.isnan()].sort(descending=True).values
@@ -90,14 +95,17 @@ def merged(
     return (seen*mean + new_mean)/(seen+1), variance.sqrt()
 
 def dcpo_advantage(
-    batch:Batch,              # episodes need `seen`, `seen_mean`, `seen_std`: visits of the task before this one, see OutcomeHistory
+    batch:Batch, # episodes need `seen`, `seen_mean`, `seen_std`: visits of the task before this one, see OutcomeHistory
     advantage:Tensor=None,    # not used: outcomes are credited anew; here so that all shapes are called alike
 )->Tensor:                    # (action tokens,) float64; 0 where the outcome is NaN
     "Outcomes standardised by this visit and by all visits, the smaller of two mixtures (DCPO, Yang et al. 2025)."
-    for name in ('seen', 'seen_mean', 'seen_std'): need(batch.episodes, name, 'dcpo_advantage compares with earlier visits of the task', 'Give the recipe memory=OutcomeHistory, or set it with batch.with_episodes.')
+    for name in ('seen', 'seen_mean', 'seen_std'):
+        need(batch.episodes, name, 'dcpo_advantage compares with earlier visits of the task',
+             'Give the recipe memory=OutcomeHistory, or set it with batch.with_episodes.')
     e, outcome = batch.episodes, batch.episodes.outcome
     group, seen = same(e.group, e.seat), e.seen.nan_to_num()
-    mean, std = group_mean(outcome, group), torch.where(group_constant(outcome, group), 0, group_std(outcome, group)).nan_to_num()
+    mean, std = group_mean(outcome, group), torch.where(group_constant(outcome, group), 0,
+                                                        group_std(outcome, group)).nan_to_num()
     score = lambda m, s: torch.where(s > 0, (outcome-m)/s, 0)
     new, total = score(mean, std), score(*merged(seen, e.seen_mean, e.seen_std, mean, std))
     first, second = total/(seen+1) + seen/(seen+1)*new, new/(seen+1) + seen/(seen+1)*total
@@ -109,23 +117,28 @@ def first_state(
     batch:Batch,   # turns need `state`
 )->Tensor:         # (episodes,) int64 key; -1 for an episode without turns
     "The state in which each episode began: it tells tasks apart where the first observation does."
-    state = need(batch.turns, 'state', 'first_state knows a task by the state of its first turn', "Give your environment a state in info['state'], or pass another key.")
+    state = need(batch.turns, 'state', 'first_state knows a task by the state of its first turn',
+                 "Give your environment a state in info['state'], or pass another key.")
     first = torch.searchsorted(batch.turns.episode, torch.arange(len(batch), device=state.device))
     played = torch.bincount(batch.turns.episode, minlength=len(batch)) > 0
     return torch.where(played, torch.cat([state, state.new_full((1,), -1)])[first.clamp(max=len(state))], -1)
 
 class OutcomeHistory:
-    "Memory of every task: how often it was visited, mean and deviation of the outcomes (episode columns seen, seen_mean, seen_std)."
+    """Memory of every task: how often it was visited, mean and deviation of the outcomes (episode columns seen,
+    seen_mean, seen_std)."""
     def __init__(self, policy=None, seed:int=0, key=first_state):
-        self.key, self.tasks, self.visits, self.fresh = key, torch.zeros(0, dtype=torch.int64), torch.zeros(3, 0, dtype=torch.float64), None
+        self.key, self.tasks, self.visits, self.fresh = (key, torch.zeros(0, dtype=torch.int64),
+                                                         torch.zeros(3, 0, dtype=torch.float64), None)
     def read(self, batch:Batch, step:int=0)->Batch:
         "The batch with what was known before it; its own outcomes are learned after the update."
         key, outcome = self.key(batch).cpu(), batch.episodes.outcome.cpu()
-        mean, std = group_mean(outcome, key), torch.where(group_constant(outcome, key), 0, group_std(outcome, key)).nan_to_num()
+        mean, std = group_mean(outcome, key), torch.where(group_constant(outcome, key), 0,
+                                                          group_std(outcome, key)).nan_to_num()
         tasks, one = key.unique(), key.argsort(stable=True)
         one = one[torch.searchsorted(key[one], tasks)]
         self.fresh = tasks, mean[one], std[one]
-        return batch.with_episodes(**{name: x.to(batch.episodes.outcome) for name, x in zip(('seen', 'seen_mean', 'seen_std'), self._known(key))})
+        return batch.with_episodes(**{name: x.to(batch.episodes.outcome)
+                                      for name, x in zip(('seen', 'seen_mean', 'seen_std'), self._known(key))})
     def _known(self, key):
         if not len(self.tasks): return torch.zeros(3, len(key), dtype=torch.float64)
         place = torch.searchsorted(self.tasks, key).clamp(max=len(self.tasks)-1)
@@ -149,7 +162,8 @@ def spread_weighted(
     advantage:Tensor,   # (action tokens,)
     eps:float=1e-6,     # added to the largest deviation
 )->Tensor:              # (action tokens,)
-    "Advantage times the deviation of the group's outcomes over the largest one, scope: the groups of the batch (RAGEN)."
+    """Advantage times the deviation of the group's outcomes over the largest one, scope: the groups of the batch
+    (RAGEN)."""
     e = batch.episodes
     std = group_std(e.outcome, same(e.group, e.seat)).nan_to_num()
     factor = std/(std.max() + eps) if len(std) else std
@@ -165,5 +179,6 @@ def kept_weighted(
     e = batch.episodes
     group = same(e.group, e.seat)
     kept = keep(batch) if keep else ~group_constant(e.outcome, group)
-    if len(kept) != len(batch): raise ValueError(f'keep gave {len(kept)} values for {len(batch)} episodes; give one bool per episode')
+    if len(kept) != len(batch):
+        raise ValueError(f'keep gave {len(kept)} values for {len(batch)} episodes; give one bool per episode')
     return _checked(batch, advantage) * (len(group[kept].unique())/max(len(group.unique()), 1))**power

@@ -33,13 +33,20 @@ from .negotiation import Negotiation
 from .kuhn import Kuhn
 from .leduc import Leduc
 
-_all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError', 'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox', 'Planned', 'PythonTool', 'Refused', 'Result', 'Step', 'Tagged', 'TextEnv', 'Wrapper', 'check_env',
-         'check_seat_order', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of', 'call_of', 'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
+_all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError',
+         'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox', 'Planned',
+         'PythonTool', 'Refused', 'Result', 'Step', 'Tagged', 'TextEnv', 'Wrapper', 'check_env',
+         'check_seat_order', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of', 'call_of',
+         'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
          'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc']
 
 # %% ../../nbs/env/index.ipynb #76d09d20
-envs = dict(keydoor=KeyDoor, guess=GuessNumber, hopsearch=HopSearch, clarify=Clarify, python_tool=PythonTool, cuedoor=CueDoor, bug_repair=BugRepair)     # name -> class; `load_env` also takes 'package.module:Class'
-games = dict(tictactoe=TicTacToe, nim=Nim, rock_paper_scissors=rock_paper_scissors, stag_hunt=stag_hunt, prisoners_dilemma=prisoners_dilemma, signals=Signals, negotiation=Negotiation, kuhn=Kuhn, leduc=Leduc)   # the same, for several seats
+# name -> class; `load_env` also takes 'package.module:Class'
+envs = dict(keydoor=KeyDoor, guess=GuessNumber, hopsearch=HopSearch, clarify=Clarify, python_tool=PythonTool,
+            cuedoor=CueDoor, bug_repair=BugRepair)
+# the same, for several seats
+games = dict(tictactoe=TicTacToe, nim=Nim, rock_paper_scissors=rock_paper_scissors, stag_hunt=stag_hunt,
+             prisoners_dilemma=prisoners_dilemma, signals=Signals, negotiation=Negotiation, kuhn=Kuhn, leduc=Leduc)
 
 def load_env(
     name:str,       # a name in `envs` or `games`, or 'package.module:Class' for your own
@@ -48,7 +55,11 @@ def load_env(
     "An environment by name. `ValueError` for a name nobody knows, `TypeError` for options it does not take."
     known = envs | games
     if name in known: return known[name](**options)
-    if ':' not in str(name): raise ValueError(f"env={name!r} is not known; known are {', '.join(known)}. For your own write 'package.module:Class'")
+    if ':' not in str(name):
+        raise ValueError(f"env={name!r} is not known; known are {', '.join(known)}. For your own write "
+                         f"'package.module:Class'")
     env = called('env', name, imported('env', name), **options)
-    if not (callable(getattr(env, 'reset', None)) and callable(getattr(env, 'step', None))): raise TypeError(f'env={name!r} is a {type(env).__name__}, which has no reset and step; derive it from agentlab.env.Env')
+    if not (callable(getattr(env, 'reset', None)) and callable(getattr(env, 'step', None))):
+        raise TypeError(f'env={name!r} is a {type(env).__name__}, which has no reset and step; derive it from '
+                        f'agentlab.env.Env')
     return env

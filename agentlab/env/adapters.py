@@ -17,7 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from random import Random
 import numpy as np
-from .protocol import Env, EnvError, Step, TextEnv, as_reader, check_seed, guide_of, guide_text, listed, tidy
+from .protocol import (Env, EnvError, Step, TextEnv, as_reader, check_seed, guide_of, guide_text, listed,
+                                   tidy)
 from .two_seats import SeatedGame
 
 # %% ../../nbs/env/18_adapters.ipynb #a305e0fa
@@ -47,7 +48,9 @@ def needed(
 ):                  # the module
     "Import a package that agentlab does not need by itself."
     try: return import_module(module)
-    except ImportError as error: raise ImportError(f'{module} cannot be imported ({error}); install it: pip install "agentlab-rl[{extra}]"') from error
+    except ImportError as error:
+        raise ImportError(f'{module} cannot be imported ({error}); install it: pip install '
+                          f'"agentlab-rl[{extra}]"') from error
 
 def plain(
     value       # numbers, texts, arrays, lists, dicts
@@ -97,7 +100,10 @@ class Borrowed(TextEnv):
 
     def clone(self):
         try: return copy.deepcopy(self)
-        except Exception as error: raise NotImplementedError(f'{self.name}: what is inside cannot be copied ({type(error).__name__}: {error}); for parallel games give play a function that makes the environment') from error
+        except Exception as error:
+            raise NotImplementedError(f'{self.name}: what is inside cannot be copied ({type(error).__name__}: '
+                                      f'{error}); for parallel games give play a function that makes the '
+                                      f'environment') from error
 
 # %% ../../nbs/env/18_adapters.ipynb #b6423f9e
 colour = re.compile(r'\x1b\[[0-9;]*m(.*?)\x1b\[0m', re.DOTALL)
@@ -105,7 +111,8 @@ colour = re.compile(r'\x1b\[[0-9;]*m(.*?)\x1b\[0m', re.DOTALL)
 def drawn(
     observation, env    # what the environment returned, the environment
 )->str:                 # text
-    "The default text of an observation: the picture if the environment draws one in characters, else the observation as it is printed."
+    """The default text of an observation: the picture if the environment draws one in characters, else the
+    observation as it is printed."""
     return colour.sub(r'[\1]', env.render()).strip() if env.render_mode == 'ansi' else str(observation)
 
 def ended_well(reward:float, terminated:bool, info:dict)->bool:
@@ -117,17 +124,23 @@ class Gymnasium(Borrowed):
     name = 'gymnasium'
 
     def __init__(self, inner, words, text, success, penalty, horizon, guide):
-        if not hasattr(inner.action_space, 'n'): raise ValueError(f'from_gymnasium needs discrete actions, got {inner.action_space}; wrap the environment so that it takes a number')
+        if not hasattr(inner.action_space, 'n'):
+            raise ValueError(f'from_gymnasium needs discrete actions, got {inner.action_space}; wrap the environment '
+                             f'so that it takes a number')
         count, self.first = int(inner.action_space.n), int(getattr(inner.action_space, 'start', 0))
         self.words = [tidy(word) for word in (map(str, range(count)) if words is None else words)]
-        if len(set(self.words)) != count: raise ValueError(f'words={words!r}: give {count} different words, the first one for action {self.first}')
-        self.inner, self.text, self.won, self.penalty, self.horizon = inner, text or drawn, success or ended_well, float(penalty), horizon
+        if len(set(self.words)) != count:
+            raise ValueError(f'words={words!r}: give {count} different words, the first one for action {self.first}')
+        self.inner, self.text, self.won, self.penalty, self.horizon = (inner, text or drawn, success or ended_well,
+                                                                       float(penalty), horizon)
         self.name, self._guide = getattr(getattr(inner, 'spec', None), 'id', None) or type(inner).__name__, guide
 
     @property
     def grammar(self)->str: return f'Write one action in every turn and nothing else: {listed(self.words, 20)}.'
 
-    def told_here(self)->str: return guide_text(f"This is {self.name}. {described(getattr(self.inner, 'unwrapped', self.inner))}".strip(), self.grammar, self.words[0])
+    def told_here(self)->str:
+        return guide_text(f"This is {self.name}. {described(getattr(self.inner, 'unwrapped', self.inner))}".strip(),
+                          self.grammar, self.words[0])
 
     def start(self, seed, task=None):
         self.seen, self.known = self.inner.reset(seed=seed, options=task)
@@ -138,7 +151,8 @@ class Gymnasium(Borrowed):
             answer = self.refusal(action, '', f'You can: {listed(self.legal(), 20)}.')
             shown = self.text(self.seen, self.inner)
             return f'{answer}\n{shown}' if answer else shown, self.penalty, False, dict(invalid=True)
-        self.seen, reward, terminated, truncated, self.known = self.inner.step(self.first + self.words.index(tidy(action)))
+        self.seen, reward, terminated, truncated, self.known = self.inner.step(self.first + self.words.index(
+            tidy(action)))
         info = dict(success=bool(self.won(float(reward), terminated, self.known)))
         if truncated: info['truncated'] = True
         return self.text(self.seen, self.inner), float(reward), bool(terminated or truncated), info
@@ -170,25 +184,31 @@ def from_gymnasium(
 def available_moves(
     text:str    # what a seat reads
 )->list:        # texts of moves; empty where none are listed
-    "The moves in the last line `Available Moves: '[0]', '[4]'` (or `Valid moves`, with or without quotes) of a game that writes one."
+    """The moves in the last line `Available Moves: '[0]', '[4]'` (or `Valid moves`, with or without quotes) of a
+    game that writes one."""
     lines = re.findall(r'(?:available|valid|legal) (?:moves|actions)[^:\n]*: *([^\n]*)', text, re.IGNORECASE)
     return list(dict.fromkeys(re.findall(r'\[[^\[\]]+\]', lines[-1]))) if lines else []
 
 def unread(
     game        # of TextArena
-)->tuple:       # (number of the seat that moves, what it has not read yet, whether it is told that its move was invalid)
+)->tuple:  # (number of the seat that moves, what it has not read yet, whether it is told that its move was invalid)
     "The messages for the seat that moves, without the echo of its own."
     mover, news = game.get_observation()
-    news, names = [(sender, text, getattr(kind, 'name', kind)) for sender, text, kind in news or []], {-1: 'GAME'} | (game.state.role_mapping or {})
-    shown = [f"[{names.get(sender, f'Player {sender}')}] {text}" for sender, text, kind in news if (sender, kind) != (mover, 'PLAYER_ACTION')]
-    return mover, '\n'.join(shown), any(kind == 'GAME_ADMIN' and sender == -1 and 'invalid move' in text for sender, text, kind in news)
+    news, names = ([(sender, text, getattr(kind, 'name', kind)) for sender, text, kind in news or []],
+                   {-1: 'GAME'} | (game.state.role_mapping or {}))
+    shown = [f"[{names.get(sender, f'Player {sender}')}] {text}" for sender, text, kind in news
+             if (sender, kind) != (mover, 'PLAYER_ACTION')]
+    return mover, '\n'.join(shown), any(kind == 'GAME_ADMIN' and sender == -1 and 'invalid move' in text
+                                        for sender, text, kind in news)
 
 def payment(
     reward, name:str    # what a game pays, whose name it is
 )->float:
     "A number; some games of TextArena 0.7.4 swap two arguments and pay a text for an invalid move, which is said here."
     try: return float(reward)
-    except (TypeError, ValueError): raise EnvError(f'{name}: pays {reward!r}, which is no number; this is a fault of the game, play another one') from None
+    except (TypeError, ValueError):
+        raise EnvError(f'{name}: pays {reward!r}, which is no number; this is a fault of the game, play '
+                       f'another one') from None
 
 class TextArena(Env):
     "A TextArena game."
@@ -207,7 +227,8 @@ class TextArena(Env):
         return guide_text(rules, self.grammar, self.opening[0]) if self.opening else f'{rules} {self.grammar}'
 
     def reset(self, seed, task=None):
-        if task is not None: raise ValueError(f'task={task!r}: a TextArena game is drawn from its seed alone; leave the task out')
+        if task is not None:
+            raise ValueError(f'task={task!r}: a TextArena game is drawn from its seed alone; leave the task out')
         self.lent, self.over, self.listed = Lent(seed), False, {}
         with self.lent.out():
             self.game = self.make()
@@ -217,8 +238,10 @@ class TextArena(Env):
         return step
 
     def step(self, action):
-        if self.over: raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
-        if not isinstance(action, str): raise TypeError(f'{self.name}: step(action) takes a str, got {type(action).__name__}')
+        if self.over:
+            raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
+        if not isinstance(action, str):
+            raise TypeError(f'{self.name}: step(action) takes a str, got {type(action).__name__}')
         with self.lent.out():
             told = self.game.state.game_info[self.mover]
             before = told.get('invalid_move', False)
@@ -229,9 +252,11 @@ class TextArena(Env):
         "What the seat that moves has not read yet, and at the end the payments."
         self.mover, shown, refused = unread(self.game)
         rewards, facts = self.game.close() if done else ({}, {})
-        paid = {seat: payment((rewards or {}).get(i, 0), self.name) for i, seat in enumerate(self.seats)} if done else {}
+        paid = ({seat: payment((rewards or {}).get(i, 0), self.name) for i, seat in enumerate(self.seats)} if done
+                else {})
         if done: shown = '\n'.join(filter(None, [shown, str(facts[self.mover].get('reason') or '')]))
-        return Step(self.seats[self.mover], shown, paid, done, dict(invalid=invalid or refused, success=self.won(paid), truncated=False) | self.facts(shown))
+        return Step(self.seats[self.mover], shown, paid, done,
+                    dict(invalid=invalid or refused, success=self.won(paid), truncated=False) | self.facts(shown))
 
     def won(self, paid:dict):
         "False before the end; then who has won."
@@ -241,7 +266,8 @@ class TextArena(Env):
     def facts(self, shown:str)->dict:
         "Legal moves where they are listed, and your state."
         found = [] if self.over else self.legal(shown)
-        return ({} if not found else dict(legal=found)) | ({} if self.state is None else dict(state=plain(self.state(self.game, self.mover))))
+        return ({} if not found else dict(legal=found)) | ({} if self.state is None
+                                                           else dict(state=plain(self.state(self.game, self.mover))))
 
 def from_textarena(
     game,           # its id, such as 'TicTacToe-v0', or a function that makes one
@@ -252,9 +278,11 @@ def from_textarena(
     **options       # for `textarena.make`, where game is an id
 )->TextArena:
     "One of our environments out of one of TextArena's; seats are 'player0', 'player1', ..."
-    if isinstance(seats, bool) or not isinstance(seats, int) or seats < 1: raise ValueError(f'seats={seats!r}: give the number of players, 1 or more')
+    if isinstance(seats, bool) or not isinstance(seats, int) or seats < 1:
+        raise ValueError(f'seats={seats!r}: give the number of players, 1 or more')
     if not isinstance(game, str): return TextArena(game, seats, legal, state, guide)
-    env = TextArena(partial(needed('textarena', 'textarena').make, game if game.endswith('-raw') else f'{game}-raw', **options), seats, legal, state, guide)
+    env = TextArena(partial(needed('textarena', 'textarena').make, game if game.endswith('-raw') else f'{game}-raw',
+                            **options), seats, legal, state, guide)
     env.name = game.removesuffix('-raw')
     return env
 
@@ -274,9 +302,11 @@ def equal_deals(
     found, front = [], [((), 1., game.new_initial_state())]
     while front:
         drawn, chance, state = front.pop(0)
-        if state.is_chance_node(): front += [((*drawn, outcome), chance*p, state.child(outcome)) for outcome, p in state.chance_outcomes()]
+        if state.is_chance_node():
+            front += [((*drawn, outcome), chance*p, state.child(outcome)) for outcome, p in state.chance_outcomes()]
         else: found.append((dict(chance=list(drawn)), chance))
-    if max(p for _, p in found) - min(p for _, p in found) > 1e-9: raise ValueError(f'{game.get_type().short_name}: its deals are not equally likely; play from seeds instead')
+    if max(p for _, p in found) - min(p for _, p in found) > 1e-9:
+        raise ValueError(f'{game.get_type().short_name}: its deals are not equally likely; play from seeds instead')
     return [deal for deal, _ in found]
 
 class OpenSpiel(SeatedGame):
@@ -288,9 +318,13 @@ class OpenSpiel(SeatedGame):
     def __init__(self, game, text, forfeit, guide):
         super().__init__(forfeit)
         self._guide, kind = guide, game.get_type()
-        if kind.dynamics.name != 'SEQUENTIAL': raise ValueError(f'{kind.short_name}: all seats move at once; load it with pyspiel.load_game_as_turn_based, or give from_openspiel its name')
-        self.game, self.text, self.name, self.hidden = game, text, kind.short_name, kind.information.name != 'PERFECT_INFORMATION'
-        self.keyed, self.seats = kind.provides_information_state_string, tuple(f'player{i}' for i in range(game.num_players()))
+        if kind.dynamics.name != 'SEQUENTIAL':
+            raise ValueError(f'{kind.short_name}: all seats move at once; load it with '
+                             f'pyspiel.load_game_as_turn_based, or give from_openspiel its name')
+        self.game, self.text, self.name, self.hidden = (game, text, kind.short_name,
+                                                        kind.information.name != 'PERFECT_INFORMATION')
+        self.keyed, self.seats = (kind.provides_information_state_string,
+                                  tuple(f'player{i}' for i in range(game.num_players())))
 
     @property
     def guide(self)->str:
@@ -299,25 +333,32 @@ class OpenSpiel(SeatedGame):
         state = self.game.new_initial_state()
         while state.is_chance_node(): state = state.child(state.chance_outcomes()[0][0])
         moves, name = list(action_texts(state)), getattr(self.game.get_type(), 'long_name', self.name)
-        return guide_text(f'You play {printed(name, 60)}, {len(self.seats)} seats. Moves at the beginning: {listed(moves)}.', self.grammar, moves[0])
+        return guide_text(f'You play {printed(name, 60)}, {len(self.seats)} seats. Moves at the beginning: '
+                          f'{listed(moves)}.', self.grammar, moves[0])
 
     def deal(self, task, generator):
-        self.state, self.random, self.named = self.game.new_initial_state(), generator, None if task is None else list(task['chance'])
+        self.state, self.random, self.named = (self.game.new_initial_state(), generator,
+                                               None if task is None else list(task['chance']))
         self.advance()
 
     def advance(self):
         "Let chance move until a seat does, or the game is over."
         while self.state.is_chance_node():
-            if self.named == []: raise EnvError(f'{self.name}: chance moves later than the task says; play from seeds, for an exact tree cannot be built from deals of this game')
+            if self.named == []:
+                raise EnvError(f'{self.name}: chance moves later than the task says; play from seeds, for an exact '
+                               f'tree cannot be built from deals of this game')
             outcomes, chances = zip(*self.state.chance_outcomes())
             drawn = self.named.pop(0) if self.named else self.random.choices(outcomes, chances)[0]
-            if drawn not in outcomes: raise ValueError(f'{self.name}: the task draws {drawn!r}, possible are {outcomes}')
+            if drawn not in outcomes:
+                raise ValueError(f'{self.name}: the task draws {drawn!r}, possible are {outcomes}')
             self.state.apply_action(drawn)
         if not self.state.is_terminal(): self.mover = self.seats[self.state.current_player()]
 
     def key(self, seat): return (self.read(self.keyed, seat),)
 
-    def view(self, seat): return self.read(self.keyed and self.hidden, seat) if self.text is None else self.text(self.state, self.seats.index(seat))
+    def view(self, seat):
+        return self.read(self.keyed and self.hidden,
+                         seat) if self.text is None else self.text(self.state, self.seats.index(seat))
 
     def read(self, exact:bool, seat:str)->str:
         "The information state, or what can be seen."
@@ -340,17 +381,20 @@ class OpenSpiel(SeatedGame):
 
     def clone(self):
         twin = copy.copy(self)
-        if hasattr(self, 'state'): twin.state, twin.random, twin.named = self.state.clone(), copy.copy(self.random), copy.copy(self.named)
+        if hasattr(self, 'state'):
+            twin.state, twin.random, twin.named = self.state.clone(), copy.copy(self.random), copy.copy(self.named)
         return twin
 
 def from_openspiel(
-    game,                   # an OpenSpiel game, or its name, such as 'kuhn_poker'; simultaneous ones are turned into sequential ones by name
+    # an OpenSpiel game, or its name, such as 'kuhn_poker'; simultaneous ones are turned into sequential ones by name
+    game,
     text=None,              # function: (state, number of the seat) -> what the seat reads; None: what it can see
-    forfeit:float=None,     # what a seat is paid for an illegal text; None: the least of the game; the others get the most
+    forfeit:float=None,  # what a seat is paid for an illegal text; None: the least of the game; the others get the most
     guide:str=None          # what a reader is told; None: the game's name and its first moves
 )->OpenSpiel:
     "One of our games out of one of OpenSpiel's; seats are 'player0', 'player1', ..."
-    return OpenSpiel(needed('pyspiel', 'openspiel').load_game_as_turn_based(game) if isinstance(game, str) else game, text, forfeit, guide)
+    return OpenSpiel(needed('pyspiel', 'openspiel').load_game_as_turn_based(game) if isinstance(game, str) else game,
+                     text, forfeit, guide)
 
 # %% ../../nbs/env/18_adapters.ipynb #582ea4da
 def written(
@@ -360,7 +404,8 @@ def written(
 )->str:                             # path of the compiled game
     "Write and compile a TextWorld game, once."
     textworld = needed('textworld', 'textworld')
-    path = Path(folder)/('-'.join(['game', *(f'{name}{value}' for name, value in sorted(options.items())), str(seed)]) + '.z8')
+    path = Path(folder)/('-'.join(['game', *(f'{name}{value}' for name, value in sorted(options.items())), str(seed)])
+                         + '.z8')
     if path.exists(): return str(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     asked = textworld.GameOptions()
@@ -373,19 +418,23 @@ def opened(
 ):              # a TextWorld environment
     "Start a TextWorld game that says what the adapter needs."
     textworld = needed('textworld', 'textworld')
-    return textworld.start(path, textworld.EnvInfos(feedback=True, description=True, inventory=True, admissible_commands=True, score=True, won=True, lost=True))
+    return textworld.start(path, textworld.EnvInfos(feedback=True, description=True, inventory=True,
+                                                    admissible_commands=True, score=True, won=True, lost=True))
 
 class TextWorld(Borrowed):
     "A text adventure of TextWorld."
     name, path, inner = 'textworld', None, None
 
-    grammar = ('Write one command in every turn and nothing else: look, inventory, examine, go with a direction, take, drop, open, close, eat or cook with a thing, '
+    grammar = ('Write one command in every turn and nothing else: look, inventory, examine, go with a direction, take, '
+               'drop, open, close, eat or cook with a thing, '
                'unlock or lock a thing with a key, put or insert a thing on or into another.')
 
     def __init__(self, make, start, horizon, guide):
         self.make, self.open, self.horizon, self._guide = make, start, horizon, guide
 
-    def told_here(self)->str: return guide_text(f'You are in a text adventure of at most {self.horizon} turns. The first text tells your task.', self.grammar, 'look')
+    def told_here(self)->str:
+        return guide_text(f'You are in a text adventure of at most {self.horizon} turns. The first text tells '
+                          f'your task.', self.grammar, 'look')
 
     def start(self, seed, task=None):
         path = str(self.make(seed) if task is None else task)
@@ -399,7 +448,8 @@ class TextWorld(Borrowed):
         invalid = tidy(action) not in map(tidy, self.situation['admissible_commands'] or [])
         self.situation, score, done = self.inner.step(' '.join(action.split()) or 'wait')
         reward, self.score = float(score - self.score), score
-        return self.situation['feedback'].strip(), reward, bool(done), dict(invalid=invalid, success=bool(self.situation['won']))
+        return (self.situation['feedback'].strip(), reward, bool(done),
+                dict(invalid=invalid, success=bool(self.situation['won'])))
 
     def facts(self):
         legal = [] if self.over else list(self.situation['admissible_commands'] or [])
@@ -419,9 +469,12 @@ def from_textworld(
     **options               # for `written`, where games is None: folder, nb_rooms, nb_objects, quest_length, ...
 )->TextWorld:
     "One of our environments out of TextWorld's games; a task is the path of a game."
-    if games is not None and options: raise ValueError(f'{sorted(options)} are for games that are written here; these games exist already')
-    if games is not None and not games: raise ValueError('games is empty: give paths of compiled games, or None to write one for each seed')
-    return TextWorld(partial(written, **options) if games is None else lambda seed: games[seed % len(games)], start or opened, horizon, guide)
+    if games is not None and options:
+        raise ValueError(f'{sorted(options)} are for games that are written here; these games exist already')
+    if games is not None and not games:
+        raise ValueError('games is empty: give paths of compiled games, or None to write one for each seed')
+    return TextWorld(partial(written, **options) if games is None else lambda seed: games[seed % len(games)],
+                     start or opened, horizon, guide)
 
 # %% ../../nbs/env/18_adapters.ipynb #71e3a85f
 class OpenEnv(Borrowed):
@@ -431,7 +484,8 @@ class OpenEnv(Borrowed):
     grammar = 'Write one action in every turn and nothing else.'
 
     def __init__(self, make, action, text, success, state, penalty, horizon, guide):
-        self.make, self.action, self.text, self.won, self.state, self._guide = make, action, text, success or ended_well, state, guide
+        self.make, self.action, self.text, self.won, self.state, self._guide = (make, action, text,
+                                                                                success or ended_well, state, guide)
         self.penalty, self.horizon = float(penalty), horizon
 
     def start(self, seed, task=None):
@@ -453,7 +507,8 @@ class OpenEnv(Borrowed):
         try: action = self.action(action)
         except ValueError:
             answer = self.refusal(action, '')
-            return f'{answer}\n{self.text(self.seen)}' if answer else self.text(self.seen), self.penalty, False, dict(invalid=True)
+            return (f'{answer}\n{self.text(self.seen)}' if answer else self.text(self.seen), self.penalty, False,
+                    dict(invalid=True))
         reward, done = self.take(self.inner.step(action))
         return self.text(self.seen), reward, done, dict(success=bool(self.won(reward, done, self.seen)))
 
@@ -472,7 +527,9 @@ def from_openenv(
 )->OpenEnv:
     "One of our environments out of one of OpenEnv's; a task is a dictionary of further arguments of its reset."
     if isinstance(make, str): make = partial(connected, make)
-    if not callable(make): raise TypeError(f'make={make!r}: give a function that makes the environment (each parallel game needs its own), or an address')
+    if not callable(make):
+        raise TypeError(f'make={make!r}: give a function that makes the environment (each parallel game needs its '
+                        f'own), or an address')
     return OpenEnv(make, action, text, success, state, penalty, horizon, guide)
 
 def connected(address:str):
@@ -488,10 +545,14 @@ class Played:
     def __init__(self):
         made = as_reader(self._make()) if self._reader else self._make()
         self._env, self._over, self._total, self._won = made, True, 0., False
-        if len(self._env.seats) != 1: raise ValueError(f'{self._env.name} has the seats {self._env.seats}; TRL plays one. Train it with agentlab.train instead')
+        if len(self._env.seats) != 1:
+            raise ValueError(f'{self._env.name} has the seats {self._env.seats}; TRL plays one. Train it with '
+                             f'agentlab.train instead')
 
     def reset(self, seed=None, task=None, **row):
-        if seed is None: raise ValueError("this dataset has no column 'seed': every rollout of a group must begin alike, so give each row a seed (and a task, if you like)")
+        if seed is None:
+            raise ValueError("this dataset has no column 'seed': every rollout of a group must begin alike, so give "
+                             "each row a seed (and a task, if you like)")
         self._total = 0.
         told = f'{guide_of(self._env, self._env.seats[0])}\n\n' if self._reader else ''
         return told.lstrip() + self._hear(self._env.reset(int(seed), task))
@@ -510,7 +571,8 @@ class Played:
     def get_reward(self) -> float: return self._total
 
     def _hear(self, step):
-        self._over, self._total, self._won = step.done, self._total + sum(step.reward.values()), step.info.get('success', False)
+        self._over, self._total, self._won = (step.done, self._total + sum(step.reward.values()),
+                                              step.info.get('success', False))
         return step.observation
 
 def environment_factory(

@@ -17,11 +17,12 @@ from .protocol import Env, EnvError, TextEnv, check_seed, check_split, distinct,
 from .sandbox import MontySandbox, Result
 
 # %% ../../nbs/env/19_bug_repair.ipynb #b4a9db7a
-patterns = dict(chain='f = V O C ; g = f O V ; h = g O C', fork='f = x O C ; g = y O C ; h = f O g', loop='f = V ; while f > C : f = f - C ; g = f O V')
+patterns = dict(chain='f = V O C ; g = f O V ; h = g O C', fork='f = x O C ; g = y O C ; h = f O g',
+                loop='f = V ; while f > C : f = f - C ; g = f O V')
 fillers = dict(V='xy', O='+-*', C='1234')
 sorts = (tuple('+-*%'), tuple('<>'), tuple('12345'), tuple('xyfgh'))    # words that can stand for each other
-levels = {1: sorts[:2], 2: sorts[:3], 3: sorts}                         # level -> where its bugs are: marks; also numbers; also names
-words = (*(word for sort in sorts for word in sort), '_')               # what may be put into a place; `_` is nothing at all
+levels = {1: sorts[:2], 2: sorts[:3], 3: sorts}  # level -> where its bugs are: marks; also numbers; also names
+words = (*(word for sort in sorts for word in sort), '_')  # what may be put into a place; `_` is nothing at all
 frame = (';', '=', 'while', ':')
 
 def draw_program(
@@ -64,8 +65,10 @@ def alike(
 
 # %% ../../nbs/env/19_bug_repair.ipynb #189ae5c6
 inputs = ((2, 5), (5, 1), (4, 3), (1, 4))
-errors = ('SyntaxError', 'NameError', 'TypeError', 'ZeroDivisionError', 'Endless', 'Large', 'Error')     # what a test may find instead of a value
-unreadable = ('SyntaxError', 'NotImplementedError')     # how the sandbox says that it cannot parse a program: Monty does not know `f = * y`, which is no Python either
+# what a test may find instead of a value
+errors = ('SyntaxError', 'NameError', 'TypeError', 'ZeroDivisionError', 'Endless', 'Large', 'Error')
+# how the sandbox says that it cannot parse a program: Monty does not know `f = * y`, which is no Python either
+unreadable = ('SyntaxError', 'NotImplementedError')
 harness = """
 def program(x, y):
     turns = [1]*12
@@ -103,19 +106,22 @@ def code_of(
 )->str:             # Python for the sandbox
     "A program as a function that counts the turns of its loops."
     said = program.split()
-    if not set(said) <= {*words, *frame}: raise ValueError(f'a program is made of {" ".join((*words, *frame))}; got {program!r}')
+    if not set(said) <= {*words, *frame}:
+        raise ValueError(f'a program is made of {" ".join((*words, *frame))}; got {program!r}')
     lines = ' '.join(dict(_='').get(word, word) for word in said).replace('while ', 'while turns.pop() and ').split(';')
     return harness.format(lines='\n'.join(f'    {line.strip()}' for line in lines), names=', '.join(names_of(program)))
 
 # %% ../../nbs/env/19_bug_repair.ipynb #6c2e2c04
 class Tester:
-    "Runs programs in a sandbox and remembers what they said. Call it with a program; clones of an environment share one."
+    """Runs programs in a sandbox and remembers what they said. Call it with a program; clones of an environment
+    share one."""
     def __init__(
         self,
         sandbox=None,       # code, names -> Result; None: a `MontySandbox`
         most:int=100_000    # programs that are remembered
     ):
-        if sandbox is not None and not callable(sandbox): raise TypeError(f'sandbox must be callable, such as MontySandbox(); got {sandbox!r}')
+        if sandbox is not None and not callable(sandbox):
+            raise TypeError(f'sandbox must be callable, such as MontySandbox(); got {sandbox!r}')
         self.sandbox, self.most, self.known = sandbox or MontySandbox(seconds=1., megabytes=32), most, {}
 
     def __call__(
@@ -125,9 +131,13 @@ class Tester:
         if program in self.known: return self.known[program]
         code = code_of(program)
         try: result = self.sandbox(code, dict(inputs=[list(pair) for pair in inputs]))
-        except Exception as error: raise EnvError(f'bug_repair: the sandbox failed ({type(error).__name__}: {error}); no test was run') from error
-        if not isinstance(result, Result): raise EnvError(f'bug_repair: the sandbox gave {result!r:.60}, which is no Result; no test was run')
-        if not result.ok and not result.error.startswith(unreadable): raise EnvError(f'bug_repair: the sandbox gave up ({result.error}); no test has a verdict')
+        except Exception as error:
+            raise EnvError(f'bug_repair: the sandbox failed ({type(error).__name__}: {error}); no '
+                           f'test was run') from error
+        if not isinstance(result, Result):
+            raise EnvError(f'bug_repair: the sandbox gave {result!r:.60}, which is no Result; no test was run')
+        if not result.ok and not result.error.startswith(unreadable):
+            raise EnvError(f'bug_repair: the sandbox gave up ({result.error}); no test has a verdict')
         if len(self.known) >= self.most: self.known.clear()
         self.known[program] = tuple(self.read(program, result.text) if result.ok else ['SyntaxError']*8)
         return self.known[program]
@@ -136,9 +146,13 @@ class Tester:
         "The values in what the harness printed; anything else is a fault of the sandbox."
         try:
             rows, names = ast.literal_eval(text), names_of(program)
-            if len(rows) != len(inputs) or not all(isinstance(row, str) or len(row) == len(names) and all(isinstance(x, str) for x in row) for row in rows): raise ValueError
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError): raise EnvError(f'bug_repair: the sandbox gave {text[:60]!r} in place of values; no test was run') from None
-        return [readable_error(rows[k]) if isinstance(rows[k], str) else rows[k][names.index(name)] for name, k in tests_of(program)]
+            if len(rows) != len(inputs) or not all(isinstance(row, str) or len(row) == len(names)
+                                                   and all(isinstance(x, str) for x in row) for row in rows):
+                raise ValueError
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            raise EnvError(f'bug_repair: the sandbox gave {text[:60]!r} in place of values; no test was run') from None
+        return [readable_error(rows[k]) if isinstance(rows[k], str) else rows[k][names.index(name)]
+                for name, k in tests_of(program)]
 
 def failing(found:tuple, expected:tuple)->tuple:
     "The numbers of the tests that fail."
@@ -160,7 +174,8 @@ def changed(
     "The program after the replacements. `ValueError` where an old word is not there."
     for place, old, new in diff:
         at = places(program)
-        if not 0 <= place < len(at) or program.split()[at[place]] != old or new not in words: raise ValueError(f'there is no {old!r} at place {place} that could be {new!r}')
+        if not 0 <= place < len(at) or program.split()[at[place]] != old or new not in words:
+            raise ValueError(f'there is no {old!r} at place {place} that could be {new!r}')
         program = with_word(program, place, new)
     return program
 
@@ -191,7 +206,8 @@ def consistency(
         if set(broken) - set(a.dropped): return 'the tests that are left notice the bug'
         if fails(changed(bug, taken_back(a.diff))): return 'taking the change back does not repair it'
         for place, old, new in a.diff:
-            if run(changed(bug, ((place, new, old),))) == run(bug): return f'the change at place {place} makes no difference'
+            if run(changed(bug, ((place, new, old),))) == run(bug):
+                return f'the change at place {place} makes no difference'
     except Exception as error: return f'{not_run}: {error}'
     return ''
 
@@ -223,27 +239,36 @@ def read_put(
 
 def slips(program:str, level:int=3)->list:
     "All replacements of a word by another of its sort, as actions."
-    return [f'put {other} at {place}' for place, i in enumerate(places(program)) for other in alike(program.split()[i], level)]
+    return [f'put {other} at {place}' for place, i in enumerate(places(program))
+            for other in alike(program.split()[i], level)]
 
 def puts(program:str, some:tuple=words)->list:
     "All replacements, as actions; `some`: by these words."
-    return [f'put {word} at {place}' for place, i in enumerate(places(program)) for word in some if word != program.split()[i]]
+    return [f'put {word} at {place}' for place, i in enumerate(places(program)) for word in some
+            if word != program.split()[i]]
 
 def vocabulary()->list:
     "Every word and mark that is said or understood in both games."
-    return list(dict.fromkeys([*words, *frame, *'0123456789', *errors, 'True', 'False', *'repair break fail removed gives not all pass put at drop test bug no Nothing happens , .'.split()]))
+    return list(dict.fromkeys([*words, *frame, *'0123456789', *errors, 'True', 'False', *'repair break fail removed '
+                               'gives not all pass put at drop test bug no Nothing happens , .'.split()]))
 
 def check_bug(
     task            # what the caller gave
 )->dict:            # the same, complete
     "Refuse what is no task of BugRepair."
-    if not isinstance(task, dict) or not all(isinstance(task.get(part), str) for part in ('program', 'bug')): raise ValueError(f'a task of BugRepair is dict(program=, bug=, dropped=) with two programs, see BugRepair.tasks(); got {task!r}')
+    if not isinstance(task, dict) or not all(isinstance(task.get(part), str) for part in ('program', 'bug')):
+        raise ValueError(f'a task of BugRepair is dict(program=, bug=, dropped=) with two programs, see '
+                         f'BugRepair.tasks(); got {task!r}')
     skeleton = lambda program: [word if i not in places(program) else '' for i, word in enumerate(program.split())]
-    shapes = [re.sub('[VOC]', lambda found: f'[{re.escape(fillers[found[0]])}]', re.sub(r'([+*>])', r'\\\1', pattern)) for pattern in patterns.values()]
-    if not any(re.fullmatch(shape, task['program']) for shape in shapes): raise ValueError(f"the program {task['program']!r} is not of the family; take one from BugRepair.tasks()")
-    if skeleton(task['bug']) != skeleton(task['program']) or not set(task['bug'].split()) <= {*words, *frame}: raise ValueError(f"the bug {task['bug']!r} is not the program with other words at its places")
+    shapes = [re.sub('[VOC]', lambda found: f'[{re.escape(fillers[found[0]])}]', re.sub(r'([+*>])', r'\\\1', pattern))
+              for pattern in patterns.values()]
+    if not any(re.fullmatch(shape, task['program']) for shape in shapes):
+        raise ValueError(f"the program {task['program']!r} is not of the family; take one from BugRepair.tasks()")
+    if skeleton(task['bug']) != skeleton(task['program']) or not set(task['bug'].split()) <= {*words, *frame}:
+        raise ValueError(f"the bug {task['bug']!r} is not the program with other words at its places")
     dropped, order = task.get('dropped') or (), task.get('order', 1)
-    if not isinstance(dropped, (list, tuple)) or not all(type(k) is int and 0 <= k < 8 for k in dropped): raise ValueError(f'dropped holds the numbers of tests, 0 to 7; got {dropped!r}')
+    if not isinstance(dropped, (list, tuple)) or not all(type(k) is int and 0 <= k < 8 for k in dropped):
+        raise ValueError(f'dropped holds the numbers of tests, 0 to 7; got {dropped!r}')
     if type(order) is not int or order < 1: raise ValueError(f'order must be a whole number from 1, got {order!r}')
     return task | dict(dropped=tuple(dropped), order=order)
 
@@ -252,7 +277,8 @@ class BugRepair(TextEnv):
     "Mend a small program until its eight tests pass; reward 1 then, else 0."
     name, seats = 'bug_repair', ('solver',)
     max_tokens = 10     # `put - at 4`, or the longest `drop`
-    grammar = f'Write put WORD at PLACE, with a word of {" ".join(words[:-1])}, or test to read about other tests, and nothing else.'
+    grammar = (f'Write put WORD at PLACE, with a word of {" ".join(words[:-1])}, or test to read about other tests, '
+               f'and nothing else.')
 
     def __init__(
         self,
@@ -263,24 +289,31 @@ class BugRepair(TextEnv):
         tester=None,        # program -> what each test finds; None: a `Tester`. Clones share it
         split:str='train'   # which programs `reset` draws: 'train', 'demo' or 'test'
     ):
-        for name, value, most in (('level', level, 3), ('horizon', horizon, 100), ('details', details, 8), ('changes', changes, 5)):
-            if type(value) is not int or not 1 <= value <= most: raise ValueError(f'{name} must be a whole number from 1 to {most}, got {value!r}')
-        self.level, self.horizon, self.details, self.changes, self.tester, self.split = level, horizon, details, changes, tester or Tester(), check_split(split)
+        for name, value, most in (('level', level, 3), ('horizon', horizon, 100), ('details', details, 8),
+                                  ('changes', changes, 5)):
+            if type(value) is not int or not 1 <= value <= most:
+                raise ValueError(f'{name} must be a whole number from 1 to {most}, got {value!r}')
+        self.level, self.horizon, self.details, self.changes, self.tester, self.split = (
+            level, horizon, details, changes, tester or Tester(), check_split(split))
 
     def start(self, seed, task=None):
         self.task = self.draw(self.random, self.split) if task is None else check_bug(task)
         self.expected, self.program, self.looked = self.tester(self.task['program']), self.task['bug'], 0
         self.found = self.tester(self.program)
         removed = sorted({*self.task['dropped'], *self.broken()})
-        if not self.broken(): raise ValueError(f"the bug {self.program!r} breaks no test of {self.task['program']!r}; there is nothing to repair")
+        if not self.broken():
+            raise ValueError(f"the bug {self.program!r} breaks no test of {self.task['program']!r}; there is nothing "
+                             f"to repair")
         return f'repair: {self.program}. removed {numbers(removed)}. {self.told()}'
 
     @property
     def guide(self)->str:
         "The rules, for somebody who has never done it."
         wrong = 'one word is' if self.changes == 1 else f'{self.changes} words are'
-        return guide_text(f'Repair a small program: {wrong} wrong. Places are counted from 0 and are the words that can be replaced: not ; = while : '
-                          f'and no name before an =. f 2 5 gives 3 not 20 means: for x = 2 and y = 5, f is 3 and should be 20. '
+        return guide_text(f'Repair a small program: {wrong} wrong. Places are counted from 0 and are the words that '
+                          f'can be replaced: not ; = while : '
+                          f'and no name before an =. f 2 5 gives 3 not 20 means: for x = 2 and y = 5, f is 3 and '
+                          f'should be 20. '
                           f'You have {self.horizon} turns.', self.grammar, 'put + at 1')
 
     def draw(
@@ -294,7 +327,8 @@ class BugRepair(TextEnv):
                 bug = with_word(bug, place, word)
             expected = self.tester(program)
             dropped = failing(self.tester(bug), expected)
-            if not consistency(Artifact(program, expected, difference(program, bug), dropped), self.tester): return dict(program=program, bug=bug, dropped=list(dropped), order=1)
+            if not consistency(Artifact(program, expected, difference(program, bug), dropped), self.tester):
+                return dict(program=program, bug=bug, dropped=list(dropped), order=1)
 
     def broken(self)->tuple: return failing(self.found, self.expected)
 
@@ -302,7 +336,8 @@ class BugRepair(TextEnv):
         "What some of the failing tests find; `test` goes on to the next."
         broken = self.broken()
         some = [broken[(self.looked + k) % len(broken)] for k in range(min(self.details, len(broken)))]
-        return ' '.join(detail(self.program, k, self.found, self.expected, str if self.reader else spelled) for k in some)
+        return ' '.join(detail(self.program, k, self.found, self.expected, str if self.reader else spelled)
+                        for k in some)
 
     def turn(self, action):
         put = read_put(action, self.program)
@@ -319,9 +354,11 @@ class BugRepair(TextEnv):
         return text if self.turns < self.horizon else f'fail: {self.program}.'
 
     def facts(self):
-        return dict(legal=['test', *puts(self.program)], state=(self.task['program'], self.program, self.looked), answer=self.task['program'], milestone=1 - len(self.broken())/8)
+        return dict(legal=['test', *puts(self.program)], state=(self.task['program'], self.program, self.looked),
+                    answer=self.task['program'], milestone=1 - len(self.broken())/8)
 
-    def clone(self): return copy.copy(self)     # what changes in an episode is replaced, never altered; the tester is shared
+    # what changes in an episode is replaced, never altered; the tester is shared
+    def clone(self): return copy.copy(self)
 
     def tasks(
         self,
@@ -331,11 +368,13 @@ class BugRepair(TextEnv):
     )->list:            # n different bugs, for `reset(seed, task=bug)`
         "Different bugs of one split, the same list every time."
         generator = Random(f'bugs {check_split(split)} {seed}')
-        return distinct(lambda: self.draw(generator, split), n, f'bugs of split {split!r}', key=lambda task: (task['program'], task['bug']))
+        return distinct(lambda: self.draw(generator, split), n, f'bugs of split {split!r}',
+                        key=lambda task: (task['program'], task['bug']))
 
     def render(self)->str:
         "The program and its tests, for us."
-        marks = ['pass' if k not in self.broken() else detail(self.program, k, self.found, self.expected) for k in range(8)]
+        marks = ['pass' if k not in self.broken() else detail(self.program, k, self.found, self.expected)
+                 for k in range(8)]
         return '\n'.join([self.program, *(f'{k}: {mark}' for k, mark in enumerate(marks))])
 
     def vocabulary(self)->list: return vocabulary()
@@ -357,7 +396,8 @@ def _demonstrator(
     generator:Random=None       # seeded by the caller; needed if noise > 0
 )->str:                         # an action
     "The expert, but a slip replaces any word by another of its sort."
-    return generator.choice(slips(self.program, self.level)) if noisy(noise, generator, 'demonstrator') else self.expert()
+    return (generator.choice(slips(self.program, self.level)) if noisy(noise, generator, 'demonstrator')
+            else self.expert())
 
 BugRepair.expert, BugRepair.demonstrator = _expert, _demonstrator
 
@@ -366,22 +406,28 @@ class InjectBug(TextEnv):
     "Break a program and take away the tests that notice; reward 1 for a bug that `consistency` accepts, else 0."
     name, seats = 'inject_bug', ('injector',)
     max_tokens = BugRepair.max_tokens
-    grammar = 'Write put WORD at PLACE to replace a word, then drop fail to take away the tests that fail, and nothing else.'
-    guide = guide_text('Break a small program: put another word of the same kind (a mark, a number, a name) into the line that is named. '
-                       'Places are counted from 0 and are the words that can be replaced: not ; = while : and no name before an =.', grammar, 'put - at 1')
+    grammar = ('Write put WORD at PLACE to replace a word, then drop fail to take away the tests that fail, and '
+               'nothing else.')
+    guide = guide_text('Break a small program: put another word of the same kind (a mark, a number, a name) into the '
+                       'line that is named. '
+                       'Places are counted from 0 and are the words that can be replaced: not ; = while : and no name '
+                       'before an =.', grammar, 'put - at 1')
 
     def __init__(
         self,
-        level:int=1,            # which words may be replaced, by others of their sort; 1: marks, 2: also numbers, 3: also names
+        level:int=1,  # which words may be replaced, by others of their sort; 1: marks, 2: also numbers, 3: also names
         horizon:int=4,          # most turns
         allowed:tuple=None,     # these words may be put anywhere instead; ('_',): code can only be removed
         tester=None,            # program -> what each test finds; None: a `Tester`. Clones share it
         split:str='train'       # which programs `reset` draws
     ):
-        if type(horizon) is not int or not 2 <= horizon <= 100: raise ValueError(f'horizon must be a whole number from 2 (a word and the end) to 100, got {horizon!r}')
+        if type(horizon) is not int or not 2 <= horizon <= 100:
+            raise ValueError(f'horizon must be a whole number from 2 (a word and the end) to 100, got {horizon!r}')
         if level not in levels or isinstance(level, bool): raise ValueError(f'level must be 1, 2 or 3, got {level!r}')
-        if allowed is not None and (not allowed or not set(allowed) <= set(words)): raise ValueError(f'allowed holds words of {" ".join(words)}; got {allowed!r}')
-        self.level, self.horizon, self.allowed, self.tester, self.split = level, horizon, allowed and tuple(allowed), tester or Tester(), check_split(split)
+        if allowed is not None and (not allowed or not set(allowed) <= set(words)):
+            raise ValueError(f'allowed holds words of {" ".join(words)}; got {allowed!r}')
+        self.level, self.horizon, self.allowed, self.tester, self.split = (level, horizon, allowed and tuple(allowed),
+                                                                           tester or Tester(), check_split(split))
 
     def start(self, seed, task=None):
         self.task = self.draw(self.random, self.split) if task is None else self.checked(task)
@@ -391,9 +437,13 @@ class InjectBug(TextEnv):
 
     def checked(self, task)->dict:
         "Refuse what is no task of InjectBug."
-        if not isinstance(task, dict) or 'program' not in task: raise ValueError(f'a task of InjectBug is dict(program=) or dict(program=, line=), see InjectBug.tasks(); got {task!r}')
+        if not isinstance(task, dict) or 'program' not in task:
+            raise ValueError(f'a task of InjectBug is dict(program=) or dict(program=, line=), see InjectBug.tasks(); '
+                             f'got {task!r}')
         task = check_bug(dict(task, bug=task['program']))
-        if task.get('line') not in (None, *names_of(task['program'])): raise ValueError(f"line={task['line']!r}: the lines of this program are {', '.join(names_of(task['program']))}; or leave it out")
+        if task.get('line') not in (None, *names_of(task['program'])):
+            raise ValueError(f"line={task['line']!r}: the lines of this program are "
+                             f"{', '.join(names_of(task['program']))}; or leave it out")
         return task
 
     @property
@@ -407,8 +457,10 @@ class InjectBug(TextEnv):
             program = draw_program(generator, split)
             line, expected = generator.choice(names_of(program)), self.tester(program)
             actions = slips(program, self.level) if not self.allowed else []
-            bugs = [with_word(program, *read_put(action, program)) for action in actions if lines_of(program)[int(action.split()[-1])] == line]
-            if self.allowed or any(self.tester(bug) != expected for bug in bugs): return dict(program=program, line=line)
+            bugs = [with_word(program, *read_put(action, program)) for action in actions
+                    if lines_of(program)[int(action.split()[-1])] == line]
+            if self.allowed or any(self.tester(bug) != expected for bug in bugs):
+                return dict(program=program, line=line)
 
     def turn(self, action):
         put, said = read_put(action, self.program), action.split()
@@ -416,24 +468,29 @@ class InjectBug(TextEnv):
             program = with_word(self.program, *put)
             self.found, self.program = self.tester(program), program
             return self.state_of_tests(), 0., False, {}
-        if said[:1] != ['drop'] or not (said[1:] == ['fail'] or set(said[1:]) <= set('01234567')): return self.refusal(action, 'Nothing happens.'), 0., False, dict(invalid=True)
+        if said[:1] != ['drop'] or not (said[1:] == ['fail'] or set(said[1:]) <= set('01234567')):
+            return self.refusal(action, 'Nothing happens.'), 0., False, dict(invalid=True)
         self.dropped = self.broken() if said[1:] == ['fail'] else tuple(sorted({int(number) for number in said[1:]}))
         astray = {lines_of(self.program)[place] for place, _, _ in self.artifact().diff} - {self.line}
-        self.reason = f'the change is not in line {self.line}' if self.line and astray else consistency(self.artifact(), self.tester)
-        if self.reason.startswith(not_run): raise EnvError(f'{self.name}: {self.reason}')       # nobody's fault who plays
-        return 'no.' if self.reason else 'bug.', float(not self.reason), True, dict(success=not self.reason, invalid=bool(self.reason))
+        self.reason = (f'the change is not in line {self.line}' if self.line and astray
+                       else consistency(self.artifact(), self.tester))
+        if self.reason.startswith(not_run): raise EnvError(f'{self.name}: {self.reason}')  # nobody's fault who plays
+        return ('no.' if self.reason else 'bug.', float(not self.reason), True,
+                dict(success=not self.reason, invalid=bool(self.reason)))
 
     def choices(self)->list:
         "The replacements that are allowed, as actions. A word that was replaced can be put back."
         back = [f'put {old} at {place}' for place, _, old in taken_back(self.artifact().diff)]
-        return list(dict.fromkeys(back + (puts(self.program, self.allowed) if self.allowed else slips(self.program, self.level))))
+        return list(dict.fromkeys(back + (puts(self.program, self.allowed) if self.allowed
+                                          else slips(self.program, self.level))))
 
     def broken(self)->tuple: return failing(self.found, self.expected)
     def state_of_tests(self)->str: return f'fail {numbers(self.broken())}.' if self.broken() else 'all pass.'
 
     def artifact(self)->Artifact:
         "What has been made so far."
-        return Artifact(self.task['program'], self.expected, difference(self.task['program'], self.program), self.dropped)
+        return Artifact(self.task['program'], self.expected, difference(self.task['program'], self.program),
+                        self.dropped)
 
     def facts(self):
         over = ['drop fail', f'drop {numbers(self.broken())}'] if self.broken() else []
@@ -444,7 +501,8 @@ class InjectBug(TextEnv):
     def tasks(self, split:str, n:int, seed:int=0)->list:
         "Different programs of one split, each with a line, the same list every time."
         generator = Random(f'programs {check_split(split)} {seed}')
-        return distinct(lambda: self.draw(generator, split), n, f'programs of split {split!r}', key=lambda task: task['program'])
+        return distinct(lambda: self.draw(generator, split), n, f'programs of split {split!r}',
+                        key=lambda task: task['program'])
 
     def vocabulary(self)->list: return vocabulary()
 
@@ -452,7 +510,8 @@ def solver_task(
     artifact:Artifact
 )->dict:            # of BugRepair
     "The repair of an artifact, as a task."
-    return dict(program=artifact.program, bug=changed(artifact.program, artifact.diff), dropped=list(artifact.dropped), order=1)
+    return dict(program=artifact.program, bug=changed(artifact.program, artifact.diff), dropped=list(artifact.dropped),
+                order=1)
 
 # %% ../../nbs/env/19_bug_repair.ipynb #935e272a
 def _inject(
@@ -465,11 +524,15 @@ def _inject(
     done, lines = difference(self.task['program'], self.program), lines_of(self.program)
     removing = self.allowed == ('_',)
     if self.broken() and not (removing and len(done) == 1): return 'drop fail'
-    if removing: choices = [f'put _ at {done[-1][0] + 1}'] if done else [f'put _ at {place}' for place, i in enumerate(places(self.program)) if self.program.split()[i] in '+-*']
+    if removing:
+        choices = [f'put _ at {done[-1][0] + 1}'] if done else [f'put _ at {place}' for place, i in enumerate(
+            places(self.program)) if self.program.split()[i] in '+-*']
     else: choices = self.choices()
-    aimed = [action for action in choices if action in self.choices() and (not self.line or lines[int(action.split()[-1])] == self.line)] or self.choices()
+    aimed = [action for action in choices if action in self.choices()
+             and (not self.line or lines[int(action.split()[-1])] == self.line)] or self.choices()
     if generator: return generator.choice(aimed)
-    return next((action for action in aimed if self.tester(with_word(self.program, *read_put(action, self.program))) != self.expected), aimed[0])
+    return next((action for action in aimed
+                 if self.tester(with_word(self.program, *read_put(action, self.program))) != self.expected), aimed[0])
 
 def _careless(
     self,
@@ -509,13 +572,15 @@ class BugWork(Env):
 
     def reset(self, seed, task=None):
         both = [self.repair, self.inject]
-        chosen = Random(f'role {check_seed(seed)}').choice(both) if task is None else both[0 if isinstance(task, dict) and 'bug' in task else 1]
+        chosen = (Random(f'role {check_seed(seed)}').choice(both) if task is None
+                  else both[0 if isinstance(task, dict) and 'bug' in task else 1])
         self.now = chosen.clone()
         self.now.split = self.split
         return self.seated(self.now.reset(seed, task))
 
     def step(self, action):
-        if self.now is None: raise EnvError(f'{self.name}: the episode was never begun; call reset(seed) before step(action)')
+        if self.now is None:
+            raise EnvError(f'{self.name}: the episode was never begun; call reset(seed) before step(action)')
         return self.seated(self.now.step(action))
 
     def seated(self, step):

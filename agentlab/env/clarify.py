@@ -12,16 +12,23 @@ from random import Random
 from .protocol import TextEnv, check_split, guide_text, noisy, split_of, tidy
 
 # %% ../../nbs/env/05_clarify.ipynb #074d9fc8
-values = dict(day='monday tuesday wednesday thursday friday saturday'.split(), hour='noon one two three four five'.split(), people='alone pair trio family team crowd'.split(),
-              place='harbour station castle market museum park'.split(), style='quiet cheap bright large old new'.split())   # fact -> what it can be
-needs = dict(table=('day', 'people', 'place'), taxi=('hour', 'people', 'place'), room=('day', 'place', 'style'), lesson=('day', 'hour', 'style'))   # request -> its facts, in the order of a booking
+values = dict(day='monday tuesday wednesday thursday friday saturday'.split(),
+              hour='noon one two three four five'.split(), people='alone pair trio family team crowd'.split(),
+              # fact -> what it can be
+              place='harbour station castle market museum park'.split(),
+              style='quiet cheap bright large old new'.split())
+# request -> its facts, in the order of a booking
+needs = dict(table=('day', 'people', 'place'), taxi=('hour', 'people', 'place'), room=('day', 'place', 'style'),
+             lesson=('day', 'hour', 'style'))
 
 @lru_cache
 def requests(
     split:str   # 'train', 'demo' or 'test'
 )->list:        # of dict(kind, wanted, told): what is meant, and which facts the request says
-    "Every task of a split. What is wanted belongs to one split, whatever the request tells of it. Shared between callers: do not change it."
-    wanted = [(kind, choice) for kind, facts in needs.items() for choice in itertools.product(*(values[fact] for fact in facts))]
+    """Every task of a split. What is wanted belongs to one split, whatever the request tells of it. Shared between
+    callers: do not change it."""
+    wanted = [(kind, choice) for kind, facts in needs.items()
+              for choice in itertools.product(*(values[fact] for fact in facts))]
     ours = [(kind, choice) for kind, choice in wanted if split_of(['clarify', kind, list(choice)]) == split]
     told = [list(some) for count in (1, 2) for some in itertools.combinations(range(3), count)]
     return [dict(kind=kind, wanted=list(choice), told=some) for kind, choice in ours for some in told]
@@ -37,7 +44,8 @@ class Clarify(TextEnv):
         horizon:int=4,      # most turns: two questions, one mistake, the booking
         split:str='train'   # which requests `reset` draws: 'train', 'demo' or 'test'
     ):
-        if not isinstance(horizon, int) or horizon < 3: raise ValueError(f'horizon must be a whole number from 3 (two questions and a booking), got {horizon!r}')
+        if not isinstance(horizon, int) or horizon < 3:
+            raise ValueError(f'horizon must be a whole number from 3 (two questions and a booking), got {horizon!r}')
         self.horizon, self.split = horizon, check_split(split)
         self._requests = requests(split)
 
@@ -52,7 +60,8 @@ class Clarify(TextEnv):
         if verb == 'book' and len(rest.split()) == 3:
             right = rest.split() == self.task['wanted']
             return ('Thank you.' if right else 'That is not what I meant.'), float(right), True, dict(success=right)
-        if verb != 'ask' or rest not in (*values, 'details'): return self.refusal(action, 'I do not understand.'), 0., False, dict(invalid=True)
+        if verb != 'ask' or rest not in (*values, 'details'):
+            return self.refusal(action, 'I do not understand.'), 0., False, dict(invalid=True)
         if rest == 'details': return 'Ask about one thing.', 0., False, dict(refused=True)
         if rest not in self.facts_needed: return 'It does not matter.', 0., False, {}
         if rest not in self.known: self.known = sorted({*self.known, rest})
@@ -63,7 +72,8 @@ class Clarify(TextEnv):
         "The rules, for somebody who has never done it."
         kinds = ', '.join(f'a {kind} {" ".join(facts)}' for kind, facts in needs.items())
         return guide_text(f'A user wants to book something and leaves out what matters. It takes: {kinds}. '
-                          f'Ask for each fact that was not said, one at a time, then book, in {self.horizon} turns.', self.grammar, 'ask place')
+                          f'Ask for each fact that was not said, one at a time, then book, in {self.horizon} turns.',
+                          self.grammar, 'ask place')
 
     def say(self, fact:str)->str:
         "What the user says of a fact."
@@ -72,8 +82,10 @@ class Clarify(TextEnv):
     def facts(self):
         said = {fact: self.task['wanted'][i] for i, fact in enumerate(self.facts_needed) if fact in self.known}
         possible = itertools.product(*([said[fact]] if fact in said else values[fact] for fact in self.facts_needed))
-        return dict(legal=[f'ask {fact}' for fact in (*values, 'details')] + ['book ' + ' '.join(choice) for choice in possible], milestone=len(said)/3,
-                    answer=' '.join(self.task['wanted']), state=(self.task['kind'], tuple(self.task['wanted']), tuple(sorted(said.items()))))
+        return dict(legal=[f'ask {fact}' for fact in (*values, 'details')]
+                    + ['book ' + ' '.join(choice) for choice in possible], milestone=len(said)/3,
+                    answer=' '.join(self.task['wanted']),
+                    state=(self.task['kind'], tuple(self.task['wanted']), tuple(sorted(said.items()))))
 
     def tasks(
         self,
@@ -103,16 +115,22 @@ class Clarify(TextEnv):
 
     def vocabulary(self)->list:
         "Every word and mark that is said here, for a word-level tokenizer."
-        said = 'Please book a . The is It does not matter Ask about one thing I do understand That what meant Thank you ask details'.split()
-        return list(dict.fromkeys(said + list(needs) + list(values) + [value for kind in values.values() for value in kind]))
+        said = ('Please book a . The is It does not matter Ask about one thing I do understand That what meant Thank '
+                'you ask details'.split())
+        return list(dict.fromkeys(said + list(needs) + list(values)
+                                  + [value for kind in values.values() for value in kind]))
 
 def check_request(
     task:dict   # what the caller gave as a task
 )->dict:        # the same
     "Refuse a task that is no request."
-    if not isinstance(task, dict) or task.get('kind') not in needs: raise ValueError(f'a task of Clarify is dict(kind=, wanted=, told=) with a kind of {", ".join(needs)}; got {task!r}')
+    if not isinstance(task, dict) or task.get('kind') not in needs:
+        raise ValueError(f'a task of Clarify is dict(kind=, wanted=, told=) with a kind of {", ".join(needs)}; '
+                         f'got {task!r}')
     wanted, told, facts = task.get('wanted'), task.get('told'), needs[task['kind']]
-    if not isinstance(wanted, (list, tuple)) or len(wanted) != 3 or any(value not in values[fact] for value, fact in zip(wanted, facts)):
+    if (not isinstance(wanted, (list, tuple)) or len(wanted) != 3
+        or any(value not in values[fact] for value, fact in zip(wanted, facts))):
         raise ValueError(f'wanted={wanted!r}: give a {task["kind"]} one value each for {", ".join(facts)}')
-    if not isinstance(told, (list, tuple)) or len(told) > 2 or any(i not in (0, 1, 2) for i in told): raise ValueError(f'told={told!r}: give at most two of the positions 0, 1 and 2')
+    if not isinstance(told, (list, tuple)) or len(told) > 2 or any(i not in (0, 1, 2) for i in told):
+        raise ValueError(f'told={told!r}: give at most two of the positions 0, 1 and 2')
     return dict(kind=task['kind'], wanted=list(wanted), told=sorted(set(told)))

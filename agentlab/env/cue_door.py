@@ -19,25 +19,31 @@ def check_rule(
     rule    # what the caller gave
 )->tuple:   # the door of each cue, in the order of `cues`
     "Refuse what is no assignment of the four doors to the four cues."
-    if sorted(map(str, rule)) != sorted(doors): raise ValueError(f'rule={rule!r}: give the doors {", ".join(doors)} in the order of the cues {", ".join(cues)}, each once')
+    if sorted(map(str, rule)) != sorted(doors):
+        raise ValueError(f'rule={rule!r}: give the doors {", ".join(doors)} in the order of the cues '
+                         f'{", ".join(cues)}, each once')
     return tuple(rule)
 
 def check_cue_task(
     task:dict   # what the caller gave as a task
 )->dict:        # the same as plain values
     "Refuse a task that is no game."
-    if not isinstance(task, dict) or set(task) != {'rule', 'cue', 'noise'}: raise ValueError(f'a task of CueDoor is dict(rule=, cue=, noise=), such as CueDoor.tasks gives; got {task!r}')
+    if not isinstance(task, dict) or set(task) != {'rule', 'cue', 'noise'}:
+        raise ValueError(f'a task of CueDoor is dict(rule=, cue=, noise=), such as CueDoor.tasks gives; got {task!r}')
     if task['cue'] not in cues: raise ValueError(f"cue={task['cue']!r}: use one of {', '.join(cues)}")
     noise = list(task['noise'])
-    if len(noise) != 3 or not set(noise) <= set(noises): raise ValueError(f"noise={task['noise']!r}: give three of the words {' '.join(noises)}")
+    if len(noise) != 3 or not set(noise) <= set(noises):
+        raise ValueError(f"noise={task['noise']!r}: give three of the words {' '.join(noises)}")
     return dict(rule=list(check_rule(task['rule'])), cue=task['cue'], noise=noise)
 
 # %% ../../nbs/env/09_cue_door.ipynb #dbb7c318
 class CueDoor(TextEnv):
     "Remember a cue over a turn of noise, then open the door that belongs to it; reward 1 for the right door, else 0."
     name, horizon = 'cuedoor', 3
-    grammar = f'Write wait in the first two turns, then open {", open ".join(doors[:-1])} or open {doors[-1]}, and nothing else.'
-    guide = guide_text('You see a colour, then noise, then you pick a door. Every colour has a door of its own, and only that one opens; '
+    grammar = (f'Write wait in the first two turns, then open {", open ".join(doors[:-1])} or open {doors[-1]}, and '
+               f'nothing else.')
+    guide = guide_text('You see a colour, then noise, then you pick a door. Every colour has a door of its own, and '
+                       'only that one opens; '
                        'nobody says which. Remember the colour.', grammar, 'wait')
 
     def __init__(
@@ -60,7 +66,9 @@ class CueDoor(TextEnv):
 
     def turn(self, action):
         action = tidy(action)
-        if action not in self.legal(): return f"{self.refusal(action, 'Nothing happens.', f'You can: {listed(self.legal())}.')} {self.look()}", 0., False, dict(invalid=True)
+        if action not in self.legal():
+            return (f"{self.refusal(action, 'Nothing happens.', f'You can: {listed(self.legal())}.')} {self.look()}",
+                    0., False, dict(invalid=True))
         if self.phase == 2:
             right = action == f'open {self.door()}'
             return 'The door opens.' if right else 'It is locked.', float(right), True, dict(success=right)
@@ -72,7 +80,8 @@ class CueDoor(TextEnv):
         return self.task['rule'][cues.index(self.task['cue'])]
 
     def rules(self)->list:
-        "The rule of this game as (what is read, what to do), one pair for each cue; somebody who plays does not know it."
+        """The rule of this game as (what is read, what to do), one pair for each cue; somebody who plays does not
+        know it."""
         return [(f'Cue {cue}.', f'open {door}') for cue, door in zip(cues, self.task['rule'])]
 
     def look(self)->str:
@@ -88,7 +97,8 @@ class CueDoor(TextEnv):
         return [f'open {door}' for door in doors] if self.phase == 2 else ['wait']
 
     def facts(self):
-        return dict(legal=self.legal(), state=(*self.task['rule'], self.task['cue'], *self.task['noise'], self.phase), answer=f'open {self.door()}')
+        return dict(legal=self.legal(), state=(*self.task['rule'], self.task['cue'], *self.task['noise'], self.phase),
+                    answer=f'open {self.door()}')
 
     def tasks(
         self,
@@ -98,9 +108,11 @@ class CueDoor(TextEnv):
     )->list:            # n different games, for `reset(seed, task=game)`
         "Different games of one split, the same list every time."
         generator = Random(f'tasks {split} {seed}')
-        every = [(cue, *noise) for cue in cues for noise in itertools.product(noises, repeat=3) if split_of(['cue', cue, *noise]) == check_split(split)]
+        every = [(cue, *noise) for cue in cues for noise in itertools.product(noises, repeat=3)
+                 if split_of(['cue', cue, *noise]) == check_split(split)]
         if n > len(every): raise ValueError(f'n={n}: split {split!r} has {len(every)} games; ask for fewer')
-        return [dict(rule=generator.sample(doors, 4) if self.rule is None else list(self.rule), cue=cue, noise=noise) for cue, *noise in generator.sample(every, n)]
+        return [dict(rule=generator.sample(doors, 4) if self.rule is None else list(self.rule), cue=cue, noise=noise)
+                for cue, *noise in generator.sample(every, n)]
 
     def clone(self):
         return copy.copy(self)      # a task is never changed, only replaced
@@ -124,4 +136,5 @@ class CueDoor(TextEnv):
 
     def vocabulary(self)->list:
         "Every word and mark the game can say or understand, for a word-level tokenizer."
-        return [*'Cue Noise Pick a door . The opens It is locked Nothing happens wait open Open the of cue'.split(), *cues, *doors, *noises]
+        return [*'Cue Noise Pick a door . The opens It is locked Nothing happens wait open Open the of cue'.split(),
+                *cues, *doors, *noises]

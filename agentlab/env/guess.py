@@ -24,7 +24,8 @@ def ranges(
 class GuessNumber(TextEnv):
     "Find a hidden number from hints; reward 1 when it is named, else 0."
     name = 'guess'
-    tools = [tool('guess', 'Guess the number; the answer says whether it is higher or lower.', number=('integer', 'the number'))]
+    tools = [tool('guess', 'Guess the number; the answer says whether it is higher or lower.',
+                  number=('integer', 'the number'))]
 
     def __init__(
         self,
@@ -32,24 +33,31 @@ class GuessNumber(TextEnv):
         horizon:int=None,           # most guesses; None: just enough for halving the widest range
         split:str='train'           # which ranges `reset` draws: 'train', 'demo' or 'test'
     ):
-        if not (isinstance(low, int) and isinstance(high, int) and 0 <= low <= high - 7): raise ValueError(f'low and high must be whole numbers from 0, with at least 8 numbers between them; got {low!r} and {high!r}')
-        if horizon is not None and not (isinstance(horizon, int) and horizon >= 1): raise ValueError(f'horizon must be a whole number from 1, or None; got {horizon!r}')
+        if not (isinstance(low, int) and isinstance(high, int) and 0 <= low <= high - 7):
+            raise ValueError(f'low and high must be whole numbers from 0, with at least 8 numbers between them; got '
+                             f'{low!r} and {high!r}')
+        if horizon is not None and not (isinstance(horizon, int) and horizon >= 1):
+            raise ValueError(f'horizon must be a whole number from 1, or None; got {horizon!r}')
         self.low, self.high, self.split = low, high, check_split(split)
         self.horizon = horizon or (high - low + 1).bit_length()
         self.pairs = ranges(low, high, split)
-        if not self.pairs: raise ValueError(f'no range between {low} and {high} belongs to split {split!r}; take them further apart')
+        if not self.pairs:
+            raise ValueError(f'no range between {low} and {high} belongs to split {split!r}; take them further apart')
 
     def start(self, seed, task=None):
         first, last = self.random.choice(self.pairs)
-        self.task = dict(low=first, high=last, secret=self.random.randint(first, last)) if task is None else self.check_task(task)
+        self.task = (dict(low=first, high=last, secret=self.random.randint(first, last)) if task is None
+                     else self.check_task(task))
         self.least, self.most = self.task['low'], self.task['high']
         return f'Guess a number from {self.least} to {self.most}.'
 
     def turn(self, action):
         verb, _, word = tidy(action).partition(' ')
-        known = verb == 'guess' and word.isascii() and word.isdecimal() and self.task['low'] <= int(word[:9]) <= self.task['high']
+        known = (verb == 'guess' and word.isascii() and word.isdecimal()
+                 and self.task['low'] <= int(word[:9]) <= self.task['high'])
         if not known:
-            expected = f"Write guess and one number from {self.task['low']} to {self.task['high']}, such as: guess {self.task['low']}"
+            expected = (f"Write guess and one number from {self.task['low']} to {self.task['high']}, such as: guess "
+                        f"{self.task['low']}")
             return self.refusal(action, 'Nothing happens.', expected), 0., False, dict(invalid=True)
         guess, secret = int(word), self.task['secret']
         if guess == secret: return 'Right.', 1., True, dict(success=True)
@@ -69,12 +77,15 @@ class GuessNumber(TextEnv):
 
     def facts(self):
         numbers = range(self.task['low'], self.task['high'] + 1)
-        return dict(legal=[f'guess {number}' for number in numbers], state=(self.task['low'], self.task['high'], self.task['secret'], self.least, self.most))
+        return dict(legal=[f'guess {number}' for number in numbers],
+                    state=(self.task['low'], self.task['high'], self.task['secret'], self.least, self.most))
 
     def check_task(self, task:dict)->dict:
         "Refuse a task that is no game."
-        if not all(isinstance(task.get(part), int) for part in ('low', 'high', 'secret')): raise ValueError(f'a task is dict(low=, high=, secret=) of whole numbers; got {task!r}')
-        if not self.low <= task['low'] <= task['secret'] <= task['high'] <= self.high: raise ValueError(f'a task needs {self.low} <= low <= secret <= high <= {self.high}; got {task!r}')
+        if not all(isinstance(task.get(part), int) for part in ('low', 'high', 'secret')):
+            raise ValueError(f'a task is dict(low=, high=, secret=) of whole numbers; got {task!r}')
+        if not self.low <= task['low'] <= task['secret'] <= task['high'] <= self.high:
+            raise ValueError(f'a task needs {self.low} <= low <= secret <= high <= {self.high}; got {task!r}')
         return dict(task)
 
     def tasks(
@@ -84,8 +95,11 @@ class GuessNumber(TextEnv):
         seed:int=0      # another seed, other tasks
     )->list:            # n different tasks, for `reset(seed, task=task)`
         "Different tasks of one split, the same list every time."
-        every = [dict(low=low, high=high, secret=secret) for low, high in ranges(self.low, self.high, check_split(split)) for secret in range(low, high + 1)]
-        if n > len(every): raise ValueError(f'n={n}: split {split!r} has {len(every)} tasks between {self.low} and {self.high}; ask for fewer or take them further apart')
+        every = [dict(low=low, high=high, secret=secret)
+                 for low, high in ranges(self.low, self.high, check_split(split)) for secret in range(low, high + 1)]
+        if n > len(every):
+            raise ValueError(f'n={n}: split {split!r} has {len(every)} tasks between {self.low} and {self.high}; ask '
+                             f'for fewer or take them further apart')
         return Random(f'tasks {split} {seed}').sample(every, n)
 
     def expert(
@@ -99,4 +113,5 @@ class GuessNumber(TextEnv):
 
     def vocabulary(self)->list:
         "Every word and mark the game can say or understand, for a word-level tokenizer."
-        return 'Guess a number from to . Higher Lower than Right Nothing happens guess'.split() + [str(number) for number in range(self.low, self.high + 1)]
+        return ('Guess a number from to . Higher Lower than Right Nothing happens guess'.split()
+                + [str(number) for number in range(self.low, self.high + 1)])

@@ -13,7 +13,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
-from .protocol import Env, EnvError, Step, check_noise, check_seed, check_split, distinct, guide_text, is_finite, noisy, split_of
+from .protocol import (Env, EnvError, Step, check_noise, check_seed, check_split, distinct, guide_text,
+                                   is_finite, noisy, split_of)
 from .tools import tool
 
 # %% ../../nbs/env/04_hopsearch.ipynb #626322c9
@@ -43,7 +44,8 @@ def draw_people(
         if max(bearers[word] for word in words) >= max(2, people//6): continue
         drawn.append(name)
         bearers.update(words)
-    if len(drawn) < people: raise ValueError(f'split {split!r} has no {people} names for one world; ask for fewer distractors')
+    if len(drawn) < people:
+        raise ValueError(f'split {split!r} has no {people} names for one world; ask for fewer distractors')
     return drawn
 
 def fts_query(
@@ -55,7 +57,8 @@ def fts_query(
 
 # %% ../../nbs/env/04_hopsearch.ipynb #3d0fcc2c
 class World:
-    "People, who is what to whom, and an index of the pages that say so. Never changed, so all clones of an episode share it; any thread may search."
+    """People, who is what to whom, and an index of the pages that say so. Never changed, so all clones of an episode
+    share it; any thread may search."""
     def __init__(
         self,
         split:str, number:int,  # whose names; which of its worlds
@@ -95,7 +98,8 @@ class World:
         if not query: return []
         with self.lock:     # one connection serves all threads, one at a time
             self.index = self.index or index_of(self)
-            rows = self.index.execute('SELECT rowid FROM pages WHERE pages MATCH ? ORDER BY bm25(pages, 10, 1), rowid LIMIT ?', (query, results)).fetchall()
+            rows = self.index.execute('SELECT rowid FROM pages WHERE pages MATCH ? ORDER BY bm25(pages, 10, 1), '
+                                      'rowid LIMIT ?', (query, results)).fetchall()
         return [self.pages[row] for row, in rows]
 
 @lru_cache(maxsize=256)
@@ -110,8 +114,11 @@ def index_of(
     index = sqlite3.connect(':memory:', check_same_thread=False)
     weakref.finalize(world, index.close)
     try: index.execute('CREATE VIRTUAL TABLE pages USING fts5(title, text)')
-    except sqlite3.OperationalError as error: raise EnvError(f'hopsearch: the SQLite of this Python has no full-text search ({error}); install one that is built with FTS5') from error
-    index.executemany('INSERT INTO pages(rowid, title, text) VALUES (?, ?, ?)', [(row, fact[1], world.sentence(fact)) for row, fact in enumerate(world.pages)])
+    except sqlite3.OperationalError as error:
+        raise EnvError(f'hopsearch: the SQLite of this Python has no full-text search ({error}); install one that is '
+                       f'built with FTS5') from error
+    index.executemany('INSERT INTO pages(rowid, title, text) VALUES (?, ?, ?)',
+                      [(row, fact[1], world.sentence(fact)) for row, fact in enumerate(world.pages)])
     return index
 
 # %% ../../nbs/env/04_hopsearch.ipynb #9b26947a
@@ -133,29 +140,39 @@ def check_question(
     hops:int, people:int        # of the environment
 )->dict:                        # the same
     "Refuse what is no question, or one of another size."
-    if not isinstance(task, dict): raise ValueError(f'a task of HopSearch is a question, dict(split=, world=, people=, start=, path=); got {task!r}')
+    if not isinstance(task, dict):
+        raise ValueError(f'a task of HopSearch is a question, dict(split=, world=, people=, start=, path=); '
+                         f'got {task!r}')
     missing = [part for part in ('split', 'world', 'people', 'start', 'path') if part not in task]
-    if missing: raise ValueError(f"the question lacks {', '.join(missing)}; take one from HopSearch.tasks() as a pattern")
+    if missing:
+        raise ValueError(f"the question lacks {', '.join(missing)}; take one from HopSearch.tasks() as a pattern")
     path, world = task['path'], task['world']
-    if not isinstance(path, (list, tuple)) or not path or any(relation not in relations for relation in path): raise ValueError(f"path must be a list of relations ({', '.join(relations)}), got {path!r}")
+    if not isinstance(path, (list, tuple)) or not path or any(relation not in relations for relation in path):
+        raise ValueError(f"path must be a list of relations ({', '.join(relations)}), got {path!r}")
     if type(world) is not int or world < 0: raise ValueError(f'world must be a whole number from 0, got {world!r}')
     if (len(path), task['people']) != (hops, people):
-        raise ValueError(f"the question has {len(path)} hops among {task['people']} people, this HopSearch {hops} among {people}; make HopSearch(hops={len(path)}, distractors=people - hops - 1)")
+        raise ValueError(f"the question has {len(path)} hops among {task['people']} people, this HopSearch {hops} "
+                         f"among {people}; make HopSearch(hops={len(path)}, distractors=people - hops - 1)")
     place = world_of(check_split(task['split']), world, people)
-    if task['start'] not in place.people: raise ValueError(f"start {task['start']!r} does not live in world {world} of split {task['split']!r}; there is {place.people[0]}")
+    if task['start'] not in place.people:
+        raise ValueError(f"start {task['start']!r} does not live in world {world} of split {task['split']!r}; there is "
+                         f"{place.people[0]}")
     facts, answer = place.chain(task['start'], path)
-    if len({name for _, name in facts} | {answer}) <= hops: raise ValueError(f'the path {path} from {task["start"]} meets somebody twice; take another')
+    if len({name for _, name in facts} | {answer}) <= hops:
+        raise ValueError(f'the path {path} from {task["start"]} meets somebody twice; take another')
     return task
 
 # %% ../../nbs/env/04_hopsearch.ipynb #d362f51b
-verbs = dict(player=('search', 'answer'), planner=('ask', 'answer'), searcher=('search', 'report'))    # role -> (how it learns more, how it is done)
+# role -> (how it learns more, how it is done)
+verbs = dict(player=('search', 'answer'), planner=('ask', 'answer'), searcher=('search', 'report'))
 
 def parse(
     action:str      # the whole text of a turn
 )->tuple:           # (verb, the next eight words), names written as names
     "Letters only, in any case: `Search: mentor, BORA tel!` is ('search', 'mentor Bora Tel')."
     verb, *words = re.findall('[a-z]+', action[:1000].lower()) or ['']
-    return verb, ' '.join(word.capitalize() if word.capitalize() in first_names + last_names else word for word in words[:8])
+    return verb, ' '.join(word.capitalize() if word.capitalize() in first_names + last_names else word
+                          for word in words[:8])
 
 @dataclass(frozen=True)
 class Game:
@@ -180,11 +197,14 @@ class Game:
     def known(self)->list:
         "The names that the one who moves has read, in order."
         if self.role == 'planner': texts = [self.start] + [told for _, told in self.told]
-        else: texts = [self.heard if self.role == 'searcher' else self.start] + [self.world.sentence(fact) for fact in self.found]
+        else:
+            texts = ([self.heard if self.role == 'searcher' else self.start]
+                     + [self.world.sentence(fact) for fact in self.found])
         return list(dict.fromkeys(name for text in texts for name in full_name.findall(text)))
 
     def errand(self)->tuple:
-        "What the one who moves is after: (name to start from, relations to follow); the name is '' and there are no relations if the message has none."
+        """What the one who moves is after: (name to start from, relations to follow); the name is '' and there are
+        no relations if the message has none."""
         if self.role != 'searcher': return self.start, self.path
         named = full_name.findall(self.heard)
         if not named or named[0] not in self.world.people: return '', ()
@@ -196,18 +216,24 @@ def check_options(hops, distractors, results, horizon, milestone, seats):
     if hops not in (1, 2, 3): raise ValueError(f'hops must be 1, 2 or 3, got {hops!r}')
     most = min(len(names_of(split)) for split in ('train', 'demo', 'test')) - hops - 2
     if type(distractors) is not int or not 10 <= distractors <= most:
-        raise ValueError(f'distractors must be a whole number from 10 (with fewer, the answer can be guessed) to {most} (there are no more names), got {distractors!r}')
+        raise ValueError(f'distractors must be a whole number from 10 (with fewer, the answer can be guessed) to '
+                         f'{most} (there are no more names), got {distractors!r}')
     if results not in range(1, 5): raise ValueError(f'results must be from 1 to 4, got {results!r}')
-    if not isinstance(seats, (tuple, list)) or len(seats) not in (1, 2) or len(set(map(str, seats))) < len(seats) or not all(isinstance(seat, str) for seat in seats):
-        raise ValueError(f"seats must be one name, or two different ones, the planner first: ('planner', 'searcher'); got {seats!r}")
+    if (not isinstance(seats, (tuple, list)) or len(seats) not in (1, 2) or len(set(map(str, seats))) < len(seats)
+        or not all(isinstance(seat, str) for seat in seats)):
+        raise ValueError(f"seats must be one name, or two different ones, the planner first: ('planner', 'searcher'); "
+                         f"got {seats!r}")
     least = hops + (1 if len(seats) == 1 else 3)
-    if horizon is not None and (type(horizon) is not int or horizon < least): raise ValueError(f'horizon must be a whole number from {least} (the shortest way to an answer), or None; got {horizon!r}')
+    if horizon is not None and (type(horizon) is not int or horizon < least):
+        raise ValueError(f'horizon must be a whole number from {least} (the shortest way to an answer), or None; got '
+                         f'{horizon!r}')
     if not is_finite(milestone): raise ValueError(f'milestone must be a finite number, got {milestone!r}')
 
 class HopSearch(Env):
     "Answer a multi-hop question about a made-up world with a search engine; reward 1 for the right name, else 0."
     name = 'hopsearch'
-    tools = [tool('search', 'Read the page that says who is what to whom.', relation=', '.join(relations[:-1]) + ' or ' + relations[-1], name='a full name'),
+    tools = [tool('search', 'Read the page that says who is what to whom.',
+                  relation=', '.join(relations[:-1]) + ' or ' + relations[-1], name='a full name'),
              tool('answer', 'Give the answer, which ends the task.', name='the full name that is asked for')]
     team_tools = [tools[0], tool('report', 'Tell the planner what was found.', words='a full name'),
                   tools[1], tool('ask', 'Ask the searcher.', words='a relation and a full name')]
@@ -220,7 +246,8 @@ class HopSearch(Env):
         "How an action of a role is written."
         learn, finish = verbs[role]
         more = dict(player='to read a page', searcher='to read a page', planner='to have somebody look it up')[role]
-        done = 'once you have read the name that was asked for' if finish == 'report' else 'once you know the name that is asked for'
+        done = ('once you have read the name that was asked for' if finish == 'report'
+                else 'once you know the name that is asked for')
         return f'Write one line in every turn and nothing else: {learn} RELATION NAME {more}, or {finish} NAME {done}.'
 
     @property
@@ -228,10 +255,13 @@ class HopSearch(Env):
         "The rules, for somebody who has never played; for a team, those of each seat."
         world = (f'Every page says one fact about made-up people, such as: The {relations[0]} of Bora Tel is Mina Lam. '
                  f'The relations are {", ".join(relations)}.')
-        task = dict(player=f'Answer a question with a search engine, in {self.horizon} turns. Begin with the person that the question names.',
-                    planner=f'You and a searcher answer a question, in {self.horizon} turns of both. You read the question, the searcher the pages.',
+        task = dict(player=f'Answer a question with a search engine, in {self.horizon} turns. Begin with the person '
+                    f'that the question names.',
+                    planner=f'You and a searcher answer a question, in {self.horizon} turns of both. You read the '
+                    f'question, the searcher the pages.',
                     searcher='You look up what a planner asks you, and report the name.')
-        texts = [guide_text(f'{task[role]} {world}', self.lines(role), f'{verbs[role][0]} {relations[0]} Bora Tel') for role in self.roles]
+        texts = [guide_text(f'{task[role]} {world}', self.lines(role), f'{verbs[role][0]} {relations[0]} Bora Tel')
+                 for role in self.roles]
         return dict(zip(self.seats, texts)) if self.team else texts[0]
 
     def __init__(
@@ -245,7 +275,8 @@ class HopSearch(Env):
         split:str='train'           # which questions `reset` draws: 'train', 'demo' or 'test'
     ):
         check_options(hops, distractors, results, horizon, milestone, seats)
-        self.hops, self.distractors, self.results, self.milestone, self.split = hops, distractors, results, float(milestone), check_split(split)
+        self.hops, self.distractors, self.results, self.milestone, self.split = (hops, distractors, results,
+                                                                                 float(milestone), check_split(split))
         self.seats, self.team, self.people = tuple(seats), len(seats) == 2, hops + 1 + distractors
         if self.team: self.tools = self.team_tools
         self.roles = ('planner', 'searcher') if self.team else ('player',)      # in the order of the seats
@@ -253,18 +284,25 @@ class HopSearch(Env):
 
     def reset(self, seed, task=None):
         generator = Random(check_seed(seed))
-        task = draw_question(generator, self.split, self.hops, self.people) if task is None else check_question(task, self.hops, self.people)
-        self.game = Game(world_of(task['split'], task['world'], task['people']), task['start'], tuple(task['path']), self.roles[0])
-        return Step(self.seats[0], self.game.question, info=dict(invalid=False, success=False, truncated=False, reached=()) | self.facts())
+        task = draw_question(generator, self.split, self.hops,
+                             self.people) if task is None else check_question(task, self.hops, self.people)
+        self.game = Game(world_of(task['split'], task['world'], task['people']), task['start'], tuple(task['path']),
+                         self.roles[0])
+        return Step(self.seats[0], self.game.question,
+                    info=dict(invalid=False, success=False, truncated=False, reached=()) | self.facts())
 
     def step(self, action):
-        if self.game is None or self.game.over: raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
-        if not isinstance(action, str): raise TypeError(f'{self.name}: step(action) takes a str, got {type(action).__name__}')
+        if self.game is None or self.game.over:
+            raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
+        if not isinstance(action, str):
+            raise TypeError(f'{self.name}: step(action) takes a str, got {type(action).__name__}')
         role, (verb, words) = self.game.role, parse(action)
         bad = verb not in verbs[role] or not words or (verb == 'answer' and not full_name.fullmatch(words))
-        text, paid, info = self.refuse(action) if bad else getattr(self, verb)(words)     # `verb` is one of two known words here
+        # `verb` is one of two known words here
+        text, paid, info = self.refuse(action) if bad else getattr(self, verb)(words)
         turns = self.game.turns + 1
-        self.game = replace(self.game, turns=turns, over=self.game.over or turns >= self.horizon)      # the horizon is a rule: time is up
+        # the horizon is a rule: time is up
+        self.game = replace(self.game, turns=turns, over=self.game.over or turns >= self.horizon)
         reward = {seat: float(info.get('success', False)) for seat in self.seats}   # the outcome is everybody's
         reward[self.seats[self.roles.index(role)]] += paid
         info = dict(invalid=False, success=False, truncated=False, reached=(), cost=0.) | self.facts() | info
@@ -282,7 +320,8 @@ class HopSearch(Env):
         new = set(facts) - set(game.found)
         self.game = replace(game, found=tuple(sorted({*game.found, *new})), shown=(*game.shown, *facts[:1]))
         reached = tuple(hop for hop, fact in enumerate(game.world.chain(game.start, game.path)[0], 1) if fact in new)
-        return ' '.join(map(game.world.sentence, facts)) or 'Nothing found.', self.milestone*len(reached), dict(reached=reached, cost=1.)
+        return (' '.join(map(game.world.sentence, facts)) or 'Nothing found.', self.milestone*len(reached),
+                dict(reached=reached, cost=1.))
 
     def answer(self, words):
         "The end: right or wrong."
@@ -304,19 +343,22 @@ class HopSearch(Env):
         "What `info` holds in the present situation."
         chain, answer = self.game.world.chain(self.game.start, self.game.path)
         hops = tuple(hop for hop, fact in enumerate(chain, 1) if fact in self.game.found)
-        return dict(legal=self.legal(), state=self.state(), answer=answer, hops=hops, milestone=len(hops)/len(chain), refused=self.game.refused)
+        return dict(legal=self.legal(), state=self.state(), answer=answer, hops=hops, milestone=len(hops)/len(chain),
+                    refused=self.game.refused)
 
     def state(self)->tuple:
         "The question and what the one who moves can know: facts found; for a planner, what it was told."
         game = self.game
         task = (*game.world.key, game.start, *game.path)
-        return dict(player=(task, game.found), planner=(task, 'planner', game.told), searcher=(task, 'searcher', game.heard, game.found))[game.role]
+        return dict(player=(task, game.found), planner=(task, 'planner', game.told),
+                    searcher=(task, 'searcher', game.heard, game.found))[game.role]
 
     def legal(self)->list:
         "What can be said with the names read so far; other texts may work too."
         names, (learn, finish) = self.game.known(), verbs[self.game.role]
         nothing = ['report nothing'] if finish == 'report' else []
-        return [f'{learn} {relation} {name}' for name in names for relation in relations] + [f'{finish} {name}' for name in names] + nothing
+        return ([f'{learn} {relation} {name}' for name in names for relation in relations]
+                + [f'{finish} {name}' for name in names] + nothing)
 
     def clone(self):
         return copy.copy(self)      # a game is never changed, only replaced, and the world is shared
@@ -329,11 +371,14 @@ class HopSearch(Env):
     )->list:            # n different questions, for `reset(seed, task=question)`
         "Different questions of one split, the same list every time."
         generator = Random(f'tasks {check_split(split)} {seed}')
-        return distinct(lambda: draw_question(generator, split, self.hops, self.people), n, f'questions of split {split!r}')
+        return distinct(lambda: draw_question(generator, split, self.hops, self.people), n,
+                        f'questions of split {split!r}')
 
     def vocabulary(self)->list:
-        "Every word and mark that is said or understood here, for a word-level tokenizer; the same for one seat and for two."
-        said = 'Who is the of ? The . Nothing found happens Right Wrong Asked Told : search answer ask report nothing'.split()
+        """Every word and mark that is said or understood here, for a word-level tokenizer; the same for one seat and
+        for two."""
+        said = ('Who is the of ? The . Nothing found happens Right Wrong Asked Told : search answer ask '
+                'report nothing'.split())
         return said + [*relations, *first_names, *last_names]
 
     def render(self)->str:
@@ -363,7 +408,9 @@ def _expert(
     game, (learn, finish), (start, path) = self.game, verbs[self.game.role], self.game.errand()
     if not path: return 'report nothing'
     known = {fact: game.world.links[fact] for fact in game.found}
-    if game.role == 'planner': known = {tuple(asked.split(' ', 1)): full_name.search(told)[0] for asked, told in game.told if full_name.search(told)}
+    if game.role == 'planner':
+        known = {tuple(asked.split(' ', 1)): full_name.search(told)[0] for asked, told in game.told
+                 if full_name.search(told)}
     fact, name = missing(start, path, known)
     return f"{learn} {' '.join(fact)}" if fact else f'{finish} {name}'
 
@@ -372,7 +419,8 @@ def _demonstrator(
     noise:float=0.,             # chance of a slip at every hop
     generator:Random=None       # seeded by the caller; needed if noise > 0
 )->str:                         # an action
-    "Follow the path and take every page for the right one; a slip asks for another relation of the question (for any other, if it has no second)."
+    """Follow the path and take every page for the right one; a slip asks for another relation of the question (for
+    any other, if it has no second)."""
     check_noise(noise, generator, 'demonstrator')
     game, (learn, finish), (start, path) = self.game, verbs[self.game.role], self.game.errand()
     if not path: return 'report nothing'
@@ -380,7 +428,8 @@ def _demonstrator(
     else: way = [start] + [game.world.links[fact] for fact in game.shown]
     if len(way) > len(path): return f'{finish} {way[-1]}'
     due = path[len(way) - 1]
-    others = [relation for relation in path if relation != due] or [relation for relation in relations if relation != due]
+    others = ([relation for relation in path if relation != due]
+              or [relation for relation in relations if relation != due])
     return f'{learn} {generator.choice(others) if noise and generator.random() < noise else due} {way[-1]}'
 
 HopSearch.expert, HopSearch.demonstrator = _expert, _demonstrator

@@ -74,8 +74,11 @@ def answer(
         value = getattr(env, method)(*arguments)
         if method == 'clone': value = dump(value)
         try: return written('result', value)
-        except Exception as error: raise EnvError(f'{env.name}: the result of {method} cannot be sent ({said(error)}); return plain values') from error
-    except BaseException as error: return failure(error)    # also SystemExit: a fault of the environment is an answer, not the worker's end
+        except Exception as error:
+            raise EnvError(f'{env.name}: the result of {method} cannot be sent ({said(error)}); return '
+                           f'plain values') from error
+    # also SystemExit: a fault of the environment is an answer, not the worker's end
+    except BaseException as error: return failure(error)
 
 def said(error:BaseException)->str:
     "What an exception says, where that can be read."
@@ -92,7 +95,8 @@ PARTS = ('seat', 'observation', 'reward', 'done', 'info')       # of a Step
 
 def as_data(
     value       # None, truth values, numbers, texts, bytes, lists, tuples, sets, dictionaries and Steps of these
-):              # what JSON can hold: a list is a list, and everything else that holds something a dictionary with one key that names it
+# what JSON can hold: a list is a list, and everything else that holds something a dictionary with one key that names it
+):
     "A value without any object in it. Raises TypeError for one that is more than its data."
     if value is None or type(value) in (bool, int, float, str): return value
     if isinstance(value, str): return str.__str__(value)
@@ -107,7 +111,8 @@ def as_data(
 
 def type_name(value)->str: return next(kind.__name__ for kind in (tuple, set, frozenset) if isinstance(value, kind))
 
-made_of = dict(tuple=lambda x: tuple(map(from_data, x)), set=lambda x: set(map(from_data, x)), frozenset=lambda x: frozenset(map(from_data, x)), bytes=base64.b64decode,
+made_of = dict(tuple=lambda x: tuple(map(from_data, x)), set=lambda x: set(map(from_data, x)),
+               frozenset=lambda x: frozenset(map(from_data, x)), bytes=base64.b64decode,
                dict=lambda x: {from_data(key): from_data(y) for key, y in x}, step=lambda x: Step(*map(from_data, x)))
 
 def from_data(data):
@@ -125,7 +130,9 @@ def understood(message:bytes)->list:
     "What `written` was given. Raises EnvError for anything else: a worker may have been taken over by what it runs."
     try: reply = from_data(json.loads(message))
     except Exception as error: raise EnvError(f'a reply that is no data ({said(error)})') from None
-    if isinstance(reply, list) and (len(reply) == 2 and reply[0] == 'result' or len(reply) == 4 and reply[0] == 'error' and all(isinstance(x, str) for x in reply)): return reply
+    if isinstance(reply, list) and (len(reply) == 2 and reply[0] == 'result' or len(reply) == 4 and reply[0] == 'error'
+                                    and all(isinstance(x, str) for x in reply)):
+        return reply
     raise EnvError('a reply of another form')
 
 def dump(env:Env)->bytes:
@@ -161,9 +168,11 @@ class Worker:
         log:str=None        # file to which the environment's prints are appended; None: our error stream
     ):
         theirs, self.lifeline = os.pipe()
-        code = f'import sys; sys.path[:] = {[str(path) for path in sys.path]}; from agentlab.env.isolation import serve; serve({theirs})'
+        code = (f'import sys; sys.path[:] = {[str(path) for path in sys.path]}; from agentlab.env.isolation import '
+                f'serve; serve({theirs})')
         errors = open(log, 'ab') if log else None
-        self.process = subprocess.Popen([sys.executable, '-c', code], bufsize=0, pass_fds=(theirs,), start_new_session=True,
+        self.process = subprocess.Popen([sys.executable, '-c', code], bufsize=0, pass_fds=(theirs,),
+                                        start_new_session=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         os.close(theirs)
         if errors: errors.close()
@@ -194,7 +203,8 @@ class Worker:
         return None if message is None else understood(message)
 
     def stop(self, grace:float=1.)->int:
-        "End the process, gently if it is idle, and free everything; returns its exit code (minus the signal that killed it)."
+        """End the process, gently if it is idle, and free everything; returns its exit code (minus the signal that
+        killed it)."""
         if os.getpid() != self.owner: return None    # a forked copy of this object owns nothing
         self.process.stdin.close()
         try: receive(self.replies, time.monotonic() + (0 if self.waiting else grace))
@@ -211,7 +221,8 @@ class EnvTimeout(EnvError):
     "An environment took longer than its limit and was stopped."
 
 class Isolated(Env):
-    "An environment in a process of its own, stopped when a call takes longer than `limit` seconds; the next `reset` starts a fresh one."
+    """An environment in a process of its own, stopped when a call takes longer than `limit` seconds; the next
+    `reset` starts a fresh one."""
     name = 'isolated'
 
     def __init__(
@@ -224,7 +235,8 @@ class Isolated(Env):
         if isinstance(env, type) or not all(callable(getattr(env, method, None)) for method in ('reset', 'step')):
             raise TypeError(f'Isolated takes an environment such as KeyDoor(), got {env!r}')
         for word, value in dict(limit=limit, start_limit=start_limit).items():
-            if not (isinstance(value, (int, float)) and 0 < value < math.inf): raise ValueError(f'{word} must be a number of seconds above 0, got {value!r}')
+            if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+                raise ValueError(f'{word} must be a number of seconds above 0, got {value!r}')
         self.name, self.seats, self.limit, self.start_limit, self.log = env.name, env.seats, limit, start_limit, log
         self.tools = list(getattr(env, 'tools', ()))
         self.payload, self.worker, self.stopper = dump(env), None, None
@@ -248,26 +260,34 @@ class Isolated(Env):
     ):
         "Begin a call and return at once; `collect` brings the result. A `reset` gives up an unfinished call."
         if self.worker and self.worker.waiting:
-            if method != 'reset': raise EnvError(f'{self.name}: {self.worker.waiting} is still under way; collect() it before posting {method}')
+            if method != 'reset':
+                raise EnvError(f'{self.name}: {self.worker.waiting} is still under way; collect() it before '
+                               f'posting {method}')
             self.drop()
-        if self.worker is None and method in ('step', 'call_tool'): raise EnvError(f'{self.name}: no episode is under way; call reset(seed) before {method}')
+        if self.worker is None and method in ('step', 'call_tool'):
+            raise EnvError(f'{self.name}: no episode is under way; call reset(seed) before {method}')
         if self.worker is None: self.start(self.payload)
         try: self.worker.post(method, arguments, self.limit)
         except (BrokenPipeError, TimeoutError): pass    # the worker died or hangs: collect finds out how
 
     def collect(self):
-        "The result of the call that was posted. `EnvTimeout` after the limit; `EnvError` if the environment raised or its process died."
+        """The result of the call that was posted. `EnvTimeout` after the limit; `EnvError` if the environment raised
+        or its process died."""
         if self.worker is None or not self.worker.waiting: raise EnvError(f'{self.name}: nothing was posted')
         method = self.worker.waiting
         try: reply = self.worker.collect(self.limit)
         except TimeoutError:
             late, limit = (method, self.limit) if self.worker.ready else ('starting', self.start_limit)
             self.drop()
-            raise EnvTimeout(f'{self.name}: {late} took longer than {limit:g} s and was stopped; raise the limit or mend the environment') from None
+            raise EnvTimeout(f'{self.name}: {late} took longer than {limit:g} s and was stopped; raise the limit or '
+                             f'mend the environment') from None
         except Exception as error:
             self.drop()     # nothing that it may still say can be trusted
-            raise EnvError(f'{self.name}: the result of {method} cannot be read here ({error}); return plain values') from error
-        if reply is None: raise EnvError(f'{self.name}: the process died in {method} (exit code {self.drop()}); reset(seed) starts another')
+            raise EnvError(f'{self.name}: the result of {method} cannot be read here ({error}); return '
+                           f'plain values') from error
+        if reply is None:
+            raise EnvError(f'{self.name}: the process died in {method} (exit code {self.drop()}); reset(seed) '
+                           f'starts another')
         return self.value(method, *reply)
 
     def value(self, method:str, kind:str, *content):
@@ -275,7 +295,8 @@ class Isolated(Env):
         if kind == 'result': return content[0]
         if not self.worker.ready: self.drop()       # it could not even load the environment
         fault, text, trace = content
-        error = NotImplementedError(text) if fault == 'NotImplementedError' else EnvError(text if fault == 'EnvError' else f'{self.name}: {method} raised {fault}: {text}')
+        error = (NotImplementedError(text) if fault == 'NotImplementedError'
+                 else EnvError(text if fault == 'EnvError' else f'{self.name}: {method} raised {fault}: {text}'))
         error.add_note(trace)
         raise error
 
@@ -299,7 +320,8 @@ class Isolated(Env):
         "A second worker with a copy of the environment as it is now."
         twin = object.__new__(Isolated)
         vars(twin).update(vars(self), worker=None, stopper=None)
-        if self.worker: twin.start(self.call('clone'))      # before the first reset there is nothing to copy but what `env` was
+        # before the first reset there is nothing to copy but what `env` was
+        if self.worker: twin.start(self.call('clone'))
         return twin
 
     @property
@@ -325,6 +347,7 @@ def together(
     def attempt(function, *values):
         try: return function(*values)
         except Exception as error: return error
-    posted = [attempt(env.post, method, *values) if isinstance(env, Isolated) else None for env, values in zip(envs, arguments, strict=True)]
+    posted = [attempt(env.post, method, *values) if isinstance(env, Isolated) else None
+              for env, values in zip(envs, arguments, strict=True)]
     return [failed or attempt(*((env.collect,) if isinstance(env, Isolated) else (getattr(env, method), *values)))
             for env, values, failed in zip(envs, arguments, posted)]

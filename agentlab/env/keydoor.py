@@ -66,29 +66,37 @@ def shortest(
 )->int:             # turns: walk to the key, take it, walk to the chest, open it
     "The fewest turns in which a layout can be won."
     size, closed = layout['size'], tuple(layout['closed'])
-    return distances(size, closed, layout['key'])[layout['start']] + distances(size, closed, layout['chest'])[layout['key']] + 2
+    return (distances(size, closed, layout['key'])[layout['start']]
+            + distances(size, closed, layout['chest'])[layout['key']] + 2)
 
 def check_size(
     size    # what the caller gave
 )->int:     # the same
     "Refuse a size for which there are no house or no room names."
-    if not isinstance(size, int) or not 2 <= size <= 26: raise ValueError(f'size must be a whole number from 2 to 26, got {size!r}')
+    if not isinstance(size, int) or not 2 <= size <= 26:
+        raise ValueError(f'size must be a whole number from 2 to 26, got {size!r}')
     return size
 
 def check_layout(
     layout:dict     # what the caller gave as a task
 )->dict:            # the same as plain values, doors in order
     "Refuse a layout that is no house: missing parts, unknown rooms or doors, two things in one room, rooms cut off."
-    if not isinstance(layout, dict): raise ValueError(f'a task of KeyDoor is a layout, dict(size=, start=, key=, chest=, closed=); got {layout!r}')
+    if not isinstance(layout, dict):
+        raise ValueError(f'a task of KeyDoor is a layout, dict(size=, start=, key=, chest=, closed=); got {layout!r}')
     missing = [part for part in ('size', 'start', 'key', 'chest', 'closed') if part not in layout]
     if missing: raise ValueError(f'layout lacks {", ".join(missing)}; take one from KeyDoor.tasks() as a pattern')
-    size, doors, rooms = check_size(layout['size']), sorted(layout['closed']), [layout[part] for part in ('start', 'key', 'chest')]
+    size, doors, rooms = (check_size(layout['size']), sorted(layout['closed']),
+                          [layout[part] for part in ('start', 'key', 'chest')])
     for room in rooms:
-        if room not in room_names(size): raise ValueError(f'layout names room {room!r}, but a house of size {size} has {room_names(size)[0]} to {room_names(size)[-1]}')
+        if room not in room_names(size):
+            raise ValueError(f'layout names room {room!r}, but a house of size {size} has {room_names(size)[0]} to '
+                             f'{room_names(size)[-1]}')
     if len(set(rooms)) < 3: raise ValueError(f'start, key and chest must be three different rooms; got {rooms}')
     for door in doors:
-        if door not in all_doors(size): raise ValueError(f'layout shuts {door!r}, which is no door; doors are named like {all_doors(size)[0]}')
-    if len(distances(size, tuple(doors), rooms[0])) < size*size: raise ValueError(f'with {doors} shut some rooms cannot be reached; open one of them')
+        if door not in all_doors(size):
+            raise ValueError(f'layout shuts {door!r}, which is no door; doors are named like {all_doors(size)[0]}')
+    if len(distances(size, tuple(doors), rooms[0])) < size*size:
+        raise ValueError(f'with {doors} shut some rooms cannot be reached; open one of them')
     return dict(size=size, start=rooms[0], key=rooms[1], chest=rooms[2], closed=doors)
 
 # %% ../../nbs/env/01_keydoor.ipynb #02d673d9
@@ -101,10 +109,12 @@ def draw_layout(
     "Draw connected houses until one belongs to `split` and can be won in `horizon` turns."
     for _ in range(10_000):
         start, key, chest = generator.sample(room_names(size), 3)
-        layout = dict(size=size, start=start, key=key, chest=chest, closed=sorted(generator.sample(all_doors(size), closed)))
+        layout = dict(size=size, start=start, key=key, chest=chest,
+                      closed=sorted(generator.sample(all_doors(size), closed)))
         whole = len(distances(size, tuple(layout['closed']), start)) == size*size
         if whole and shortest(layout) <= horizon and split_of(layout) == split: return layout
-    raise ValueError(f'no house of size {size} with {closed} doors shut in split {split!r} can be won in {horizon} turns; raise horizon or shut fewer doors')
+    raise ValueError(f'no house of size {size} with {closed} doors shut in split {split!r} can be won in {horizon} '
+                     f'turns; raise horizon or shut fewer doors')
 
 def all_layouts(
     size:int=3, closed:int=2, horizon:int=12    # as in `draw_layout`
@@ -136,11 +146,13 @@ def picture(
 )->str:                     # a map: @ agent, k key, C chest; a gap in a wall is an open door
     "The house as a small drawing."
     size, names, shut = layout['size'], room_names(layout['size']), layout['closed']
-    marks = {name: '@'*(name == (room or layout['start'])) + 'k'*(name == layout['key'] and not has_key) + 'C'*(name == layout['chest']) for name in names}
+    marks = {name: '@'*(name == (room or layout['start'])) + 'k'*(name == layout['key'] and not has_key)
+             + 'C'*(name == layout['chest']) for name in names}
     lines = ['    ' + '   '.join(ascii_lowercase[:size])]
     for row in range(size):
         here, above = names[row*size:(row + 1)*size], names[(row - 1)*size:row*size] if row else [None]*size
-        lines.append('  +' + ''.join(('   ' if up and door_between(up, name) not in shut else '---') + '+' for up, name in zip(above, here)))
+        lines.append('  +' + ''.join(('   ' if up and door_between(up, name) not in shut else '---') + '+'
+                                     for up, name in zip(above, here)))
         walls = ['|' if door_between(name, other) in shut else ' ' for name, other in zip(here, here[1:])] + ['|']
         lines.append(f'{row + 1:>2}|' + ''.join(f'{marks[name]:^3}{wall}' for name, wall in zip(here, walls)))
     return '\n'.join(lines + ['  +' + '---+'*size])
@@ -153,7 +165,8 @@ def layout_id(layout:dict)->str:
 class KeyDoor(TextEnv):
     "Find the key, then open the chest, in a house of `size` x `size` rooms; reward 1 at the end, else 0."
     name = 'keydoor'
-    grammar = 'Write one action in every turn and nothing else: go north, go south, go east, go west, take key or open chest.'
+    grammar = ('Write one action in every turn and nothing else: go north, go south, go east, go west, take key or '
+               'open chest.')
 
     def __init__(
         self,
@@ -163,19 +176,27 @@ class KeyDoor(TextEnv):
         split:str='train'       # which layouts `reset` draws: 'train', 'demo' or 'test'
     ):
         most = (check_size(size) - 1)**2
-        if closed not in range(most + 1): raise ValueError(f'closed must be from 0 to {most} in a house of size {size}, got {closed!r}: with more doors shut it falls apart')
-        if not isinstance(horizon, int) or horizon < 4: raise ValueError(f'horizon must be a whole number from 4 (go, take, go, open), got {horizon!r}')
+        if closed not in range(most + 1):
+            raise ValueError(f'closed must be from 0 to {most} in a house of size {size}, got {closed!r}: with more '
+                             f'doors shut it falls apart')
+        if not isinstance(horizon, int) or horizon < 4:
+            raise ValueError(f'horizon must be a whole number from 4 (go, take, go, open), got {horizon!r}')
         self.size, self.horizon, self.closed, self.split = size, horizon, closed, check_split(split)
 
     def start(self, seed, task=None):
-        self.layout = draw_layout(self.random, self.size, self.closed, self.horizon, self.split) if task is None else check_layout(task)
-        if self.layout['size'] != self.size: raise ValueError(f"the task is a house of size {self.layout['size']}, this KeyDoor has size {self.size}; make KeyDoor(size={self.layout['size']})")
+        self.layout = draw_layout(self.random, self.size, self.closed, self.horizon,
+                                  self.split) if task is None else check_layout(task)
+        if self.layout['size'] != self.size:
+            raise ValueError(f"the task is a house of size {self.layout['size']}, this KeyDoor has size {self.size}; "
+                             f"make KeyDoor(size={self.layout['size']})")
         self.room, self.has_key, self.came = self.layout['start'], False, None
         return self.look()
 
     def turn(self, action):
         action = tidy(action)
-        if action not in self.legal(): return f"{self.refusal(action, 'Nothing happens.', f'You can: {listed(self.legal())}.')} {self.look()}", 0., False, dict(invalid=True)
+        if action not in self.legal():
+            return (f"{self.refusal(action, 'Nothing happens.', f'You can: {listed(self.legal())}.')} {self.look()}",
+                    0., False, dict(invalid=True))
         if action == 'open chest': return 'The chest opens.', 1., True, dict(success=True)
         if action == 'take key': self.has_key, self.came = True, None
         else: self.room, self.came = self.doors()[action.removeprefix('go ')], self.room
@@ -188,8 +209,10 @@ class KeyDoor(TextEnv):
     def guide(self)->str:
         "The rules, for somebody who has never played."
         rooms = room_names(self.size)
-        return guide_text(f'You are in a house of {len(rooms)} rooms, {rooms[0]} to {rooms[-1]}: letters run from west to east, numbers from north to south. '
-                          f'Walk through open doors to the room of the key, take it, walk to the room of the chest and open it, in at most {self.horizon} turns.', self.grammar, 'go east')
+        return guide_text(f'You are in a house of {len(rooms)} rooms, {rooms[0]} to {rooms[-1]}: letters run from west '
+                          f'to east, numbers from north to south. '
+                          f'Walk through open doors to the room of the key, take it, walk to the room of the chest and '
+                          f'open it, in at most {self.horizon} turns.', self.grammar, 'go east')
 
     def doors(self)->dict:
         "Direction -> room behind it, for the open doors of this room."
@@ -219,7 +242,9 @@ class KeyDoor(TextEnv):
             layout = draw_layout(generator, self.size, self.closed, self.horizon, check_split(split))
             misses = misses + 1 if layout_id(layout) in found else 0
             found[layout_id(layout)] = layout
-        if len(found) < n: raise ValueError(f'n={n}: split {split!r} of this house has about {len(found)} layouts; ask for fewer or make the house larger')
+        if len(found) < n:
+            raise ValueError(f'n={n}: split {split!r} of this house has about {len(found)} layouts; ask for fewer or '
+                             f'make the house larger')
         return list(found.values())
 
     def clone(self):
@@ -239,11 +264,12 @@ class KeyDoor(TextEnv):
         noise:float=0.,             # share of actions drawn at random from the legal ones
         generator:Random=None       # seeded by the caller; needed if noise > 0
     )->str:                         # an action
-        "What somebody does who has only read the text: towards the goal through an open door, and not back unless there is no other."
+        """What somebody does who has only read the text: towards the goal through an open door, and not back unless
+        there is no other."""
         if noisy(noise, generator, 'demonstrator'): return generator.choice(self.legal())
         goal = self.layout['chest'] if self.has_key else self.layout['key']
         if self.room == goal: return best_action(self.layout, self.room, self.has_key)
-        far = distances(self.size, (), goal)        # as if every door were open: which ones are shut is not known from afar
+        far = distances(self.size, (), goal)  # as if every door were open: which ones are shut is not known from afar
         onward = {way: room for way, room in self.doors().items() if room != self.came} or self.doors()
         return 'go ' + min(onward, key=lambda way: far[onward[way]])
 

@@ -16,7 +16,8 @@ cards = ('J', 'Q', 'K')     # the highest last
 
 def check_alpha(alpha:float)->float:
     "Refuse a rate of bluffing outside of [0, 1/3]."
-    if not 0 <= alpha <= 1/3: raise ValueError(f'alpha={alpha!r}: the equilibria of Kuhn poker have alpha from 0 to 1/3')
+    if not 0 <= alpha <= 1/3:
+        raise ValueError(f'alpha={alpha!r}: the equilibria of Kuhn poker have alpha from 0 to 1/3')
     return float(alpha)
 
 def equilibrium(
@@ -34,7 +35,8 @@ class Kuhn(SeatedGame):
     "Poker with three cards and one bet; pays 1 or 2 from one seat to the other."
     name, seats = 'kuhn', ('first', 'second')
     grammar = 'Write pass or bet, and nothing else.'
-    guide = guide_text('Kuhn poker. Each of two players has one card of J, Q, K and has paid 1; the higher card wins. You read your seat, your card and what was done. '
+    guide = guide_text('Kuhn poker. Each of two players has one card of J, Q, K and has paid 1; the higher card wins. '
+                       'You read your seat, your card and what was done. '
                        'A bet is one more; pass after a bet gives up, bet after a bet calls it.', grammar, 'bet')
 
     def __init__(
@@ -52,7 +54,8 @@ class Kuhn(SeatedGame):
         "The two cards of a task."
         dealt = task.get('cards') if isinstance(task, dict) else None
         if not isinstance(dealt, (list, tuple)) or len(dealt) != 2 or len(set(map(str, dealt)) & set(cards)) != 2:
-            raise ValueError(f"a task of Kuhn is dict(cards=[of first, of second]), two different ones of {', '.join(cards)}; got {task!r}")
+            raise ValueError(f"a task of Kuhn is dict(cards=[of first, of second]), two different ones of "
+                             f"{', '.join(cards)}; got {task!r}")
         return tuple(dealt)
 
     def deals(self)->list:

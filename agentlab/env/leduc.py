@@ -18,9 +18,12 @@ class Leduc(SeatedGame):
     "Poker with six cards and two rounds; pays up to 13 from one seat to the other."
     name, seats, raises = 'leduc', ('first', 'second'), (2, 4)
     grammar = 'Write call, raise or fold, and nothing else.'
-    guide = guide_text('Leduc poker. Six cards: J, Q, K, each twice. Each of two players has one and has paid 1; after a first round a public card is shown. '
-                       'You read your seat, your card and what was done. A pair with the public card wins, else the higher card. '
-                       'A raise is 2 in the first round and 4 in the second, at most two a round; fold only after a raise.', grammar, 'call')
+    guide = guide_text('Leduc poker. Six cards: J, Q, K, each twice. Each of two players has one and has paid 1; after '
+                       'a first round a public card is shown. '
+                       'You read your seat, your card and what was done. A pair with the public card wins, else the '
+                       'higher card. '
+                       'A raise is 2 in the first round and 4 in the second, at most two a round; fold only '
+                       'after a raise.', grammar, 'call')
 
     def __init__(
         self,
@@ -28,7 +31,8 @@ class Leduc(SeatedGame):
         iterations:int=500      # of CFR, for the expert; computed when it is first asked
     ):
         super().__init__(forfeit)
-        if type(iterations) is not int or iterations < 1: raise ValueError(f'iterations={iterations!r}: give a whole number from 1')
+        if type(iterations) is not int or iterations < 1:
+            raise ValueError(f'iterations={iterations!r}: give a whole number from 1')
         self.iterations = iterations
 
     def deal(self, task, generator):
@@ -39,13 +43,16 @@ class Leduc(SeatedGame):
     def check(self, task)->tuple:
         "The three cards of a task."
         dealt = task.get('cards') if isinstance(task, dict) else None
-        if not isinstance(dealt, (list, tuple)) or len(dealt) != 3 or not set(map(str, dealt)) <= set(ranks) or len(set(map(str, dealt))) < 2:
-            raise ValueError(f"a task of Leduc is dict(cards=[of first, of second, public]), ranks {', '.join(ranks)}, none three times; got {task!r}")
+        if (not isinstance(dealt, (list, tuple)) or len(dealt) != 3 or not set(map(str, dealt)) <= set(ranks)
+            or len(set(map(str, dealt))) < 2):
+            raise ValueError(f"a task of Leduc is dict(cards=[of first, of second, public]), ranks {', '.join(ranks)}, "
+                             f"none three times; got {task!r}")
         return tuple(dealt)
 
     def deals(self)->list:
         "All 120 deals of six cards; they are equally likely."
-        return [dict(cards=[card[0] for card in three]) for three in itertools.permutations([rank + suit for rank in ranks for suit in 'ab'], 3)]
+        return [dict(cards=[card[0] for card in three])
+                for three in itertools.permutations([rank + suit for rank in ranks for suit in 'ab'], 3)]
 
     def tasks(
         self,
@@ -66,8 +73,11 @@ class Leduc(SeatedGame):
         return self.own(seat), *self.rounds[0], *((self.public, *self.rounds[1]) if len(self.rounds) == 2 else ())
 
     def view(self, seat):
-        if self.over: return f'{seat} : fold' if self.finished == 'fold' else f"{seat} : showdown {' '.join(self.cards)} , {self.public}"
-        parts = [self.own(seat), ' '.join(self.rounds[0])] + ([self.public, ' '.join(self.rounds[1])] if len(self.rounds) == 2 else [])
+        if self.over:
+            return (f'{seat} : fold' if self.finished == 'fold'
+                    else f"{seat} : showdown {' '.join(self.cards)} , {self.public}")
+        parts = [self.own(seat), ' '.join(self.rounds[0])] + ([self.public, ' '.join(self.rounds[1])]
+                                                              if len(self.rounds) == 2 else [])
         return f'{seat} : ' + ' , '.join(part for part in parts if part)
 
     @property
@@ -90,7 +100,8 @@ class Leduc(SeatedGame):
 
     def play(self, move):
         more = dict(fold=0, call=self.behind()).get(move, self.behind() + self.raises[len(self.rounds) - 1])
-        self.rounds, self.in_pot = (*self.rounds[:-1], (*self.rounds[-1], move)), self.in_pot | {self.mover: self.in_pot[self.mover] + more}
+        self.rounds, self.in_pot = ((*self.rounds[:-1], (*self.rounds[-1], move)),
+                                    self.in_pot | {self.mover: self.in_pot[self.mover] + more})
         if self.finished: return self.settle()
         if self.closed(): self.rounds, self.mover = (*self.rounds, ()), self.seats[0]
         else: self.pass_turn()
@@ -104,7 +115,8 @@ class Leduc(SeatedGame):
         return {seat: stake if mine == max(strength) else -stake for seat, mine in zip(self.seats, strength)}
 
     def stakes(self, seat):
-        left = (2 - self.rounds[-1].count('raise'))*self.raises[len(self.rounds) - 1] + (2*self.raises[1] if len(self.rounds) == 1 else 0)
+        left = ((2 - self.rounds[-1].count('raise'))*self.raises[len(self.rounds) - 1]
+                + (2*self.raises[1] if len(self.rounds) == 1 else 0))
         most = float(max(self.in_pot.values()) + left)
         return -most, most
 

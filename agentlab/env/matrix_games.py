@@ -29,11 +29,14 @@ def pure_equilibria(
 def check_payoffs(payoffs, actions)->tuple:
     "Refuse what is no table for these actions; the same as tuples."
     n = len(actions)
-    if n < 1 or len(set(actions)) != n or not all(isinstance(action, str) and action == action.lower().strip() and action for action in actions):
+    if n < 1 or len(set(actions)) != n or not all(isinstance(action, str) and action == action.lower().strip()
+                                                  and action for action in actions):
         raise ValueError(f'actions={actions!r}: give different words in lower case')
     if len(payoffs) != n or any(len(row) != n or any(len(cell) != 2 for cell in row) for row in payoffs):
-        raise ValueError(f'payoffs must be a table of {n} x {n} pairs (paid to row, paid to column) for the actions {actions}')
-    if not all(is_finite(pay) for row in payoffs for cell in row for pay in cell): raise ValueError('payoffs must be finite numbers')
+        raise ValueError(f'payoffs must be a table of {n} x {n} pairs (paid to row, paid to column) for the actions '
+                         f'{actions}')
+    if not all(is_finite(pay) for row in payoffs for cell in row for pay in cell):
+        raise ValueError('payoffs must be finite numbers')
     return tuple(tuple((float(a), float(b)) for a, b in row) for row in payoffs)
 
 # %% ../../nbs/env/13_matrix_games.ipynb #f894f4fd
@@ -46,37 +49,43 @@ class MatrixGame(SeatedGame):
         payoffs:list,           # [i][j] -> (paid to row, paid to column) if row takes action i and column action j
         actions:tuple,          # the words for the actions, the same for both seats
         rounds:int=1,           # of one game
-        aim:float=None,         # a seat has won if it was paid at least this a round; None: if it was paid more than the other
+        aim:float=None,  # a seat has won if it was paid at least this a round; None: if it was paid more than the other
         strong=None,            # what `expert` plays: (game, generator) -> action, without drawing; None: see `advice`
         name:str='matrix',      # of the game
         forfeit:float=None      # paid for an illegal text; None: the worst cell for every round left
     ):
         super().__init__(forfeit)
         if type(rounds) is not int or rounds < 1: raise ValueError(f'rounds={rounds!r}: give a whole number from 1')
-        self.payoffs, self.actions, self.rounds, self.aim, self.strong, self.title = check_payoffs(payoffs, actions), tuple(actions), rounds, aim, strong, name
+        self.payoffs, self.actions, self.rounds, self.aim, self.strong, self.title = check_payoffs(
+            payoffs, actions), tuple(actions), rounds, aim, strong, name
 
     @property
     def name(self): return self.title
 
     @property
-    def grammar(self)->str: return f'Write {", ".join(self.actions[:-1])} or {self.actions[-1]}, and nothing else.' if len(self.actions) > 1 else f'Write {self.actions[0]}.'
+    def grammar(self)->str:
+        return (f'Write {", ".join(self.actions[:-1])} or {self.actions[-1]}, and nothing else.'
+                if len(self.actions) > 1 else f'Write {self.actions[0]}.')
 
     @property
     def guide(self)->dict:
         "The rules for each seat, with what it is paid; tables of more than four actions are not told."
         games = 'one round' if self.rounds == 1 else f'{self.rounds} rounds'
-        rules = f'Two players choose at the same time, in {games}. You read your seat, the rounds left, and what both did last.'
+        rules = (f'Two players choose at the same time, in {games}. You read your seat, the rounds left, and what both '
+                 f'did last.')
         return {seat: guide_text(f'{rules}{self.told(seat)}', self.grammar, self.actions[0]) for seat in self.seats}
 
     def told(self, seat:str)->str:
         "What a seat is paid, in words."
         if len(self.actions) > 4: return ''
-        pays = {(a, b): self.cell(*((a, b) if seat == self.seats[0] else (b, a)))[seat] for a in self.actions for b in self.actions}
+        pays = {(a, b): self.cell(*((a, b) if seat == self.seats[0] else (b, a)))[seat] for a in self.actions
+                for b in self.actions}
         return ' You are paid: ' + ', '.join(f'{a} against {b} {pay:g}' for (a, b), pay in pays.items()) + '.'
 
     def deal(self, task, generator):
         if task is not None: raise ValueError(f'task={task!r}: nothing is drawn in a matrix game; leave task out')
-        self.past, self.hidden = (), None       # rounds played as (row's action, column's action); what row has written in this round
+        # rounds played as (row's action, column's action); what row has written in this round
+        self.past, self.hidden = (), None
 
     def own(self, seat:str)->int:
         "The number of a seat: 0 for row, 1 for column."
@@ -119,7 +128,8 @@ class MatrixGame(SeatedGame):
         "`strong` if there is one; else the seat's part of the pure equilibrium that pays most in all; else any action."
         if self.strong: return {self.strong(self, None): 1}
         joint = {pair: sum(self.payoffs[pair[0]][pair[1]]) for pair in pure_equilibria(self.payoffs)}
-        return {self.actions[max(joint, key=joint.get)[self.own(self.mover)]]: 1} if joint else dict.fromkeys(self.actions, 1)
+        return ({self.actions[max(joint, key=joint.get)[self.own(self.mover)]]: 1} if joint
+                else dict.fromkeys(self.actions, 1))
 
     def words(self):
         return [':', ',', 'left', 'you', 'other', *self.actions, *map(str, range(self.rounds + 1))]
@@ -136,7 +146,8 @@ def always(
     return lambda game, generator=None: action
 
 def rock_paper_scissors(rounds:int=1, **options)->MatrixGame:
-    "Each action beats one and is beaten by one; zero-sum, without a pure equilibrium. The expert draws uniformly, which is the equilibrium."
+    """Each action beats one and is beaten by one; zero-sum, without a pure equilibrium. The expert draws uniformly,
+    which is the equilibrium."""
     table = [[0, -1, 1], [1, 0, -1], [-1, 1, 0]]
     return MatrixGame(symmetric(table), ('rock', 'paper', 'scissors'), rounds, **dict(name='rps') | options)
 
@@ -145,5 +156,7 @@ def stag_hunt(rounds:int=1, **options)->MatrixGame:
     return MatrixGame(symmetric([[4, 0], [3, 3]]), ('stag', 'hare'), rounds, **dict(name='stag_hunt', aim=4.) | options)
 
 def prisoners_dilemma(rounds:int=1, **options)->MatrixGame:
-    "Defecting pays more whatever the other does, and both lose by it. Success: 3 a round. The expert defects in a single round and plays tit for tat in several."
-    return MatrixGame(symmetric([[3, 0], [5, 1]]), ('cooperate', 'defect'), rounds, **dict(name='prisoners', aim=3., strong=tit_for_tat if rounds > 1 else None) | options)
+    """Defecting pays more whatever the other does, and both lose by it. Success: 3 a round. The expert defects in a
+    single round and plays tit for tat in several."""
+    return MatrixGame(symmetric([[3, 0], [5, 1]]), ('cooperate', 'defect'), rounds,
+                      **dict(name='prisoners', aim=3., strong=tit_for_tat if rounds > 1 else None) | options)

@@ -44,17 +44,22 @@ def draw_goods(generator:Random)->dict:
     "Any task: counts and the values of both seats."
     while True:
         counts = tuple(generator.randint(1, 3) for _ in range(kinds))
-        if vectors := value_vectors(counts): return dict(counts=list(counts), values=[list(generator.choice(vectors)) for _ in range(2)])
+        if vectors := value_vectors(counts):
+            return dict(counts=list(counts), values=[list(generator.choice(vectors)) for _ in range(2)])
 
 def check_goods(
     task:dict   # what the caller gave as a task
 )->dict:        # the same
     "Refuse a task that is no game."
-    if not isinstance(task, dict) or set(task) != {'counts', 'values'}: raise ValueError(f'a task of Negotiation is dict(counts=, values=), such as Negotiation.tasks gives; got {task!r}')
+    if not isinstance(task, dict) or set(task) != {'counts', 'values'}:
+        raise ValueError(f'a task of Negotiation is dict(counts=, values=), such as Negotiation.tasks gives; '
+                         f'got {task!r}')
     counts, values = tuple(task['counts']), [tuple(own) for own in task['values']]
-    if len(counts) != kinds or not all(type(count) is int and 1 <= count <= 3 for count in counts): raise ValueError(f'counts={task["counts"]!r}: give three numbers from 1 to 3')
+    if len(counts) != kinds or not all(type(count) is int and 1 <= count <= 3 for count in counts):
+        raise ValueError(f'counts={task["counts"]!r}: give three numbers from 1 to 3')
     if len(values) != 2 or not all(own in value_vectors(counts) for own in values):
-        raise ValueError(f'values={task["values"]!r}: give each seat three whole numbers from 0 with which {task["counts"]} are worth {total}')
+        raise ValueError(f'values={task["values"]!r}: give each seat three whole numbers from 0 with which '
+                         f'{task["counts"]} are worth {total}')
     return task
 
 # %% ../../nbs/env/15_negotiation.ipynb #e7f58844
@@ -69,17 +74,21 @@ class Negotiation(SeatedGame):
         forfeit:float=None      # paid for an illegal text; None: 0, like no deal
     ):
         super().__init__(forfeit)
-        if type(limit) is not int or limit < 2: raise ValueError(f'limit={limit!r}: give a number of turns from 2: an offer and an answer')
+        if type(limit) is not int or limit < 2:
+            raise ValueError(f'limit={limit!r}: give a number of turns from 2: an offer and an answer')
         self.limit, self.split = limit, check_split(split)
 
-    grammar = 'Write offer and three numbers, how many of each kind you keep, or accept the last offer, and nothing else.'
+    grammar = ('Write offer and three numbers, how many of each kind you keep, or accept the last offer, and '
+               'nothing else.')
 
     @property
     def guide(self)->str:
         "The rules, for somebody who has never played."
-        return guide_text('Divide things of three kinds with another player. You read how many there are of each kind, what one of each is worth to you, and what you get '
+        return guide_text('Divide things of three kinds with another player. You read how many there are of each kind, '
+                          'what one of each is worth to you, and what you get '
                           'if you accept the last offer. The other player values them differently. '
-                          f'You are paid what your share is worth; without a deal in {self.limit} turns nobody is paid.', self.grammar, 'offer 1 0 1')
+                          f'You are paid what your share is worth; without a deal in {self.limit} turns '
+                          f'nobody is paid.', self.grammar, 'offer 1 0 1')
 
     def deal(self, task, generator):
         task = draw_task(draw_goods, generator, self.split) if task is None else check_goods(task)
@@ -92,7 +101,8 @@ class Negotiation(SeatedGame):
 
     def view(self, seat):
         listed = lambda numbers: ' '.join(map(str, numbers))
-        text = f'{seat} : things {listed(self.counts)} , worth {listed(self.values[seat])} , turn {min(len(self.offers) + 1, self.limit)} of {self.limit}'
+        text = (f'{seat} : things {listed(self.counts)} , worth {listed(self.values[seat])} , turn '
+                f'{min(len(self.offers) + 1, self.limit)} of {self.limit}')
         return f'{text} , you get {listed(self.due())}' if self.offers else text
 
     def key(self, seat):
@@ -104,7 +114,8 @@ class Negotiation(SeatedGame):
     def play(self, move):
         if move == 'accept':
             due, (other,) = self.due(), [seat for seat in self.seats if seat != self.mover]
-            return {self.mover: worth(due, self.values[self.mover])/total, other: worth(self.offers[-1], self.values[other])/total}
+            return {self.mover: worth(due, self.values[self.mover])/total,
+                    other: worth(self.offers[-1], self.values[other])/total}
         self.offers = (*self.offers, tuple(map(int, move.split()[1:])))
         if len(self.offers) == self.limit: return dict.fromkeys(self.seats, 0)
         self.pass_turn()
@@ -117,7 +128,8 @@ class Negotiation(SeatedGame):
         return total*(1 - .5*len(self.offers)/(self.limit - 1))
 
     def advice(self):
-        """Concede: accept what is worth the aspiration (in the last turn anything), else ask for that much and leave the other as many things as possible.
+        """Concede: accept what is worth the aspiration (in the last turn anything), else ask for that much and leave
+        the other as many things as possible.
         From the own values alone; offers that leave equally many have equal weight."""
         own, due = self.values[self.mover], self.due()
         last = len(self.offers) == self.limit - 1
@@ -136,7 +148,8 @@ class Negotiation(SeatedGame):
         return different_tasks(draw_goods, split, n, seed)
 
     def words(self):
-        return [':', ',', *'things worth turn of you get offer accept'.split(), *map(str, range(max(total, self.limit) + 1))]
+        return [':', ',', *'things worth turn of you get offer accept'.split(),
+                *map(str, range(max(total, self.limit) + 1))]
 
 # %% ../../nbs/env/15_negotiation.ipynb #5a5d400f
 def deals(
@@ -158,7 +171,7 @@ def nash_solution(
     task:dict   # counts and both values
 )->tuple:       # (what the first seat gets, what the deal pays both)
     "The deal with the greatest product; of equal ones that with the greatest sum, then the first."
-    points = lambda pays: [round(total*pay) for pay in pays]       # whole numbers: .3*.8 and .4*.6 differ in the last digit
+    points = lambda pays: [round(total*pay) for pay in pays]  # whole numbers: .3*.8 and .4*.6 differ in the last digit
     return max(deals(task).items(), key=lambda deal: (math.prod(points(deal[1])), sum(points(deal[1]))))
 
 def efficiency(

@@ -60,7 +60,8 @@ class Nim(SeatedGame):
     def guide(self)->str:
         "The rules, for somebody who has never played."
         end = 'loses' if self.misere else 'wins'
-        return guide_text('Nim. You read your seat, then the heaps: a 3 b 4 means three stones in heap a and four in heap b. In turn, take one or more stones '
+        return guide_text('Nim. You read your seat, then the heaps: a 3 b 4 means three stones in heap a and four in '
+                          'heap b. In turn, take one or more stones '
                           f'from one heap; who takes the last stone of all {end}.', self.grammar, 'a 1')
 
     def draw(self, generator:Random)->dict:
@@ -68,10 +69,13 @@ class Nim(SeatedGame):
         return dict(heaps=sorted(generator.randint(1, self.most) for _ in range(self.piles)))
 
     def deal(self, task, generator):
-        if task is None: task = draw_task(self.draw, generator, self.split) if self.start is None else dict(heaps=self.start)
-        if not isinstance(task, dict) or set(task) != {'heaps'}: raise ValueError(f'a task of Nim is dict(heaps=), such as Nim(heaps=None).tasks gives; got {task!r}')
+        if task is None:
+            task = draw_task(self.draw, generator, self.split) if self.start is None else dict(heaps=self.start)
+        if not isinstance(task, dict) or set(task) != {'heaps'}:
+            raise ValueError(f'a task of Nim is dict(heaps=), such as Nim(heaps=None).tasks gives; got {task!r}')
         self.heaps = check_heaps(task['heaps'])
-        if len(self.heaps) > self.piles or max(self.heaps) > self.most: raise ValueError(f'heaps={task["heaps"]!r}: at most {self.piles} heaps of {self.most} stones here')
+        if len(self.heaps) > self.piles or max(self.heaps) > self.most:
+            raise ValueError(f'heaps={task["heaps"]!r}: at most {self.piles} heaps of {self.most} stones here')
 
     def view(self, seat):
         return ' '.join([seat, ':', *(f'{letter} {stones}' for letter, stones in zip(letters, self.heaps))])
@@ -102,7 +106,8 @@ class Nim(SeatedGame):
         seed:int=0      # another seed, other tasks
     )->list:            # n different heaps, for `reset(seed, task=task)`
         "Different heaps of one split, the same list every time; for heaps=None."
-        if self.start is not None: raise ValueError(f'heaps={self.start} are given, so there is nothing to draw; take Nim(heaps=None)')
+        if self.start is not None:
+            raise ValueError(f'heaps={self.start} are given, so there is nothing to draw; take Nim(heaps=None)')
         return different_tasks(self.draw, split, n, seed)
 
     def words(self):

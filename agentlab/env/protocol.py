@@ -25,7 +25,9 @@ class Step:
     observation:str                             # the new text for that seat
     reward:dict = field(default_factory=dict)   # what the last transition paid: seat -> finite number
     done:bool = False                           # True: the game is over
-    info:dict = field(default_factory=dict)     # reserved: legal, invalid, success (True or False, or seat -> bool where seats do not win together), truncated, state, cost, error
+    # reserved: legal, invalid, success (True or False, or seat -> bool where seats do not win together), truncated,
+    # state, cost, error
+    info:dict = field(default_factory=dict)
 
 # %% ../../nbs/env/00_protocol.ipynb #9a9d2956
 def canonical(
@@ -34,16 +36,19 @@ def canonical(
     "The text that stands for a value; anything whose JSON is not unique is a `TypeError`."
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
         raise TypeError(f'canonical: the keys of {value!r} must be strings')
-    if isinstance(value, dict): return '{' + ','.join(f'{json.dumps(key)}:{canonical(value[key])}' for key in sorted(value)) + '}'
+    if isinstance(value, dict):
+        return '{' + ','.join(f'{json.dumps(key)}:{canonical(value[key])}' for key in sorted(value)) + '}'
     if isinstance(value, (tuple, list)): return '[' + ','.join(map(canonical, value)) + ']'
     if value is None or isinstance(value, (str, bool, int, float)): return json.dumps(value)
-    raise TypeError(f'canonical: got a {type(value).__name__}; use strings, numbers, booleans, tuples, lists or dicts of these')
+    raise TypeError(f'canonical: got a {type(value).__name__}; use strings, numbers, booleans, tuples, lists or '
+                    f'dicts of these')
 
 # %% ../../nbs/env/00_protocol.ipynb #00e4c9f7
 class Env:
-    "A world for one or more seats. Write `reset` and `step`; the same seed gives the same episode, and no global random state is touched."
+    """A world for one or more seats. Write `reset` and `step`; the same seed gives the same episode, and no global
+    random state is touched."""
     seats = ('player',)   # who plays; every `Step.seat` and every key of `Step.reward` is one of these
-    guide = ''            # for somebody who reads: the rules, how an action is written, an example; a text, or {seat: text}
+    guide = ''  # for somebody who reads: the rules, how an action is written, an example; a text, or {seat: text}
     grammar = ''          # one sentence of it: how an action is written
     reader = False        # True: writes for somebody who reads any text, see `for_reader`
 
@@ -93,7 +98,8 @@ class Env:
 class TextEnv(Env):
     "Single-agent base: write `start` and `turn`, and `facts` for what is true of every situation."
     horizon = None        # most turns in an episode; None: no limit
-    deadline = True       # the horizon is a rule, and whoever reaches it has lost; False: it is a budget, and the episode was cut off
+    # the horizon is a rule, and whoever reaches it has lost; False: it is a budget, and the episode was cut off
+    deadline = True
     over = True           # nothing to step before the first reset
 
     def start(self, seed:int, task=None)->str:
@@ -102,7 +108,8 @@ class TextEnv(Env):
 
     def turn(self, action:str)->tuple:
         "Play one action; return `(observation, reward, done, info)`."
-        raise NotImplementedError(f'{type(self).__name__} must define turn(action) -> (observation, reward, done, info)')
+        raise NotImplementedError(f'{type(self).__name__} must define turn(action) -> (observation, reward, '
+                                  f'done, info)')
 
     def facts(self)->dict:
         "What `info` holds in the present situation, such as `state` and `legal`."
@@ -114,8 +121,10 @@ class TextEnv(Env):
         return Step(self.seats[0], observation, info=dict(invalid=False, success=False, truncated=False) | self.facts())
 
     def step(self, action:str)->Step:
-        if self.over: raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
-        if not isinstance(action, str): raise TypeError(f'{self.name}: step(action) takes a str, got {type(action).__name__}')
+        if self.over:
+            raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
+        if not isinstance(action, str):
+            raise TypeError(f'{self.name}: step(action) takes a str, got {type(action).__name__}')
         self.turns += 1
         observation, reward, done, info = self.turn(action)
         late = not done and self.horizon is not None and self.turns >= self.horizon
@@ -127,9 +136,12 @@ class TextEnv(Env):
 def check_seed(
     seed    # what the caller gave as a seed
 )->int:     # the same number as a Python int
-    "A seed is a whole number from 0; anything else is refused, because `Random` would quietly take it (-1 and 1 alike, text by its type)."
+    """A seed is a whole number from 0; anything else is refused, because `Random` would quietly take it (-1 and 1
+    alike, text by its type)."""
     try: seed = operator.index(seed)
-    except TypeError: raise TypeError(f'seed must be a whole number, got {seed!r}; for a fresh episode each time count up: 0, 1, 2, ...') from None
+    except TypeError:
+        raise TypeError(f'seed must be a whole number, got {seed!r}; for a fresh episode each time count up: 0, '
+                        f'1, 2, ...') from None
     if seed < 0: raise ValueError(f'seed must not be negative, got {seed}; use 0, 1, 2, ...')
     return seed
 
@@ -148,7 +160,8 @@ def guide_of(
     "What an environment tells a seat. `TypeError` for a guide that is no text."
     guide = getattr(env, 'guide', '') or ''
     text = guide.get(seat, '') if isinstance(guide, dict) else guide
-    if not isinstance(text, str): raise TypeError(f'guide={guide!r:.80}: give a text, or a dictionary of seats and texts')
+    if not isinstance(text, str):
+        raise TypeError(f'guide={guide!r:.80}: give a text, or a dictionary of seats and texts')
     return text
 
 def as_reader(
@@ -201,7 +214,8 @@ def unanswered(
     said = ' '.join(said.split())
     return f'"{said[:40]}{"..." if len(said) > 40 else ""}" does nothing here. {expected}'.rstrip()
 
-no_guide = 'no guide: a model that reads is told nothing of the rules. Give `guide` a text: rules, how to write, an example'
+no_guide = ('no guide: a model that reads is told nothing of the rules. Give `guide` a text: rules, how to write, '
+            'an example')
 
 # %% ../../nbs/env/00_protocol.ipynb #28cb742c
 splits = ('train', 'demo', 'test')
@@ -229,7 +243,8 @@ def distinct(
     "Draw until n of them are different. Raises ValueError where 1000 + 100 n draws do not hold so many."
     found, draws = {}, 0
     while len(found) < n:
-        if draws == 1000 + 100*n: raise ValueError(f'n={n}: {draws} draws gave {len(found)} different {what}; ask for fewer')
+        if draws == 1000 + 100*n:
+            raise ValueError(f'n={n}: {draws} draws gave {len(found)} different {what}; ask for fewer')
         task, draws = draw(), draws + 1
         found.setdefault(key(task), task)
     return list(found.values())
@@ -251,16 +266,25 @@ def noisy(
 def check_seat_order(
     step:Step,              # what the environment returned
     seats:tuple,            # `env.seats`
-    previous:str=None       # the seat that moved last: the next one must follow it in `seats`, round and round; None: any order
+    # the seat that moved last: the next one must follow it in `seats`, round and round; None: any order
+    previous:str=None
 )->Step:                    # the same step
-    "The seat that moves exists (and is its turn), and every reward is a finite number for a seat that exists; else `EnvError`."
-    if step.seat not in seats: raise EnvError(f'seats: it is the turn of {step.seat!r}, but env.seats is {seats}; add the seat or return one of these')
+    """The seat that moves exists (and is its turn), and every reward is a finite number for a seat that exists; else
+    `EnvError`."""
+    if step.seat not in seats:
+        raise EnvError(f'seats: it is the turn of {step.seat!r}, but env.seats is {seats}; add the seat or return '
+                       f'one of these')
     for seat, value in step.reward.items():
-        if seat not in seats: raise EnvError(f'rewards: {seat!r} is paid {value!r}, but env.seats is {seats}; nobody would get it. Pay one of these seats')
-        if not is_finite(value): raise EnvError(f'rewards: {seat!r} is paid {value!r}; a reward must be a finite number')
+        if seat not in seats:
+            raise EnvError(f'rewards: {seat!r} is paid {value!r}, but env.seats is {seats}; nobody would get it. Pay '
+                           f'one of these seats')
+        if not is_finite(value):
+            raise EnvError(f'rewards: {seat!r} is paid {value!r}; a reward must be a finite number')
     if previous is not None and not step.done:
         due = seats[(seats.index(previous) + 1) % len(seats)]
-        if step.seat != due: raise EnvError(f'order: after {previous!r} it is the turn of {due!r}, not of {step.seat!r}; env.seats is the order of play')
+        if step.seat != due:
+            raise EnvError(f'order: after {previous!r} it is the turn of {due!r}, not of {step.seat!r}; env.seats is '
+                           f'the order of play')
     return step
 
 def is_finite(value)->bool:
@@ -271,12 +295,16 @@ def is_finite(value)->bool:
 # %% ../../nbs/env/00_protocol.ipynb #22707633
 rules = dict(
     seats    = "`env.seats` is a tuple of different names, and every Step.seat is one of them",
-    types    = "reset and step return a Step: observation is a str, reward and info are dicts, done is a bool, info['legal'] a list of str",
+    types    = "reset and step return a Step: observation is a str, reward and info are dicts, done is a bool, "
+    "info['legal'] a list of str",
     rewards  = "Step.reward maps seats to finite numbers",
-    state    = "info['state'] is made of strings, numbers, booleans, and tuples, lists or dicts of these, so that it is the same in every process",
+    state    = "info['state'] is made of strings, numbers, booleans, and tuples, lists or dicts of these, so that it "
+    "is the same in every process",
     any_text = "step takes any text a model may write; mark a bad one with info['invalid']=True, do not raise",
-    seed     = "the same seed and the same actions give the same episode; draw only from a generator made in reset(seed)",
-    random   = "the global generators of random, numpy and torch are left alone; use random.Random(seed) or numpy.random.default_rng(seed)",
+    seed     = "the same seed and the same actions give the same episode; draw only from a generator made in "
+    "reset(seed)",
+    random   = "the global generators of random, numpy and torch are left alone; use random.Random(seed) or "
+    "numpy.random.default_rng(seed)",
     clone    = "playing a clone leaves the original as it was, and both play alike; copy every mutable attribute",
     final    = "after done, step raises an error that says so",
 )
@@ -291,14 +319,17 @@ def check_step(
     "One step against the rules that a single step can break: types, seats, rewards, state."
     if not isinstance(step, Step): raise EnvError(f'types: got a {type(step).__name__}; {rules["types"]}')
     for part, kind in dict(observation=str, reward=dict, done=bool, info=dict).items():
-        if not isinstance(getattr(step, part), kind): raise EnvError(f'types: {part} is {getattr(step, part)!r}, not a {kind.__name__}; {rules["types"]}')
+        if not isinstance(getattr(step, part), kind):
+            raise EnvError(f'types: {part} is {getattr(step, part)!r}, not a {kind.__name__}; {rules["types"]}')
     legal = step.info.get('legal', [])
-    if not (isinstance(legal, (list, tuple)) and all(isinstance(action, str) for action in legal)): raise EnvError(f'types: legal is {legal!r}; {rules["types"]}')
+    if not (isinstance(legal, (list, tuple)) and all(isinstance(action, str) for action in legal)):
+        raise EnvError(f'types: legal is {legal!r}; {rules["types"]}')
     check_seat_order(step, env.seats, previous)
     state = step.info.get('state')
     try: canonical(state)
     except TypeError as error: raise EnvError(f"state: {state!r} will not do ({error}); {rules['state']}") from None
-    return step.seat, step.observation, sorted(step.reward.items()), step.done, canonical(state), step.info.get('invalid'), step.info.get('success')
+    return (step.seat, step.observation, sorted(step.reward.items()), step.done, canonical(state),
+            step.info.get('invalid'), step.info.get('success'))
 
 def choose(step:Step, actions:tuple, generator:Random)->str:
     "An action to try: nonsense one time in five, else a legal one or one of the caller's."
@@ -317,15 +348,19 @@ def watch(
     while not step.done and len(transcript) <= turns:
         action, seat = choose(step, actions, generator), step.seat
         try: step = env.step(action)
-        except Exception as error: raise EnvError(f'any_text: step({action!r}) raised {type(error).__name__}: {error}; {rules["any_text"]}') from error
+        except Exception as error:
+            raise EnvError(f'any_text: step({action!r}) raised {type(error).__name__}: {error}; '
+                           f'{rules["any_text"]}') from error
         transcript.append(check_step(step, env, seat if in_turn else None))
     return transcript, step
 
 # %% ../../nbs/env/00_protocol.ipynb #55d2b944
 def random_states()->dict:
-    "The global generators as they stand: module name -> comparable value, for those of random, numpy and torch that are imported."
+    """The global generators as they stand: module name -> comparable value, for those of random, numpy and torch
+    that are imported."""
     states, numpy, torch = dict(random=getstate()), sys.modules.get('numpy'), sys.modules.get('torch')
-    if numpy is not None and hasattr(numpy, 'random'): states['numpy'] = [getattr(part, 'tolist', lambda: part)() for part in numpy.random.get_state()]
+    if numpy is not None and hasattr(numpy, 'random'):
+        states['numpy'] = [getattr(part, 'tolist', lambda: part)() for part in numpy.random.get_state()]
     if torch is not None and hasattr(torch, 'get_rng_state'): states['torch'] = torch.get_rng_state().tolist()
     return states
 
@@ -333,7 +368,8 @@ def check_random(before:dict):
     "Global generators against an earlier `random_states()`."
     after = random_states()
     for module, state in before.items():
-        if after[module] != state: raise EnvError(f'random: an episode changed the global generator of {module}; {rules["random"]}')
+        if after[module] != state:
+            raise EnvError(f'random: an episode changed the global generator of {module}; {rules["random"]}')
 
 def check_seeded(env:Env, seed:int, **how)->list:
     "Two episodes of one seed must agree, also after another episode was begun between them; returns the transcript."
@@ -341,7 +377,8 @@ def check_seeded(env:Env, seed:int, **how)->list:
     watch(env, env.reset(seed + 1), Random(0), **how | dict(turns=2))
     again, _ = watch(env, env.reset(seed), Random(seed), **how)
     for turn, (one, two) in enumerate(zip(first + [()], again + [()])):
-        if one != two: raise EnvError(f'seed: two episodes of seed {seed} part at turn {turn}:\n  {one}\n  {two}\n{rules["seed"]}')
+        if one != two:
+            raise EnvError(f'seed: two episodes of seed {seed} part at turn {turn}:\n  {one}\n  {two}\n{rules["seed"]}')
     return first
 
 def check_clone(env:Env, seed:int, **how)->bool:
@@ -353,7 +390,8 @@ def check_clone(env:Env, seed:int, **how)->bool:
     watch(stray, step, Random(seed + 1), **how)
     transcripts = [watch(one, step, Random(seed), **how)[0] for one in (env, twin)]
     stray.close(), twin.close()
-    if transcripts[0] != transcripts[1]: raise EnvError(f'clone: after the same turns the original and a clone part; {rules["clone"]}')
+    if transcripts[0] != transcripts[1]:
+        raise EnvError(f'clone: after the same turns the original and a clone part; {rules["clone"]}')
     return True
 
 def check_final(env:Env, seed:int, **how)->bool:
@@ -379,9 +417,11 @@ def check_env(
     turns:int=50,               # watch at most so many turns of each
     in_turn:bool=False          # also demand that seats move round in the order of `env.seats`
 )->Report:                      # rule -> 'ok' or a remark
-    "Play `env` and hold it to the rules of the protocol; `EnvError` names the first rule that is broken and how to mend it."
+    """Play `env` and hold it to the rules of the protocol; `EnvError` names the first rule that is broken and how to
+    mend it."""
     seats = env.seats
-    if not (isinstance(seats, tuple) and seats and len(set(seats)) == len(seats) and all(isinstance(seat, str) for seat in seats)):
+    if not (isinstance(seats, tuple) and seats and len(set(seats)) == len(seats)
+            and all(isinstance(seat, str) for seat in seats)):
         raise EnvError(f'seats: env.seats is {seats!r}; {rules["seats"]}')
     how, before = dict(actions=tuple(actions), turns=turns, in_turn=in_turn), random_states()
     played = [check_seeded(env, seed, **how) for seed in seeds]

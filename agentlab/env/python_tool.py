@@ -18,20 +18,24 @@ places = dict(second=1, third=2, fourth=3)      # word -> index in a sorted list
 
 def list_forms()->dict:     # name -> (what is asked, code)
     "Sums over some of the numbers of a list, or over what is made of them."
-    made = dict(numbers=('', 'x'), squares=('the squares of ', 'x * x'), remainders=('the squares modulo m of ', 'x * x % m'))
-    some = dict(all=('all numbers in a', ''), odd=('the odd numbers in a', ' if x % 2'), even=('the even numbers in a', ' if x % 2 < 1'),
+    made = dict(numbers=('', 'x'), squares=('the squares of ', 'x * x'),
+                remainders=('the squares modulo m of ', 'x * x % m'))
+    some = dict(all=('all numbers in a', ''), odd=('the odd numbers in a', ' if x % 2'),
+                even=('the even numbers in a', ' if x % 2 < 1'),
                 large=('the numbers above k in a', ' if x > k'), small=('the numbers below k in a', ' if x < k'))
-    return {f'{what} {which}': (f'the sum of {made[what][0]}{some[which][0]}', f'sum ( {made[what][1]} for x in a{some[which][1]} )') for what in made for which in some}
+    return {f'{what} {which}': (f'the sum of {made[what][0]}{some[which][0]}', f'sum ( {made[what][1]} for x in '
+                                f'a{some[which][1]} )') for what in made for which in some}
 
 forms = list_forms() | {    # name -> (what is asked, code)
     'products': ('the sum of the products of a and b', 'sum ( x * y for x , y in zip ( a , b ) )'),
     'power': ('p to the power q modulo m', 'pow ( p , q , m )'),
     'multiples': ('the number of multiples of p below n', 'sum ( 1 for x in range ( 1 , n ) if x % p < 1 )'),
-    **{f'{place} smallest': (f'the {place} smallest of the squares modulo m of all numbers in a', f'sorted ( x * x % m for x in a ) [ {index} ]') for place, index in places.items()},
+    **{f'{place} smallest': (f'the {place} smallest of the squares modulo m of all numbers in a',
+                             f'sorted ( x * x % m for x in a ) [ {index} ]') for place, index in places.items()},
     'either': ('the number of multiples of p or q below n', 'sum ( x % p * ( x % q ) < 1 for x in range ( 1 , n ) )'),
     'digits': ('the sum of the digits of p to the power q', 'sum ( map ( int , str ( pow ( p , q ) ) ) )')}
 levels = {1: tuple(forms)[:15], 2: tuple(forms)[:-2], 3: tuple(forms)}   # level -> its forms
-lists = {1: (5, 99), 2: (6, 99), 3: (8, 999)}                           # level -> (how many numbers in a list, the largest)
+lists = {1: (5, 99), 2: (6, 99), 3: (8, 999)}  # level -> (how many numbers in a list, the largest)
 
 # %% ../../nbs/env/07_python_tool.ipynb #388ba84f
 def names_in(
@@ -44,12 +48,15 @@ def draw_problem(
     generator:Random,       # seeded by the caller
     split:str, level:int    # 'train', 'demo' or 'test'; 1, 2 or 3
 )->dict:                    # a task: dict(form, values), of this split
-    "A form, and values that belong to the split: a task is in a split by what it is, so no two splits share one. The answer is never 0, which would be a good guess."
+    """A form, and values that belong to the split: a task is in a split by what it is, so no two splits share one.
+    The answer is never 0, which would be a good guess."""
     count, top = lists[level]
     while True:
         form = generator.choice(levels[level])
-        ranges = dict(k=(top//4, top*3//4), m=(101, 997), n=(1000, 9999), p=(3, 9) if 'multiples' in forms[form][0] else (12, 97), q=(11, 97))
-        values = {name: [generator.randint(11, top) for _ in range(count)] if name in 'ab' else generator.randint(*ranges[name]) for name in names_in(form)}
+        ranges = dict(k=(top//4, top*3//4), m=(101, 997), n=(1000, 9999), p=(3, 9) if 'multiples' in forms[form][0]
+                      else (12, 97), q=(11, 97))
+        values = {name: [generator.randint(11, top) for _ in range(count)] if name in 'ab'
+                  else generator.randint(*ranges[name]) for name in names_in(form)}
         task = dict(form=form, values=values)
         if split_of(['python', form, values]) == split and solve(task): return task
 
@@ -61,14 +68,19 @@ def solve(task:dict)->int:
 def check_problem(task)->dict:      # the same
     "Refuse what is no problem."
     if not isinstance(task, dict) or not isinstance(task.get('values'), dict) or task.get('form') not in forms:
-        raise ValueError(f'a task of PythonTool is dict(form=, values=) with a form of {", ".join(forms)}; got {task!r}')
+        raise ValueError(f'a task of PythonTool is dict(form=, values=) with a form of {", ".join(forms)}; '
+                         f'got {task!r}')
     names, values = names_in(task['form']), task['values']
-    if sorted(values) != names: raise ValueError(f'the form {task["form"]!r} has values for {", ".join(names)}; got {", ".join(map(str, values))}')
+    if sorted(values) != names:
+        raise ValueError(f'the form {task["form"]!r} has values for {", ".join(names)}; got '
+                         f'{", ".join(map(str, values))}')
     for name, value in values.items():
         numbers, least = (value, 4) if name in 'ab' else ([value], 1)
-        if not isinstance(numbers, (list, tuple)) or not least <= len(numbers) <= 100: raise ValueError(f'{name} must be a list of 4 to 100 numbers, got {value!r}')
+        if not isinstance(numbers, (list, tuple)) or not least <= len(numbers) <= 100:
+            raise ValueError(f'{name} must be a list of 4 to 100 numbers, got {value!r}')
         most = 1000 if name in 'pq' else 10**5
-        if any(type(number) is not int or not 1 <= number <= most for number in numbers): raise ValueError(f'{name}: whole numbers from 1 to {most} only, got {value!r}')
+        if any(type(number) is not int or not 1 <= number <= most for number in numbers):
+            raise ValueError(f'{name}: whole numbers from 1 to {most} only, got {value!r}')
     return task
 
 # %% ../../nbs/env/07_python_tool.ipynb #33a438a8
@@ -85,7 +97,8 @@ opening = re.compile(r'[\s`]*(python|answer)\b[ :]*', re.IGNORECASE)
 def parse(
     action:str      # the whole text of a turn
 )->tuple:           # ('python', code), ('answer', number as text) or ('', '')
-    "What an action wants; fences around code are dropped, spaces and commas in a number too. Of several answers the last complete one counts."
+    """What an action wants; fences around code are dropped, spaces and commas in a number too. Of several answers
+    the last complete one counts."""
     found = opening.match(action)
     if not found: return '', ''
     verb, rest = found[1].lower(), action[found.end():].strip('`\n\t ')
@@ -94,7 +107,8 @@ def parse(
 
 def answers(
     action:str      # the whole text of a turn
-)->list:            # a number as text for every word `answer`, '' where none follows it; [] if the action does not begin with the word
+# a number as text for every word `answer`, '' where none follows it; [] if the action does not begin with the word
+)->list:
     "The answers of an action. Behind the word `python` all is code."
     found = opening.match(action)
     if not found or found[1].lower() != 'answer': return []
@@ -104,24 +118,29 @@ def answers(
 
 def well_formed(
     action:str      # the whole text of a turn
-)->dict:            # malformed: 1 where a fence is not closed or a word lacks what belongs behind it, else 0; answers: how many are complete
+# malformed: 1 where a fence is not closed or a word lacks what belongs behind it, else 0; answers: how many are
+# complete
+)->dict:
     "How an action was said, as columns for `agentlab.rollout.roc_penalty`."
     found = answers(action)
     fences = len(re.findall('` ?` ?`', action))
-    return dict(malformed=int(bool(fences % 2 or '' in found or opening.match(action) and not parse(action)[0])), answers=sum(map(bool, found)))
+    return dict(malformed=int(bool(fences % 2 or '' in found or opening.match(action) and not parse(action)[0])),
+                answers=sum(map(bool, found)))
 
 # %% ../../nbs/env/07_python_tool.ipynb #91be44ea
 class PythonTool(TextEnv):
     "Compute with Python, then answer; reward 1 for the right number, else 0."
     name = 'python_tool'
-    tools = [tool('python', 'Run an expression in Python; the values of the problem are defined.', code='the expression, such as sum(a)'),
+    tools = [tool('python', 'Run an expression in Python; the values of the problem are defined.',
+                  code='the expression, such as sum(a)'),
              tool('answer', 'Give the answer, which ends the task.', number='the number')]
     max_tokens = 24     # a call of the tiny model, digit by digit; `agentlab train` gives so many
     grammar = 'Write python and one expression, or answer and the number, and nothing else.'
 
     def __init__(
         self,
-        level:int=2,            # 1: sums over a short list; 2: also products, powers, ranks, multiples; 3: longer numbers, two more forms
+        # 1: sums over a short list; 2: also products, powers, ranks, multiples; 3: longer numbers, two more forms
+        level:int=2,
         horizon:int=4,          # most turns: two mistakes, one result, the answer
         milestone:float=0.,     # paid when the tool shows the right number for the first time
         spaced:bool=True,       # numbers digit by digit, for a word-level model; False: as usual, for a hub model
@@ -129,23 +148,29 @@ class PythonTool(TextEnv):
         split:str='train'       # which problems `reset` draws: 'train', 'demo' or 'test'
     ):
         if level not in levels or isinstance(level, bool): raise ValueError(f'level must be 1, 2 or 3, got {level!r}')
-        if type(horizon) is not int or horizon < 2: raise ValueError(f'horizon must be a whole number from 2 (a result and the answer), got {horizon!r}')
+        if type(horizon) is not int or horizon < 2:
+            raise ValueError(f'horizon must be a whole number from 2 (a result and the answer), got {horizon!r}')
         if not is_finite(milestone): raise ValueError(f'milestone must be a finite number, got {milestone!r}')
-        if sandbox is not None and not callable(sandbox): raise TypeError(f'sandbox must be callable, such as MontySandbox() or Bubblewrap(); got {sandbox!r}')
-        self.level, self.horizon, self.milestone, self.spaced, self.split = level, horizon, float(milestone), bool(spaced), check_split(split)
+        if sandbox is not None and not callable(sandbox):
+            raise TypeError(f'sandbox must be callable, such as MontySandbox() or Bubblewrap(); got {sandbox!r}')
+        self.level, self.horizon, self.milestone, self.spaced, self.split = (level, horizon, float(milestone),
+                                                                             bool(spaced), check_split(split))
         self.sandbox = sandbox or MontySandbox(seconds=1., megabytes=32, output=300)
 
     def start(self, seed, task=None):
         self.task = draw_problem(self.random, self.split, self.level) if task is None else check_problem(task)
         self.truth, self.calls, self.shown = str(solve(self.task)), (), False
-        given = ' '.join(f"{name} = {', '.join(map(str, value)) if name in 'ab' else value}." for name, value in self.task['values'].items())
+        given = ' '.join(f"{name} = {', '.join(map(str, value)) if name in 'ab' else value}."
+                         for name, value in self.task['values'].items())
         return self.write(f"{given} What is {forms[self.task['form']][0]}?")
 
     @property
     def guide(self)->str:
         "The rules, for somebody who has never done it."
-        return guide_text(f'Answer a question about numbers in at most {self.horizon} turns. Let Python compute: the names in the question are '
-                          'variables, so do not copy their values. What it prints is shown to you; then answer it.', self.grammar, 'python sum(x * x for x in a)')
+        return guide_text(f'Answer a question about numbers in at most {self.horizon} turns. Let Python compute: the '
+                          f'names in the question are '
+                          'variables, so do not copy their values. What it prints is shown to you; then answer it.',
+                          self.grammar, 'python sum(x * x for x in a)')
 
     def for_reader(self):
         "Numbers in one piece."
@@ -171,11 +196,13 @@ class PythonTool(TextEnv):
         text = (f'= {result.text}' if result.text else 'No output.') if result.ok else result.error
         new = result.ok and not self.shown and result.text.split('\n')[-1] == self.truth
         self.calls, self.shown = (*self.calls, (code, result.ok, self.write(text))), self.shown or new
-        return self.write(text), self.milestone*new, False, dict(cost=1., columns=columns | dict(tool=1, tool_error=int(not result.ok)))
+        return (self.write(text), self.milestone*new, False,
+                dict(cost=1., columns=columns | dict(tool=1, tool_error=int(not result.ok))))
 
     def facts(self):
         values = tuple(tuple(value) if name in 'ab' else value for name, value in self.task['values'].items())
-        return dict(legal=self.legal(), state=(self.task['form'], values, self.calls[-1][2] if self.calls else ''), answer=self.write(self.truth), milestone=float(self.shown))
+        return dict(legal=self.legal(), state=(self.task['form'], values, self.calls[-1][2] if self.calls else ''),
+                    answer=self.write(self.truth), milestone=float(self.shown))
 
     def result(self)->str:
         "The number that the tool showed last, as it was written; '' if the last call gave none."
@@ -183,7 +210,7 @@ class PythonTool(TextEnv):
         return shown[1] if shown else ''
 
     def clone(self):
-        return copy.copy(self)      # tasks and calls are never changed, only replaced; the sandbox begins every call anew
+        return copy.copy(self)  # tasks and calls are never changed, only replaced; the sandbox begins every call anew
 
     def tasks(
         self,
@@ -197,11 +224,14 @@ class PythonTool(TextEnv):
 
     def render(self)->str:
         "The calls so far and what they gave, for us."
-        return '\n'.join([f"{forms[self.task['form']][0]} (it is {self.truth})"] + [f'>>> {code}\n{text}' for code, _, text in self.calls])
+        return '\n'.join([f"{forms[self.task['form']][0]} (it is {self.truth})"]
+                         + [f'>>> {code}\n{text}' for code, _, text in self.calls])
 
 # %% ../../nbs/env/07_python_tool.ipynb #5c26cb3c
-swaps = {'*': '+', '<': '>', '>': '<', '%': '*', 'sum': 'max', 'x': 'y', 'a': 'b', 'b': 'a', 'p': 'q', 'q': 'p', 'm': 'n', 'n': 'm', 'zip': 'map', 'range': 'sum', '1': '2', '2': '3', '3': '4'}
-habits = dict(even=('if x % 2 < 1', 'if x % 2'), small=('x < k', 'x > k'), remainders=(' % m', ''))     # word of a form's name -> (what is right, what is written)
+swaps = {'*': '+', '<': '>', '>': '<', '%': '*', 'sum': 'max', 'x': 'y', 'a': 'b', 'b': 'a', 'p': 'q', 'q': 'p',
+         'm': 'n', 'n': 'm', 'zip': 'map', 'range': 'sum', '1': '2', '2': '3', '3': '4'}
+# word of a form's name -> (what is right, what is written)
+habits = dict(even=('if x % 2 < 1', 'if x % 2'), small=('x < k', 'x > k'), remainders=(' % m', ''))
 
 def habit(
     form:str        # a key of `forms`
@@ -220,13 +250,16 @@ def slips(
     def call(*words): return ' '.join(['python', *words])
     wrong = [call(*words[:i], swaps[word], *words[i + 1:]) for i, word in enumerate(words) if word in swaps]
     if 'if' in words: wrong.append(call(*words[:words.index('if')], ')'))       # the condition forgotten
-    return dict(word=wrong, bracket=[call(*words[:i], *words[i + 1:]) for i, word in enumerate(words) if word in ('(', ')')],
-                name=[call(*words[:i], 'z', *words[i + 1:]) for i, word in enumerate(words) if word in ('x', 'a', 'p')], void=[code, 'python', ' '.join(words[:3])])
+    return dict(word=wrong, bracket=[call(*words[:i], *words[i + 1:]) for i, word in enumerate(words)
+                                     if word in ('(', ')')],
+                name=[call(*words[:i], 'z', *words[i + 1:]) for i, word in enumerate(words) if word in ('x', 'a', 'p')],
+                void=[code, 'python', ' '.join(words[:3])])
 
 def _legal(self)->list:
     "Some of what can be said: the right code, a slip of each kind, the number that was shown."
     code = forms[self.task['form']][1]
-    return [f'python {code}'] + [some[0] for some in slips(code).values() if some] + [f'answer {self.result()}']*bool(self.result())
+    return ([f'python {code}'] + [some[0] for some in slips(code).values() if some]
+            + [f'answer {self.result()}']*bool(self.result()))
 
 def _expert(
     self,
@@ -239,7 +272,7 @@ def _expert(
 
 def _demonstrator(
     self,
-    noise:float=0.,             # chance of the habit, if there is one for this form; if it does not strike, chance of a slip
+    noise:float=0.,  # chance of the habit, if there is one for this form; if it does not strike, chance of a slip
     generator:Random=None       # seeded by the caller; needed if noise > 0
 )->str:                         # an action
     "Write code until a number comes back, then answer that number, right or wrong; once in a while guess without any."
@@ -254,7 +287,12 @@ def _demonstrator(
 
 def _vocabulary(self)->list:
     "Every word and mark that is said or read here with the slips of `slips`, for a word-level tokenizer."
-    said = "What is . , = ? Right Wrong No output Nothing was run python answer ' ` : z - NameError SyntaxError TypeError ValueError argument empty name not defined unexpected EOF while parsing Simple statements must be separated by newlines or semicolons Expected found a statement else object iterable callable expression int list"
-    return list(dict.fromkeys(' '.join([said, '0 1 2 3 4 5 6 7 8 9', *(part for form in forms.values() for part in form), *swaps.values()]).split()))
+    said = ("What is . , = ? Right Wrong No output Nothing was run python answer ' ` : z - NameError SyntaxError "
+            "TypeError ValueError argument empty name not defined unexpected EOF while parsing Simple statements "
+            "must be separated by newlines or semicolons Expected found a statement else object iterable callable "
+            "expression int list")
+    return list(dict.fromkeys(' '.join([said, '0 1 2 3 4 5 6 7 8 9',
+                                        *(part for form in forms.values() for part in form), *swaps.values()]).split()))
 
-PythonTool.legal, PythonTool.expert, PythonTool.demonstrator, PythonTool.vocabulary = _legal, _expert, _demonstrator, _vocabulary
+PythonTool.legal, PythonTool.expert, PythonTool.demonstrator, PythonTool.vocabulary = (_legal, _expert, _demonstrator,
+                                                                                       _vocabulary)

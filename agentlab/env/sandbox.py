@@ -27,7 +27,8 @@ def readable(
     limit:int       # most characters to keep
 )->str:             # characters that can be seen, spaces and line ends; a note where it was cut
     "Text from a stranger, safe to show: what cannot be seen is escaped, what is too long is cut."
-    seen = ''.join(c if c.isprintable() or c == '\n' else c.encode('unicode_escape', 'surrogatepass').decode('ascii') for c in text[:limit + 1])
+    seen = ''.join(c if c.isprintable() or c == '\n' else c.encode('unicode_escape', 'surrogatepass').decode('ascii')
+                   for c in text[:limit + 1])
     return seen if len(seen) <= limit else f'{seen[:limit]} ... (cut after {limit} characters)'
 
 # %% ../../nbs/env/08_sandbox.ipynb #36fa8307
@@ -42,20 +43,25 @@ def too_long(code:str)->Result:
 
 def check_limits(seconds, megabytes, depth, output):
     "Refuse limits that limit nothing."
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600: raise ValueError(f'seconds must be a number above 0, and at most 3600; got {seconds!r}')
-    for name, value, least, most in (('megabytes', megabytes, 1, 65536), ('depth', depth, 10, 1000), ('output', output, 1, 10**6)):
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most: raise ValueError(f'{name} must be a whole number from {least} to {most}, got {value!r}')
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
+        raise ValueError(f'seconds must be a number above 0, and at most 3600; got {seconds!r}')
+    for name, value, least, most in (('megabytes', megabytes, 1, 65536), ('depth', depth, 10, 1000),
+                                     ('output', output, 1, 10**6)):
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(f'{name} must be a whole number from {least} to {most}, got {value!r}')
 
 def check_program(
     code:str,       # Python
     names:dict      # name -> plain value
 )->dict:            # the names, as JSON would give them back; {} for None
-    "Refuse what is no program, and names that are no plain values. Raises `TypeError` or `ValueError`: these are the caller's mistakes."
+    """Refuse what is no program, and names that are no plain values. Raises `TypeError` or `ValueError`: these are
+    the caller's mistakes."""
     if not isinstance(code, str): raise TypeError(f'code must be a str, got {type(code).__name__}')
     wrong = [name for name in names or {} if not (isinstance(name, str) and name.isidentifier())]
     if wrong: raise ValueError(f'names: {wrong[0]!r} is no name in Python')
     try: return json.loads(json.dumps(names or {}))
-    except (TypeError, ValueError) as error: raise TypeError(f'names must be numbers, strings, lists and dictionaries of these ({error})') from None
+    except (TypeError, ValueError) as error:
+        raise TypeError(f'names must be numbers, strings, lists and dictionaries of these ({error})') from None
 
 # %% ../../nbs/env/08_sandbox.ipynb #240d4817
 def as_error(
@@ -66,7 +72,8 @@ def as_error(
     crashed = getattr(error, 'timed_out', None)
     text = error.display('type-msg') if hasattr(error, 'display') else f'{type(error).__name__}: {error}'
     text = re.sub(r' \(<string>, line \d+\)$', '', text)
-    if crashed or re.match('TimeoutError: (feed|turn) time limit', text): return f'TimeoutError: it took longer than {seconds:g} s'
+    if crashed or re.match('TimeoutError: (feed|turn) time limit', text):
+        return f'TimeoutError: it took longer than {seconds:g} s'
     if crashed is False: return 'RuntimeError: the interpreter stopped'         # the worker died of it
     if text.startswith('MemoryError'): return f'MemoryError: it needed more than {megabytes} MB'
     return text
@@ -89,7 +96,8 @@ def telling(
 )->str:         # the program, which at its end prints the value of its last line, if that is an expression
     """The text of a value is made where the limits hold, and cut there: shared parts (`a = [a, a]`) unfold to any size.
 
-    What this Python cannot read is left to the sandbox to refuse; it gives no value. Raises RecursionError for what is nested too deeply, SyntaxError for null bytes, lone surrogates and a `return` of the program itself."""
+    What this Python cannot read is left to the sandbox to refuse; it gives no value. Raises RecursionError for what
+    is nested too deeply, SyntaxError for null bytes, lone surrogates and a `return` of the program itself."""
     try: tree = ast.parse(code)
     except MemoryError as error: raise RecursionError('the program is nested too deeply') from error
     except ValueError as error: raise SyntaxError(str(error)) from error            # a null byte, half a character
@@ -104,10 +112,12 @@ def telling(
     tell = f"if {value_} is not None: {print_}({repr_}({value_})[:{most}], end='')"
     return f'{before}{value_} = ({value}\n){after}\n{tell}\nNone'
 
-begun = []      # the process in which Monty's threads run: a fork inherits this list and not the threads, and would wait for ever
+# the process in which Monty's threads run: a fork inherits this list and not the threads, and would wait for ever
+begun = []
 
 class MontySandbox:
-    "Runs Python in Monty's workers. Call it with code. May be shared by threads and clones; a copy or a pickle is a new one with the same limits."
+    """Runs Python in Monty's workers. Call it with code. May be shared by threads and clones; a copy or a pickle is
+    a new one with the same limits."""
     def __init__(
         self,
         seconds:float=1.,   # of running
@@ -117,9 +127,12 @@ class MontySandbox:
         grace:float=.5      # seconds after the limit until a worker that does not listen is killed
     ):
         check_limits(seconds, megabytes, depth, output)
-        if not (isinstance(grace, (int, float)) and 0 < grace <= 60): raise ValueError(f'grace must be a number of seconds above 0, and at most 60; got {grace!r}')
+        if not (isinstance(grace, (int, float)) and 0 < grace <= 60):
+            raise ValueError(f'grace must be a number of seconds above 0, and at most 60; got {grace!r}')
         try: import pydantic_monty
-        except ImportError as error: raise Refused(f'no sandbox for Python here ({error}); install one: pip install "agentlab-rl[python]"') from error
+        except ImportError as error:
+            raise Refused(f'no sandbox for Python here ({error}); install one: pip install '
+                          f'"agentlab-rl[python]"') from error
         self.seconds, self.megabytes, self.depth, self.output, self.grace = seconds, megabytes, depth, output, grace
         self.owner, self.lock = None, threading.Lock()
 
@@ -131,17 +144,23 @@ class MontySandbox:
         from pydantic_monty import Monty
         with self.lock:     # threads that come first together start one pool
             if self.owner == os.getpid(): return self.pool
-            if begun and begun[0] != os.getpid(): raise Refused('this process was forked from one in which Monty already ran, and its threads did not come along; start processes with "spawn", or fork first')
-            pool = Monty(request_timeout=self.seconds + 2*self.grace, feed_duration_limit_grace=self.grace, turn_duration_limit_grace=self.grace, max_checkouts_per_worker=1000)
+            if begun and begun[0] != os.getpid():
+                raise Refused('this process was forked from one in which Monty already ran, and its threads did not '
+                              'come along; start processes with "spawn", or fork first')
+            pool = Monty(request_timeout=self.seconds + 2*self.grace, feed_duration_limit_grace=self.grace,
+                         turn_duration_limit_grace=self.grace, max_checkouts_per_worker=1000)
             try: pool.__enter__()
-            except Exception as error: raise Refused(f'the workers of Monty do not start ({error}); install them: pip install "agentlab-rl[python]"') from error
+            except Exception as error:
+                raise Refused(f'the workers of Monty do not start ({error}); install them: pip install '
+                              f'"agentlab-rl[python]"') from error
             begun[:], self.pool, self.owner = [os.getpid()], pool, os.getpid()
             weakref.finalize(self, end_workers, pool, self.owner, os.getpid)
             return pool
 
     def session(self, pool):
         "A fresh interpreter with our limits."
-        limits = dict(max_feed_duration_secs=self.seconds, max_memory=self.megabytes << 20, max_recursion_depth=self.depth, max_suspensions=100)
+        limits = dict(max_feed_duration_secs=self.seconds, max_memory=self.megabytes << 20,
+                      max_recursion_depth=self.depth, max_suspensions=100)
         same = dict(datetime=datetime(2000, 1, 1), timezone='utc', sleep='zero', random_start=dict(seed=0))
         return pool.checkout(limits=limits, os_policy=same, assert_message_annotations=False)
 
@@ -162,11 +181,14 @@ class MontySandbox:
                 session.feed_run(f'{print_}, {repr_} = print, repr')     # the program may name something else so
                 session.feed_run(program, inputs=names, print_callback=keep)
         except (KeyboardInterrupt, SystemExit): raise       # ours: the program's own come as errors of Monty
-        except BaseException as fault: error = as_error(fault, self.seconds, self.megabytes)    # also a panic of the Rust code, which is no Exception
-        return Result(not error, readable(''.join(parts), self.output).rstrip('\n'), readable(' '.join(error[:4*self.output].split()), self.output))
+        # also a panic of the Rust code, which is no Exception
+        except BaseException as fault: error = as_error(fault, self.seconds, self.megabytes)
+        return Result(not error, readable(''.join(parts), self.output).rstrip('\n'),
+                      readable(' '.join(error[:4*self.output].split()), self.output))
 
 def end_workers(pool, owner:int, getpid):
-    "Close a pool, in the process that opened it. (`getpid` is handed over: at the end of a program a module may be empty.)"
+    """Close a pool, in the process that opened it. (`getpid` is handed over: at the end of a program a module may be
+    empty.)"""
     if getpid() == owner: pool.__exit__(None, None, None)
 
 # %% ../../nbs/env/08_sandbox.ipynb #96a96b5b
@@ -179,17 +201,27 @@ def run_python(
     return MontySandbox(seconds, megabytes, depth, output)(code, names)
 
 # %% ../../nbs/env/08_sandbox.ipynb #db4f31da
-machines = {'x86_64': (0xC000003E, 0), 'aarch64': (0xC00000B7, 1)}      # machine -> (its audit number, which of the two numbers below is its own)
+# machine -> (its audit number, which of the two numbers below is its own)
+machines = {'x86_64': (0xC000003E, 0), 'aarch64': (0xC00000B7, 1)}
 allowed = dict(     # call -> (its number on x86_64, on aarch64); None: it has no such call
-    read=(0, 63), readv=(19, 65), pread64=(17, 67), write=(1, 64), writev=(20, 66), lseek=(8, 62), close=(3, 57), dup=(32, 23), dup2=(33, None), dup3=(292, 24), fcntl=(72, 25),
-    open=(2, None), openat=(257, 56), access=(21, None), faccessat=(269, 48), faccessat2=(439, 439), getdents64=(217, 61), readlink=(89, None), readlinkat=(267, 78), getcwd=(79, 17),
-    stat=(4, None), fstat=(5, 80), lstat=(6, None), newfstatat=(262, 79), statx=(332, 291), poll=(7, None), ppoll=(271, 73), select=(23, None), pselect6=(270, 72),
-    mmap=(9, 222), munmap=(11, 215), mprotect=(10, 226), mremap=(25, 216), madvise=(28, 233), brk=(12, 214), arch_prctl=(158, None), futex=(202, 98),
-    set_tid_address=(218, 96), set_robust_list=(273, 99), rseq=(334, 293), execve=(59, 221), exit=(60, 93), exit_group=(231, 94), wait4=(61, 260), prlimit64=(302, 261),
-    rt_sigaction=(13, 134), rt_sigprocmask=(14, 135), rt_sigreturn=(15, 139), sigaltstack=(131, 132), restart_syscall=(219, 128), tgkill=(234, 131),
-    getpid=(39, 172), getppid=(110, 173), gettid=(186, 178), getuid=(102, 174), geteuid=(107, 175), getgid=(104, 176), getegid=(108, 177),
-    uname=(63, 160), sysinfo=(99, 179), getrusage=(98, 165), times=(100, 153), sched_getaffinity=(204, 123), sched_yield=(24, 124), getrandom=(318, 278),
-    gettimeofday=(96, 169), clock_gettime=(228, 113), clock_getres=(229, 114), nanosleep=(35, 101), clock_nanosleep=(230, 115))
+    read=(0, 63), readv=(19, 65), pread64=(17, 67), write=(1, 64), writev=(20, 66), lseek=(8, 62), close=(3, 57),
+    dup=(32, 23), dup2=(33, None), dup3=(292, 24), fcntl=(72, 25),
+    open=(2, None), openat=(257, 56), access=(21, None), faccessat=(269, 48), faccessat2=(439, 439),
+    getdents64=(217, 61), readlink=(89, None), readlinkat=(267, 78), getcwd=(79, 17),
+    stat=(4, None), fstat=(5, 80), lstat=(6, None), newfstatat=(262, 79), statx=(332, 291), poll=(7, None),
+    ppoll=(271, 73), select=(23, None), pselect6=(270, 72),
+    mmap=(9, 222), munmap=(11, 215), mprotect=(10, 226), mremap=(25, 216), madvise=(28, 233), brk=(12, 214),
+    arch_prctl=(158, None), futex=(202, 98),
+    set_tid_address=(218, 96), set_robust_list=(273, 99), rseq=(334, 293), execve=(59, 221), exit=(60, 93),
+    exit_group=(231, 94), wait4=(61, 260), prlimit64=(302, 261),
+    rt_sigaction=(13, 134), rt_sigprocmask=(14, 135), rt_sigreturn=(15, 139), sigaltstack=(131, 132),
+    restart_syscall=(219, 128), tgkill=(234, 131),
+    getpid=(39, 172), getppid=(110, 173), gettid=(186, 178), getuid=(102, 174), geteuid=(107, 175), getgid=(104, 176),
+    getegid=(108, 177),
+    uname=(63, 160), sysinfo=(99, 179), getrusage=(98, 165), times=(100, 153), sched_getaffinity=(204, 123),
+    sched_yield=(24, 124), getrandom=(318, 278),
+    gettimeofday=(96, 169), clock_gettime=(228, 113), clock_getres=(229, 114), nanosleep=(35, 101),
+    clock_nanosleep=(230, 115))
 
 def call_filter(
     machine:str     # 'x86_64' or 'aarch64', as `platform.machine()` says
@@ -200,7 +232,8 @@ def call_filter(
     load, equal, give = 0x20, 0x15, 0x06                            # BPF: load a word; compare and jump; return
     refuse, kill, allow = 0x00050001, 0x80000000, 0x7FFF0000        # EPERM; end the process; go on
     checks = [(equal, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]
-    program = [(load, 0, 0, 4), (equal, 1, 0, audit), (give, 0, 0, kill), (load, 0, 0, 0), *checks, (give, 0, 0, refuse), (give, 0, 0, allow)]
+    program = [(load, 0, 0, 4), (equal, 1, 0, audit), (give, 0, 0, kill), (load, 0, 0, 0), *checks,
+               (give, 0, 0, refuse), (give, 0, 0, allow)]
     return b''.join(struct.pack('=HBBI', *line) for line in program)
 
 # %% ../../nbs/env/08_sandbox.ipynb #ca785678
@@ -232,20 +265,25 @@ def needed(
     python:str,     # an interpreter
     *programs       # paths of programs that run beside it
 )->list:            # options of bwrap
-    "What an interpreter reads, and nothing else: its program, the standard library without what was installed beside it, the shared libraries of all of these."
-    ask = lambda *command: subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, stdin=subprocess.DEVNULL).stdout
+    """What an interpreter reads, and nothing else: its program, the standard library without what was installed
+    beside it, the shared libraries of all of these."""
+    ask = lambda *command: subprocess.run(command, capture_output=True, text=True, timeout=60, check=True,
+                                          stdin=subprocess.DEVNULL).stdout
     try:
         folders, modules = json.loads(ask(python, '-I', '-S', '-B', '-c', where))
         found = re.findall(r'(?:=>|^)\s*(/\S+)(?= \(0x)', ask('ldd', python, *programs, *modules), re.MULTILINE)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise Refused(f'{python} and ldd do not say which libraries it needs ({str(error)[:300]}), so nothing was run; MontySandbox works here') from error
+        raise Refused(f'{python} and ldd do not say which libraries it needs ({str(error)[:300]}), so nothing was run; '
+                      f'MontySandbox works here') from error
     files = [python, *programs, *sorted(set(found)), '/etc/ld.so.cache']
-    hidden = [path for folder in folders for name in ('site-packages', 'dist-packages') if os.path.isdir(path := f'{folder}/{name}')]
+    hidden = [path for folder in folders for name in ('site-packages', 'dist-packages')
+              if os.path.isdir(path := f'{folder}/{name}')]
     binds = [part for path in folders + files if os.path.exists(path) for part in ('--ro-bind', path, path)]
     return binds + [part for path in hidden for part in ('--tmpfs', path, '--remount-ro', path)]
 
 class Bubblewrap:
-    "Runs Python in a CPython of its own, in namespaces made by bwrap. Call it with code. Linux only; `Refused` where it cannot be had."
+    """Runs Python in a CPython of its own, in namespaces made by bwrap. Call it with code. Linux only; `Refused`
+    where it cannot be had."""
     def __init__(
         self,
         seconds:float=5.,       # of the clock, starting up included
@@ -256,24 +294,34 @@ class Bubblewrap:
         bwrap:str='bwrap', prlimit:str='prlimit'    # the programs, by name or path
     ):
         check_limits(seconds, megabytes, depth, output)
-        self.seconds, self.megabytes, self.depth, self.output, self.machine = seconds, megabytes, depth, output, platform.machine()
-        if sys.platform != 'linux' or self.machine not in machines: raise Refused(f'bubblewrap runs on Linux ({" or ".join(machines)}), this is {sys.platform} ({self.machine}); nothing was run. MontySandbox works here')
+        self.seconds, self.megabytes, self.depth, self.output, self.machine = (seconds, megabytes, depth, output,
+                                                                               platform.machine())
+        if sys.platform != 'linux' or self.machine not in machines:
+            raise Refused(f'bubblewrap runs on Linux ({" or ".join(machines)}), this is {sys.platform} '
+                          f'({self.machine}); nothing was run. MontySandbox works here')
         self.python = os.path.realpath(python or sys.executable)
         found = {name: shutil.which(name) for name in (bwrap, prlimit)}
         lacking = [name for name, path in found.items() if not path]
-        if lacking: raise Refused(f"there is no {' and no '.join(lacking)} on the PATH, so nothing was run; apt-get install bubblewrap util-linux, or use MontySandbox")
+        if lacking:
+            raise Refused(f"there is no {' and no '.join(lacking)} on the PATH, so nothing was run; apt-get install "
+                          f"bubblewrap util-linux, or use MontySandbox")
         self.bwrap, self.prlimit = found[bwrap], found[prlimit]
         self.files = needed(self.python, self.prlimit)
         trial = self('40 + 2')
-        if trial != Result(True, '42'): raise Refused(f'bwrap does not work here ({trial.error or trial.text}), so nothing was run; allow user namespaces, or use MontySandbox')
+        if trial != Result(True, '42'):
+            raise Refused(f'bwrap does not work here ({trial.error or trial.text}), so nothing was run; allow user '
+                          f'namespaces, or use MontySandbox')
 
     def command(
         self, descriptor:int    # of the file with the system-call filter
     )->list:                    # the command line
         "What is run: bwrap makes the walls, prlimit the limits, Python the rest."
-        walls = ['--unshare-all', '--die-with-parent', '--new-session', '--clearenv', '--cap-drop', 'ALL', '--uid', '65534', '--gid', '65534', '--hostname', 'sandbox']
-        limits = [f'--as={self.megabytes << 20}', f'--cpu={int(self.seconds) + 1}', '--fsize=0', '--nofile=32', '--core=0', f'--stack={8 << 20}']
-        return [self.bwrap, *walls, *self.files, '--remount-ro', '/', '--chdir', '/', '--seccomp', str(descriptor), '--', self.prlimit, *limits, '--', self.python, '-I', '-S', '-B', '-c', runner]
+        walls = ['--unshare-all', '--die-with-parent', '--new-session', '--clearenv', '--cap-drop', 'ALL', '--uid',
+                 '65534', '--gid', '65534', '--hostname', 'sandbox']
+        limits = [f'--as={self.megabytes << 20}', f'--cpu={int(self.seconds) + 1}', '--fsize=0', '--nofile=32',
+                  '--core=0', f'--stack={8 << 20}']
+        return [self.bwrap, *walls, *self.files, '--remount-ro', '/', '--chdir', '/', '--seccomp', str(descriptor),
+                '--', self.prlimit, *limits, '--', self.python, '-I', '-S', '-B', '-c', runner]
 
     def __call__(
         self,
@@ -284,13 +332,18 @@ class Bubblewrap:
         names = check_program(code, names)
         if len(code) > LONGEST: return too_long(code)
         with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as rules:
-            request.write(json.dumps([code, names | dict(__name__='__main__'), self.depth]).encode()), rules.write(call_filter(self.machine))
+            (request.write(json.dumps([code, names | dict(__name__='__main__'), self.depth]).encode()),
+             rules.write(call_filter(self.machine)))
             request.seek(0), rules.seek(0)
-            process = subprocess.Popen(self.command(rules.fileno()), stdin=request, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(rules.fileno(),), start_new_session=True, env={}, cwd='/')
+            process = subprocess.Popen(self.command(rules.fileno()), stdin=request, stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, pass_fds=(rules.fileno(),), start_new_session=True,
+                                       env={}, cwd='/')
             try: text, error, late = listen(process, self.seconds, 4*self.output + 4)
             finally: end(process)
         if late: error = f'TimeoutError: it took longer than {self.seconds:g} s'
-        elif process.returncode: error = error.strip().splitlines()[-1] if error.strip() else f'RuntimeError: the interpreter stopped ({process.returncode})'
+        elif process.returncode:
+            error = (error.strip().splitlines()[-1] if error.strip()
+                     else f'RuntimeError: the interpreter stopped ({process.returncode})')
         else: error = ''
         return Result(not error, readable(text, self.output).rstrip('\n'), readable(error, self.output))
 
@@ -307,7 +360,9 @@ def listen(
             for key, _ in watched.select(left):
                 data = os.read(key.fd, 1 << 16)
                 if not data: watched.unregister(key.fileobj)
-                kept[key.fileobj] = (kept[key.fileobj] + data)[:most] if key.fileobj is process.stdout else (kept[key.fileobj] + data)[-most:]    # of errors the end counts
+                # of errors the end counts
+                kept[key.fileobj] = ((kept[key.fileobj] + data)[:most] if key.fileobj is process.stdout
+                                     else (kept[key.fileobj] + data)[-most:])
         late = bool(watched.get_map())
     return *(data.decode('utf-8', 'replace') for data in kept.values()), late
 

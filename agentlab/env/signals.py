@@ -15,7 +15,8 @@ objects = ('sun', 'moon', 'star', 'rain', 'snow', 'wind', 'fire', 'leaf')
 words = ('ka', 'lo', 'mi', 'ne', 'pu', 'ra', 'si', 'to')
 
 class Signals(SeatedGame):
-    "Say a word for an object, pick an object for a word; both are paid 1 a round if they match (Lewis's signalling game)."
+    """Say a word for an object, pick an object for a word; both are paid 1 a round if they match (Lewis's signalling
+    game)."""
     name, seats, shared_loss = 'signals', ('sender', 'receiver'), True
 
     def __init__(
@@ -27,10 +28,12 @@ class Signals(SeatedGame):
         forfeit:float=None  # paid for an illegal text; None: nothing
     ):
         super().__init__(forfeit)
-        if type(n) is not int or not 2 <= n <= len(objects): raise ValueError(f'n={n!r}: give a number of objects from 2 to {len(objects)}')
+        if type(n) is not int or not 2 <= n <= len(objects):
+            raise ValueError(f'n={n!r}: give a number of objects from 2 to {len(objects)}')
         if type(rounds) is not int or rounds < 1: raise ValueError(f'rounds={rounds!r}: give a whole number from 1')
         if not 0 <= noise <= 1: raise ValueError(f'noise={noise!r}: give a share from 0 to 1')
-        self.n, self.rounds, self.noise, self.split, self.objects, self.said = n, rounds, noise, check_split(split), objects[:n], words[:n]
+        self.n, self.rounds, self.noise, self.split, self.objects, self.said = (n, rounds, noise, check_split(split),
+                                                                                objects[:n], words[:n])
 
     @property
     def grammar(self)->str: return self.asked('sender' if self.over else self.mover)
@@ -43,16 +46,20 @@ class Signals(SeatedGame):
     @property
     def guide(self)->dict:
         "The rules for each seat."
-        shared = 'No word has a meaning until the two of you agree on one; keep to what has worked. Both are paid when the object is the right one.'
-        rules = dict(sender='You read an object and say a word for it to a partner, who hears the word only and picks an object.',
+        shared = ('No word has a meaning until the two of you agree on one; keep to what has worked. Both are paid '
+                  'when the object is the right one.')
+        rules = dict(sender='You read an object and say a word for it to a partner, who hears the word only and picks '
+                     'an object.',
                      receiver='You hear a word from a partner, who has read the name of an object, and pick an object.')
         first = dict(sender=self.said[0], receiver=self.objects[0])
         return {seat: guide_text(f'{rules[seat]} {shared}', self.asked(seat), first[seat]) for seat in self.seats}
 
     def deal(self, task, generator):
         task = dict(objects=[generator.choice(self.objects) for _ in range(self.rounds)]) if task is None else task
-        if not isinstance(task, dict) or set(task) != {'objects'} or len(task['objects']) != self.rounds or not set(task['objects']) <= set(self.objects):
-            raise ValueError(f'a task here is dict(objects=) with {self.rounds} of {" ".join(self.objects)}, such as tasks() gives; got {task!r}')
+        if (not isinstance(task, dict) or set(task) != {'objects'} or len(task['objects']) != self.rounds
+            or not set(task['objects']) <= set(self.objects)):
+            raise ValueError(f'a task here is dict(objects=) with {self.rounds} of {" ".join(self.objects)}, such as '
+                             f'tasks() gives; got {task!r}')
         self.goals = tuple(task['objects'])
         self.slips = tuple(generator.choice(self.said) if generator.random() < self.noise else None for _ in self.goals)
         self.past, self.heard = (), None        # rounds played: (object, word said, word heard, pick)

@@ -13,7 +13,7 @@ from .two_seats import SeatedGame
 # %% ../../nbs/env/11_tictactoe.ipynb #e2ea4190
 free = '.........'                                                          # the empty board; cells row by row
 lines = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
-_turned = (6, 3, 0, 7, 4, 1, 8, 5, 2)                                       # where each cell of the turned board comes from
+_turned = (6, 3, 0, 7, 4, 1, 8, 5, 2)  # where each cell of the turned board comes from
 _mirrored = (2, 1, 0, 5, 4, 3, 8, 7, 6)
 
 def canonical_board(
@@ -52,18 +52,21 @@ class TicTacToe(SeatedGame):
     "Three in a row; x begins. Pays 1 and -1, a draw 0."
     name, seats = 'tictactoe', ('x', 'o')
     grammar = 'Write the number of a free cell, and nothing else.'
-    guide = guide_text('Tic-tac-toe. The cells of the board are numbered 1 to 9, row by row; you read your mark, then the board: a number is a free cell, '
+    guide = guide_text('Tic-tac-toe. The cells of the board are numbered 1 to 9, row by row; you read your mark, then '
+                       'the board: a number is a free cell, '
                        'x or o is taken. Three of your marks in a row, a column or a diagonal win.', grammar, '5')
 
     def __init__(
         self,
         forfeit:float=None,     # what a seat is paid for an illegal text; None: -1
-        opening:int=0,          # most moves that are made at random before the game begins, 0 to 8; how many and which is drawn from the seed
+        # most moves that are made at random before the game begins, 0 to 8; how many and which is drawn from the seed
+        opening:int=0,
         turned:bool=False,      # True: after every move the board is turned and mirrored into `canonical_board`
         numbered:bool=False     # True: a mark is read with its cell, x5 instead of x
     ):
         super().__init__(forfeit)
-        if type(opening) is not int or not 0 <= opening <= 8: raise ValueError(f'opening={opening!r}: give a number of moves from 0 to 8')
+        if type(opening) is not int or not 0 <= opening <= 8:
+            raise ValueError(f'opening={opening!r}: give a number of moves from 0 to 8')
         self.opening, self.turned, self.numbered = opening, turned, numbered
 
     def deal(self, task, generator):
@@ -71,10 +74,11 @@ class TicTacToe(SeatedGame):
         moves, begun = generator.randrange(self.opening + 1) if self.opening else 0, False
         while not begun:
             self.board, self.mover = free, 'x'
-            begun = all(self.play(generator.choice(self.moves())) is None for _ in range(moves))     # not one that is over
+            begun = all(self.play(generator.choice(self.moves())) is None for _ in range(moves))  # not one that is over
 
     def view(self, seat):
-        return ' '.join([seat, ':', *(str(cell) if mark == '.' else f'{mark}{cell}' if self.numbered else mark for cell, mark in enumerate(self.board, 1))])
+        return ' '.join([seat, ':', *(str(cell) if mark == '.' else f'{mark}{cell}' if self.numbered else mark
+                                      for cell, mark in enumerate(self.board, 1))])
 
     def key(self, seat):
         return self.board,

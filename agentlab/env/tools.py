@@ -9,7 +9,8 @@ __all__ = ['kinds', 'tool', 'named', 'shown', 'fault_of', 'action_of', 'call_of'
 import json
 
 # %% ../../nbs/env/20_tools.ipynb #a4d9dd9c
-kinds = dict(string=str, integer=int, number=(int, float), boolean=bool, array=list, object=dict)   # JSON's types and ours
+# JSON's types and ours
+kinds = dict(string=str, integer=int, number=(int, float), boolean=bool, array=list, object=dict)
 
 def tool(
     name:str,           # what the model calls
@@ -31,8 +32,10 @@ def named(
     "The tools by name. Raises ValueError for two of one name, or for what is no schema."
     found = {}
     for one in tools:
-        if not isinstance(one, dict) or not isinstance(one.get('parameters', {}).get('properties'), dict) or not isinstance(one.get('name'), str):
-            raise ValueError(f'tools holds {str(one)[:80]}, which is no schema: give dict(name=, description=, parameters=), as agentlab.env.tools.tool makes it')
+        if not isinstance(one, dict) or not isinstance(one.get('parameters', {}).get('properties'),
+                                                       dict) or not isinstance(one.get('name'), str):
+            raise ValueError(f'tools holds {str(one)[:80]}, which is no schema: give dict(name=, description=, '
+                             f'parameters=), as agentlab.env.tools.tool makes it')
         if one['name'] in found: raise ValueError(f'tools has two of the name {one["name"]!r}')
         found[one['name']] = one
     return found
@@ -58,7 +61,8 @@ def fault_of(
     missing = [p for p in schema.get('required', ()) if p not in arguments]
     if missing: return f'{name} needs the argument "{missing[0]}".'
     for p, value in arguments.items():
-        if p not in schema['properties']: return f'{name} has no argument {shown(p)}. It takes {", ".join(schema["properties"]) or "none"}.'
+        if p not in schema['properties']:
+            return f'{name} has no argument {shown(p)}. It takes {", ".join(schema["properties"]) or "none"}.'
         kind = schema['properties'][p].get('type', 'string')
         right = isinstance(value, kinds.get(kind, object)) and (kind in ('boolean',) or not isinstance(value, bool))
         if not right: return f'The argument "{p}" of {name} must be of type {kind}, not {shown(json.dumps(value))}.'
@@ -80,5 +84,6 @@ def call_of(
     name, _, rest = action.strip().partition(' ')
     order = named(tools).get(name, dict(parameters=dict(properties={})))['parameters']['properties']
     words = rest.strip().split(None, max(len(order) - 1, 0)) if order else []
-    whole = {p: int(w) if order[p].get('type') == 'integer' and w.strip('-').isdecimal() and w.isascii() and len(w) < 20 else w for p, w in zip(order, words)}
+    whole = {p: int(w) if order[p].get('type') == 'integer' and w.strip('-').isdecimal() and w.isascii() and len(w) < 20
+             else w for p, w in zip(order, words)}
     return name, whole

@@ -9,7 +9,8 @@ __all__ = ['SeatedGame', 'draw_task', 'different_tasks', 'random_player', 'exper
 # %% ../../nbs/env/10_two_seats.ipynb #d09d9ae5
 import copy
 from random import Random
-from .protocol import Env, EnvError, Step, check_seed, check_split, distinct, is_finite, listed, noisy, split_of, tidy
+from .protocol import (Env, EnvError, Step, check_seed, check_split, distinct, is_finite, listed, noisy,
+                                   split_of, tidy)
 
 # %% ../../nbs/env/10_two_seats.ipynb #51279e3c
 class SeatedGame(Env):
@@ -21,7 +22,8 @@ class SeatedGame(Env):
         self,
         forfeit:float=None      # what a seat is paid for an illegal text; None: the least it can still get
     ):
-        if forfeit is not None and not is_finite(forfeit): raise ValueError(f'forfeit={forfeit!r}: give a finite number, or None for the worst result of the game')
+        if forfeit is not None and not is_finite(forfeit):
+            raise ValueError(f'forfeit={forfeit!r}: give a finite number, or None for the worst result of the game')
         self.forfeit = forfeit
 
     def deal(self, task, generator:Random):
@@ -72,24 +74,31 @@ class SeatedGame(Env):
         generator = Random(check_seed(seed))
         self.mover, self.turns, self.over, self.totals = self.seats[0], 0, False, dict.fromkeys(self.seats, 0.)
         self.deal(task, generator)
-        return Step(self.mover, self.view(self.mover), info=dict(invalid=False, success=False, truncated=False) | self.facts())
+        return Step(self.mover, self.view(self.mover),
+                    info=dict(invalid=False, success=False, truncated=False) | self.facts())
 
     def step(self, action):
-        if self.over: raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
-        if not isinstance(action, str): raise TypeError(f'{self.name}: step(action) takes a str, got {type(action).__name__}')
+        if self.over:
+            raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
+        if not isinstance(action, str):
+            raise TypeError(f'{self.name}: step(action) takes a str, got {type(action).__name__}')
         move = {tidy(move): move for move in self.moves()}.get(tidy(action))
         self.turns, self.paid = self.turns + 1, dict.fromkeys(self.seats, 0.)
         ending = self.forfeits() if move is None else self.play(move)
-        self.over = ending is not None or (self.horizon is not None and self.turns >= self.horizon)      # the horizon is a rule
+        # the horizon is a rule
+        self.over = ending is not None or (self.horizon is not None and self.turns >= self.horizon)
         self.pay(ending or {})
         self.totals = {seat: self.totals[seat] + paid for seat, paid in self.paid.items()}
-        text = self.refusal(action, 'Illegal.', f'Legal was: {listed(self.moves())}.') if move is None else self.view(self.mover)
-        return Step(self.mover, text, self.paid, self.over, dict(invalid=move is None, success=self.success(move), truncated=False) | self.facts())
+        text = (self.refusal(action, 'Illegal.', f'Legal was: {listed(self.moves())}.') if move is None
+                else self.view(self.mover))
+        return Step(self.mover, text, self.paid, self.over,
+                    dict(invalid=move is None, success=self.success(move), truncated=False) | self.facts())
 
     def success(self, move):
         "False while the game goes on; then seat -> whether it has won. Who wrote nonsense (move=None) has not."
         if not self.over: return False
-        return {seat: seat != self.mover and not self.shared_loss for seat in self.seats} if move is None else self.won(self.totals)
+        return {seat: seat != self.mover and not self.shared_loss
+                for seat in self.seats} if move is None else self.won(self.totals)
 
     def forfeits(self)->dict:
         "What an illegal text of the seat that moves pays."
@@ -111,7 +120,8 @@ class SeatedGame(Env):
         "A good move of the seat that moves, drawn by the weights of `advice`."
         if noisy(noise, generator, 'expert'): return generator.choice(self.moves())
         advice = self.advice()
-        return max(advice, key=advice.get) if generator is None else generator.choices(list(advice), list(advice.values()))[0]
+        return (max(advice, key=advice.get) if generator is None
+                else generator.choices(list(advice), list(advice.values()))[0])
 
     def demonstrator(
         self,
@@ -178,7 +188,8 @@ def match(
     generator, seats = Random(seed), game.seats
     played = [play_game(game, players, generator, i, tasks[i % len(tasks)] if tasks else None) for i in range(games)]
     won = [step.info['success'] for step, _ in played]
-    return {seat: dict(won=sum(one[seat] for one in won)/games, lost=sum(any(one.values()) and not one[seat] for one in won)/games,
+    return {seat: dict(won=sum(one[seat] for one in won)/games,
+                       lost=sum(any(one.values()) and not one[seat] for one in won)/games,
                        paid=sum(totals[seat] for _, totals in played)/games) for seat in seats}
 
 # %% ../../nbs/env/10_two_seats.ipynb #22db3aa4

@@ -17,11 +17,16 @@ class Wrapper(Env):
         self,
         env     # the inner environment
     ):
-        if hasattr(env, 'post'): raise TypeError(f'{type(self).__name__} cannot look into the process of an Isolated environment; write Isolated({type(self).__name__}(env))')
-        plain = ', '.join(f'{name}={value!r}' for name, value in vars(env).items() if not name.startswith('_') and isinstance(value, (bool, int, float, str, tuple)))
-        self.env, self.inside = env, f'{type(env).__module__}:{type(env).__qualname__}({plain})'    # the text goes into run.json
+        if hasattr(env, 'post'):
+            raise TypeError(f'{type(self).__name__} cannot look into the process of an Isolated environment; write '
+                            f'Isolated({type(self).__name__}(env))')
+        plain = ', '.join(f'{name}={value!r}' for name, value in vars(env).items() if not name.startswith('_')
+                          and isinstance(value, (bool, int, float, str, tuple)))
+        # the text goes into run.json
+        self.env, self.inside = env, f'{type(env).__module__}:{type(env).__qualname__}({plain})'
     def __getattr__(self, name):
-        if name.startswith('_') or name == 'env': raise AttributeError(name)    # before there is an inner one: copying, unpickling
+        # before there is an inner one: copying, unpickling
+        if name.startswith('_') or name == 'env': raise AttributeError(name)
         return getattr(self.env, name)
     @property
     def seats(self): return self.env.seats
@@ -63,16 +68,22 @@ def with_columns(
 
 # %% ../../nbs/env/06_wrappers.ipynb #d7fe5780
 class BesideExpert(Wrapper):
-    "Says of every action whether the expert would have taken it: `columns['matched']`, and `columns['patched']` where it was replaced."
+    """Says of every action whether the expert would have taken it: `columns['matched']`, and `columns['patched']`
+    where it was replaced."""
     def __init__(
         self,
         env,                # an environment with expert()
-        patches:int=None    # mismatches that the expert's action replaces, before one ends the episode; None: the agent's own are played
+        # mismatches that the expert's action replaces, before one ends the episode; None: the agent's own are played
+        patches:int=None
     ):
         super().__init__(env)
-        if not hasattr(env, 'expert'): raise TypeError(f'{type(env).__name__} has nobody to compare with: give it expert() -> action')
-        if hasattr(env, 'advice'): raise ValueError(f'{type(env).__name__} has several good moves at a time: whatever differs from the one that its expert names would be called wrong. Take a world whose expert() has one answer')
-        if patches is not None and (isinstance(patches, bool) or not isinstance(patches, int) or patches < 0): raise ValueError(f'patches={patches!r}: give a whole number from 0, or None to play what the agent says')
+        if not hasattr(env, 'expert'):
+            raise TypeError(f'{type(env).__name__} has nobody to compare with: give it expert() -> action')
+        if hasattr(env, 'advice'):
+            raise ValueError(f'{type(env).__name__} has several good moves at a time: whatever differs from the one '
+                             f'that its expert names would be called wrong. Take a world whose expert() has one answer')
+        if patches is not None and (isinstance(patches, bool) or not isinstance(patches, int) or patches < 0):
+            raise ValueError(f'patches={patches!r}: give a whole number from 0, or None to play what the agent says')
         self.patches, self.used = patches, 0
     def reset(self, seed, task=None):
         self.used = 0
@@ -94,7 +105,8 @@ class BesideExpert(Wrapper):
     def stop(self, step, invalid):
         "Too many mismatches: the episode ends here, and nothing is paid."
         self.env.close()
-        over = Step(step.seat, step.observation, {}, True, step.info | dict(success=False, truncated=True, invalid=invalid))
+        over = Step(step.seat, step.observation, {}, True,
+                    step.info | dict(success=False, truncated=True, invalid=invalid))
         return with_columns(over, matched=0., patched=0.)
 
 # %% ../../nbs/env/06_wrappers.ipynb #3d5889dc
@@ -121,7 +133,8 @@ class Tagged(Wrapper):
         self.met, self.here = (*self.met, self.here), step.info.get('state')
         return step
     def expert(self, noise=0., generator=None): return self.tag(self.env.expert(noise, generator))
-    def demonstrator(self, noise=0., generator=None): return self.tag(getattr(self.env, 'demonstrator', self.env.expert)(noise, generator))
+    def demonstrator(self, noise=0., generator=None):
+        return self.tag(getattr(self.env, 'demonstrator', self.env.expert)(noise, generator))
     def tag(self, action):
         "The demonstrator's rule."
         word = 'planning' if not self.met else 'reflection' if self.here in self.met else 'explore'
@@ -146,7 +159,9 @@ class Planned(Wrapper):
         super().__init__(env)
         self.aim, self.aims, self.held = aim, tuple(aims), ''
     @property
-    def adds(self): return f'Before the action write switch and your new aim ({" or ".join(self.aims)}), or keep to go on with the last one.'
+    def adds(self):
+        return (f'Before the action write switch and your new aim ({" or ".join(self.aims)}), or keep to go on with '
+                f'the last one.')
     def written(self, action): return f'switch {self.aims[0]} {action}'
     def reset(self, seed, task=None):
         self.held = ''
@@ -157,7 +172,8 @@ class Planned(Wrapper):
         if switch: self.held, _, rest = rest.strip().partition(' ')
         return with_columns(self.env.step(rest if switch or word.lower() == 'keep' else action), switch=float(switch))
     def expert(self, noise=0., generator=None): return self.plan(self.env.expert(noise, generator))
-    def demonstrator(self, noise=0., generator=None): return self.plan(getattr(self.env, 'demonstrator', self.env.expert)(noise, generator))
+    def demonstrator(self, noise=0., generator=None):
+        return self.plan(getattr(self.env, 'demonstrator', self.env.expert)(noise, generator))
     def plan(self, action):
         "The demonstrator's rule: switch when the aim has changed."
         aim = self.aim(self.env)
@@ -173,7 +189,8 @@ class Listed(Wrapper):
         most:int=12     # actions that are named; the others are counted
     ):
         super().__init__(env)
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1: raise ValueError(f'most={most!r}: give a whole number from 1')
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise ValueError(f'most={most!r}: give a whole number from 1')
         self.most = most
     def reset(self, seed, task=None): return self.show(self.env.reset(seed, task))
     def step(self, action): return self.show(self.env.step(action))

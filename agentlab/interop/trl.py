@@ -17,7 +17,8 @@ from ..replay import Replay
 from ..train.ranks import switched_on
 from ..train.recipes import Recipe, field_defaults, plain
 from ..train.runs import METRICS, Run, open_run, rewind
-from ..train.trainer import Skip, Training, collect, computed, env_facts, measure_play, open_replay, prepare, reference_of, usable, with_computed, with_lora, with_token_text
+from ..train.trainer import (Skip, Training, collect, computed, env_facts, measure_play, open_replay, prepare,
+                                    reference_of, usable, with_computed, with_lora, with_token_text)
 
 # %% auto #0
 __all__ = ['LOSSES', 'SAMPLING', 'NEUTRAL', 'KNOWN', 'STATE', 'hand_over', 'of_trl', 'as_clip', 'as_cispo', 'as_sapo',
@@ -34,46 +35,62 @@ def hand_over(
     count: int|None = None, # rows of the tensors: those beyond `rows` are empty; None: no empty ones
     pad_id: int = 0,
     multiple: int = 1,      # the width of the completions is a multiple of it
-)->dict:                    # (count, width) tensors by TRL's names; values at context tokens are 0, ref_per_token_logps -1e4
+)->dict:  # (count, width) tensors by TRL's names; values at context tokens are 0, ref_per_token_logps -1e4
     "Some rows of a batch as GRPOTrainer's loss reads them."
     part, chosen = take_rows(batch, rows)
     ids, place = pad_rows(part, pad_id)
     lengths = torch.unique_consecutive(part.tokens.row, return_counts=True)[1]
     cut, count = int(place[:, 1].min()), count or len(ids)
-    if cut == 0: raise ValueError('a row begins with an action token, which nothing predicts. Give every first turn some context ids.')
+    if cut == 0:
+        raise ValueError('a row begins with an action token, which nothing predicts. Give every first turn some '
+                         'context ids.')
     width = cut + math.ceil((ids.shape[1] - cut)/multiple)*multiple
     full = torch.full((count, width), pad_id, device=ids.device)
     full[:len(ids), :ids.shape[1]] = ids
-    there = torch.cat([lengths, lengths.new_full((count - len(ids),), cut + 1)])    # an empty row reads one token: attention to nothing is NaN
+    # an empty row reads one token: attention to nothing is NaN
+    there = torch.cat([lengths, lengths.new_full((count - len(ids),), cut + 1)])
     mask = (torch.arange(width, device=ids.device) < there[:, None]).long()
-    def at(x, other=0.): return torch.full((count, width), other, device=ids.device, dtype=x.dtype).index_put((place[:, 0], place[:, 1]), x)[:, cut:]
-    found = dict(prompt_ids=full[:, :cut], prompt_mask=mask[:, :cut], completion_ids=full[:, cut:], completion_mask=mask[:, cut:],
-                 tool_mask=at(weight[chosen]), advantages=at(advantage[chosen]), old_per_token_logps=at(part.action('old_logp').nan_to_num()))
-    if 'ref_logp' in part.tokens: found['ref_per_token_logps'] = at(part.action('ref_logp'), -1e4)  # a 0 there could overflow: exp(0 - logp)
+    def at(x, other=0.):
+        return torch.full((count, width), other, device=ids.device, dtype=x.dtype).index_put((
+            place[:, 0], place[:, 1]), x)[:, cut:]
+    found = dict(prompt_ids=full[:, :cut], prompt_mask=mask[:, :cut], completion_ids=full[:, cut:],
+                 completion_mask=mask[:, cut:],
+                 tool_mask=at(weight[chosen]), advantages=at(advantage[chosen]),
+                 old_per_token_logps=at(part.action('old_logp').nan_to_num()))
+    # a 0 there could overflow: exp(0 - logp)
+    if 'ref_logp' in part.tokens: found['ref_per_token_logps'] = at(part.action('ref_logp'), -1e4)
     return found
 
 # %% ../../nbs/interop/00_trl.ipynb #4ec6981f
 def of_trl(logp, batch, advantage, entropy=None):
     "Objective of a recipe that leaves the loss to TRL's `loss_type`. It cannot be called."
-    raise ValueError('objective=of_trl: this recipe leaves its loss to TRL, so it runs only in AgentGRPOTrainer. Give another objective, such as agentlab.objective.clip.')
+    raise ValueError('objective=of_trl: this recipe leaves its loss to TRL, so it runs only in AgentGRPOTrainer. Give '
+                     'another objective, such as agentlab.objective.clip.')
 
 def as_clip(per, low=.2, high=.2, dual=None)->dict:
     "PPO's clip: grpo, dr_grpo or dapo, by what counts once."
-    if dual is not None and dual <= 1 + high: raise ValueError(f'dual={dual} with high={high}: TRL\'s delta also bounds good tokens, so it must be above {1 + high}')
+    if dual is not None and dual <= 1 + high:
+        raise ValueError(f'dual={dual} with high={high}: TRL\'s delta also bounds good tokens, so it must be above '
+                         f'{1 + high}')
     if not isinstance(per, str):
-        if per != int(per): raise ValueError(f"loss_per={per}: TRL's dr_grpo divides by max_completion_length, a whole number")
+        if per != int(per):
+            raise ValueError(f"loss_per={per}: TRL's dr_grpo divides by max_completion_length, a whole number")
         length = dict(max_completion_length=int(per))
-    kind = dict(loss_type='grpo') if per == 'row' else dict(loss_type='dapo') if isinstance(per, str) else dict(loss_type='dr_grpo') | length
+    kind = (dict(loss_type='grpo') if per == 'row' else dict(loss_type='dapo') if isinstance(per, str)
+            else dict(loss_type='dr_grpo') | length)
     return kind | dict(epsilon=low, epsilon_high=high, delta=dual)
 
 def as_cispo(per, low=1., high=4.)->dict:
     "CISPO: the cap is absolute in TRL, and there is no lower bound."
-    if low != 1 or per not in ('token', 'turn', 'episode'): raise ValueError(f"cispo with low={low}, loss_per={per!r}: TRL's has no lower bound and counts tokens. Use low=1 and loss_per='token'.")
+    if low != 1 or per not in ('token', 'turn', 'episode'):
+        raise ValueError(f"cispo with low={low}, loss_per={per!r}: TRL's has no lower bound and counts tokens. Use "
+                         f"low=1 and loss_per='token'.")
     return dict(loss_type='cispo', epsilon_high=1 + high)
 
 def as_sapo(per, tau_good=1., tau_bad=1.05)->dict:
     "SAPO: the mean of rows."
-    if per != 'row': raise ValueError(f"sapo with loss_per={per!r}: TRL's takes the mean of every row. Use loss_per='row'.")
+    if per != 'row':
+        raise ValueError(f"sapo with loss_per={per!r}: TRL's takes the mean of every row. Use loss_per='row'.")
     return dict(loss_type='sapo', sapo_temperature_pos=tau_good, sapo_temperature_neg=tau_bad)
 
 LOSSES = {clip: as_clip, cispo: as_cispo, sapo: as_sapo, of_trl: lambda per: {}}    # our objective -> what TRL calls it
@@ -85,15 +102,22 @@ def fixed_fields(
     "What the recipe says in TRL's words. Raises ValueError for an objective or a KL that TRL does not have."
     r, function = recipe, getattr(recipe.objective, 'func', recipe.objective)
     if function not in LOSSES:
-        raise ValueError(f'objective={getattr(function, "__name__", function)}: GRPOTrainer has no such loss. It has {", ".join(f.__name__ for f in LOSSES)}; '
-                         'objective=agentlab.interop.trl.of_trl leaves the choice to loss_type; agentlab.train takes any.')
+        raise ValueError(f'objective={getattr(function, "__name__", function)}: GRPOTrainer has no such loss. It has '
+                         f'{", ".join(f.__name__ for f in LOSSES)}; '
+                         'objective=agentlab.interop.trl.of_trl leaves the choice to loss_type; agentlab.train '
+                         'takes any.')
     loss = LOSSES[function](r.loss_per, **getattr(r.objective, 'keywords', {}) | r.objective_args)
     kl, given = getattr(r.kl, 'func', r.kl), getattr(r.kl, 'keywords', {})
-    if r.kl_coef and kl is not kl_k3: raise ValueError(f'kl={kl.__name__}: GRPOTrainer has kl_k3 only. Use kl=kl_k3, or agentlab.train.')
-    if r.kl_coef and given.get('bound') is not None: raise ValueError(f"kl_k3 with bound={given['bound']}: GRPOTrainer has no bound. Leave it out, or use agentlab.train.")
+    if r.kl_coef and kl is not kl_k3:
+        raise ValueError(f'kl={kl.__name__}: GRPOTrainer has kl_k3 only. Use kl=kl_k3, or agentlab.train.')
+    if r.kl_coef and given.get('bound') is not None:
+        raise ValueError(f"kl_k3 with bound={given['bound']}: GRPOTrainer has no bound. Leave it out, or use "
+                         f"agentlab.train.")
     if r.kl_coef: loss['use_bias_correction_kl'] = given.get('corrected', False)
-    return loss | dict(learning_rate=r.lr, weight_decay=r.weight_decay, max_grad_norm=r.max_grad_norm, temperature=r.temperature, bf16=r.precision == 'bf16',
-                       num_generations=max(r.group_size, 2), generation_batch_size=episodes_of(r))    # TRL refuses groups of one, and its groups are not used
+    return loss | dict(learning_rate=r.lr, weight_decay=r.weight_decay, max_grad_norm=r.max_grad_norm,
+                       temperature=r.temperature, bf16=r.precision == 'bf16',
+                       # TRL refuses groups of one, and its groups are not used
+                       num_generations=max(r.group_size, 2), generation_batch_size=episodes_of(r))
 
 def episodes_of(recipe: Recipe)->int:
     "Episodes of a step."
@@ -105,88 +129,146 @@ def trl_config(
     accumulate: int = 1,    # pieces in which the episodes of one optimiser step go through the model
     **more,                 # further fields of GRPOConfig
 ):                          # trl.GRPOConfig
-    "GRPOConfig with the numbers of the recipe, constant learning rate, no loggers; without bf16 and gradient checkpointing, which TRL turns on by default."
+    """GRPOConfig with the numbers of the recipe, constant learning rate, no loggers; without bf16 and gradient
+    checkpointing, which TRL turns on by default."""
     GRPOConfig = _trl().GRPOConfig
     fixed, world = fixed_fields(recipe), int(os.environ.get('WORLD_SIZE', 1))
     pieces = recipe.minibatches*accumulate*world
     if fixed['generation_batch_size'] % pieces:
-        raise ValueError(f"accumulate={accumulate}: {fixed['generation_batch_size']} episodes a step cannot be cut into {recipe.minibatches} minibatches of {accumulate} pieces on {world} processes. Change one of these.")
-    house = dict(use_cpu=not torch.cuda.is_available(), gradient_checkpointing=False, report_to='none', lr_scheduler_type='constant', scale_rewards='none', disable_dropout=True,
-                 max_steps=recipe.steps*recipe.minibatches, logging_steps=recipe.minibatches, save_steps=recipe.checkpoint_every*recipe.minibatches, seed=recipe.seed)
+        raise ValueError(f"accumulate={accumulate}: {fixed['generation_batch_size']} episodes a step cannot be cut "
+                         f"into {recipe.minibatches} minibatches of {accumulate} pieces on {world} processes. Change "
+                         f"one of these.")
+    house = dict(use_cpu=not torch.cuda.is_available(), gradient_checkpointing=False, report_to='none',
+                 lr_scheduler_type='constant', scale_rewards='none', disable_dropout=True,
+                 max_steps=recipe.steps*recipe.minibatches, logging_steps=recipe.minibatches,
+                 save_steps=recipe.checkpoint_every*recipe.minibatches, seed=recipe.seed)
     with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', message='.*gradient_checkpointing')    # transformers has a new name for it, TRL has not
-        return GRPOConfig(output_dir=str(output_dir), per_device_train_batch_size=fixed['generation_batch_size']//pieces, gradient_accumulation_steps=accumulate, **house | fixed | more)
+        # transformers has a new name for it, TRL has not
+        warnings.filterwarnings('ignore', message='.*gradient_checkpointing')
+        return GRPOConfig(output_dir=str(output_dir),
+                          per_device_train_batch_size=fixed['generation_batch_size']//pieces,
+                          gradient_accumulation_steps=accumulate, **house | fixed | more)
 
 def _trl():
     "TRL, or an ImportError that says how to get it."
     try:
-        with quiet(): import trl; trl.GRPOTrainer   # TRL loads its parts when they are asked for
+        with quiet():
+            import trl
+            trl.GRPOTrainer   # TRL loads its parts when they are asked for
     except ImportError: raise ImportError('agentlab.interop.trl needs TRL: pip install "agentlab-rl[trl]"') from None
     return trl
 
 # %% ../../nbs/interop/00_trl.ipynb #d988bd4a
-SAMPLING = "agentlab's sampler draws the tokens, so this would do nothing. Set it where the policy's sampler is made (Policy(..., sampler=...)), or in rollout_args"
+SAMPLING = ("agentlab's sampler draws the tokens, so this would do nothing. Set it where the policy's sampler is made "
+            "(Policy(..., sampler=...)), or in rollout_args")
 NEUTRAL = dict(     # field of GRPOConfig: (its only allowed value, why and what to do)
-    importance_sampling_level=('token', "one ratio for a whole row sees only the mean of its advantages, so turns would no longer be told apart. Leave it at 'token'; agentlab.train has gspo_turn"),
-    off_policy_mask_threshold=(None, 'it was made for one advantage a row: it would drop the bad tokens of a far row and keep its good ones. Use objective=corrected(...) with agentlab.train, or replay with a `stale` limit'),
-    top_entropy_quantile=(1., 'whole turns without an open token would lose their credit. Use shape=agentlab.entropy.high_entropy_tokens in the recipe'),
-    mask_truncated_completions=(False, 'it is part of the method that is replaced, so it would do nothing. Use curate= in the recipe (agentlab.rollout.curation)'),
-    scale_rewards=('none', "TRL compares no rewards here, so this would do nothing. The recipe's credit scales (its `scale`); trl_config(recipe, output_dir) sets 'none'"),
-    reward_weights=(None, 'TRL pays no rewards here. Weigh them in the environment, or in reward= or credit_args of the recipe'),
+    importance_sampling_level=('token', "one ratio for a whole row sees only the mean of its advantages, so turns "
+                               "would no longer be told apart. Leave it at 'token'; agentlab.train has gspo_turn"),
+    off_policy_mask_threshold=(None, 'it was made for one advantage a row: it would drop the bad tokens of a far row '
+                               'and keep its good ones. Use objective=corrected(...) with agentlab.train, or replay '
+                               'with a `stale` limit'),
+    top_entropy_quantile=(1., 'whole turns without an open token would lose their credit. Use '
+                          'shape=agentlab.entropy.high_entropy_tokens in the recipe'),
+    mask_truncated_completions=(False, 'it is part of the method that is replaced, so it would do nothing. Use curate= '
+                                'in the recipe (agentlab.rollout.curation)'),
+    scale_rewards=('none', "TRL compares no rewards here, so this would do nothing. The recipe's credit scales (its "
+                   "`scale`); trl_config(recipe, output_dir) sets 'none'"),
+    reward_weights=(None, 'TRL pays no rewards here. Weigh them in the environment, or in reward= or credit_args of '
+                    'the recipe'),
     multi_objective_aggregation=('sum_then_normalize', 'TRL compares no rewards here. Use credit=agentlab.credit.gdpo'),
-    beta=(0., 'TRL would load a reference model by its name. Use kl_coef in the recipe: the reference is the policy as it begins'),
-    log_completions=(False, 'the completions are kept in output_dir/agentlab, where `agentlab view` and pandas read them'),
+    beta=(0., 'TRL would load a reference model by its name. Use kl_coef in the recipe: the reference is the policy as '
+          'it begins'),
+    log_completions=(False, 'the completions are kept in output_dir/agentlab, where `agentlab view` and pandas '
+                     'read them'),
     eval_strategy=('no', 'tasks are played with agentlab.train.evaluate(policy, env), before and after'),
     fp16=(False, "use bf16 (precision='bf16' in the recipe) or neither"),
-) | {name: (value, SAMPLING) for name, value in dict(use_vllm=False, use_transformers_continuous_batching=False, top_p=1., top_k=0, min_p=None, repetition_penalty=1., generation_kwargs=None,
-                                                     cache_implementation=None, chat_template_kwargs=None, max_tool_calling_iterations=None).items()}
-KNOWN = 'grpo', 'bnpo', 'dapo', 'dr_grpo', 'cispo', 'sapo', 'luspo', 'vespo'    # loss types of TRL 1.16 whose gradient with (B, T) advantages is checked
+) | {name: (value, SAMPLING) for name, value in dict(use_vllm=False, use_transformers_continuous_batching=False,
+                                                     top_p=1., top_k=0, min_p=None, repetition_penalty=1.,
+                                                     generation_kwargs=None,
+                                                     cache_implementation=None, chat_template_kwargs=None,
+                                                     max_tool_calling_iterations=None).items()}
+# loss types of TRL 1.16 whose gradient with (B, T) advantages is checked
+KNOWN = 'grpo', 'bnpo', 'dapo', 'dr_grpo', 'cispo', 'sapo', 'luspo', 'vespo'
 
 # %% ../../nbs/interop/00_trl.ipynb #03d946f6
 def check_config(
     args,               # trl.GRPOConfig
     recipe: Recipe,
 ):
-    "Refuse a config that would not do what the recipe says. Raises ValueError naming the field, its value and the remedy."
-    if type(args).__name__ != 'GRPOConfig': raise ValueError(f'args={type(args).__name__}: another trainer\'s config. GMPOTrainer, for one, takes one advantage a row only. Give a GRPOConfig: trl_config(recipe, output_dir).')
-    if args.loss_type == 'bnpo' and args.steps_per_generation*args.world_size > 1: raise ValueError("loss_type='bnpo': the mean of the means of pieces is not the mean over the tokens. Use 'dapo'.")
+    """Refuse a config that would not do what the recipe says. Raises ValueError naming the field, its value and the
+    remedy."""
+    if type(args).__name__ != 'GRPOConfig':
+        raise ValueError(f'args={type(args).__name__}: another trainer\'s config. GMPOTrainer, for one, takes one '
+                         f'advantage a row only. Give a GRPOConfig: trl_config(recipe, output_dir).')
+    if args.loss_type == 'bnpo' and args.steps_per_generation*args.world_size > 1:
+        raise ValueError("loss_type='bnpo': the mean of the means of pieces is not the mean over the tokens. "
+                         "Use 'dapo'.")
     free = recipe.objective is of_trl
     for name, (value, why) in NEUTRAL.items():
         found = getattr(args, name)
-        if found != value and str(getattr(found, 'value', found)) != value: raise ValueError(f'{name}={found!r}: {why}.')
+        if found != value and str(getattr(found, 'value', found)) != value:
+            raise ValueError(f'{name}={found!r}: {why}.')
     for name, value in fixed_fields(recipe).items():
         found = getattr(args, name)
         if name == 'loss_type' and (found, value) == ('bnpo', 'dapo'): continue     # the same, in one piece
-        if found != value: raise ValueError(f'{name}={found!r}, but the recipe {recipe.name} means {value!r}, and one of them would be ignored. Make the config with trl_config(recipe, output_dir) and change the recipe.')
-    if args.loss_type not in KNOWN: raise ValueError(f'loss_type={args.loss_type!r}: what it does to advantages of tokens is not known. Use one of {", ".join(KNOWN)}.')
-    if not free and (args.entropy_coef or args.use_adaptive_entropy): raise ValueError(f'entropy_coef={args.entropy_coef}, use_adaptive_entropy={args.use_adaptive_entropy}: the recipe has no such term. Use objective=of_trl, or agentlab.train with objective=entropy_bonus.')
+        if found != value:
+            raise ValueError(f'{name}={found!r}, but the recipe {recipe.name} means {value!r}, and one of them would '
+                             f'be ignored. Make the config with trl_config(recipe, output_dir) and change the recipe.')
+    if args.loss_type not in KNOWN:
+        raise ValueError(f'loss_type={args.loss_type!r}: what it does to advantages of tokens is not known. Use one of '
+                         f'{", ".join(KNOWN)}.')
+    if not free and (args.entropy_coef or args.use_adaptive_entropy):
+        raise ValueError(f'entropy_coef={args.entropy_coef}, use_adaptive_entropy={args.use_adaptive_entropy}: the '
+                         f'recipe has no such term. Use objective=of_trl, or agentlab.train with '
+                         f'objective=entropy_bonus.')
     check_steps(args, recipe)
 
 def check_steps(args, recipe: Recipe):
     "Refuse a division of the work that is not the recipe's, or that a checkpoint could not go on from."
     pieces = args.gradient_accumulation_steps*recipe.minibatches
-    if args.steps_per_generation != pieces: raise ValueError(f'steps_per_generation={args.steps_per_generation}, gradient_accumulation_steps={args.gradient_accumulation_steps}: the recipe makes {recipe.minibatches} optimiser steps of what it plays, so the first must be {pieces}. trl_config(recipe, output_dir, accumulate=...) sets both.')
-    if args.max_steps < 1: raise ValueError(f'max_steps={args.max_steps}: there is no data set whose epochs could be counted. Give the number of optimiser steps.')
+    if args.steps_per_generation != pieces:
+        raise ValueError(f'steps_per_generation={args.steps_per_generation}, '
+                         f'gradient_accumulation_steps={args.gradient_accumulation_steps}: the recipe makes '
+                         f'{recipe.minibatches} optimiser steps of what it plays, so the first must be {pieces}. '
+                         f'trl_config(recipe, output_dir, accumulate=...) sets both.')
+    if args.max_steps < 1:
+        raise ValueError(f'max_steps={args.max_steps}: there is no data set whose epochs could be counted. Give the '
+                         f'number of optimiser steps.')
     between = recipe.minibatches*args.num_iterations
     kept = str(getattr(args.save_strategy, 'value', args.save_strategy))
-    if kept not in ('no', 'steps') or kept == 'steps' and args.save_steps % between: raise ValueError(f"save_strategy={kept!r}, save_steps={args.save_steps}: what was played is not in a checkpoint, so give save_strategy='steps' and a multiple of the {between} optimiser steps on one rollout.")
-    if getattr(args.deepspeed_plugin, 'zero_stage', 0) == 3: raise ValueError('zero_stage=3: the parts of the weights are not brought together for playing. Use ZeRO up to stage 2, or FSDP.')
-    if recipe.groups < args.world_size: raise ValueError(f'groups={recipe.groups}: {args.world_size} processes play whole groups, so give at least as many.')
+    if kept not in ('no', 'steps') or kept == 'steps' and args.save_steps % between:
+        raise ValueError(f"save_strategy={kept!r}, save_steps={args.save_steps}: what was played is not in "
+                         f"a checkpoint, so give save_strategy='steps' and a multiple of the {between} optimiser steps "
+                         f"on one rollout.")
+    if getattr(args.deepspeed_plugin, 'zero_stage', 0) == 3:
+        raise ValueError('zero_stage=3: the parts of the weights are not brought together for playing. Use ZeRO up to '
+                         'stage 2, or FSDP.')
+    if recipe.groups < args.world_size:
+        raise ValueError(f'groups={recipe.groups}: {args.world_size} processes play whole groups, so give at '
+                         f'least as many.')
 
 # %% ../../nbs/interop/00_trl.ipynb #b77874af
 def check_hosted(
     recipe: Recipe,
 ):
     "Refuse what TRL's loop has no place for. Raises ValueError naming the field and the remedy."
-    def refuse(name, why): raise ValueError(f'{name}={plain(getattr(recipe, name))}: {why}. Train this recipe with agentlab.train, or leave {name} out.')
-    if recipe.critic is not None: refuse('critic', 'it learns after every update, and GRPOTrainer makes its updates without telling')
-    if recipe.updates is not None: refuse('updates', 'it chooses each update after the last one; GRPOTrainer makes one of what was played')
-    if recipe.schedule is not None: refuse('schedule', "it changes the recipe's fields from step to step; GRPOTrainer has lr_scheduler_type")
+    def refuse(name, why):
+        raise ValueError(f'{name}={plain(getattr(recipe, name))}: {why}. Train this recipe with agentlab.train, or '
+                         f'leave {name} out.')
+    if recipe.critic is not None:
+        refuse('critic', 'it learns after every update, and GRPOTrainer makes its updates without telling')
+    if recipe.updates is not None:
+        refuse('updates', 'it chooses each update after the last one; GRPOTrainer makes one of what was played')
+    if recipe.schedule is not None:
+        refuse('schedule', "it changes the recipe's fields from step to step; GRPOTrainer has lr_scheduler_type")
     for name in ('memory', 'replay'):
         make = getattr(recipe, name)
         kind = getattr(make, 'func', make)
-        if name == 'memory' and any(hasattr(kind, method) for method in ('plan', 'test')): refuse('memory', 'it plans fields of the recipe for every step')
-        if name == 'replay' and isinstance(kind, type) and kind.updates is not Replay.updates: refuse('replay', 'it asks for further updates; past episodes that join the batch can be had (SuccessReplay)')
+        if name == 'memory' and any(hasattr(kind, method) for method in ('plan', 'test')):
+            refuse('memory', 'it plans fields of the recipe for every step')
+        if name == 'replay' and isinstance(kind, type) and kind.updates is not Replay.updates:
+            refuse('replay', 'it asks for further updates; past episodes that join the batch can be had '
+                   '(SuccessReplay)')
 
 def check_model(
     policy,         # agentlab.policy.Policy
@@ -194,9 +276,15 @@ def check_model(
 ):
     "Refuse a model whose training mode is another policy than the one that plays."
     model = policy.model
-    loose = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Dropout) and m.p > 0 and not args.disable_dropout]
-    if loose or getattr(model.config, 'attention_dropout', 0): raise ValueError(f'{(loose or ["attention_dropout"])[0]}: GRPOTrainer trains in training mode, where dropout makes another policy than the one that played. Use disable_dropout=True, and attention_dropout=0 in the config of the model.')
-    if getattr(policy, 'roles', ()): raise ValueError(f'roles={policy.roles}: GRPOTrainer trains one model, and this policy has one for every role. Use agentlab.train.')
+    loose = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Dropout) and m.p > 0
+             and not args.disable_dropout]
+    if loose or getattr(model.config, 'attention_dropout', 0):
+        raise ValueError(f'{(loose or ["attention_dropout"])[0]}: GRPOTrainer trains in training mode, where dropout '
+                         f'makes another policy than the one that played. Use disable_dropout=True, and '
+                         f'attention_dropout=0 in the config of the model.')
+    if getattr(policy, 'roles', ()):
+        raise ValueError(f'roles={policy.roles}: GRPOTrainer trains one model, and this policy has one for every role. '
+                         f'Use agentlab.train.')
 
 # %% ../../nbs/interop/00_trl.ipynb #36e0b024
 class Guest(Training):
@@ -206,10 +294,12 @@ class Guest(Training):
         self.accelerator = self.run = self.critic = None
         policy.precision = recipe.precision
         self.reference = reference_of(policy) if recipe.kl_coef else None
-        self.memory, self.replay = (make(policy, derive(recipe.seed, name)) if (make := getattr(recipe, name)) else None for name in ('memory', 'replay'))
+        self.memory, self.replay = (make(policy, derive(recipe.seed, name)) if (make := getattr(recipe, name)) else None
+                                    for name in ('memory', 'replay'))
 
 def twin(policy):
-    "A copy with weights of its own and the same sampler. Make it before TRL ties the model's forward to the model: a later copy runs the live weights."
+    """A copy with weights of its own and the same sampler. Make it before TRL ties the model's forward to the model:
+    a later copy runs the live weights."""
     return copy.deepcopy(policy, {} if policy.samples_by is None else {id(policy.samples_by): policy.samples_by})
 
 def is_split(args)->bool:
@@ -227,7 +317,8 @@ def bring_together(
     if unknown: raise RuntimeError(f'{unknown[0]} is trained, but the copy that plays does not have it')
 
 def counts(batch: Batch, per)->Tensor:
-    "(action tokens,) what the mask holds: the weight, or a share of a turn or episode, with as large a sum as there are tokens that count."
+    """(action tokens,) what the mask holds: the weight, or a share of a turn or episode, with as large a sum as
+    there are tokens that count."""
     weight = batch.action('weight')
     if per not in ('turn', 'episode'): return weight
     return (loss_weights(batch, per)*(weight > 0).sum()).to(weight)
@@ -240,7 +331,8 @@ def row_scale(
 )->float:               # what the advantages are multiplied by
     "Rows that TRL divides by, over those that count: 1 where it divides by tokens."
     row = batch.tokens.row[batch.actions][weight > 0].unique()
-    counted = dict(grpo=row, sapo=row, luspo=row, dr_grpo=batch.rows.episode[row].unique())     # dr_grpo: an episode counts once, in however many windows
+    # dr_grpo: an episode counts once, in however many windows
+    counted = dict(grpo=row, sapo=row, luspo=row, dr_grpo=batch.rows.episode[row].unique())
     return rows/len(counted[loss_type]) if loss_type in counted else 1.
 
 # %% ../../nbs/interop/00_trl.ipynb #231384af
@@ -256,25 +348,33 @@ class AgentTrainer:
         optimizers = (None, None),      # of transformers: (optimiser, scheduler)
     ):
         args = args or trl_config(recipe, f'{recipe.name}-trl')
-        check_hosted(recipe); check_config(args, recipe); check_model(policy, args)
+        check_hosted(recipe)
+        check_config(args, recipe)
+        check_model(policy, args)
         policy = with_lora(policy, **recipe.lora) if recipe.lora else policy
         self.policy, self.split, self.skipped = policy, is_split(args), None
         self.guest = Guest(twin(policy) if self.split else policy, env, recipe)
         make, nothing_given = recipe.optimizer, optimizers == (None, None)
-        if nothing_given and make is not torch.optim.AdamW: optimizers = make([p for p in policy.model.parameters() if p.requires_grad], lr=recipe.lr, weight_decay=recipe.weight_decay), None
+        if nothing_given and make is not torch.optim.AdamW:
+            optimizers = make([p for p in policy.model.parameters() if p.requires_grad], lr=recipe.lr,
+                              weight_decay=recipe.weight_decay), None
         from datasets import Dataset
-        nothing = Dataset.from_dict(dict(prompt=['']*(args.generation_batch_size//args.num_generations)))   # as many as TRL asks for in a step; nobody reads them
-        super().__init__(model=policy.model, reward_funcs=[outcome], args=args, train_dataset=nothing, processing_class=policy.tokenizer,
+        # as many as TRL asks for in a step; nobody reads them
+        nothing = Dataset.from_dict(dict(prompt=['']*(args.generation_batch_size//args.num_generations)))
+        super().__init__(model=policy.model, reward_funcs=[outcome], args=args, train_dataset=nothing,
+                         processing_class=policy.tokenizer,
                          callbacks=[*(callbacks or []), companion(self)], optimizers=optimizers)
         self.guest.accelerator = self.accelerator
         self.own_beta = self.beta = recipe.kl_coef  # in the config it would make TRL load another model
     def _generate_and_score_completions(self, inputs: list)->dict:
         "Play and compare; what TRL trains on. Called once for every rollout, with prompts that mean nothing."
-        if not self.model.training: raise NotImplementedError('TRL evaluates on a data set. Play held-out tasks with agentlab.train.evaluate(trainer.policy, env).')
+        if not self.model.training:
+            raise NotImplementedError('TRL evaluates on a data set. Play held-out tasks with '
+                                      'agentlab.train.evaluate(trainer.policy, env).')
         start, step = time.monotonic(), self.state.global_step//(self.guest.recipe.minibatches*self.num_iterations)
         self.begin(step)
         if self.split: bring_together(self.model_wrapped, self.guest.policy.model)
-        self.model.eval()       # as in agentlab.train; gradient checkpointing would also take the cache from the sampler
+        self.model.eval()  # as in agentlab.train; gradient checkpointing would also take the cache from the sampler
         try: return self.step(step, start)
         finally: self.model.train()
 
@@ -286,44 +386,55 @@ def _step(self, step: int, start: float)->dict:
     guest = self.guest
     played = collect(guest, step)
     batch = usable(played)
-    row = dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step) | measure_play(played, batch)
+    row = (dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step)
+           | measure_play(played, batch))
     learned = None
     try:
         batch, advantage, _ = prepare(guest, batch, step)
         learned = batch.with_action(advantage=advantage)
         found, self.skipped = self.tensors(batch, advantage), None
         row |= dict(kept=(batch.action('weight') > 0).double().mean().item())
-        if guest.replay is not None: row |= dict(replayed=past_share(batch)) | guest.replay.keep(batch.to('cpu'), advantage.cpu(), step)
+        if guest.replay is not None:
+            row |= dict(replayed=past_share(batch)) | guest.replay.keep(batch.to('cpu'), advantage.cpu(), step)
     except Skip as why: found, self.skipped = self.empty(), str(why)
     row['skipped'] = self.skipped
     if guest.memory is not None: row |= guest.memory.learn(row)
     row['seconds'] = time.monotonic() - start
     kept = with_token_text(with_computed(played, learned, computed(guest.recipe)), self.policy.tokenizer)
-    if self.accelerator.is_main_process: guest.run.save_episodes(step, kept); guest.run.append(row)
+    if self.accelerator.is_main_process:
+        guest.run.save_episodes(step, kept)
+        guest.run.append(row)
     self.report(row, usable(played))
     return found
 
 def _tensors(self, batch: Batch, advantage: Tensor)->dict:
-    "The rows of this process, as many as in every other one. Raises Skip where a token has no old log-probability or none counts."
+    """The rows of this process, as many as in every other one. Raises Skip where a token has no old log-probability
+    or none counts."""
     guest, args = self.guest, self.args
     weight = counts(batch, guest.recipe.loss_per)
-    if not (weight > 0).any(): raise Skip('no action token counts in the loss, so this update was not made. Look at tokens.weight.')
-    if not batch.action('old_logp')[weight > 0].isfinite().all(): raise Skip('a token that counts in the loss has no old log-probability, so this update was not made. Give demonstrations weight 0, or recompute_old=True.')
+    if not (weight > 0).any():
+        raise Skip('no action token counts in the loss, so this update was not made. Look at tokens.weight.')
+    if not batch.action('old_logp')[weight > 0].isfinite().all():
+        raise Skip('a token that counts in the loss has no old log-probability, so this update was not made. Give '
+                   'demonstrations weight 0, or recompute_old=True.')
     rows = batch.tokens.row[batch.actions][weight > 0].unique()
     each = math.ceil(len(rows)/guest.ranks/args.steps_per_generation)*args.steps_per_generation
     mine = rows[guest.rank::guest.ranks] if guest.rank < len(rows) else rows[:1]
     scale = row_scale(args.loss_type, batch, weight, each*guest.ranks)
     self.beta = self.own_beta*scale
     found = hand_over(batch, advantage*scale, weight, mine, each, self.policy.pad_id, self.pad_to_multiple_of or 1)
-    if guest.rank >= len(rows): found['tool_mask'] = torch.zeros_like(found['tool_mask'])   # more processes than rows: it reads one and learns nothing
+    # more processes than rows: it reads one and learns nothing
+    if guest.rank >= len(rows): found['tool_mask'] = torch.zeros_like(found['tool_mask'])
     return found | dict(num_items_in_batch=weight.sum())
 
 def _empty(self)->dict:
     "Rows without any action, for a step without an update."
     if self.is_deepspeed_enabled: raise RuntimeError(f'this update cannot be made, and DeepSpeed cannot leave one out.')
     shape, device = (self.args.steps_per_generation, 1), self.accelerator.device
-    ids, ones, zeros = torch.full(shape, self.policy.pad_id, device=device), torch.ones(shape, dtype=torch.long, device=device), torch.zeros(shape, device=device)
-    found = dict(prompt_ids=ids, prompt_mask=ones, completion_ids=ids, completion_mask=ones, tool_mask=zeros, advantages=zeros, old_per_token_logps=zeros, num_items_in_batch=torch.ones((), device=device))
+    ids, ones, zeros = (torch.full(shape, self.policy.pad_id, device=device),
+                        torch.ones(shape, dtype=torch.long, device=device), torch.zeros(shape, device=device))
+    found = dict(prompt_ids=ids, prompt_mask=ones, completion_ids=ids, completion_mask=ones, tool_mask=zeros,
+                 advantages=zeros, old_per_token_logps=zeros, num_items_in_batch=torch.ones((), device=device))
     return found | (dict(ref_per_token_logps=zeros - 1e4) if self.beta else {})
 
 def past_share(batch: Batch)->float:
@@ -341,38 +452,49 @@ def _begin(self, step: int):
     guest = self.guest
     if guest.run is not None: return
     if self.split: guest.policy.model.to(self.accelerator.device)
-    folder, facts = Path(self.args.output_dir)/'agentlab', dict(recipe=guest.planned.facts(), env=env_facts(guest.env), policy=self.policy.name)
-    guest.run = open_run(folder, facts, step > 0, dict(recipe=field_defaults())) if self.accelerator.is_main_process else Run(folder)
+    folder, facts = Path(self.args.output_dir)/'agentlab', dict(recipe=guest.planned.facts(), env=env_facts(guest.env),
+                                                                policy=self.policy.name)
+    guest.run = (open_run(folder, facts, step > 0, dict(recipe=field_defaults())) if self.accelerator.is_main_process
+                 else Run(folder))
     if self.accelerator.is_main_process: rewind(guest.run, step)
     open_replay(guest, guest.run, step > 0)
-    if step and (guest.memory or guest.replay): restore(guest, Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'/STATE)
+    if step and (guest.memory or guest.replay):
+        restore(guest, Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'/STATE)
 
 def restore(guest: Guest, path: Path):
     "Put memory and replay back."
     from safetensors.torch import load_file
-    if not path.exists(): raise FileNotFoundError(f'{path} is missing, so the past episodes of this run are unknown. Resume from a checkpoint in output_dir that has it.')
+    if not path.exists():
+        raise FileNotFoundError(f'{path} is missing, so the past episodes of this run are unknown. Resume from a '
+                                f'checkpoint in output_dir that has it.')
     tensors = load_file(path)
     for name in ('memory', 'replay'):
-        if getattr(guest, name) is not None: getattr(guest, name).restore({key.partition('/')[2]: x for key, x in tensors.items() if key.partition('/')[0] == name})
+        if getattr(guest, name) is not None:
+            getattr(guest, name).restore({key.partition('/')[2]: x for key, x in tensors.items()
+                                          if key.partition('/')[0] == name})
 
 def keep_state(guest: Guest, folder: Path):
     "Memory and replay, beside TRL's checkpoint."
     from safetensors.torch import save_file
-    tensors = {f'{name}/{key}': x.detach().cpu().contiguous() for name in ('memory', 'replay') if getattr(guest, name) is not None for key, x in getattr(guest, name).tensors().items()}
+    tensors = {f'{name}/{key}': x.detach().cpu().contiguous() for name in ('memory', 'replay')
+               if getattr(guest, name) is not None for key, x in getattr(guest, name).tensors().items()}
     if not tensors: return
     with atomic(folder/STATE) as path: save_file(tensors, path)
 
 def companion(trainer):
-    "A callback of transformers: no step where there is nothing to learn, and the state of replay and memory in every checkpoint."
+    """A callback of transformers: no step where there is nothing to learn, and the state of replay and memory in
+    every checkpoint."""
     from transformers import TrainerCallback
     class Companion(TrainerCallback):
         def on_pre_optimizer_step(self, args, state, control, model=None, **_):
             grads = [p.grad for p in model.parameters() if p.grad is not None]
-            fine = trainer.skipped is None and (trainer.split or not grads or bool(torch.stack([g.isfinite().all() for g in grads]).all()))
+            fine = trainer.skipped is None and (trainer.split or not grads
+                                                or bool(torch.stack([g.isfinite().all() for g in grads]).all()))
             trainer._metrics['train']['agentlab/skipped'].append(float(not fine))
             if not fine: model.zero_grad(set_to_none=True)
         def on_save(self, args, state, control, **_):
-            if state.is_world_process_zero and trainer.guest.run is not None: keep_state(trainer.guest, Path(args.output_dir)/f'checkpoint-{state.global_step}')
+            if state.is_world_process_zero and trainer.guest.run is not None:
+                keep_state(trainer.guest, Path(args.output_dir)/f'checkpoint-{state.global_step}')
     return Companion()
 
 AgentTrainer.begin = _begin
@@ -383,11 +505,15 @@ def _report(self, row: dict, batch: Batch):
     log, outcomes = self._metrics['train'], batch.episodes.outcome
     self.state.num_input_tokens_seen += len(batch.tokens)
     log['num_tokens'] = [self.state.num_input_tokens_seen]
-    log['reward'].append(outcomes.mean().item()); log['reward_std'].append(outcomes.std(correction=len(batch) > 1).item())
+    log['reward'].append(outcomes.mean().item())
+    log['reward_std'].append(outcomes.std(correction=len(batch) > 1).item())
     log['frac_reward_zero_std'].append(row['dead_groups'])
-    lengths = torch.zeros(len(batch.rows)).index_add_(0, batch.tokens.row[batch.actions].cpu(), torch.ones(len(batch.actions)))
-    for name, x in dict(mean=lengths.mean(), min=lengths.min(), max=lengths.max()).items(): log[f'completions/{name}_length'].append(x.item())
-    numbers = {name: x for name, x in row.items() if isinstance(x, (int, float)) and not isinstance(x, bool) and name not in ('step', 'reward', 'dead_groups')}
+    lengths = torch.zeros(len(batch.rows)).index_add_(0, batch.tokens.row[batch.actions].cpu(),
+                                                      torch.ones(len(batch.actions)))
+    for name, x in dict(mean=lengths.mean(), min=lengths.min(), max=lengths.max()).items():
+        log[f'completions/{name}_length'].append(x.item())
+    numbers = {name: x for name, x in row.items() if isinstance(x, (int, float)) and not isinstance(x, bool)
+               and name not in ('step', 'reward', 'dead_groups')}
     for name, x in numbers.items(): log[f'agentlab/{name}'].append(float(x))
 
 AgentTrainer.report = _report
@@ -396,9 +522,13 @@ AgentTrainer.report = _report
 def trainer_class():    # a subclass of trl.GRPOTrainer
     "AgentGRPOTrainer; TRL is imported now. Raises ImportError where it is missing or of another kind."
     base = _trl().GRPOTrainer
-    lacking = [name for name in ('_generate_and_score_completions', '_compute_loss', '_prepare_inputs') if not hasattr(base, name)]
-    if lacking: raise ImportError(f'this TRL has no GRPOTrainer.{lacking[0]}: pip install "agentlab-rl[trl]" for one that has')
-    return type('AgentGRPOTrainer', (AgentTrainer, base), dict(__module__='agentlab.interop.trl', __doc__="trl.GRPOTrainer on agentlab's rollouts and credit: AgentGRPOTrainer(policy, env, recipe, args).train()"))
+    lacking = [name for name in ('_generate_and_score_completions', '_compute_loss', '_prepare_inputs')
+               if not hasattr(base, name)]
+    if lacking:
+        raise ImportError(f'this TRL has no GRPOTrainer.{lacking[0]}: pip install "agentlab-rl[trl]" for one that has')
+    return type('AgentGRPOTrainer', (AgentTrainer, base),
+                dict(__module__='agentlab.interop.trl', __doc__="trl.GRPOTrainer on agentlab's rollouts and credit: "
+                     "AgentGRPOTrainer(policy, env, recipe, args).train()"))
 
 def __getattr__(name):
     if name == 'AgentGRPOTrainer': return trainer_class()   # so that importing this module does not import TRL

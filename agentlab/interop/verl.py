@@ -25,18 +25,21 @@ __all__ = ['PREFIX', 'REFUSED', 'estimators', 'AGGREGATIONS', 'losses', 'THEIRS'
 
 # %% ../../nbs/interop/01_verl.ipynb #e9bde80a
 def _tables(mask: Tensor)->tuple:
-    "(the tables without rewards, (rows, longest) number of the turn that each position belongs to, -1 in rows without turns)"
+    """(the tables without rewards, (rows, longest) number of the turn that each position belongs to, -1 in rows
+    without turns)"""
     mask = mask.bool()
     starts = mask.clone()
     starts[:, 1:] &= ~mask[:, :-1]
     count, row = starts.sum(1), starts.nonzero()[:, 0]
     first = count.cumsum(0) - count
-    owner = torch.maximum(starts.flatten().cumsum(0).view(mask.shape) - 1, first[:, None])   # before the first turn: the first turn
+    # before the first turn: the first turn
+    owner = torch.maximum(starts.flatten().cumsum(0).view(mask.shape) - 1, first[:, None])
     owner = torch.where(count[:, None] > 0, owner, -1)
     token_row, position = mask.nonzero(as_tuple=True)
     number = torch.arange(len(mask), device=mask.device)
     turns = dict(episode=row, t=torch.arange(len(row), device=mask.device) - first[row])
-    tokens = dict(row=token_row, turn=owner[mask], position=position, weight=torch.ones(len(position), device=mask.device))
+    tokens = dict(row=token_row, turn=owner[mask], position=position,
+                  weight=torch.ones(len(position), device=mask.device))
     return dict(episodes=dict(seat=0*number), rows=dict(episode=number), turns=turns, tokens=tokens), owner
 
 def from_verl(
@@ -44,16 +47,21 @@ def from_verl(
     response_mask: Tensor,              # (rows, longest) 1 where the policy spoke; each run of ones is a turn
     index=None,                         # (rows,) names of the groups; None: nobody is in a group with anybody
     reward_baselines: Tensor = None,    # (rows,) outcomes of greedy decoding, for `remax`
-    **columns,                          # further columns: a list per row with an entry per turn, or an entry per row (see `handing`)
+    **columns,  # further columns: a list per row with an entry per turn, or an entry per row (see `handing`)
 )->Batch:   # action tokens only: the context's are not known here
     "What verl holds as tables. Raises ValueError for shapes that do not fit."
     if token_level_rewards.shape != response_mask.shape or response_mask.ndim != 2:
-        raise ValueError(f'token_level_rewards has shape {tuple(token_level_rewards.shape)} and response_mask {tuple(response_mask.shape)}; give both as (rows, longest response)')
-    if index is not None and len(index) != len(response_mask): raise ValueError(f'index has {len(index)} names for {len(response_mask)} rows; give one per row (verl: the uid)')
+        raise ValueError(f'token_level_rewards has shape {tuple(token_level_rewards.shape)} and response_mask '
+                         f'{tuple(response_mask.shape)}; give both as (rows, longest response)')
+    if index is not None and len(index) != len(response_mask):
+        raise ValueError(f'index has {len(index)} names for {len(response_mask)} rows; give one per row '
+                         f'(verl: the uid)')
     tables, owner = _tables(response_mask)
-    wide, has = token_level_rewards.double(), owner[:, 0] >= 0 if owner.shape[1] else owner.new_zeros(len(owner), dtype=torch.bool)
+    wide, has = (token_level_rewards.double(), owner[:, 0] >= 0 if owner.shape[1]
+                 else owner.new_zeros(len(owner), dtype=torch.bool))
     names = np.arange(len(wide)) if index is None else np.unique(np.asarray(index).astype(str), return_inverse=True)[1]
-    tables['turns']['reward'] = wide.new_zeros(len(tables['turns']['t'])).index_add_(0, owner[has].flatten(), wide[has].flatten())
+    tables['turns']['reward'] = wide.new_zeros(len(tables['turns']['t'])).index_add_(0, owner[has].flatten(),
+                                                                                     wide[has].flatten())
     tables['episodes'] |= dict(group=torch.as_tensor(names, device=wide.device), outcome=wide.sum(1))
     if reward_baselines is not None: tables['episodes']['greedy'] = reward_baselines.double()
     per_row = tables['turns']['episode'].bincount(minlength=len(wide)).tolist()
@@ -63,13 +71,16 @@ def from_verl(
 def _add(tables, name, values, per_row, device):
     "Put a column where its shape says it belongs. What is no number gets a key, as in `Batch.from_episodes`."
     values = list(values)
-    if len(values) != len(per_row): raise ValueError(f'{name} has {len(values)} entries for {len(per_row)} rows; give one per row')
+    if len(values) != len(per_row):
+        raise ValueError(f'{name} has {len(values)} entries for {len(per_row)} rows; give one per row')
     nested = any(isinstance(x, (list, tuple, np.ndarray)) for x in values)
     if nested and (wrong := [i for i, (x, n) in enumerate(zip(values, per_row)) if len(x) != n]):
-        raise ValueError(f'{name} has {len(values[wrong[0]])} entries for the {per_row[wrong[0]]} turns of row {wrong[0]}; give one per run of ones in response_mask')
+        raise ValueError(f'{name} has {len(values[wrong[0]])} entries for the {per_row[wrong[0]]} turns of row '
+                         f'{wrong[0]}; give one per run of ones in response_mask')
     flat = [x for row in values for x in row] if nested else values
     numbers = all(isinstance(x, (bool, int, float, np.number)) for x in flat)
-    tables['turns' if nested else 'episodes'][name] = torch.as_tensor(np.asarray(flat) if numbers else [state_key(['none', i] if x is None else x) for i, x in enumerate(flat)], device=device)
+    tables['turns' if nested else 'episodes'][name] = torch.as_tensor(np.asarray(flat) if numbers else [
+        state_key(['none', i] if x is None else x) for i, x in enumerate(flat)], device=device)
 
 # %% ../../nbs/interop/01_verl.ipynb #17d22d2f
 def to_verl(
@@ -79,23 +90,30 @@ def to_verl(
 )->Tensor:                  # (rows, longest), 0 where the mask is
     "One number per action token as verl wants it."
     mask = response_mask.bool()
-    if len(values) != int(mask.sum()): raise ValueError(f'values has {len(values)} entries for {int(mask.sum())} ones in response_mask; give one per action token')
+    if len(values) != int(mask.sum()):
+        raise ValueError(f'values has {len(values)} entries for {int(mask.sum())} ones in response_mask; give one per '
+                         f'action token')
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_scatter(mask, values.to(mask.device, dtype))
 
 # %% ../../nbs/interop/01_verl.ipynb #5cf71868
 PREFIX = 'agentlab_'    # of every name in verl's registries
-_UNREAD = dict(gamma=('gamma', 1., 'gamma'), lam=('lam', 1., 'lam'), norm_adv_by_std_in_grpo=('scale', True, 'scale (null: do not divide)'))  # verl's key: (our argument, verl's default, what to write)
+# verl's key: (our argument, verl's default, what to write)
+_UNREAD = dict(gamma=('gamma', 1., 'gamma'), lam=('lam', 1., 'lam'),
+               norm_adv_by_std_in_grpo=('scale', True, 'scale (null: do not divide)'))
 
 def _plain(value):
     "A value of a configuration as plain Python; lists become tuples."
     return tuple(map(_plain, value)) if not isinstance(value, str) and hasattr(value, '__iter__') else value
 
 def _chosen(section, function: Callable, where: str, skip: int)->dict:
-    "The keywords that a section of the configuration gives to `function`, whose first `skip` arguments are no choices. Refuses unknown ones."
+    """The keywords that a section of the configuration gives to `function`, whose first `skip` arguments are no
+    choices. Refuses unknown ones."""
     known = list(inspect.signature(function).parameters)[skip:]
     found = {name: _plain(section[name]) for name in (section or {})}
     for name in found:
-        if name not in known: raise ValueError(f'{where}.{name}={found[name]!r}: {function.__name__} has no such argument; it takes {", ".join(known) or "none"}')
+        if name not in known:
+            raise ValueError(f'{where}.{name}={found[name]!r}: {function.__name__} has no such argument; it takes '
+                             f'{", ".join(known) or "none"}')
     return found
 
 def _read(config, path: str):
@@ -106,16 +124,19 @@ def check_algorithm(
     function: Callable,     # an estimator of agentlab.credit
     config=None,            # the section `algorithm`: a DictConfig, or a dictionary
 )->dict:                    # the keywords for `function`
-    "What `algorithm.agentlab` says to an estimator. Raises ValueError for an unknown argument, and for a key of verl's that would be ignored."
+    """What `algorithm.agentlab` says to an estimator. Raises ValueError for an unknown argument, and for a key of
+    verl's that would be ignored."""
     config = config if config is not None else {}
     found = _chosen(config.get('agentlab', None), function, 'algorithm.agentlab', 1)
     rejects = str(_read(config, 'rollout_correction.rollout_rs') or '')
     if 'token' in rejects and not _read(config, 'rollout_correction.bypass_mode'):
-        raise ValueError(f'algorithm.rollout_correction.rollout_rs={rejects!r} cuts holes into response_mask, from which turns are recovered; use a mode that begins with seq_, or weights (rollout_is)')
+        raise ValueError(f'algorithm.rollout_correction.rollout_rs={rejects!r} cuts holes into response_mask, from '
+                         f'which turns are recovered; use a mode that begins with seq_, or weights (rollout_is)')
     for key, (argument, default, write) in _UNREAD.items():
         value = config.get(key, default)
         if value != default and argument not in found and argument in inspect.signature(function).parameters:
-            raise ValueError(f'algorithm.{key}={value!r} is not read by {PREFIX}{function.__name__}; write +algorithm.agentlab.{write} instead')
+            raise ValueError(f'algorithm.{key}={value!r} is not read by {PREFIX}{function.__name__}; write '
+                             f'+algorithm.agentlab.{write} instead')
     return found
 
 # %% ../../nbs/interop/01_verl.ipynb #3b1ce449
@@ -123,7 +144,8 @@ _columns: ContextVar[dict] = ContextVar('agentlab_columns', default={})
 
 @contextmanager
 def handing(
-    **columns,  # name -> a list per row with an entry per turn (states, tags: anything JSON can hold), or an entry per row
+    # name -> a list per row with an entry per turn (states, tags: anything JSON can hold), or an entry per row
+    **columns,
 ):
     "Inside this block the estimators of this thread also see these columns."
     before = _columns.set(columns)
@@ -139,10 +161,13 @@ def as_estimator(
     "An estimator in verl's form. What it lacks, it names when it is called."
     def call(token_level_rewards, response_mask, config=None, index=None, reward_baselines=None, **_):
         given, columns = check_algorithm(function, config), _columns.get()
-        lacks = [name for name in _needs(function) if name not in _HANDED | {*columns} | ({'greedy'} if reward_baselines is not None else set())]
+        lacks = [name for name in _needs(function)
+                 if name not in _HANDED | {*columns} | ({'greedy'} if reward_baselines is not None else set())]
         if index is None and 'group' in _needs(function): lacks.insert(0, 'group')
         if lacks or function.__name__ in REFUSED: raise ValueError(_refusal(function, lacks))
-        with torch.no_grad(): advantage = function(from_verl(token_level_rewards, response_mask, index, reward_baselines, **columns), **given)
+        with torch.no_grad():
+            advantage = function(from_verl(token_level_rewards, response_mask, index, reward_baselines, **columns),
+                                 **given)
         advantage = to_verl(advantage, response_mask, token_level_rewards.dtype)
         return advantage, advantage.clone()
     call.__name__ = call.__qualname__ = PREFIX + function.__name__
@@ -154,47 +179,65 @@ def _needs(function)->tuple:
     return (*needs, 'origin') if function is credit.hard_branches else needs
 
 def _refusal(function, lacks)->str:
-    if function.__name__ in REFUSED: return f'{PREFIX}{function.__name__} needs values, which verl hands to its own estimator only; use algorithm.adv_estimator=gae'
-    remedy = 'an estimator that compares outcomes, such as agentlab_grpo or agentlab_reinforce_pp, or hand the columns over with agentlab.interop.verl.handing'
-    return f'{PREFIX}{function.__name__} needs {", ".join(lacks)}, but verl hands an estimator token_level_rewards, response_mask, index and config only. Use {remedy}.'
+    if function.__name__ in REFUSED:
+        return (f'{PREFIX}{function.__name__} needs values, which verl hands to its own estimator only; use '
+                f'algorithm.adv_estimator=gae')
+    remedy = ('an estimator that compares outcomes, such as agentlab_grpo or agentlab_reinforce_pp, or hand the '
+              'columns over with agentlab.interop.verl.handing')
+    return (f'{PREFIX}{function.__name__} needs {", ".join(lacks)}, but verl hands an estimator token_level_rewards, '
+            f'response_mask, index and config only. Use {remedy}.')
 
-estimators = {PREFIX + name: as_estimator(function) for name, function in credit.estimators.items()}    # name in verl's registry -> function
+# name in verl's registry -> function
+estimators = {PREFIX + name: as_estimator(function) for name, function in credit.estimators.items()}
 
 # %% ../../nbs/interop/01_verl.ipynb #d728b787
-AGGREGATIONS = {'token-mean': 'token', 'token-sum': 'token', 'seq-mean-token-mean': 'row', 'seq-mean-token-sum': 1., 'seq-mean-token-sum-norm': None}   # verl's mode -> `per` of loss_weights
+# verl's mode -> `per` of loss_weights
+AGGREGATIONS = {'token-mean': 'token', 'token-sum': 'token', 'seq-mean-token-mean': 'row', 'seq-mean-token-sum': 1.,
+                'seq-mean-token-sum-norm': None}
 
 def aggregation_weights(
     batch: Batch,           # the micro-batch, from `from_verl`
     mode: str,              # verl's loss_agg_mode
     longest: int,           # columns of the padded tensors
-    info: dict|None = None, # verl's config.global_batch_info: dp_size, batch_num_tokens, global_batch_size, loss_scale_factor
+    # verl's config.global_batch_info: dp_size, batch_num_tokens, global_batch_size, loss_scale_factor
+    info: dict|None = None,
 )->Tensor:                  # (action tokens,) float64
-    "Weights w such that (w*loss).sum() is what verl's agg_loss gives. Raises ValueError for another mode, and for several ranks without their totals."
+    """Weights w such that (w*loss).sum() is what verl's agg_loss gives. Raises ValueError for another mode, and for
+    several ranks without their totals."""
     if mode not in AGGREGATIONS: raise ValueError(f'loss_agg_mode={mode!r}: use one of {", ".join(AGGREGATIONS)}')
     info = {name: value for name, value in (info or {}).items() if value is not None}
     per = AGGREGATIONS[mode] or float(info.get('loss_scale_factor', longest))
     tokens, rows = len(batch.actions), int(batch.tokens.row.unique().numel())
-    ranks, whole, here = info.get('dp_size', 1), *(('batch_num_tokens', tokens) if per == 'token' else ('global_batch_size', rows))
-    if ranks > 1 and whole not in info and mode != 'token-sum': raise ValueError(f"dp_size={ranks}, but config.global_batch_info has no {whole}; verl's trainer sets it")
+    ranks, whole, here = info.get('dp_size', 1), *(('batch_num_tokens', tokens) if per == 'token'
+                                                   else ('global_batch_size', rows))
+    if ranks > 1 and whole not in info and mode != 'token-sum':
+        raise ValueError(f"dp_size={ranks}, but config.global_batch_info has no {whole}; verl's trainer sets it")
     weights = loss_weights(batch, per)*ranks
     if mode == 'token-sum': return weights*tokens
     return weights*(here/float(info.get(whole, here) or 1))
 
 # %% ../../nbs/interop/01_verl.ipynb #18a6c75c
 _LOW_HIGH = dict(low='clip_ratio_low', high='clip_ratio_high')
-_COV = {name: f'policy_loss.{key}' for name, key in dict(share='clip_cov_ratio', least='clip_cov_lb', most='clip_cov_ub').items()}
-_KEYS = {objective.clip: _LOW_HIGH | dict(dual='clip_ratio_c'), objective.gspo: _LOW_HIGH, objective.gspo_turn: _LOW_HIGH, objective.gmpo: _LOW_HIGH,
+_COV = {name: f'policy_loss.{key}'
+        for name, key in dict(share='clip_cov_ratio', least='clip_cov_lb', most='clip_cov_ub').items()}
+_KEYS = {objective.clip: _LOW_HIGH | dict(dual='clip_ratio_c'), objective.gspo: _LOW_HIGH,
+         objective.gspo_turn: _LOW_HIGH, objective.gmpo: _LOW_HIGH,
          objective.sapo: dict(tau_good='tau_pos', tau_bad='tau_neg'), objective.cispo: _LOW_HIGH,
-         objective.dppo_tv: _LOW_HIGH | dict(cap='clip_ratio_c'), objective.dppo_kl: _LOW_HIGH | dict(cap='clip_ratio_c'),
-         objective.dcpo_clip: _LOW_HIGH | dict(dual='clip_ratio_c'), objective.aepo_clip: _LOW_HIGH | dict(dual='clip_ratio_c'),
-         objective.reinforce: {}, objective.dro: dict(beta='policy_loss.dro_beta'), objective.clip_cov: _LOW_HIGH | _COV,
-         objective.kl_cov: dict(share='policy_loss.kl_cov_ratio', coef='policy_loss.ppo_kl_coef')}    # objective -> its argument -> verl's key
+         objective.dppo_tv: _LOW_HIGH | dict(cap='clip_ratio_c'),
+         objective.dppo_kl: _LOW_HIGH | dict(cap='clip_ratio_c'),
+         objective.dcpo_clip: _LOW_HIGH | dict(dual='clip_ratio_c'),
+         objective.aepo_clip: _LOW_HIGH | dict(dual='clip_ratio_c'),
+         objective.reinforce: {}, objective.dro: dict(beta='policy_loss.dro_beta'),
+         objective.clip_cov: _LOW_HIGH | _COV,
+         # objective -> its argument -> verl's key
+         objective.kl_cov: dict(share='policy_loss.kl_cov_ratio', coef='policy_loss.ppo_kl_coef')}
 
 def check_loss(
     function: Callable,     # an objective of agentlab.objective
     config=None,            # the section `actor`: verl's ActorConfig, a DictConfig, or a dictionary
 )->dict:                    # the keywords for `function`
-    "What the actor's configuration says to a loss. Raises ValueError for an unknown argument below policy_loss.agentlab."
+    """What the actor's configuration says to a loss. Raises ValueError for an unknown argument below
+    policy_loss.agentlab."""
     found = {name: _read(config, key) for name, key in _KEYS.get(function, {}).items()}
     for name in _LOW_HIGH.keys() & found.keys():
         if found[name] is None: found[name] = _read(config, 'clip_ratio')
@@ -203,7 +246,8 @@ def check_loss(
 
 # %% ../../nbs/interop/01_verl.ipynb #bf2b0949
 def _loss_batch(old_log_prob, response_mask)->Batch:
-    "The tables of a micro-batch. A draw (clip_cov) is seeded with the ids of its tokens; here their old log-probabilities stand in for them."
+    """The tables of a micro-batch. A draw (clip_cov) is seeded with the ids of its tokens; here their old
+    log-probabilities stand in for them."""
     tables, _ = _tables(response_mask)
     old = old_log_prob.detach()[response_mask.bool()]
     tables['episodes']['step'] = tables['episodes']['seat']
@@ -214,7 +258,8 @@ def as_loss(
     function: Callable,     # logp, batch, advantage, **keywords -> (action tokens,) loss
 )->Callable:                # what verl's registry holds
     "An objective in verl's form. Statistics over a batch are over verl's micro-batch."
-    def call(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode='token-mean', config=None, rollout_is_weights=None):
+    def call(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode='token-mean', config=None,
+             rollout_is_weights=None):
         given, mask = check_loss(function, config), response_mask.bool()
         batch = _loss_batch(old_log_prob, mask)
         weights = aggregation_weights(batch, loss_agg_mode, mask.shape[1], _read(config, 'global_batch_info'))
@@ -223,7 +268,8 @@ def as_loss(
         if rollout_is_weights is not None: loss = loss*rollout_is_weights[mask].detach()
         moved = (batch.tokens.old_logp - logp.detach()).double()
         metrics = {'actor/ppo_kl': float(moved.mean()) if len(moved) else 0.}
-        if function is objective.clip: metrics['actor/pg_clipfrac'] = float(objective.clip_fraction(logp, batch, advantages[mask], **given))
+        if function is objective.clip:
+            metrics['actor/pg_clipfrac'] = float(objective.clip_fraction(logp, batch, advantages[mask], **given))
         return (weights.to(loss)*loss).sum(), metrics
     call.__name__ = call.__qualname__ = PREFIX + function.__name__
     return call
@@ -239,13 +285,16 @@ def at_turn_ends(
     mask = torch.as_tensor(response_mask).bool()
     last = mask.clone()
     last[:-1] &= ~mask[1:]
-    if len(rewards) != int(last.sum()): raise ValueError(f'{len(rewards)} turn rewards for {int(last.sum())} runs of ones in response_mask; every turn needs a token, and one of the environment before the next')
+    if len(rewards) != int(last.sum()):
+        raise ValueError(f'{len(rewards)} turn rewards for {int(last.sum())} runs of ones in response_mask; every turn '
+                         f'needs a token, and one of the environment before the next')
     return torch.zeros(len(mask)).masked_scatter(last, torch.as_tensor(rewards, dtype=torch.float32))
 
 def _as_dict(self)->dict:
     "verl's fields, with rm_scores at the ends of turns."
     output = super(_output_class(), self).as_dict()
-    if output.pop('turn_rewards', None) is not None: output['rm_scores'] = at_turn_ends(self.turn_rewards, self.response_mask)
+    if output.pop('turn_rewards', None) is not None:
+        output['rm_scores'] = at_turn_ends(self.turn_rewards, self.response_mask)
     return output
 
 def _sum_up(self, _):
@@ -255,8 +304,10 @@ def _sum_up(self, _):
 @cache
 def _output_class():
     from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
-    parts = dict(__annotations__=dict(turn_rewards=list[float] | None), turn_rewards=None, as_dict=_as_dict, model_post_init=_sum_up,
-                 __doc__="verl's AgentLoopOutput with one reward per turn.", __module__=__name__, __qualname__='TurnRewardOutput')
+    parts = dict(__annotations__=dict(turn_rewards=list[float] | None), turn_rewards=None, as_dict=_as_dict,
+                 model_post_init=_sum_up,
+                 __doc__="verl's AgentLoopOutput with one reward per turn.", __module__=__name__,
+                 __qualname__='TurnRewardOutput')
     return type(AgentLoopOutput)('TurnRewardOutput', (AgentLoopOutput,), parts)
 
 # %% ../../nbs/interop/01_verl.ipynb #8f42860b
@@ -269,12 +320,14 @@ class _Talk:
     async def hear(self, text: str)->bool:
         "Add what the environment says. False where the response has no room for an answer; then nothing is added."
         before, loop = list(self.messages), self.loop
-        if self.ids is None and before and before[-1]['role'] == 'user': self.messages[-1] = before[-1] | dict(content=f"{before[-1]['content']}\n{text}")
+        if self.ids is None and before and before[-1]['role'] == 'user':
+            self.messages[-1] = before[-1] | dict(content=f"{before[-1]['content']}\n{text}")
         else: self.messages.append(dict(role='user', content=text))
         if self.ids is None:
             self.ids = await loop.ct_build_initial_tokens(self.messages)
             return True
-        merged, mask, logps = await loop.ct_merge_context_msg(before, self.messages, self.ids, self.mask, self.logps or None)
+        merged, mask, logps = await loop.ct_merge_context_msg(before, self.messages, self.ids, self.mask,
+                                                              self.logps or None)
         if len(mask) >= loop.rollout_config.response_length: return False
         self.ids, self.mask, self.logps = merged.token_ids, mask, logps or []
         return True
@@ -282,11 +335,15 @@ class _Talk:
     async def speak(self, sampling_params: dict)->str|None:
         "Sample a turn. None where the server gives no token."
         loop, start = self.loop, time.perf_counter()
-        out = await loop.server_manager.generate(request_id=self.request, prompt_ids=self.ids, sampling_params=sampling_params)
+        out = await loop.server_manager.generate(request_id=self.request, prompt_ids=self.ids,
+                                                 sampling_params=sampling_params)
         self.metrics['generate_sequences'] += time.perf_counter() - start
-        self.extra = out.extra_fields | self.extra | {name: out.extra_fields[name] for name in ('max_global_steps',) if name in out.extra_fields}   # begun with the oldest weights, ended with the newest
+        # begun with the oldest weights, ended with the newest
+        self.extra = out.extra_fields | self.extra | {name: out.extra_fields[name] for name in ('max_global_steps',)
+                                                      if name in out.extra_fields}
         if not out.token_ids: return None
-        merged, self.mask, logps = await loop.ct_merge_assistant_token(self.ids, out.token_ids, self.mask, self.logps if self.logps or out.log_probs else None, assistant_logprobs=out.log_probs or None)
+        merged, self.mask, logps = await loop.ct_merge_assistant_token(self.ids, out.token_ids, self.mask, (
+            self.logps if self.logps or out.log_probs else None), assistant_logprobs=out.log_probs or None)
         self.ids, self.logps = merged.token_ids, logps or []
         text = loop.tokenizer.decode(out.token_ids, skip_special_tokens=True)
         self.messages.append(dict(role='assistant', content=text))
@@ -296,7 +353,9 @@ class _Talk:
 async def _run(self, sampling_params: dict, **row):
     "Play one episode. `row` is a line of the dataset with extra_info['seed']."
     env, extra = self.environment, row.get('extra_info') or {}
-    if 'seed' not in extra: raise ValueError("this row of the dataset has no extra_info['seed'], which says what to play; give every row one, a whole number from 0")
+    if 'seed' not in extra:
+        raise ValueError("this row of the dataset has no extra_info['seed'], which says what to play; give every row "
+                         "one, a whole number from 0")
     talk, rewards, states = _Talk(self, [dict(m) for m in row.get('raw_prompt', ())]), [], []
     most = self.rollout_config.multi_turn.get('max_assistant_turns', None)
     try:
@@ -309,7 +368,8 @@ async def _run(self, sampling_params: dict, **row):
             rewards.append(float(step.reward.get(env.seats[0], 0.)))
             if len(talk.mask) >= self.rollout_config.response_length: break
     finally: env.close()
-    if not rewards: raise RuntimeError(f"{env.name}, seed {extra['seed']}: the episode ended before the policy said anything")
+    if not rewards:
+        raise RuntimeError(f"{env.name}, seed {extra['seed']}: the episode ended before the policy said anything")
     rewards[0] += before
     return _output(self, talk, rewards, states, step)
 
@@ -323,27 +383,33 @@ def _output(self, talk, rewards, states, step):
     "The episode as verl's trainer wants it."
     start, most = len(talk.ids) - len(talk.mask), self.rollout_config.response_length
     success = step.info.get('success', False)
-    extra = talk.extra | dict(turn_scores=rewards, tool_rewards=[], states=states, reward_extra_info=dict(success=float(success)))
-    return _output_class()(prompt_ids=talk.ids[:start], response_ids=talk.ids[start:][:most], response_mask=talk.mask[:most], response_logprobs=talk.logps[:most] or None,
+    extra = talk.extra | dict(turn_scores=rewards, tool_rewards=[], states=states,
+                              reward_extra_info=dict(success=float(success)))
+    return _output_class()(prompt_ids=talk.ids[:start], response_ids=talk.ids[start:][:most],
+                           response_mask=talk.mask[:most], response_logprobs=talk.logps[:most] or None,
                            num_turns=2*len(rewards), metrics=talk.metrics, extra_fields=extra, turn_rewards=rewards)
 
 def _loop_init(self, *arguments, environment, tools=None, **keywords):
     "verl's arguments, and an environment of agentlab with one seat."
-    if len(environment.seats) != 1: raise ValueError(f'environment={environment.name} has the seats {environment.seats}; verl trains one policy on one seat. Play games with agentlab.selfplay')
+    if len(environment.seats) != 1:
+        raise ValueError(f'environment={environment.name} has the seats {environment.seats}; verl trains one policy on '
+                         f'one seat. Play games with agentlab.selfplay')
     super(_agent_loop_class(), self).__init__(*arguments, **keywords)
     self.environment = environment
 
 @cache
 def _agent_loop_class():
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase
-    parts = dict(__init__=_loop_init, run=_run, __doc__="An environment of agentlab as a verl agent loop.", __module__=__name__, __qualname__='AgentlabAgentLoop')
+    parts = dict(__init__=_loop_init, run=_run, __doc__="An environment of agentlab as a verl agent loop.",
+                 __module__=__name__, __qualname__='AgentlabAgentLoop')
     return type(AgentLoopBase)('AgentlabAgentLoop', (AgentLoopBase,), parts)
 
 @cache
 def _policy_loss_class():
     from dataclasses import field, make_dataclass
     from verl.workers.config import PolicyLossConfig
-    made = make_dataclass('AgentlabPolicyLoss', [('agentlab', dict, field(default_factory=dict))], bases=(PolicyLossConfig,))
+    made = make_dataclass('AgentlabPolicyLoss', [('agentlab', dict, field(default_factory=dict))],
+                          bases=(PolicyLossConfig,))
     made.__module__ = __name__
     return made
 
@@ -351,7 +417,9 @@ _LAZY = dict(TurnRewardOutput=_output_class, AgentlabAgentLoop=_agent_loop_class
 
 def __getattr__(name):
     "The classes that stand on verl's own are made when somebody asks for them."
-    if name in _LAZY and find_spec('verl') is None: raise ImportError(f'agentlab.interop.verl.{name} needs verl: pip install verl==0.9.1, in an environment of its own')
+    if name in _LAZY and find_spec('verl') is None:
+        raise ImportError(f'agentlab.interop.verl.{name} needs verl: pip install verl==0.9.1, in an environment '
+                          f'of its own')
     if name in _LAZY: return _LAZY[name]()
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
@@ -377,13 +445,15 @@ def _wanted(seeds: int = 3)->list[dict]:
             held = padded(batch, torch.float64)
             keys = ['token_level_rewards', 'response_mask', 'index'] + ['reward_baselines']*(function is credit.remax)
             fed = not {*_needs(function)} - {'group', 'greedy'}
-            found.append(dict(kind='estimator', name=name, keywords={key: np.asarray(held[key]) for key in keys}, mask=held['response_mask'].bool().numpy(), mode='',
+            found.append(dict(kind='estimator', name=name, keywords={key: np.asarray(held[key]) for key in keys},
+                              mask=held['response_mask'].bool().numpy(), mode='',
                               wanted=function(batch).numpy() if fed else 'refused'))
             if not fed: break
     return found + [_wanted_loss(function, mode, seed) for seed, function in enumerate(_KEYS) for mode in AGGREGATIONS]
 
 _DEFAULTS = dict(clip_ratio_low=.2, clip_ratio_high=.28, clip_ratio_c=3., tau_pos=1., tau_neg=1.05)
-_DEFAULTS_COV = dict(clip_cov_ratio=1., clip_cov_lb=.1, clip_cov_ub=5., kl_cov_ratio=.1, ppo_kl_coef=.5, dro_beta=.1)   # a ratio of 1: no draw, so that verl's own clip_cov can be compared
+# a ratio of 1: no draw, so that verl's own clip_cov can be compared
+_DEFAULTS_COV = dict(clip_cov_ratio=1., clip_cov_lb=.1, clip_cov_ub=5., kl_cov_ratio=.1, ppo_kl_coef=.5, dro_beta=.1)
 
 def _wanted_loss(function: Callable, mode: str, seed: int)->dict:
     "A loss and its gradient on the tables, and the same as verl would be handed it. Half have correction weights."
@@ -394,13 +464,17 @@ def _wanted_loss(function: Callable, mode: str, seed: int)->dict:
     old, advantage, believed = -draw().abs(), draw(), (.3*draw()).exp()
     logp = (old + .3*draw()).requires_grad_()
     if mode == 'seq-mean-token-mean': believed = torch.ones_like(believed)     # verl's geo_mean has weights of its own
-    b = batch.with_episodes(step=0*batch.episodes.group).with_action(old_logp=old, id=old.view(torch.int64), weight=torch.ones(n))
+    b = batch.with_episodes(step=0*batch.episodes.group).with_action(old_logp=old, id=old.view(torch.int64),
+                                                                     weight=torch.ones(n))
     per = AGGREGATIONS[mode] or mask.shape[1]
-    loss = (loss_weights(b, per)*believed*function(logp, b, advantage, **check_loss(function, _DEFAULTS | dict(policy_loss=_DEFAULTS_COV)))).sum()*(n if mode == 'token-sum' else 1)
+    loss = (loss_weights(b, per)*believed*function(logp, b, advantage, **check_loss(
+        function, _DEFAULTS | dict(policy_loss=_DEFAULTS_COV)))).sum()*(n if mode == 'token-sum' else 1)
     wide = dict(old_log_prob=old, log_prob=logp, advantages=advantage, rollout_is_weights=believed)
-    arrays = {name: to_verl(x.detach(), mask, torch.float64).numpy() for name, x in wide.items()} | dict(response_mask=mask.bool().numpy())
+    arrays = ({name: to_verl(x.detach(), mask, torch.float64).numpy() for name, x in wide.items()}
+              | dict(response_mask=mask.bool().numpy()))
     wanted = np.concatenate([[loss.item()], torch.autograd.grad(loss, logp)[0].numpy()])
-    return dict(kind='loss', name=PREFIX + function.__name__, keywords=arrays, mask=arrays['response_mask'], mode=mode, wanted=wanted)
+    return dict(kind='loss', name=PREFIX + function.__name__, keywords=arrays, mask=arrays['response_mask'], mode=mode,
+                wanted=wanted)
 
 # %% ../../nbs/interop/01_verl.ipynb #55eea880
 def _in_worker(cases: list, defaults: dict, cov: dict)->dict:
@@ -414,11 +488,13 @@ def _in_worker(cases: list, defaults: dict, cov: dict)->dict:
     from omegaconf import DictConfig
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
     from verl.workers.config import ActorConfig, PolicyLossConfig
-    actor = ActorConfig(strategy='fsdp', rollout_n=1, ppo_micro_batch_size_per_gpu=1, policy_loss=PolicyLossConfig(**cov), **defaults)
+    actor = ActorConfig(strategy='fsdp', rollout_n=1, ppo_micro_batch_size_per_gpu=1,
+                        policy_loss=PolicyLossConfig(**cov), **defaults)
     def number(case, name):
         given = {key: torch.tensor(x) if x.dtype != object else x for key, x in case['keywords'].items()}
         mask = torch.tensor(case['mask'])
-        if case['kind'] == 'estimator': return ADV_ESTIMATOR_REGISTRY[name](**given, config=DictConfig(dict(agentlab={})))[0][mask].numpy()
+        if case['kind'] == 'estimator':
+            return ADV_ESTIMATOR_REGISTRY[name](**given, config=DictConfig(dict(agentlab={})))[0][mask].numpy()
         given['log_prob'].requires_grad_()
         loss = POLICY_LOSS_REGISTRY[name](**given, loss_agg_mode=case['mode'], config=actor)[0]
         return np.concatenate([[loss.item()], torch.autograd.grad(loss, given['log_prob'])[0][mask].numpy()])
@@ -427,38 +503,50 @@ def _in_worker(cases: list, defaults: dict, cov: dict)->dict:
         except Exception as error: return f'{type(error).__name__}: {error}'
     found = [said(case, case['name']) for case in cases]
     theirs = [said(case, case['theirs']) if case.get('theirs') else None for case in cases]
-    return dict(early=early, modules=ours, seconds=seconds, found=found, theirs=theirs, version=verl.__version__, estimators=sorted(ADV_ESTIMATOR_REGISTRY), losses=sorted(POLICY_LOSS_REGISTRY))
+    return dict(early=early, modules=ours, seconds=seconds, found=found, theirs=theirs, version=verl.__version__,
+                estimators=sorted(ADV_ESTIMATOR_REGISTRY), losses=sorted(POLICY_LOSS_REGISTRY))
 
 # %% ../../nbs/interop/01_verl.ipynb #50bde4ca
-THEIRS = {'agentlab_clip': 'vanilla', 'agentlab_gspo': 'gspo', 'agentlab_gmpo': 'geo_mean', 'agentlab_sapo': 'sapo', 'agentlab_cispo': 'cispo', 'agentlab_dppo_tv': 'dppo_tv', 'agentlab_dppo_kl': 'dppo_kl',
-          'agentlab_reinforce': 'gpg', 'agentlab_dro': 'dro', 'agentlab_clip_cov': 'clip_cov', 'agentlab_kl_cov': 'kl_cov'}    # ours -> verl's own loss
+THEIRS = {'agentlab_clip': 'vanilla', 'agentlab_gspo': 'gspo', 'agentlab_gmpo': 'geo_mean', 'agentlab_sapo': 'sapo',
+          'agentlab_cispo': 'cispo', 'agentlab_dppo_tv': 'dppo_tv', 'agentlab_dppo_kl': 'dppo_kl',
+          # ours -> verl's own loss
+          'agentlab_reinforce': 'gpg', 'agentlab_dro': 'dro', 'agentlab_clip_cov': 'clip_cov',
+          'agentlab_kl_cov': 'kl_cov'}
 OWN_AVERAGE = 'agentlab_gmpo', 'agentlab_sapo'  # verl's average rows whatever loss_agg_mode says
 
 def _need_verl():
     "ImportError with the remedy where verl or ray is missing."
     for package in ('verl', 'ray'):
-        if find_spec(package) is None: raise ImportError(f'agentlab verl-check needs {package}: run it where verl is installed (pip install verl==0.9.1, then agentlab-rl into the same environment), or make test-verl')
+        if find_spec(package) is None:
+            raise ImportError(f'agentlab verl-check needs {package}: run it where verl is installed (pip install '
+                              f'verl==0.9.1, then agentlab-rl into the same environment), or make test-verl')
 
 def plugin_problem()->str|None:
     "Why `import verl` would not register our names; None where nothing stands in the way."
     policy = os.environ.get('VERL_USE_EXTERNAL_PLUGINS', 'auto').strip().lower()
     points = [point for point in metadata.entry_points(group='verl.plugins') if point.name == 'agentlab']
-    if not points: return "no entry point 'agentlab' in the group verl.plugins: install agentlab-rl again in this environment (pip install --no-deps .)"
+    if not points:
+        return ("no entry point 'agentlab' in the group verl.plugins: install agentlab-rl again in this environment "
+                "(pip install --no-deps .)")
     if policy not in ('auto', '') and 'agentlab' not in [name.strip() for name in policy.split(',')]:
         return f'VERL_USE_EXTERNAL_PLUGINS={policy!r} leaves agentlab out; unset it, or set it to auto or agentlab'
     try: points[0].load()
-    except Exception as error: return f'the plugin {points[0].value} fails, which verl swallows: {type(error).__name__}: {error}'
+    except Exception as error:
+        return f'the plugin {points[0].value} fails, which verl swallows: {type(error).__name__}: {error}'
 
 def _ask_worker(cases)->tuple[dict, dict]:
     "(what the worker found, seconds) on a local cluster of one worker; a cluster that runs already is used and left."
     os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
     import ray
     start, mine = time.perf_counter(), not ray.is_initialized()
-    if mine: ray.init(address='local', num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    if mine:
+        ray.init(address='local', num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     ready = time.perf_counter()
     alone = type(_in_worker)(_in_worker.__code__, {'__builtins__': __builtins__}, '_in_worker')
     alone.__module__ = '__main__'   # sent by value: by name, the worker would import this package to find it
-    try: found = ray.get(ray.remote(num_cpus=1)(alone).remote([{k: v for k, v in case.items() if k != 'wanted'} for case in cases], _DEFAULTS, _DEFAULTS_COV))
+    try:
+        found = ray.get(ray.remote(num_cpus=1)(alone).remote([{k: v for k, v in case.items() if k != 'wanted'}
+                                                              for case in cases], _DEFAULTS, _DEFAULTS_COV))
     finally:
         if mine: ray.shutdown()
     return found, dict(ray=ready - start, worker=time.perf_counter() - ready)
@@ -466,7 +554,8 @@ def _ask_worker(cases)->tuple[dict, dict]:
 # %% ../../nbs/interop/01_verl.ipynb #e55f6a79
 def _gap(found, wanted)->float:
     "Largest difference; 0 where both refuse, infinity where one does or a number is NaN."
-    if isinstance(wanted, str): return 0. if isinstance(found, str) and 'verl' in found and found.startswith('ValueError') else float('inf')
+    if isinstance(wanted, str):
+        return 0. if isinstance(found, str) and 'verl' in found and found.startswith('ValueError') else float('inf')
     if not isinstance(found, np.ndarray) or found.shape != wanted.shape: return float('inf')
     return float(np.nan_to_num(np.abs(found - wanted), nan=np.inf).max(initial=0))
 
@@ -477,10 +566,13 @@ def check_rows(
     "One line per name, with the largest difference of its cases."
     rows = {}
     for case, found, theirs in zip(cases, worker['found'], worker['theirs']):
-        row = rows.setdefault(case['name'], dict(kind=case['kind'], gap=0., cases=0, refused=isinstance(case['wanted'], str), verl=None, verl_gap=None, said=None))
+        row = rows.setdefault(case['name'],
+                              dict(kind=case['kind'], gap=0., cases=0, refused=isinstance(case['wanted'], str),
+                                   verl=None, verl_gap=None, said=None))
         row['gap'], row['cases'] = max(row['gap'], _gap(found, case['wanted'])), row['cases'] + 1
         if isinstance(found, str): row['said'] = found
-        if case.get('theirs'): row['verl'], row['verl_gap'] = case['theirs'], max(row['verl_gap'] or 0., _gap(theirs, case['wanted']))
+        if case.get('theirs'):
+            row['verl'], row['verl_gap'] = case['theirs'], max(row['verl_gap'] or 0., _gap(theirs, case['wanted']))
     return rows
 
 def check_problems(
@@ -491,10 +583,14 @@ def check_problems(
     "What differs, and which names the worker does not see."
     missing = [name for name in (*estimators, *losses) if name not in worker['estimators'] + worker['losses']]
     found = [f"not registered in the worker after `import verl`: {', '.join(missing)}"] if missing else []
-    if worker['early']: found.append(f"the worker had imported {worker['early'][0]} before verl, so that this proves nothing")
+    if worker['early']:
+        found.append(f"the worker had imported {worker['early'][0]} before verl, so that this proves nothing")
     for name, row in rows.items():
-        if not row['gap'] <= most and name not in missing: found.append(f"{name}: {row['gap']:.1e} from agentlab's own numbers, at most {most:.0e} is allowed" + (f" ({row['said']})" if row['said'] else ''))
-        if row['verl'] and not row['verl_gap'] <= most: found.append(f"{name}: {row['verl_gap']:.1e} from verl's {row['verl']}, at most {most:.0e} is allowed")
+        if not row['gap'] <= most and name not in missing:
+            found.append(f"{name}: {row['gap']:.1e} from agentlab's own numbers, at most {most:.0e} is allowed"
+                         + (f" ({row['said']})" if row['said'] else ''))
+        if row['verl'] and not row['verl_gap'] <= most:
+            found.append(f"{name}: {row['verl_gap']:.1e} from verl's {row['verl']}, at most {most:.0e} is allowed")
     return found
 
 def verl_check(
@@ -503,17 +599,23 @@ def verl_check(
     "Prove that a Ray worker sees our names after `import verl`, and that it computes our numbers; print a table."
     _need_verl()
     if problem := plugin_problem(): return print(f'agentlab verl-check: {problem}') or 1
-    cases = [case | dict(theirs=THEIRS.get(case['name']) if case['mode'] == 'seq-mean-token-mean' or case['name'] not in OWN_AVERAGE else None) for case in _wanted()]
+    cases = [case | dict(theirs=THEIRS.get(case['name']) if case['mode'] == 'seq-mean-token-mean'
+                         or case['name'] not in OWN_AVERAGE else None) for case in _wanted()]
     worker, seconds = _ask_worker(cases)
     rows = check_rows(cases, worker)
     for name, row in rows.items():
-        says = 'refused: ' + row['said'].split(f'{name} ')[-1].split(',')[0] if row['refused'] and row['said'] else f"{row['gap']:.0e} from ours" + (f", {row['verl_gap']:.0e} from verl's {row['verl']}" if row['verl'] else '')
+        says = ('refused: ' + row['said'].split(f'{name} ')[-1].split(',')[0] if row['refused'] and row['said']
+                else f"{row['gap']:.0e} from ours" + (f", {row['verl_gap']:.0e} from verl's {row['verl']}"
+                                                      if row['verl'] else ''))
         print(f"{name:32}{row['kind']:10} {says}")
     problems = check_problems(rows, worker)
-    print(f"verl {worker['version']}; Ray started in {seconds['ray']:.1f} s, the worker took {seconds['worker']:.1f} s, of which `import verl` {worker['seconds']:.1f} s", *problems, sep='\n')
+    print(f"verl {worker['version']}; Ray started in {seconds['ray']:.1f} s, the worker took {seconds['worker']:.1f} "
+          f"s, of which `import verl` {worker['seconds']:.1f} s", *problems, sep='\n')
     if out is not None:
         from agentlab.bench import circumstances, keep
-        record = circumstances('agentlab verl-check') | dict(names=rows, seconds=seconds | dict(import_verl=worker['seconds']), modules=worker['modules'], problems=problems)
+        record = circumstances('agentlab verl-check') | dict(names=rows,
+                                                             seconds=seconds | dict(import_verl=worker['seconds']),
+                                                             modules=worker['modules'], problems=problems)
         record['versions'] |= {name: metadata.version(name) for name in ('verl', 'ray', 'numpy')}
         print(keep(record, out, 'verl_check'))
     return 1 if problems else 0

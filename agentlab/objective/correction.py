@@ -16,13 +16,19 @@ from .sequence import each_episode, each_row, each_token
 # %% ../../nbs/objective/05_correction.ipynb #5ad5cd12
 def importance_weights(
     batch:Batch,                # tokens need old_logp (trainer) and sampler_logp
-    unit:Callable=each_token,   # batch -> (action tokens,) key: whose probability is compared; see agentlab.objective.sequence
+    # batch -> (action tokens,) key: whose probability is compared; see agentlab.objective.sequence
+    unit:Callable=each_token,
     mean:bool=False,            # True: geometric mean over the unit's tokens, False: their product
 )->Tensor:                      # (action tokens,) float64
-    "Trainer's over sampler's probability of each token's unit, over its tokens of weight above 0; between e**-20 and e**20."
-    sampler = need(batch.tokens, 'sampler_logp', 'a correction compares trainer and sampler', 'Set it with batch.with_action(sampler_logp=...).')[batch.actions]
-    if sampler.isnan().any(): raise ValueError(f'sampler_logp is NaN at {int(sampler.isnan().sum())} of {len(sampler)} action tokens. For tokens that no sampler drew, set it to old_logp (their weight is then 1).')
-    old = need(batch.tokens, 'old_logp', 'a correction compares trainer and sampler', 'Set it with batch.with_action(old_logp=policy.logprobs(batch)[0]).')[batch.actions]
+    """Trainer's over sampler's probability of each token's unit, over its tokens of weight above 0; between e**-20
+    and e**20."""
+    sampler = need(batch.tokens, 'sampler_logp', 'a correction compares trainer and sampler',
+                   'Set it with batch.with_action(sampler_logp=...).')[batch.actions]
+    if sampler.isnan().any():
+        raise ValueError(f'sampler_logp is NaN at {int(sampler.isnan().sum())} of {len(sampler)} action tokens. For '
+                         f'tokens that no sampler drew, set it to old_logp (their weight is then 1).')
+    old = need(batch.tokens, 'old_logp', 'a correction compares trainer and sampler',
+               'Set it with batch.with_action(old_logp=policy.logprobs(batch)[0]).')[batch.actions]
     counts = batch.action('weight') > 0
     gap = torch.where(counts, old.double() - sampler.double(), torch.nan)
     whole = (group_mean if mean else group_sum)(gap, unit(batch))
@@ -43,7 +49,9 @@ def icepop(
     unit:Callable=each_token, mean:bool=False, # as in `importance_weights`
 )->Tensor:                      # (action tokens,) float64
     "Importance weights inside a band, 0 outside it (IcePop, arXiv 2510.18855)."
-    if not 0 <= low < high: raise ValueError(f'low={low}, high={high}: weights between them are kept; give 0 <= low < high, such as .5 and 5')
+    if not 0 <= low < high:
+        raise ValueError(f'low={low}, high={high}: weights between them are kept; give 0 <= low < high, such '
+                         f'as .5 and 5')
     w = importance_weights(batch, unit, mean)
     return torch.where((w >= low) & (w <= high), w, 0)
 
@@ -61,7 +69,8 @@ def dart_weights(
 
 # %% ../../nbs/objective/05_correction.ipynb #4c696b3d
 class corrected:
-    "An objective times importance weights without gradient. Scope of `normalize`, and of episodes of several rows: the minibatch, with the `plan`."
+    """An objective times importance weights without gradient. Scope of `normalize`, and of episodes of several rows:
+    the minibatch, with the `plan`."""
     def __init__(self,
         objective:Callable,         # logp, batch, advantage, entropy, **keywords -> (action tokens,) loss
         weights:Callable=truncated, # batch, **keywords -> (action tokens,) weights
@@ -71,7 +80,9 @@ class corrected:
         self.objective, self.weights, self.normalize, self.weights_args = objective, weights, normalize, keywords
         named = lambda x: f'{x.__module__}:{x.__qualname__}' if hasattr(x, '__qualname__') else repr(x)
         told = ''.join(f', {k}={named(v) if callable(v) else repr(v)}' for k, v in keywords.items())
-        self.__name__, self.__qualname__ = f'corrected_{getattr(objective, "__name__", "objective")}', f'corrected({named(objective)}, {named(weights)}, normalize={normalize}{told})'
+        self.__name__, self.__qualname__ = (f'corrected_{getattr(objective, "__name__", "objective")}',
+                                            f'corrected({named(objective)}, {named(weights)}, '
+                                            f'normalize={normalize}{told})')
         if normalize or keywords.get('unit') is each_episode or hasattr(objective, 'plan'): self.plan = self._plan
 
     def __call__(self, logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, **objective_args)->Tensor:
@@ -82,9 +93,11 @@ class corrected:
     def _plan(self, logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, **objective_args)->dict:
         "Columns for a whole minibatch: the weights, and whatever the inner objective plans."
         inner = getattr(self.objective, 'plan', None)
-        return (inner(logp, batch, advantage, entropy, **objective_args) if inner else {}) | dict(correction=self._weights(batch))
+        return ((inner(logp, batch, advantage, entropy, **objective_args) if inner else {})
+                | dict(correction=self._weights(batch)))
 
     def _weights(self, batch):
         w = self.weights(batch, **self.weights_args).detach()
         mean = w[batch.action('weight') > 0].mean() if self.normalize else 1.
-        return torch.where(mean > 0, w/mean, w) if self.normalize else w   # no token left, or all weights 0: nothing to divide by
+        # no token left, or all weights 0: nothing to divide by
+        return torch.where(mean > 0, w/mean, w) if self.normalize else w

@@ -21,7 +21,9 @@ def covariance(
 )->Tensor:            # (action tokens,) float64, no gradient; NaN at tokens of weight 0
     "Each token's share of the covariance of advantage and log-probability, over the tokens that count in the loss."
     check_flat(logp=logp, advantage=advantage, by=by)
-    if not len(logp) == len(advantage) == len(batch.actions): raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values for {len(batch.actions)} action tokens; give one per action token')
+    if not len(logp) == len(advantage) == len(batch.actions):
+        raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values for {len(batch.actions)} action '
+                         f'tokens; give one per action token')
     counts = batch.action('weight') > 0
     a, l = (torch.where(counts, x.detach().double(), torch.nan) for x in (advantage, logp))
     return (a - group_mean(a, by))*(l - group_mean(l, by))
@@ -37,7 +39,8 @@ def clip_cov(
     low:float=1., high:float=1.,   # bounds of the clip, as in `clip`; the paper's leave ratios up to 2
     seed:int=0,           # of the draw
 )->Tensor:                # (action tokens,) loss
-    "PPO's clip, and a random few tokens of high covariance are left out (Clip-Cov, arXiv 2505.22617). Scope: the minibatch, with its `plan`."
+    """PPO's clip, and a random few tokens of high covariance are left out (Clip-Cov, arXiv 2505.22617). Scope: the
+    minibatch, with its `plan`."""
     loss = clip(logp, batch, advantage, low=low, high=high)
     if 'dropped' in batch.tokens: dropped = batch.action('dropped') > 0
     else: dropped = clip_cov_plan(logp, batch, advantage, None, share, least, most, low, high, seed)['dropped'] > 0
@@ -62,8 +65,10 @@ def _check_share(share):
 def _some(eligible, n, batch, seed):
     "`n` of the True elements, drawn by a generator that depends on the seed and on what the batch holds."
     ids = batch.tokens.id[batch.actions]
-    facts = int(batch.episodes.step.max()) if len(batch) else 0, len(ids), int(ids.sum()), int((ids*torch.arange(len(ids), device=ids.device)).sum())
-    order = torch.randperm(int(eligible.sum()), generator=torch.Generator().manual_seed(derive(seed, 'covariance', *facts)))
+    facts = (int(batch.episodes.step.max()) if len(batch) else 0, len(ids), int(ids.sum()),
+             int((ids*torch.arange(len(ids), device=ids.device)).sum()))
+    order = torch.randperm(int(eligible.sum()),
+                           generator=torch.Generator().manual_seed(derive(seed, 'covariance', *facts)))
     chosen = torch.zeros_like(eligible)
     chosen[eligible.nonzero()[:, 0][order[:n].to(eligible.device)]] = True
     return chosen
@@ -78,7 +83,8 @@ def kl_cov(
     coef:float=1.,        # weight of the penalty
     faithful:bool=False,  # True, as released: a percentage is compared with a number of tokens
 )->Tensor:                # (action tokens,) loss
-    "Unclipped policy loss, with a penalty on how far the tokens of highest covariance move (KL-Cov, arXiv 2505.22617). Scope: the minibatch, with its `plan`."
+    """Unclipped policy loss, with a penalty on how far the tokens of highest covariance move (KL-Cov, arXiv
+    2505.22617). Scope: the minibatch, with its `plan`."""
     check_flat(advantage=advantage)
     ratio = _moved(logp, batch)
     if 'held' in batch.tokens: held = batch.action('held') > 0
@@ -87,7 +93,9 @@ def kl_cov(
     return loss + torch.where(held, coef*(logp - batch.action('old_logp')).abs(), 0)
 
 def kl_cov_plan(
-    logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, share:float=.002, coef:float=1., faithful:bool=False # as in `kl_cov`; a whole minibatch
+    # as in `kl_cov`; a whole minibatch
+    logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, share:float=.002, coef:float=1.,
+    faithful:bool=False
 )->dict:                  # held: (action tokens,) 1. where the penalty stands, else 0.
     "The tokens that KL-Cov holds: the highest covariances, the earlier one where they are equal."
     _check_share(share)
@@ -112,23 +120,30 @@ def spear_clip(
     seed:int=0,           # of the draw
     faithful:bool=False,  # True, as released for reasoning: `replay` is ignored
 )->Tensor:                # (action tokens,) loss
-    "Clip-Cov with numbers of its own for replayed episodes (SPEAR, arXiv 2509.22601). Scope: the minibatch, with its `plan`."
+    """Clip-Cov with numbers of its own for replayed episodes (SPEAR, arXiv 2509.22601). Scope: the minibatch, with
+    its `plan`."""
     loss = clip(logp, batch, advantage, low=low, high=high)
     if 'dropped' in batch.tokens: dropped = batch.action('dropped') > 0
-    else: dropped = spear_plan(logp, batch, advantage, None, share, least, most, replay, low, high, seed, faithful)['dropped'] > 0
+    else:
+        dropped = spear_plan(logp, batch, advantage, None, share, least, most, replay, low, high, seed,
+                             faithful)['dropped'] > 0
     return torch.where(dropped, 0, loss)
 
 def spear_plan(
-    logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, share:float=.0002, least:float=1., most:float=5., replay:tuple=(.02, 1., 40.),
+    logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, share:float=.0002, least:float=1., most:float=5.,
+    replay:tuple=(.02, 1., 40.),
     low:float=.2, high:float=.28, seed:int=0, faithful:bool=False # as in `spear_clip`; a whole minibatch
 )->dict:                  # dropped: (action tokens,) 1. where the loss is left out, else 0.
     "The tokens that SPEAR leaves out, drawn apart among those of the policy and the replayed ones."
-    if faithful and tuple(replay) != (.02, 1., 40.): raise ValueError(f'replay={replay} together with faithful=True, which ignores it; leave one out')
-    source = need(batch.episodes, 'source', 'spear_clip tells replayed episodes from others', "Give episodes a source: 'policy' or 'replay'.")
+    if faithful and tuple(replay) != (.02, 1., 40.):
+        raise ValueError(f'replay={replay} together with faithful=True, which ignores it; leave one out')
+    source = need(batch.episodes, 'source', 'spear_clip tells replayed episodes from others',
+                  "Give episodes a source: 'policy' or 'replay'.")
     old = (source == state_key('replay'))[batch.rows.episode[batch.tokens.row[batch.actions]]]
     cov, free = covariance(logp, batch, advantage, old), ~clipped(logp, batch, advantage, low=low, high=high)
     dropped = torch.zeros_like(old)
-    for part, (share, least, most) in ((~old, (share, least, most)), (old, (share, least, most) if faithful else replay)):
+    for part, (share, least, most) in ((~old, (share, least, most)),
+                                       (old, (share, least, most) if faithful else replay)):
         _check_share(share)
         n = max(int(share*int((part & ~cov.isnan()).sum()) + 1e-9), 1)
         dropped |= _some(part & free & (cov > least) & (cov < most), n, batch, seed)

@@ -25,15 +25,21 @@ def entropy_bonus(
 )->Tensor:                     # (action tokens,) loss
     "An objective minus alpha times the entropy of each token (Williams and Peng, 1991; scope: the token)."
     entropy = _open(entropy, logp, 'entropy_bonus')
-    if coefficient is None: coefficient = need(batch.tokens, 'entropy_coef', 'entropy_bonus reads its coefficient', 'Give coefficient=, or the recipe memory=AdaptiveCoefficient.')[batch.actions].to(entropy)
-    elif not math.isfinite(coefficient): raise ValueError(f'coefficient={coefficient}: give a number, often .001 to .01')
+    if coefficient is None:
+        coefficient = need(batch.tokens, 'entropy_coef', 'entropy_bonus reads its coefficient',
+                           'Give coefficient=, or the recipe memory=AdaptiveCoefficient.')[batch.actions].to(entropy)
+    elif not math.isfinite(coefficient):
+        raise ValueError(f'coefficient={coefficient}: give a number, often .001 to .01')
     return objective(logp, batch, advantage, entropy, **objective_args) - coefficient*entropy
 
 def _open(entropy, logp, who):
     "The entropies, checked."
-    if entropy is None: raise ValueError(f'{who} got entropy=None; pass the entropies of the policy in training, the second result of policy.forward(batch)')
+    if entropy is None:
+        raise ValueError(f'{who} got entropy=None; pass the entropies of the policy in training, the second result of '
+                         f'policy.forward(batch)')
     check_flat(entropy=entropy, logp=logp)
-    if len(entropy) != len(logp): raise ValueError(f'entropy has {len(entropy)} and logp {len(logp)} values; give one per action token')
+    if len(entropy) != len(logp):
+        raise ValueError(f'entropy has {len(entropy)} and logp {len(logp)} values; give one per action token')
     return entropy
 
 # %% ../../nbs/objective/04_entropy_bonus.ipynb #8e40034e
@@ -48,11 +54,14 @@ def epo(
     within:tuple=(.8, 1.2),    # the range, as factors of the history
     phase:float=1.,            # k: weight of the penalty in this step (epo_schedule)
     low:float=.2, high:float=.2, dual:float=3., # as in `clip`
-    faithful:bool=False,       # True, as released: a penalty without gradient, and none unless a token of a turn from 25 on is here
+    # True, as released: a penalty without gradient, and none unless a token of a turn from 25 on is here
+    faithful:bool=False,
 )->Tensor:                     # (action tokens,) loss
-    "Clipped loss minus an entropy bonus that is bounded by the history of its turn number (EPO, Xu et al. 2025). Scope: the token; faithful: the micro-batch."
+    """Clipped loss minus an entropy bonus that is bounded by the history of its turn number (EPO, Xu et al. 2025).
+    Scope: the token; faithful: the micro-batch."""
     entropy = _open(entropy, logp, 'epo')
-    history = batch.spread(need(batch.turns, 'entropy_history', 'epo compares with the entropy that a turn number has had', 'Give the recipe memory=EntropyHistory.'))
+    history = batch.spread(need(batch.turns, 'entropy_history', 'epo compares with the entropy that a turn '
+                                'number has had', 'Give the recipe memory=EntropyHistory.'))
     penalty = entropy_penalty(entropy, history, alpha, *within, faithful)
     if faithful: penalty = penalty*(batch.turns.t[batch.action_turn] >= 25).any()
     return clip(logp, batch, advantage, low=low, high=high, dual=dual) - bonus*(entropy - smooth*phase*penalty)

@@ -24,24 +24,30 @@ def clip(
     "Clipped policy loss of each action token (PPO, eq. 7; dual clip of Ye et al. 2020)."
     ratio, advantage = _ratio(logp, batch, advantage, low, high, dual)
     loss = -torch.minimum(ratio*advantage, ratio.clamp(1-low, 1+high)*advantage)
-    return loss if dual is None else torch.minimum(loss, dual*advantage.abs()) # the loss of good tokens is negative: not touched
+    # the loss of good tokens is negative: not touched
+    return loss if dual is None else torch.minimum(loss, dual*advantage.abs())
 
 def _ratio(logp, batch, advantage, low, high, dual):
     "(new over old probability, advantage), with all arguments checked."
     if not 0 <= low <= 1: raise ValueError(f'low={low}: it is how far a ratio may fall below 1; use 0 to 1, often .2')
     if not high >= 0: raise ValueError(f'high={high}: it is how far a ratio may rise above 1; use 0 or more, often .2')
-    if dual is not None and not dual > 1: raise ValueError(f'dual={dual}: it bounds the ratio of bad tokens and must be above 1, often 3; None for no bound')
+    if dual is not None and not dual > 1:
+        raise ValueError(f'dual={dual}: it bounds the ratio of bad tokens and must be above 1, often 3; None '
+                         f'for no bound')
     check_flat(logp=logp, advantage=advantage)
-    if len(logp) != len(advantage): raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
+    if len(logp) != len(advantage):
+        raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
     return _moved(logp, batch), advantage.to(logp)
 
 def _check_length(logp, column):
     check_flat(logp=logp)
-    if len(logp) != len(column): raise ValueError(f'logp has {len(logp)} values for {len(column)} action tokens; give one per action token')
+    if len(logp) != len(column):
+        raise ValueError(f'logp has {len(logp)} values for {len(column)} action tokens; give one per action token')
 
 def _moved(logp, batch):
     "New over old probability, between e**-20 and e**20, so that no product becomes infinite."
-    old = need(batch.tokens, 'old_logp', 'the ratio compares the policy with itself before the update', 'Set it with batch.with_action(old_logp=policy.logprobs(batch)[0]).')[batch.actions]
+    old = need(batch.tokens, 'old_logp', 'the ratio compares the policy with itself before the update',
+               'Set it with batch.with_action(old_logp=policy.logprobs(batch)[0]).')[batch.actions]
     _check_length(logp, old)
     return (logp-old).clamp(-20, 20).exp()
 
@@ -91,31 +97,36 @@ def kl_k3(
     logp:Tensor,           # (action tokens,) log-probability under the policy, with gradient
     batch:Batch,           # tokens need ref_logp, and old_logp if `corrected`
     corrected:bool=False,  # multiply by the ratio of policy to old policy: then the gradient is the KL's too
-    bound:float=None,      # at most so many nats a token, as verl's 10: a token beyond it has no gradient; None: no bound
+    bound:float=None,  # at most so many nats a token, as verl's 10: a token beyond it has no gradient; None: no bound
 )->Tensor:                 # (action tokens,) nats
     "exp(-d) - 1 + d of the log-ratio d: unbiased and never negative (k3, GRPO eq. 4)."
-    if bound is not None and not bound > 0: raise ValueError(f'bound={bound}: it is the most a token may count, in nats; use a number above 0, often 10, or None for no bound')
+    if bound is not None and not bound > 0:
+        raise ValueError(f'bound={bound}: it is the most a token may count, in nats; use a number above 0, often 10, '
+                         f'or None for no bound')
     back = (_reference(batch, logp) - logp).clamp(max=20) # e**20 is far enough; beyond it float32 becomes infinite
     distance = back.exp() - 1 - back
     if bound is not None: distance = distance.clamp(max=bound)
     return distance*_moved(logp, batch) if corrected else distance
 
 def _reference(batch, logp):
-    ref = need(batch.tokens, 'ref_logp', 'a KL to the reference compares with its log-probabilities', 'Set them with batch.with_action(ref_logp=reference.logprobs(batch)[0]), or use no KL.')[batch.actions]
+    ref = need(batch.tokens, 'ref_logp', 'a KL to the reference compares with its log-probabilities',
+               'Set them with batch.with_action(ref_logp=reference.logprobs(batch)[0]), or use no KL.')[batch.actions]
     _check_length(logp, ref)
     return ref
 
 # %% ../../nbs/objective/00_policy_loss.ipynb #200d115e
 def loss_weights(
     batch:Batch,    # the whole batch of one optimizer step, not a micro-batch; tokens need `weight`
-    per='token',    # what counts equally: 'token', 'turn', 'row', 'episode'; a number T: token sums over T, mean over episodes
+    # what counts equally: 'token', 'turn', 'row', 'episode'; a number T: token sums over T, mean over episodes
+    per='token',
 )->Tensor:          # (action tokens,) float64
     "Weights w such that (w*loss).sum() is the loss of the batch, whatever micro-batches the sum is taken in."
     weight, row = batch.action('weight'), batch.tokens.row[batch.actions]
     parents = dict(token=None, turn=batch.action_turn, row=row, episode=batch.rows.episode[row])
     constant = isinstance(per, (int, float)) and not isinstance(per, bool) and 0 < per < torch.inf
     if not constant and not (isinstance(per, str) and per in parents):
-        raise ValueError(f"per={per!r}: use 'token', 'turn', 'row', 'episode', or a positive number of tokens (Dr. GRPO)")
+        raise ValueError(f"per={per!r}: use 'token', 'turn', 'row', 'episode', or a positive number of tokens "
+                         f"(Dr. GRPO)")
     parent = parents['episode' if constant else per]
     size = group_sum(weight, parent)
     if constant: size = torch.full_like(size, per)

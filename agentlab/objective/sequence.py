@@ -33,7 +33,8 @@ def each_episode(batch:Batch)->Tensor:
     return batch.rows.episode[each_row(batch)]
 
 def _unit_mean(x, batch, unit):
-    "(action tokens,) float64: mean of `x` over the tokens of the unit that count in the loss; 0 where none does. Keeps gradient and NaN."
+    """(action tokens,) float64: mean of `x` over the tokens of the unit that count in the loss; 0 where none does.
+    Keeps gradient and NaN."""
     counts = batch.action('weight') > 0
     mean = group_mean(torch.where(counts, x, torch.nan), unit(batch)).nan_to_num(nan=0.)
     return torch.where(x.isnan(), x.to(mean), mean)
@@ -48,10 +49,13 @@ def gspo(
     high:float=4e-4,      # a good sequence may rise to 1+high, per token
     unit:Callable=each_row, # batch -> (action tokens,) key of the sequence
 )->Tensor:                # (action tokens,) loss
-    """Clipped loss with one ratio per sequence (GSPO-token, arXiv 2507.18071). The ratio is over the tokens of weight above 0.
-    Exact in a micro-batch of whole rows for tokens, turns and rows; `gspo_episode` plans for episodes of several rows."""
+    """Clipped loss with one ratio per sequence (GSPO-token, arXiv 2507.18071). The ratio is over the tokens of weight
+    above 0.
+    Exact in a micro-batch of whole rows for tokens, turns and rows; `gspo_episode` plans for episodes of several
+    rows."""
     _, advantage = _ratio(logp, batch, advantage, low, high, None)
-    moved = batch.action('gspo_moved') if 'gspo_moved' in batch.tokens else gspo_plan(logp, batch, advantage, unit=unit)['gspo_moved']
+    moved = (batch.action('gspo_moved') if 'gspo_moved' in batch.tokens
+             else gspo_plan(logp, batch, advantage, unit=unit)['gspo_moved'])
     ratio = (logp - logp.detach() + moved).clamp(max=10).exp()
     return -torch.minimum(ratio*advantage, ratio.clamp(1-low, 1+high)*advantage).to(logp)
 
@@ -74,7 +78,8 @@ def gspo_turn(
 def gspo_episode(
     logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, low:float=3e-4, high:float=4e-4 # as in `gspo`
 )->Tensor:                # (action tokens,) loss
-    "GSPO with one ratio per episode, over all its windows; its average is per='episode'. Scope: the minibatch, with its `plan`."
+    """GSPO with one ratio per episode, over all its windows; its average is per='episode'. Scope: the minibatch,
+    with its `plan`."""
     return gspo(logp, batch, advantage, entropy, low, high, each_episode)
 
 gspo_episode.plan = partial(gspo_plan, unit=each_episode)
@@ -91,7 +96,8 @@ def gmpo(
 )->Tensor:                # (action tokens,) loss: every token of a sequence has the loss of the sequence
     "Geometric mean of the clipped ratios of a sequence, times its advantage (GMPO, arXiv 2507.20673); for per='row'."
     for name, bound in (('low', low), ('high', high)):
-        if not bound >= 0: raise ValueError(f'{name}={bound}: it bounds a change of log-probability; use 0 or more, often .4')
+        if not bound >= 0:
+            raise ValueError(f'{name}={bound}: it bounds a change of log-probability; use 0 or more, often .4')
     _, advantage = _ratio(logp, batch, advantage, 0, 0, None)
     moved = logp - batch.action('old_logp')
     kept = torch.where(advantage > 0, moved.clamp(max=high), torch.where(advantage < 0, moved.clamp(min=-low), 0*moved))

@@ -44,13 +44,15 @@ def dppo_kl(
     new, p, q = logp.detach(), logp.detach().exp(), old.exp()
     others = lambda x: (1-x).clamp(min=0) + 1e-8             # rounding may leave a probability above 1
     far = q*(old-new) + (1-q)*(others(q)/others(p)).log()
-    return _inside(torch.where(advantage > 0, (far <= high) | (p <= q), (far <= low) | (p >= q)), ratio, advantage, logp, cap)
+    return _inside(torch.where(advantage > 0, (far <= high) | (p <= q), (far <= low) | (p >= q)), ratio, advantage,
+                   logp, cap)
 
 def _anchored(logp, batch, advantage, low, high, base):
     "(ratio to `base`, advantage, log-probability of `base`), with all arguments checked."
     for name, bound in (('low', low), ('high', high)):
         if not bound >= 0: raise ValueError(f'{name}={bound}: it bounds how far a token may move; use 0 or more')
-    old = need(batch.tokens, base, 'DPPO asks how far a token has moved', f'Set it with batch.with_action({base}=...).')[batch.actions]
+    old = need(batch.tokens, base, 'DPPO asks how far a token has moved',
+               f'Set it with batch.with_action({base}=...).')[batch.actions]
     ratio, advantage = _ratio(logp, batch.with_action(old_logp=old), advantage, 0, 0, None)
     return ratio, advantage, old
 
@@ -66,8 +68,10 @@ def dcpo_bounds(
 )->tuple[Tensor, Tensor]: # lowest and highest ratio of every token
     "Bounds of the ratio that depend on how likely the token was (DCPO, arXiv 2509.02333)."
     for name, bound in (('low', low), ('high', high)):
-        if not bound >= 0: raise ValueError(f'{name}={bound}: it bounds how far a token may move; use 0 or more, often .2')
-    if not cap > 1: raise ValueError(f'cap={cap}: it is the highest ratio that any token may reach and must be above 1, often 10')
+        if not bound >= 0:
+            raise ValueError(f'{name}={bound}: it bounds how far a token may move; use 0 or more, often .2')
+    if not cap > 1:
+        raise ValueError(f'cap={cap}: it is the highest ratio that any token may reach and must be above 1, often 10')
     q = old.clamp(min=-60).exp()                    # beyond it 1/q squared would leave float32
     return .5 + .5*(1 - 4*low/q).clamp(min=0).sqrt(), (.5 + .5*(1 + 4*high/q).sqrt()).clamp(max=cap)
 
@@ -110,7 +114,8 @@ def reinforce(
 )->Tensor:                # (action tokens,) loss; its gradient is what counts
     "The plain policy gradient (Williams 1992)."
     check_flat(logp=logp, advantage=advantage)
-    if len(logp) != len(advantage): raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
+    if len(logp) != len(advantage):
+        raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
     return -advantage.to(logp)*logp
 
 def dro(
@@ -133,7 +138,8 @@ def hispo_mask(
     unit:Callable=each_row, # batch -> (action tokens,) key of the sequence
 )->Tensor:                  # (action tokens,) bool: stays in the loss
     "True where trainer and sampler agree, on the sequence and on the token (HisPO, arXiv 2603.21065, from notes)."
-    gap = batch.action('old_logp').double() - need(batch.tokens, 'sampler_logp', 'HisPO compares trainer and sampler', 'Set it with batch.with_action(sampler_logp=...).')[batch.actions]
+    gap = batch.action('old_logp').double() - need(batch.tokens, 'sampler_logp', 'HisPO compares trainer and sampler',
+                                                   'Set it with batch.with_action(sampler_logp=...).')[batch.actions]
     whole = _unit_mean(gap, batch, unit)
     return ((whole.exp() - 1).abs() < sequence) & ((gap.exp() - 1).abs() < token)
 
@@ -145,7 +151,8 @@ def hispo(
     sequence:float=.05, token:float=.5, unit:Callable=each_row,  # as in `hispo_mask`
     low:float=.2, high:float=.28, dual:float=3.,                 # bounds of the ratio to the sampler, as in `clip`
 )->Tensor:                  # (action tokens,) loss; 0 where trainer and sampler disagree
-    "Clipped loss against the sampler, where it agrees with the trainer (in the spirit of HisPO, arXiv 2603.21065); for per=a constant."
+    """Clipped loss against the sampler, where it agrees with the trainer (in the spirit of HisPO, arXiv 2603.21065);
+    for per=a constant."""
     kept = hispo_mask(batch, sequence, token, unit)
     loss = clip(logp, batch.with_action(old_logp=batch.action('sampler_logp')), advantage, None, low, high, dual)
     return torch.where(kept, loss, 0)

@@ -25,12 +25,19 @@ class Chat:
     def __init__(
         self,
         tokenizer,              # with a chat template and an end-of-turn token
-        rewrites: bool|str = False, # of a template that rewrites history. False: refuse it; True: append all the same; 'window': a rewritten context begins a new window
+        # of a template that rewrites history. False: refuse it; True: append all the same; 'window': a rewritten
+        # context begins a new window
+        rewrites: bool|str = False,
         role: str = 'user',     # of the observations after the first one: 'user', or 'tool' where the template has it
-        **variables,            # what the template may be told, such as enable_thinking=False or date_string='26 Jul 2024'; JSON types
+        # what the template may be told, such as enable_thinking=False or date_string='26 Jul 2024'; JSON types
+        **variables,
     ):
-        if not getattr(tokenizer, 'chat_template', None): raise ValueError('this tokenizer has no chat_template. Set tokenizer.chat_template to a Jinja template of messages.')
-        if rewrites not in (False, True, 'window'): raise ValueError(f"rewrites={rewrites!r}: use False (refuse), True (append all the same) or 'window' (a rewritten context begins a new window)")
+        if not getattr(tokenizer, 'chat_template', None):
+            raise ValueError('this tokenizer has no chat_template. Set tokenizer.chat_template to a Jinja template of '
+                             'messages.')
+        if rewrites not in (False, True, 'window'):
+            raise ValueError(f"rewrites={rewrites!r}: use False (refuse), True (append all the same) or 'window' (a "
+                             f"rewritten context begins a new window)")
         self.tokenizer, self.rewrites, self.role, self.variables = tokenizer, rewrites, role, variables
         check_role(self)
         self.facts = template_facts(self)
@@ -40,23 +47,29 @@ class Chat:
     def render(self, messages: list[dict], prompt: bool = False)->str:
         "What the template writes, on one fixed day; prompt: with the assistant's prompt at the end."
         template = self.tokenizer.chat_template
-        dated = dict(chat_template=fixed_day + template) if isinstance(template, str) and 'strftime_now' in template else {}
-        return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt, **dated, **self.variables)
+        dated = (dict(chat_template=fixed_day + template) if isinstance(template, str) and 'strftime_now' in template
+                 else {})
+        return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt, **dated,
+                                                  **self.variables)
     def _render(self, *contents, system=None):
         messages = [dict(role='system', content=system)] if system else []
-        messages += [c if isinstance(c, dict) else dict(role=('assistant' if i % 2 else self.role if i else 'user'), content=c) for i, c in enumerate(contents)]
+        messages += [c if isinstance(c, dict) else dict(role=('assistant' if i % 2 else self.role if i else 'user'),
+                                                        content=c) for i, c in enumerate(contents)]
         return self.render(messages, prompt=len(contents) % 2 == 1)
     def _end_of_turn(self)->int:
         after = self._render('FIRSTUSER', 'FIRSTAGENT', 'NEXTUSER').partition('FIRSTAGENT')[2]
         ids = self.tokenizer.encode(after, add_special_tokens=False)
         if not ids or ids[0] not in self.tokenizer.all_special_ids:
-            raise ValueError(f'the chat template writes {after[:40]!r} after an assistant message, and that does not start with a special token. '
-                             'Agents need an end-of-turn token to stop at: add one to the template and to the special tokens.')
+            raise ValueError(f'the chat template writes {after[:40]!r} after an assistant message, and that does not '
+                             f'start with a special token. '
+                             'Agents need an end-of-turn token to stop at: add one to the template and to the '
+                             'special tokens.')
         return ids[0]
     def _between(self, kind, system=None)->tuple[list, list]:
         "Ids before and after an observation: at the start ('first'), or between two actions ('next')."
         if (kind, system) not in self._parts:
-            text = self._render('FIRSTUSER', system=system) if kind == 'first' else self._render('FIRSTUSER', 'FIRSTAGENT', 'NEXTUSER').partition('FIRSTAGENT')[2]
+            text = (self._render('FIRSTUSER', system=system) if kind == 'first'
+                    else self._render('FIRSTUSER', 'FIRSTAGENT', 'NEXTUSER').partition('FIRSTAGENT')[2])
             before, _, after = text.partition('FIRSTUSER' if kind == 'first' else 'NEXTUSER')
             before, after = self._framed(before, system), self.tokenizer.encode(after, add_special_tokens=False)
             self._parts[kind, system] = (before if kind == 'first' else before[1:], after)
@@ -78,9 +91,11 @@ class Chat:
         self._known[text] = ids
         self._held += size
         return list(ids)
-    def _heard(self, observation: str)->list[int]: return self.text_ids(observation.strip() if self.facts['trims'] else observation)
+    def _heard(self, observation: str)->list[int]:
+        return self.text_ids(observation.strip() if self.facts['trims'] else observation)
     def first(self, observation: str, system: str|None = None)->list[int]:
-        "Ids of the context of the first action. Where the template knows no system message, that text stands before the observation."
+        """Ids of the context of the first action. Where the template knows no system message, that text stands
+        before the observation."""
         if system and not self.facts['system']: observation, system = f'{system}\n\n{observation}', None
         before, after = self._between('first', system)
         return before + self._heard(observation) + after
@@ -96,39 +111,55 @@ class Chat:
         "What makes this chat of its tokenizer, as JSON types."
         return dict(rewrites=self.rewrites, **({} if self.role == 'user' else dict(role=self.role)), **self.variables)
     def again(self, observations: list[str], replies: list[str], system: str|None = None)->list[int]:
-        "Ids of the context after these observations and the replies between them, written anew by the template: what a deployed model reads."
-        if system and not self.facts['system']: observations, system = [f'{system}\n\n{observations[0]}', *observations[1:]], None
+        """Ids of the context after these observations and the replies between them, written anew by the template:
+        what a deployed model reads."""
+        if system and not self.facts['system']:
+            observations, system = [f'{system}\n\n{observations[0]}', *observations[1:]], None
         told, contents = {}, []
         for i, observation in enumerate(observations):
             told[f'OBSERVATION{i}X'] = self._heard(observation)
             contents.append(f'OBSERVATION{i}X')
             if i == len(replies): break
             thought, closed, action = replies[i].rpartition('</think>')
-            told |= {f'THOUGHT{i}X': self.text_ids(thought.rpartition('<think>')[2].strip('\n')), f'ACTION{i}X': self.text_ids(action.lstrip('\n') if closed else action)}
+            told |= {f'THOUGHT{i}X': self.text_ids(thought.rpartition('<think>')[2].strip('\n')),
+                     f'ACTION{i}X': self.text_ids(action.lstrip('\n') if closed else action)}
             contents.append(f'<think>\nTHOUGHT{i}X\n</think>\n\nACTION{i}X' if closed else f'ACTION{i}X')
         pieces = re.split(r'((?:OBSERVATION|THOUGHT|ACTION)\d+X)', self._render(*contents, system=system))
-        return [i for x in pieces if x for i in (told[x] if x in told else self.tokenizer.encode(x, add_special_tokens=False))]
+        return [i for x in pieces if x
+                for i in (told[x] if x in told else self.tokenizer.encode(x, add_special_tokens=False))]
 
 # %% ../../nbs/policy/00_policy.ipynb #5272aa1f
-remedy = ('the chat template rewrites history: {what}. The policy would be trained on turns that it never reads again in that form. Give it a template whose prefix stays as it is '
-          '(trl ships some: trl/chat_templates/*_training.jinja) as tokenizer.chat_template or as qlora_policy(..., template=), or tell the template to keep what was said, where it has a switch: '
-          'Chat(tokenizer, preserve_thinking=True). Or choose, in Policy(model, tokenizer, chat=...): Chat(tokenizer, rewrites=True) appends all the same, and the deployed model reads something else; '
-          "Chat(tokenizer, rewrites='window') begins a new window with what the deployed model reads, as often as it is rewritten; Chat(tokenizer, role='tool') sends observations as a tool's answers, "
+remedy = ('the chat template rewrites history: {what}. The policy would be trained on turns that it never reads again '
+          'in that form. Give it a template whose prefix stays as it is '
+          '(trl ships some: trl/chat_templates/*_training.jinja) as tokenizer.chat_template or as qlora_policy(..., '
+          'template=), or tell the template to keep what was said, where it has a switch: '
+          'Chat(tokenizer, preserve_thinking=True). Or choose, in Policy(model, tokenizer, chat=...): Chat(tokenizer, '
+          'rewrites=True) appends all the same, and the deployed model reads something else; '
+          "Chat(tokenizer, rewrites='window') begins a new window with what the deployed model reads, as often as it "
+          "is rewritten; Chat(tokenizer, role='tool') sends observations as a tool's answers, "
           'behind which thoughts may stay.')
 fixed_day = '{%- macro strftime_now(form) -%}26 Jul 2024{%- endmacro -%}'
 _facts = {}     # (template, special tokens, variables) -> facts: worked out once in a process
 
 def template_facts(
     chat: Chat,
-)->dict:        # rewritten: what it does to earlier turns, or ''; system: knows a system message; trims: strips the spaces around a message
-    "What has to be known about a chat template before it is appended to. Raises ValueError for one that writes no plain text."
+# rewritten: what it does to earlier turns, or ''; system: knows a system message; trims: strips the spaces around a
+# message
+)->dict:
+    """What has to be known about a chat template before it is appended to. Raises ValueError for one that writes no
+    plain text."""
     tokenizer = chat.tokenizer
-    key = (str(tokenizer.chat_template), repr(tokenizer.special_tokens_map), repr(sorted(chat.variables.items())), chat.role)
+    key = (str(tokenizer.chat_template), repr(tokenizer.special_tokens_map), repr(sorted(chat.variables.items())),
+           chat.role)
     if key not in _facts:
         from jinja2 import TemplateError
         try: text = chat._render(' FIRSTUSER ')
-        except TemplateError as e: raise ValueError(f'the chat template fails on one message of plain text: {e}. Give tokenizer.chat_template a template of text messages.') from None
-        if 'FIRSTUSER' not in text: raise ValueError('the chat template leaves out a message whose content is plain text: it is made for images or tools. Give tokenizer.chat_template a template of text messages.')
+        except TemplateError as e:
+            raise ValueError(f'the chat template fails on one message of plain text: {e}. Give tokenizer.chat_template '
+                             f'a template of text messages.') from None
+        if 'FIRSTUSER' not in text:
+            raise ValueError('the chat template leaves out a message whose content is plain text: it is made for '
+                             'images or tools. Give tokenizer.chat_template a template of text messages.')
         try: system = 'SYSTEMTEXT' in chat._render('FIRSTUSER', system='SYSTEMTEXT')
         except TemplateError: system = False
         _facts[key] = dict(rewritten=_rewritten(chat), system=system, trims=' FIRSTUSER ' not in text)
@@ -136,30 +167,39 @@ def template_facts(
 
 def check_role(chat: Chat):
     "Refuse a role of observations that the template lacks, or whose text it changes."
-    if chat.role not in ('user', 'tool'): raise ValueError(f"role={chat.role!r}: observations are sent as 'user' or as 'tool'")
+    if chat.role not in ('user', 'tool'):
+        raise ValueError(f"role={chat.role!r}: observations are sent as 'user' or as 'tool'")
     if chat.role == 'user': return
     from jinja2 import TemplateError
     try: text = chat._render('FIRSTUSER', 'FIRSTAGENT', 'NEXT "USER"')
-    except TemplateError as e: raise ValueError(f"role='tool', but the chat template refuses a tool's answer: {e}. Leave role out.") from None
-    if 'NEXT "USER"' not in text: raise ValueError("role='tool', but the chat template leaves a tool's answer out, or quotes it. Leave role out.")
+    except TemplateError as e:
+        raise ValueError(f"role='tool', but the chat template refuses a tool's answer: {e}. Leave role out.") from None
+    if 'NEXT "USER"' not in text:
+        raise ValueError("role='tool', but the chat template leaves a tool's answer out, or quotes it. Leave role out.")
 
 def _rewritten(chat: Chat)->str:
     "What the template does to earlier turns when later ones follow; '' where it leaves them alone."
     found, thinking = [], '<think>\n{}THOUGHT\n</think>\n\n'
-    for thought, apart in (('', False), (thinking, False), (thinking, True)):       # a template may want the thought in a field of its own
+    # a template may want the thought in a field of its own
+    for thought, apart in (('', False), (thinking, False), (thinking, True)):
         said = [thought.format(n) + f'{n}AGENT' for n in ('FIRST', 'NEXT')]
-        spoken = [dict(role='assistant', content=f'{n}AGENT', reasoning_content=f'{n}THOUGHT') if apart else x for n, x in zip(('FIRST', 'NEXT'), said)]
+        spoken = [dict(role='assistant', content=f'{n}AGENT', reasoning_content=f'{n}THOUGHT') if apart else x
+                  for n, x in zip(('FIRST', 'NEXT'), said)]
         turns = ['FIRSTUSER', spoken[0], 'NEXTUSER', spoken[1], 'LASTUSER']
         whole = chat._render(*turns)
         lost = [word for word in re.findall('[A-Z]+', ' '.join(said)) if word not in whole and not apart]
-        if lost: return f'what the assistant said in an earlier turn is left out ({lost[0]!r} is gone after the next turn)'
+        if lost:
+            return f'what the assistant said in an earlier turn is left out ({lost[0]!r} is gone after the next turn)'
         grown = [chat._render(*turns[:k]) for k in (1, 3)]
-        cut = [max(i for i in range(len(x) + 1) if prompt.endswith(x[:i])) for prompt, x in zip(grown, said)]      # a prompt may begin the thought
-        found += [next(((prompt, x, whole) for prompt, x, i in zip(grown, said, cut) if not whole.startswith(prompt + x[i:])), None)]
+        # a prompt may begin the thought
+        cut = [max(i for i in range(len(x) + 1) if prompt.endswith(x[:i])) for prompt, x in zip(grown, said)]
+        found += [next(((prompt, x, whole) for prompt, x, i in zip(grown, said, cut)
+                        if not whole.startswith(prompt + x[i:])), None)]
     if None in found: return ''     # one way to answer is enough: the model's own
     prompt, said, whole = found[0]
     same = next(i for i, (a, b) in enumerate(zip(prompt + said, whole)) if a != b)
-    return f'the finished turn goes on after {whole[max(same - 30, 0):same]!r} with {whole[same:same + 40]!r}, where the assistant was given or said {(prompt + said)[same:same + 40]!r}'
+    return (f'the finished turn goes on after {whole[max(same - 30, 0):same]!r} with {whole[same:same + 40]!r}, where '
+            f'the assistant was given or said {(prompt + said)[same:same + 40]!r}')
 
 # %% ../../nbs/policy/00_policy.ipynb #d74bbaff
 CHAT_TEMPLATE = ("{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
@@ -169,15 +209,18 @@ CONTROL = ('<|end|>', '<|system|>', '<|user|>', '<|assistant|>')
 def word_tokenizer(
     words: list[str],   # every word the agent may say or hear
 ):                      # PreTrainedTokenizerFast with a chat template
-    "A real fast tokenizer with one id per word or punctuation mark; a tag such as <think> is one too. Other words become <unk>."
+    """A real fast tokenizer with one id per word or punctuation mark; a tag such as <think> is one too. Other words
+    become <unk>."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     vocabulary = {w: i for i, w in enumerate(dict.fromkeys([*CONTROL, '<unk>', *words]))}
     raw = Tokenizer(models.WordLevel(vocabulary, unk_token='<unk>'))
     raw.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token='<|end|>', pad_token='<|end|>', unk_token='<unk>',
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token='<|end|>', pad_token='<|end|>',
+                                        unk_token='<unk>',
                                         additional_special_tokens=list(CONTROL[1:]), clean_up_tokenization_spaces=False)
-    tokenizer.add_tokens([w for w in vocabulary if re.fullmatch('</?[a-z_]+>', w) and w != '<unk>'])     # whole, where the marks would part them
+    # whole, where the marks would part them
+    tokenizer.add_tokens([w for w in vocabulary if re.fullmatch('</?[a-z_]+>', w) and w != '<unk>'])
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
@@ -187,12 +230,14 @@ def micro_batches(
     budget: int = 4096, # tokens of one micro-batch, padding included
 )->list[Tensor]:        # row numbers of every micro-batch, shortest rows first
     "Cut rows, sorted by length, into micro-batches of at most `budget` tokens; a longer row goes alone."
-    if budget < 1: raise ValueError(f'budget={budget}: give the number of tokens that fit in memory at once, such as 4096')
+    if budget < 1:
+        raise ValueError(f'budget={budget}: give the number of tokens that fit in memory at once, such as 4096')
     order, cuts, start = lengths.argsort(stable=True), [], 0
     widths = lengths[order].tolist()
     for i, width in enumerate(widths):
         if i > start and width * (i + 1 - start) > budget:
-            cuts.append(order[start:i]); start = i
+            cuts.append(order[start:i])
+            start = i
     return cuts + ([order[start:]] if start < len(order) else [])
 
 # %% ../../nbs/policy/00_policy.ipynb #ea4a1639
@@ -203,7 +248,8 @@ def take_rows(
     "Some rows of a batch. The tables of turns and episodes stay whole, so that every key still holds."
     chosen = torch.zeros(len(batch.rows), dtype=torch.bool, device=batch.tokens.row.device)
     chosen[rows.to(chosen.device)] = True
-    return batch.replace(tokens=batch.tokens.take(chosen[batch.tokens.row])), chosen[batch.tokens.row[batch.actions]].nonzero()[:, 0]
+    return (batch.replace(tokens=batch.tokens.take(chosen[batch.tokens.row])),
+            chosen[batch.tokens.row[batch.actions]].nonzero()[:, 0])
 
 def action_rows(batch: Batch)->Tensor:
     "Numbers of the rows that hold an action token."
@@ -252,14 +298,19 @@ class Policy:
         tokenizer,                  # its tokenizer, with a chat template and an end-of-turn token
         max_context: int|None = None, # longest context in tokens; default: what the model's config says
         name: str = '',             # shown in reports
-        sampler = None,             # what samples in place of a TorchSampler, and is told the weights by `sync(policy)`; see agentlab.policy.vllm
+        # what samples in place of a TorchSampler, and is told the weights by `sync(policy)`; see agentlab.policy.vllm
+        sampler = None,
         precision: str = 'no',      # 'bf16': forward passes under autocast. A recipe sets its own
         chat: Chat|None = None,     # how a conversation is written down; default: Chat(tokenizer)
-        provenance: dict|None = None, # where the weights come from: name, source, hash; kept with every run. See agentlab.policy.reader
-        exact: bool|None = None,    # log-probabilities of trainer and sampler agree bit for bit; None: in bf16 on a CPU, where that can be had (agentlab.policy.exact)
+        # where the weights come from: name, source, hash; kept with every run. See agentlab.policy.reader
+        provenance: dict|None = None,
+        # log-probabilities of trainer and sampler agree bit for bit; None: in bf16 on a CPU, where that can be had
+        # (agentlab.policy.exact)
+        exact: bool|None = None,
     ):
         self.provenance = provenance
-        self.model, self.tokenizer, self.name, self.samples_by, self.precision = model.eval(), tokenizer, name, sampler, precision
+        self.model, self.tokenizer, self.name, self.samples_by, self.precision = (model.eval(), tokenizer, name,
+                                                                                  sampler, precision)
         self.chat = chat or Chat(tokenizer)
         self.end_id = self.chat.end_id
         self.pad_id = self.end_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
@@ -268,7 +319,8 @@ class Policy:
     @property
     def device(self): return next(self.model.parameters()).device
     def at(self, seat: str)->Policy:
-        "Who answers for a seat: this policy, unless every role has weights of its own (`agentlab.selfplay.RoleWeights`)."
+        """Who answers for a seat: this policy, unless every role has weights of its own
+        (`agentlab.selfplay.RoleWeights`)."""
         return self
     def settle(self)->bool:
         "Whether attention is exact; decided at the first use on each device, and told to the model every time."
@@ -276,7 +328,9 @@ class Policy:
         first = next(self.model.parameters())
         place = first.device, first.dtype, torch.get_num_threads(), self.exact
         if place in self._settled: engage(self.model, self._settled[place])
-        else: self._settled[place] = settle(self.model, False if self.exact is None and self.samples_by is not None else self.exact)
+        else:
+            self._settled[place] = settle(self.model, False if self.exact is None and self.samples_by is not None
+                                          else self.exact)
         return self._settled[place]
     @contextmanager
     def inexact(self):
@@ -291,18 +345,22 @@ class Policy:
     def action_hidden(self, ids: Tensor, place: Tensor)->Tensor:
         "(actions, width) what the model's last layer knew just before each of the tokens at `place`."
         before = (place[:, 0], place[:, 1] - 1)
-        if self._head is None: return self.model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states[-1][before]
+        if self._head is None:
+            return self.model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states[-1][before]
         return self._head[0](input_ids=ids, use_cache=False).last_hidden_state[before]
 
 # %% ../../nbs/policy/00_policy.ipynb #2519257b
 @torch.no_grad()
 def _plain_head(model):
-    "The model's body and vocabulary layer, where logits are just head(body(ids)); None where a model does more (soft caps, scaling)."
+    """The model's body and vocabulary layer, where logits are just head(body(ids)); None where a model does more
+    (soft caps, scaling)."""
     plain = model.get_base_model() if hasattr(model, 'get_base_model') else model
     body, head = plain.base_model, plain.get_output_embeddings()
     if head is None: return None
     ids = torch.zeros((1, 2), dtype=torch.long, device=next(model.parameters()).device)
-    try: same = torch.allclose(head(body(input_ids=ids, use_cache=False).last_hidden_state), model(input_ids=ids, use_cache=False).logits, atol=1e-5)
+    try:
+        same = torch.allclose(head(body(input_ids=ids, use_cache=False).last_hidden_state),
+                              model(input_ids=ids, use_cache=False).logits, atol=1e-5)
     except (TypeError, AttributeError): return None
     return (body, head) if same else None
 
@@ -314,26 +372,32 @@ def checkpoint_layers(
 ):
     "Gradient checkpointing on or off, by whichever name this release of transformers has for it."
     name = 'activation' if hasattr(model, 'activation_checkpointing_enable') else 'gradient'
-    if on: getattr(model, f'{name}_checkpointing_enable')(**{f'{name}_checkpointing_kwargs': dict(use_reentrant=False, **more)})
+    if on:
+        getattr(model, f'{name}_checkpointing_enable')(**{
+            f'{name}_checkpointing_kwargs': dict(use_reentrant=False, **more)})
     else: getattr(model, f'{name}_checkpointing_disable')()
 
 def check_learnable(name: str, weights):
     "Refuse to train weights in 16 bits: a step of a ten-thousandth of a weight would be rounded away."
     if any(p.dtype in (torch.bfloat16, torch.float16) for p in weights):
-        raise ValueError(f'policy {name!r}: its weights are kept in 16 bits, in which small steps vanish. Train an adapter, which is kept in float32 (lora=16, --lora 16), '
+        raise ValueError(f'policy {name!r}: its weights are kept in 16 bits, in which small steps vanish. Train an '
+                         f'adapter, which is kept in float32 (lora=16, --lora 16), '
                          'or load the model in float32 (dtype=torch.float32) and give precision="bf16" to the recipe.')
 
 def check_bf16(device):
     "Refuse a GPU that cannot compute in bf16."
     device = torch.device(device)
     if device.type == 'cuda' and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise ValueError(f'{torch.cuda.get_device_name(device)} cannot compute in bf16, and fp16 is not offered (it needs a loss scaler, which is not part of a checkpoint). '
-                         "Use a GPU from NVIDIA's Ampere generation on (compute capability 8.0), or precision='no' without QLoRA, or the CPU (device='cpu').")
+        raise ValueError(f'{torch.cuda.get_device_name(device)} cannot compute in bf16, and fp16 is not offered (it '
+                         f'needs a loss scaler, which is not part of a checkpoint). '
+                         "Use a GPU from NVIDIA's Ampere generation on (compute capability 8.0), or precision='no' "
+                         "without QLoRA, or the CPU (device='cpu').")
 
 @contextmanager
 def _computing(self):
     "Around a forward pass: its precision, and gradient checkpointing where that is enabled and gradients are wanted."
-    layers = [m for m in self.model.modules() if getattr(m, 'gradient_checkpointing', False)] if torch.is_grad_enabled() else []
+    layers = ([m for m in self.model.modules() if getattr(m, 'gradient_checkpointing', False)]
+              if torch.is_grad_enabled() else [])
     exact = self.settle()       # then it is computed as it was sampled, without autocast
     with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == 'bf16' and not exact):
         try:
@@ -343,7 +407,8 @@ def _computing(self):
             for layer in layers: layer.training = False
 
 def _parts(self, batch: Batch, rows: Tensor|None = None, budget: int = 4096):
-    "Parts of a batch for `forward`, each with the index of its action tokens; on the tree of prefixes where that is cheaper."
+    """Parts of a batch for `forward`, each with the index of its action tokens; on the tree of prefixes where that
+    is cheaper."""
     from agentlab.policy.tree import tree_parts
     return tree_parts(self, batch, rows, budget)
 
@@ -352,7 +417,9 @@ def _forward(self, part: Batch, temperature: float = 1.)->tuple[Tensor, Tensor]:
     from agentlab.policy.tree import tree_logps
     if hasattr(part, 'plan'): return tree_logps(self, part, temperature)
     ids, place = pad_rows(part, self.pad_id)
-    if (place[:, 1] == 0).any(): raise ValueError('a row begins with an action token, which nothing predicts. Give every first turn some context ids.')
+    if (place[:, 1] == 0).any():
+        raise ValueError('a row begins with an action token, which nothing predicts. Give every first turn some '
+                         'context ids.')
     ids, place = ids.to(self.device), place.to(self.device)
     with self.computing(): logits = self.action_logits(ids, place)
     return token_logps(logits, ids[place[:, 0], place[:, 1]], temperature)
@@ -364,7 +431,9 @@ def _logprobs(
     budget: int = 4096,         # tokens of one micro-batch
 )->tuple[Tensor, Tensor]:       # (action tokens,) log-probability; (action tokens,) entropy in nats
     "Log-probability and entropy of every action token, in the order of `batch.actions`."
-    if temperature <= 0: raise ValueError(f'temperature={temperature}: log-probabilities need a positive temperature; greedy play is recorded at temperature 1')
+    if temperature <= 0:
+        raise ValueError(f'temperature={temperature}: log-probabilities need a positive temperature; greedy play is '
+                         f'recorded at temperature 1')
     logp = torch.zeros(len(batch.actions), device=self.device)
     entropy = torch.zeros_like(logp)
     for part, which in self.parts(batch, budget=budget):
@@ -387,7 +456,8 @@ def _features(
         found[which] = hidden
     return found
 
-Policy.computing, Policy.parts, Policy.forward, Policy.logprobs, Policy.features = _computing, _parts, _forward, _logprobs, _features
+Policy.computing, Policy.parts, Policy.forward, Policy.logprobs, Policy.features = (_computing, _parts, _forward,
+                                                                                    _logprobs, _features)
 
 def _text(self, ids: list[int])->str:
     "The text of sampled ids, without control tokens."
@@ -396,8 +466,11 @@ def _text(self, ids: list[int])->str:
 def _sampler(self, **kw):
     "A TorchSampler on this policy's weights, or the sampler that it was given, with these weights."
     if self.samples_by is not None:
-        if kw: raise TypeError(f'{sorted(kw)} are arguments of a TorchSampler, but the policy {self.name!r} samples by {type(self.samples_by).__name__}: set them there')
-        return self.samples_by.sync(self) or self.samples_by     # what it gives back is bound to these weights; a sampler of one policy gives nothing
+        if kw:
+            raise TypeError(f'{sorted(kw)} are arguments of a TorchSampler, but the policy {self.name!r} samples by '
+                            f'{type(self.samples_by).__name__}: set them there')
+        # what it gives back is bound to these weights; a sampler of one policy gives nothing
+        return self.samples_by.sync(self) or self.samples_by
     from agentlab.policy.sampler import TorchSampler
     self.settle()
     return TorchSampler(self.model, max_context=self.max_context, **kw)
@@ -410,19 +483,23 @@ def closing(
     batch: Batch,
 )->tuple[Tensor, Batch]:    # (cut off,) their numbers; their last contexts, each with one action token that nobody said
     "What an episode that was cut off would have read next. Left out: those without turns, or whose context is full."
-    final, (rows, lengths) = batch.labels.get('final', {}), torch.unique_consecutive(batch.tokens.row, return_counts=True)
-    last = dict(zip(batch.rows.episode[rows].tolist(), batch.tokens.id.split(lengths.tolist())))    # the last context of every episode
+    final, (rows, lengths) = batch.labels.get('final',
+                                              {}), torch.unique_consecutive(batch.tokens.row, return_counts=True)
+    # the last context of every episode
+    last = dict(zip(batch.rows.episode[rows].tolist(), batch.tokens.id.split(lengths.tolist())))
     cut = {i: last[i].tolist() for i in batch.episodes.truncated.nonzero()[:, 0].tolist() if i in last}
     ids = {i: x + policy.chat.next(final.get(int(batch.episodes.final[i]), ''), x[-1]) for i, x in cut.items()}
     kept = [i for i in cut if len(ids[i]) < policy.max_context]
     seats = {i: batch.labels['seat'][key] for i, key in enumerate(batch.episodes.seat.tolist())}
-    asked = [Episode([Turn(0, context_ids=ids[i], ids=[policy.end_id], logps=[0.], entropies=[0.])], seat=seats[i]) for i in kept]
+    asked = [Episode([Turn(0, context_ids=ids[i], ids=[policy.end_id], logps=[0.], entropies=[0.])], seat=seats[i])
+             for i in kept]
     return torch.tensor(kept, dtype=torch.int64, device=batch.episodes.truncated.device), Batch.from_episodes(asked)
 
 # %% ../../nbs/policy/00_policy.ipynb #53625aeb
 @contextmanager
 def quiet():
-    "Without the progress bars of transformers, which are for models that take a while, and without bitsandbytes' advice on faster kernels for a CPU."
+    """Without the progress bars of transformers, which are for models that take a while, and without bitsandbytes'
+    advice on faster kernels for a CPU."""
     from logging import getLogger
     from transformers.utils import logging
     shown, adviser = logging.is_progress_bar_enabled(), getLogger('bitsandbytes.backends.cpu.ops')
@@ -434,12 +511,14 @@ def quiet():
         if shown: logging.enable_progress_bar()
 
 def _save_pretrained(self, folder)->Path:
-    "Write model and tokenizer in the transformers layout (safetensors); of an adapter on weights that can be found again, the adapter alone."
+    """Write model and tokenizer in the transformers layout (safetensors); of an adapter on weights that can be found
+    again, the adapter alone."""
     model = self.model
     if adapted(model) and (getattr(model, 'is_quantized', False) or self.provenance):
         from agentlab.policy.qlora import save_adapter
         return save_adapter(self, folder)
-    # An adapter becomes part of the weights: in float32, because in bf16 what a small one changes would be rounded away.
+    # An adapter becomes part of the weights: in float32, because in bf16 what a small one changes would be rounded
+    # away.
     if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).float().merge_and_unload()
     with quiet(): model.save_pretrained(folder)
     self.tokenizer.save_pretrained(folder)
@@ -450,16 +529,19 @@ def adapted(model)->bool:
     return type(model).__module__.split('.')[0] == 'peft'
 
 def find_model(
-    name,       # a folder in the transformers layout, or the name of a model on the hub, such as Qwen/Qwen2.5-0.5B-Instruct
+    name,  # a folder in the transformers layout, or the name of a model on the hub, such as Qwen/Qwen2.5-0.5B-Instruct
 )->str:         # what transformers finds it by
     "A folder that holds weights, or a name for the hub. Raises FileNotFoundError where it can be neither."
     folder = Path(name)
     if (folder / 'config.json').exists():
         if any(folder.glob('*.safetensors')): return str(folder)
-        raise FileNotFoundError(f'{folder} holds no *.safetensors. Weights in other files (pickles, *.bin) can run code when they are opened, so they are not read. '
-                                'Convert them where you trust them: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)')
+        raise FileNotFoundError(f'{folder} holds no *.safetensors. Weights in other files (pickles, *.bin) can run '
+                                f'code when they are opened, so they are not read. '
+                                'Convert them where you trust them: '
+                                'AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)')
     if not folder.exists() and re.fullmatch(r'[\w.-]+/[\w.-]+', str(name)): return str(name)
-    raise FileNotFoundError(f'{name} holds no config.json. Give a folder that Policy.save_pretrained or transformers wrote, or a model of the hub as owner/name.')
+    raise FileNotFoundError(f'{name} holds no config.json. Give a folder that Policy.save_pretrained or transformers '
+                            f'wrote, or a model of the hub as owner/name.')
 
 @contextmanager
 def without_code(name):
@@ -467,7 +549,8 @@ def without_code(name):
     try: yield
     except ValueError as e:
         if 'trust_remote_code' not in str(e): raise
-        raise ValueError(f'{name} needs Python code that came with it, and agentlab runs none: it would run with all your rights. '
+        raise ValueError(f'{name} needs Python code that came with it, and agentlab runs none: it would run with all '
+                         f'your rights. '
                          'Give a model that transformers knows, or convert it where you trust it.') from None
 
 @contextmanager
@@ -477,16 +560,21 @@ def fetching(name):
         with without_code(name): yield
     except OSError as e:
         why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-        raise FileNotFoundError(f'{name} is no folder here, and the hub did not give it: {why} Look at the name and at the network; for a private or gated model log in (hf auth login); '
+        raise FileNotFoundError(f'{name} is no folder here, and the hub did not give it: {why} Look at the name and at '
+                                f'the network; for a private or gated model log in (hf auth login); '
                                 'without a network give the folder of a model that is on this machine.') from e
 
 def check_vocabulary(tokenizer, tokens: int, name=''):
     "Refuse a tokenizer that knows ids for which the model has no embedding."
-    if len(tokenizer) > tokens: raise ValueError(f'the tokenizer of {name} has {len(tokenizer)} ids and its model embeds {tokens}. They do not belong together: give the tokenizer that the model was trained with, or resize the embedding first.')
+    if len(tokenizer) > tokens:
+        raise ValueError(f'the tokenizer of {name} has {len(tokenizer)} ids and its model embeds {tokens}. They do not '
+                         f'belong together: give the tokenizer that the model was trained with, or resize the '
+                         f'embedding first.')
 
 def _load(
-    folder,                         # what save_pretrained wrote, a local model in the transformers layout, or the name of one on the hub
-    device: str = 'cpu', dtype: torch.dtype = torch.float32,    # of an adapter on quantised weights the device decides the dtype
+    folder,  # what save_pretrained wrote, a local model in the transformers layout, or the name of one on the hub
+    # of an adapter on quantised weights the device decides the dtype
+    device: str = 'cpu', dtype: torch.dtype = torch.float32,
     **kw                            # of Policy
 )->Policy:
     "A policy from a folder in the transformers layout, or from the hub. Raises FileNotFoundError where there is none."

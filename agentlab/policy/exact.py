@@ -23,7 +23,8 @@ BLOCK = 2**20               # bytes of float64 scores that are worked on at once
 def _cut(count: int, size: int)->list[slice]: return [slice(a, min(a + size, count)) for a in range(0, count, size)]
 
 def _mask(score: Tensor, mask: Tensor|None, causal: bool)->Tensor:
-    "Scores (rows, groups, heads of a group, queries, keys) under a mask (rows, 1 or heads, queries, keys); changed in place."
+    """Scores (rows, groups, heads of a group, queries, keys) under a mask (rows, 1 or heads, queries, keys); changed
+    in place."""
     if causal:      # the last query of the block sees all the keys that are left
         queries, keys = score.shape[-2:]
         own = score[..., keys - queries:]
@@ -31,19 +32,22 @@ def _mask(score: Tensor, mask: Tensor|None, causal: bool)->Tensor:
     if mask is None: return score
     mask = mask.unflatten(1, score.shape[1:3] if mask.shape[1] > 1 else (1, 1))
     if mask.dtype != torch.bool: return score.add_(mask)
-    return score.masked_fill_(~mask, torch.finfo(score.dtype).min)      # a row that may see nothing sees everything: padding, but finite
+    # a row that may see nothing sees everything: padding, but finite
+    return score.masked_fill_(~mask, torch.finfo(score.dtype).min)
 
 def weighted_values(
     query: Tensor,          # (rows, heads, queries, width)
     key: Tensor,            # (rows, groups, keys, width); every group of heads shares one
     value: Tensor,          # (rows, groups, keys, width)
-    mask: Tensor|None,      # (rows or 1, heads or 1, queries, keys): additive, or boolean with true where a key may be seen
+    mask: Tensor|None,  # (rows or 1, heads or 1, queries, keys): additive, or boolean with true where a key may be seen
     scale: float,           # of the products of query and key
     causal: bool = False,   # query i sees the keys up to i; there are as many keys as queries
 )->Tensor:                  # (rows, queries, heads, width) in the dtype of the query
-    "Attention in float64, rounded once. Equal for a query alone and in company, wherever float64 hides the order of sums."
+    """Attention in float64, rounded once. Equal for a query alone and in company, wherever float64 hides the order
+    of sums."""
     (rows, heads, count, width), groups, keys = query.shape, key.shape[1], key.shape[2]
-    out, mask = query.new_empty(rows, count, heads, value.shape[3]), None if mask is None else mask.expand(rows, -1, -1, -1)
+    out, mask = query.new_empty(rows, count, heads,
+                                value.shape[3]), None if mask is None else mask.expand(rows, -1, -1, -1)
     queries = min(count, max(16, BLOCK // (8*heads*keys)))
     for r in _cut(rows, max(1, BLOCK // (8*keys*max(heads*queries, groups*width)))):
         some, k, v = query[r].double() * scale, key[r].double(), value[r].double()
@@ -51,7 +55,8 @@ def weighted_values(
             seen, asked = q.stop if causal else keys, some[:, :, q].unflatten(1, (groups, -1))
             score = torch.matmul(asked.flatten(2, 3), k[:, :, :seen].transpose(2, 3)).view(*asked.shape[:4], seen)
             weight = torch.softmax(_mask(score, None if mask is None else mask[r, :, q], causal), -1)
-            out[r, q] = torch.matmul(weight.flatten(2, 3), v[:, :, :seen]).view(-1, heads, q.stop - q.start, value.shape[3]).transpose(1, 2)
+            out[r, q] = torch.matmul(weight.flatten(2, 3), v[:, :, :seen]).view(-1, heads, q.stop - q.start,
+                                                                                value.shape[3]).transpose(1, 2)
     return out
 
 # %% ../../nbs/policy/09_exact.ipynb #e1a00013
@@ -75,12 +80,16 @@ def exact_attention(
     attention_mask: Tensor|None,    # (rows, 1 or heads, queries, keys); None: causal where there is more than one query
     scaling: float|None = None, dropout: float = 0., is_causal: bool|None = None, **kwargs,
 )->tuple[Tensor, None]:             # (rows, queries, heads, width), as transformers expects it
-    "Attention of a transformers model that is the same for one query and for many. Raises ValueError for what it does not know."
+    """Attention of a transformers model that is the same for one query and for many. Raises ValueError for what it
+    does not know."""
     asked = [name for name in ('softcap', 'position_bias', 's_aux') if kwargs.get(name) is not None]
-    if asked: raise ValueError(f'{type(module).__name__} asks for {", ".join(asked)}, which exact attention does not compute')
-    if dropout: return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)
+    if asked:
+        raise ValueError(f'{type(module).__name__} asks for {", ".join(asked)}, which exact attention does not compute')
+    if dropout:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)
     count, scale = query.shape[2], query.shape[3]**-.5 if scaling is None else scaling
-    causal = attention_mask is None and count > 1 and (getattr(module, 'is_causal', True) if is_causal is None else is_causal)
+    causal = attention_mask is None and count > 1 and (getattr(module, 'is_causal', True) if is_causal is None
+                                                       else is_causal)
     if causal: key, value = key[:, :, :count], value[:, :, :count]     # a static cache has empty places behind
     if not torch.is_grad_enabled(): return weighted_values(query, key, value, attention_mask, scale, causal), None
     return _Once.apply(module, query, key, value, attention_mask, scale, causal), None
@@ -96,7 +105,8 @@ class AdapterMatrix(torch.nn.Linear):
     def forward(self, x: Tensor)->Tensor: return torch.nn.functional.linear(x, self.weight.to(x.dtype))
 
 def in_base_dtype(model):
-    "A peft model whose LoRA adapters compute in the dtype of their base; their weights, and the optimiser's, stay float32."
+    """A peft model whose LoRA adapters compute in the dtype of their base; their weights, and the optimiser's, stay
+    float32."""
     adapted = _adapted_linear()
     for layer in (m for m in model.modules() if isinstance(m, adapted.__base__)):
         if type(layer) is adapted.__base__: layer.__class__ = adapted
@@ -106,28 +116,35 @@ def in_base_dtype(model):
 
 @lru_cache
 def _adapted_linear():
-    "peft's LoRA layer, with the adapter added where the base has written; a function, because peft is imported when there is an adapter."
+    """peft's LoRA layer, with the adapter added where the base has written; a function, because peft is imported
+    when there is an adapter."""
     from peft.tuners.lora.layer import Linear
     class AdaptedLinear(Linear):
         def forward(self, x: Tensor, *args, **kwargs)->Tensor:
             names = [name for name in self.active_adapters if name in self.lora_A]
-            plain = len(names) == 1 and not (args or kwargs or self.disable_adapters or self.merged or names[0] in getattr(self, 'lora_variant', ()))
+            plain = len(names) == 1 and not (args or kwargs or self.disable_adapters or self.merged
+                                             or names[0] in getattr(self, 'lora_variant', ()))
             if not plain or self.lora_B[names[0]].bias is not None: return super().forward(x, *args, **kwargs)
             said, low = self.base_layer(x), self.lora_A[names[0]](self.lora_dropout[names[0]](x))
             back = self.lora_B[names[0]].weight.to(said.dtype)
-            return said.flatten(0, -2).addmm_(low.flatten(0, -2), back.t(), alpha=self.scaling[names[0]]).view(said.shape)
+            return said.flatten(0, -2).addmm_(low.flatten(0, -2), back.t(),
+                                              alpha=self.scaling[names[0]]).view(said.shape)
     return AdaptedLinear
 
 @lru_cache(maxsize=512)
-def _independent_from(inputs: int, outputs: int, dtype: torch.dtype, added: bool, device: torch.device, threads: int)->int:
-    "Fewest rows, at least 2, from which on a row times a matrix (added to what is there) has the same bits in any company, as far as was tried."
+def _independent_from(inputs: int, outputs: int, dtype: torch.dtype, added: bool, device: torch.device,
+                      threads: int)->int:
+    """Fewest rows, at least 2, from which on a row times a matrix (added to what is there) has the same bits in any
+    company, as far as was tried."""
     draw = torch.Generator().manual_seed(0)
     rows, matrix = (torch.randn(n, inputs, generator=draw) for n in (512, min(outputs, 16384)))
     one, other = torch.randperm(inputs, generator=draw)[:inputs//2*2].view(2, -1)
     rows[:, other], matrix[:, other] = -rows[:, one], matrix[:, one]
     rows, matrix = rows.to(device, dtype), matrix.to(device, dtype)
     multiply = torch.nn.functional.linear
-    if added: multiply = lambda rows, matrix: rows[:, :1].expand(-1, len(matrix)).contiguous().addmm_(rows, matrix.t(), alpha=2.)
+    if added:
+        multiply = (lambda rows, matrix: rows[:, :1].expand(-1, len(matrix)).contiguous()
+                    .addmm_(rows, matrix.t(), alpha=2.))
     whole = multiply(rows, matrix)
     sizes = [*range(2, 33), 40, 48, 64, 65, 100, 200, 333]
     apart = [n for n in sizes if not torch.equal(multiply(rows[:n], matrix), whole[:n])]
@@ -141,7 +158,8 @@ def fewest_rows(
     first = next(model.parameters())
     layers = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m.weight.is_floating_point()]
     adapters = {m for m in layers if isinstance(m, AdapterMatrix)}
-    shapes = {(m.in_features, m.out_features, first.dtype if m in adapters else m.weight.dtype, added) for m in layers for added in {False, m in adapters}}
+    shapes = {(m.in_features, m.out_features, first.dtype if m in adapters else m.weight.dtype, added) for m in layers
+              for added in {False, m in adapters}}
     needed = {shape: _independent_from(*shape, first.device, torch.get_num_threads()) for shape in shapes}
     if any(n > MOST for (*_, dtype, _), n in needed.items() if dtype == first.dtype): return None
     return min(max(needed.values(), default=1), MOST)
@@ -191,6 +209,8 @@ def settle(
     likely = first.device.type == 'cpu' and first.dtype == torch.bfloat16 and now in ('sdpa', EXACT)
     if wanted is False or (wanted is None and not likely): why = 'not wanted'
     else: why = why_not(model)
-    if why and wanted: raise ValueError(f'exact=True, but {why}. Give exact=None, and watch sampler_gap; recompute_old=True begins every update at a ratio of 1.')
+    if why and wanted:
+        raise ValueError(f'exact=True, but {why}. Give exact=None, and watch sampler_gap; recompute_old=True begins '
+                         f'every update at a ratio of 1.')
     engage(model, not why)
     return not why

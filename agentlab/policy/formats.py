@@ -33,12 +33,14 @@ def spell(
     ids: list[int],         # of a reply, as sampled
     markers: tuple = (),    # texts that open or close a part, such as <think>
 )->Said:
-    "The text of a reply, id by id. A marker that is one token of this tokenizer is known by its id, any other by its text."
+    """The text of a reply, id by id. A marker that is one token of this tokenizer is known by its id, any other by
+    its text."""
     added = tokenizer.get_added_vocab()
     whole = {added[m]: m for m in markers if m in added}
     hidden = set(tokenizer.all_special_ids) - set(whole)
     ids, edges, pieces, start = [int(i) for i in ids], [0], [], 0
-    for k, i in [*enumerate(ids), (len(ids), None)]:    # runs of ordinary ids end at a marker, at a control token and at the end
+    # runs of ordinary ids end at a marker, at a control token and at the end
+    for k, i in [*enumerate(ids), (len(ids), None)]:
         if k < len(ids) and i not in whole and i not in hidden: continue
         pieces += _pieces(tokenizer, ids[start:k]) + ([whole.get(i, '')] if k < len(ids) else [])
         start = k + 1
@@ -53,10 +55,12 @@ def _pieces(tokenizer, ids)->list[str]:
     decode = lambda x: tokenizer.decode(x, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     alone = [decode([i]) for i in ids]
     if ''.join(alone) == decode(ids): return alone
-    pieces, start, read = [], 0, 0          # spaces between words, or characters of several ids: what follows needs what went before
+    # spaces between words, or characters of several ids: what follows needs what went before
+    pieces, start, read = [], 0, 0
     for k in range(1, len(ids) + 1):
         before, now = decode(ids[start:read]), decode(ids[start:k])
-        broken = now.endswith('\ufffd') and k - read < 4 and k < len(ids)     # a character of up to four bytes is not complete yet
+        # a character of up to four bytes is not complete yet
+        broken = now.endswith('\ufffd') and k - read < 4 and k < len(ids)
         pieces.append('' if broken else now[len(before):])
         if not broken: start, read = read, k
     return pieces
@@ -74,7 +78,8 @@ def codes_of(
     said: Said,         # of `spell`
     spans: list,        # (start, end, code) in the text; later ones lie over earlier ones
 )->list[int]:           # (ids) codes of PART_CODES
-    "The part of every id. An id that holds a bit of a marker is markup; one on an edge between two others takes the higher code."
+    """The part of every id. An id that holds a bit of a marker is markup; one on an edge between two others takes
+    the higher code."""
     chars = np.zeros(len(said.text) + 1, dtype=np.int64)
     for start, end, code in spans: chars[start:end] = code
     if not said.control: return []
@@ -129,20 +134,25 @@ class Thinking(Plain):
     "A thought between markers, then the action."
     parted = True
     tokens: int = 64            # of a thought, markers included
-    close: bool = False         # True: a thought that its budget cuts off is closed by force, and the action sampled then
+    close: bool = False  # True: a thought that its budget cuts off is closed by force, and the action sampled then
     opening: str = '<think>'
     closing: str = '</think>'
-    told: bool|None = None      # the system message asks for a thought; None: where the template does not know the marker
+    told: bool|None = None  # the system message asks for a thought; None: where the template does not know the marker
     def __post_init__(self):
-        if isinstance(self.tokens, bool) or not isinstance(self.tokens, int) or self.tokens < 1: raise ValueError(f'tokens={self.tokens!r}: give a thought at least 1 token, or use Plain()')
-        if not self.opening or not self.closing or self.opening == self.closing: raise ValueError(f'opening={self.opening!r}, closing={self.closing!r}: a thought needs two different markers')
+        if isinstance(self.tokens, bool) or not isinstance(self.tokens, int) or self.tokens < 1:
+            raise ValueError(f'tokens={self.tokens!r}: give a thought at least 1 token, or use Plain()')
+        if not self.opening or not self.closing or self.opening == self.closing:
+            raise ValueError(f'opening={self.opening!r}, closing={self.closing!r}: a thought needs two '
+                             f'different markers')
     @property
     def thoughts(self): return self
     @property
     def markers(self)->tuple: return (self.opening, self.closing)
-    def fitted(self, chat, tools): return replace(self, told=self.closing not in str(chat.tokenizer.chat_template)) if self.told is None else self
+    def fitted(self, chat, tools):
+        return replace(self, told=self.closing not in str(chat.tokenizer.chat_template)) if self.told is None else self
     def render(self, tools, guide):
-        rule = f'Think first, then act: write a short thought between {self.opening} and {self.closing}, and behind it the action and nothing else.'
+        rule = (f'Think first, then act: write a short thought between {self.opening} and {self.closing}, and behind '
+                f'it the action and nothing else.')
         return dict(system=retold(guide, rule, self.write) if self.told is not False else guide, tools=None)
     def opened(self, chat)->bool:
         "Whether the template's prompt for an answer has begun a thought."
@@ -160,23 +170,29 @@ class Thinking(Plain):
         unclosed = bool(begun) or (opened and not ends)
         inside = [(0, end, THOUGHT), (end, since, OTHER), (since, len(said.text), THOUGHT)]
         spans = [x for x in inside if x[0] < x[1]] + [(*place, MARKUP) for *place, m in said.marks if m in self.markers]
-        error = 'The thought did not end, so nothing was done. Think less, end the thought, then act.' if unclosed else ''
+        error = ('The thought did not end, so nothing was done. Think less, end the thought, then act.' if unclosed
+                 else '')
         whole = said.text[:end] + (said.text[since:] if unclosed else '')
-        return end, Reading(re.sub('|'.join(map(re.escape, self.markers)), '', whole).strip(), [], error, spans, unclosed)
+        return end, Reading(re.sub('|'.join(map(re.escape, self.markers)), '', whole).strip(), [], error, spans,
+                            unclosed)
     def read(self, reply, opened=False):
         said = self.heard(reply)
         end, found = self.cut(said, opened)
         if found.error: return found
         action = said.text[end:].strip()
         found.spans[:] = [(a, b, ACTION if code == OTHER else code) for a, b, code in found.spans]
-        if not action: return replace(found, error='No action followed the thought. Behind the thought, write the action.')
+        if not action:
+            return replace(found, error='No action followed the thought. Behind the thought, write the action.')
         return replace(found, actions=[action])
-    def write(self, action, thought=''): return f'{self.opening}\n{thought}\n{self.closing}\n\n{action}' if thought else action
+    def write(self, action, thought=''):
+        return f'{self.opening}\n{thought}\n{self.closing}\n\n{action}' if thought else action
     def kept(self, said: Said, action_tokens: int, opened: bool)->int:
         "How many ids of a reply both budgets allow."
-        def ids_before(k, marker): return next((sum(e < m[k] for e in said.edges[:-1]) for m in said.marks if m[2] == marker), float('inf'))
+        def ids_before(k, marker):
+            return next((sum(e < m[k] for e in said.edges[:-1]) for m in said.marks if m[2] == marker), float('inf'))
         begun, closed = 0 if opened else ids_before(0, self.opening), ids_before(1, self.closing)
-        start = begun if begun < closed else 0      # where nothing opened it, the closing marker ends what began with the reply
+        # where nothing opened it, the closing marker ends what began with the reply
+        start = begun if begun < closed else 0
         if closed <= start + self.tokens and closed < float('inf'): return closed + action_tokens
         return begun + self.tokens if begun <= action_tokens else action_tokens
 
@@ -196,7 +212,9 @@ class Style:
     "How a model writes a tool call."
     name: str
     markers: tuple      # what opens and closes a block; () where the whole message is the call
-    parse: object       # (text, start of the body, latest end of it, tools) -> (name, arguments, end of the body); ValueError says what is wrong
+    # (text, start of the body, latest end of it, tools) -> (name, arguments, end of the body); ValueError says what is
+    # wrong
+    parse: object
     write: object       # (name, arguments) -> text of the call
     form: str           # how a call looks, for the system message
 
@@ -215,7 +233,8 @@ def parse_json(text, start, end, tools):
     try: value, stop = _json.raw_decode(text, start)
     except RecursionError: raise ValueError('it is nested too deeply') from None
     except json.JSONDecodeError as e: raise ValueError(f'{e.msg} at character {e.pos - start}') from None
-    if not isinstance(value, dict) or not isinstance(value.get('name'), str): raise ValueError('it must be an object with a "name"')
+    if not isinstance(value, dict) or not isinstance(value.get('name'), str):
+        raise ValueError('it must be an object with a "name"')
     arguments = value.get('arguments', value.get('parameters', {}))
     if isinstance(arguments, str):      # some models write the arguments as JSON inside a string
         try: arguments = _json.decode(arguments)
@@ -230,12 +249,14 @@ def parse_xml(text, start, end, tools):
     "A function tag with a tag for every parameter; the schema tells 7 from \"7\"."
     found = _function.match(text, start)
     if not found: raise ValueError('it must be <function=NAME> with parameters and </function>')
-    body, place, arguments, schema = found[2].rstrip(), 0, {}, next((one['parameters'] for one in tools if one['name'] == found[1]), {})
+    body, place, arguments, schema = (found[2].rstrip(), 0, {},
+                                      next((one['parameters'] for one in tools if one['name'] == found[1]), {}))
     while place < len(body):
         one = _parameter.match(body, place)
         if not one: raise ValueError('it must hold <parameter=NAME>VALUE</parameter> and nothing else')
         if one[1] in arguments: raise ValueError('a parameter stands twice in it')
-        arguments[one[1]], place = _typed(one[2].removeprefix('\n').removesuffix('\n'), schema.get('properties', {}).get(one[1], {})), one.end()
+        arguments[one[1]], place = _typed(one[2].removeprefix('\n').removesuffix('\n'),
+                                          schema.get('properties', {}).get(one[1], {})), one.end()
     return found[1], arguments, found.end()
 
 def _typed(value, schema):
@@ -254,7 +275,8 @@ def write_json(name, arguments): return json.dumps(dict(name=name, arguments=arg
 def write_message(name, arguments): return json.dumps(dict(name=name, parameters=arguments), ensure_ascii=False)
 def write_words(name, arguments): return ' '.join([name, *map(str, arguments.values())])
 def write_xml(name, arguments):
-    values = ''.join(f'<parameter={p}>\n{x if isinstance(x, str) else json.dumps(x)}\n</parameter>\n' for p, x in arguments.items())
+    values = ''.join(f'<parameter={p}>\n{x if isinstance(x, str) else json.dumps(x)}\n</parameter>\n'
+                     for p, x in arguments.items())
     return f'<function={name}>\n{values}</function>'
 
 _tags = ('<tool_call>', '</tool_call>')
@@ -271,7 +293,8 @@ class Calls(Plain):
     parted = True
     style: Style|None = None        # None: the one that the template writes itself; `hermes` where it has no tools
     thinks: Thinking|None = None    # a thought may stand before the calls, as in Thinking
-    native: bool|None = None        # the schemas go to the template as `tools`; None: where it takes them; False: they are listed in the system message
+    # the schemas go to the template as `tools`; None: where it takes them; False: they are listed in the system message
+    native: bool|None = None
     most: int = 8                   # calls of a reply; further ones are refused
     tools: tuple = ()               # schemas; those of the environment are put here by `fitted`
     @property
@@ -280,43 +303,60 @@ class Calls(Plain):
     def markers(self)->tuple: return (self.style or hermes).markers + (self.thinks.markers if self.thinks else ())
     def fitted(self, chat, tools):
         tools = tuple(self.tools or tools or ())
-        if not named(tools): raise ValueError('Calls needs tools, and this environment names none. Give it `tools`, a list of schemas (agentlab.env.tools.tool), or play it in the format Plain() or Thinking().')
+        if not named(tools):
+            raise ValueError('Calls needs tools, and this environment names none. Give it `tools`, a list of schemas '
+                             '(agentlab.env.tools.tool), or play it in the format Plain() or Thinking().')
         takes, thinks = takes_tools(chat), self.thinks and self.thinks.fitted(chat, tools)
-        if self.native and not takes: raise ValueError('native=True, but the chat template ignores `tools`. Leave native out: they are then described in the system message.')
+        if self.native and not takes:
+            raise ValueError('native=True, but the chat template ignores `tools`. Leave native out: they are then '
+                             'described in the system message.')
         native = takes if self.native is None else self.native
         style = self.style or (style_of(chat) if native else hermes)
-        if style is None: raise ValueError('the chat template writes a tool call in a form that no style reads. Give Calls(style=...), or Calls(native=False) to have plain tags described in the system message.')
+        if style is None:
+            raise ValueError('the chat template writes a tool call in a form that no style reads. Give '
+                             'Calls(style=...), or Calls(native=False) to have plain tags described in the '
+                             'system message.')
         return replace(self, tools=tools, native=native, style=style, thinks=thinks)
     def render(self, tools, guide):
         begin, end = self.brackets
         listed = '\n'.join(json.dumps(one, ensure_ascii=False) for one in tools)
-        rule = f'You act by calling tools. The tools are:\n{listed}\nWrite every call as {begin}{(self.style or hermes).form}{end} and nothing else.'
+        rule = (f'You act by calling tools. The tools are:\n{listed}\nWrite every call as '
+                f'{begin}{(self.style or hermes).form}{end} and nothing else.')
         system = guide if self.native else retold(guide, rule, self.write)
         if self.thinks: system = self.thinks.render(tools, system)['system']
-        return dict(system=system, tools=[dict(type='function', function=one) for one in tools] if self.native else None)
+        return dict(system=system, tools=[dict(type='function', function=one) for one in tools] if self.native
+                    else None)
     @property
     def brackets(self): return (self.style or hermes).markers or ('', '')
     def read(self, reply, opened=False):
         said = self.heard(reply)
-        start, found = self.thinks.cut(said, opened) if self.thinks else (0, Reading(spans=[(0, len(said.text), OTHER)]))
+        start, found = (self.thinks.cut(said, opened) if self.thinks
+                        else (0, Reading(spans=[(0, len(said.text), OTHER)])))
         if found.error: return found
         blocks = (self._blocks if self.brackets[0] else self._message)(said, start)
         spans = found.spans + [s for block, body, _ in blocks for s in ((*block, MARKUP), (*body, CALL))]
-        if not blocks: return replace(found, error=f'No tool was called, so nothing was done. The tools are {", ".join(named(self.tools))}.')
+        if not blocks:
+            return replace(found, error=f'No tool was called, so nothing was done. The tools are '
+                           f'{", ".join(named(self.tools))}.')
         return replace(found, spans=spans, actions=[call for *_, call in blocks])
     def call(self, text, start, end, closed=True)->tuple[int, Call]:
         "Where the body of a call ends, and the call with what is wrong with it."
         try: name, arguments, stop = (self.style or hermes).parse(text, start, end, self.tools)
-        except ValueError as e: return end, Call('', {}, f'The call {shown(text[start:end].strip())} cannot be read: {e}.')
+        except ValueError as e:
+            return end, Call('', {}, f'The call {shown(text[start:end].strip())} cannot be read: {e}.')
         left = text[stop:end].strip()
-        if not closed or left: return end, Call(name, {}, f'The call {shown(text[start:stop].strip())} does not end where it should: ' + (f'{shown(left)} follows.' if left else 'the closing tag is missing.'))
+        if not closed or left:
+            return end, Call(name, {}, f'The call {shown(text[start:stop].strip())} does not end where it should: '
+                             + (f'{shown(left)} follows.' if left else 'the closing tag is missing.'))
         return stop, Call(name, arguments, fault_of(self.tools, name, arguments))
     def _blocks(self, said, start)->list:
         "((start, end), (start, end) of the body, Call) of every block between tags."
         (begin, end), blocks, place = self.brackets, [], start
         for opens, body, m in said.marks:
             if m != begin or opens < place: continue
-            if len(blocks) == self.most: return blocks + [((opens, body), (body, body), Call('', {}, f'Only the first {self.most} calls of a reply are read.'))]
+            if len(blocks) == self.most:
+                return blocks + [((opens, body), (body, body),
+                                  Call('', {}, f'Only the first {self.most} calls of a reply are read.'))]
             stop, after = self._end(said, body)
             _, call = self.call(said.text, body, stop, after > stop)
             blocks.append(((opens, after), (body, stop), call))
@@ -325,7 +365,9 @@ class Calls(Plain):
     def _end(self, said, body)->tuple[int, int]:
         "Where the body ends, and where the block does: a closing tag inside a string of JSON does not count."
         closes = [(a, b) for a, b, m in said.marks if m == self.brackets[1] and a >= body]
-        try: *_, read = (self.style or hermes).parse(said.text, body, closes[0][0] if closes else len(said.text), self.tools)
+        try:
+            *_, read = (self.style or hermes).parse(said.text, body, closes[0][0] if closes else len(said.text),
+                                                    self.tools)
         except ValueError: read = body
         opens = [a for a, _, m in said.marks if m == self.brackets[0] and a >= read]
         limit = opens[0] if opens else len(said.text)
@@ -348,7 +390,8 @@ def takes_tools(chat)->bool:
 def style_of(chat)->Style|None:
     "The style of the call that a template writes itself; None where no style reads it."
     call = Call('SOMETOOL', dict(key='SOMEVALUE'))
-    made = dict(role='assistant', content='', tool_calls=[dict(type='function', id='abcdefghi', function=dict(name=call.name, arguments=call.arguments))])
+    made = dict(role='assistant', content='', tool_calls=[
+        dict(type='function', id='abcdefghi', function=dict(name=call.name, arguments=call.arguments))])
     written = _probe(chat, [dict(role='user', content='FIRSTUSER'), made]).rpartition('FIRSTUSER')[2]
     end = chat.tokenizer.decode([chat.end_id])
     bare = ''.join(written.partition('{')[1:]).partition(end)[0]
@@ -386,7 +429,8 @@ def acted(
     requests: list,     # of `plan`
 )->str:                 # by it equal actions are known; reasons do not count
     "What the environment was given, as one text."
-    return '\n'.join(x[1][0] if x[0] == 'step' else json.dumps(x[1], sort_keys=True, default=str) for x in requests if isinstance(x, tuple))
+    return '\n'.join(x[1][0] if x[0] == 'step' else json.dumps(x[1], sort_keys=True, default=str) for x in requests
+                     if isinstance(x, tuple))
 
 def goes_on(
     given: list,        # what has come of the requests so far
@@ -406,7 +450,8 @@ def as_one(
     last = steps[-1]
     if not isinstance(last, Step) or len(given) == 1: return last
     empty = quiet and asked[-1] == ('step', ('',)) and not last.done
-    heard = [x if isinstance(x, str) else '' if empty else x.observation for x in given] if last.seat == seat else [last.observation]
+    heard = [x if isinstance(x, str) else '' if empty else x.observation
+             for x in given] if last.seat == seat else [last.observation]
     reward = {}
     for step in steps:
         for one, paid in step.reward.items(): reward[one] = reward.get(one, 0.) + paid
@@ -415,7 +460,8 @@ def as_one(
     return Step(last.seat, '\n'.join(x for x in heard if x), reward, last.done, info)
 
 class Spoken(Wrapper):
-    "An environment that is spoken to in a format, by whoever has only texts: demonstrators, a person, another framework."
+    """An environment that is spoken to in a format, by whoever has only texts: demonstrators, a person, another
+    framework."""
     def __init__(
         self,
         env,                    # the inner environment
@@ -423,7 +469,8 @@ class Spoken(Wrapper):
         thought = None,         # env -> what a demonstrator thinks before it acts; None: nothing
     ):
         super().__init__(env)
-        self.format, self.thought = replace(format, tools=tuple(env.tools)) if isinstance(format, Calls) and not format.tools else format, thought
+        self.format, self.thought = (replace(format, tools=tuple(env.tools)) if isinstance(format, Calls)
+                                     and not format.tools else format, thought)
         self._seat = env.seats[0]
     def step(self, action):
         requests, given = plan(self.format.read(action), self.env, self.format.tools), []
@@ -439,7 +486,8 @@ class Spoken(Wrapper):
         calls = [self.format.write(text) for text in legal if text.partition(' ')[0] in tools]
         return replace(step, info=step.info | dict(legal=calls))
     def expert(self, noise=0., generator=None): return self.say(self.env.expert(noise, generator))
-    def demonstrator(self, noise=0., generator=None): return self.say(getattr(self.env, 'demonstrator', self.env.expert)(noise, generator))
+    def demonstrator(self, noise=0., generator=None):
+        return self.say(getattr(self.env, 'demonstrator', self.env.expert)(noise, generator))
     def say(self, action): return self.format.write(action, self.thought(self.env) if self.thought else '')
     def vocabulary(self): return list(dict.fromkeys([*self.env.vocabulary(), *self.format.markers]))
     @property
@@ -458,7 +506,8 @@ def fitted_policy(
     max_tokens: int,    # of an action
 )->tuple:               # the policy as it speaks in this format; {seat: what it is told}; tokens of a whole reply
     "A format for a policy and an environment. Raises ValueError where they do not fit."
-    if format is not None and not hasattr(format, 'parted'): raise ValueError(f'format={format!r}: use Plain(), Thinking() or Calls() of agentlab.policy.formats')
+    if format is not None and not hasattr(format, 'parted'):
+        raise ValueError(f'format={format!r}: use Plain(), Thinking() or Calls() of agentlab.policy.formats')
     if format is None or not format.parted or not games: return policy, system, max_tokens
     env = games[0].env
     format = format.fitted(policy.chat, getattr(env, 'tools', ()))
@@ -471,7 +520,8 @@ def fitted_policy(
     return voice, {seat: x['system'] or '' for seat, x in rendered.items()}, max_tokens + longest
 
 def _rendered(format, chat, guide)->dict:
-    "What a seat is told. A policy of a closed set of words that lacks those of the format is shown them by its demonstrations instead."
+    """What a seat is told. A policy of a closed set of words that lacks those of the format is shown them by its
+    demonstrations instead."""
     found = format.render(format.tools, guide)
     return found if found['system'] and knows(chat, found['system']) else found | dict(system=guide)
 
@@ -481,4 +531,6 @@ def whole_reply(
     who: str,   # its name
 ):
     "Refuse a format in a rollout that reads the whole reply as the action."
-    if format is not None and getattr(format, 'parted', True): raise ValueError(f'{who} reads the whole reply as the action, so it takes no format={format!r}. Use `play`, or let the environment read the format: Spoken(env, format)')
+    if format is not None and getattr(format, 'parted', True):
+        raise ValueError(f'{who} reads the whole reply as the action, so it takes no format={format!r}. Use `play`, or '
+                         f'let the environment read the format: Spoken(env, format)')

@@ -37,7 +37,8 @@ def told(
     seat:str,               # whose system message
     system:str|dict|None=None # given by the caller: None: the guide; '': nothing; else this text, or {seat: text}
 )->str|None:                # None: no system message
-    "The system message of a seat: what the caller says, else the guide of the environment if the policy knows its words."
+    """The system message of a seat: what the caller says, else the guide of the environment if the policy knows its
+    words."""
     if isinstance(system, dict): system = system.get(seat, '')
     if system is not None: return system or None
     guide = guide_of(env, seat)
@@ -67,6 +68,7 @@ def check_room(
     "Raises ValueError for a system message that leaves no room for a reply."
     size = len(policy.chat.first('', text)) + max_tokens
     if size > policy.max_context:
-        raise ValueError(f'the guide of {env.name} for {seat!r} and an action of {max_tokens} tokens take {size} tokens, '
+        raise ValueError(f'the guide of {env.name} for {seat!r} and an action of {max_tokens} tokens take '
+                         f'{size} tokens, '
                          f"the context of the policy holds {policy.max_context}. Give a shorter text as system=, "
                          "system='' for none, or a policy with a larger max_context.")

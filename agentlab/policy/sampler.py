@@ -29,9 +29,11 @@ class Completion:
     ids: list[int]              # the sampled tokens; a stop token, if one was sampled, is the last of them
     logprobs: list[float]       # of the full softmax at the sampling temperature, before top-p (temperature 0: at 1)
     entropies: list[float]      # of that same softmax, in nats
-    finish: str                 # 'stop': a stop token was sampled; 'length': max_tokens or the end of the context was reached
-    truncated_logprobs: list[float]|None = None # after top-p, i.e. of what was really drawn from; None where top-p was off
-    top_ids: list[list[int]]|None = None        # the likeliest tokens at each position, the likeliest first; None where nobody looked
+    finish: str  # 'stop': a stop token was sampled; 'length': max_tokens or the end of the context was reached
+    # after top-p, i.e. of what was really drawn from; None where top-p was off
+    truncated_logprobs: list[float]|None = None
+    # the likeliest tokens at each position, the likeliest first; None where nobody looked
+    top_ids: list[list[int]]|None = None
     top_logps: list[list[float]]|None = None    # their log-probabilities, of the full softmax as well
 
 # %% ../../nbs/policy/02_sampler.ipynb #85e556e1
@@ -75,7 +77,8 @@ def _invert(
     return torch.searchsorted(total, draws[:, None] * total[:, -1:], right=True).clamp_(max=weight.shape[-1] - 1)
 
 def _nucleus(p: Tensor, top_p: float)->tuple[Tensor, Tensor]:
-    "Probabilities in falling order, zero beyond the tokens that hold `top_p`; which token each belongs to. Of many words only the likeliest are sorted, where those are enough."
+    """Probabilities in falling order, zero beyond the tokens that hold `top_p`; which token each belongs to. Of many
+    words only the likeliest are sorted, where those are enough."""
     if p.shape[1] > 4096:
         best, order = p.topk(1024)
         order = order.sort(dim=-1)[0]           # equal ones in the order of their ids, as in a whole sort
@@ -111,7 +114,8 @@ def _pick(logits: Tensor, draws: Tensor, temperature: float, top_p: float, likel
         p, order = _nucleus(p, top_p)
         ids, kept = order.gather(1, _invert(p, draws)), (p.sum(-1).log(),)
     chosen = logp.gather(1, ids)[:, 0]
-    return ids[:, 0], chosen, entropy, *(chosen - mass for mass in kept), *(likeliest_tokens(logp, likeliest) if likeliest else ())
+    return (ids[:, 0], chosen, entropy, *(chosen - mass for mass in kept),
+            *(likeliest_tokens(logp, likeliest) if likeliest else ()))
 
 def pick(
     logits: Tensor,         # (rows, vocabulary)
@@ -119,23 +123,29 @@ def pick(
     temperature: float = 1.,# 0: the likeliest token; its log-probability and entropy are then those of temperature 1
     top_p: float = 1.,
     likeliest: int = 0,     # so many of the likeliest tokens are reported too
-)->tuple[Tensor, ...]:      # (rows,) each: token ids, log-probabilities, entropies and, with top-p, log-probabilities after it; (rows, likeliest) ids and log-probabilities
+# (rows,) each: token ids, log-probabilities, entropies and, with top-p, log-probabilities after it; (rows, likeliest)
+# ids and log-probabilities
+)->tuple[Tensor, ...]:
     "Draw one token per row and say how likely it was."
-    few = max(2**18 // logits.shape[1], 1) if logits.device.type == 'cpu' else len(logits)     # what stays in a processor's cache
+    # what stays in a processor's cache
+    few = max(2**18 // logits.shape[1], 1) if logits.device.type == 'cpu' else len(logits)
     if len(logits) <= few: return _pick(logits, draws, temperature, top_p, likeliest)
-    found = [_pick(logits[i:i + few], draws[i:i + few], temperature, top_p, likeliest) for i in range(0, len(logits), few)]
+    found = [_pick(logits[i:i + few], draws[i:i + few], temperature, top_p, likeliest)
+             for i in range(0, len(logits), few)]
     return tuple(torch.cat(x) for x in zip(*found))
 
 # %% ../../nbs/policy/02_sampler.ipynb #75f38355
 def zeros(like: Tensor, *shape: int)->Tensor:
-    "Zeros of the same dtype and device. On a CPU the system hands out pages as they are first touched, so spare capacity is free."
+    """Zeros of the same dtype and device. On a CPU the system hands out pages as they are first touched, so spare
+    capacity is free."""
     if like.device.type != 'cpu': return like.new_zeros(shape)
     size = int(np.prod(shape)) * like.element_size()
     return torch.frombuffer(mmap.mmap(-1, size), dtype=like.dtype).view(shape)
 
 # %% ../../nbs/policy/02_sampler.ipynb #1a86707d
 class RowLayer(CacheLayerMixin):
-    "Keys and values of one layer, (slots, heads, capacity + 1, head_dim). The last column is for padding; nobody reads it."
+    """Keys and values of one layer, (slots, heads, capacity + 1, head_dim). The last column is for padding; nobody
+    reads it."""
     is_sliding = False
     def __init__(self, cache: RowCache):
         super().__init__()
@@ -181,7 +191,8 @@ class RowCache(Cache):
             key = (self.first, len(self.columns), heads, self.capacity)
             if key not in self._starts:
                 row = torch.arange(self.first*heads, (self.first + len(self.columns))*heads, device=self.columns.device)
-                self._starts = {key: (row * (self.capacity + 1)).view(-1, 1, heads)}    # where each row of each head begins
+                # where each row of each head begins
+                self._starts = {key: (row * (self.capacity + 1)).view(-1, 1, heads)}
             self._places[heads] = (self._starts[key] + self.columns[:, :, None]).view(-1)
         return self._places[heads]
     def stores(self)->list[tuple]:
@@ -223,14 +234,17 @@ def row_attention(
     "Attention over cached rows on a CPU: keys and values are used where they lie."
     if any(kwargs.get(name) is not None for name in ('softcap', 'position_bias', 's_aux')):
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
-        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout,
+                                      **kwargs)
     (rows, heads, count, width), groups = query.shape, key.shape[1]
     if count > 1:
-        out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=heads > groups)
+        out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling,
+                                           enable_gqa=heads > groups)
         return out.transpose(1, 2).contiguous(), None
     query = query.reshape(rows, groups, heads // groups, width)     # heads that share keys, as queries of one head
     if query.dtype == torch.bfloat16:       # a product of matrices in bf16 would copy all keys
-        out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask.expand(-1, -1, heads // groups, -1), scale=scaling)
+        out = scaled_dot_product_attention(query, key, value,
+                                           attn_mask=attention_mask.expand(-1, -1, heads // groups, -1), scale=scaling)
         return out.reshape(rows, 1, heads, width), None
     query = query * (width**-.5 if scaling is None else scaling)
     weight = torch.softmax(torch.matmul(query, key.transpose(2, 3)) + attention_mask, -1)
@@ -251,12 +265,14 @@ def longest_prefixes(
     contexts: list[list[int]],
     rows: list[list[int]],  # in dictionary order, all different
 )->list[tuple[int, int]]:   # per context: tokens shared with the row that shares most; which row (-1: there is none)
-    "The row that shares the longest prefix with each context, if possible one that ends with it; a context's last token is never shared, its logits are wanted."
+    """The row that shares the longest prefix with each context, if possible one that ends with it; a context's last
+    token is never shared, its logits are wanted."""
     found = []
     for context in contexts:
         at = bisect(rows, context)
         shared, row = shared_prefix(context, rows[at-1]) if at else 0, at - 1
-        if at < len(rows) and rows[at][:shared + 1] == context[:shared + 1]: shared, row = shared_prefix(context, rows[at]), at
+        if at < len(rows) and rows[at][:shared + 1] == context[:shared + 1]:
+            shared, row = shared_prefix(context, rows[at]), at
         shared = min(shared, len(context) - 1)
         if 0 < shared < len(rows[row]):     # that row goes on otherwise; is there one that ends just here?
             end = bisect_left(rows, context[:shared])
@@ -286,7 +302,9 @@ def plan_rows(
     leader = {tuple(contexts[i]): i for i in plan.own}
     for i in list(plan.new):
         first = leader.setdefault(tuple(contexts[i]), i)
-        if first != i: plan.twins[i] = first; del plan.new[i]
+        if first != i:
+            plan.twins[i] = first
+            del plan.new[i]
     return plan
 
 # %% ../../nbs/policy/02_sampler.ipynb #97062225
@@ -334,14 +352,16 @@ def pieces(
     cuts, start, widest = [], 0, 0
     for row, width in enumerate(widths):
         widest = max(widest, width)
-        if row > start and ((row + 1 - start) * widest > budget or (row == border and spared > 64)):    # a forward costs about as much as 64 positions
+        # a forward costs about as much as 64 positions
+        if row > start and ((row + 1 - start) * widest > budget or (row == border and spared > 64)):
             cuts.append((start, row))
             start, widest = row, width
     return cuts + [(start, len(widths))]
 
 def ahead(
     widths: list[int],  # tokens to read, per row, of one forward
-)->tuple[int, list[tuple[int, int]]]:   # tokens that all rows read together in the end; (first row, row after the last) of those that read before
+# tokens that all rows read together in the end; (first row, row after the last) of those that read before
+)->tuple[int, list[tuple[int, int]]]:
     "Long rows read what they have more in forwards of their own, where that is cheaper than padding all the others."
     def longer(width):
         stretches = groupby(range(len(widths)), key=lambda row: widths[row] > width)
@@ -350,7 +370,8 @@ def ahead(
     def cost(width):
         return len(widths)*width + sum(64 + (b - a)*(max(widths[a:b]) - width) for a, b in longer(width))
     width = max(widths)
-    if len(widths)*width - sum(widths) > 64: width = min(sorted(set(widths), reverse=True), key=cost)     # else no padding is worth a forward
+    # else no padding is worth a forward
+    if len(widths)*width - sum(widths) > 64: width = min(sorted(set(widths), reverse=True), key=cost)
     return width, longer(width)
 
 # %% ../../nbs/policy/02_sampler.ipynb #a1f544b6
@@ -360,7 +381,7 @@ class TorchSampler:
         self,
         model,                          # transformers causal language model, or a peft model around one
         stop: set[int] = frozenset(),   # token ids that end a row, where a call names none
-        max_context: int|None = None,   # tokens of one row, sampled ones included; default: what the model's config says
+        max_context: int|None = None,  # tokens of one row, sampled ones included; default: what the model's config says
         budget: int|None = None,        # bytes for the cache; default: 2 GiB, on a GPU half of its free memory
         positions: int = 16384,         # token positions of one forward at most
         likeliest: int = 5,             # of the likeliest tokens at each position so many are reported; 0: none
@@ -368,7 +389,7 @@ class TorchSampler:
         from transformers import AttentionInterface
         AttentionInterface.register('agentlab_rows', row_attention)
         self.model, self.stop, self.positions, self.budget = model, frozenset(stop), positions, budget
-        self.likeliest, self.least = likeliest, 1       # least: token positions of one forward, see `agentlab.policy.exact`
+        self.likeliest, self.least = likeliest, 1  # least: token positions of one forward, see `agentlab.policy.exact`
         self.max_context = max_context or getattr(model.config, 'max_position_embeddings', 2048)
         check_model(model, self.max_context)
         self.vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -379,7 +400,8 @@ class TorchSampler:
         free: bool = False,     # give the memory back as well
     ):
         "Drop every cached row. Needed only after a change of weights that nobody can notice: see `_notice_weights`."
-        self.rows, self._weights = {}, None     # slot -> token ids whose keys and values it holds, least recently used first
+        # slot -> token ids whose keys and values it holds, least recently used first
+        self.rows, self._weights = {}, None
         if free: self.cache = RowCache(self.model.config.get_text_config().num_hidden_layers, self.counts)
 
 # %% ../../nbs/policy/02_sampler.ipynb #be1927c9
@@ -387,33 +409,50 @@ def check_model(model, max_context: int):
     "Refuse a model whose past is more than the keys and values of every token."
     config, kind = model.config.get_text_config(), type(model).__name__
     layers, window = set(getattr(config, 'layer_types', None) or ()), getattr(config, 'sliding_window', None)
-    if layers - {'full_attention', 'sliding_attention'}: raise ValueError(f'{kind} has layers of kind {sorted(layers)}; TorchSampler needs full attention. Sample it with vLLM.')
+    if layers - {'full_attention', 'sliding_attention'}:
+        raise ValueError(f'{kind} has layers of kind {sorted(layers)}; TorchSampler needs full attention. Sample it '
+                         f'with vLLM.')
     if window and (not layers or 'sliding_attention' in layers) and window < max_context:
-        raise ValueError(f'max_context={max_context} exceeds the sliding window of {kind}. Give max_context={window} or less.')
+        raise ValueError(f'max_context={max_context} exceeds the sliding window of {kind}. Give '
+                         f'max_context={window} or less.')
     rope = getattr(config, 'rope_parameters', None) or {}
     for part in [rope, *(p for p in rope.values() if isinstance(p, dict))]:
         limit = part.get('original_max_position_embeddings') or getattr(config, 'max_position_embeddings', max_context)
         if part.get('rope_type') in ('dynamic', 'longrope') and max_context > limit:
-            raise ValueError(f'max_context={max_context}: beyond {limit} tokens the rotary embedding of {kind} depends on the longest row of the batch. Give max_context={limit} or less.')
+            raise ValueError(f'max_context={max_context}: beyond {limit} tokens the rotary embedding of {kind} depends '
+                             f'on the longest row of the batch. Give max_context={limit} or less.')
     if model.config._attn_implementation not in ('sdpa', 'eager', EXACT):
-        raise ValueError(f"attention {model.config._attn_implementation!r} takes no mask of its own. Load the model with attn_implementation='sdpa'.")
+        raise ValueError(f"attention {model.config._attn_implementation!r} takes no mask of its own. Load the model "
+                         f"with attn_implementation='sdpa'.")
 
 def check_request(contexts, max_tokens, temperature, top_p, stop, seeds, max_context: int, vocabulary: int):
     "Refuse what cannot be sampled, naming the argument, its value and the remedy."
     for i, context in enumerate(contexts):
-        if not len(context): raise ValueError(f'contexts[{i}] is empty. A model predicts after at least one token: begin with the chat template or a start token.')
-        if len(context) >= max_context: raise ValueError(f'contexts[{i}] has {len(context)} tokens, but max_context={max_context} leaves no room to answer. End that episode, or shorten its context.')
+        if not len(context):
+            raise ValueError(f'contexts[{i}] is empty. A model predicts after at least one token: begin with the chat '
+                             f'template or a start token.')
+        if len(context) >= max_context:
+            raise ValueError(f'contexts[{i}] has {len(context)} tokens, but max_context={max_context} leaves no room '
+                             f'to answer. End that episode, or shorten its context.')
     if max_tokens < 1: raise ValueError(f'max_tokens={max_tokens}: give at least 1')
-    if not 0 <= temperature < float('inf'): raise ValueError(f'temperature={temperature}: give 0 for greedy, or a positive number')
-    if not 0 < top_p <= 1: raise ValueError(f'top_p={top_p}: give a share of probability in (0, 1]; 1 keeps every token')
-    if hasattr(seeds, '__len__') and len(seeds) != len(contexts): raise ValueError(f'seeds: {len(seeds)} for {len(contexts)} contexts. Give one per context, or one number.')
-    if any(not 0 <= token < vocabulary for token in stop): raise ValueError(f'stop={sorted(stop)}, but this model has {vocabulary} tokens. Give ids below that.')
+    if not 0 <= temperature < float('inf'):
+        raise ValueError(f'temperature={temperature}: give 0 for greedy, or a positive number')
+    if not 0 < top_p <= 1:
+        raise ValueError(f'top_p={top_p}: give a share of probability in (0, 1]; 1 keeps every token')
+    if hasattr(seeds, '__len__') and len(seeds) != len(contexts):
+        raise ValueError(f'seeds: {len(seeds)} for {len(contexts)} contexts. Give one per context, or one number.')
+    if any(not 0 <= token < vocabulary for token in stop):
+        raise ValueError(f'stop={sorted(stop)}, but this model has {vocabulary} tokens. Give ids below that.')
 
 def check_ids(contexts, vocabulary: int):
     "Refuse what is no token of this model."
     ids = np.array([token for tokens in contexts for token in tokens])
-    if ids.dtype.kind not in 'iu': raise ValueError(f'contexts hold values of type {ids.dtype}. Give token ids, whole numbers, as the tokenizer returns them.')
-    if ids.min() < 0 or ids.max() >= vocabulary: raise ValueError(f'contexts hold the id {ids.min() if ids.min() < 0 else ids.max()}, but this model has {vocabulary} tokens. Encode with its own tokenizer.')
+    if ids.dtype.kind not in 'iu':
+        raise ValueError(f'contexts hold values of type {ids.dtype}. Give token ids, whole numbers, as the tokenizer '
+                         f'returns them.')
+    if ids.min() < 0 or ids.max() >= vocabulary:
+        raise ValueError(f'contexts hold the id {ids.min() if ids.min() < 0 else ids.max()}, but this model has '
+                         f'{vocabulary} tokens. Encode with its own tokenizer.')
 
 # %% ../../nbs/policy/02_sampler.ipynb #5dc594f5
 def _sample(
@@ -427,19 +466,23 @@ def _sample(
     if not hasattr(seeds, '__len__'): seeds = [seeds * len(contexts) + i for i in range(len(contexts))]
     self.counts['calls'] += 1
     with torch.inference_mode(), self._ready():
-        fits = self._rows_that_fit(min(max(map(len, contexts), default=1) + max_tokens, self.max_context), len(contexts))
+        fits = self._rows_that_fit(min(max(map(len, contexts), default=1) + max_tokens, self.max_context),
+                                   len(contexts))
         parts = [slice(start, start + fits) for start in range(0, len(contexts), fits)]
-        return [c for part in parts for c in self._sample_rows(contexts[part], seeds[part], max_tokens, temperature, top_p, stop)]
+        return [c for part in parts
+                for c in self._sample_rows(contexts[part], seeds[part], max_tokens, temperature, top_p, stop)]
 
 @contextmanager
 def _ready(self):
     "The model as it samples: no dropout, attention over cached rows; afterwards as it was."
     training, config = self._notice_weights(), self.model.config
-    self.device, self.dtype, attention = next(self.model.parameters()).device, self.model.dtype, config._attn_implementation
+    self.device, self.dtype, attention = (next(self.model.parameters()).device, self.model.dtype,
+                                          config._attn_implementation)
     try:
         for module in training: module.training = False
         self.least = (fewest_rows(self.model) or MOST) if attention == EXACT else 1
-        if self.device.type == 'cpu' and attention == 'sdpa': config._attn_implementation = 'agentlab_rows'    # GPU kernels need no help
+        # GPU kernels need no help
+        if self.device.type == 'cpu' and attention == 'sdpa': config._attn_implementation = 'agentlab_rows'
         yield
     finally:
         config._attn_implementation = attention
@@ -455,11 +498,13 @@ def _notice_weights(self: TorchSampler)->list:
         module = modules.pop()
         modules += [child for child in module._modules.values() if child is not None]
         if module.training: training.append(module)
-        if hasattr(module, '_active_adapter'): seen.append((module._disable_adapters, str(module._active_adapter)))    # a peft layer
+        # a peft layer
+        if hasattr(module, '_active_adapter'): seen.append((module._disable_adapters, str(module._active_adapter)))
         weights += [p for p in module._parameters.values() if p is not None]
     seen += [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
     learned, whole = [p for p in weights if p.requires_grad], {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    some = [p.detach().flatten()[::max(p.numel() // 2**16, 1)] for p in learned[:2] + learned[-2:]]    # of a large one some
+    # of a large one some
+    some = [p.detach().flatten()[::max(p.numel() // 2**16, 1)] for p in learned[:2] + learned[-2:]]
     seen += [p.contiguous().view(whole[p.element_size()]).sum().item() for p in some]
     if hash(tuple(seen)) != self._weights: self.forget()
     self._weights = hash(tuple(seen))
@@ -470,17 +515,23 @@ def _rows_that_fit(self, columns: int, rows: int)->int:
     if not self.cache.token_bytes:  # read one token, to learn what a column weighs
         self.cache.move([], 1, 1)
         self._extend(0, [[0]], [0])
-    if self.budget is None: self.budget = torch.cuda.mem_get_info(self.device)[0] // 2 if self.device.type == 'cuda' else 2**31
+    if self.budget is None:
+        self.budget = torch.cuda.mem_get_info(self.device)[0] // 2 if self.device.type == 'cuda' else 2**31
     fits = max(self.budget // (self.cache.token_bytes * (columns + 1)), 1)
-    if fits < rows: warnings.warn(f'{rows} rows of {columns} tokens need {rows*columns*self.cache.token_bytes/1e6:.0f} MB of cache, and budget={self.budget} bytes holds {fits} of them: '
-                                  'they are sampled in parts and read again every turn. Raise budget, or play fewer episodes at once.', stacklevel=3)
+    if fits < rows:
+        warnings.warn(f'{rows} rows of {columns} tokens need {rows*columns*self.cache.token_bytes/1e6:.0f} MB of '
+                      f'cache, and budget={self.budget} bytes holds {fits} of them: '
+                      'they are sampled in parts and read again every turn. Raise budget, or play fewer '
+                      'episodes at once.', stacklevel=3)
     return fits
 
 def _size(self, rows: int, columns: int, others: int)->tuple[int, int]:
-    "Slots and capacity for this call. Both grow by a factor, so that growing copies each column a bounded number of times."
+    """Slots and capacity for this call. Both grow by a factor, so that growing copies each column a bounded number
+    of times."""
     cache, weight = self.cache, self.cache.token_bytes
     capacity, slots = cache.capacity, cache.slots
-    if columns > capacity: capacity = self.max_context if self.device.type == 'cpu' else min(2*columns, self.max_context)
+    if columns > capacity:
+        capacity = self.max_context if self.device.type == 'cpu' else min(2*columns, self.max_context)
     if rows * weight * (capacity + 1) > self.budget: capacity = max(columns, self.budget // (rows * weight) - 1)
     if rows + others > slots: slots = max(rows + others, slots * 3 // 2)
     return max(rows, min(slots, self.budget // (weight * (capacity + 1)))), capacity
@@ -492,7 +543,8 @@ def _place(self: TorchSampler, contexts: list[list[int]], columns: int)->tuple[P
     "Find or make a row for every context. Rows of nobody stay while the budget holds them, the latest ones first."
     try: plan = plan_rows(contexts, self.rows)
     except TypeError as error: raise ValueError(f'contexts must hold token ids, whole numbers: {error}') from error
-    check_ids([contexts[i][n:] for i, (_, n) in [*plan.own.items(), *plan.new.items()]], self.vocabulary)  # the rest was checked when it was read
+    # the rest was checked when it was read
+    check_ids([contexts[i][n:] for i, (_, n) in [*plan.own.items(), *plan.new.items()]], self.vocabulary)
     used = {slot for slot, _ in plan.own.values()}
     others = [slot for slot in self.rows if slot not in used]
     slots, capacity = self._size(len(contexts), columns, len(others))
@@ -500,7 +552,9 @@ def _place(self: TorchSampler, contexts: list[list[int]], columns: int)->tuple[P
     others = others[max(len(others) - (slots - len(contexts)), 0):]
     slot_of, home_of, moves = arrange(slots, plan, {slot: len(self.rows[slot]) for slot in others})
     try: self.cache.move(moves, slots, capacity)
-    except BaseException: self.forget(free=True); raise     # half moved: memory ran out, or the user interrupted
+    except BaseException:
+        self.forget(free=True)
+        raise     # half moved: memory ran out, or the user interrupted
     self.rows = {home_of[slot]: self.rows[slot] for slot in others}
     return plan, slot_of
 
@@ -522,19 +576,23 @@ def _read_piece(self: TorchSampler, first: int, new: list[list[int]], starts: li
     "As `_extend`, after the long rows among them have read ahead."
     width, longer = ahead([len(tokens) for tokens in new])
     for a, b in longer: self._extend(first + a, [tokens[:-width] for tokens in new[a:b]], starts[a:b])
-    return self._extend(first, [tokens[-width:] for tokens in new], [start + max(len(tokens) - width, 0) for start, tokens in zip(starts, new)])
+    return self._extend(first, [tokens[-width:] for tokens in new],
+                        [start + max(len(tokens) - width, 0) for start, tokens in zip(starts, new)])
 
-def _read_once(self: TorchSampler, fresh: list[int], contexts: list[list[int]], slot_of: dict[int, int], cached: dict[int, int]):
+def _read_once(self: TorchSampler, fresh: list[int], contexts: list[list[int]], slot_of: dict[int, int],
+               cached: dict[int, int]):
     "Read what all new rows begin with, such as a guide, in the first of them, and copy it to the others."
     if len(fresh) < 2: return
     begun = [contexts[i] for i in fresh]
-    shared = min(shared_prefix(min(begun), max(begun)), min(map(len, begun)) - 1)     # the first and the last in dictionary order differ soonest
+    # the first and the last in dictionary order differ soonest
+    shared = min(shared_prefix(min(begun), max(begun)), min(map(len, begun)) - 1)
     if shared < 64: return      # about what the forward costs
     self._extend(slot_of[fresh[0]], [begun[0][:shared]], [0])
     self.cache.move([(slot_of[fresh[0]], slot_of[i], shared) for i in fresh[1:]])
     cached.update(dict.fromkeys(fresh, shared))
 
-TorchSampler._place, TorchSampler._read, TorchSampler._read_piece, TorchSampler._read_once = _place, _read, _read_piece, _read_once
+TorchSampler._place, TorchSampler._read, TorchSampler._read_piece, TorchSampler._read_once = (
+    _place, _read, _read_piece, _read_once)
 
 # %% ../../nbs/policy/02_sampler.ipynb #873cc76b
 def _extend(
@@ -553,25 +611,32 @@ def _extend(
     length = max(start + len(tokens) for start, tokens in zip(starts, new))
     self.cache.aim(first, torch.where(real, positions, self.cache.capacity), length)
     positions = torch.where(real, positions, 0)     # padding looks at column 0, so that nothing is divided by zero
-    mask = torch.where(torch.arange(length, device=device) > positions[:, None, :, None], float('-inf'), 0.).to(self.dtype)
+    mask = torch.where(torch.arange(length, device=device) > positions[:, None, :, None], float('-inf'),
+                       0.).to(self.dtype)
     self.counts['padding'] += ids.numel() - sum(map(len, new))
     return self._forward(ids, positions, mask)
 
 def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor)->Tensor:
-    "(rows, vocabulary) logits after the last column of `ids`, of which there are enough. The mask is ready, so the model builds none."
-    self.counts['forwards'] += 1; self.counts['positions'] += ids.numel()
+    """(rows, vocabulary) logits after the last column of `ids`, of which there are enough. The mask is ready, so the
+    model builds none."""
+    self.counts['forwards'] += 1
+    self.counts['positions'] += ids.numel()
     width = ids.shape[1]
-    last = torch.arange(width - -(-self.least // len(ids)), width, device=ids.device)   # an index makes a copy: the vocabulary's product is far slower on a slice
-    out = self.model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache, use_cache=True, logits_to_keep=last)
+    # an index makes a copy: the vocabulary's product is far slower on a slice
+    last = torch.arange(width - -(-self.least // len(ids)), width, device=ids.device)
+    out = self.model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache,
+                     use_cache=True, logits_to_keep=last)
     return out.logits[:, -1].float()
 
 TorchSampler._extend, TorchSampler._forward = _extend, _forward
 
 # %% ../../nbs/policy/02_sampler.ipynb #f3284bff
 class Window:
-    "The neighbouring slots that one call decodes in. `order[k]` is the row of the call in the k-th slot; the first `width` still run."
+    """The neighbouring slots that one call decodes in. `order[k]` is the row of the call in the k-th slot; the first
+    `width` still run."""
     def __init__(self, sampler: TorchSampler, first: int, lengths: list[int], steps: int):
-        self.sampler, self.first, self.lengths, self.order, self.width = sampler, first, lengths, list(range(len(lengths))), len(lengths)
+        self.sampler, self.first, self.lengths, self.order, self.width = (sampler, first, lengths,
+                                                                          list(range(len(lengths))), len(lengths))
         self.columns, self.steps = min(max(lengths) + steps, sampler.max_context), steps
         self.done = self.idle = 0
         self.look()
@@ -595,14 +660,17 @@ class Window:
         self.sampler.cache.aim(self.first, pad(position, (filled, 0), value=self.sampler.cache.capacity), length)
         return self.sampler._forward(ids, place, self.mask[:, None, None, :length].expand(-1, -1, ids.shape[1], -1))
     def close_ranks(self, alive: list[bool])->list[int]|None:
-        "Swap live rows to the front and shorten the window, once waiting has cost as much as swapping. Places that stay, or None."
+        """Swap live rows to the front and shorten the window, once waiting has cost as much as swapping. Places that
+        stay, or None."""
         left = sum(alive)
         holes = [k for k in range(left) if not alive[k]]
         movers = [k for k in range(left, self.width) if alive[k]]
         self.idle += self.width - left
-        if left == self.width or self.idle < 8*len(movers): return None     # a swap touches about as much memory as one row in 8 forwards
+        # a swap touches about as much memory as one row in 8 forwards
+        if left == self.width or self.idle < 8*len(movers): return None
         held = lambda k: min(self.lengths[self.order[k]] + self.done, self.columns)
-        self.sampler.cache.move([(self.first + a, self.first + b, held(a)) for pair in zip(holes, movers) for a, b in (pair, pair[::-1])])
+        self.sampler.cache.move([(self.first + a, self.first + b, held(a)) for pair in zip(holes, movers)
+                                 for a, b in (pair, pair[::-1])])
         keep = list(range(left))
         for a, b in zip(holes, movers): keep[a], self.order[a], self.order[b] = b, self.order[b], self.order[a]
         self.width, self.idle = left, 0
@@ -611,7 +679,8 @@ class Window:
 
 # %% ../../nbs/policy/02_sampler.ipynb #1f822210
 def _decode(
-    self: TorchSampler, logits: Tensor, window: Window, draws: Tensor, limits: list[int], stop: set[int], temperature: float, top_p: float,
+    self: TorchSampler, logits: Tensor, window: Window, draws: Tensor, limits: list[int], stop: set[int],
+    temperature: float, top_p: float,
 )->list[Completion]:
     "Draw tokens until every row has met a stop token or its limit; rows in the order that the window began with."
     ids, record, alive = [[] for _ in limits], [], [True]*len(limits)
@@ -631,9 +700,11 @@ def _decode(
     scores, *best = (_noted(record, part, len(ids)) for part in range(1, len(record[0])))
     cut = lambda lines, length: [line[:length] for line in lines] + [None]*(3 - len(lines))     # the third: after top-p
     scores = [cut(lines, len(said)) for said, lines in zip(ids, scores.transpose(1, 2).tolist())]
-    said = [Completion(said, logp, entropy, 'stop' if said[-1] in stop else 'length', kept) for said, (logp, entropy, kept) in zip(ids, scores)]
+    said = [Completion(said, logp, entropy, 'stop' if said[-1] in stop else 'length', kept)
+            for said, (logp, entropy, kept) in zip(ids, scores)]
     if best:
-        for one, logps, tops in zip(said, *(table.tolist() for table in best)): one.top_ids, one.top_logps = tops[:len(one.ids)], logps[:len(one.ids)]
+        for one, logps, tops in zip(said, *(table.tolist() for table in best)):
+            one.top_ids, one.top_logps = tops[:len(one.ids)], logps[:len(one.ids)]
     return said
 
 def _noted(record: list, part: int, rows: int)->Tensor:
@@ -656,7 +727,8 @@ def _sample_rows(self: TorchSampler, contexts, seeds, max_tokens, temperature, t
     bad = [i for i, one in zip(order, said) if any(x != x for x in one.logprobs)]
     if bad:
         self.forget(free=True)
-        raise FloatingPointError(f'the logits after contexts[{bad[0]}] are not a number: the weights have diverged. Go back to an earlier checkpoint and lower the learning rate.')
+        raise FloatingPointError(f'the logits after contexts[{bad[0]}] are not a number: the weights have diverged. Go '
+                                 f'back to an earlier checkpoint and lower the learning rate.')
     for k, row in enumerate(window.order): self.rows[window.first + k] = contexts[order[row]] + said[row].ids[:-1]
     said = dict(zip(order, said))
     return [said[i] for i in range(len(contexts))]

@@ -28,9 +28,13 @@ def tiny_model(
 ):                              # a Qwen3ForCausalLM with tied embeddings, on the CPU, float32
     "A randomly initialised transformers model with a Qwen3 config, small enough for one CPU core."
     from transformers import AutoModelForCausalLM, Qwen3Config
-    config = Qwen3Config(vocab_size=vocabulary, hidden_size=hidden, intermediate_size=2*hidden, num_hidden_layers=layers, num_attention_heads=heads,
-                         num_key_value_heads=heads, head_dim=hidden//heads, max_position_embeddings=max_context, tie_word_embeddings=True,
-                         bos_token_id=None, eos_token_id=0, pad_token_id=0, attn_implementation='sdpa', initializer_range=.1)  # .02 is for wide models: here it costs hundreds of steps
+    config = Qwen3Config(vocab_size=vocabulary, hidden_size=hidden, intermediate_size=2*hidden,
+                         num_hidden_layers=layers, num_attention_heads=heads,
+                         num_key_value_heads=heads, head_dim=hidden//heads, max_position_embeddings=max_context,
+                         tie_word_embeddings=True,
+                         # .02 is for wide models: here it costs hundreds of steps
+                         bos_token_id=None, eos_token_id=0, pad_token_id=0, attn_implementation='sdpa',
+                         initializer_range=.1)
     with torch.random.fork_rng(devices=[]):     # the caller's random state stays as it was
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config)
@@ -42,26 +46,34 @@ def demonstrate(
     seeds: list[int],   # one per game
     noise: float = .5,  # share of actions drawn at random
     system: dict|None = None, # seat -> system message, for a model that reads; None: nobody gets one
-)->list[Episode]:   # ordered by game and seat; source='demonstration'; log-probabilities are NaN: nobody sampled these ids
-    "Games of an imperfect demonstrator, an episode for each seat; ids, rewards and outcomes are what `agentlab.rollout.play` would record."
-    return [episode for game, seed in enumerate(seeds) for episode in _demonstration(env.clone(), chat, seed, noise, game, system)]
+# ordered by game and seat; source='demonstration'; log-probabilities are NaN: nobody sampled these ids
+)->list[Episode]:
+    """Games of an imperfect demonstrator, an episode for each seat; ids, rewards and outcomes are what
+    `agentlab.rollout.play` would record."""
+    return [episode for game, seed in enumerate(seeds)
+            for episode in _demonstration(env.clone(), chat, seed, noise, game, system)]
 
 def _demonstration(env, chat, seed, noise, game, system=None)->list[Episode]:
     "One game: every seat reads only what it is told."
-    act = getattr(env, 'demonstrator', None) or env.expert      # somebody who knows only what the text says, where there is one
+    # somebody who knows only what the text says, where there is one
+    act = getattr(env, 'demonstrator', None) or env.expert
     step, generator, t = env.reset(seed), random.Random(derive('demonstration', seed)), 0
-    sides = {seat: Episode(group=game, game=game, seat=seat, source='demonstration', answer=step.info.get('answer')) for seat in env.seats}
+    sides = {seat: Episode(group=game, game=game, seat=seat, source='demonstration', answer=step.info.get('answer'))
+             for seat in env.seats}
     early = _pay(sides, step.reward, {})
     while not step.done:
         turns, action = sides[step.seat].turns, act(noise, generator)
-        context = chat.next(step.observation, chat.end_id) if turns else chat.first(step.observation, (system or {}).get(step.seat))
+        context = (chat.next(step.observation, chat.end_id) if turns
+                   else chat.first(step.observation, (system or {}).get(step.seat)))
         ids = chat.text_ids(action) + [chat.end_id]
         nothing = [math.nan]*len(ids)
-        turns.append(Turn(t, step.observation, action, context, ids, nothing, nothing, early.pop(step.seat, 0.), step.info.get('state')))
+        turns.append(Turn(t, step.observation, action, context, ids, nothing, nothing, early.pop(step.seat, 0.),
+                          step.info.get('state')))
         step, t = env.step(action), t + 1
         turns[-1].learn(step.info)
         early = _pay(sides, step.reward, early)
-    ended = dict(success=bool(step.info.get('success')), truncated=bool(step.info.get('truncated')), final=step.observation)
+    ended = dict(success=bool(step.info.get('success')), truncated=bool(step.info.get('truncated')),
+                 final=step.observation)
     return [replace(side, **ended) for side in sides.values()]
 
 def _pay(sides, reward, early)->dict:
@@ -92,19 +104,24 @@ def warm_start(
     learns = [p for p in policy.model.parameters() if p.requires_grad]
     check_learnable(policy.name, learns)
     optimizer = torch.optim.AdamW(learns, lr=lr, weight_decay=.01, betas=(.9, .95))
-    order = np.concatenate([np.random.default_rng(derive(seed, 'order', i)).permutation(pool) for i in range(steps*episodes//pool + 1)])
+    order = np.concatenate([np.random.default_rng(derive(seed, 'order', i)).permutation(pool)
+                            for i in range(steps*episodes//pool + 1)])
     for step in range(steps):
-        for group in optimizer.param_groups: group['lr'] = lr*min(1, (step + 1)/warmup)*(.55 + .45*math.cos(math.pi*step/steps))
-        loss = imitate(policy, Batch.from_episodes([demo for i in order[step*episodes:(step + 1)*episodes] for demo in demos[i*seats:(i + 1)*seats]]))
+        for group in optimizer.param_groups:
+            group['lr'] = lr*min(1, (step + 1)/warmup)*(.55 + .45*math.cos(math.pi*step/steps))
+        loss = imitate(policy, Batch.from_episodes([demo for i in order[step*episodes:(step + 1)*episodes]
+                                                    for demo in demos[i*seats:(i + 1)*seats]]))
         torch.nn.utils.clip_grad_norm_(learns, 1.)
-        optimizer.step(); optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         if on_step: on_step(step, loss)
     return policy
 
 def imitate(policy: Policy, batch: Batch)->float:
     "Gradient of the mean of -log pi over the action tokens; returns that mean."
     total = 0.
-    for part, _ in policy.parts(batch):     # what the demonstrations have in common, such as a guide, is computed once where that is cheaper
+    # what the demonstrations have in common, such as a guide, is computed once where that is cheaper
+    for part, _ in policy.parts(batch):
         loss = -policy.forward(part)[0].sum()/len(batch.actions)
         loss.backward()
         total += loss.item()
@@ -121,11 +138,13 @@ def tiny_name(env, **arguments)->str:
     tokenizer = word_tokenizer(demo_env.vocabulary() + ['.'])
     demos = demonstrate(demo_env, Chat(tokenizer), [derive('name', i) for i in range(8)], noise=.5)
     code = [inspect.getsource(f) for f in (tiny_model, demonstrate, _demonstration, _pay, warm_start, imitate)]
-    facts = [sorted(arguments.items()), tokenizer.get_vocab(), tokenizer.chat_template, [[t.context_ids + t.ids for t in e.turns] for e in demos], code]
+    facts = [sorted(arguments.items()), tokenizer.get_vocab(), tokenizer.chat_template,
+             [[t.context_ids + t.ids for t in e.turns] for e in demos], code]
     return f'{env.name}-' + hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 def demonstration_env(env):
-    "The environment on its demonstration tasks, where it has such a split. Raises TypeError for one that cannot demonstrate."
+    """The environment on its demonstration tasks, where it has such a split. Raises TypeError for one that cannot
+    demonstrate."""
     if not callable(getattr(env, 'demonstrator', None)) and not callable(getattr(env, 'expert', None)):
         raise TypeError(f'{type(env).__name__} cannot demonstrate: give it expert(noise, generator) -> action.')
     env = env.clone()
@@ -135,7 +154,8 @@ def demonstration_env(env):
 def _demonstrator(env):
     "The same, for a policy that learns its words here."
     if not hasattr(env, 'expert') or not hasattr(env, 'vocabulary'):
-        raise TypeError(f'{type(env).__name__} cannot warm-start a tiny policy: give it expert(noise, generator) -> action and vocabulary() -> words, or bring a policy of your own.')
+        raise TypeError(f'{type(env).__name__} cannot warm-start a tiny policy: give it expert(noise, generator) -> '
+                        f'action and vocabulary() -> words, or bring a policy of your own.')
     return demonstration_env(env)
 
 # %% ../../nbs/policy/01_tiny.ipynb #1a9933a8
@@ -149,7 +169,8 @@ def tiny_policy(
 )->Policy:
     "A tiny policy for this environment: shipped, from the cache, or warm-started now (minutes) and cached."
     tokenizer = word_tokenizer(_demonstrator(env).vocabulary() + ['.'])
-    fresh = lambda: Policy(tiny_model(len(tokenizer), max_context, seed=seed), tokenizer, name=f'tiny-{env.name}-untrained')
+    fresh = lambda: Policy(tiny_model(len(tokenizer), max_context, seed=seed), tokenizer,
+                           name=f'tiny-{env.name}-untrained')
     if not warm: return fresh()
     name = tiny_name(env, max_context=max_context, seed=seed, **arguments)
     for folder in (Path(str(files('agentlab'))) / 'shipped' / name, cache_folder() / name):

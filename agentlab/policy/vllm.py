@@ -54,12 +54,17 @@ def checked(said: Said, ask: Ask)->Said:
     "The answer, if it is whole. Raises NoAnswer."
     n = len(said.ids)
     if not n or n > ask.max_tokens: raise NoAnswer(f'{n} tokens where 1 to {ask.max_tokens} were asked for')
-    if len(said.logps) != n or len(said.tops) != n: raise NoAnswer(f'{len(said.logps)} log-probabilities and {len(said.tops)} lists of likely tokens for {n} tokens')
-    if any(type(x) not in (float, int) or not math.isfinite(x) or x > 1e-3 for x in said.logps): raise NoAnswer('a log-probability that is none')
-    if any(len(top) < 1 or not all(x <= 1e-3 for x in top) for top in said.tops): raise NoAnswer('likely tokens without log-probabilities')
+    if len(said.logps) != n or len(said.tops) != n:
+        raise NoAnswer(f'{len(said.logps)} log-probabilities and {len(said.tops)} lists of likely tokens for '
+                       f'{n} tokens')
+    if any(type(x) not in (float, int) or not math.isfinite(x) or x > 1e-3 for x in said.logps):
+        raise NoAnswer('a log-probability that is none')
+    if any(len(top) < 1 or not all(x <= 1e-3 for x in top) for top in said.tops):
+        raise NoAnswer('likely tokens without log-probabilities')
     ended = said.ids[-1] in ask.stop
     if any(i in ask.stop for i in said.ids[:-1]): raise NoAnswer('tokens after a stop token')
-    if said.finish != ('stop' if ended else 'length') or not (ended or n == ask.max_tokens): raise NoAnswer(f'finish_reason {said.finish!r} after {n} of {ask.max_tokens} tokens')
+    if said.finish != ('stop' if ended else 'length') or not (ended or n == ask.max_tokens):
+        raise NoAnswer(f'finish_reason {said.finish!r} after {n} of {ask.max_tokens} tokens')
     return said
 
 # %% ../../nbs/policy/04_vllm.ipynb #4d93f918
@@ -83,19 +88,29 @@ def active_adapter(model)->str|None:
     model = getattr(model, 'lender', model)
     if not getattr(model, 'peft_config', None) or (layers and all(m._disable_adapters for m in layers)): return None
     names = model.active_adapters if isinstance(model.active_adapters, list) else [model.active_adapter]
-    if len(names) > 1: raise ValueError(f'the adapters {names} are switched on together, and vLLM takes one a row. Combine them: model.add_weighted_adapter')
+    if len(names) > 1:
+        raise ValueError(f'the adapters {names} are switched on together, and vLLM takes one a row. Combine them: '
+                         f'model.add_weighted_adapter')
     config = model.peft_config[names[0]]
-    odd = {k: v for k, v in dict(modules_to_save=config.modules_to_save, use_dora=getattr(config, 'use_dora', False), bias=getattr(config, 'bias', 'none')).items() if v and v != 'none'}
+    odd = {k: v for k, v in dict(modules_to_save=config.modules_to_save, use_dora=getattr(config, 'use_dora', False),
+                                 bias=getattr(config, 'bias', 'none')).items() if v and v != 'none'}
     kind = getattr(config.peft_type, 'value', config.peft_type)
-    if odd or kind != 'LORA': raise ValueError(f'the adapter {names[0]!r} is {kind} with {odd}, which vLLM does not load. Train a plain one: lora=dict(r=16, lora_alpha=32)')
+    if odd or kind != 'LORA':
+        raise ValueError(f'the adapter {names[0]!r} is {kind} with {odd}, which vLLM does not load. Train a plain one: '
+                         f'lora=dict(r=16, lora_alpha=32)')
     return names[0]
 
 def adapter_weights(model, name: str)->dict[str, Tensor]:
-    "The adapter's tensors by the names that its file gives them, on the CPU. Raises FloatingPointError where they diverged."
+    """The adapter's tensors by the names that its file gives them, on the CPU. Raises FloatingPointError where they
+    diverged."""
     from peft import get_peft_model_state_dict
-    own = model.weights if 'lender' in vars(model) else None      # a snapshot or role: weights of its own on a lender's modules
-    found = get_peft_model_state_dict(getattr(model, 'lender', model), state_dict=own, adapter_name=name, save_embedding_layers=False)
-    if not all(x.isfinite().all() for x in found.values()): raise FloatingPointError('the adapter holds values that are not finite: the weights have diverged. Go back to an earlier checkpoint and lower the learning rate.')
+    # a snapshot or role: weights of its own on a lender's modules
+    own = model.weights if 'lender' in vars(model) else None
+    found = get_peft_model_state_dict(getattr(model, 'lender', model), state_dict=own, adapter_name=name,
+                                      save_embedding_layers=False)
+    if not all(x.isfinite().all() for x in found.values()):
+        raise FloatingPointError('the adapter holds values that are not finite: the weights have diverged. Go back to '
+                                 'an earlier checkpoint and lower the learning rate.')
     return {key: found[key].detach().cpu().contiguous() for key in sorted(found)}
 
 # %% ../../nbs/policy/04_vllm.ipynb #66a559d4
@@ -106,10 +121,13 @@ def write_adapter(
     known: dict,    # adapters by policy and hash: one that is there is not written again
 )->Adapter:
     "The adapter of a policy as a folder in peft's layout, which appears whole or not at all."
-    weights, config = adapter_weights(policy.model, name), getattr(policy.model, 'lender', policy.model).peft_config[name]
-    facts = {k: sorted(v) if isinstance(v, (set, list)) else str(v) for k, v in config.to_dict().items() if k in ('r', 'lora_alpha', 'target_modules', 'use_rslora', 'rank_pattern', 'alpha_pattern')}
+    weights, config = adapter_weights(policy.model,
+                                      name), getattr(policy.model, 'lender', policy.model).peft_config[name]
+    facts = {k: sorted(v) if isinstance(v, (set, list)) else str(v) for k, v in config.to_dict().items()
+             if k in ('r', 'lora_alpha', 'target_modules', 'use_rslora', 'rank_pattern', 'alpha_pattern')}
     seen = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8)
-    for key, x in weights.items(): seen.update(f'{key} {x.dtype} {tuple(x.shape)}'.encode() + x.view(torch.uint8).numpy().tobytes())
+    for key, x in weights.items():
+        seen.update(f'{key} {x.dtype} {tuple(x.shape)}'.encode() + x.view(torch.uint8).numpy().tobytes())
     title = f"{re.sub(r'[^A-Za-z0-9.-]+', '-', policy.name or 'policy')}-{seen.hexdigest()}"
     found = known.get(title)
     if found is not None: return found
@@ -146,23 +164,32 @@ def request_body(
 )->dict:            # of POST /v1/completions
     "One row as vLLM's server wants it: token ids in and out, nothing left to the defaults of the model."
     greedy = ask.temperature == 0
-    return dict(model=model, prompt=ask.context, max_tokens=ask.max_tokens, temperature=ask.temperature, top_p=1. if greedy else ask.top_p, seed=ask.seed,
-                stop_token_ids=list(ask.stop), ignore_eos=True, include_stop_str_in_output=True, top_k=0, min_p=0., repetition_penalty=1., presence_penalty=0., frequency_penalty=0., n=1,
-                logprobs=ask.top, return_token_ids=True, return_tokens_as_token_ids=True, skip_special_tokens=False, add_special_tokens=False, stream=False)
+    return dict(model=model, prompt=ask.context, max_tokens=ask.max_tokens, temperature=ask.temperature,
+                top_p=1. if greedy else ask.top_p, seed=ask.seed,
+                stop_token_ids=list(ask.stop), ignore_eos=True, include_stop_str_in_output=True, top_k=0, min_p=0.,
+                repetition_penalty=1., presence_penalty=0., frequency_penalty=0., n=1,
+                logprobs=ask.top, return_token_ids=True, return_tokens_as_token_ids=True, skip_special_tokens=False,
+                add_special_tokens=False, stream=False)
 
 def read_choice(answer: dict, ask: Ask)->Said:
     "The one choice of an answer of /v1/completions. Raises NoAnswer where something is missing or does not fit."
     try:
         choices = answer['choices']
-        if len(choices) != 1 or choices[0]['index'] != 0: raise NoAnswer(f'{len(choices)} choices, where choice 0 alone was asked for')
+        if len(choices) != 1 or choices[0]['index'] != 0:
+            raise NoAnswer(f'{len(choices)} choices, where choice 0 alone was asked for')
         one, scores = choices[0], choices[0]['logprobs']
         if not isinstance(one.get('token_ids'), list): raise NoAnswer('no token_ids')
-        if one.get('prompt_token_ids', ask.context) != ask.context: raise NoAnswer('another prompt than the one that was sent')
+        if one.get('prompt_token_ids', ask.context) != ask.context:
+            raise NoAnswer('another prompt than the one that was sent')
         ids, logps, tops = one['token_ids'], scores['token_logprobs'], scores['top_logprobs']
-        if scores['tokens'] != [f'token_id:{i}' for i in ids]: raise NoAnswer('log-probabilities of other tokens than token_ids')
-        tops = [sorted(((x, int(name.removeprefix('token_id:'))) for name, x in top.items()), reverse=True)[:ask.top] for top in tops]
-        return checked(Said(ids, logps, [[x for x, _ in top] for top in tops], one['finish_reason'], [[i for _, i in top] for top in tops]), ask)
-    except (LookupError, TypeError, ValueError, AttributeError) as e: raise NoAnswer(f'an answer without the form of /v1/completions ({type(e).__name__}: {e})') from e
+        if scores['tokens'] != [f'token_id:{i}' for i in ids]:
+            raise NoAnswer('log-probabilities of other tokens than token_ids')
+        tops = [sorted(((x, int(name.removeprefix('token_id:'))) for name, x in top.items()), reverse=True)[:ask.top]
+                for top in tops]
+        return checked(Said(ids, logps, [[x for x, _ in top] for top in tops], one['finish_reason'],
+                            [[i for _, i in top] for top in tops]), ask)
+    except (LookupError, TypeError, ValueError, AttributeError) as e:
+        raise NoAnswer(f'an answer without the form of /v1/completions ({type(e).__name__}: {e})') from e
 
 # %% ../../nbs/policy/04_vllm.ipynb #2e014fef
 class VLLMServer:
@@ -174,27 +201,36 @@ class VLLMServer:
         key_name: str = 'VLLM_API_KEY', # environment variable that holds its key; unset: none is sent
         timeout: float = 600.,      # seconds for one row
         tries: int = 8,             # of every request
-        wait: float = 1., longest: float = 60., # seconds before the second try, doubled before each one after it; at most
+        # seconds before the second try, doubled before each one after it; at most
+        wait: float = 1., longest: float = 60.,
         workers: int = 256,         # rows under way at a time
         keep: int = 2,              # adapters that the server holds for us; --max-cpu-loras must not be less
         sleep = time.sleep,
     ):
         parts = urlsplit(url)
-        if parts.scheme not in ('http', 'https') or not parts.hostname: raise ValueError(f'url={url!r}: give http://host:port')
-        if parts.username or parts.password or parts.query: raise ValueError('url: leave the key out of the address; put it into the environment variable that key_name names')
-        if tries < 1 or workers < 1 or not timeout > 0 or wait < 0: raise ValueError(f'tries={tries}, workers={workers}, timeout={timeout}, wait={wait}: give at least one try and one worker, and times above 0')
-        self.url, self.model, self.key_name, self.timeout, self.tries, self.wait, self.longest = url.rstrip('/').removesuffix('/v1'), model, key_name, timeout, tries, wait, longest
-        me = weakref.proxy(self)        # a server and its shelf that hold each other would end when the collector comes by
+        if parts.scheme not in ('http', 'https') or not parts.hostname:
+            raise ValueError(f'url={url!r}: give http://host:port')
+        if parts.username or parts.password or parts.query:
+            raise ValueError('url: leave the key out of the address; put it into the environment variable that '
+                             'key_name names')
+        if tries < 1 or workers < 1 or not timeout > 0 or wait < 0:
+            raise ValueError(f'tries={tries}, workers={workers}, timeout={timeout}, wait={wait}: give at least one try '
+                             f'and one worker, and times above 0')
+        self.url, self.model, self.key_name, self.timeout, self.tries, self.wait, self.longest = (
+            url.rstrip('/').removesuffix('/v1'), model, key_name, timeout, tries, wait, longest)
+        me = weakref.proxy(self)  # a server and its shelf that hold each other would end when the collector comes by
         self.shelf = Shelf(lambda adapter: me._load(adapter), lambda adapter: me._unload(adapter), keep)
         self.workers, self.sleep, self.counts, self.http = workers, sleep, dict(requests=0, again=0, loads=0), None
         self.starts = 0     # restarts that were noticed
         self.close = weakref.finalize(self, _leave, self.url, key_name, self.shelf.held)
     def __repr__(self): return f'VLLMServer({self.url!r})'
     def call(self, path: str, body: dict|None = None):
-        "One request. Raises NoAnswer for what is worth asking again, LookupError for 404, ValueError for any other refusal."
+        """One request. Raises NoAnswer for what is worth asking again, LookupError for 404, ValueError for any other
+        refusal."""
         httpx = _httpx()
         if self.http is None:
-            self.http = httpx.Client(timeout=httpx.Timeout(self.timeout, connect=min(10., self.timeout)), limits=httpx.Limits(max_connections=self.workers),
+            self.http = httpx.Client(timeout=httpx.Timeout(self.timeout, connect=min(10., self.timeout)),
+                                     limits=httpx.Limits(max_connections=self.workers),
                                      headers=_key(self.key_name), trust_env=False)
         self.counts['requests'] += 1
         try: answer = self.http.request('GET' if body is None else 'POST', self.url + path, json=body)
@@ -207,10 +243,13 @@ def _key(name: str)->dict:
     return dict(Authorization=f'Bearer {key}') if key else {}
 
 def _leave(url: str, key_name: str, held: dict):
-    "Have a server drop the adapters that are held there, at the end of its client: whatever goes wrong now harms nobody."
+    """Have a server drop the adapters that are held there, at the end of its client: whatever goes wrong now harms
+    nobody."""
     import httpx
     for name in list(held):
-        try: httpx.post(f'{url}/v1/unload_lora_adapter', json=dict(lora_name=name), headers=_key(key_name), timeout=2., trust_env=False)
+        try:
+            httpx.post(f'{url}/v1/unload_lora_adapter', json=dict(lora_name=name), headers=_key(key_name), timeout=2.,
+                       trust_env=False)
         except Exception: break
     held.clear()
 
@@ -222,8 +261,11 @@ def _httpx():
 def _read(answer, path: str):
     "The JSON of an answer, or its text where that is none to be expected."
     status, text = answer.status_code, answer.text[:600]
-    if status in (408, 429) or status >= 500: raise (Broke if status == 500 else NoAnswer)(f'{path} answered {status}: {text}')
-    if status in (401, 403): raise ValueError(f'{path} answered {status}: put the key of the server into the environment variable that key_name names (VLLM_API_KEY)')
+    if status in (408, 429) or status >= 500:
+        raise (Broke if status == 500 else NoAnswer)(f'{path} answered {status}: {text}')
+    if status in (401, 403):
+        raise ValueError(f'{path} answered {status}: put the key of the server into the environment variable that '
+                         f'key_name names (VLLM_API_KEY)')
     if status == 404: raise LookupError(f'{path} answered 404: {text}')
     if status != 200: raise ValueError(f'{path} answered {status}: {text}')
     if 'adapter' in path: return answer.text
@@ -240,14 +282,18 @@ def _patiently(self: VLLMServer, attempt, given_up=lambda: False):
             if k + 1 == self.tries or given_up(): break
             self.counts['again'] += 1
             self.sleep(min(self.wait * 2**k, self.longest))
-    raise ConnectionError(f'{self.url} gave no usable answer in {k + 1} tries; the last time: {last}. Nothing of this step was kept: look at the log of the server, start it again with the same flags, '
-                          'and go on with train(..., resume=True). Raise tries or wait where it needs longer to come back.') from last
+    raise ConnectionError(f'{self.url} gave no usable answer in {k + 1} tries; the last time: {last}. Nothing of this '
+                          f'step was kept: look at the log of the server, start it again with the same flags, '
+                          'and go on with train(..., resume=True). Raise tries or wait where it needs longer to '
+                          'come back.') from last
 
 def _row(self: VLLMServer, ask: Ask, adapter: Adapter|None, given_up)->Said:
     "One row, asked until it is answered; a server that has forgotten the adapter gets it again."
     def attempt():
         self.shelf.use(adapter)
-        try: return read_choice(self.call('/v1/completions', request_body(ask, adapter.name if adapter else self.base())), ask)
+        try:
+            return read_choice(self.call('/v1/completions',
+                                         request_body(ask, adapter.name if adapter else self.base())), ask)
         except LookupError as e:
             self.shelf.forget(adapter)
             self.starts += 1    # at the next sync its weights are compared again
@@ -263,7 +309,9 @@ def _ask(self: VLLMServer, asks: list[Ask], adapter: Adapter|None)->list[Said]:
     "All rows side by side; the answers in the order of the questions. The first failure ends the call."
     pool, failed = ThreadPoolExecutor(min(self.workers, max(len(asks), 1)), 'vllm'), threading.Event()
     try: return [row.result() for row in [pool.submit(self.row, ask, adapter, failed.is_set) for ask in asks]]
-    except BaseException: failed.set(); raise
+    except BaseException:
+        failed.set()
+        raise
     finally: pool.shutdown(wait=False, cancel_futures=True)
 
 VLLMServer.patiently, VLLMServer.row, VLLMServer.ask, VLLMServer.take = _patiently, _row, _ask, _take
@@ -274,7 +322,9 @@ def _base_card(self: VLLMServer)->dict:
     cards = self.call('/v1/models').get('data', [])
     bases = [card for card in cards if not card.get('parent')]
     found = next((card for card in bases if self.model in (None, card['id'])), None)
-    if found is None: raise ValueError(f'{self.url} serves {[card["id"] for card in bases]}, not {self.model!r}. Start it with that model, or give VLLMServer(url, model=...) the name under which it is served.')
+    if found is None:
+        raise ValueError(f'{self.url} serves {[card["id"] for card in bases]}, not {self.model!r}. Start it with that '
+                         f'model, or give VLLMServer(url, model=...) the name under which it is served.')
     return found
 
 def _base(self: VLLMServer)->str:
@@ -286,23 +336,27 @@ def _load(self: VLLMServer, adapter: Adapter):
     "Let the server read the adapter from its folder."
     try: self.call('/v1/load_lora_adapter', dict(lora_name=adapter.name, lora_path=str(adapter.path)))
     except ValueError as e:
-        if 'already been loaded' not in str(e): raise ValueError(_not_taken(self.url, adapter, e)) from e     # else: it took an earlier try of this very folder
+        # else: it took an earlier try of this very folder
+        if 'already been loaded' not in str(e): raise ValueError(_not_taken(self.url, adapter, e)) from e
     except Broke as e:
         if not self.alive(): raise
-        raise ValueError(_not_taken(self.url, adapter, e)) from e       # vLLM says 500 for an adapter that it cannot serve
+        raise ValueError(_not_taken(self.url, adapter, e)) from e  # vLLM says 500 for an adapter that it cannot serve
     except LookupError as e: raise ValueError(_not_found(self.url, adapter, e)) from e
     self.counts['loads'] += 1
 
 def _not_taken(where, adapter: Adapter, why)->str:
     "Why an engine refuses an adapter, and what to do."
     rank = json.loads((adapter.path/'adapter_config.json').read_text())['r']
-    return f'{where} does not take the adapter {adapter.path} of rank {rank}: {why}. Its rank must be at most --max-lora-rank (max_lora_rank), and its layers must be those of the model.'
+    return (f'{where} does not take the adapter {adapter.path} of rank {rank}: {why}. Its rank must be at most '
+            f'--max-lora-rank (max_lora_rank), and its layers must be those of the model.')
 
 def _not_found(where, adapter: Adapter, why)->str:
     "Why an engine did not find an adapter, or has no way to load one, and what to do."
     if adapter.name in str(why):        # it names the adapter where it has a route; the path it keeps to itself
-        return f'{where} does not see the folder {adapter.path} ({why}). Give VLLMSampler(folder=...) a folder that this machine and that of the server share, readable for the user who runs it.'
-    return f'{where} has no route to load an adapter ({why}). Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora.'
+        return (f'{where} does not see the folder {adapter.path} ({why}). Give VLLMSampler(folder=...) a folder that '
+                f'this machine and that of the server share, readable for the user who runs it.')
+    return (f'{where} has no route to load an adapter ({why}). Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and '
+            f'--enable-lora.')
 
 def _alive(self: VLLMServer)->bool:
     "Whether the server says that it is well."
@@ -314,16 +368,21 @@ def _unload(self: VLLMServer, adapter: Adapter):
     try: self.call('/v1/unload_lora_adapter', dict(lora_name=adapter.name))
     except (LookupError, ValueError, NoAnswer): pass
 
-VLLMServer.base_card, VLLMServer.same_base, VLLMServer.base, VLLMServer._load, VLLMServer._unload, VLLMServer.alive = _base_card, _base_card, _base, _load, _unload, _alive
+VLLMServer.base_card, VLLMServer.same_base, VLLMServer.base, VLLMServer._load, VLLMServer._unload, VLLMServer.alive = (
+    _base_card, _base_card, _base, _load, _unload, _alive)
 
 def _limits(self: VLLMServer)->dict:
     "Longest row in tokens, and where this was learned. Raises ValueError for a server that returns no token ids."
     try:
         card = self.patiently(self.base_card)
         self.model = card['id']
-        one = self.patiently(lambda: self.call('/v1/completions', request_body(Ask([0], 1, top=1), self.model)))['choices'][0]
-    except (LookupError, TypeError) as e: raise ValueError(f'{self.url} does not speak the protocol of /v1/completions: {e}. Start it with: vllm serve') from e
-    if not one.get('token_ids'): raise ValueError(f'{self.url} does not return token ids. It needs vLLM 0.10.2 or later.')
+        one = self.patiently(lambda: self.call('/v1/completions',
+                                               request_body(Ask([0], 1, top=1), self.model)))['choices'][0]
+    except (LookupError, TypeError) as e:
+        raise ValueError(f'{self.url} does not speak the protocol of /v1/completions: {e}. Start it with: '
+                         f'vllm serve') from e
+    if not one.get('token_ids'):
+        raise ValueError(f'{self.url} does not return token ids. It needs vLLM 0.10.2 or later.')
     return dict(max_len=card.get('max_model_len'), where=f'{self.url} ({self.model})', flag='--max-model-len')
 
 VLLMServer.limits = _limits
@@ -340,9 +399,12 @@ class VLLMEngine:
         self.requests, self.starts = {}, 0
     def __repr__(self): return f'VLLMEngine({self.config().model!r})'
     def config(self): return getattr(self.llm, 'model_config', None) or self.llm.llm_engine.model_config
-    def limits(self)->dict: return dict(max_len=self.config().max_model_len, where=f'the vLLM engine of {self.config().model}', flag='max_model_len')
+    def limits(self)->dict:
+        return dict(max_len=self.config().max_model_len, where=f'the vLLM engine of {self.config().model}',
+                    flag='max_model_len')
     def _load(self, adapter: Adapter):
-        self.requests[adapter.name] = _vllm('vllm.lora.request').LoRARequest(adapter.name, next(self.numbers), str(adapter.path))
+        self.requests[adapter.name] = _vllm('vllm.lora.request').LoRARequest(adapter.name, next(self.numbers),
+                                                                             str(adapter.path))
         try: taken, why = self.llm.llm_engine.add_lora(self.requests[adapter.name]), 'it says no'
         except Exception as e: taken, why = False, f'{type(e).__name__}: {e}'
         if not taken: raise ValueError(_not_taken(self, adapter, why))
@@ -352,15 +414,19 @@ class VLLMEngine:
         "All rows in one call of LLM.generate. Raises RuntimeError for an answer that is not whole."
         self.shelf.use(adapter)
         prompts = [_vllm('vllm.inputs').TokensPrompt(prompt_token_ids=ask.context) for ask in asks]
-        found = self.llm.generate(prompts, [sampling_params(ask) for ask in asks], use_tqdm=False, lora_request=self.requests[adapter.name] if adapter else None)
+        found = self.llm.generate(prompts, [sampling_params(ask) for ask in asks], use_tqdm=False,
+                                  lora_request=self.requests[adapter.name] if adapter else None)
         if len(found) != len(asks): raise RuntimeError(f'vLLM answered {len(found)} of {len(asks)} rows')
         try: return [read_output(one, ask) for one, ask in zip(found, asks)]
-        except NoAnswer as e: raise RuntimeError(f'vLLM gave {e}. This sampler was written for vLLM 0.24 to 0.33') from e
+        except NoAnswer as e:
+            raise RuntimeError(f'vLLM gave {e}. This sampler was written for vLLM 0.24 to 0.33') from e
 
 def _vllm(module: str):
     from importlib import import_module
     try: return import_module(module)
-    except ImportError: raise ImportError('a VLLMEngine needs vllm: pip install "agentlab-rl[gpu]" where there is CUDA; `make test-vllm` shows an environment without') from None
+    except ImportError:
+        raise ImportError('a VLLMEngine needs vllm: pip install "agentlab-rl[gpu]" where there is CUDA; `make '
+                          'test-vllm` shows an environment without') from None
 
 def start_vllm(
     model: str,         # name or folder of the base
@@ -368,24 +434,31 @@ def start_vllm(
     keep: int = 2,      # adapters that it holds
     **options           # of vllm.LLM: gpu_memory_utilization, max_model_len, dtype, quantization, ...
 )->VLLMEngine:
-    "Start vLLM in this process with what the sampler relies on: adapters, prefix caching, log-probabilities of what was sampled from."
+    """Start vLLM in this process with what the sampler relies on: adapters, prefix caching, log-probabilities of
+    what was sampled from."""
     rank = next((r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank), rank)     # the ranks that vLLM knows
-    needs = dict(enable_lora=True, max_loras=1, max_cpu_loras=keep + 1, max_lora_rank=rank, enable_prefix_caching=True, logprobs_mode='processed_logprobs')
+    needs = dict(enable_lora=True, max_loras=1, max_cpu_loras=keep + 1, max_lora_rank=rank, enable_prefix_caching=True,
+                 logprobs_mode='processed_logprobs')
     return VLLMEngine(_vllm('vllm').LLM(model=model, **needs | options), keep)
 
 def sampling_params(ask: Ask):
     "vllm.SamplingParams of one row."
-    return _vllm('vllm').SamplingParams(n=1, max_tokens=ask.max_tokens, temperature=ask.temperature, top_p=1. if ask.temperature == 0 else ask.top_p, top_k=0, min_p=0.,
-                                        seed=ask.seed, stop_token_ids=list(ask.stop), ignore_eos=True, logprobs=ask.top, detokenize=False)
+    return _vllm('vllm').SamplingParams(n=1, max_tokens=ask.max_tokens, temperature=ask.temperature,
+                                        top_p=1. if ask.temperature == 0 else ask.top_p, top_k=0, min_p=0.,
+                                        seed=ask.seed, stop_token_ids=list(ask.stop), ignore_eos=True, logprobs=ask.top,
+                                        detokenize=False)
 
 def read_output(output, ask: Ask)->Said:
     "A vllm.RequestOutput as an answer. Raises NoAnswer."
-    if len(output.outputs) != 1 or list(output.prompt_token_ids) != list(ask.context): raise NoAnswer('an answer to another question')
+    if len(output.outputs) != 1 or list(output.prompt_token_ids) != list(ask.context):
+        raise NoAnswer('an answer to another question')
     one = output.outputs[0]
     ids, scores = list(one.token_ids), one.logprobs or []
-    if len(scores) != len(ids) or any(i not in at for i, at in zip(ids, scores)): raise NoAnswer(f'{len(scores)} log-probabilities for {len(ids)} tokens')
+    if len(scores) != len(ids) or any(i not in at for i, at in zip(ids, scores)):
+        raise NoAnswer(f'{len(scores)} log-probabilities for {len(ids)} tokens')
     tops = [sorted(((x.logprob, i) for i, x in at.items()), reverse=True)[:ask.top] for at in scores]
-    return checked(Said(ids, [at[i].logprob for i, at in zip(ids, scores)], [[x for x, _ in top] for top in tops], one.finish_reason, [[i for _, i in top] for top in tops]), ask)
+    return checked(Said(ids, [at[i].logprob for i, at in zip(ids, scores)], [[x for x, _ in top] for top in tops],
+                        one.finish_reason, [[i for _, i in top] for top in tops]), ask)
 
 # %% ../../nbs/policy/04_vllm.ipynb #9c1b0e28
 class VLLMSampler:
@@ -393,12 +466,15 @@ class VLLMSampler:
     def __init__(
         self,
         engine,                     # VLLMServer or VLLMEngine
-        folder = None,              # where adapters are written; the engine must be able to read it. None: a temporary folder
-        top: int = 20,              # likeliest tokens that are reported, for the entropy; --max-logprobs must not be less
+        folder = None,  # where adapters are written; the engine must be able to read it. None: a temporary folder
+        top: int = 20,  # likeliest tokens that are reported, for the entropy; --max-logprobs must not be less
         tolerance: float = .5,      # nats: largest mean distance between the log-probabilities of engine and policy
     ):
-        if top < 1: raise ValueError(f'top={top}: the entropy is estimated from the likeliest tokens; ask for 1 at least, better 20')
-        self.engine, self.top, self.tolerance, self.known, self.seen = engine, top, tolerance, weakref.WeakValueDictionary(), {}
+        if top < 1:
+            raise ValueError(f'top={top}: the entropy is estimated from the likeliest tokens; ask for 1 at least, '
+                             f'better 20')
+        self.engine, self.top, self.tolerance, self.known, self.seen = (engine, top, tolerance,
+                                                                        weakref.WeakValueDictionary(), {})
         self.home = None if folder else Lasting(Path(tempfile.mkdtemp(prefix='agentlab-adapters-')))
         self.folder = Path(folder or self.home.path)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -408,7 +484,8 @@ class VLLMSampler:
         "The sampler of this policy as it is now. Raises ValueError for a policy that the engine cannot play."
         adapter = check_follows(policy)
         base = [p for p in policy.model.parameters() if not (p.requires_grad and adapter)]
-        base = hash((self.engine.starts, policy.max_context, *((p.data_ptr(), 0 if p.is_inference() else p._version) for p in base)))
+        base = hash((self.engine.starts, policy.max_context,
+                     *((p.data_ptr(), 0 if p.is_inference() else p._version) for p in base)))
         if self.seen.get('base') != base: self.seen.update(compare(self, policy), base=base)
         self.adapter = write_adapter(policy, adapter, self.folder, self.known) if adapter else None
         self.engine.take(self.adapter)
@@ -418,12 +495,15 @@ class VLLMSampler:
 def vocabulary(policy)->int: return policy.model.config.get_text_config().vocab_size
 
 def check_follows(policy)->str|None:
-    "Name of the adapter that goes over, if any. Raises ValueError for a policy whose weights can change in a way that an engine does not hear of."
+    """Name of the adapter that goes over, if any. Raises ValueError for a policy whose weights can change in a way
+    that an engine does not hear of."""
     name = active_adapter(policy.model)
     if name or getattr(policy.model, 'peft_config', None): return name
     if any(p.requires_grad for p in policy.model.parameters()):
-        raise ValueError(f'the policy {policy.name!r} has no LoRA adapter, and all its weights can change, but vLLM keeps those that it was started with. Train an adapter (recipe with lora=dict(r=16), '
-                         'or qlora_policy). Only to evaluate: policy.model.requires_grad_(False), with the server started on the same weights.')
+        raise ValueError(f'the policy {policy.name!r} has no LoRA adapter, and all its weights can change, but vLLM '
+                         f'keeps those that it was started with. Train an adapter (recipe with lora=dict(r=16), '
+                         'or qlora_policy). Only to evaluate: policy.model.requires_grad_(False), with the server '
+                         'started on the same weights.')
 
 # %% ../../nbs/policy/04_vllm.ipynb #1be09be2
 @torch.no_grad()
@@ -433,25 +513,34 @@ def local_logps(policy, rows: list[tuple[list, list]], temperature: float)->Tens
     without = policy.model.disable_adapter() if getattr(policy.model, 'peft_config', None) else nullcontext()
     with without, policy.computing():
         for context, ids in rows:
-            logits = policy.model(input_ids=torch.tensor([context + ids], device=policy.device), use_cache=False).logits[0, len(context)-1:-1]
+            logits = policy.model(input_ids=torch.tensor([context + ids], device=policy.device),
+                                  use_cache=False).logits[0, len(context)-1:-1]
             found.append(token_logps(logits, torch.tensor(ids, device=policy.device), temperature)[0].cpu())
     return torch.cat(found)
 
 def compare(
     sampler: VLLMSampler, policy,
     tokens: int = 8, rows: int = 4, # sampled at temperature 1; at 2 one row
-)->dict:        # scaled: whether its log-probabilities are after the temperature; distance: mean of |engine - policy| at temperature 1, nats
-    "Ask an engine whether it serves this policy's base. Raises ValueError where it serves another model, or rows that are too short."
+# scaled: whether its log-probabilities are after the temperature; distance: mean of |engine - policy| at temperature 1,
+# nats
+)->dict:
+    """Ask an engine whether it serves this policy's base. Raises ValueError where it serves another model, or rows
+    that are too short."""
     limits, size = sampler.engine.limits(), vocabulary(policy)
     if limits['max_len'] and policy.max_context > limits['max_len']:
-        raise ValueError(f"max_context={policy.max_context} of the policy exceeds the {limits['max_len']} tokens of {limits['where']}. Start it with {limits['flag']} {policy.max_context}, or give the policy max_context={limits['max_len']} (agentlab train --max-context {limits['max_len']}).")
+        raise ValueError(f"max_context={policy.max_context} of the policy exceeds the {limits['max_len']} tokens of "
+                         f"{limits['where']}. Start it with {limits['flag']} {policy.max_context}, or give the policy "
+                         f"max_context={limits['max_len']} (agentlab train --max-context {limits['max_len']}).")
     context = policy.chat.first('Compare the two.')
     asks = [Ask(context, tokens, t, seed=i, top=min(sampler.top, size)) for i, t in enumerate([1.]*rows + [2.])]
     said = _first_answers(sampler, asks)
-    if any(i >= size for one in said for i in one.ids): raise ValueError(_other(limits, f'it says ids of {size} and above, which the policy does not have'))
+    if any(i >= size for one in said for i in one.ids):
+        raise ValueError(_other(limits, f'it says ids of {size} and above, which the policy does not have'))
     logps, same = torch.tensor([x for one in said for x in one.logps]), [(context, one.ids) for one in said]
     distance = (logps[:rows*tokens] - local_logps(policy, same[:rows], 1.)).abs().mean().item()
-    if not distance <= sampler.tolerance: raise ValueError(_other(limits, f'its log-probabilities are {distance:.2f} nats from those of the policy (tolerance={sampler.tolerance})'))
+    if not distance <= sampler.tolerance:
+        raise ValueError(_other(limits, f'its log-probabilities are {distance:.2f} nats from those of the policy '
+                                f'(tolerance={sampler.tolerance})'))
     apart = [(logps[rows*tokens:] - local_logps(policy, same[rows:], t)).abs().mean() for t in (2., 1.)]
     return dict(scaled=bool(apart[0] < apart[1]), distance=distance)
 
@@ -459,10 +548,12 @@ def _first_answers(sampler: VLLMSampler, asks: list[Ask])->list[Said]:
     try: return sampler.engine.ask(asks, None)
     except ValueError as e:
         if 'logprobs' not in str(e): raise
-        raise ValueError(f'top={sampler.top}: {e}. Start it with --max-logprobs {sampler.top} (max_logprobs), or give VLLMSampler(top=...) what it allows') from e
+        raise ValueError(f'top={sampler.top}: {e}. Start it with --max-logprobs {sampler.top} (max_logprobs), or give '
+                         f'VLLMSampler(top=...) what it allows') from e
 
 def _other(limits, why)->str:
-    return f"{limits['where']} serves another model than the policy: {why}. Start it on the folder or name that the policy was loaded from, in the same revision; raise tolerance where only the precision differs."
+    return (f"{limits['where']} serves another model than the policy: {why}. Start it on the folder or name that the "
+            f"policy was loaded from, in the same revision; raise tolerance where only the precision differs.")
 
 # %% ../../nbs/policy/04_vllm.ipynb #15d46279
 def _sample(
@@ -470,7 +561,9 @@ def _sample(
     stop: set[int]|None = None, seeds: int|list[int] = 0,
 )->list[Completion]:
     "Continue every context (see `Sampler`); entropies are the least that the likeliest tokens allow."
-    if self.max_context is None: raise RuntimeError('this VLLMSampler knows no policy yet. Give it to one, Policy(..., sampler=...), and ask policy.sampler(), or call sync(policy).')
+    if self.max_context is None:
+        raise RuntimeError('this VLLMSampler knows no policy yet. Give it to one, Policy(..., sampler=...), and ask '
+                           'policy.sampler(), or call sync(policy).')
     stop = tuple(sorted(self.stop if stop is None else stop))
     check_request(contexts, max_tokens, temperature, top_p, stop, seeds, self.max_context, self.vocabulary)
     check_convention(temperature, top_p, self.seen['scaled'])
@@ -478,9 +571,11 @@ def _sample(
     if not contexts: return []
     check_ids(contexts, self.vocabulary)
     if not hasattr(seeds, '__len__'): seeds = [seeds * len(contexts) + i for i in range(len(contexts))]
-    asks = [Ask(c, min(max_tokens, self.max_context - len(c)), temperature, top_p, stop, int(seed) % 2**63, min(self.top, self.vocabulary)) for c, seed in zip(contexts, seeds)]
+    asks = [Ask(c, min(max_tokens, self.max_context - len(c)), temperature, top_p, stop, int(seed) % 2**63,
+                min(self.top, self.vocabulary)) for c, seed in zip(contexts, seeds)]
     said = self.engine.ask(asks, self.adapter)
-    if any(i >= self.vocabulary for one in said for i in one.ids): raise RuntimeError(f'{self.engine} said an id that the policy does not have: it serves another model')
+    if any(i >= self.vocabulary for one in said for i in one.ids):
+        raise RuntimeError(f'{self.engine} said an id that the policy does not have: it serves another model')
     return [completion(one, ask, self.vocabulary) for one, ask in zip(said, asks)]
 
 VLLMSampler.sample = _sample
@@ -488,13 +583,23 @@ VLLMSampler.sample = _sample
 def check_convention(temperature: float, top_p: float, scaled: bool):
     "Refuse settings under which the engine does not report the full softmax at the sampling temperature."
     if temperature == 0: return
-    if temperature > 2: raise ValueError(f'temperature={temperature}: vLLM takes 0 to 2. Sample with the TorchSampler, or more coolly.')
-    if temperature < .01: raise ValueError(f'temperature={temperature}: vLLM raises everything between 0 and .01 to .01 without a word. Give 0 (greedy), or .01 and more.')
-    if scaled and top_p < 1: raise ValueError(f'top_p={top_p}: this engine reports log-probabilities after top-p (processed_logprobs), from which those of the full softmax cannot be had. Give top_p=1; or, at temperature 1, start it with --logprobs-mode raw_logprobs.')
-    if not scaled and temperature != 1: raise ValueError(f'temperature={temperature}: this engine reports log-probabilities before the temperature (raw_logprobs). Start it with --logprobs-mode processed_logprobs, or sample at temperature 1.')
+    if temperature > 2:
+        raise ValueError(f'temperature={temperature}: vLLM takes 0 to 2. Sample with the TorchSampler, or more coolly.')
+    if temperature < .01:
+        raise ValueError(f'temperature={temperature}: vLLM raises everything between 0 and .01 to .01 without a word. '
+                         f'Give 0 (greedy), or .01 and more.')
+    if scaled and top_p < 1:
+        raise ValueError(f'top_p={top_p}: this engine reports log-probabilities after top-p (processed_logprobs), from '
+                         f'which those of the full softmax cannot be had. Give top_p=1; or, at temperature 1, start it '
+                         f'with --logprobs-mode raw_logprobs.')
+    if not scaled and temperature != 1:
+        raise ValueError(f'temperature={temperature}: this engine reports log-probabilities before the '
+                         f'temperature (raw_logprobs). Start it with --logprobs-mode processed_logprobs, or sample at '
+                         f'temperature 1.')
 
 def completion(said: Said, ask: Ask, vocabulary: int)->Completion:
-    "An answer in the convention of agentlab. With top-p: NaN in truncated_logprobs where the likely tokens do not hold all that was kept."
+    """An answer in the convention of agentlab. With top-p: NaN in truncated_logprobs where the likely tokens do not
+    hold all that was kept."""
     width = min(map(len, said.tops))
     top = torch.tensor([x[:width] for x in said.tops], dtype=torch.float64)
     p, kept = top.exp(), None
@@ -503,4 +608,5 @@ def completion(said: Said, ask: Ask, vocabulary: int)->Completion:
         mass = torch.where(p.sum(1) >= ask.top_p, (p * (before < ask.top_p)).sum(1), math.nan)
         kept = (torch.tensor(said.logps, dtype=torch.float64) - mass.log()).tolist()
     best = [[x[:5] for x in said.likely], [x[:5] for x in said.tops]] if said.likely else [None, None]
-    return Completion(list(said.ids), [float(x) for x in said.logps], top_k_entropy(top, vocabulary).low.tolist(), said.finish, kept, *best)
+    return Completion(list(said.ids), [float(x) for x in said.logps], top_k_entropy(top, vocabulary).low.tolist(),
+                      said.finish, kept, *best)

@@ -6,7 +6,8 @@
 __all__ = []
 
 # %% ../../nbs/prompt/index.ipynb #e92bdded
-from .instruction import Instruction, Instructed, play_instructed, read_instruction, render, render_english, warm_views
+from .instruction import (Instruction, Instructed, play_instructed, read_instruction, render,
+                                         render_english, warm_views)
 from .population import Population, lenient, strict
 from .propose import ask_model, mined, mutate, reflect, together, with_gepa
 from .inspo import Inspo

@@ -25,10 +25,15 @@ class Endpoint:
         **options                       # of the request: temperature, max_tokens, ...
     ):
         parts = urlsplit(url)
-        if parts.scheme not in ('http', 'https') or not parts.hostname: raise ValueError('url: give http://host:port/v1 or https://host/v1')
-        if parts.username or parts.password or parts.query: raise ValueError('url: leave the key out of the address; put it into the environment variable that key_name names')
-        if attempts < 1 or not timeout > 0: raise ValueError(f'attempts={attempts}, timeout={timeout}: give at least one attempt and a time above 0')
-        self.url, self.model, self.key_name, self.timeout, self.attempts, self.options = url.rstrip('/'), model, key_name, timeout, attempts, options
+        if parts.scheme not in ('http', 'https') or not parts.hostname:
+            raise ValueError('url: give http://host:port/v1 or https://host/v1')
+        if parts.username or parts.password or parts.query:
+            raise ValueError('url: leave the key out of the address; put it into the environment variable that '
+                             'key_name names')
+        if attempts < 1 or not timeout > 0:
+            raise ValueError(f'attempts={attempts}, timeout={timeout}: give at least one attempt and a time above 0')
+        self.url, self.model, self.key_name, self.timeout, self.attempts, self.options = url.rstrip(
+            '/'), model, key_name, timeout, attempts, options
     def __repr__(self): return f'Endpoint({self.url!r}, {self.model!r})'
     def __call__(
         self,
@@ -49,15 +54,23 @@ def _request(self, body):
     try: import httpx
     except ImportError: raise ImportError('an Endpoint needs httpx: pip install "agentlab-rl[llm]"') from None
     key = os.environ.get(self.key_name)
-    try: answer = httpx.post(f'{self.url}/chat/completions', json=body, timeout=self.timeout, headers=dict(Authorization=f'Bearer {key}') if key else {})
-    except httpx.TimeoutException: raise EndpointError(f'{self.url} has not answered within {self.timeout} s. Raise timeout, or look at the server.') from None
-    except (httpx.HTTPError, ValueError) as e: raise EndpointError(f'{self.url} cannot be reached: {without(str(e), key)}') from None     # a key with a line break is a ValueError
+    try:
+        answer = httpx.post(f'{self.url}/chat/completions', json=body, timeout=self.timeout,
+                            headers=dict(Authorization=f'Bearer {key}') if key else {})
+    except httpx.TimeoutException:
+        raise EndpointError(f'{self.url} has not answered within {self.timeout} s. Raise timeout, or look at '
+                            f'the server.') from None
+    except (httpx.HTTPError, ValueError) as e:
+        # a key with a line break is a ValueError
+        raise EndpointError(f'{self.url} cannot be reached: {without(str(e), key)}') from None
     if answer.status_code != 200:
         error = EndpointError(f'{self.url} answered {answer.status_code}: {without(answer.text[:200], key)}')
         error.final = 400 <= answer.status_code < 500 and answer.status_code not in (408, 429)
         raise error
     try: text = answer.json()['choices'][0]['message']['content']
-    except (ValueError, LookupError, TypeError): raise EndpointError(f'{self.url} did not answer as a chat completion: {without(answer.text[:200], key)}') from None
+    except (ValueError, LookupError, TypeError):
+        raise EndpointError(f'{self.url} did not answer as a chat completion: '
+                            f'{without(answer.text[:200], key)}') from None
     if not isinstance(text, str): raise EndpointError(f'{self.url} answered without a text')
     return text
 
@@ -79,6 +92,7 @@ def ask_json(
     text = model(messages, schema)
     fenced = _fence.match(text)
     try: found = json.loads(fenced[1] if fenced else text)
-    except (json.JSONDecodeError, RecursionError) as e: raise EndpointError(f'the model did not answer in JSON ({e}): {text[:80]!r}') from None
+    except (json.JSONDecodeError, RecursionError) as e:
+        raise EndpointError(f'the model did not answer in JSON ({e}): {text[:80]!r}') from None
     try: return check(found)
     except (ValueError, TypeError, LookupError) as e: raise EndpointError(f'the answer will not do: {e}') from None

@@ -21,20 +21,24 @@ from ..rollout.plain import call_all, guarded, new_games, play_round, receive_al
 from ..policy.guide import suited, told
 
 # %% ../../nbs/prompt/00_instruction.ipynb #4dbe8dc9
-grammar = dict(history=(0, 1, 2), legal=(False, True), goal=(False, True), style=('', 'explore', 'commit'))    # slot -> what it can hold; the first is the default
+# slot -> what it can hold; the first is the default
+grammar = dict(history=(0, 1, 2), legal=(False, True), goal=(False, True), style=('', 'explore', 'commit'))
 control_words = ('Rule', 'Goal', 'Before', 'Now', 'Legal', 'explore', 'commit', ':', '>', ',', '.')
 
 @dataclass(frozen=True)
 class Instruction:
     "What the agent is shown beside the present observation. Two with the same slots and text are equal."
-    slots: dict = field(default_factory=dict)   # of `grammar`, and facts=((after, do), ...); what is not named has its default
+    # of `grammar`, and facts=((after, do), ...); what is not named has its default
+    slots: dict = field(default_factory=dict)
     text: str|None = None                       # free text, for models that can read
     def __post_init__(self):
         slots = {name: values[0] for name, values in grammar.items()} | dict(facts=()) | self.slots
         unknown = set(slots) - {*grammar, 'facts'}
-        if unknown: raise ValueError(f'slot {sorted(unknown)[0]!r} does not exist; use {", ".join([*grammar, "facts"])}')
+        if unknown:
+            raise ValueError(f'slot {sorted(unknown)[0]!r} does not exist; use {", ".join([*grammar, "facts"])}')
         for name, values in grammar.items():
-            if slots[name] not in values or type(slots[name]) is not type(values[0]): raise ValueError(f'{name}={slots[name]!r}: use one of {values}')
+            if slots[name] not in values or type(slots[name]) is not type(values[0]):
+                raise ValueError(f'{name}={slots[name]!r}: use one of {values}')
         object.__setattr__(self, 'slots', slots | dict(facts=check_facts(slots['facts'])))
         if not isinstance(self.text, (str, type(None))): raise ValueError(f'text={self.text!r}: give a str or None')
     def json(self)->str:
@@ -45,8 +49,10 @@ class Instruction:
         "The same with other slots."
         return replace(self, slots=self.slots | slots)
     def __str__(self):
-        changed = [f'{name} {value}' if not isinstance(value, bool) else name for name, value in self.slots.items() if name != 'facts' and value not in (grammar[name][0],)]
-        return ', '.join(changed + [f'{after} > {do}' for after, do in self.slots['facts']] + ([self.text] if self.text else [])) or 'nothing'
+        changed = [f'{name} {value}' if not isinstance(value, bool) else name for name, value in self.slots.items()
+                   if name != 'facts' and value not in (grammar[name][0],)]
+        return ', '.join(changed + [f'{after} > {do}' for after, do in self.slots['facts']]
+                         + ([self.text] if self.text else [])) or 'nothing'
 
 def check_facts(
     facts   # what the caller gave
@@ -62,7 +68,8 @@ def read_instruction(
 )->Instruction:
     "An instruction from its JSON. Raises ValueError for anything else."
     try: found = json.loads(text) if isinstance(text, str) else text
-    except json.JSONDecodeError as e: raise ValueError(f'an instruction is JSON of slots and text; this is not JSON ({e}): {text[:80]!r}') from None
+    except json.JSONDecodeError as e:
+        raise ValueError(f'an instruction is JSON of slots and text; this is not JSON ({e}): {text[:80]!r}') from None
     if not isinstance(found, dict) or not isinstance(found.get('slots', {}), dict) or set(found) - {'slots', 'text'}:
         raise ValueError(f'an instruction is dict(slots=, text=); got {str(text)[:80]!r}')
     return Instruction(found.get('slots', {}), found.get('text'))
@@ -85,7 +92,8 @@ def render(
     lines = [f"{s['style']}."] if s['style'] else []
     lines += [f'Rule: {after} > {do}' for after, do in s['facts']]
     if s['goal'] and turns.goal: lines.append(f'Goal: {turns.goal}')
-    lines += [f'Before: {observation} > {action}' for observation, action in turns.seen[len(turns.seen) - min(s['history'], len(turns.seen)):]]
+    lines += [f'Before: {observation} > {action}'
+              for observation, action in turns.seen[len(turns.seen) - min(s['history'], len(turns.seen)):]]
     lines.append(f'Now: {turns.now}')
     if s['legal'] and turns.legal: lines.append(f"Legal: {', '.join(turns.legal)}")
     return ' '.join(lines)
@@ -101,7 +109,8 @@ def render_english(
     lines = [text for text in (instruction.text, said.get(s['style'])) if text]
     lines += [f'Known from earlier games: after "{after}" the right answer was "{do}".' for after, do in s['facts']]
     if s['goal'] and turns.goal: lines.append(f'Your task: {turns.goal}')
-    lines += [f'Earlier you read: "{observation}" You answered: "{action}".' for observation, action in turns.seen[len(turns.seen) - min(s['history'], len(turns.seen)):]]
+    lines += [f'Earlier you read: "{observation}" You answered: "{action}".'
+              for observation, action in turns.seen[len(turns.seen) - min(s['history'], len(turns.seen)):]]
     lines.append(f'Now: {turns.now}')
     if s['legal'] and turns.legal: lines.append(f"You may answer: {', '.join(turns.legal)}.")
     return '\n'.join(lines)
@@ -112,26 +121,35 @@ class Instructed(Wrapper):
     def __init__(
         self,
         env,                                # the inner environment
-        instruction=Instruction(),          # where the task names none: an Instruction, or a function (generator, env) -> Instruction, called after the inner reset
+        # where the task names none: an Instruction, or a function (generator, env) -> Instruction, called after the
+        # inner reset
+        instruction=Instruction(),
         render:Callable=render,             # instruction, turns -> text
-        facts_read:bool=False               # True: of the facts only those are stated whose observation was read in this episode, however long ago
+        # True: of the facts only those are stated whose observation was read in this episode, however long ago
+        facts_read:bool=False
     ):
         super().__init__(env)
         self.default, self.render, self.facts_read = instruction, render, facts_read
-        self.shown = f'{getattr(instruction, "__qualname__", instruction)} {render.__qualname__}' + ' facts_read'*facts_read      # goes into run.json
+        # goes into run.json
+        self.shown = (f'{getattr(instruction, "__qualname__", instruction)} {render.__qualname__}'
+                      + ' facts_read'*facts_read)
         self.instruction, self.seen, self.goal_text, self.legal = None, {}, '', ()
-    def __repr__(self): return f'Instructed({self.inside}, {self.shown})'     # goes into run.json where a memory holds one
+    def __repr__(self): return f'Instructed({self.inside}, {self.shown})'  # goes into run.json where a memory holds one
     def reset(self, seed, task=None):
-        if task is not None and (not isinstance(task, dict) or set(task) - {'instruction', 'task'} or 'instruction' not in task):
-            raise ValueError(f'a task of Instructed is dict(instruction=<JSON>, task=<task of the inner environment or None>); got {task!r}')
+        if task is not None and (not isinstance(task, dict) or set(task) - {'instruction', 'task'}
+                                 or 'instruction' not in task):
+            raise ValueError(f'a task of Instructed is dict(instruction=<JSON>, task=<task of the inner environment or '
+                             f'None>); got {task!r}')
         asked = self.default if task is None else read_instruction(task['instruction'])
         step = self.env.reset(seed, None if task is None else task.get('task'))
-        self.instruction = asked if isinstance(asked, Instruction) else asked(random.Random(derive(seed, 'instruction')), self.env)
-        self.seen, self.goal_text = {seat: () for seat in self.seats}, self.env.goal() if hasattr(self.env, 'goal') else step.observation
+        self.instruction = (asked if isinstance(asked, Instruction)
+                            else asked(random.Random(derive(seed, 'instruction')), self.env))
+        self.seen, self.goal_text = ({seat: () for seat in self.seats}, self.env.goal() if hasattr(self.env, 'goal')
+                                     else step.observation)
         step.info['instruction'] = self.instruction.json()
         return self.show(step)
     def step(self, action):
-        if self.instruction is None: return self.env.step(action)     # the inner environment says that it was never begun
+        if self.instruction is None: return self.env.step(action)  # the inner environment says that it was never begun
         seat, read = self.mover, self.read
         step = self.env.step(action)
         self.seen = self.seen | {seat: (*self.seen[seat], (read, ' '.join(action.split())))}
@@ -147,10 +165,13 @@ class Instructed(Wrapper):
     def stated(self)->tuple:
         "The facts that are stated now."
         read = {squeezed(text) for text in (self.read, *(observation for observation, _ in self.seen[self.mover]))}
-        return tuple(fact for fact in self.instruction.slots['facts'] if not self.facts_read or squeezed(fact[0]) in read)
+        return tuple(fact for fact in self.instruction.slots['facts'] if not self.facts_read
+                     or squeezed(fact[0]) in read)
     def tasks(self, split, n, seed=0):
         "Tasks of the inner environment under the default instruction."
-        if not isinstance(self.default, Instruction): raise ValueError('tasks() needs one default instruction, and this Instructed draws them: give Instructed(env, instruction)')
+        if not isinstance(self.default, Instruction):
+            raise ValueError('tasks() needs one default instruction, and this Instructed draws them: give '
+                             'Instructed(env, instruction)')
         return [dict(instruction=self.default.json(), task=task) for task in self.env.tasks(split, n, seed)]
     def vocabulary(self): return [*self.env.vocabulary(), *control_words]
 
@@ -171,20 +192,28 @@ Instructed.demonstrator = _demonstrator
 
 # %% ../../nbs/prompt/00_instruction.ipynb #ca776ac0
 def play_instructed(
-    policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,     # as for `agentlab.rollout.play`; env: an Instructed
-    instructions=None,          # one Instruction (or its JSON) for all, or a list with one per group; `tasks` are then those of the inner environment, or of `Instructed.tasks`, whose instruction gives way
-    max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None, workers:int=0,     # as for `play`
+    # as for `agentlab.rollout.play`; env: an Instructed
+    policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,
+    # one Instruction (or its JSON) for all, or a list with one per group; `tasks` are then those of the inner
+    # environment, or of `Instructed.tasks`, whose instruction gives way
+    instructions=None,
+    # as for `play`
+    max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None,
+    workers:int=0,
     seed:int=0, step:int=0, name:str='policy', system:str=None
-)->list:                        # as `play`; every turn is a window, and `Episode.instruction` is the JSON of what was shown
+)->list:  # as `play`; every turn is a window, and `Episode.instruction` is the JSON of what was shown
     "`play`, but each turn is a context window that holds the rendered view and nothing else."
     tasks = instructed_tasks(instructions, tasks, len(seeds))
-    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
-    sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
+    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed,
+                      range(len(seeds)) if groups is None else groups)
+    sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens,
+                                                        token_budget=token_budget)
     how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
     try:
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
         shown = [g.step.info.get('instruction') if g.step is not None else None for g in games]
-        while live := [g for g in _afresh(games, policy, system) if within_budget(g, policy, **budget)]: play_round(live, policy, sampler, how, limit, system, workers)
+        while live := [g for g in _afresh(games, policy, system) if within_budget(g, policy, **budget)]:
+            play_round(live, policy, sampler, how, limit, system, workers)
     finally:
         for g in games: guarded(lambda: g.env.close())
     return [_apart(e, text) for g, text in zip(games, shown) for e in g.episodes(step=step, policy=name)]
@@ -192,7 +221,9 @@ def play_instructed(
 def _afresh(games, policy, system)->list:
     "The games that go on, each with nothing in its context but the observation."
     live = [g for g in games if not g.over]
-    for g in live: g.side.new = g.side.context = policy.chat.first(g.side.observation, told(g.env, policy.chat, g.side.seat, system))
+    for g in live:
+        g.side.new = g.side.context = policy.chat.first(g.side.observation,
+                                                        told(g.env, policy.chat, g.side.seat, system))
     return live
 
 def _apart(episode, text):
@@ -202,12 +233,15 @@ def _apart(episode, text):
     return episode
 
 def instructed_tasks(instructions, tasks, n:int):
-    "Tasks of `Instructed`, one per group: (n,) instructions, or one for all, with tasks of the inner environment or of `Instructed.tasks`."
+    """Tasks of `Instructed`, one per group: (n,) instructions, or one for all, with tasks of the inner environment
+    or of `Instructed.tasks`."""
     if instructions is None: return tasks
     if isinstance(instructions, (str, Instruction)): instructions = [instructions]*n
     if len(instructions) != n: raise ValueError(f'{len(instructions)} instructions for {n} seeds: give one per group')
-    inner = [task['task'] if isinstance(task, dict) and set(task) == {'instruction', 'task'} else task for task in tasks or [None]*n]
-    return [dict(instruction=i.json() if isinstance(i, Instruction) else i, task=task) for i, task in zip(instructions, inner, strict=True)]
+    inner = [task['task'] if isinstance(task, dict) and set(task) == {'instruction', 'task'} else task for task in tasks
+             or [None]*n]
+    return [dict(instruction=i.json() if isinstance(i, Instruction) else i, task=task)
+            for i, task in zip(instructions, inner, strict=True)]
 
 # %% ../../nbs/prompt/00_instruction.ipynb #aa35251a
 def any_view(generator, env)->Instruction:
@@ -225,16 +259,21 @@ def warm_views(
     seed:int=0
 ):                      # the policy
     "Supervised learning on demonstrations, every turn in a window of its own."
-    demos = [one_window(e, policy.chat) for e in demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise)]
+    demos = [one_window(e, policy.chat)
+             for e in demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise)]
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=lr, weight_decay=.01, betas=(.9, .95))
     generator = np.random.default_rng(derive(seed, 'order'))
     for step in range(steps):
-        for group in optimizer.param_groups: group['lr'] = lr*min(1, (step + 1)/20)*(.55 + .45*math.cos(math.pi*step/steps))
-        imitate(policy, Batch.from_episodes([demos[i] for i in generator.choice(len(demos), min(episodes, len(demos)), replace=False)]))
+        for group in optimizer.param_groups:
+            group['lr'] = lr*min(1, (step + 1)/20)*(.55 + .45*math.cos(math.pi*step/steps))
+        imitate(policy, Batch.from_episodes(
+            [demos[i] for i in generator.choice(len(demos), min(episodes, len(demos)), replace=False)]))
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.)
-        optimizer.step(); optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     return policy
 
 def one_window(episode:Episode, chat)->Episode:
     "A recorded episode with every turn in a window of its own, which holds its observation alone."
-    return replace(episode, turns=[replace(turn, window=number, context_ids=chat.first(turn.observation)) for number, turn in enumerate(episode.turns)])
+    return replace(episode, turns=[replace(turn, window=number, context_ids=chat.first(turn.observation))
+                                   for number, turn in enumerate(episode.turns)])

@@ -25,7 +25,8 @@ class Member:
     gone: int = -1          # update in which it left; -1: it is still there
 
 class Population:
-    "Weighted instructions. Members are numbered in the order in which they joined; those that left are kept for the family tree."
+    """Weighted instructions. Members are numbered in the order in which they joined; those that left are kept for
+    the family tree."""
     def __init__(
         self,
         items:list,             # Instructions to begin with
@@ -37,8 +38,10 @@ class Population:
     ):
         if not items: raise ValueError('items=[]: give at least one instruction to begin with')
         if len(set(items)) < len(items): raise ValueError('items holds an instruction twice; give each once')
-        if w is not None and len(w) != len(items): raise ValueError(f'{len(w)} weights for {len(items)} instructions: give one each')
-        if n < 1 or not tau > 0 or not 0 <= rho < 1: raise ValueError(f'n={n}, tau={tau}, rho={rho}: n from 1, tau above 0, rho in [0, 1)')
+        if w is not None and len(w) != len(items):
+            raise ValueError(f'{len(w)} weights for {len(items)} instructions: give one each')
+        if n < 1 or not tau > 0 or not 0 <= rho < 1:
+            raise ValueError(f'n={n}, tau={tau}, rho={rho}: n from 1, tau above 0, rho in [0, 1)')
         self.members = [Member(item, float(x)) for item, x in zip(items, w or [0.]*len(items))]
         self.n, self.tau, self.rho, self.patience, self.trace = n, tau, rho, patience, []
     @property
@@ -61,10 +64,12 @@ class Population:
     )->list:                        # numbers of members
         "Members drawn by their weights."
         alive = self.alive
-        return [alive[i] for i in torch.multinomial(self.chances(), count, replacement=True, generator=generator).tolist()]
+        return [alive[i] for i in torch.multinomial(self.chances(), count, replacement=True,
+                                                    generator=generator).tolist()]
     def learn(self, number:int, reward:float):
         "Credit a member with the mean reward of one group. Groups of an update come one after the other."
-        if not math.isfinite(reward): raise ValueError(f'reward={reward}: give the mean reward of a group, a finite number')
+        if not math.isfinite(reward):
+            raise ValueError(f'reward={reward}: give the mean reward of a group, a finite number')
         member = self.members[number]
         member.w, member.groups = self.rho*member.w + (1 - self.rho)*reward, member.groups + 1
     def record(self, step:int):
@@ -86,10 +91,12 @@ def strict(scores:Tensor, weights:Tensor, room:int)->list:
     return [(i, float(scores[i])) for i, _ in lenient(scores, weights, room) if scores[i] >= weights.max()]
 
 def _prune(self, step:int)->list:
-    "The lighter half leaves, except who has had fewer than `patience` groups; of equals the newest. Numbers of those who left."
+    """The lighter half leaves, except who has had fewer than `patience` groups; of equals the newest. Numbers of
+    those who left."""
     alive = self.alive
     lighter = sorted(alive, key=lambda i: (self.members[i].w, -i))[:len(alive)//2]
-    gone = [i for i in lighter if self.members[i].groups >= self.patience]     # nobody of the heavier half leaves in place of one who is spared
+    # nobody of the heavier half leaves in place of one who is spared
+    gone = [i for i in lighter if self.members[i].groups >= self.patience]
     for i in gone: self.members[i].gone = step
     return sorted(gone)
 
@@ -103,10 +110,13 @@ def _admit(
 )->list:                        # numbers of the new members
     "Let candidates join. One that is there already does not join twice."
     scores = torch.as_tensor(scores, dtype=torch.float64)
-    if not len(candidates) == len(scores) == len(parents): raise ValueError(f'{len(candidates)} candidates, {len(scores)} scores, {len(parents)} parents: give one each')
+    if not len(candidates) == len(scores) == len(parents):
+        raise ValueError(f'{len(candidates)} candidates, {len(scores)} scores, {len(parents)} parents: give one each')
     here, fresh = {self.members[i].instruction for i in self.alive}, []
     for i, candidate in enumerate(candidates):
-        if candidate not in here: fresh.append(i); here.add(candidate)
+        if candidate not in here:
+            fresh.append(i)
+            here.add(candidate)
     if not fresh: return []
     chosen = how(scores[fresh], self.weights(), self.n - len(self.alive))
     first = len(self.members)
@@ -119,7 +129,9 @@ Population.prune, Population.admit = _prune, _admit
 def _family(self):
     "pandas table of all members: number, parent, born, gone (-1: still there), groups, w, what changed, JSON."
     import pandas as pd
-    return pd.DataFrame([dict(number=i, parent=m.parent, born=m.born, gone=m.gone, groups=m.groups, w=m.w, says=str(m.instruction), instruction=m.instruction.json()) for i, m in enumerate(self.members)])
+    return pd.DataFrame([dict(number=i, parent=m.parent, born=m.born, gone=m.gone, groups=m.groups, w=m.w,
+                              says=str(m.instruction), instruction=m.instruction.json())
+                         for i, m in enumerate(self.members)])
 
 def _history(self):
     "pandas table of the recorded weights: step, number, w."
@@ -133,19 +145,26 @@ def family_tree(
     colors:tuple=('#0072B2', '#D55E00'),    # of a member that left; of one that is still there
     longest:int=42          # characters of a label; the whole text is shown on hover
 ):                          # plotly figure
-    "A line for every member with a recorded weight from joining to leaving, as wide as its last weight; hover for its text."
+    """A line for every member with a recorded weight from joining to leaving, as wide as its last weight; hover for
+    its text."""
     import plotly.graph_objects as go
     weights, figure = population.history(), go.Figure()
     family = population.family()[lambda all: all.number.isin(weights.number)]
     for m in family.itertuples():
         own = weights[weights.number == m.number]
         left, end = m.gone >= 0, own.step.max()
-        if m.parent >= 0: figure.add_scatter(x=[m.born, m.born], y=[m.parent, m.number], mode='lines', line=dict(color='#999999', width=1, dash='dot'), hoverinfo='skip', showlegend=False)
-        figure.add_scatter(x=[own.step.min(), end], y=[m.number]*2, mode='lines+markers', line=dict(color=colors[not left], width=1 + 9*max(float(own.w.iloc[-1]), 0.)),
-                           marker=dict(symbol=['circle', 'x' if left else 'triangle-right'], size=8), showlegend=False, text=f'{m.says}<br>w {m.w:.2f}, {m.groups} groups', hoverinfo='text')
-    figure.update_layout(template='plotly_white', width=700, height=120 + 18*len(family), margin=dict(l=20, r=20, t=20, b=45), xaxis_title='update')
+        if m.parent >= 0:
+            figure.add_scatter(x=[m.born, m.born], y=[m.parent, m.number], mode='lines',
+                               line=dict(color='#999999', width=1, dash='dot'), hoverinfo='skip', showlegend=False)
+        figure.add_scatter(x=[own.step.min(), end], y=[m.number]*2, mode='lines+markers',
+                           line=dict(color=colors[not left], width=1 + 9*max(float(own.w.iloc[-1]), 0.)),
+                           marker=dict(symbol=['circle', 'x' if left else 'triangle-right'], size=8), showlegend=False,
+                           text=f'{m.says}<br>w {m.w:.2f}, {m.groups} groups', hoverinfo='text')
+    figure.update_layout(template='plotly_white', width=700, height=120 + 18*len(family),
+                         margin=dict(l=20, r=20, t=20, b=45), xaxis_title='update')
     short = lambda text: text if len(text) <= longest else text[:longest - 1] + '…'
-    figure.update_yaxes(tickvals=family.number, ticktext=[f'{m.number}: {short(m.says)}' for m in family.itertuples()], autorange='reversed', automargin=True)
+    figure.update_yaxes(tickvals=family.number, ticktext=[f'{m.number}: {short(m.says)}' for m in family.itertuples()],
+                        autorange='reversed', automargin=True)
     return figure
 
 # %% ../../nbs/prompt/01_population.ipynb #98330506
@@ -169,7 +188,9 @@ def pareto_chances(
     scores:Tensor       # (instructions, questions)
 )->Tensor:              # (instructions,) float64 probability to be a parent
     "Proportional to the number of fronts among the survivors."
-    if scores.ndim != 2 or not scores.numel(): raise ValueError(f'scores has shape {tuple(scores.shape)}: give (instructions, questions), at least one of each')
+    if scores.ndim != 2 or not scores.numel():
+        raise ValueError(f'scores has shape {tuple(scores.shape)}: give (instructions, questions), at least '
+                         f'one of each')
     if torch.isnan(scores).any(): raise ValueError('scores holds NaN: score every instruction on every question')
     kept = survivors(scores)
     counts = torch.zeros(len(scores), dtype=torch.float64)
@@ -180,13 +201,15 @@ def pareto_chances(
 def _json(self)->str:
     "Everything, as JSON."
     members = [asdict(m) | dict(instruction=m.instruction.json()) for m in self.members]
-    return json.dumps(dict(n=self.n, tau=self.tau, rho=self.rho, patience=self.patience, members=members, trace=self.trace))
+    return json.dumps(dict(n=self.n, tau=self.tau, rho=self.rho, patience=self.patience, members=members,
+                           trace=self.trace))
 
 def _read(self, text:str):
     "Become what `json` wrote."
     found = json.loads(text)
     self.members = [Member(**m | dict(instruction=read_instruction(m['instruction']))) for m in found['members']]
-    self.n, self.tau, self.rho, self.patience, self.trace = (found[name] for name in ('n', 'tau', 'rho', 'patience', 'trace'))
+    self.n, self.tau, self.rho, self.patience, self.trace = (found[name]
+                                                             for name in ('n', 'tau', 'rho', 'patience', 'trace'))
     return self
 
 def _tensors(self)->dict:

@@ -7,7 +7,8 @@ __all__ = []
 
 # %% ../../nbs/replay/index.ipynb #bb2517b8
 from .buffer import Buffer, Replay, alike, pick, prioritised, stratified, success_first, uniform
-from .success import SuccessReplay, by_number, by_prompt, by_start, everything, failed, play_recurring, success_pool, swap_in
+from .success import (SuccessReplay, by_number, by_prompt, by_start, everything, failed, play_recurring,
+                                     success_pool, swap_in)
 from .self_imitation import SelfImitation, recalibrated, warm_up, worth_keeping
 from .recomposition import Recomposition, priority, priority_only
 from .rl_plus import Demonstrations, grpo_split, rl_plus, with_demonstration

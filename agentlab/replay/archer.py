@@ -21,42 +21,54 @@ __all__ = ['archer', 'archer_targets', 'archer_loss', 'follow', 'TwinHeads', 'cr
            'fresh_utterances', 'closing_features', 'ArcherCritic']
 
 # %% ../../nbs/replay/07_archer.ipynb #82db7d6a
-@estimator('the smaller Q of what was said, minus the smaller V of the state', "nobody: the critic's value of the same state",
-           'every token of the turn; with a baseline each token less what was expected of its turn by then', 'Zhou et al., 2024, ArCHer, arXiv 2402.19446', needs=('q1', 'q2', 'v1', 'v2'))
+@estimator('the smaller Q of what was said, minus the smaller V of the state',
+           "nobody: the critic's value of the same state",
+           'every token of the turn; with a baseline each token less what was expected of its turn by then',
+           'Zhou et al., 2024, ArCHer, arXiv 2402.19446', needs=('q1', 'q2', 'v1', 'v2'))
 def archer(
     b:Batch,                # rollouts; turns need q1, q2, v1, v2, which `ArcherCritic` supplies
-    pool:Callable=torch.minimum,    # what becomes of two heads: (turns,), (turns,) -> (turns,); the paper's code takes the smaller
-    baseline:str=None,      # name of a token column that is subtracted: what to expect of the turn's advantage before this token
+    # what becomes of two heads: (turns,), (turns,) -> (turns,); the paper's code takes the smaller
+    pool:Callable=torch.minimum,
+    # name of a token column that is subtracted: what to expect of the turn's advantage before this token
+    baseline:str=None,
 )->tuple[Tensor, Tensor]:   # what a token-level baseline should learn, advantage: (action tokens,) float64 each
     "Q of the turn minus V of its state, by a critic that learned from past episodes too (ArCHer, Zhou et al. 2024)."
     spoken = b.turn_lengths() > 0
     heads = {}
     for name in ('q1', 'q2', 'v1', 'v2'):
-        x = need(b.turns, name, f'archer compares what was said with the state and reads turns.{name}', 'Give the recipe critic=ArcherCritic, or set it with batch.with_turns.')
-        if not x[spoken].isfinite().all(): raise ValueError(f'turns.{name}: {int((~x[spoken].isfinite()).sum())} of {int(spoken.sum())} values are NaN or infinite. Look at the lr of the critic.')
+        x = need(b.turns, name, f'archer compares what was said with the state and reads turns.{name}',
+                 'Give the recipe critic=ArcherCritic, or set it with batch.with_turns.')
+        if not x[spoken].isfinite().all():
+            raise ValueError(f'turns.{name}: {int((~x[spoken].isfinite()).sum())} of {int(spoken.sum())} values are '
+                             f'NaN or infinite. Look at the lr of the critic.')
         heads[name] = x.to(b.turns.reward)
     found = b.spread(pool(heads['q1'], heads['q2']) - pool(heads['v1'], heads['v2']))
     if baseline is None: return found, found
-    expected = need(b.tokens, baseline, f'archer(baseline={baseline!r}) subtracts tokens.{baseline}', 'Give ArcherCritic(baseline=True), or leave baseline away.')
+    expected = need(b.tokens, baseline, f'archer(baseline={baseline!r}) subtracts tokens.{baseline}',
+                    'Give ArcherCritic(baseline=True), or leave baseline away.')
     return found, found - expected.index_select(0, b.actions).to(found)
 
 # %% ../../nbs/replay/07_archer.ipynb #737ca54e
 def archer_targets(
     b:Batch,                # past episodes
     v:Tensor,               # (turns, heads) the slow network's value of the state of every turn
-    last:Tensor=None,       # (episodes, heads) its value of the state after an episode that was cut off; None: episodes.last_value
+    # (episodes, heads) its value of the state after an episode that was cut off; None: episodes.last_value
+    last:Tensor=None,
     gamma:float=.95,        # discount per turn
-    faithful:bool=False,    # True: as released, one flag: an episode that was cut off has ended, and nothing comes after it
+    # True: as released, one flag: an episode that was cut off has ended, and nothing comes after it
+    faithful:bool=False,
 )->Tensor:                  # (turns, heads) what each Q should say of what was said; 0 where nothing was
     "Reward of the turn plus the discounted slow value of the next one (ArCHer's Q target)."
-    if not b.turns.reward.isfinite().all(): raise ValueError(f'{int((~b.turns.reward.isfinite()).sum())} of {len(b.turns)} values of turns.reward are NaN or infinite. Leave these episodes out of the buffer.')
+    if not b.turns.reward.isfinite().all():
+        raise ValueError(f'{int((~b.turns.reward.isfinite()).sum())} of {len(b.turns)} values of turns.reward are NaN '
+                         f'or infinite. Leave these episodes out of the buffer.')
     turn, _, _ = _spoken(b)
     episode, here = b.turns.episode[turn], v[turn]
     if last is None: last = b.episodes.last_value[:, None].expand(-1, v.shape[1])
     goes_on = torch.zeros_like(b.episodes.truncated) if faithful else b.episodes.truncated
     final = torch.cat([episode[1:] != episode[:-1], torch.ones_like(episode[:1], dtype=torch.bool)])
     after = torch.where(final[:, None], torch.where(goes_on[:, None], last.to(v), 0)[episode], here.roll(-1, 0))
-    reward = b.turns.reward if len(turn) == len(b.turns) else _paid(b, turn)     # with what its silent followers were paid
+    reward = b.turns.reward if len(turn) == len(b.turns) else _paid(b, turn)  # with what its silent followers were paid
     return torch.zeros_like(v).index_copy(0, turn, reward[:, None].to(v) + gamma*after)
 
 def archer_loss(
@@ -77,7 +89,9 @@ def follow(
     tau:float=.1,       # 1: the slow network is the online one, and there is no second
 ):
     "One Polyak step: every weight of `slow` goes a share `tau` of the way to `online`."
-    if not 0 < tau <= 1: raise ValueError(f'tau={tau}: it is the share of the way that the slow network goes in one update; use a number above 0, at most 1')
+    if not 0 < tau <= 1:
+        raise ValueError(f'tau={tau}: it is the share of the way that the slow network goes in one update; use a '
+                         f'number above 0, at most 1')
     for target, weight in zip(slow.parameters(), online.parameters()): target.lerp_(weight, tau)
 
 # %% ../../nbs/replay/07_archer.ipynb #e11392ef
@@ -87,12 +101,14 @@ def _network(sizes, generator):
     with torch.random.fork_rng(devices=[]):     # nn.Linear draws from the global state, which stays as it was
         for a, b in zip(sizes, sizes[1:]):
             layers += [nn.Linear(a, b), nn.ReLU()]
-            nn.init.normal_(layers[-2].weight, std=a**-.5, generator=generator); nn.init.zeros_(layers[-2].bias)
+            nn.init.normal_(layers[-2].weight, std=a**-.5, generator=generator)
+            nn.init.zeros_(layers[-2].bias)
     nn.init.zeros_(layers[-2].weight)
     return nn.Sequential(*layers[:-1])
 
 class TwinHeads(nn.Module):
-    "Two Q of (state, what was said) and two V of the state. All say 0 at first; what lies below their last layers differs."
+    """Two Q of (state, what was said) and two V of the state. All say 0 at first; what lies below their last layers
+    differs."""
     def __init__(
         self,
         state:int,              # width of a state's features
@@ -128,7 +144,8 @@ def critic_step(
         v_targets = slow.q(state, fresh)
     q = heads.q(state, said)
     loss = archer_loss(b, q, heads.v(state), q_targets, v_targets)
-    optimizer.zero_grad(); loss.backward()
+    optimizer.zero_grad()
+    loss.backward()
     nn.utils.clip_grad_norm_(heads.parameters(), max_grad_norm)
     optimizer.step()
     follow(slow, heads, tau)
@@ -140,14 +157,17 @@ def utterance_features(
     policy,             # agentlab.policy.Policy
     batch:Batch,
     budget:int=4096,    # tokens of one forward pass
-)->tuple[Tensor, Tensor]:   # (turns, width) float32 each: what the model knew before the turn's first word; and after its last one. 0 for silent turns
+# (turns, width) float32 each: what the model knew before the turn's first word; and after its last one. 0 for silent
+# turns
+)->tuple[Tensor, Tensor]:
     "A state and an utterance as the policy's last layer has them."
     turn, first, last = _spoken(batch)
     state = torch.zeros(len(batch.turns), policy.model.config.hidden_size, device=policy.device)
     before, after = state.new_zeros(2, len(batch.actions), state.shape[1])
     for part, which in parts(batch, budget=budget):
         ids, place = (x.to(policy.device) for x in pad_rows(part, policy.pad_id))
-        read = torch.cat([place, place + torch.tensor([0, 1], device=place.device)])    # what is known before the token after it is known after it
+        # what is known before the token after it is known after it
+        read = torch.cat([place, place + torch.tensor([0, 1], device=place.device)])
         before[which], after[which] = policy.action_hidden(ids, read).float().chunk(2)
     return state.index_copy(0, turn, before[first]), state.index_copy(0, turn, after[last])
 
@@ -161,7 +181,8 @@ def _contexts(batch):
 
 def _said(contexts, said):
     "A batch of one turn per context."
-    return Batch.from_episodes([Episode([Turn(0, context_ids=c, ids=x, logps=[0.]*len(x), entropies=[0.]*len(x))]) for c, x in zip(contexts, said)])
+    return Batch.from_episodes([Episode([Turn(0, context_ids=c, ids=x, logps=[0.]*len(x), entropies=[0.]*len(x))])
+                                for c, x in zip(contexts, said)])
 
 @torch.no_grad()
 def fresh_utterances(
@@ -178,7 +199,8 @@ def fresh_utterances(
     contexts = _contexts(batch)
     seeds = torch.randint(2**62, (len(contexts),), generator=torch.Generator().manual_seed(seed)).tolist()
     said = policy.sampler().sample(contexts, max_tokens, temperature, stop=(policy.end_id,), seeds=seeds)
-    return features.index_copy(0, turn, utterance_features(policy, _said(contexts, [c.ids for c in said]).to(batch.actions.device), budget)[1])
+    return features.index_copy(0, turn, utterance_features(
+        policy, _said(contexts, [c.ids for c in said]).to(batch.actions.device), budget)[1])
 
 @torch.no_grad()
 def closing_features(
@@ -188,10 +210,12 @@ def closing_features(
 )->tuple[Tensor, Tensor]:   # (episodes, width) features, (episodes,) bool: where there are some
     "What the policy knows where an episode was cut off: after the text that nobody answered."
     cut, asked = closing(policy, batch)
-    features, known = torch.zeros(len(batch), policy.model.config.hidden_size, device=policy.device), torch.zeros(len(batch), dtype=torch.bool, device=policy.device)
+    features, known = torch.zeros(len(batch), policy.model.config.hidden_size,
+                                  device=policy.device), torch.zeros(len(batch), dtype=torch.bool, device=policy.device)
     if not len(cut): return features, known
     cut = cut.to(policy.device)
-    return features.index_copy(0, cut, utterance_features(policy, asked.to(batch.actions.device), budget)[0]), known.index_fill(0, cut, True)
+    return (features.index_copy(0, cut, utterance_features(policy, asked.to(batch.actions.device), budget)[0]),
+            known.index_fill(0, cut, True))
 
 # %% ../../nbs/replay/07_archer.ipynb #6956ebdf
 class ArcherCritic:
@@ -200,7 +224,7 @@ class ArcherCritic:
         self,
         policy,                 # agentlab.policy.Policy, whose features are read
         seed:int,               # of the heads' first weights
-        keep:Callable=Buffer,   # () -> where episodes are kept; partial(Buffer, episodes=..., stale=...) for other bounds
+        keep:Callable=Buffer, # () -> where episodes are kept; partial(Buffer, episodes=..., stale=...) for other bounds
         past:int=64,            # episodes drawn from it each step; all, where it has fewer
         passes:int=50,          # updates on them each step
         gamma:float=.95, tau:float=.1, lr:float=1e-3,   # of `archer_targets`, of `follow`, and of the heads
@@ -216,13 +240,16 @@ class ArcherCritic:
         self.heads = TwinHeads(width, width, seed, hidden).to(policy.device)
         self.slow = copy.deepcopy(self.heads)
         self.token = ValueHead(width, bins=1).to(policy.device) if baseline else None
-        self.optimizer = torch.optim.AdamW([*self.heads.parameters(), *(self.token.parameters() if baseline else ())], lr=lr, weight_decay=0.)
+        self.optimizer = torch.optim.AdamW([*self.heads.parameters(), *(self.token.parameters() if baseline else ())],
+                                           lr=lr, weight_decay=0.)
         self.buffer = keep()
-        self.past, self.passes, self.how, self.reward, self.max_tokens, self.temperature = past, passes, how, reward, max_tokens, temperature
+        self.past, self.passes, self.how, self.reward, self.max_tokens, self.temperature = (
+            past, passes, how, reward, max_tokens, temperature)
         self.update = dict(gamma=gamma, tau=tau, faithful=faithful, max_grad_norm=max_grad_norm)
     @torch.no_grad()
     def read(self, policy, batch:Batch, budget:int)->Batch:
-        "The batch with what `archer` reads: `turns.q1`, `q2`, `v1`, `v2`, and `tokens.baseline` where there is one. What was played just now is kept."
+        """The batch with what `archer` reads: `turns.q1`, `q2`, `v1`, `v2`, and `tokens.baseline` where there is
+        one. What was played just now is kept."""
         self.policy, self.budget, self.step = policy, budget, int(batch.episodes.step.max())
         new = batch.episodes.source != state_key('replay')
         if new.any(): self.buffer.add(batch.select(new).to('cpu'), self.step)
@@ -235,15 +262,18 @@ class ArcherCritic:
 
 # %% ../../nbs/replay/07_archer.ipynb #cbbb772c
 def _fit(self, targets:Tensor, seed:int)->dict:
-    "Learn from past episodes, with what the policy, as it is now, says in their states; and the baseline from the targets."
+    """Learn from past episodes, with what the policy, as it is now, says in their states; and the baseline from the
+    targets."""
     n = min(self.past, len(self.buffer.fresh(self.step)))
-    past = self.buffer.sample(n, how=self.how, generator=torch.Generator().manual_seed(seed), step=self.step).to(self.policy.device)
+    past = self.buffer.sample(n, how=self.how, generator=torch.Generator().manual_seed(seed),
+                              step=self.step).to(self.policy.device)
     past = pay(past, self.reward(past))
     state, said = utterance_features(self.policy, past, self.budget)
     fresh = fresh_utterances(self.policy, past, seed, self.max_tokens, self.temperature, self.budget)
     last, known = closing_features(self.policy, past, self.budget)
     past = past.with_episodes(truncated=known)      # where there is nothing more to be read, nothing more comes
-    found = [critic_step(self.heads, self.slow, self.optimizer, past, state, said, fresh, last, **self.update) for _ in range(self.passes)]
+    found = [critic_step(self.heads, self.slow, self.optimizer, past, state, said, fresh, last, **self.update)
+             for _ in range(self.passes)]
     if self.token is not None: self.fit_baseline(targets)
     loss, (_, q, wanted) = found[-1][0], found[0]
     spread = wanted.var().item()
@@ -261,16 +291,20 @@ def _tensors(self)->dict[str, Tensor]:
     "Heads, slow heads, moments of the optimiser, and the episodes of the buffer."
     nets = dict(heads=self.heads, slow=self.slow) | (dict(token=self.token) if self.token is not None else {})
     own = {f'{net}.{name}': x for net, module in nets.items() for name, x in module.state_dict().items()}
-    own |= {f'optimizer.{i}.{name}': torch.as_tensor(x) for i, values in self.optimizer.state_dict()['state'].items() for name, x in values.items()}
+    own |= {f'optimizer.{i}.{name}': torch.as_tensor(x) for i, values in self.optimizer.state_dict()['state'].items()
+            for name, x in values.items()}
     return own | {f'buffer.{name}': x for name, x in self.buffer.tensors().items()}
 
 def _restore(self, tensors:dict[str, Tensor]):
     "Go on from what `tensors` gave."
-    def of(kind): return {name.removeprefix(f'{kind}.'): x for name, x in tensors.items() if name.startswith(f'{kind}.')}
-    for kind in ('heads', 'slow', *(('token',) if self.token is not None else ())): getattr(self, kind).load_state_dict(of(kind))
+    def of(kind):
+        return {name.removeprefix(f'{kind}.'): x for name, x in tensors.items() if name.startswith(f'{kind}.')}
+    for kind in ('heads', 'slow', *(('token',) if self.token is not None else ())):
+        getattr(self, kind).load_state_dict(of(kind))
     state = {}
     for key, x in of('optimizer').items(): state.setdefault(int(key.partition('.')[0]), {})[key.partition('.')[2]] = x
     self.optimizer.load_state_dict(self.optimizer.state_dict() | dict(state=state))
     self.buffer.restore(of('buffer'))
 
-ArcherCritic.fit, ArcherCritic.fit_baseline, ArcherCritic.tensors, ArcherCritic.restore = _fit, _fit_baseline, _tensors, _restore
+ArcherCritic.fit, ArcherCritic.fit_baseline, ArcherCritic.tensors, ArcherCritic.restore = (
+    _fit, _fit_baseline, _tensors, _restore)

@@ -23,7 +23,8 @@ TABLES = ('episodes', 'rows', 'turns', 'tokens')
 
 def _nothing(like: Tensor, n: int)->Tensor:
     "A column of n entries that says nothing: NaN, -1 or False."
-    return torch.full((n,), float('nan') if like.is_floating_point() else False if like.dtype == torch.bool else -1, dtype=like.dtype, device=like.device)
+    return torch.full((n,), float('nan') if like.is_floating_point() else False if like.dtype == torch.bool else -1,
+                      dtype=like.dtype, device=like.device)
 
 def _fit(table: Table, examples: dict)->Table:
     "The table with exactly the columns of `examples`."
@@ -45,10 +46,12 @@ def _cuts(batch: Batch)->Tensor:
 def _span(first: Tensor, count: Tensor):
     "The numbers first[i], first[i]+1, ... (count[i] of them) end to end."
     if len(first) == 1: return slice(int(first), int(first + count))
-    return torch.repeat_interleave(first - count.cumsum(0) + count, count) + torch.arange(int(count.sum()), device=count.device)
+    return (torch.repeat_interleave(first - count.cumsum(0) + count, count)
+            + torch.arange(int(count.sum()), device=count.device))
 
 def _origins(origin: Tensor, turn: Tensor, copy: Tensor)->Tensor:
-    "Where the origins of picked turns stand now. The n-th copies of episodes know each other only; a turn that was not picked is replaced by its first copy."
+    """Where the origins of picked turns stand now. The n-th copies of episodes know each other only; a turn that was
+    not picked is replaced by its first copy."""
     key = torch.stack([copy, origin]).unique(dim=1, return_inverse=True)[1]
     place = torch.arange(len(turn), device=turn.device)
     late = torch.where(origin == turn, place, place + len(turn))     # the turn that was sampled goes before its copies
@@ -73,14 +76,16 @@ def _linked(batch: Batch, spans: Tensor)->Batch:
     moved = count.cumsum(1) - count - spans[:3]      # of every episode's first row, turn and token
     k, old = batch.tokens, torch.arange(len(turn), device=copy.device) - moved[1][turn]
     return batch.replace(rows=batch.rows.with_(episode=row),
-        turns=batch.turns.with_(episode=turn, origin=_origins(batch.turns.origin + base[turn], old + base[turn], copy[turn])),
+        turns=batch.turns.with_(episode=turn,
+                                origin=_origins(batch.turns.origin + base[turn], old + base[turn], copy[turn])),
         tokens=k.with_(row=k.row + moved[0][token], turn=torch.where(k.turn < 0, -1, k.turn + moved[1][token])))
 
 def pick(
     batch:Batch,    # episodes
     index:Tensor,   # (n,) whole numbers: which of them, in this order; repeated ones are repeated
 )->Batch:           # n episodes with their rows, turns and tokens; labels as they were
-    "The episodes at `index`, in that order, as often as they stand there (`select` keeps the order and knows no repetition)."
+    """The episodes at `index`, in that order, as often as they stand there (`select` keeps the order and knows no
+    repetition)."""
     return _assemble([batch], [_cuts(batch)], [index]).replace(labels=batch.labels)
 
 # %% ../../nbs/replay/00_buffer.ipynb #f4b8f7cc
@@ -88,9 +93,12 @@ def alike(
     batch:Batch,    # episodes from a buffer
     like:Batch,     # the batch they shall be joined with
 )->Batch:           # the episodes with exactly the columns of `like`, on its device
-    "Columns that `like` lacks are dropped; missing ones are filled with NaN, -1 (whole numbers) or False. `tokens.old_logp` is never made up."
+    """Columns that `like` lacks are dropped; missing ones are filled with NaN, -1 (whole numbers) or False.
+    `tokens.old_logp` is never made up."""
     if 'old_logp' in like.tokens and 'old_logp' not in batch.tokens:
-        raise ValueError("these episodes have no column tokens.old_logp, so their ratio is unknown. Add episodes to the buffer after the trainer has set it, or set it yourself: batch.with_action(old_logp=...).")
+        raise ValueError("these episodes have no column tokens.old_logp, so their ratio is unknown. Add episodes "
+                         "to the buffer after the trainer has set it, or set it yourself: "
+                         "batch.with_action(old_logp=...).")
     batch = batch.to(like.episodes.group.device)
     return batch.replace(**{name: _fit(getattr(batch, name), vars(getattr(like, name))) for name in TABLES})
 
@@ -102,7 +110,9 @@ def uniform(
     step:int=0,                 # training step (not used)
 )->Tensor:                      # (n,) rows of `facts`
     "n different episodes, all equally likely."
-    if n > len(facts): raise ValueError(f'n={n} different episodes of {len(facts)}: ask for fewer, or use prioritised(alpha=0), which draws with repetition')
+    if n > len(facts):
+        raise ValueError(f'n={n} different episodes of {len(facts)}: ask for fewer, or use prioritised(alpha=0), which '
+                         f'draws with repetition')
     return torch.randperm(len(facts), generator=generator)[:n]
 
 def success_first(
@@ -110,7 +120,7 @@ def success_first(
     n:int,                      # how many
     generator:torch.Generator,  # of the draw
     step:int=0,                 # training step (not used)
-)->Tensor:                      # (n,) rows of `facts`: successes in random order, then, if they are too few, failures in random order
+)->Tensor:  # (n,) rows of `facts`: successes in random order, then, if they are too few, failures in random order
     "n different episodes: failures only when there are not enough successes."
     order = uniform(facts, len(facts), generator)
     if n > len(facts): raise ValueError(f'n={n} different episodes of {len(facts)}: ask for fewer')
@@ -129,14 +139,16 @@ def stratified(
 
 @dataclass(frozen=True)
 class prioritised:
-    "Sampler: chances proportional to priority^alpha, with the weights that undo them (PER, Schaul et al. 2016, arXiv 1511.05952)."
+    """Sampler: chances proportional to priority^alpha, with the weights that undo them (PER, Schaul et al. 2016,
+    arXiv 1511.05952)."""
     alpha: float = .6       # 0: uniform with repetition; 1: proportional to the priority
     beta: float = .4        # how far the weights undo the chances at step 0; 1: wholly
     beta_end: float = 1.    # and after `steps` steps
     steps: int = 0          # over which beta goes to beta_end in a line; 0: it stays
     def __post_init__(self):
         for name in ('alpha', 'beta', 'beta_end'):
-            if not 0 <= getattr(self, name) < math.inf: raise ValueError(f'{name}={getattr(self, name)}: give a number from 0')
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f'{name}={getattr(self, name)}: give a number from 0')
         if self.steps < 0: raise ValueError(f'steps={self.steps}: give a number from 0')
     def leaves(self, facts: Table)->Tensor:
         "(N,) float64 priority^alpha; divided by the sum it is the chance of every episode."
@@ -154,11 +166,13 @@ class prioritised:
 # %% ../../nbs/replay/00_buffer.ipynb #d84749ef
 REPLAY_VERSION = 1      # of the folder and of tensors(); a reader refuses another one
 PRIORITY_EPS = 1e-6     # added to every priority that is set, so that none is 0
-_OWN = ('added', 'n_turns', 'n_tokens', 'bytes', 'group_number', 'game_number', 'priority')    # columns of `facts` that are saved with the episodes, under replay_...
+# columns of `facts` that are saved with the episodes, under replay_...
+_OWN = ('added', 'n_turns', 'n_tokens', 'bytes', 'group_number', 'game_number', 'priority')
 
 @dataclass
 class _Segment:
-    "The episodes of one `add`: the columns of their table with the buffer's own, and the content where it is held in memory."
+    """The episodes of one `add`: the columns of their table with the buffer's own, and the content where it is held
+    in memory."""
     first: int                  # number of the first episode
     facts: Table
     batch: Batch|None = None    # None: it is in the file
@@ -172,24 +186,31 @@ def _texts(batch: Batch, sources: list[dict])->dict:
     "The labels of `sources` whose keys stand in the batch."
     labels = {}
     for name in dict.fromkeys(name for source in sources for name in source):
-        columns = [getattr(batch, t)[c] for t in TABLES for c in ('id' if name == 'token' and t == 'tokens' else name,) if c in getattr(batch, t)]
+        columns = [getattr(batch, t)[c] for t in TABLES for c in ('id' if name == 'token' and t == 'tokens' else name,)
+                   if c in getattr(batch, t)]
         found = [source[name] for source in sources if name in source]
-        keys = torch.cat(columns).unique().tolist() if columns else list(dict.fromkeys(k for texts in found for k in texts))
-        labels[name] = {k: next(texts[k] for texts in found if k in texts) for k in keys if any(k in texts for texts in found)}
+        keys = (torch.cat(columns).unique().tolist() if columns
+                else list(dict.fromkeys(k for texts in found for k in texts)))
+        labels[name] = {k: next(texts[k] for texts in found if k in texts) for k in keys
+                        if any(k in texts for texts in found)}
     return labels
 
 def _owned(batch: Batch)->Batch:
     "A copy of our own in main memory, without the buffer's columns; refuses what Parquet cannot hold."
     tables = {}
     for name in TABLES:
-        columns = {c: x.detach().cpu().clone() for c, x in vars(getattr(batch, name)).items() if not c.startswith('replay_')}
+        columns = {c: x.detach().cpu().clone() for c, x in vars(getattr(batch, name)).items()
+                   if not c.startswith('replay_')}
         for c, x in columns.items():
-            if x.ndim != 1 or x.dtype not in _DTYPES: raise ValueError(f'{name}.{c} is {x.dtype} of shape {tuple(x.shape)}, which cannot be stored. Give one number per row, of {sorted(str(d)[6:] for d in _DTYPES)}.')
+            if x.ndim != 1 or x.dtype not in _DTYPES:
+                raise ValueError(f'{name}.{c} is {x.dtype} of shape {tuple(x.shape)}, which cannot be stored. Give one '
+                                 f'number per row, of {sorted(str(d)[6:] for d in _DTYPES)}.')
         tables[name] = Table(**columns)
     batch = batch.replace(**tables)
     return batch.replace(labels=_texts(batch, [batch.labels]))
 
-_DTYPES = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64}
+_DTYPES = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32,
+           torch.float64}
 
 def _earliest(key: Tensor)->Tensor:
     "The first place that has the same key."
@@ -198,34 +219,39 @@ def _earliest(key: Tensor)->Tensor:
 
 def _measured(batch: Batch, first: int, step: int, priority: Tensor)->_Segment:
     "A segment of these episodes with the buffer's columns."
-    owner = dict(episodes=torch.arange(len(batch)), rows=batch.rows.episode, turns=batch.turns.episode, tokens=batch.rows.episode[batch.tokens.row])
+    owner = dict(episodes=torch.arange(len(batch)), rows=batch.rows.episode, turns=batch.turns.episode,
+                 tokens=batch.rows.episode[batch.tokens.row])
     size = torch.zeros(len(batch), dtype=torch.int64)
     for name, episode in owner.items():
         width = sum(x.element_size() for x in vars(getattr(batch, name)).values())
         size += width*torch.bincount(episode, minlength=len(batch))
     text = sum(len(str(x).encode('utf-8', 'surrogatepass')) for texts in batch.labels.values() for x in texts.values())
     count = lambda episode: torch.bincount(episode, minlength=len(batch))
-    own = dict(added=torch.full((len(batch),), step), n_turns=count(owner['turns']), n_tokens=count(owner['tokens'][batch.tokens.turn >= 0]),
-               bytes=size + -(-text//len(batch)), group_number=first + _earliest(batch.episodes.group), game_number=first + _earliest(batch.episodes.game), priority=priority)
+    own = dict(added=torch.full((len(batch),), step), n_turns=count(owner['turns']),
+               n_tokens=count(owner['tokens'][batch.tokens.turn >= 0]),
+               bytes=size + -(-text//len(batch)), group_number=first + _earliest(batch.episodes.group),
+               game_number=first + _earliest(batch.episodes.game), priority=priority)
     return _Segment(first, batch.episodes.with_(**own), batch)
 
 # %% ../../nbs/replay/00_buffer.ipynb #23bc95b3
 class Buffer:
-    "Whole episodes of the past, the oldest of which go first. In memory, or in a folder as Parquet files that are never changed."
+    """Whole episodes of the past, the oldest of which go first. In memory, or in a folder as Parquet files that are
+    never changed."""
     cache_bytes = 2**28     # of files that were read, kept in memory
     def __init__(self,
         folder=None,                # where the episodes are kept; what is there already is read. None: in memory
         episodes:int=4096,          # at most so many episodes
-        bytes:int=2**30,            # at most so many bytes of columns and labels in memory (files are compressed, and smaller)
+        bytes:int=2**30,  # at most so many bytes of columns and labels in memory (files are compressed, and smaller)
         stale:int|None=None,        # episodes more than so many training steps old are not given out; None: no limit
         write:bool=True,            # False: the folder is only read; what is added stays in memory
     ):
         for name, x in (('episodes', episodes), ('bytes', bytes)):
             if x < 1: raise ValueError(f'{name}={x}: give a number from 1')
-        if stale is not None and stale < 0: raise ValueError(f'stale={stale}: give a number of training steps from 0, or None for no limit')
+        if stale is not None and stale < 0:
+            raise ValueError(f'stale={stale}: give a number of training steps from 0, or None for no limit')
         self.episodes, self.bytes, self.stale = episodes, bytes, stale
         self.folder, self.writes = None if folder is None else Path(folder), write
-        self.segments, self.start, self.end, self.latest = [], 0, 0, 0      # live episodes have the numbers start ... end-1
+        self.segments, self.start, self.end, self.latest = [], 0, 0, 0  # live episodes have the numbers start ... end-1
         self.priority, self.max_priority = torch.zeros(0, dtype=torch.float64), 1.
         self._files, self._named, self._claimed, self._facts, self._cache = set(), [], False, None, OrderedDict()
         if folder is not None: self._read()
@@ -233,7 +259,9 @@ class Buffer:
     def __repr__(self): return f'Buffer of {len(self)} episodes' + (f' in {self.folder}' if self.folder else '')
     @property
     def facts(self)->Table:
-        "A row per stored episode, in the order of adding: the columns of its table, and number, added (step), n_turns, n_tokens, bytes, group_number and game_number (of the first episode of the same group or game in the same add), priority."
+        """A row per stored episode, in the order of adding: the columns of its table, and number, added (step),
+        n_turns, n_tokens, bytes, group_number and game_number (of the first episode of the same group or game in the
+        same add), priority."""
         if self._facts is None:
             skip = self.start - self.segments[0].first if self.segments else 0
             self._facts = _stacked([s.facts for s in self.segments] or [Table(**_EMPTY)]).take(slice(skip, None))
@@ -241,28 +269,40 @@ class Buffer:
 
 def _kind(table: Table)->set: return {(c, x.dtype) for c, x in vars(table).items()}
 
-_EMPTY = dict(group=torch.zeros(0, dtype=torch.int64), step=torch.zeros(0, dtype=torch.int64), outcome=torch.zeros(0, dtype=torch.float64), success=torch.zeros(0, dtype=torch.bool)) | {c: torch.zeros(0, dtype=torch.int64) for c in _OWN}
+_EMPTY = dict(group=torch.zeros(0, dtype=torch.int64), step=torch.zeros(0, dtype=torch.int64), outcome=torch.zeros(
+    0, dtype=torch.float64), success=torch.zeros(0, dtype=torch.bool)) | {c: torch.zeros(0, dtype=torch.int64)
+                                                                          for c in _OWN}
 
 # %% ../../nbs/replay/00_buffer.ipynb #ee095353
 def _checked_priority(priority, n: int)->Tensor:
     "(n,) float64 |priority| + eps, or a ValueError."
     x = torch.as_tensor(priority).detach().cpu().double()
-    if x.shape != (n,): raise ValueError(f'priority has shape {tuple(x.shape)} for {n} episodes: give one number per episode')
-    if not x.isfinite().all(): raise ValueError(f'priority[{int((~x.isfinite()).nonzero()[0])}] = {x[~x.isfinite()][0].item()}: give finite numbers, such as the mean |advantage| of an episode')
+    if x.shape != (n,):
+        raise ValueError(f'priority has shape {tuple(x.shape)} for {n} episodes: give one number per episode')
+    if not x.isfinite().all():
+        raise ValueError(f'priority[{int((~x.isfinite()).nonzero()[0])}] = {x[~x.isfinite()][0].item()}: give finite '
+                         f'numbers, such as the mean |advantage| of an episode')
     return x.abs() + PRIORITY_EPS
 
 def _add(self,
     batch:Batch,                # whole episodes with all their columns; on any device
     step:int,                   # training step
-    priority:Tensor|None=None,  # (episodes,) any finite number, of which the absolute value counts; None: the largest ever set (1 at first)
+    # (episodes,) any finite number, of which the absolute value counts; None: the largest ever set (1 at first)
+    priority:Tensor|None=None,
 ):
     "Store the episodes, then let the oldest go until the bounds hold. After the call they are on disk."
     if not len(batch): return
-    new = torch.full((len(batch),), self.max_priority, dtype=torch.float64) if priority is None else _checked_priority(priority, len(batch))
+    new = torch.full((len(batch),), self.max_priority,
+                     dtype=torch.float64) if priority is None else _checked_priority(priority, len(batch))
     segment = _measured(_owned(batch), self.end, step, new)
-    if int(segment.facts.bytes.max()) > self.bytes: raise ValueError(f'an episode takes {int(segment.facts.bytes.max())} bytes, more than bytes={self.bytes}. Give the buffer more.')
-    if self._on_disk(): self._claim(); self._save(segment)
-    alike = all(_kind(s.facts) == _kind(segment.facts) for s in self.segments[-1:]) and self._facts is not None and _kind(self._facts) == _kind(segment.facts)
+    if int(segment.facts.bytes.max()) > self.bytes:
+        raise ValueError(f'an episode takes {int(segment.facts.bytes.max())} bytes, more than bytes={self.bytes}. Give '
+                         f'the buffer more.')
+    if self._on_disk():
+        self._claim()
+        self._save(segment)
+    alike = (all(_kind(s.facts) == _kind(segment.facts) for s in self.segments[-1:]) and self._facts is not None
+             and _kind(self._facts) == _kind(segment.facts))
     self._facts = _stacked([self._facts, segment.facts]) if alike else None
     self.segments.append(segment)
     self.end, self.latest = segment.end, step
@@ -301,8 +341,9 @@ Buffer.add, Buffer._raise_to, Buffer._evict, Buffer._drop = _add, _raise_to, _ev
 def _take(self,
     index:Tensor,               # (n,) rows of `facts`; a repeated one gives a repeated episode in a game of its own
     source:str='replay',        # what `episodes.source` of the copies says
-    group:Tensor|None=None,     # (n,) group numbers; None: those they had. `facts.group_number[index]` keeps groups of different adds apart
-)->Batch:                       # n episodes in that order, with all columns; `episodes.replay_number` is their number in the buffer
+    # (n,) group numbers; None: those they had. `facts.group_number[index]` keeps groups of different adds apart
+    group:Tensor|None=None,
+)->Batch:  # n episodes in that order, with all columns; `episodes.replay_number` is their number in the buffer
     "Stored episodes as a batch. Their games get negative numbers, so that they are nobody else's."
     index = self._checked(index)
     which = torch.searchsorted(tensor([s.first for s in self.segments]), index + self.start, right=True) - 1
@@ -310,21 +351,29 @@ def _take(self,
     used, counts = which[order].unique_consecutive(return_counts=True)
     segments = [self.segments[i] for i in used.tolist()] or self.segments[:1]
     contents = [self._content(s) for s in segments]
-    local = [index[mine] + self.start - s.first for s, mine in zip(segments, order.split(counts.tolist()) if len(order) else [order])]
+    local = [index[mine] + self.start - s.first
+             for s, mine in zip(segments, order.split(counts.tolist()) if len(order) else [order])]
     batch = pick(_assemble([c for c, _ in contents], [cut for _, cut in contents], local), order.argsort())
     group = batch.episodes.group if group is None else torch.as_tensor(group).cpu().long().expand(len(index)).clone()
-    game = -1 - self.facts.game_number[index] - 2**32*cumcount(index)    # the n-th copies of the seats of a game stay one game
-    batch = batch.with_episodes(group=group, game=game, source=torch.full((len(index),), state_key(source)), replay_number=index + self.start)
-    return batch.replace(labels=_texts(batch, [dict(source={state_key(source): source}), *(c.labels for c, _ in contents)]))
+    # the n-th copies of the seats of a game stay one game
+    game = -1 - self.facts.game_number[index] - 2**32*cumcount(index)
+    batch = batch.with_episodes(group=group, game=game, source=torch.full((len(index),), state_key(source)),
+                                replay_number=index + self.start)
+    return batch.replace(labels=_texts(batch,
+                                       [dict(source={state_key(source): source}), *(c.labels for c, _ in contents)]))
 
 def _checked(self, index)->Tensor:
     "Rows of `facts` as whole numbers, or a ValueError."
     index = torch.as_tensor(index).cpu()
     if not len(self): raise ValueError('the buffer is empty. Add episodes before you take any.')
     if not index.numel(): return torch.zeros(0, dtype=torch.int64)
-    if index.ndim != 1 or index.dtype == torch.bool or index.is_floating_point(): raise ValueError(f'index is {index.dtype} of shape {tuple(index.shape)}: give a list of whole numbers, rows of buffer.facts')
+    if index.ndim != 1 or index.dtype == torch.bool or index.is_floating_point():
+        raise ValueError(f'index is {index.dtype} of shape {tuple(index.shape)}: give a list of whole numbers, rows of '
+                         f'buffer.facts')
     index = index.long()
-    if not 0 <= int(index.min()) <= int(index.max()) < len(self): raise ValueError(f'index goes from {int(index.min())} to {int(index.max())}, the buffer has {len(self)} episodes: give rows of buffer.facts')
+    if not 0 <= int(index.min()) <= int(index.max()) < len(self):
+        raise ValueError(f'index goes from {int(index.min())} to {int(index.max())}, the buffer has {len(self)} '
+                         f'episodes: give rows of buffer.facts')
     return index
 
 Buffer.take, Buffer._checked = _take, _checked
@@ -332,17 +381,20 @@ Buffer.take, Buffer._checked = _take, _checked
 # %% ../../nbs/replay/00_buffer.ipynb #368e602b
 def _sample(self,
     n:int,                      # how many episodes
-    how:Callable=uniform,       # (facts, n, generator, step) -> rows of facts; where it has `weights`, they are put on the episodes
+    # (facts, n, generator, step) -> rows of facts; where it has `weights`, they are put on the episodes
+    how:Callable=uniform,
     *, generator:torch.Generator,   # of the draw
     step:int|None=None,         # training step, for staleness and annealing; None: of the last add
     **kw,                       # source and group of `take`
-)->Batch:                       # n episodes; `episodes.replay_number`, and `episodes.replay_weight` from a sampler with weights
+)->Batch:  # n episodes; `episodes.replay_number`, and `episodes.replay_weight` from a sampler with weights
     "Draw episodes. Those that are stale at `step` are not there."
     if n < 0: raise ValueError(f'n={n}: give a number of episodes from 0')
     if not len(self): raise ValueError('the buffer is empty. Add episodes before you sample.')
     step, facts = self.latest if step is None else step, self.facts
     fresh = self.fresh(step)
-    if not len(fresh): raise ValueError(f'all {len(self)} episodes are more than stale={self.stale} steps older than step {step}: there is none to give out')
+    if not len(fresh):
+        raise ValueError(f'all {len(self)} episodes are more than stale={self.stale} steps older than step {step}: '
+                         f'there is none to give out')
     facts = facts.take(fresh)
     drawn = how(facts, n, generator, step)
     batch = self.take(fresh[drawn], **kw)
@@ -370,21 +422,28 @@ def _update(self,
     last = torch.full((len(self),), -1).scatter_reduce(0, index, torch.arange(len(index)), 'amax')
     self.priority = torch.where(last >= 0, value[last.clamp(min=0)], self.priority)
     self.max_priority = max(self.max_priority, float(value.max()))
-    if self._on_disk(): self._claim(); self._write_state()
+    if self._on_disk():
+        self._claim()
+        self._write_state()
 
 def _clear(self):
     "Forget all episodes. Numbers go on."
     self._drop(len(self))
-    if self._on_disk(): self._claim(); self._write_state(); self._sweep()
+    if self._on_disk():
+        self._claim()
+        self._write_state()
+        self._sweep()
 
-Buffer.sample, Buffer.fresh, Buffer.positions, Buffer.update, Buffer.clear = _sample, _fresh, _positions, _update, _clear
+Buffer.sample, Buffer.fresh, Buffer.positions, Buffer.update, Buffer.clear = (_sample, _fresh, _positions, _update,
+                                                                              _clear)
 
 # %% ../../nbs/replay/00_buffer.ipynb #2a7bdc2b
 def _on_disk(self)->bool: return self.folder is not None and self.writes
 
 def _with_own(segment: _Segment)->Batch:
     "The content with the buffer's columns, as it is written."
-    return segment.batch.with_episodes(**{f'replay_{c}': segment.facts[c] for c in _OWN}, replay_number=torch.arange(segment.first, segment.end))
+    return segment.batch.with_episodes(**{f'replay_{c}': segment.facts[c] for c in _OWN},
+                                       replay_number=torch.arange(segment.first, segment.end))
 
 def _save(self, segment: _Segment):
     "Write a segment, whole or not at all; then its content need not stay in memory."
@@ -396,7 +455,8 @@ def _save(self, segment: _Segment):
 def _remember(self, segment: _Segment, batch: Batch)->tuple[Batch, Tensor]:
     "Keep content at hand, the most recently used first to stay."
     self._cache[segment.first] = batch, _cuts(batch), int(segment.facts.bytes.sum())
-    while len(self._cache) > 1 and sum(size for *_, size in self._cache.values()) > self.cache_bytes: self._cache.popitem(last=False)
+    while len(self._cache) > 1 and sum(size for *_, size in self._cache.values()) > self.cache_bytes:
+        self._cache.popitem(last=False)
     return self._cache[segment.first][:2]
 
 def _content(self, segment: _Segment)->tuple[Batch, Tensor]:
@@ -408,17 +468,21 @@ def _content(self, segment: _Segment)->tuple[Batch, Tensor]:
         self._cache.move_to_end(segment.first)
         return self._cache[segment.first][:2]
     try: batch = Batch.load(self.folder/segment.file)
-    except FileNotFoundError: raise FileNotFoundError(f'{self.folder/segment.file} is gone: another process writes to this folder. Open it again: Buffer({str(self.folder)!r}, write=False).') from None
+    except FileNotFoundError:
+        raise FileNotFoundError(f'{self.folder/segment.file} is gone: another process writes to this folder. Open it '
+                                f'again: Buffer({str(self.folder)!r}, write=False).') from None
     return self._remember(segment, _without_own(batch))
 
 def _without_own(batch: Batch)->Batch:
-    return batch.replace(episodes=Table(**{c: x for c, x in vars(batch.episodes).items() if not c.startswith('replay_')}))
+    return batch.replace(episodes=Table(**{c: x for c, x in vars(batch.episodes).items()
+                                           if not c.startswith('replay_')}))
 
 Buffer._on_disk, Buffer._save, Buffer._remember, Buffer._content = _on_disk, _save, _remember, _content
 
 # %% ../../nbs/replay/00_buffer.ipynb #53ef09fb
 def _stored(path: Path)->_Segment:
-    "What a file says of its episodes, without reading their tokens. Raises ValueError that names the file where it is damaged."
+    """What a file says of its episodes, without reading their tokens. Raises ValueError that names the file where it
+    is damaged."""
     import pyarrow as pa, pyarrow.parquet as pq
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -426,41 +490,55 @@ def _stored(path: Path)->_Segment:
             table, version = file.read(columns=names), int((file.schema_arrow.metadata or {}).get(b'schema_version', 0))
     except FileNotFoundError: raise
     except (pa.ArrowException, OSError) as e: raise ValueError(f'{path} cannot be read as Parquet: {e}') from None
-    if version > SCHEMA_VERSION: raise ValueError(f'{path} has schema_version {version}, this agentlab reads up to {SCHEMA_VERSION}. Upgrade agentlab-rl.')
+    if version > SCHEMA_VERSION:
+        raise ValueError(f'{path} has schema_version {version}, this agentlab reads up to {SCHEMA_VERSION}. Upgrade '
+                         f'agentlab-rl.')
     columns = {c.removeprefix('episodes.'): torch.from_numpy(table[c].to_numpy().copy()) for c in names}
     missing = [c for c in ('number', *_OWN) if f'replay_{c}' not in columns]
-    if missing: raise ValueError(f'{path} is no segment of a replay buffer: it lacks {missing}. Write it with Buffer.add.')
+    if missing:
+        raise ValueError(f'{path} is no segment of a replay buffer: it lacks {missing}. Write it with Buffer.add.')
     own = {c: columns.pop(f'replay_{c}') for c in ('number', *_OWN)}
     first = int(own.pop('number')[0])
-    if f'{first:012d}.parquet' != path.name: raise ValueError(f'{path} holds the episodes from {first} on: it was renamed. Give it its name {first:012d}.parquet back.')
+    if f'{first:012d}.parquet' != path.name:
+        raise ValueError(f'{path} holds the episodes from {first} on: it was renamed. Give it its name '
+                         f'{first:012d}.parquet back.')
     return _Segment(first, Table(**columns | own))
 
 def _names(folder: Path)->list[int]:
     "The first numbers of all segments in a folder, ascending."
-    return sorted(int(p.stem) for p in folder.glob('*.parquet') if re.fullmatch(r'\d{12}', p.stem)) if folder.is_dir() else []
+    return (sorted(int(p.stem) for p in folder.glob('*.parquet') if re.fullmatch(r'\d{12}', p.stem)) if folder.is_dir()
+            else [])
 
 def _digest(facts: dict, priority: Tensor)->str:
-    return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode() + priority.numpy().tobytes(), digest_size=16).hexdigest()
+    return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode() + priority.numpy().tobytes(),
+                           digest_size=16).hexdigest()
 
 def _write_state(self):
     "Priorities and bounds, in a file that is replaced as a whole."
     import pyarrow as pa, pyarrow.parquet as pq
-    facts = dict(replay_version=str(REPLAY_VERSION), start=str(self.start), end=str(self.end), max_priority=self.max_priority.hex())
+    facts = dict(replay_version=str(REPLAY_VERSION), start=str(self.start), end=str(self.end),
+                 max_priority=self.max_priority.hex())
     facts['blake2b'] = _digest(facts, self.priority)
-    with atomic(self.folder/'state.parquet') as temporary: pq.write_table(pa.table(dict(priority=self.priority.numpy())).replace_schema_metadata(facts), temporary, write_page_checksum=True)
+    with atomic(self.folder/'state.parquet') as temporary:
+        pq.write_table(pa.table(dict(priority=self.priority.numpy())).replace_schema_metadata(facts), temporary,
+                       write_page_checksum=True)
 
 def _read_state(path: Path)->tuple[int, int, float, Tensor]|None:
     "Start, end, largest priority ever, and the priorities that were written last; None where nothing was."
     import pyarrow as pa, pyarrow.parquet as pq
     remedy = 'Without it the episodes have the priorities they began with: remove it.'
     try:
-        whole = pa.BufferReader(path.read_bytes())      # pyarrow opens a path twice; in between a writer may put another file there
+        # pyarrow opens a path twice; in between a writer may put another file there
+        whole = pa.BufferReader(path.read_bytes())
         table = pq.read_table(whole, page_checksum_verification=True)
         meta = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
         priority = torch.from_numpy(table['priority'].to_numpy().copy())
     except FileNotFoundError: return None
-    except (pa.ArrowException, OSError, KeyError, ValueError) as e: raise ValueError(f'{path} cannot be read as Parquet: {e}. {remedy}') from None
-    if meta.get('replay_version') != str(REPLAY_VERSION): raise ValueError(f"{path} has replay_version {meta.get('replay_version')}, this agentlab reads {REPLAY_VERSION}. Use the agentlab that wrote it, or another folder.")
+    except (pa.ArrowException, OSError, KeyError, ValueError) as e:
+        raise ValueError(f'{path} cannot be read as Parquet: {e}. {remedy}') from None
+    if meta.get('replay_version') != str(REPLAY_VERSION):
+        raise ValueError(f"{path} has replay_version {meta.get('replay_version')}, this agentlab reads "
+                         f"{REPLAY_VERSION}. Use the agentlab that wrote it, or another folder.")
     facts = {k: meta.get(k) for k in ('replay_version', 'start', 'end', 'max_priority')}
     if meta.get('blake2b') != _digest(facts, priority): raise ValueError(f'{path} is not what was written. {remedy}')
     return int(meta['start']), int(meta['end']), float.fromhex(meta['max_priority']), priority
@@ -478,7 +556,9 @@ def _read(self, tries: int = 5):
             raise
         gaps = [(a.end, b.first) for a, b in zip(segments, segments[1:]) if a.end != b.first]
         if not gaps: break
-        if not left: raise ValueError(f'{self.folder} lacks the episodes {gaps[0][0]} to {gaps[0][1] - 1}: a file was removed. Put it back, or remove all older files.')
+        if not left:
+            raise ValueError(f'{self.folder} lacks the episodes {gaps[0][0]} to {gaps[0][1] - 1}: a file was removed. '
+                             f'Put it back, or remove all older files.')
     self.segments, self._files = segments, {s.first for s in segments}
     if segments: self.start, self.end = segments[0].first, segments[-1].end
     elif state: self.start = self.end = state[1]
@@ -507,7 +587,8 @@ def _claim(self):
     self._claimed = True
 
 def _sweep(self):
-    "Remove the oldest files, up to the first that is alive or named by one of the last two checkpoints: the rest stays without a gap."
+    """Remove the oldest files, up to the first that is alive or named by one of the last two checkpoints: the rest
+    stays without a gap."""
     if not self._on_disk(): return
     kept = {s.first for s in self.segments}.union(*self._named)
     for first in sorted(self._files):
@@ -522,7 +603,8 @@ def _open(self,
     folder,             # where the episodes are kept from now on
     write:bool=True,    # False: another process writes there
 ):
-    "Move the buffer to a folder. What is there already is kept until `restore` names it, or the first `add` removes it."
+    """Move the buffer to a folder. What is there already is kept until `restore` names it, or the first `add`
+    removes it."""
     for segment in self.segments: segment.batch = self._content(segment)[0]
     self.folder, self.writes = Path(folder), write
     self._files, self._named, self._claimed = set(), [], False
@@ -536,17 +618,23 @@ def _tensors(self)->dict[str, Tensor]:
     if self._on_disk(): self._claim()
     content = {f'segment.{s.first}': _to_bytes(s) for s in self.segments if s.batch is not None}
     self._named = (self._named + [{s.first for s in self.segments}])[-2:]
-    return dict(state=tensor([REPLAY_VERSION, self.start, self.end, self.latest]), max_priority=tensor(self.max_priority, dtype=torch.float64),
-                priority=self.priority.clone(), segments=tensor([s.first for s in self.segments], dtype=torch.int64)) | content
+    return dict(state=tensor([REPLAY_VERSION, self.start, self.end, self.latest]),
+                max_priority=tensor(self.max_priority, dtype=torch.float64),
+                priority=self.priority.clone(),
+                segments=tensor([s.first for s in self.segments], dtype=torch.int64)) | content
 
 def _restore(self,
     tensors:dict[str, Tensor],  # what `tensors` gave
 ):
     "Be the buffer that gave these tensors. What was added to the folder after that is dropped."
     version, start, end, latest = tensors['state'].tolist()
-    if version != REPLAY_VERSION: raise ValueError(f'these tensors are of replay_version {version}, this agentlab reads {REPLAY_VERSION}. Go on with the agentlab that wrote them.')
+    if version != REPLAY_VERSION:
+        raise ValueError(f'these tensors are of replay_version {version}, this agentlab reads {REPLAY_VERSION}. Go on '
+                         f'with the agentlab that wrote them.')
     segments = [self._restored(first, tensors.get(f'segment.{first}')) for first in tensors['segments'].tolist()]
-    if [s.end for s in segments] != [s.first for s in segments[1:]] + [end]*bool(segments): raise ValueError(f'{self.folder} does not hold the episodes {start} to {end - 1} of this checkpoint: its files were changed')
+    if [s.end for s in segments] != [s.first for s in segments[1:]] + [end]*bool(segments):
+        raise ValueError(f'{self.folder} does not hold the episodes {start} to {end - 1} of this checkpoint: its files '
+                         f'were changed')
     self.segments, self.start, self.end, self.latest = segments, start, end, latest
     self.priority, self.max_priority = tensors['priority'].clone(), float(tensors['max_priority'])
     self._facts = None
@@ -571,10 +659,12 @@ def _unbroken(self, live: set)->set:
 def _restored(self, first: int, data: Tensor|None)->_Segment:
     "A segment from its bytes, or from its file."
     if data is not None: return _from_bytes(data)
-    if self.folder is None: raise ValueError('these tensors name files of a folder. Open it first: buffer.open(folder).')
+    if self.folder is None:
+        raise ValueError('these tensors name files of a folder. Open it first: buffer.open(folder).')
     return _stored(self.folder/f'{first:012d}.parquet')
 
-Buffer.open, Buffer.tensors, Buffer.restore, Buffer._unbroken, Buffer._restored = _open, _tensors, _restore, _unbroken, _restored
+Buffer.open, Buffer.tensors, Buffer.restore, Buffer._unbroken, Buffer._restored = (_open, _tensors, _restore, _unbroken,
+                                                                                   _restored)
 
 # %% ../../nbs/replay/00_buffer.ipynb #bf10c9b7
 def _to_bytes(segment: _Segment)->Tensor:
@@ -595,7 +685,8 @@ def _from_bytes(data: Tensor)->_Segment:
 
 # %% ../../nbs/replay/00_buffer.ipynb #295aa120
 class Replay:
-    "What the trainer asks of a recipe's `replay`. These answers change nothing; where a subclass sets `buffer`, it is opened and checkpointed."
+    """What the trainer asks of a recipe's `replay`. These answers change nothing; where a subclass sets `buffer`, it
+    is opened and checkpointed."""
     buffer: Buffer|None = None
     def open(self, folder, write: bool = True):
         "Called once, before `restore`. Only the first process writes."

@@ -83,7 +83,8 @@ class Clusters:
     def key(self, text, task)->str: return f'{task}:{self.signature(text)}' if task else self.signature(text)
     def find(self, text:str, task:str|None=None)->Cluster|None:
         "The first cluster that fits, or None."
-        return next((c for c in self.index.get(self.key(text, task), ()) if likeness(text, c.text) >= self.threshold), None)
+        return next((c for c in self.index.get(self.key(text, task), ()) if likeness(text, c.text) >= self.threshold),
+                    None)
     def place(self, text:str, task:str|None=None)->tuple:
         "(the cluster of this observation, the one that had to go for it or None)"
         found, gone = self.find(text, task), None
@@ -136,20 +137,25 @@ class Library:
         warm_up:int=5, least:int=10,            # shows nothing before this training step, nor with fewer tips
         faithful:bool=False,                    # True: the quirks of the release, each named where it is shown
     ):
-        if min(golden, warning) < 1: raise ValueError(f'golden={golden}, warning={warning}: a level needs room for at least 1 tip')
-        self.room, self.warm_up, self.least, self.faithful = dict(golden=golden, warning=warning), warm_up, least, faithful
+        if min(golden, warning) < 1:
+            raise ValueError(f'golden={golden}, warning={warning}: a level needs room for at least 1 tip')
+        self.room, self.warm_up, self.least, self.faithful = (dict(golden=golden, warning=warning), warm_up, least,
+                                                              faithful)
         self.clusters = Clusters(clusters, threshold, signature, faithful)
         self.tips, self.step, self.numbered, self.cache = [], 0, 0, {}
     def __len__(self): return len(self.tips)
     def __bool__(self): return True     # an empty library is a library: the trainer asks whether there is a memory
-    def __repr__(self): return f'Library(golden={self.room["golden"]}, warning={self.room["warning"]}, clusters={self.clusters.limit}, faithful={self.faithful})'
+    def __repr__(self):
+        return (f'Library(golden={self.room["golden"]}, warning={self.room["warning"]}, '
+                f'clusters={self.clusters.limit}, faithful={self.faithful})')
     @property
     def ready(self)->bool: return self.step >= self.warm_up and len(self) >= self.least
     def zone(self, name:str)->list: return [tip for tip in self.tips if _zone[tip.level] == name]
     def frame(self):
         "The tips as a pandas table."
         import pandas as pd
-        return pd.DataFrame([dict(zone=_zone[tip.level]) | asdict(tip) for tip in self.tips], columns=['zone', *Experience.__dataclass_fields__])
+        return pd.DataFrame([dict(zone=_zone[tip.level]) | asdict(tip) for tip in self.tips],
+                            columns=['zone', *Experience.__dataclass_fields__])
 
 # %% ../../nbs/replay/08_experience.ipynb #5d2028e3
 def _admit(
@@ -161,7 +167,8 @@ def _admit(
 )->int|None:                    # number of the entry that holds this tip now; None: rejected
     "Take in a tip, or raise the score of the one that says the same, or reject it."
     if level not in _zone: raise ValueError(f'level={level!r}: use one of {", ".join(_zone)}')
-    if not torch.isfinite(torch.tensor(float(score))): raise ValueError(f'score={score}: a tip competes by its score, give a finite number')
+    if not torch.isfinite(torch.tensor(float(score))):
+        raise ValueError(f'score={score}: a tip competes by its score, give a finite number')
     content = clean(content)
     if not content: return None
     place = self.clusters.find(observation, task) if observation else None
@@ -179,7 +186,8 @@ def _admit(
 def _twin(self, content, level, where, elsewhere)->Experience|None:
     "The entry of this zone (and place) that says the same; what is said of one place must be equal."
     same = duplicate if elsewhere or where is None else lambda a, b: a.lower() == b.lower()
-    return next((tip for tip in self.zone(_zone[level]) if (elsewhere or tip.where == where) and same(content, tip.content)), None)
+    return next((tip for tip in self.zone(_zone[level]) if (elsewhere or tip.where == where)
+                 and same(content, tip.content)), None)
 
 def _number(self)->int:
     self.numbered += 1
@@ -242,11 +250,13 @@ def tip_text(
     "Tips as lines of text."
     if budget < 4 or each < 4: raise ValueError(f'budget={budget}, each={each}: give at least 4 characters')
     if faithful:
-        lines = ['[Helpful Strategies]', *(f'- {tip.content[:each]}' for tip in golden)]*bool(golden) + ['[Common Pitfalls]', *(f'- {tip.content[:150]}' for tip in warning)]*bool(warning)
+        lines = (['[Helpful Strategies]', *(f'- {tip.content[:each]}' for tip in golden)]*bool(golden)
+                 + ['[Common Pitfalls]', *(f'- {tip.content[:150]}' for tip in warning)]*bool(warning))
         text = '\n'.join(lines)
         return text if len(text) <= budget else text[:budget - 3] + '...'
     lines, left = [], budget
-    for line in [f'Tip: {clean(tip.content, each)}' for tip in golden] + [f'Avoid: {clean(tip.content, each)}' for tip in warning]:
+    for line in [f'Tip: {clean(tip.content, each)}' for tip in golden] + [f'Avoid: {clean(tip.content, each)}'
+                                                                          for tip in warning]:
         if len(line) + 1 > left: continue
         lines.append(line)
         left -= len(line) + 1
@@ -264,7 +274,8 @@ class Experienced(Wrapper):
         budget:int=800, each:int=200,   # characters, as in `tip_text`
     ):
         super().__init__(env)
-        self.library, self.task, self.most, self.size, self.shown = library, task, dict(golden=golden, warning=warning), dict(budget=budget, each=each), 0
+        self.library, self.task, self.most, self.size, self.shown = library, task, dict(
+            golden=golden, warning=warning), dict(budget=budget, each=each), 0
     def show(self, step):
         "The same step, with tips before its text; after the end there is nobody to read them."
         if step.done: return step
@@ -321,12 +332,14 @@ def failings(
     turns = [turn for turn in episode.turns if clean(turn.text)]
     if not turns: return []
     actions = [clean(turn.text, 30) for turn in turns]
-    found = [Found(f"This led to failure: {', '.join(actions[-3:])}", 'mistake', abs(episode.outcome), bare(turns[-3:][0].observation))]
+    found = [Found(f"This led to failure: {', '.join(actions[-3:])}", 'mistake', abs(episode.outcome),
+                   bare(turns[-3:][0].observation))]
     again = next((a for a, b, c in zip(actions, actions[1:], actions[2:]) if a == b == c), None)
     refused = next((turn for turn in turns if turn.invalid), None)
     if again: found.append(Found(f'Do not repeat: {again}', 'pattern', .5))
     if refused: found.append(Found(f'Refused: {clean(refused.text, 30)}', 'pattern', .5, bare(refused.observation)))
-    return found + [Found('It ran out of turns.' if episode.truncated else 'It ended without success.', 'diagnostic', .3)]
+    return found + [Found('It ran out of turns.' if episode.truncated else 'It ended without success.', 'diagnostic',
+                          .3)]
 
 # %% ../../nbs/replay/08_experience.ipynb #bc81d563
 def _evolve(
@@ -367,19 +380,27 @@ SCHEMA = 1  # of the file; a reader refuses a newer one
 def _state(self)->dict:
     "Everything that the library remembers, as JSON types."
     inside = sorted((c for part in self.clusters.index.values() for c in part), key=lambda c: c.id)
-    return dict(schema=SCHEMA, step=self.step, numbered=self.numbered, founded=self.clusters.founded, tips=[asdict(tip) for tip in self.tips],
-                clusters=[asdict(c) | dict(live=c.id in self.clusters.all) for c in inside], cache=[[k, *v] for k, v in self.cache.items()])
+    return dict(schema=SCHEMA, step=self.step, numbered=self.numbered, founded=self.clusters.founded,
+                tips=[asdict(tip) for tip in self.tips],
+                clusters=[asdict(c) | dict(live=c.id in self.clusters.all) for c in inside],
+                cache=[[k, *v] for k, v in self.cache.items()])
 
 def _put_back(self, state:dict, source:str='the library')->Library:
     "Replace the content. ValueError where this is no state of a library."
-    if not isinstance(state, dict) or not isinstance(state.get('schema'), int): raise ValueError(f'{source} is no library of agentlab: it has no schema. Write it with Library.save.')
-    if state['schema'] > SCHEMA: raise ValueError(f'{source} has schema {state["schema"]}, this agentlab reads up to {SCHEMA}. Upgrade agentlab-rl.')
+    if not isinstance(state, dict) or not isinstance(state.get('schema'), int):
+        raise ValueError(f'{source} is no library of agentlab: it has no schema. Write it with Library.save.')
+    if state['schema'] > SCHEMA:
+        raise ValueError(f'{source} has schema {state["schema"]}, this agentlab reads up to {SCHEMA}. Upgrade '
+                         f'agentlab-rl.')
     try:
-        tips = [Experience(**tip | dict(content=clean(tip['content']), score=float(tip['score']))) for tip in state['tips']]
+        tips = [Experience(**tip | dict(content=clean(tip['content']), score=float(tip['score'])))
+                for tip in state['tips']]
         places = [(Cluster(**{k: v for k, v in c.items() if k != 'live'}), bool(c['live'])) for c in state['clusters']]
         wrong = [tip.level for tip in tips if tip.level not in _zone]
-        numbers = int(state['step']), int(state['numbered']), int(state['founded']), {k: [a, b] for k, a, b in state['cache']}
-    except (KeyError, TypeError, ValueError, AttributeError) as e: raise ValueError(f'{source} is damaged: {type(e).__name__}: {e}') from None
+        numbers = (int(state['step']), int(state['numbered']), int(state['founded']),
+                   {k: [a, b] for k, a, b in state['cache']})
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise ValueError(f'{source} is damaged: {type(e).__name__}: {e}') from None
     if wrong: raise ValueError(f'{source} is damaged: there is no level {wrong[0]!r}')
     self.tips, self.clusters.all, self.clusters.index = tips, {}, {}
     self.step, self.numbered, self.clusters.founded, self.cache = numbers
@@ -405,7 +426,8 @@ def _restore(self, tensors:dict):
     "Put back what `tensors` gave."
     self.put_back(json.loads(bytes(tensors['library'].tolist())), 'the checkpoint')
 
-Library.state, Library.put_back, Library.save, Library.load, Library.tensors, Library.restore = _state, _put_back, _save, _load, _tensors, _restore
+Library.state, Library.put_back, Library.save, Library.load, Library.tensors, Library.restore = (
+    _state, _put_back, _save, _load, _tensors, _restore)
 
 # %% ../../nbs/replay/08_experience.ipynb #2c1dfd78
 def _play(
@@ -431,6 +453,7 @@ def _read(self, batch:Batch, step:int=0)->Batch:
 
 def _learn(self, row:dict)->dict:
     "Entries for the table of metrics: tips of each zone, places, and what the last batch added."
-    return dict(strategies=len(self.zone('golden')), warnings=len(self.zone('warning')), places=len(self.clusters), **getattr(self, 'counts', {}))
+    return dict(strategies=len(self.zone('golden')), warnings=len(self.zone('warning')), places=len(self.clusters),
+                **getattr(self, 'counts', {}))
 
 Library.play, Library.memory, Library.read, Library.learn = _play, _memory, _read, _learn

@@ -55,7 +55,8 @@ def priority(
     return rank(place, kind) < (keep*count - 1e-9).ceil()
 
 # %% ../../nbs/replay/03_recomposition.ipynb #848725df
-@curation('mask', 'episode', 'long successes and short failures', 'in the spirit of Li et al., 2025, RoRecomp, arXiv 2509.25958')
+@curation('mask', 'episode', 'long successes and short failures',
+          'in the spirit of Li et al., 2025, RoRecomp, arXiv 2509.25958')
 def priority_only(
     b:Batch,                    # rollouts
     **how                       # arguments of `priority`
@@ -63,7 +64,9 @@ def priority_only(
     "Mask all but the priority episodes; they still vote in their group."
     waits = ~priority(b, **how)[b.rows.episode[b.tokens.row]] & (b.tokens.turn >= 0)
     weight = torch.where(waits, 0, b.tokens.weight)
-    if not (weight > 0).any(): raise CurationError(f'priority_only left none of {len(b)} episodes in the loss, so there is nothing to learn from. Keep a larger share.')
+    if not (weight > 0).any():
+        raise CurationError(f'priority_only left none of {len(b)} episodes in the loss, so there is nothing to learn '
+                            f'from. Keep a larger share.')
     return b.with_tokens(weight=weight, rest=torch.where(waits, b.tokens.weight, 0))
 
 # %% ../../nbs/replay/03_recomposition.ipynb #0fe9fbe5
@@ -87,11 +90,13 @@ class Recomposition(Replay):
         there = len(self.buffer.fresh(step))
         if there < self.least: return
         n = self.n or len(batch.rows.episode[batch.tokens.row[batch.actions[batch.action('weight') > 0]]].unique())
-        found = self.buffer.sample(min(n, there), uniform, generator=torch.Generator().manual_seed(derive(self.seed, 'compensation', step)), step=step).to(advantage.device)
+        found = self.buffer.sample(min(n, there), uniform, generator=torch.Generator().manual_seed(
+            derive(self.seed, 'compensation', step)), step=step).to(advantage.device)
         yield found, found.action('advantage').to(advantage), self.fields
     def keep(self, batch:Batch, advantage:Tensor, step:int)->dict:
         "Store the episodes that waited, as they were before they were set aside."
-        rest = need(batch.tokens, 'rest', 'Recomposition stores what was set aside', 'Give the recipe curate=priority_only, or functools.partial(priority_only, ...).')
+        rest = need(batch.tokens, 'rest', 'Recomposition stores what was set aside',
+                    'Give the recipe curate=priority_only, or functools.partial(priority_only, ...).')
         waits = torch.zeros(len(batch), dtype=torch.bool, device=rest.device)
         waits[batch.rows.episode[batch.tokens.row[rest > 0]]] = True
         self.buffer.add(batch.with_action(advantage=advantage).with_tokens(weight=rest).select(waits), step)

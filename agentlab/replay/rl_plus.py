@@ -25,7 +25,8 @@ def is_demonstration(
     batch:Batch,    # episodes need `source`
 )->Tensor:          # (action tokens,) bool
     "True at the action tokens of demonstrations."
-    source = need(batch.episodes, 'source', 'RL-PLUS treats demonstrations differently', "Give every episode its source: 'policy' or 'demonstration'.")
+    source = need(batch.episodes, 'source', 'RL-PLUS treats demonstrations differently',
+                  "Give every episode its source: 'policy' or 'demonstration'.")
     return source[batch.rows.episode[batch.tokens.row[batch.actions]]] == DEMONSTRATION
 
 def mixture(logp:Tensor, batch:Batch)->Tensor:
@@ -38,7 +39,8 @@ def own_probability(logp:Tensor, batch:Batch)->Tensor:
     return logp.exp()
 
 def over_target(logp:Tensor, batch:Batch)->Tensor:
-    "(action tokens,) p/(p_target + 1e-6), where the author's probability is known as tokens.target_logp; for explore=0."
+    """(action tokens,) p/(p_target + 1e-6), where the author's probability is known as tokens.target_logp; for
+    explore=0."""
     return logp.exp()/(batch.action('target_logp').to(logp).exp() + 1e-6)
 
 # %% ../../nbs/replay/04_rl_plus.ipynb #e0c28226
@@ -54,19 +56,26 @@ def rl_plus(
     certain:float=None,     # tokens of either kind that are likelier than this have loss 0
     faithful:bool=False,    # True, as in the authors' script: on-policy tokens are not clipped
 )->Tensor:                  # (action tokens,) loss
-    "Clipped loss on-policy, multiple importance sampling with exploration on demonstrations (RL-PLUS, arXiv 2508.00222)."
-    if faithful and (low, high) != (None, None): raise ValueError(f'low={low}, high={high} together with faithful=True, which takes the clip away; leave them out')
+    """Clipped loss on-policy, multiple importance sampling with exploration on demonstrations (RL-PLUS, arXiv
+    2508.00222)."""
+    if faithful and (low, high) != (None, None):
+        raise ValueError(f'low={low}, high={high} together with faithful=True, which takes the clip away; '
+                         f'leave them out')
     if not explore >= 0: raise ValueError(f'explore={explore}: it is the power of 1-p and must be 0 or more, often .5')
-    if not 0 <= least <= most: raise ValueError(f'least={least}, most={most}: ratios are clamped between them; give 0 <= least <= most')
+    if not 0 <= least <= most:
+        raise ValueError(f'least={least}, most={most}: ratios are clamped between them; give 0 <= least <= most')
     low, high = (1., math.inf) if faithful else (.2 if x is None else x for x in (low, high))
     own, shown, p = clip(logp, batch, advantage, low=low, high=high), is_demonstration(batch), logp.detach().exp()
-    if batch.action('old_logp')[shown].isnan().any(): raise ValueError('old_logp is NaN at demonstration tokens. Set it to the log-probabilities of the policy before the update: with_demonstration(..., policy=policy) does.')
+    if batch.action('old_logp')[shown].isnan().any():
+        raise ValueError('old_logp is NaN at demonstration tokens. Set it to the log-probabilities of the policy '
+                         'before the update: with_demonstration(..., policy=policy) does.')
     worth = advantage.to(logp)*(1 - p).clamp(min=0)**explore
     loss = torch.where(shown, -ratio(logp, batch).clamp(least, most)*worth, own)
     return loss if certain is None else torch.where(p <= certain, loss, 0)
 
 # %% ../../nbs/replay/04_rl_plus.ipynb #1b4777be
-@estimator('outcome of the episode', "the agent's own episodes of the same task and seat", 'every token of the episode', 'Dong et al., 2025, RL-PLUS, arXiv 2508.00222 (code read)', needs=('group', 'source'))
+@estimator('outcome of the episode', "the agent's own episodes of the same task and seat", 'every token of the episode',
+           'Dong et al., 2025, RL-PLUS, arXiv 2508.00222 (code read)', needs=('group', 'source'))
 def grpo_split(
     b:Batch,             # rollouts and demonstrations; episodes need `source`
     scale:str='std',     # 'std': divide by the deviation of the own episodes, where it is not 0; None: do not
@@ -75,9 +84,12 @@ def grpo_split(
     singleton:str='raw', # fewer than two own episodes: 'raw' keeps the outcome, 'zero' gives 0
     rows:str='episode',  # who votes: 'episode' once each, or 'turn'
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    "Outcome against the outcomes of those episodes of the same task and seat that are no demonstrations (RL-PLUS's split variant)."
-    if scale not in ('std', None): raise ValueError(f"scale={scale!r}: use 'std' to divide by the deviation or None not to")
-    if singleton not in ('raw', 'zero'): raise ValueError(f"singleton={singleton!r}: use 'raw' (keep the outcome) or 'zero'")
+    """Outcome against the outcomes of those episodes of the same task and seat that are no demonstrations (RL-PLUS's
+    split variant)."""
+    if scale not in ('std', None):
+        raise ValueError(f"scale={scale!r}: use 'std' to divide by the deviation or None not to")
+    if singleton not in ('raw', 'zero'):
+        raise ValueError(f"singleton={singleton!r}: use 'raw' (keep the outcome) or 'zero'")
     outcome, peers, unit = b.of_turn('outcome').double(), b.of_turn('group', 'seat'), b.unit(rows)
     voters = torch.where(b.of_turn('source') == DEMONSTRATION, torch.nan, outcome)
     few, equal = group_count(voters, peers, b.turns.episode) < 2, group_constant(voters, peers)
@@ -91,7 +103,7 @@ def find_demonstrations(
     batch:Batch, demos:Batch,       # what was played; demonstrations
     key:Callable=first_state,       # Batch -> (episodes,) integers, equal for equal tasks, -1: none
     generator:torch.Generator=None, # draws one of several; None: the first
-)->tuple[Tensor, Tensor]:           # episode of `batch` that leads each group and seat; its demonstration, -1 without one
+)->tuple[Tensor, Tensor]:  # episode of `batch` that leads each group and seat; its demonstration, -1 without one
     "A demonstration for every group and seat."
     e, device = batch.episodes, batch.episodes.group.device
     number = torch.arange(len(batch), device=device)
@@ -105,7 +117,7 @@ def find_demonstrations(
 
 def with_demonstration(
     batch:Batch, demos:Batch,           # what was played, raw; demonstrations
-    policy=None,                        # agentlab.policy.Policy before the update, for old_logp and entropy of the demonstrations
+    policy=None,  # agentlab.policy.Policy before the update, for old_logp and entropy of the demonstrations
     key:Callable=first_state,           # see find_demonstrations
     replace:bool=True,                  # True: it takes the place of the group's last own episode
     generator:torch.Generator=None,     # draws one of several demonstrations; None: the first
@@ -117,7 +129,8 @@ def with_demonstration(
     if not len(which): return batch
     found = pick(demos, which.to(demos.episodes.group.device)).to(batch.episodes.group.device)
     game = batch.episodes.game.max() + 1 + torch.arange(len(which), device=lead.device)
-    found = found.with_episodes(group=batch.episodes.group[lead], game=game, source=torch.full_like(game, DEMONSTRATION), step=batch.episodes.step[lead])
+    found = found.with_episodes(group=batch.episodes.group[lead], game=game,
+                                source=torch.full_like(game, DEMONSTRATION), step=batch.episodes.step[lead])
     if policy is not None:
         logp, entropy = policy.logprobs(found, temperature)
         found = found.with_action(old_logp=logp, sampler_logp=logp, entropy=entropy)
@@ -136,7 +149,11 @@ class Demonstrations(Replay):
         self, policy, demos:Batch,      # agentlab.policy.Policy in training; demonstrations
         key:Callable=first_state, replace:bool=True, temperature:float=1.,  # see with_demonstration
         seed:int=0,                     # of the draws, together with the step
-    ): self.policy, self.demos, self.seed, self.how = policy, demos, seed, dict(key=key, replace=replace, temperature=temperature)
+    ):
+        self.policy, self.demos, self.seed, self.how = (policy, demos, seed,
+                                                        dict(key=key, replace=replace, temperature=temperature))
     def join(self, batch:Batch, step:int)->Batch:
         "The batch with its demonstrations."
-        return with_demonstration(batch, self.demos, self.policy, generator=torch.Generator().manual_seed(derive(self.seed, 'demonstrations', step)), **self.how)
+        return with_demonstration(batch, self.demos, self.policy,
+                                  generator=torch.Generator().manual_seed(derive(self.seed, 'demonstrations', step)),
+                                  **self.how)

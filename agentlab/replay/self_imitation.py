@@ -61,8 +61,11 @@ def worth_keeping(
 )->Tensor:                      # (episodes,) bool
     "Episodes with a positive mean advantage and at least one tool call."
     check_flat(advantage=advantage)
-    if len(advantage) != len(b.actions): raise ValueError(f'advantage has {len(advantage)} values for {len(b.actions)} action tokens; give one per token')
-    total = torch.zeros(len(b), dtype=torch.float64, device=advantage.device).index_add(0, b.turns.episode[b.action_turn], advantage.double())
+    if len(advantage) != len(b.actions):
+        raise ValueError(f'advantage has {len(advantage)} values for {len(b.actions)} action tokens; give one '
+                         f'per token')
+    total = torch.zeros(len(b), dtype=torch.float64, device=advantage.device).index_add(
+        0, b.turns.episode[b.action_turn], advantage.double())
     calls = torch.zeros(len(b), device=advantage.device).index_add(0, b.turns.episode, uses_tool(b).float())
     return (total >= -ROUNDING if or_zero else total > ROUNDING) & (calls > 0)
 
@@ -90,7 +93,8 @@ def warm_up(
 
 # %% ../../nbs/replay/02_self_imitation.ipynb #c3e77092
 class SelfImitation(Replay):
-    "Keep one's own good episodes; when enough of them are above what groups earn today, learn from them once more (SPEAR)."
+    """Keep one's own good episodes; when enough of them are above what groups earn today, learn from them once more
+    (SPEAR)."""
     def __init__(self,
         policy, seed,                   # policy: not used; seed of the draws
         size:int=32,                    # most episodes of one update (released: 2048)
@@ -109,15 +113,21 @@ class SelfImitation(Replay):
         faithful:bool=False,            # True: as released, see the table above
     ):
         _check(size, trigger, tolerate, scaled, reuse)
-        self.seed, self.size, self.trigger, self.baselines, self.scaled, self.reuse = seed, size, trigger, baselines, scaled, reuse
-        self.uses_tool, self.subset, self.weight, self.least, self.or_zero, self.ddof = uses_tool, subset, weight, least, or_zero, ddof
-        self.fields, self.faithful, self.tolerate = fields or dict(kl_coef=0.), faithful, min(tolerate, 10) if faithful else tolerate
-        self.buffer, self.row, self.oldest = Buffer(episodes=episodes), {}, 0   # oldest: (faithful) the first step that is kept
-        self.baseline = Table(step=torch.zeros(0, dtype=torch.int64), mean=torch.zeros(0, dtype=torch.float64), std=torch.zeros(0, dtype=torch.float64))
+        self.seed, self.size, self.trigger, self.baselines, self.scaled, self.reuse = (seed, size, trigger, baselines,
+                                                                                       scaled, reuse)
+        self.uses_tool, self.subset, self.weight, self.least, self.or_zero, self.ddof = (uses_tool, subset, weight,
+                                                                                         least, or_zero, ddof)
+        self.fields, self.faithful, self.tolerate = (fields or dict(kl_coef=0.), faithful, min(tolerate, 10) if faithful
+                                                     else tolerate)
+        # oldest: (faithful) the first step that is kept
+        self.buffer, self.row, self.oldest = Buffer(episodes=episodes), {}, 0
+        self.baseline = Table(step=torch.zeros(0, dtype=torch.int64), mean=torch.zeros(0, dtype=torch.float64),
+                              std=torch.zeros(0, dtype=torch.float64))
     def keep(self, batch:Batch, advantage:Tensor, step:int)->dict:
         "Remember the group means of this step, and store its good episodes with their advantages."
         self.remember(group_levels(batch, self.ddof), step)
-        if self.faithful and len(self.buffer): self.oldest = self.buffer.latest - self.tolerate     # what is new now does not count yet
+        # what is new now does not count yet
+        if self.faithful and len(self.buffer): self.oldest = self.buffer.latest - self.tolerate
         good = worth_keeping(batch, advantage, self.uses_tool, self.or_zero)
         if good.any(): self.buffer.add(batch.with_action(advantage=advantage).select(good), step)
         return self.row | super().keep(batch, advantage, step)
@@ -136,12 +146,14 @@ class SelfImitation(Replay):
         "One update on the past when enough is stored: (batch, advantage, recipe fields). What was used is forgotten."
         (rows, gain), weight = self.stored(), self.weight(step)
         count = len(rows) if self.reuse else int((gain > ROUNDING).sum())
-        self.row = dict(sil_above=count, sil_baseline=_number(middle(self.baseline.mean)), sil_weight=weight, sil_trained=0)
+        self.row = dict(sil_above=count, sil_baseline=_number(middle(self.baseline.mean)), sil_weight=weight,
+                        sil_trained=0)
         if count <= self.trigger*self.size or (weight == 0 and not self.faithful): return []
         if not self.reuse: rows = rows[gain >= -ROUNDING if self.or_zero else gain > ROUNDING]
         n = self.subset(len(rows), self.size)
         enough = n >= max(self.least, 1)
-        drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(derive(self.seed, step, 'self-imitation')))[:n].sort().values
+        drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(
+            derive(self.seed, step, 'self-imitation')))[:n].sort().values
         found = self.past(rows[drawn], batch, weight) if enough else None
         if enough or self.faithful: self.buffer.clear()
         self.row['sil_trained'] = n*enough
@@ -155,7 +167,8 @@ class SelfImitation(Replay):
         return past.to(device), (found*weight).float().to(device)
     def tensors(self)->dict:
         "The buffer, the baseline and the first step that is kept."
-        return dict(oldest=torch.tensor(self.oldest)) | {f'buffer.{name}': x for name, x in super().tensors().items()} | {f'baseline.{name}': x for name, x in vars(self.baseline).items()}
+        return (dict(oldest=torch.tensor(self.oldest)) | {f'buffer.{name}': x for name, x in super().tensors().items()}
+                | {f'baseline.{name}': x for name, x in vars(self.baseline).items()})
     def restore(self, tensors:dict):
         "Go on from what `tensors` gave."
         part = lambda head: {name.removeprefix(head): x for name, x in tensors.items() if name.startswith(head)}
@@ -171,5 +184,8 @@ def _check(size, trigger, tolerate, scaled, reuse):
     if not isinstance(size, int) or size < 1: raise ValueError(f'size={size!r}: give a number of episodes from 1')
     if not trigger >= 0: raise ValueError(f'trigger={trigger!r}: give a number from 0; it is multiplied by size')
     if not tolerate >= 0: raise ValueError(f'tolerate={tolerate!r}: give a number of steps from 0')
-    if reuse is not None and not 0 < reuse <= 1: raise ValueError(f'reuse={reuse!r}: give a factor above 0 and at most 1, or None to recalibrate')
-    if reuse is not None and scaled: raise ValueError(f'reuse={reuse!r} with scaled=True: the stored advantage is not divided again. Give one of the two.')
+    if reuse is not None and not 0 < reuse <= 1:
+        raise ValueError(f'reuse={reuse!r}: give a factor above 0 and at most 1, or None to recalibrate')
+    if reuse is not None and scaled:
+        raise ValueError(f'reuse={reuse!r} with scaled=True: the stored advantage is not divided again. Give one '
+                         f'of the two.')

@@ -25,8 +25,11 @@ def imitation(
 )->Tensor:                  # (action tokens,) loss
     "Weighted negative log-likelihood; for tokens that this policy did not say."
     check_flat(logp=logp, advantage=advantage)
-    if len(logp) != len(advantage): raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
-    if (advantage < 0).any(): raise ValueError(f'advantage has {int((advantage < 0).sum())} negative weights, and -log p times one is not bounded below. Imitate what is good; leave out the rest with weight 0.')
+    if len(logp) != len(advantage):
+        raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
+    if (advantage < 0).any():
+        raise ValueError(f'advantage has {int((advantage < 0).sum())} negative weights, and -log p times one is not '
+                         f'bounded below. Imitate what is good; leave out the rest with weight 0.')
     return -advantage.to(logp)*logp
 
 def trained_only(
@@ -43,7 +46,9 @@ def unlike_winners(
     b:Batch,    # rollouts; turns need state and action
 )->Tensor:      # (turns,) bool
     "A winner of the same task was in this state, and none of them did this."
-    for c in ('state', 'action'): need(b.turns, c, f'unlike_winners compares turns by {c}', "Let your environment give info['state'], or judge by another function.")
+    for c in ('state', 'action'):
+        need(b.turns, c, f'unlike_winners compares turns by {c}',
+             "Let your environment give info['state'], or judge by another function.")
     place, won = same(b.of_turn('group', 'seat'), b.turns.state), b.of_turn('success').double()
     return (group_max(won, place) > 0) & (group_max(won, same(place, b.turns.action)) == 0)
 
@@ -53,7 +58,8 @@ def first_errors(
 )->Tensor:              # (episodes,) place of the first bad turn; -1: none
     "Where each episode first went wrong."
     place = torch.where(judge(b), cumcount(b.turns.episode).double(), math.inf)
-    first = torch.full((len(b),), math.inf, dtype=torch.float64, device=place.device).scatter_reduce(0, b.turns.episode, place, 'amin')
+    first = torch.full((len(b),), math.inf, dtype=torch.float64, device=place.device).scatter_reduce(
+        0, b.turns.episode, place, 'amin')
     return torch.where(first.isfinite(), first, -1).long()
 
 def find_rescues(
@@ -70,7 +76,8 @@ def find_rescues(
     here = start[bad] + error[bad]                                              # the turn that was wrong
     if parting: fits = (task[here][:, None] == task) & (place == _common(b, bad))
     else:
-        where = same(task, need(b.turns, 'state', 'Agent-R enters the better attempt in the same state', "Give your environment a state in info['state'], or faithful=True."))
+        where = same(task, need(b.turns, 'state', 'Agent-R enters the better attempt in the same state',
+                                "Give your environment a state in info['state'], or faithful=True."))
         fits = where[here + 1][:, None] == where
     outcome, worse = b.of_turn('outcome'), b.episodes.outcome[bad][:, None]
     fits = fits & (outcome > alpha) & (outcome - worse > beta) & (b.turns.episode != bad[:, None])
@@ -96,15 +103,18 @@ def spliced(
 )->Episode:                 # columns['trained'] of its turns: 0 up to the error, then 1
     "The bad attempt up to its error, a revision, and the rest of the good one."
     turns = [replace(t, columns=t.columns | dict(trained=0.), origin=None) for t in bad.turns[:k + 1]]
-    after, later = (bad.turns[k + 1].observation, bad.turns[k + 1].state) if k + 1 < len(bad.turns) else (bad.final, None)
+    after, later = ((bad.turns[k + 1].observation, bad.turns[k + 1].state) if k + 1 < len(bad.turns)
+                    else (bad.final, None))
     if revision is not None:
         ids = chat.text_ids(revision) + [chat.end_id]
-        turns.append(Turn(k + 1, after, revision, chat.next(after, turns[-1].ids[-1]), ids, [math.nan]*len(ids), [math.nan]*len(ids), state=later, columns=dict(trained=1.)))
+        turns.append(Turn(k + 1, after, revision, chat.next(after, turns[-1].ids[-1]), ids, [math.nan]*len(ids),
+                          [math.nan]*len(ids), state=later, columns=dict(trained=1.)))
     for t in good.turns[j:]:
         first = t is good.turns[j]
         said = t.observation if not first or reply is None else reply
         context = chat.next(said, turns[-1].ids[-1]) if first else t.context_ids
-        turns.append(replace(t, t=len(turns), observation=said, context_ids=context, columns=t.columns | dict(trained=1.), origin=None, window=0))
+        turns.append(replace(t, t=len(turns), observation=said, context_ids=context,
+                             columns=t.columns | dict(trained=1.), origin=None, window=0))
     return replace(good, turns=turns, source='spliced', columns=dict(good.columns))
 
 def agent_r(
@@ -117,14 +127,19 @@ def agent_r(
     seed:int=0,                 # of the sentence
 )->list[Episode]:               # source='spliced'; one for every bad attempt that has an error and a better sibling
     "Spliced episodes to imitate (Agent-R, Yuan et al. 2025, arXiv 2501.11425)."
-    if faithful and not revisions: raise ValueError('faithful=True always revises: give revisions, the sentences to choose from')
-    if any(t.window for e in episodes for t in e.turns): raise ValueError('an episode has several context windows, and a splice needs the whole conversation in one. Play without windows.')
+    if faithful and not revisions:
+        raise ValueError('faithful=True always revises: give revisions, the sentences to choose from')
+    if any(t.window for e in episodes for t in e.turns):
+        raise ValueError('an episode has several context windows, and a splice needs the whole conversation in one. '
+                         'Play without windows.')
     if not episodes: return []
     b = Batch.from_episodes(episodes)
     found = find_rescues(b, first_errors(b, judge), alpha, beta, faithful).tolist()
-    words = [random.Random(derive(seed, 'revision', i)).choice(revisions) if revisions else None for i in range(len(found))]
+    words = [random.Random(derive(seed, 'revision', i)).choice(revisions) if revisions else None
+             for i in range(len(found))]
     games = 1 + max([e.game for e in episodes], default=0)
-    made = [spliced(episodes[bad], k, episodes[good], j, chat, said, 'ok.' if faithful else None) for (bad, k, good, j), said in zip(found, words)]
+    made = [spliced(episodes[bad], k, episodes[good], j, chat, said, 'ok.' if faithful else None)
+            for (bad, k, good, j), said in zip(found, words)]
     return [replace(e, game=games + i) for i, e in enumerate(made)]
 
 # %% ../../nbs/replay/05_splice.ipynb #9bc47057
@@ -133,7 +148,9 @@ def purified(
     repaired:bool=True, # True: only episodes in which something was taken back
 )->Tensor:              # (episodes,) bool
     "Won, and without a refused call in the record."
-    taken_back = need(b.turns, 'spliced', 'purified looks for repaired turns', 'Play with agentlab.rollout.with_rollback, or give repaired=False.') > 0 if repaired else torch.ones_like(b.turns.invalid)
+    taken_back = (need(b.turns, 'spliced', 'purified looks for repaired turns',
+                       'Play with agentlab.rollout.with_rollback, or give repaired=False.') > 0 if repaired
+                  else torch.ones_like(b.turns.invalid))
     any_turn = lambda flag: torch.zeros(len(b), device=flag.device).index_add(0, b.turns.episode, flag.float()) > 0
     return b.episodes.success & any_turn(taken_back) & ~any_turn(b.turns.invalid)
 
@@ -141,7 +158,8 @@ class Imitation(Replay):
     "A recipe's `replay`: stores episodes that deserve it, and makes one update of imitation on some of them."
     def __init__(
         self, policy=None, seed:int=0,      # as the trainer gives them; the seed is of the draws
-        select:Callable=purified,           # Batch -> (episodes,) bool: which of a step are stored; None: none, they come by `add`
+        # Batch -> (episodes,) bool: which of a step are stored; None: none, they come by `add`
+        select:Callable=purified,
         every:int=1,                        # steps between updates
         n:int=32,                           # episodes of an update, fewer where there are not so many
         weight:float=1.,                    # of every token
@@ -151,16 +169,19 @@ class Imitation(Replay):
         for name, x in (('every', every), ('n', n)):
             if x < 1: raise ValueError(f'{name}={x}: give a whole number from 1')
         self.seed, self.select, self.every, self.n, self.weight = seed, select, every, n, weight
-        self.fields, self.buffer = dict(objective=imitation, objective_args={}) | (fields or {}), Buffer(episodes=episodes, stale=stale)
+        self.fields, self.buffer = (dict(objective=imitation, objective_args={}) | (fields or {}),
+                                    Buffer(episodes=episodes, stale=stale))
     def add(self, batch:Batch, step:int):
-        "Store these episodes, such as those of `agent_r`. What nobody sampled has no old_logp: it is set to 0 (no ratio is taken)."
+        """Store these episodes, such as those of `agent_r`. What nobody sampled has no old_logp: it is set to 0 (no
+        ratio is taken)."""
         known = batch.action('old_logp') if 'old_logp' in batch.tokens else batch.action('sampler_logp')
         self.buffer.add(trained_only(batch.with_action(old_logp=known.nan_to_num(nan=0.))), step)
     def updates(self, batch:Batch, advantage:Tensor, step:int):
         "Some of the stored episodes, with the weight of imitation in place of the advantage."
         there = len(self.buffer.fresh(step)) if len(self.buffer) else 0
         if (step + 1) % self.every or not there: return
-        found = self.buffer.sample(min(self.n, there), uniform, generator=torch.Generator().manual_seed(derive(self.seed, 'imitation', step)), step=step).to(advantage.device)
+        found = self.buffer.sample(min(self.n, there), uniform, generator=torch.Generator().manual_seed(
+            derive(self.seed, 'imitation', step)), step=step).to(advantage.device)
         yield found, torch.full((len(found.actions),), self.weight, device=advantage.device), self.fields
     def keep(self, batch:Batch, advantage:Tensor, step:int)->dict:
         "Store those that `select` picks."

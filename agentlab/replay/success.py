@@ -43,10 +43,12 @@ def swap_in(
     "Replace episodes by past ones, which take over their group and game."
     where = torch.as_tensor(where, dtype=torch.int64, device=b.episodes.group.device)
     if len(where) != len(past) or len(where.unique()) != len(where):
-        raise ValueError(f'where={where.tolist()} for {len(past)} past episodes: name one episode for each, no episode twice')
+        raise ValueError(f'where={where.tolist()} for {len(past)} past episodes: name one episode for each, no '
+                         f'episode twice')
     if not len(where): return b
     seat = b.episodes.seat[where]
-    if not (seat == past.episodes.seat).all(): raise ValueError('a past episode has another seat than the one it replaces; draw from those of the same seat')
+    if not (seat == past.episodes.seat).all():
+        raise ValueError('a past episode has another seat than the one it replaces; draw from those of the same seat')
     stay = torch.ones(len(b), dtype=torch.bool, device=where.device).index_fill(0, where, False)
     past = past.with_episodes(group=b.episodes.group[where], game=b.episodes.game[where])
     return Batch.concat([b.select(stay), past])
@@ -65,10 +67,13 @@ def by_prompt(
     action = b.tokens.turn >= 0
     owner = b.rows.episode[b.tokens.row]
     seen = action.long().cumsum(0)
-    before = seen - action.long() == group_min((seen - action.long()).double(), owner).long()     # nothing sampled yet in this episode
+    # nothing sampled yet in this episode
+    before = seen - action.long() == group_min((seen - action.long()).double(), owner).long()
     prompt = before & ~action
-    cut = torch.searchsorted(owner[prompt], torch.arange(len(b), device=owner.device)[1:])     # where the next episode begins
-    return torch.tensor([state_key(ids.tolist()) for ids in b.tokens.id[prompt].tensor_split(cut.cpu())][:len(b)], dtype=torch.int64, device=owner.device)
+    # where the next episode begins
+    cut = torch.searchsorted(owner[prompt], torch.arange(len(b), device=owner.device)[1:])
+    return torch.tensor([state_key(ids.tolist()) for ids in b.tokens.id[prompt].tensor_split(cut.cpu())][:len(b)],
+                        dtype=torch.int64, device=owner.device)
 
 def everything(
     b:Batch,        # rollouts
@@ -91,10 +96,13 @@ def play_recurring(
     count:int=32,               # tasks in the list
     **how,                      # further arguments of `play`
 )->list:                        # episodes with columns['task_number']
-    "`play`, with a list of tasks that comes round: group g plays task g modulo `count`, which has the same seed in every step and run."
+    """`play`, with a list of tasks that comes round: group g plays task g modulo `count`, which has the same seed in
+    every step and run."""
     if tasks is not None:
-        raise ValueError('play_recurring was given tasks, and has a list of its own, by seed: a number would stand for two tasks. '
-                         'Play given tasks with rollout=play, and know them by their start: SuccessReplay(key=by_start).')
+        raise ValueError('play_recurring was given tasks, and has a list of its own, by seed: a number would stand for '
+                         'two tasks. '
+                         'Play given tasks with rollout=play, and know them by their start: '
+                         'SuccessReplay(key=by_start).')
     groups = range(len(seeds)) if groups is None else groups
     episodes = play(policy, env, [derive('recurring', g % count) for g in groups], group_size, groups=groups, **how)
     for episode in episodes: episode.columns['task_number'] = float(episode.group % count)
@@ -117,16 +125,18 @@ class SuccessReplay(Replay):
     "Replace the first episode of a failed group by a stored success of the same task (GUI-agent ARPO)."
     def __init__(self,
         policy, seed,               # agentlab.policy.Policy, asked only if `faithful`; integer
-        key:Callable=by_start,      # Batch -> (episodes,) int64: equal where two episodes have the same task, in every step
+        key:Callable=by_start,  # Batch -> (episodes,) int64: equal where two episodes have the same task, in every step
         per_task:int=8,             # newest successes of a task that are given out
         above:float=.1,             # an outcome above it is a success
         flat:float=.05, low:float=.2,   # what is a failed group, see `failed`
         stale:int=None,             # steps after which a success is no longer given out; None: never
         episodes:int=4096,          # that are stored at most, of all tasks; the oldest go first
-        faithful:bool=False,        # True: as released, old log-probabilities of past episodes are recomputed by the policy as it is
+        # True: as released, old log-probabilities of past episodes are recomputed by the policy as it is
+        faithful:bool=False,
         temperature:float=1., budget:int=4096,  # of that forward pass, as in the recipe
     ):
-        if not isinstance(per_task, int) or per_task < 1: raise ValueError(f'per_task={per_task!r}: give a whole number from 1')
+        if not isinstance(per_task, int) or per_task < 1:
+            raise ValueError(f'per_task={per_task!r}: give a whole number from 1')
         self.policy, self.seed, self.key, self.per_task, self.above = policy, seed, key, per_task, above
         self.fails, self.faithful, self.forward = dict(flat=flat, low=low), faithful, (temperature, budget)
         self.buffer, self.row = Buffer(episodes=episodes, stale=stale), {}
@@ -146,7 +156,8 @@ class SuccessReplay(Replay):
         return self.row | super().keep(batch, advantage, step)
     def tasks(self, batch:Batch)->Tensor:
         "(episodes,) key of task and seat, on the CPU."
-        return torch.tensor([state_key(pair) for pair in zip(self.key(batch).tolist(), batch.episodes.seat.tolist())], dtype=torch.int64)
+        return torch.tensor([state_key(pair) for pair in zip(self.key(batch).tolist(), batch.episodes.seat.tolist())],
+                            dtype=torch.int64)
     def given_out(self, step:int)->tuple[Tensor, Tensor]:
         "(rows of the buffer, their tasks): the newest successes of every task that are not stale."
         if not len(self.buffer): return (torch.zeros(0, dtype=torch.int64),)*2
@@ -157,17 +168,19 @@ class SuccessReplay(Replay):
     def past(self, rows:Tensor, batch:Batch)->Batch:
         "The stored episodes, ready to stand beside those of `batch`."
         past = alike(self.buffer.take(rows), batch)
-        return past.with_action(old_logp=self.policy.logprobs(past, *self.forward)[0].to(past.tokens.old_logp)) if self.faithful else past
+        return (past.with_action(old_logp=self.policy.logprobs(past, *self.forward)[0].to(past.tokens.old_logp))
+                if self.faithful else past)
 
 # %% ../../nbs/replay/01_success.ipynb #0aeb0945
 def success_pool(
-    facts:Table,                # a row per stored episode, the oldest first: task (integer key), step, outcome, used (bool)
+    facts:Table,  # a row per stored episode, the oldest first: task (integer key), step, outcome, used (bool)
     generator:torch.Generator,  # seeded by the caller
     size:int=8,                 # episodes of a task
     versions:int=2,             # newest steps whose episodes are candidates
     best:float=1.,              # tasks with this mean outcome and more are left alone
 )->Tensor:                      # rows of `facts`: `size` of every task that is taken
-    "What DART's trainer takes from its pool; a task that only failed gets its newest success. Outcomes are 0 to 1; NaN and -1 are faults."
+    """What DART's trainer takes from its pool; a task that only failed gets its newest success. Outcomes are 0 to 1;
+    NaN and -1 are faults."""
     outcome, task, place = facts.outcome, same(facts.task), torch.arange(len(facts))
     fresh = facts.step >= facts.step.unique()[-versions:].min() if len(facts) else facts.used
     candidate = fresh & ~facts.used & outcome.isfinite() & (outcome != -1)

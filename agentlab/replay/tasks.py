@@ -15,7 +15,7 @@ from ..episodes import Batch, derive
 # %% ../../nbs/replay/06_tasks.ipynb #b70e91f8
 def learnability(
     wins:Tensor, losses:Tensor, # (tasks,) counted games, from 0; need not be whole
-    prior:float=1.,             # games of either kind that are imagined beforehand; 1: every success rate is equally likely
+    prior:float=1.,  # games of either kind that are imagined beforehand; 1: every success rate is equally likely
 )->Tensor:                      # (tasks,) float64, 0 to .25
     "Expected p(1-p) of every task under a Beta posterior."
     if not prior > 0: raise ValueError(f'prior={prior}: it is a number of imagined games and must be above 0, often 1')
@@ -48,11 +48,13 @@ def draw(
     "Tasks by their chances; one is drawn twice only when all others have been drawn."
     if not len(chance): raise ValueError('there are no tasks to draw from')
     rounds = [min(len(chance), n - i) for i in range(0, n, len(chance))]
-    return torch.cat([_without_repetition(chance, k, generator) for k in rounds]) if n else torch.zeros(0, dtype=torch.int64)
+    return (torch.cat([_without_repetition(chance, k, generator) for k in rounds]) if n
+            else torch.zeros(0, dtype=torch.int64))
 
 def _without_repetition(chance, n, generator)->Tensor:
     "The n smallest of exponential waiting times with these rates."
-    wait = -torch.rand(len(chance), dtype=torch.float64, generator=generator).clamp(min=1e-300).log()/chance.double().clamp(min=1e-300)
+    wait = (-torch.rand(len(chance), dtype=torch.float64, generator=generator).clamp(min=1e-300).log()/chance.double()
+            .clamp(min=1e-300))
     return wait.argsort()[:n]
 
 # %% ../../nbs/replay/06_tasks.ipynb #8955c3ea
@@ -66,9 +68,12 @@ class TaskSelection:
         floor:float=.1,                 # share of the chances that is dealt out equally
         score:Callable=learnability,    # wins, losses -> (tasks,) from 0
     ):
-        if not len(tasks): raise ValueError('tasks is empty: give the tasks to choose from, such as env.tasks("train", 100)')
+        if not len(tasks):
+            raise ValueError('tasks is empty: give the tasks to choose from, such as env.tasks("train", 100)')
         if n < 1: raise ValueError(f'n={n}: give the number of groups of a step')
-        if not 0 < decay <= 1: raise ValueError(f'decay={decay}: it is what a count is worth a step later; give a number above 0, at most 1')
+        if not 0 < decay <= 1:
+            raise ValueError(f'decay={decay}: it is what a count is worth a step later; give a number above 0, '
+                             f'at most 1')
         self.seed, self.tasks, self.n, self.decay, self.floor, self.score = seed, list(tasks), n, decay, floor, score
         self.wins = self.losses = torch.zeros(len(self.tasks), dtype=torch.float64)
         self.seen = {}
@@ -82,9 +87,13 @@ class TaskSelection:
         "Recipe fields of this step: the task of every group."
         return dict(group_args=dict(tasks=[self.tasks[i] for i in self.numbers(step).tolist()]))
     def read(self, batch:Batch, step:int)->Batch:
-        "Count what was won and lost; episodes get `task` (its number) and `learnability` (as it was when the task was chosen)."
+        """Count what was won and lost; episodes get `task` (its number) and `learnability` (as it was when the task
+        was chosen)."""
         place = batch.episodes.group.cpu() - step*self.n
-        if len(place) and not 0 <= int(place.min()) <= int(place.max()) < self.n: raise ValueError(f'the groups of step {step} go from {int(batch.episodes.group.min())} to {int(batch.episodes.group.max())}, and n={self.n} of them were planned, from {step*self.n} on. Give TaskSelection the n of the recipe\'s groups.')
+        if len(place) and not 0 <= int(place.min()) <= int(place.max()) < self.n:
+            raise ValueError(f'the groups of step {step} go from {int(batch.episodes.group.min())} to '
+                             f'{int(batch.episodes.group.max())}, and n={self.n} of them were planned, from '
+                             f'{step*self.n} on. Give TaskSelection the n of the recipe\'s groups.')
         task, worth = self.numbers(step)[place], self.score(self.wins, self.losses)
         won = batch.episodes.success.cpu().double()
         count = lambda x: torch.zeros_like(self.wins).index_add(0, task, x)
@@ -98,5 +107,7 @@ class TaskSelection:
     def tensors(self)->dict[str, Tensor]: return dict(wins=self.wins.clone(), losses=self.losses.clone())
     def restore(self, tensors:dict[str, Tensor]):
         "Go on from what `tensors` gave."
-        if len(tensors['wins']) != len(self.tasks): raise ValueError(f"this checkpoint counted {len(tensors['wins'])} tasks, there are {len(self.tasks)} now. Go on with the same tasks.")
+        if len(tensors['wins']) != len(self.tasks):
+            raise ValueError(f"this checkpoint counted {len(tensors['wins'])} tasks, there are {len(self.tasks)} now. "
+                             f"Go on with the same tasks.")
         self.wins, self.losses = (tensors[name].double().clone() for name in ('wins', 'losses'))

@@ -14,20 +14,24 @@ from ..groups import group_max, group_sum, same, shift
 # %% ../../nbs/reward/02_checklist.ipynb #8fcc0ab8
 def checklist(
     b:Batch,                    # rollouts; turns need a column for every item
-    items:tuple,                # names of the items' turns columns: 1 satisfied, 0 not, NaN not on this user turn's list
+    items:tuple,  # names of the items' turns columns: 1 satisfied, 0 not, NaN not on this user turn's list
     weights:tuple|None=None,    # one number from 0 per item; None: all equal
     lists:tuple|None=None,      # one integer per item, the checklist it belongs to; None: a single checklist
-    user_turn:str|None=None,    # turns column, an integer for each message of the user; None: every turn answers a new one
+    user_turn:str|None=None, # turns column, an integer for each message of the user; None: every turn answers a new one
     max_turns:int|None=None,    # user turns of a whole task; None: the most that an episode of the same group reached
 )->Tensor:                      # (turns,) float64, 0 except on the last step of each user turn
     "Weighted share of satisfied items, over the number of checklists and of user turns (CM2, 2026)."
     marks = torch.stack([_marks(b, item) for item in items], 1)
     steps = torch.arange(len(marks), device=marks.device)
-    answer = steps if user_turn is None else same(b.turns.episode, need(b.turns, user_turn, f'checklist reads turns.{user_turn}', f'Set it with batch.with_turns({user_turn}=numbers).'))
-    cell = answer[:, None]*len(items) + torch.arange(len(items), device=marks.device)      # (turns, items): one key per user turn and item
-    done = group_max(marks.flatten(), cell.flatten()).view_as(marks)                       # sticky; NaN where the item is on no step's list
+    answer = steps if user_turn is None else same(b.turns.episode,
+                                                  need(b.turns, user_turn, f'checklist reads turns.{user_turn}',
+                                                       f'Set it with batch.with_turns({user_turn}=numbers).'))
+    # (turns, items): one key per user turn and item
+    cell = answer[:, None]*len(items) + torch.arange(len(items), device=marks.device)
+    done = group_max(marks.flatten(), cell.flatten()).view_as(marks)  # sticky; NaN where the item is on no step's list
     weight = torch.where(done.isnan(), 0, _per_item('weights', weights, items, 1.).to(marks))
-    belongs = torch.nn.functional.one_hot(same(_per_item('lists', lists, items, 0).long())).to(marks)    # (items, checklists)
+    # (items, checklists)
+    belongs = torch.nn.functional.one_hot(same(_per_item('lists', lists, items, 0).long())).to(marks)
     score = (weight*done.nan_to_num()) @ belongs / (weight @ belongs)
     last = shift(torch.ones_like(answer), answer, k=-1) == 0
     if max_turns is None: max_turns = group_max(group_sum(last.double(), b.turns.episode), b.of_turn('group'))
@@ -35,14 +39,18 @@ def checklist(
 
 def _marks(b, item):
     "The column of an item in float64, checked."
-    marks = need(b.turns, item, f'checklist reads turns.{item}', f'Let a judge mark it: batch.with_turns({item}=marks) with 1, 0, or NaN for not on the list.').double()
+    marks = need(b.turns, item, f'checklist reads turns.{item}',
+                 f'Let a judge mark it: batch.with_turns({item}=marks) with 1, 0, or NaN for not on the list.').double()
     odd = marks[~((marks == 0) | (marks == 1) | marks.isnan())]
-    if len(odd): raise ValueError(f'checklist: turns.{item} holds {odd[0].item()}; items are binary: 1, 0, or NaN for not on the list')
+    if len(odd):
+        raise ValueError(f'checklist: turns.{item} holds {odd[0].item()}; items are binary: 1, 0, or NaN for not '
+                         f'on the list')
     return marks
 
 def _per_item(name, values, items, default):
     "(items,) the values, or the default for each."
     values = torch.tensor([default]*len(items) if values is None else list(values), dtype=torch.float64)
-    if len(values) != len(items): raise ValueError(f'checklist: {name} has {len(values)} numbers for {len(items)} items; give one each')
+    if len(values) != len(items):
+        raise ValueError(f'checklist: {name} has {len(values)} numbers for {len(items)} items; give one each')
     if (values < 0).any(): raise ValueError(f'checklist: {name}={values.tolist()}: give numbers from 0')
     return values

@@ -17,10 +17,14 @@ def counterfactual_gain(
     b:Batch,               # rollouts; turns need `masked_logp`, tokens the column named by `logp`
     logp:str='old_logp',   # token column with the log-probabilities under the real feedback
 )->Tensor:                 # (turns,) float64, nats per token
-    "How much likelier the feedback made the next action, credited to the turn that caused it; 0 on the last turn (InfoPO, arXiv 2603.00656)."
-    hint = 'Set it with batch.with_turns(masked_logp=masked_logps(policy, batch)), or give the frame of Batch.from_turns that column.'
-    masked = need(b.turns, 'masked_logp', 'counterfactual_gain compares each action with the same action under hidden feedback', hint).double()
-    need(b.tokens, logp, f'counterfactual_gain reads tokens.{logp}', f'Set it with batch.with_action({logp}=policy.logprobs(batch)[0]), or name another column with logp=.')
+    """How much likelier the feedback made the next action, credited to the turn that caused it; 0 on the last turn
+    (InfoPO, arXiv 2603.00656)."""
+    hint = ('Set it with batch.with_turns(masked_logp=masked_logps(policy, batch)), or give the frame of '
+            'Batch.from_turns that column.')
+    masked = need(b.turns, 'masked_logp',
+                  'counterfactual_gain compares each action with the same action under hidden feedback', hint).double()
+    need(b.tokens, logp, f'counterfactual_gain reads tokens.{logp}',
+         f'Set it with batch.with_action({logp}=policy.logprobs(batch)[0]), or name another column with logp=.')
     gain = shift(_turn_mean(b, b.action(logp)) - masked, b.turns.episode, k=-1, fill=0)
     return torch.where(gain.isnan(), 0, gain)
 
@@ -31,23 +35,30 @@ def masked_logps(
     placeholder:str='No information found.', # what is read instead of the feedback: the text of InfoPO's release
     temperature:float=1.,   # of the softmax; that of `old_logp`, so that both speak of the same distribution
     budget:int=4096,        # tokens of one forward pass, padding included
-)->Tensor:                  # (turns,) float64 mean log-probability of the turn's action tokens; NaN for the first turn of a window
-    "How likely each action would have been had its agent not read the latest feedback: one forward per turn, no gradient."
+)->Tensor:  # (turns,) float64 mean log-probability of the turn's action tokens; NaN for the first turn of a window
+    """How likely each action would have been had its agent not read the latest feedback: one forward per turn, no
+    gradient."""
     words = policy.chat.text_ids(placeholder)
-    if not words: raise ValueError(f'placeholder={placeholder!r} has no tokens: give a text that says nothing, such as "Nothing happens."')
-    blind = _blind(b, tensor(words, device=b.tokens.id.device), *(len(ids) for ids in policy.chat._between('next')), policy.end_id)
+    if not words:
+        raise ValueError(f'placeholder={placeholder!r} has no tokens: give a text that says nothing, such as "Nothing '
+                         f'happens."')
+    blind = _blind(b, tensor(words, device=b.tokens.id.device), *(len(ids) for ids in policy.chat._between('next')),
+                   policy.end_id)
     return _turn_mean(blind, policy.logprobs(blind, temperature, budget)[0])
 
 def _blind(b, words, before, after, end_id):
-    "A row per turn with a turn before it: its context with the text of the latest feedback replaced by `words`, then its action."
+    """A row per turn with a turn before it: its context with the text of the latest feedback replaced by `words`,
+    then its action."""
     turn, start, first, last = _action_spans(b)
     follows = shift(b.tokens.row[first], fill=-1) == b.tokens.row[first]    # the turn before is in the same window
     asked = shift(last)[follows]                                            # the last token of the action before
     turn, start, first, last = turn[follows], start[follows], first[follows], last[follows]
-    begin = asked + 1 + before + (b.tokens.id[asked] != end_id)             # an action cut short gets its end-of-turn token from the template
+    # an action cut short gets its end-of-turn token from the template
+    begin = asked + 1 + before + (b.tokens.id[asked] != end_id)
     owner, source = _ranges(start, last + 1 - start)
     place = source - begin[owner]
     hidden = (place >= 0) & (source < (first - after)[owner])
     ids = torch.where(hidden, words[place.clamp(0, len(words) - 1)], b.tokens.id[source])
-    columns = dict(row=owner, turn=torch.where(source >= first[owner], turn[owner], -1), id=ids, position=source - start[owner])
+    columns = dict(row=owner, turn=torch.where(source >= first[owner], turn[owner], -1), id=ids,
+                   position=source - start[owner])
     return Batch(b.episodes, Table(episode=b.turns.episode[turn]), b.turns, Table(**columns))

@@ -18,7 +18,8 @@ def pay(
 )->Batch:          # turns.reward is `reward`, episodes.outcome its sum
     "The batch as if `reward` were all that was paid. An episode with a NaN has outcome NaN, one without turns 0."
     reward = torch.as_tensor(reward, dtype=torch.float64, device=b.turns.episode.device)
-    if reward.shape != b.turns.episode.shape: raise ValueError(f'pay takes one reward per turn: got {tuple(reward.shape)} for {len(b.turns)} turns')
+    if reward.shape != b.turns.episode.shape:
+        raise ValueError(f'pay takes one reward per turn: got {tuple(reward.shape)} for {len(b.turns)} turns')
     outcome = reward.new_zeros(len(b)).index_add(0, b.turns.episode, reward)
     return b.with_turns(reward=reward).with_episodes(outcome=outcome)
 
@@ -30,7 +31,8 @@ def format(
     wrong:float=0.,       # paid for any other
 )->Tensor:                # (turns,) float64
     "What each turn earned by being well-formed."
-    malformed = need(b.turns, column, f'format pays by turns.{column}', f'Set it with batch.with_turns({column}=values), or name another column.') != 0
+    malformed = need(b.turns, column, f'format pays by turns.{column}',
+                     f'Set it with batch.with_turns({column}=values), or name another column.') != 0
     return right*(~malformed).double() + wrong*malformed.double()
 
 # %% ../../nbs/reward/01_gates.ipynb #997c97b3
@@ -40,7 +42,8 @@ def gated(
     thresholds:float|tuple=0.,      # what an episode's sum must exceed, one per level but the last; a number for all
     weights:float|tuple=1.,         # of each level; a number for all
 )->Tensor:                          # (turns,) float64; NaN where a level that counts has no score
-    "The sum of several rewards, each counted only in episodes where all above it exceed their thresholds (G-RA, arXiv 2508.10548)."
+    """The sum of several rewards, each counted only in episodes where all above it exceed their thresholds (G-RA,
+    arXiv 2508.10548)."""
     earned = [_level(b, reward) for reward in rewards]
     thresholds = [*_each('thresholds', thresholds, len(earned)-1), 0.]
     total = torch.zeros(len(b.turns), dtype=torch.float64, device=b.turns.episode.device)
@@ -53,22 +56,26 @@ def gated(
 def _level(b, reward):
     "(turns,) what a level earned."
     if callable(reward): return reward(b).double()
-    return need(b.turns, reward, f'gated reads turns.{reward}', f'Set it with batch.with_turns({reward}=values), or give a function.').double()
+    return need(b.turns, reward, f'gated reads turns.{reward}',
+                f'Set it with batch.with_turns({reward}=values), or give a function.').double()
 
 def _each(name, values, count):
     "`values` as a list of `count` numbers."
     values = [values]*count if isinstance(values, (int, float)) else list(values)
-    if len(values) != count: raise ValueError(f'gated: {name} has {len(values)} numbers; give {count}, or one number for all')
+    if len(values) != count:
+        raise ValueError(f'gated: {name} has {len(values)} numbers; give {count}, or one number for all')
     return values
 
 # %% ../../nbs/reward/01_gates.ipynb #edced935
 def renorm(
     b:Batch,                # rollouts; turns need the column named next
-    process:str='process',  # turns column with the judge's share of points, 0 to 1; anything else is an invalid judgement
+    # turns column with the judge's share of points, 0 to 1; anything else is an invalid judgement
+    process:str='process',
     beta:float=1.,          # taken from every intermediate turn; with 1 no step pays where the outcome is 0
     faithful:bool=False,    # True: an invalid judgement counts as a share of 0, as in the authors' code
 )->Tensor:                  # (turns,) float64; NaN throughout an episode without outcome
-    "Process reward plus outcome minus `beta` on the intermediate turns, the outcome on the last (PPR with ReNorm, arXiv 2509.25598)."
+    """Process reward plus outcome minus `beta` on the intermediate turns, the outcome on the last (PPR with ReNorm,
+    arXiv 2509.25598)."""
     hint = f'Let a judge score the turns and set batch.with_turns({process}=shares).'
     share = need(b.turns, process, f'renorm reads turns.{process}', hint).double()
     result = b.of_turn('outcome')

@@ -25,12 +25,16 @@ def implicit_prm(
     return reward/(reward.abs().max() + 1e-6) if faithful and len(reward) else reward
 
 def _prm_column(b):
-    need(b.tokens, 'prm_logp', 'implicit_prm compares a process reward model with the policy', 'Set it with batch.with_action(prm_logp=prm.logprobs(batch)[0]), where prm is a policy trained by prm_backward.')
+    need(b.tokens, 'prm_logp', 'implicit_prm compares a process reward model with the policy',
+         'Set it with batch.with_action(prm_logp=prm.logprobs(batch)[0]), where prm is a policy trained by '
+         'prm_backward.')
     return b.action('prm_logp')
 
 def _turn_ratio(b, prm_logp, beta, old, cut=False):
-    "(turns,) sum of the log-ratio over each turn's action tokens times beta, with the gradient of `prm_logp` unless it is `cut`."
-    need(b.tokens, old, f'implicit_prm reads tokens.{old}', f'Set it with batch.with_action({old}=policy.logprobs(batch)[0]), or name another column with old=.')
+    """(turns,) sum of the log-ratio over each turn's action tokens times beta, with the gradient of `prm_logp`
+    unless it is `cut`."""
+    need(b.tokens, old, f'implicit_prm reads tokens.{old}',
+         f'Set it with batch.with_action({old}=policy.logprobs(batch)[0]), or name another column with old=.')
     ratio = beta*(prm_logp.double() - b.action(old).to(prm_logp.device, torch.float64))
     if cut: ratio = ratio.detach().requires_grad_()
     return ratio.new_zeros(len(b.turns)).index_add(0, b.action_turn.to(ratio.device), ratio)
@@ -70,7 +74,8 @@ def prm_backward(
     budget:int=4096,        # tokens of one forward pass, padding included
     faithful:bool=False,    # True: the released loss, which gives no gradient
 )->float:                   # the loss
-    "Add the gradient of `implicit_prm_loss` to the process reward model, micro-batch by micro-batch; the optimiser step is the caller's."
+    """Add the gradient of `implicit_prm_loss` to the process reward model, micro-batch by micro-batch; the optimiser
+    step is the caller's."""
     from agentlab.policy.core import parts      # here, because it is the only line of the rewards that needs a model
     prm_logp = prm.logprobs(b, temperature, budget)[0].requires_grad_()
     loss = implicit_prm_loss(prm_logp, b, beta, old, faithful)

@@ -14,13 +14,16 @@ from ..groups import group_sum, shift
 # %% ../../nbs/reward/05_information.ipynb #17603659
 def information_gain(
     b:Batch,                # rollouts; turns need `answer_logp`
-    kind:str='prob',        # 'prob': gain of the answer's probability (its mean per token); 'log_prob': gain of the mean log-probability
+    # 'prob': gain of the answer's probability (its mean per token); 'log_prob': gain of the mean log-probability
+    kind:str='prob',
     faithful:bool=False,    # True, as released: an episode with a missing measurement keeps only its outcome
 )->Tensor:                  # (turns,) float64
-    "Gain of belief in the true answer, turn by turn; the outcome on the last turn; 0 where it was not measured (IGPO, arXiv 2510.14967)."
+    """Gain of belief in the true answer, turn by turn; the outcome on the last turn; 0 where it was not measured
+    (IGPO, arXiv 2510.14967)."""
     if kind not in ('prob', 'log_prob'): raise ValueError(f"kind={kind!r}: use 'prob' or 'log_prob'")
     logp = need(b.turns, 'answer_logp', 'information_gain follows the probability of the true answer',
-                'Set it with batch.with_turns(answer_logp=answer_logps(policy, batch, answers)), or give the frame of Batch.from_turns that column.').double()
+                'Set it with batch.with_turns(answer_logp=answer_logps(policy, batch, answers)), or give the frame of '
+                'Batch.from_turns that column.').double()
     belief, episode = logp.exp() if kind == 'prob' else logp, b.turns.episode
     last = shift(torch.ones_like(belief), episode, k=-1) == 0
     gain = shift(belief, episode, k=-1) - belief
@@ -36,18 +39,22 @@ def answer_logps(
     closing:str='',         # text that leads over to the answer, tokenised apart from it
     temperature:float=1.,   # of the softmax
     budget:int=4096,        # tokens of one forward pass, padding included
-)->Tensor:                  # (turns,) float64 mean log-probability of the answer's tokens; NaN where it could not be asked
+)->Tensor:  # (turns,) float64 mean log-probability of the answer's tokens; NaN where it could not be asked
     "How likely the model finds the true answer in the context of each turn: one forward per turn, no gradient."
-    if len(answers) != len(b): raise ValueError(f'{len(answers)} answers for {len(b)} episodes: give one text per episode, None where there is no answer')
+    if len(answers) != len(b):
+        raise ValueError(f'{len(answers)} answers for {len(b)} episodes: give one text per episode, None where there '
+                         f'is no answer')
     said = policy.chat.text_ids(closing)
     endings = [said + (policy.chat.text_ids(answer) if answer else []) for answer in answers]
     asked = _asked(b, endings, len(said), policy.max_context)
     return _turn_mean(asked, policy.logprobs(asked, temperature, budget)[0])
 
 def _asked(b, endings, closing, longest):
-    "A row per turn: its context, then the ending of its episode; the ending without its `closing` first ids is what is scored."
+    """A row per turn: its context, then the ending of its episode; the ending without its `closing` first ids is
+    what is scored."""
     device, sizes = b.tokens.id.device, [len(ending) for ending in endings]
-    ending, size = tensor([i for e in endings for i in e], dtype=torch.int64, device=device), tensor(sizes, device=device)
+    ending, size = tensor([i for e in endings for i in e], dtype=torch.int64,
+                          device=device), tensor(sizes, device=device)
     turn, start, first, _ = _action_spans(b)
     fits = first - start + size[b.turns.episode[turn]] <= longest
     turn, start, first = turn[fits], start[fits], first[fits]
@@ -58,12 +65,14 @@ def _asked(b, endings, closing, longest):
     row = torch.cat([owner, asker])
     order = row.argsort(stable=True) # in each row the context stays before the ending
     columns = dict(row=row, turn=torch.cat([torch.full_like(owner, -1), torch.where(place < closing, -1, turn[asker])]),
-                   id=torch.cat([b.tokens.id[source], ending[word]]), position=torch.cat([source - start[owner], (first - start)[asker] + place]))
+                   id=torch.cat([b.tokens.id[source], ending[word]]),
+                   position=torch.cat([source - start[owner], (first - start)[asker] + place]))
     return Batch(b.episodes, Table(episode=episode), b.turns, Table(**{name: x[order] for name, x in columns.items()}))
 
 # %% ../../nbs/reward/05_information.ipynb #1625ebc3
 def _action_spans(b):
-    "(turn, start of its row, first action token, last action token) of every turn that has action tokens; places are indices of b.tokens."
+    """(turn, start of its row, first action token, last action token) of every turn that has action tokens; places
+    are indices of b.tokens."""
     turn = b.action_turn.unique()
     first, past = torch.searchsorted(b.action_turn, turn), torch.searchsorted(b.action_turn, turn, right=True)
     first, last = b.actions[first], b.actions[past - 1]

@@ -17,7 +17,8 @@ TAGS = dict(none=-1, planning=1, explore=2, reflection=3) # what the integers in
 def tag_of(
     text:str,   # what the model wrote in one turn
 )->int:         # a value of TAGS
-    "The first of <planning>, <explore>, <reflection>, in this order, that occurs in `text`; -1 if none does (RLVMR, arXiv 2507.22844)."
+    """The first of <planning>, <explore>, <reflection>, in this order, that occurs in `text`; -1 if none does
+    (RLVMR, arXiv 2507.22844)."""
     return next((TAGS[name] for name in ('planning', 'explore', 'reflection') if f'<{name}>' in text), TAGS['none'])
 
 # %% ../../nbs/reward/03_meta_reasoning.ipynb #22234045
@@ -26,23 +27,29 @@ def valid_tag(
 )->Tensor:      # (turns,) int64
     "The tag of each turn; none where the action was invalid (RLVMR, arXiv 2507.22844)."
     tag = need(b.turns, 'tag', 'RLVMR reads turns.tag', 'Set it with tag_of on the text of every turn.')
-    return torch.where(need(b.turns, 'invalid', 'RLVMR reads turns.invalid', 'It says which actions the environment refused.').bool(), TAGS['none'], tag)
+    return torch.where(need(b.turns, 'invalid', 'RLVMR reads turns.invalid',
+                            'It says which actions the environment refused.').bool(), TAGS['none'], tag)
 
 def meta_reasoning(
     b:Batch,                        # rollouts; turns need `tag` (of TAGS), `action` (integer keys) and `invalid`
     planning:float=1.,              # paid for a planning turn of an episode that succeeded
     explore:float=1.,               # paid for an exploring turn with a new action
     reflection:float=1.,            # paid for a reflecting turn that does something else after a failure
-    unavailable:str|None=None,      # turns column that is not 0 where a well-formed action was not possible; None: `invalid` covers both
+    # turns column that is not 0 where a well-formed action was not possible; None: `invalid` covers both
+    unavailable:str|None=None,
 )->Tensor:                          # (turns,) float64
     "Rule-based reward of each turn's tag; 0 for an invalid or untagged turn (RLVMR, arXiv 2507.22844)."
     tag = valid_tag(b)
-    action = need(b.turns, 'action', 'meta_reasoning reads turns.action', 'Set an integer key per turn, equal where the action is: state_key(text).')
+    action = need(b.turns, 'action', 'meta_reasoning reads turns.action',
+                  'Set an integer key per turn, equal where the action is: state_key(text).')
     refused = b.turns.invalid.bool()
-    failed = refused | need(b.turns, unavailable, f'meta_reasoning reads turns.{unavailable}', 'Or leave unavailable=None.').bool() if unavailable else refused
+    failed = refused | need(b.turns, unavailable, f'meta_reasoning reads turns.{unavailable}',
+                            'Or leave unavailable=None.').bool() if unavailable else refused
     episode, valid = b.turns.episode, (~refused).double()
-    earlier = recur(valid, 1., same(episode, action), reverse=False) - valid    # valid turns before this one with its action
+    # valid turns before this one with its action
+    earlier = recur(valid, 1., same(episode, action), reverse=False) - valid
     first = shift(torch.ones_like(action), episode) == 0
     changed = first | (shift(failed.long(), episode).bool() & (shift(action, episode) != action))
-    rules = ((TAGS['planning'], planning, b.of_turn('outcome') > 0), (TAGS['explore'], explore, earlier == 0), (TAGS['reflection'], reflection, changed))
+    rules = ((TAGS['planning'], planning, b.of_turn('outcome') > 0), (TAGS['explore'], explore, earlier == 0),
+             (TAGS['reflection'], reflection, changed))
     return sum(amount*((tag == kind) & met).double() for kind, amount, met in rules)

@@ -16,15 +16,22 @@ from .information import _action_spans
 def progress(
     b:Batch,                # rollouts; turns need `contribution`, and `invalid` unless grounding=0
     grounding:float=.5,     # paid for every action that the environment accepted
-    faithful:bool=False,    # True: the release, which uses no contributions, weighs a turn by the number of turns after it, and so the last by 0
+    # True: the release, which uses no contributions, weighs a turn by the number of turns after it, and so the last by
+    # 0
+    faithful:bool=False,
 )->Tensor:                  # (turns,) float64
     "Predicted contribution of each turn plus a reward for valid actions (SPA-RL, arXiv 2505.20732)."
-    if faithful and grounding != .5: raise ValueError(f'progress: faithful=True fixes grounding at .5, got {grounding}. Leave one of them out.')
+    if faithful and grounding != .5:
+        raise ValueError(f'progress: faithful=True fixes grounding at .5, got {grounding}. Leave one of them out.')
     after = recur(torch.ones_like(b.turns.reward), 1., b.turns.episode) - 1      # turns that follow
     if faithful: value = leave_one_out(b.of_turn('outcome'), b.of_turn('group', 'seat'), unit=b.turns.episode)
-    else: value = need(b.turns, 'contribution', 'progress pays each turn its share of the final reward', 'Train an estimator with fit_progress(b, features) and set batch.with_turns(contribution=estimator(features)[:, 0]).').double()
+    else:
+        value = need(b.turns, 'contribution', 'progress pays each turn its share of the final reward',
+                     'Train an estimator with fit_progress(b, features) and set '
+                     'batch.with_turns(contribution=estimator(features)[:, 0]).').double()
     if not grounding: return value
-    valid = ~need(b.turns, 'invalid', 'progress pays for valid actions', "Let your environment set info['invalid'], or use grounding=0.").bool()
+    valid = ~need(b.turns, 'invalid', 'progress pays for valid actions',
+                  "Let your environment set info['invalid'], or use grounding=0.").bool()
     if faithful: return (value + grounding*(valid | (after == 0)))*after
     return value + grounding*valid
 

@@ -29,7 +29,9 @@ def overlong(
     weight:float=1.,    # what an episode of `longest` tokens loses
 )->Tensor:              # (turns,) float64: what was paid, and the penalty on the last turn
     "Reward minus a penalty that grows over the last `buffer` tokens (DAPO, Yu et al. 2025)."
-    if not 0 < buffer <= longest: raise ValueError(f'buffer={buffer}: it is the part of longest={longest} tokens that costs; give more than 0 and at most {longest}')
+    if not 0 < buffer <= longest:
+        raise ValueError(f'buffer={buffer}: it is the part of longest={longest} tokens that costs; give more than 0 '
+                         f'and at most {longest}')
     length = group_sum(b.turn_lengths().double(), b.turns.episode)
     return b.turns.reward + on_last(b, _per_episode(b, torch.clamp(-(length - (longest-buffer))/buffer*weight, max=0.)))
 
@@ -72,6 +74,7 @@ def tool_bonus(
     fade=fading,            # (episodes,) step -> its weight
 )->Tensor:                  # (turns,) float64: what was paid, and the bonus on the last turn
     "Reward plus a bonus for calling tools that fades with the steps of the run (SPEAR, Qin et al. 2025)."
-    tool = need(b.turns, column, f'tool_bonus pays for turns.{column}', "Let your environment give info['columns'] = dict(tool=1.), or name another column, such as 'cost'.")
+    tool = need(b.turns, column, f'tool_bonus pays for turns.{column}',
+                "Let your environment give info['columns'] = dict(tool=1.), or name another column, such as 'cost'.")
     calls = _per_episode(b, group_sum((tool > 0).double(), b.turns.episode))
     return b.turns.reward + on_last(b, share(b, calls)*fade(b.episodes.step))

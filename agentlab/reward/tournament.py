@@ -18,7 +18,8 @@ from .basic import at_end
 def both_orders(
     judge:Callable, # (i, j) -> (score_i, score_j); None or a score that is not finite: this judgement failed
 )->Callable:        # (i, j) -> (score_i, score_j), each the sum of two judgements
-    "Judge i before j and j before i and add the scores; a judgement that failed counts 5:5 (ArenaRL). An exception is not caught."
+    """Judge i before j and j before i and add the scores; a judgement that failed counts 5:5 (ArenaRL). An exception
+    is not caught."""
     def verdict(i, j):
         scores = judge(i, j)
         return scores if scores is not None and all(math.isfinite(score) for score in scores) else (5., 5.)
@@ -52,7 +53,8 @@ def round_robin(
     wins = [0.]*n
     for i, j in itertools.combinations(range(n), 2):
         share = _share(*compare(i, j))
-        wins[i] += share; wins[j] += 1-share
+        wins[i] += share
+        wins[j] += 1-share
     return by_rank(wins)
 
 def _share(a, b): return (1 + (a > b) - (a < b))/2
@@ -75,8 +77,10 @@ def swiss(
         if n % 2: points[order.pop()] += 1      # the bye goes to the last
         for i, j in _pairs(order, met):
             share = _share(*compare(i, j))
-            points[i] += share; points[j] += 1-share
-            met[i].add(j); met[j].add(i)
+            points[i] += share
+            points[j] += 1-share
+            met[i].add(j)
+            met[j].add(i)
     buchholz = [sum(points[other] for other in met[p]) for p in range(n)]
     key = torch.tensor(list(zip(points, buchholz)), dtype=torch.float64).reshape(n, 2)
     place = same(key[:, 0], key[:, 1]).double() # equal where both are, more is better
@@ -90,7 +94,8 @@ def _pairs(order, met):
     while len(rest) > 1:
         i = rest.pop(0)
         j = next((p for p in rest if p not in met[i]), rest[0])
-        rest.remove(j); pairs.append((i, j))
+        rest.remove(j)
+        pairs.append((i, j))
     return pairs
 
 # %% ../../nbs/reward/04_tournament.ipynb #c21eba03
@@ -113,7 +118,8 @@ def double_elimination(
     n:int,                  # players, at least 2
     draw:random.Random,     # draws the pairs
 )->list:                    # n rewards from 0 to 1
-    "Random pairs; the losers of each round join a second bracket, whose winner meets the first one's: 2n-2 comparisons (ArenaRL)."
+    """Random pairs; the losers of each round join a second bracket, whose winner meets the first one's: 2n-2
+    comparisons (ArenaRL)."""
     scores = [[] for _ in range(n)]
     field, drops, second, out = list(range(n)), [], [], []
     while len(field) > 1:
@@ -128,16 +134,20 @@ def double_elimination(
     return _places([winner, loser, *out[::-1]], scores)
 
 def _round(compare, field, scores):
-    "(who goes on, losers) of neighbours in `field`; equal scores favour the first. An odd one out goes on, and goes first."
+    """(who goes on, losers) of neighbours in `field`; equal scores favour the first. An odd one out goes on, and
+    goes first."""
     winners, losers = [], []
     for i, j in zip(field[::2], field[1::2]):
         a, b = compare(i, j)
-        scores[i].append(a); scores[j].append(b)
-        winners.append(i if a >= b else j); losers.append(j if a >= b else i)
+        scores[i].append(a)
+        scores[j].append(b)
+        winners.append(i if a >= b else j)
+        losers.append(j if a >= b else i)
     return field[len(field)//2*2:] + winners, losers
 
 def _slots(n):
-    "Seeds in the order of the bracket, for the next power of two: best against worst, and the two best in different halves."
+    """Seeds in the order of the bracket, for the next power of two: best against worst, and the two best in
+    different halves."""
     slots = [0]
     while len(slots) < n: slots = [seed for k in slots for seed in (k, 2*len(slots)-1-k)]
     return slots
@@ -151,16 +161,19 @@ def _places(groups, scores):
 # %% ../../nbs/reward/04_tournament.ipynb #abb334d6
 def tournament(
     b:Batch,                        # rollouts; several episodes per group
-    judge:Callable,                 # (i, j) -> (score_i, score_j) for two episodes of `b` by their numbers; None: failed, 5:5
+    judge:Callable,  # (i, j) -> (score_i, score_j) for two episodes of `b` by their numbers; None: failed, 5:5
     bracket:Callable=round_robin,   # (compare, n, draw) -> n rewards from 0 to 1
     seed:int=0,                     # of the draws; each task draws from a generator of its own
 )->Tensor:                          # (turns,) float64, 0 except on the last turn of each episode
-    "Place in a tournament of the episodes of the same task and seat, 1 the best and 0 the worst (ArenaRL). A group of one gets 0."
+    """Place in a tournament of the episodes of the same task and seat, 1 the best and 0 the worst (ArenaRL). A group
+    of one gets 0."""
     both = both_orders(judge)
     earned = torch.zeros(len(b), dtype=torch.float64)
     peers = same(b.episodes.group, b.episodes.seat).cpu()
     for task in range(int(peers.max())+1 if len(b) else 0):
         players = (peers == task).nonzero()[:, 0]
         compare = lambda i, j: both(int(players[i]), int(players[j]))
-        if len(players) > 1: earned[players] = torch.tensor(bracket(compare, len(players), random.Random(derive(seed, task))), dtype=torch.float64)
+        if len(players) > 1:
+            earned[players] = torch.tensor(bracket(compare, len(players), random.Random(derive(seed, task))),
+                                           dtype=torch.float64)
     return at_end(b, earned.to(b.turns.t.device))

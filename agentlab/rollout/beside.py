@@ -16,7 +16,7 @@ def play_beside_greedy(
     policy, env, seeds:list,            # as for `play`
     group_size:int=1,                   # sampled games of a seed, beside the greedy one
     tasks:list=None, groups:list=None,  # as for `play`
-    **how                               # further arguments of `play`; temperature and top_p are those of the sampled games
+    **how  # further arguments of `play`; temperature and top_p are those of the sampled games
 )->list:                                # the sampled episodes, each with columns['greedy']
     "`play`, and one greedy game from every seed; what its seat earned there stands beside every episode."
     greedy = play(policy, env, seeds, 1, tasks, groups, **how | dict(temperature=0., top_p=1.))
@@ -29,12 +29,14 @@ def play_beside_greedy(
 def play_beside_expert(
     policy, env, seeds:list,    # as for `play`; the environment needs expert()
     group_size:int=1,
-    patches:int=None,           # mismatches that the expert's action replaces, before one ends the episode; None: the agent's own are played
+    # mismatches that the expert's action replaces, before one ends the episode; None: the agent's own are played
+    patches:int=None,
     **how                       # further arguments of `play`
 )->list:                        # episodes whose turns have columns['matched'] and columns['patched']
     "`play` with an expert beside, who says of every action whether it would have been its own."
     around = partial(BesideExpert, patches=patches)
-    return play(policy, around(env) if hasattr(env, 'reset') and not isinstance(env, type) else lambda: around(env()), seeds, group_size, **how)
+    return play(policy, around(env) if hasattr(env, 'reset') and not isinstance(env, type) else lambda: around(env()),
+                seeds, group_size, **how)
 
 def check_expert(env):
     "Refuse a world in which an expert cannot say what was right. Raises TypeError or ValueError."

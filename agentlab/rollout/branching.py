@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from ..episodes import Episode, derive
 from ..policy.formats import fitted_policy
 from ..policy.guide import suited
-from .plain import Game, Side, call_all, guarded, new_games, play, play_round, receive_all, within_budget
+from .plain import (Game, Side, call_all, guarded, new_games, play, play_round, receive_all,
+                                    within_budget)
 
 # %% auto #0
 __all__ = ['top_entropy', 'segment_entropy', 'arpo_score', 'aepo_score', 'aepo_budget', 'Rule', 'Tree', 'own_luck', 'Forest',
@@ -31,11 +32,16 @@ def segment_entropy(
     vocabulary: int|None = None,# faithful: number of tokens in the vocabulary
     faithful: bool = False,     # True: the sum, divided by ln(vocabulary), as released
 )->float:                       # nats; faithful: in units of ln(vocabulary); 0 for no tokens
-    "How unsure the policy was at the beginning of an action: the mean entropy of its first `k` tokens (ARPO, Dong et al. 2025)."
+    """How unsure the policy was at the beginning of an action: the mean entropy of its first `k` tokens (ARPO, Dong
+    et al. 2025)."""
     if k < 1: raise ValueError(f'k={k}: give the number of tokens to look at, from 1')
-    if faithful != (vocabulary is not None): raise ValueError(f'vocabulary={vocabulary}, faithful={faithful}: only the released form divides by ln(vocabulary); give both or none')
+    if faithful != (vocabulary is not None):
+        raise ValueError(f'vocabulary={vocabulary}, faithful={faithful}: only the released form divides by '
+                         f'ln(vocabulary); give both or none')
     first = [float(x) for x in entropies[:k]]
-    if any(x != x for x in first): raise ValueError('entropies has NaN: this sampler does not measure them. Branching by entropy needs one that does, such as TorchSampler.')
+    if any(x != x for x in first):
+        raise ValueError('entropies has NaN: this sampler does not measure them. Branching by entropy needs one that '
+                         'does, such as TorchSampler.')
     if faithful: return sum(first)/math.log(vocabulary)
     return sum(first)/len(first) if first else 0.
 
@@ -55,7 +61,8 @@ def aepo_score(
     streak: int = 0,            # rounds in a row in which this group has forked
     penalty: float = .05,       # what each of them takes off
 )->float:                       # 0 to 1; fork where it is at least the threshold
-    "AEPO's branch score, clip((u + w*(H - H_first)) * max(0, 1 - .05 c), 0, 1) (released code of Dong et al. 2025, arXiv 2510.14545)."
+    """AEPO's branch score, clip((u + w*(H - H_first)) * max(0, 1 - .05 c), 0, 1) (released code of Dong et al. 2025,
+    arXiv 2510.14545)."""
     return min(max((draw + weight*(now - first))*max(0., 1 - penalty*streak), 0.), 1.)
 
 # %% ../../nbs/rollout/02_branching.ipynb #cad98688
@@ -99,10 +106,13 @@ class Tree:
         self.begun += 1
         return self.games[self.begun - 1]
     def fork(self, parent: Game):
-        "Copy a game as it stands into the next slot. A clone that fails ends only that slot; an environment that has none is refused."
-        game, twin, first = self.next(), guarded(lambda: parent.env.clone()), self.first + self.games.index(parent)*len(parent.sides)
+        """Copy a game as it stands into the next slot. A clone that fails ends only that slot; an environment that
+        has none is refused."""
+        game, twin, first = (self.next(), guarded(lambda: parent.env.clone()),
+                             self.first + self.games.index(parent)*len(parent.sides))
         self.made += 1
-        if isinstance(twin, (NotImplementedError, TypeError, AttributeError)): raise _no_clone(parent.env, twin) from twin
+        if isinstance(twin, (NotImplementedError, TypeError, AttributeError)):
+            raise _no_clone(parent.env, twin) from twin
         if isinstance(twin, BaseException): return game.end(error=f'{type(twin).__name__}: {twin}')
         guarded(lambda: game.env.close())
         game.env, game.step, game.t, game.answer = twin, parent.step, parent.t, parent.answer
@@ -112,21 +122,24 @@ class Tree:
 
 def _copied(side: Side, episode: int)->Side:
     "A seat as it stands; its turns say which turn of which episode sampled them."
-    turns = [replace(turn, columns=dict(turn.columns), origin=turn.origin or (episode, j)) for j, turn in enumerate(side.turns)]
+    turns = [replace(turn, columns=dict(turn.columns), origin=turn.origin or (episode, j))
+             for j, turn in enumerate(side.turns)]
     return replace(side, turns=turns)
 
 def _check_clone(env):
     if not callable(getattr(env, 'clone', None)): raise _no_clone(env, AttributeError('it has no clone'))
 
 def _no_clone(env, why):
-    return ValueError(f'{getattr(env, "name", type(env).__name__)} cannot be forked ({type(why).__name__}: {why}): branching needs clone(), which copies an environment as it stands. Write one, or use play.')
+    return ValueError(f'{getattr(env, "name", type(env).__name__)} cannot be forked ({type(why).__name__}: {why}): '
+                      f'branching needs clone(), which copies an environment as it stands. Write one, or use play.')
 
 # %% ../../nbs/rollout/02_branching.ipynb #adfc7118
 def own_luck(
     env,        # a clone
     seed: int,
 ):
-    "Let an environment draw its future from another seed: by `reseed(seed)`, or by replacing its generator `random`; others stay as they are."
+    """Let an environment draw its future from another seed: by `reseed(seed)`, or by replacing its generator
+    `random`; others stay as they are."""
     if callable(getattr(env, 'reseed', None)): env.reseed(seed)
     elif isinstance(getattr(env, '__dict__', {}).get('random'), Random): env.random = Random(seed)
     elif hasattr(getattr(env, 'env', None), 'reset'): own_luck(env.env, seed)      # an environment around another one
@@ -138,7 +151,8 @@ def _closes(policy)->bool:
     return bool(how and how.thoughts and how.thoughts.close)
 
 class Forest:
-    "All groups of a call and what they are played with. It is the sampler of its own rounds, so that it hears what is said before it is done."
+    """All groups of a call and what they are played with. It is the sampler of its own rounds, so that it hears what
+    is said before it is done."""
     def __init__(self, rule: Rule, policy, env, seeds, group_size, **how):
         given = inspect.signature(play).bind(policy, env, seeds, group_size, **how)
         given.apply_defaults()
@@ -146,12 +160,17 @@ class Forest:
         g = self.given
         if g.groups is None: g.groups = range(len(seeds))
         if hasattr(env, 'reset') and not isinstance(env, type): _check_clone(env)
-        self.games = new_games(suited(env, policy, g.system, g.max_tokens), seeds, group_size, g.tasks, g.seed, g.groups)
+        self.games = new_games(suited(env, policy, g.system, g.max_tokens), seeds, group_size, g.tasks, g.seed,
+                               g.groups)
         for game in self.games[:1]: _check_clone(game.env)
         self.sampler = g.sampler or policy.sampler()
         policy, self.system, longest = fitted_policy(policy, g.format, self.games, g.system, g.max_tokens)
-        if _closes(policy): raise ValueError('branching looks at a reply before anything is done, so it cannot close a thought by force: give Thinking(close=False)')
-        self.rule, self.policy, self.numbers, self.live = rule if g.temperature else replace(rule, beam=1), policy, {}, []    # greedy forks would all be the same
+        if _closes(policy):
+            raise ValueError('branching looks at a reply before anything is done, so it cannot close a thought by '
+                             'force: give Thinking(close=False)')
+        # greedy forks would all be the same
+        self.rule, self.policy, self.numbers, self.live = (rule if g.temperature else replace(rule, beam=1), policy, {},
+                                                           [])
         sides, starts = [len(game.sides) for game in self.games], range(0, len(self.games), group_size)
         self.trees = [Tree(self.games[i:i + group_size], sum(sides[:i]), g.seed) for i in starts]
         self.tree_of = {game: tree for tree in self.trees for game in tree.games}
@@ -160,15 +179,18 @@ class Forest:
         "Begin the next game of each of these groups afresh."
         games = [tree.next() for tree in trees]
         for game in games: self.numbers[game] = len(self.numbers)
-        receive_all(games, call_all(games, 'reset', [(game.seed, game.task) for game in games], self.given.limit), self.policy, self.system)
+        receive_all(games, call_all(games, 'reset', [(game.seed, game.task) for game in games], self.given.limit),
+                    self.policy, self.system)
 
 # %% ../../nbs/rollout/02_branching.ipynb #2dfa2c01
 def _grow(self):
     "Play until every group is full and every game is over."
     g = self.given
-    how = dict(max_tokens=self.budget['max_tokens'], temperature=g.temperature, top_p=g.top_p, stop=(self.policy.end_id,))
+    how = dict(max_tokens=self.budget['max_tokens'], temperature=g.temperature, top_p=g.top_p,
+               stop=(self.policy.end_id,))
     while True:
-        live = [[game for game in tree.games[:tree.begun] if not game.over and within_budget(game, self.policy, **self.budget)] for tree in self.trees]
+        live = [[game for game in tree.games[:tree.begun] if not game.over
+                 and within_budget(game, self.policy, **self.budget)] for tree in self.trees]
         fresh = [tree for tree, games in zip(self.trees, live) if tree.free and not games]
         self.begin(fresh)
         self.settle(fresh)
@@ -179,17 +201,20 @@ def _grow(self):
 
 def _settle(self, fresh: list[Tree]):
     "Count the rounds in a row in which a group has forked; a round without a fork ends the row."
-    if self.rule.faithful:                      # as released: a game begun afresh counts too, and a round in which no group got a game counts for nobody
+    # as released: a game begun afresh counts too, and a round in which no group got a game counts for nobody
+    if self.rule.faithful:
         for tree in fresh: tree.made += 1
         if not any(tree.made for tree in self.trees): return
     for tree in self.trees: tree.streak, tree.made = tree.streak + 1 if tree.made else 0, 0
 
 def _sample(self, contexts, **how)->list:
-    "Ask the sampler, and fork where a game hesitates after an answer of its environment: before it has acted on it. The place where a fork began has had its tries."
+    """Ask the sampler, and fork where a game hesitates after an answer of its environment: before it has acted on
+    it. The place where a fork began has had its tries."""
     said = self.sampler.sample(contexts, **how)
     if self.rule.faithful: return said
     for game, c in zip(self.live, said):
-        if game.side.turns and game.last_side.turns[-1].origin is None: self.tries(game, self.rule.measure(c.entropies), self.rule.measure(game.side.turns[0].entropies))
+        if game.side.turns and game.last_side.turns[-1].origin is None:
+            self.tries(game, self.rule.measure(c.entropies), self.rule.measure(game.side.turns[0].entropies))
     return said
 
 def _tries(self, game: Game, now: float, first: float):
@@ -204,14 +229,17 @@ def _fork_after(self):
     "As released: fork where the environment has answered, by the entropy of the action *before* the answer."
     for game in self.live:
         now = self.rule.measure(game.last_side.turns[-1].entropies)
-        first = self.rule.baselines.setdefault(self.numbers[game], now)     # a fork begins with its own; a dictionary used before holds those of other games
+        # a fork begins with its own; a dictionary used before holds those of other games
+        first = self.rule.baselines.setdefault(self.numbers[game], now)
         if not game.over and within_budget(game, self.policy, **self.budget): self.tries(game, now, first)
 
-Forest.grow, Forest.settle, Forest.sample, Forest.tries, Forest.fork_after = _grow, _settle, _sample, _tries, _fork_after
+Forest.grow, Forest.settle, Forest.sample, Forest.tries, Forest.fork_after = (_grow, _settle, _sample, _tries,
+                                                                              _fork_after)
 
 # %% ../../nbs/rollout/02_branching.ipynb #eae3f238
 def _first_look(self)->list[tuple]:
-    "Play a game of every group to its end: (entropy of its first action, mean entropy of its later ones) for each group."
+    """Play a game of every group to its end: (entropy of its first action, mean entropy of its later ones) for each
+    group."""
     g, looks = self.given, []
     if self.rule.faithful:      # as released: a first action of up to 50 tokens, and a game, both thrown away
         how = {k: v for k, v in vars(g).items() if k != 'group_size'} | dict(sampler=self.sampler)
@@ -226,8 +254,10 @@ def _first_look(self)->list[tuple]:
     return [self.look([side.turns for side in tree.games[0].sides.values()]) for tree in self.trees]
 
 def _look(self, seats: list[list], skip: int = 1)->tuple[float, float]:
-    "Entropy of the first action of a game, and the mean over all but the first `skip`; where there is none, the first one's."
-    seen = [self.rule.measure(turn.entropies) for turn in sorted((t for turns in seats for t in turns), key=lambda turn: turn.t)]
+    """Entropy of the first action of a game, and the mean over all but the first `skip`; where there is none, the
+    first one's."""
+    seen = [self.rule.measure(turn.entropies)
+            for turn in sorted((t for turns in seats for t in turns), key=lambda turn: turn.t)]
     root, later = (seen or [0.])[0], seen[skip:]
     return root, sum(later)/len(later) if later else root
 
@@ -247,17 +277,21 @@ def arpo(
     policy, env, seeds: list[int], group_size: int = 1,     # as for `play`
     initial: int|None = None,   # games of a group that are begun; None: half of them
     beam: int = 2,              # ways in which a game goes on from one place, at most
-    threshold: float = .5,      # tau, probability of a fork where the entropy is that of the first action; below 0: never fork
+    # tau, probability of a fork where the entropy is that of the first action; below 0: never fork
+    threshold: float = .5,
     weight: float = .2,         # of the entropy's rise
     k: int = 20,                # tokens of an action whose entropy counts
     faithful: bool = False,     # True: the released timing and entropy
-    baselines: dict|None = None,# faithful: first entropies by number of the game; give the same one to every call, as the release does
+    # faithful: first entropies by number of the game; give the same one to every call, as the release does
+    baselines: dict|None = None,
     **how                       # further arguments of `play`
-)->list[Episode]:               # ordered by group, slot, seat; `Turn.origin` of a copied turn names the turn that sampled it
-    "`play`, with games forked where the entropy has risen after an answer of the environment (ARPO, Dong et al. 2025, arXiv 2507.19849)."
+)->list[Episode]:  # ordered by group, slot, seat; `Turn.origin` of a copied turn names the turn that sampled it
+    """`play`, with games forked where the entropy has risen after an answer of the environment (ARPO, Dong et al.
+    2025, arXiv 2507.19849)."""
     def forks(now, first, draw, streak): return arpo_score(now, first, draw, weight) <= threshold
     initial = max(1, group_size//2) if initial is None else initial
-    forest = Forest(_rule(forks, beam, k, faithful, baselines, policy, initial, group_size), policy, env, seeds, group_size, **how)
+    forest = Forest(_rule(forks, beam, k, faithful, baselines, policy, initial, group_size), policy, env, seeds,
+                    group_size, **how)
     return forest.play(lambda _: [initial]*len(seeds))
 
 def aepo(
@@ -268,19 +302,25 @@ def aepo(
     weight: float = .2,         # of the entropy's rise
     penalty: float = .05,       # what every round in a row with a fork takes off the score
     slope: float = .5,          # of the budget's sigmoid
-    k: int = 20, faithful: bool = False, baselines: dict|None = None,   # as for `arpo`; faithful: the first look is played beside and thrown away
+    # as for `arpo`; faithful: the first look is played beside and thrown away
+    k: int = 20, faithful: bool = False, baselines: dict|None = None,
     **how                       # further arguments of `play`
 )->list[Episode]:               # as for `arpo`
-    "`arpo` with a first look that sets the number of forks, and a penalty against rows of them (AEPO, Dong et al. 2025, arXiv 2510.14545)."
+    """`arpo` with a first look that sets the number of forks, and a penalty against rows of them (AEPO, Dong et al.
+    2025, arXiv 2510.14545)."""
     def forks(now, first, draw, streak): return aepo_score(now, first, draw, weight, streak, penalty) >= threshold
-    forest = Forest(_rule(forks, beam, k, faithful, baselines, policy, 1 if initial is None else initial, group_size), policy, env, seeds, group_size, **how)
+    forest = Forest(_rule(forks, beam, k, faithful, baselines, policy, 1 if initial is None else initial, group_size),
+                    policy, env, seeds, group_size, **how)
     if initial is not None: return forest.play(lambda _: [initial]*len(seeds))
-    return forest.play(lambda f: [aepo_budget(root, tools, group_size, slope, faithful) for root, tools in f.first_look()])
+    return forest.play(lambda f: [aepo_budget(root, tools, group_size, slope, faithful)
+                                  for root, tools in f.first_look()])
 
 def _rule(forks, beam, k, faithful, baselines, policy, initial, group_size)->Rule:
     "The rule, after checking that the numbers can work."
-    if not 1 <= initial <= max(group_size, 1): raise ValueError(f'initial={initial}: begin at least 1 game and at most the {group_size} of the group')
+    if not 1 <= initial <= max(group_size, 1):
+        raise ValueError(f'initial={initial}: begin at least 1 game and at most the {group_size} of the group')
     if beam < 1: raise ValueError(f'beam={beam}: give at least 1, which is no fork')
     if k < 1: raise ValueError(f'k={k}: give the number of tokens to look at, from 1')
-    if baselines is not None and not faithful: raise ValueError('baselines belong to the release: leave them out, or give faithful=True')
+    if baselines is not None and not faithful:
+        raise ValueError('baselines belong to the release: leave them out, or give faithful=True')
     return Rule(forks, beam, k, len(policy.tokenizer) if faithful else None, {} if baselines is None else baselines)

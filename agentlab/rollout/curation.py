@@ -29,7 +29,8 @@ def curation(
 )->Callable:        # a decorator
     "Mark a function as a filter and let it say what it removes. The function itself stays as it is."
     if does not in ('mask', 'drop', 'resample'): raise ValueError(f"does={does!r}: use 'mask', 'drop' or 'resample'")
-    if unit not in ('group', 'episode', 'turn', 'token'): raise ValueError(f"unit={unit!r}: use 'group', 'episode', 'turn' or 'token'")
+    if unit not in ('group', 'episode', 'turn', 'token'):
+        raise ValueError(f"unit={unit!r}: use 'group', 'episode', 'turn' or 'token'")
     def mark(function):
         vars(function).update(does=does, unit=unit, removes=removes, paper=paper)
         return function
@@ -38,14 +39,18 @@ def curation(
 # %% ../../nbs/rollout/03_curation.ipynb #7f3742e5
 def _drop(b, keep, who)->Batch:
     "The episodes where `keep` is true."
-    if not keep.any(): raise CurationError(f'{who} left none of {len(b)} episodes, so there is nothing to learn from. Ask for less, or play more groups.')
+    if not keep.any():
+        raise CurationError(f'{who} left none of {len(b)} episodes, so there is nothing to learn from. Ask for less, '
+                            f'or play more groups.')
     return b.select(keep)
 
 def _mask(b, out, who)->Batch:
     "The batch with weight 0 at the action tokens where `out` is true."
     weight = b.tokens.weight.clone()
     weight[b.actions[out]] = 0
-    if not (weight[b.actions] > 0).any(): raise CurationError(f'{who} left none of {len(b.actions)} action tokens in the loss, so there is nothing to learn from. Ask for less, or play more groups.')
+    if not (weight[b.actions] > 0).any():
+        raise CurationError(f'{who} left none of {len(b.actions)} action tokens in the loss, so there is nothing to '
+                            f'learn from. Ask for less, or play more groups.')
     return b.with_tokens(weight=weight)
 
 def _mask_episodes(b, out, who)->Batch:
@@ -60,7 +65,9 @@ class chain:
         *filters    # functions Batch -> Batch; bind their arguments with functools.partial
     ):
         wrong = [f for f in filters if not callable(f)]
-        if wrong: raise ValueError(f'chain: {wrong[0]!r} is no function; give filters, with functools.partial(filter, ...) for arguments')
+        if wrong:
+            raise ValueError(f'chain: {wrong[0]!r} is no function; give filters, with functools.partial(filter, ...) '
+                             f'for arguments')
         self.filters = filters
     def __call__(self, batch: Batch)->Batch:
         for one in self.filters: batch = one(batch)
@@ -69,7 +76,9 @@ class chain:
 
 def _said(x)->str:
     "A function by its import path, a partial with its arguments, anything else as it prints."
-    if isinstance(x, partial): return f'{_said(x.func)}({", ".join([*map(_said, x.args), *(f"{k}={_said(v)}" for k, v in x.keywords.items())])})'
+    if isinstance(x, partial):
+        return (
+            f'{_said(x.func)}({", ".join([*map(_said, x.args), *(f"{k}={_said(v)}" for k, v in x.keywords.items())])})')
     return f'{x.__module__}:{x.__qualname__}' if callable(x) and hasattr(x, '__qualname__') else repr(x)
 
 # %% ../../nbs/rollout/03_curation.ipynb #05d1707c
@@ -161,7 +170,8 @@ def min_p(
 
 # %% ../../nbs/rollout/03_curation.ipynb #c695aed4
 def _keep_groups(b, choose, score, include_zero, who):
-    first = group_min(torch.arange(len(b), device=b.episodes.group.device).double(), _keys(b)).long()      # the group's first episode: groups are numbered as they came
+    # the group's first episode: groups are numbered as they came
+    first = group_min(torch.arange(len(b), device=b.episodes.group.device).double(), _keys(b)).long()
     number, lead = same(first), first == torch.arange(len(b), device=first.device)
     scores = score(b)[lead]
     candidate = ~scores.isnan() if include_zero else scores.abs() > 1e-10
@@ -170,17 +180,19 @@ def _keep_groups(b, choose, score, include_zero, who):
     keep[given] = choose(torch.where(candidate, scores, -torch.inf)[given])
     return _drop(b, (keep & candidate)[number], who)
 
-@curation('drop', 'group', 'those that `choose` leaves out of the groups\' scores', 'RAGEN-2, 2026, arXiv 2604.06268 (code read)')
+@curation('drop', 'group', 'those that `choose` leaves out of the groups\' scores',
+          'RAGEN-2, 2026, arXiv 2604.06268 (code read)')
 def keep_groups(
     b:Batch,                    # rollouts
-    choose:Callable=top_p,      # (groups,) scores in the order of arrival -> (groups,) bool, such as partial(top_p, p=.9)
+    choose:Callable=top_p,  # (groups,) scores in the order of arrival -> (groups,) bool, such as partial(top_p, p=.9)
     score:Callable=outcome_std, # Batch -> (episodes,) score of each episode's group; NaN: never kept
     include_zero:bool=True,     # False: groups of score 0 are not even counted
 )->Batch:
     "Drop all groups but those that `choose` picks by their score (RAGEN-2's rollout filter)."
     return _keep_groups(b, choose, score, include_zero, 'keep_groups')
 
-@curation('drop', 'group', 'all but the share of groups with the largest deviation', 'Wang et al., 2025, RAGEN (StarPO-S), arXiv 2504.20073 (code read)')
+@curation('drop', 'group', 'all but the share of groups with the largest deviation',
+          'Wang et al., 2025, RAGEN (StarPO-S), arXiv 2504.20073 (code read)')
 def starpo_s(
     b:Batch,                    # rollouts
     share:float=.25,            # of all groups; 1: everything stays
@@ -188,7 +200,8 @@ def starpo_s(
     faithful:bool=False,        # True: int(share*groups) may be 0, which leaves nothing
 )->Batch:
     "Drop all but the share of groups whose outcomes differ most (StarPO-S)."
-    return b if share == 1 else _keep_groups(b, partial(top_share, share=share, least=0 if faithful else 1), score, True, 'starpo_s')
+    return b if share == 1 else _keep_groups(b, partial(top_share, share=share, least=0 if faithful else 1), score,
+                                             True, 'starpo_s')
 
 # %% ../../nbs/rollout/03_curation.ipynb #53baa87c
 def is_void(
@@ -197,27 +210,31 @@ def is_void(
     "True without a complete fenced code block and without a boxed answer; a fence that is never closed does not count."
     return not re.search(r'```.*?```', text, re.DOTALL) and '\\boxed{' not in text
 
-@curation('mask', 'episode', 'a turn without code and without answer', 'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
+@curation('mask', 'episode', 'a turn without code and without answer',
+          'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
 def mask_void(
     b:Batch,                # rollouts; turns need the column named next
     column:str='void',      # turns column that is above 0 exactly where the turn is void; NaN counts as not void
 )->Batch:
     "Mask every episode that has a void turn (SimpleTIR)."
-    void = need(b.turns, column, f'mask_void looks for turns.{column}', f"Let your environment give info['columns']['{column}'], or name another column, such as 'invalid'.") > 0
+    void = need(b.turns, column, f'mask_void looks for turns.{column}', f"Let your environment give "
+                f"info['columns']['{column}'], or name another column, such as 'invalid'.") > 0
     return _mask_episodes(b, _any(b, void), 'mask_void')
 
 def _any(b, flag):
     "(episodes,) whether some turn of the episode is flagged."
     return torch.zeros(len(b), dtype=torch.float64, device=flag.device).index_add(0, b.turns.episode, flag.double()) > 0
 
-@curation('drop', 'group', 'outcomes nearly equal, too easy or too hard, or cut short', 'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
+@curation('drop', 'group', 'outcomes nearly equal, too easy or too hard, or cut short',
+          'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
 def simpletir_reject(
     b:Batch,                # rollouts
     low:float=.1, high:float=.9,    # a group's share of successes must lie between, both included
     least_std:float=1e-3,   # a group's outcomes must deviate by so much
     whole:int=0,            # episodes of the group that must not be truncated; the authors' remove_clip asks for 4
 )->Batch:
-    "Drop groups that are decided, too easy, too hard, or of which too few episodes came to an end (SimpleTIR's rejections)."
+    """Drop groups that are decided, too easy, too hard, or of which too few episodes came to an end (SimpleTIR's
+    rejections)."""
     by, ended = _keys(b), (~b.episodes.truncated).double()
     right = group_mean(b.episodes.success.double(), by)
     enough = group_sum(ended, by) >= max(whole, 1)      # all cut short: rejected in any case
@@ -240,13 +257,17 @@ def roc_counts(
 
 def roc_penalty(
     b:Batch,                    # rollouts; turns need the three columns
-    error:str='tool_error',     # turns column: 1 where the tool answered with an error, 0 where it did not, NaN where no tool answered
+    # turns column: 1 where the tool answered with an error, 0 where it did not, NaN where no tool answered
+    error:str='tool_error',
     malformed:str='malformed',  # turns column: above 0 where a tag was opened and not closed, or the other way round
     answers:str='answers',      # turns column: number of complete answers in this turn
 )->Tensor:                      # (episodes,) float64, 0 to 2
-    "Share of tool answers that were errors (.5 without any), plus a format penalty: 1 if broken or without answer, else the surplus answers per turn."
-    hint = "Let your environment give it in info['columns'], or bring a penalty of your own: roc(batch, keep, penalty=...)."
-    errors, broken, found = (need(b.turns, c, f'roc_penalty reads turns.{c}', hint).double() for c in (error, malformed, answers))
+    """Share of tool answers that were errors (.5 without any), plus a format penalty: 1 if broken or without answer,
+    else the surplus answers per turn."""
+    hint = ("Let your environment give it in info['columns'], or bring a penalty of your own: roc(batch, keep, "
+            "penalty=...).")
+    errors, broken, found = (need(b.turns, c, f'roc_penalty reads turns.{c}', hint).double()
+                             for c in (error, malformed, answers))
     total = lambda x: torch.zeros(len(b), dtype=torch.float64, device=x.device).index_add(0, b.turns.episode, x)
     calls, turns, pairs = total((~errors.isnan()).double()), total(torch.ones_like(found)), total(found.nan_to_num())
     ratio = torch.where(calls > 0, total(errors.nan_to_num())/calls, .5)
@@ -265,7 +286,8 @@ def _place(x, by)->Tensor:
     place[x.argsort(stable=True)] = torch.arange(len(x), device=by.device)
     return rank(place.double(), by)
 
-@curation('drop', 'episode', 'failures at random and unclean successes, down to `keep` a group', 'Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722 (code read)')
+@curation('drop', 'episode', 'failures at random and unclean successes, down to `keep` a group',
+          'Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722 (code read)')
 def roc(
     b:Batch,                        # rollouts, more per group than are trained
     keep:int=16,                    # episodes of a group that stay; a group with fewer is dropped
@@ -280,21 +302,26 @@ def roc(
     ups, downs = group_sum((good & scored).double(), by), group_sum((~good & scored).double(), by)
     up, down = roc_counts(ups, downs, keep, faithful)
     large = ups + downs > keep
-    if (large & (up + down != keep)).any(): raise ValueError(f'keep={keep}: both fractions end in .5, so that {keep + 1} episodes would stay, which the released code refuses. Use faithful=False, or an even keep.')
-    draw = -torch.rand(len(b), generator=_generator(b, seed, 'roc'), dtype=torch.float64).to(by.device).log()   # the least of draw/weight wins: sampling without replacement
+    if (large & (up + down != keep)).any():
+        raise ValueError(f'keep={keep}: both fractions end in .5, so that {keep + 1} episodes would stay, which the '
+                         f'released code refuses. Use faithful=False, or an even keep.')
+    # the least of draw/weight wins: sampling without replacement
+    draw = -torch.rand(len(b), generator=_generator(b, seed, 'roc'), dtype=torch.float64).to(by.device).log()
     order = torch.where(good, penalty(b), 0) if faithful else draw*torch.where(good, penalty(b) + floor, 1)
     stay = _place(torch.where(scored, order, torch.inf), same(by, good)) < torch.where(good, up, down)
     return _drop(b, scored & ((ups + downs == keep) | (large & stay)), 'roc')
 
 # %% ../../nbs/rollout/03_curation.ipynb #73f6d6fa
-@curation('mask', 'episode', 'ended by a budget', 'in the spirit of Yu et al., 2025, DAPO, arXiv 2503.14476 (overlong filtering)')
+@curation('mask', 'episode', 'ended by a budget',
+          'in the spirit of Yu et al., 2025, DAPO, arXiv 2503.14476 (overlong filtering)')
 def mask_truncated(
     b:Batch,    # rollouts
 )->Batch:
     "Mask every episode that a budget of turns or tokens has ended."
     return _mask_episodes(b, b.episodes.truncated, 'mask_truncated')
 
-@curation('mask', 'episode', 'an answer of `longest` tokens or more', 'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
+@curation('mask', 'episode', 'an answer of `longest` tokens or more',
+          'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
 def mask_overlong(
     b:Batch,        # rollouts
     longest:int,    # tokens of a context window, without what stood before the first action
@@ -302,7 +329,8 @@ def mask_overlong(
     "Mask every episode with a context window that went on for `longest` tokens or more behind its prompt."
     if longest < 1: raise ValueError(f'longest={longest}: give the number of tokens from which an answer is too long')
     row, position = b.tokens.row, b.tokens.position
-    end, start = group_sum(torch.ones_like(row).double(), row)[b.actions], group_min(position[b.actions].double(), row[b.actions])
+    end, start = (group_sum(torch.ones_like(row).double(), row)[b.actions],
+                  group_min(position[b.actions].double(), row[b.actions]))
     return _mask_episodes(b, _of_episodes(b, end - start >= longest) > 0, 'mask_overlong')
 
 def repeats(
@@ -321,7 +349,8 @@ def repeats(
     whole = shift(torch.ones_like(ids), by, -(n - 1)).double()
     return group_sum(whole, gram)*whole
 
-@curation('mask', 'episode', 'some n-gram said `times` times or more', 'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
+@curation('mask', 'episode', 'some n-gram said `times` times or more',
+          'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
 def mask_repeated(
     b:Batch,        # rollouts
     n:int=20,       # tokens of an n-gram
@@ -342,7 +371,8 @@ def dr_bot(     # it masks and drops, so it has no mark of its own
     return starpo_s(mask_repeated(mask_truncated(mask_overlong(b, longest)), n, times), share)
 
 # %% ../../nbs/rollout/03_curation.ipynb #7cbc11e7
-@curation('mask', 'turn', 'the turns with the lowest entropy', 'in the spirit of Li et al., 2025, DART-GUI, arXiv 2509.23866')
+@curation('mask', 'turn', 'the turns with the lowest entropy',
+          'in the spirit of Li et al., 2025, DART-GUI, arXiv 2509.23866')
 def mask_certain(
     b:Batch,                # rollouts; tokens need `entropy`
     share:float=.8,         # of all turns of the batch
@@ -350,24 +380,28 @@ def mask_certain(
 )->Batch:
     "Mask all but the share of turns with the highest mean entropy."
     if not 0 < share <= 1: raise ValueError(f'share={share}: give the share of turns that stay, above 0 and at most 1')
-    total = torch.zeros(len(b.turns), dtype=torch.float64, device=b.turns.episode.device).index_add(0, b.action_turn, b.action('entropy').double())
+    total = torch.zeros(len(b.turns), dtype=torch.float64, device=b.turns.episode.device).index_add(
+        0, b.action_turn, b.action('entropy').double())
     score = total if faithful else total/b.turn_lengths().clamp(min=1)
     spoke = b.turn_lengths() > 0
     keep = _best(torch.where(spoke, score, -torch.inf), int(share*int(spoke.sum())))
     return _mask(b, b.spread(~keep), 'mask_certain')
 
 # %% ../../nbs/rollout/03_curation.ipynb #0af6735c
-@curation('mask', 'token', 'of another part of the reply than those named', 'in the spirit of the loss masks of agentic training at large')
+@curation('mask', 'token', 'of another part of the reply than those named',
+          'in the spirit of the loss masks of agentic training at large')
 def only_parts(
     b:Batch,                        # rollouts; tokens need `part`
     parts:tuple=('thought', 'action', 'call'),  # names of PART_CODES that stay in the loss
 )->Batch:
     "Mask the tokens of every other part. Raises ValueError where no parts were recorded."
-    if isinstance(parts, str) or not parts: raise ValueError(f"parts={parts!r}: give names of parts, such as ('thought', 'action')")
+    if isinstance(parts, str) or not parts:
+        raise ValueError(f"parts={parts!r}: give names of parts, such as ('thought', 'action')")
     return _mask(b, ~b.of_part(*parts), f'only_parts({", ".join(parts)})')
 
 # %% ../../nbs/rollout/03_curation.ipynb #0923ad6c
-@curation('mask', 'turn', 'a few at random, so that the rest can be divided', 'in the spirit of Chen et al., 2025, IterResearch (EAPO), arXiv 2511.07327')
+@curation('mask', 'turn', 'a few at random, so that the rest can be divided',
+          'in the spirit of Chen et al., 2025, IterResearch (EAPO), arXiv 2511.07327')
 def keep_multiple(
     b:Batch,        # rollouts
     of:int,         # number of workers
@@ -375,7 +409,8 @@ def keep_multiple(
 )->Batch:
     "Mask random turns until the number of turns in the loss is a multiple of `of`."
     if of < 1: raise ValueError(f'of={of}: give the number of workers, from 1')
-    counts = torch.zeros(len(b.turns), device=b.turns.episode.device).index_add(0, b.action_turn, b.action('weight').float()) > 0
+    counts = torch.zeros(len(b.turns), device=b.turns.episode.device).index_add(0, b.action_turn,
+                                                                                b.action('weight').float()) > 0
     n = int(counts.sum())//of*of
     draw = torch.rand(len(b.turns), generator=_generator(b, seed, 'keep_multiple')).to(counts.device)
     return _mask(b, b.spread(~_best(torch.where(counts, draw, -1), n)), 'keep_multiple')
@@ -392,5 +427,7 @@ def filter_table(
 )->str:             # Markdown
     "What each filter removes, from what, and whether statistics still count it."
     counted = dict(mask='still count it', drop='do not', resample='count what came instead')
-    lines = [f'| `{name}` | {f.does} | {f.unit} | {f.removes} | {counted[f.does]} | {f.paper} |' for name, f in filters.items()]
-    return '\n'.join(['| filter | does | to each | that is | statistics | paper |', '|---|---|---|---|---|---|', *lines])
+    lines = [f'| `{name}` | {f.does} | {f.unit} | {f.removes} | {counted[f.does]} | {f.paper} |'
+             for name, f in filters.items()]
+    return '\n'.join(['| filter | does | to each | that is | statistics | paper |', '|---|---|---|---|---|---|',
+                      *lines])

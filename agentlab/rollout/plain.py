@@ -31,7 +31,7 @@ class Side:
     outcome: float = 0.
     tokens: int = 0                               # sampled so far
     system: str|None = None                       # what it was told before its first action
-    window: int = 0                               # context windows before this one: contexts that the template has rewritten
+    window: int = 0  # context windows before this one: contexts that the template has rewritten
 
     def pay(self, reward: float):
         "Credit a reward to this seat's latest turn."
@@ -48,15 +48,19 @@ class Side:
 
     def read_again(self, chat):
         "Where the template writes another text by now, begin a new window with it."
-        whole = chat.again([t.observation for t in self.turns] + [self.observation], [t.text for t in self.turns], self.system)
+        whole = chat.again([t.observation for t in self.turns] + [self.observation], [t.text for t in self.turns],
+                           self.system)
         if chat.tokenizer.decode(whole) == chat.tokenizer.decode(self.context): return
         self.new, self.context, self.window = whole, whole, self.window + 1
 
     def act(self, t: int, text: str, completion, state, **read):
         "Add the sampled action as a turn; `read` is what a format knows of it: parts, acted, inserted."
         reward, self.unplaced = self.unplaced, 0.
-        self.turns.append(Turn(t, self.observation, text, self.new, completion.ids, completion.logprobs, completion.entropies, reward, state, window=self.window, **read))
-        self.turns[-1].top_ids, self.turns[-1].top_logps = (getattr(completion, name, None) or [] for name in ('top_ids', 'top_logps'))     # not every sampler looks
+        self.turns.append(Turn(t, self.observation, text, self.new, completion.ids, completion.logprobs,
+                               completion.entropies, reward, state, window=self.window, **read))
+        # not every sampler looks
+        self.turns[-1].top_ids, self.turns[-1].top_logps = (getattr(completion, name, None) or []
+                                                            for name in ('top_ids', 'top_logps'))
         place, forced = self.turns[-1].inserted or (0, [])
         self.context = self.context + list(completion.ids[:place]) + list(forced) + list(completion.ids[place:])
         self.tokens += len(completion.ids)
@@ -65,7 +69,8 @@ class Side:
 class Game:
     "A live game: its environment, its seats, and why it ended."
     def __init__(self, env, group: int, number: int, seed: int, task, sample_seed: int):
-        self.env, self.group, self.number, self.seed, self.task, self.sample_seed = env, group, number, seed, task, sample_seed
+        self.env, self.group, self.number, self.seed, self.task, self.sample_seed = (env, group, number, seed, task,
+                                                                                     sample_seed)
         self.sides = {seat: Side(seat) for seat in env.seats}
         self.step, self.t, self.over, self.truncated, self.error, self.final = None, 0, False, False, None, ''
         self.answer = None
@@ -99,7 +104,9 @@ class Game:
         "One episode per seat."
         won = self.step.info.get('success', False) if self.step is not None else False
         won = won if isinstance(won, dict) else dict.fromkeys(self.sides, won)
-        return [Episode(s.turns, self.group, self.number, seat, s.outcome, bool(won.get(seat, False)), self.truncated, self.error, self.task, self.final, answer=self.answer, **facts) for seat, s in self.sides.items()]
+        return [Episode(s.turns, self.group, self.number, seat, s.outcome, bool(won.get(seat, False)), self.truncated,
+                        self.error, self.task, self.final, answer=self.answer, **facts)
+                for seat, s in self.sides.items()]
 
 # %% ../../nbs/rollout/00_play.ipynb #6e23c031
 from ..env.protocol import EnvError, Step
@@ -111,14 +118,21 @@ def admit(
     seats: tuple,   # of the environment
 )->Step:            # the same as plain values of its own: nothing later can trip over them, or be changed from outside
     "Every answer of an environment passes here, inside the guard. Raises EnvError that names what is wrong with it."
-    if not isinstance(step, Step): raise EnvError(f'the environment returned {type(step).__name__}, not a Step. Return Step(seat, observation, reward, done, info).')
+    if not isinstance(step, Step):
+        raise EnvError(f'the environment returned {type(step).__name__}, not a Step. Return Step(seat, observation, '
+                       f'reward, done, info).')
     for part, kind in dict(observation=str, reward=dict, info=dict).items():
-        if not isinstance(getattr(step, part), kind): raise EnvError(f'{part} is {_brief(getattr(step, part))}, not a {kind.__name__}. Return Step(seat, observation, reward, done, info).')
+        if not isinstance(getattr(step, part), kind):
+            raise EnvError(f'{part} is {_brief(getattr(step, part))}, not a {kind.__name__}. Return Step(seat, '
+                           f'observation, reward, done, info).')
     done, info = _flag('done', step.done), dict(step.info)
-    if step.seat not in seats and not done: raise EnvError(f'it is the turn of seat {_brief(step.seat)}, but the seats are {seats}')
-    checks = dict(invalid=_flag, truncated=_flag, cost=_number, milestone=_number, answer=_text, columns=_columns, state=_state, success=partial(_success, seats=seats))
+    if step.seat not in seats and not done:
+        raise EnvError(f'it is the turn of seat {_brief(step.seat)}, but the seats are {seats}')
+    checks = dict(invalid=_flag, truncated=_flag, cost=_number, milestone=_number, answer=_text, columns=_columns,
+                  state=_state, success=partial(_success, seats=seats))
     info |= {name: check(f'info[{name!r}]', info[name]) for name, check in checks.items() if name in info}
-    return Step(step.seat, _text('observation', step.observation), _by_seat('reward', step.reward, _number, seats), done, info)
+    return Step(step.seat, _text('observation', step.observation), _by_seat('reward', step.reward, _number, seats),
+                done, info)
 
 def _brief(value)->str:
     "A value in a message, however it is made."
@@ -139,18 +153,23 @@ def _text(name: str, value)->str|None:
     value = str.__str__(value)
     if len(value) > LONGEST: raise EnvError(f'{name} has {len(value)} characters, at most {LONGEST} are read')
     try: value.encode()
-    except UnicodeEncodeError as e: raise EnvError(f'{name} holds half a character (a lone surrogate) at place {e.start}. Decode with errors="replace".') from None
+    except UnicodeEncodeError as e:
+        raise EnvError(f'{name} holds half a character (a lone surrogate) at place {e.start}. Decode with '
+                       f'errors="replace".') from None
     return value
 
 def _by_seat(name: str, given: dict, check, seats: tuple)->dict:
     for seat in given:
-        if seat not in seats: raise EnvError(f'the {name} names the seat {_brief(seat)}, but the seats are {seats}. Name one of these.')
+        if seat not in seats:
+            raise EnvError(f'the {name} names the seat {_brief(seat)}, but the seats are {seats}. Name one of these.')
     return {seat: check(f'{name} of {seat!r}', value) for seat, value in given.items()}
 
-def _success(name: str, value, seats: tuple): return _by_seat('success', value, _flag, seats) if isinstance(value, dict) else _flag(name, value)
+def _success(name: str, value, seats: tuple):
+    return _by_seat('success', value, _flag, seats) if isinstance(value, dict) else _flag(name, value)
 
 def _columns(name: str, given)->dict:
-    if not isinstance(given, dict) or not all(isinstance(key, str) for key in given): raise EnvError(f'{name} is {_brief(given)}, not a dictionary of names and numbers')
+    if not isinstance(given, dict) or not all(isinstance(key, str) for key in given):
+        raise EnvError(f'{name} is {_brief(given)}, not a dictionary of names and numbers')
     taken = [key for key in given if key in TURN_COLUMNS]
     if taken: raise EnvError(f'{name} names {taken[0]!r}, which every table of turns has already. Use another name.')
     return {key: _number(f'{name}[{key!r}]', value) for key, value in given.items()}
@@ -158,7 +177,8 @@ def _columns(name: str, given)->dict:
 def _state(name: str, value):
     try: state_key(value)
     except Exception as e: raise EnvError(f'{name} cannot be a state: {str(e)[:300]}') from None
-    return copy.deepcopy(value) if isinstance(value, (list, dict)) else value     # the environment may go on writing in its own
+    # the environment may go on writing in its own
+    return copy.deepcopy(value) if isinstance(value, (list, dict)) else value
 
 def fault(error: BaseException)->str:
     "An exception as one text: its type, and what it says, where that can be read."
@@ -172,8 +192,10 @@ def side_by_side(
     workers: int,               # threads
     limit: float|None = None,   # seconds for one call; None: no limit
 )->list:                        # what each returned, or a TimeoutError
-    "Run the calls in threads. One that overruns its limit is left behind: a thread cannot be stopped, but nobody waits for it."
-    answers, begun, todo, done, waiting = [None]*len(calls), {}, deque(range(len(calls))), SimpleQueue(), set(range(len(calls)))
+    """Run the calls in threads. One that overruns its limit is left behind: a thread cannot be stopped, but nobody
+    waits for it."""
+    answers, begun, todo, done, waiting = ([None]*len(calls), {}, deque(range(len(calls))), SimpleQueue(),
+                                           set(range(len(calls))))
     def work():
         while todo:
             try: i = todo.popleft()
@@ -187,9 +209,14 @@ def side_by_side(
         try: i, answer = done.get(timeout=None if limit is None else max(0., first + limit - time.monotonic()))
         except Empty:
             late = [i for i, start in list(begun.items()) if i in waiting and time.monotonic() - start >= limit]
-            for i in late: answers[i] = TimeoutError(f'the call has not returned after {limit} s'); waiting.discard(i); hire()     # its thread is lost
+            for i in late:
+                answers[i] = TimeoutError(f'the call has not returned after {limit} s')
+                waiting.discard(i)
+                hire()     # its thread is lost
             continue
-        if i in waiting: answers[i] = answer; waiting.discard(i)
+        if i in waiting:
+            answers[i] = answer
+            waiting.discard(i)
     return answers
 
 # %% ../../nbs/rollout/00_play.ipynb #7f9017f9
@@ -198,7 +225,8 @@ def call_all(
     method: str,            # 'reset' or 'step'
     arguments: list[tuple], # one tuple per game
     limit: float|None = None,   # seconds for one call; None: no limit
-    workers: int = 0,       # threads for environments of this process that wait (for a tool, a server); 0: one after the other
+    # threads for environments of this process that wait (for a tool, a server); 0: one after the other
+    workers: int = 0,
 )->list:                    # a Step per game, as `admit` lets it pass, or the exception it raised
     "Call every environment; isolated ones run side by side, others with `workers`."
     answers = [None]*len(games)
@@ -206,10 +234,12 @@ def call_all(
     for i in posted: answers[i] = guarded(lambda: games[i].env.post(method, *arguments[i]))
     here = [i for i, g in enumerate(games) if not hasattr(g.env, 'post')]
     calls = [partial(_timed, games[i].env, method, arguments[i], limit) for i in here]
-    for i, answer in zip(here, side_by_side(calls, workers, limit) if workers else (call() for call in calls)): answers[i] = answer
+    for i, answer in zip(here, side_by_side(calls, workers, limit) if workers else (call() for call in calls)):
+        answers[i] = answer
     for i in posted:
         if not isinstance(answers[i], BaseException): answers[i] = guarded(games[i].env.collect)
-    return [x if isinstance(x, BaseException) else guarded(partial(admit, x, game.env.seats)) for x, game in zip(answers, games)]
+    return [x if isinstance(x, BaseException) else guarded(partial(admit, x, game.env.seats))
+            for x, game in zip(answers, games)]
 
 def guarded(
     call,           # function without arguments
@@ -224,7 +254,8 @@ def _timed(env, method, arguments, limit):
     start = time.monotonic()
     answer = guarded(lambda: getattr(env, method)(*arguments))
     seconds = time.monotonic() - start
-    if limit is not None and seconds > limit: return TimeoutError(f'{method} took {seconds:.2f} s, the limit is {limit} s')
+    if limit is not None and seconds > limit:
+        return TimeoutError(f'{method} took {seconds:.2f} s, the limit is {limit} s')
     return answer
 
 # %% ../../nbs/rollout/00_play.ipynb #d8ef860a
@@ -234,26 +265,29 @@ def play(
     group_size: int = 1,
     tasks: list|None = None, groups: list[int]|None = None, # one per group: its task; its number (default 0, 1, 2, ...)
     sampler = None,             # default: a TorchSampler on the policy
-    max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None,   # turns of a game; tokens of an action; tokens of a seat
+    # turns of a game; tokens of an action; tokens of a seat
+    max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None,
     temperature: float = 1., top_p: float = 1.,
     limit: float|None = None,   # seconds for one call of an environment in this process
-    workers: int = 0,           # threads in which environments of this process answer side by side; 0: one after the other
+    workers: int = 0,  # threads in which environments of this process answer side by side; 0: one after the other
     seed: int = 0,              # of the sampling
     step: int = 0, name: str = 'policy', # kept with the episodes
-    system: str|None = None,    # a system message; None: the environment's guide, if the policy knows its words; '': none
+    system: str|None = None,  # a system message; None: the environment's guide, if the policy knows its words; '': none
     format = None,              # how the policy acts: agentlab.policy.formats; None: its whole reply is the action
 )->list[Episode]:               # ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
-    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
+    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed,
+                      range(len(seeds)) if groups is None else groups)
     sampler = sampler or policy.sampler()
     policy, system, max_tokens = fitted_policy(policy, format, games, system, max_tokens)
     budget = dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
     try:
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
-        while live := [g for g in games if not g.over and within_budget(g, policy, **budget)]: play_round(live, policy, sampler, how, limit, system, workers)
+        while live := [g for g in games if not g.over and within_budget(g, policy, **budget)]:
+            play_round(live, policy, sampler, how, limit, system, workers)
     finally:
-        for g in games: guarded(lambda: g.env.close())       # an environment without `close` is no reason to lose the run
+        for g in games: guarded(lambda: g.env.close())  # an environment without `close` is no reason to lose the run
     return [e for g in games for e in g.episodes(step=step, policy=name)]
 
 def play_round(
@@ -264,7 +298,8 @@ def play_round(
 ):
     "Every live game acts once: one sampler call, then one step of every environment."
     said = sampler.sample([g.side.context for g in live], seeds=[derive(g.sample_seed, g.t) for g in live], **how)
-    if getattr(policy, 'format', None): return receive_all(live, act_as_read(live, policy, said, sampler, how, limit, workers), policy, system)
+    if getattr(policy, 'format', None):
+        return receive_all(live, act_as_read(live, policy, said, sampler, how, limit, workers), policy, system)
     texts = [policy.text(c.ids) for c in said]
     for g, completion, text in zip(live, said, texts): g.act(completion, text)
     receive_all(live, call_all(live, 'step', [(text,) for text in texts], limit, workers), policy, system)
@@ -281,9 +316,11 @@ def new_games(
     "Fresh games, each with an environment and a sample seed of its own."
     if group_size < 1: raise ValueError(f'group_size={group_size}: give at least 1')
     for name, x in dict(tasks=tasks, groups=groups).items():
-        if x is not None and len(x) != len(seeds): raise ValueError(f'{len(x)} {name} for {len(seeds)} seeds: give one per group')
+        if x is not None and len(x) != len(seeds):
+            raise ValueError(f'{len(x)} {name} for {len(seeds)} seeds: give one per group')
     make = env.clone if hasattr(env, 'reset') and not isinstance(env, type) else env
-    return [Game(make(), group, group*group_size + m, seeds[i], tasks[i] if tasks else None, derive(seed, 'sample', group, m))
+    return [Game(make(), group, group*group_size + m, seeds[i], tasks[i] if tasks else None,
+                 derive(seed, 'sample', group, m))
             for i, group in enumerate(groups) for m in range(group_size)]
 
 def receive_all(
@@ -327,7 +364,8 @@ def act_as_read(
         reading = how_read.read(spoken, policy.opened)
         codes = codes_of(spoken, reading.spans)
         asked.append(plan(reading, game.env, how_read.tools))
-        game.act(completion, policy.text(completion.ids), parts=codes[:place] + codes[place + len(ids):], inserted=inserted)
+        game.act(completion, policy.text(completion.ids), parts=codes[:place] + codes[place + len(ids):],
+                 inserted=inserted)
     answers, made = carry_out(live, asked, limit, workers, bool(how_read.tools))
     for game, some, count in zip(live, asked, made): game.last_side.turns[-1].acted = acted(some[:count])
     return answers
@@ -337,7 +375,7 @@ def carry_out(
     asked: list[list],          # of `plan`, one per game
     limit: float|None, workers: int,    # as in `call_all`
     quiet: bool = False,        # as for `as_one`
-)->tuple:                       # a Step per game, or an exception; how much of it was asked for before the game or the turn was over
+)->tuple:  # a Step per game, or an exception; how much of it was asked for before the game or the turn was over
     "Ask every environment for one thing after the other, all environments side by side."
     given = [[] for _ in games]
     for k in range(max(map(len, asked), default=0)):
@@ -346,7 +384,9 @@ def carry_out(
             if isinstance(asked[i][k], str): given[i].append(asked[i][k])
         for method in ('step', 'call_tool'):
             which = [i for i in now if isinstance(asked[i][k], tuple) and asked[i][k][0] == method]
-            for i, answer in zip(which, call_all([games[i] for i in which], method, [asked[i][k][1] for i in which], limit, workers)): given[i].append(answer)
+            for i, answer in zip(which, call_all([games[i] for i in which], method, [asked[i][k][1] for i in which],
+                                                 limit, workers)):
+                given[i].append(answer)
     seats = [g.step.seat for g in games]
     return [guarded(partial(as_one, *of, quiet)) for of in zip(given, asked, seats)], list(map(len, given))
 
@@ -361,13 +401,16 @@ def _joined(first, second=None, stop: int|None = None):
     "The first ids of a completion, and behind them another one."
     one = copy.copy(first)
     for name, x in vars(first).items():     # every list holds one entry per sampled id
-        if isinstance(x, (list, tuple)): setattr(one, name, list(x)[:stop] + (list(getattr(second, name)) if second is not None else []))
+        if isinstance(x, (list, tuple)):
+            setattr(one, name, list(x)[:stop] + (list(getattr(second, name)) if second is not None else []))
     return one
 
 def _forced(live, policy, replies, sampler, how)->dict:
     "Where a thought was cut off: game -> (thought and action, (place, ids) of the closing marker between them)."
     thoughts, tokenizer = policy.format.thoughts, policy.chat.tokenizer
-    def cut(c): return c.ids[-1] != policy.end_id and thoughts.cut(spell(tokenizer, c.ids, policy.format.markers), policy.opened)[1].open
+    def cut(c):
+        return c.ids[-1] != policy.end_id and thoughts.cut(spell(tokenizer, c.ids, policy.format.markers),
+                                                           policy.opened)[1].open
     which = [i for i, c in enumerate(replies) if c.ids and cut(c)]
     if not which: return {}
     closing = thoughts.closing_ids(tokenizer)
@@ -385,12 +428,14 @@ class AsDrawn:
         found = self.sampler.sample(contexts, top_p=top_p, **how)
         for one in found if top_p < 1 else ():
             if getattr(one, 'truncated_logprobs', None) is None:
-                raise ValueError(f'top_p={top_p}, but {type(self.sampler).__name__} does not report log-probabilities after the cut: sample with top_p=1, or by a TorchSampler')
+                raise ValueError(f'top_p={top_p}, but {type(self.sampler).__name__} does not report log-probabilities '
+                                 f'after the cut: sample with top_p=1, or by a TorchSampler')
             one.logprobs = one.truncated_logprobs
         return found
 
 def play_as_drawn(
     policy, env, seeds: list, *arguments, sampler = None, **how,    # as for `play`
 )->list:
-    "`play` for a recipe with top_p: sampler_logp is the log-probability after the cut, so recompute_old=True and agentlab.objective.corrected undo what can be undone."
+    """`play` for a recipe with top_p: sampler_logp is the log-probability after the cut, so recompute_old=True and
+    agentlab.objective.corrected undo what can be undone."""
     return play(policy, env, seeds, *arguments, sampler=AsDrawn(sampler or policy.sampler()), **how)

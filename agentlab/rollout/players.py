@@ -25,21 +25,30 @@ def cast(
 )->list[dict]:          # one dictionary per group
     "Check who plays what. Raises ValueError that names the seat or the player and the remedy."
     each = [players or {}]*groups if not isinstance(players, (list, tuple)) else list(players)
-    if len(each) != groups: raise ValueError(f'{len(each)} dictionaries of players for {groups} seeds: give one per group, or one for all')
+    if len(each) != groups:
+        raise ValueError(f'{len(each)} dictionaries of players for {groups} seeds: give one per group, or one for all')
     for chosen in each:
         for seat, player in chosen.items():
             if seat not in seats: raise ValueError(f'players names the seat {seat!r}, but the seats are {seats}')
-            if not callable(player) and not hasattr(player, 'sampler'): raise ValueError(f'the player of seat {seat!r} is {player!r}: give a policy, or a function (env, generator) -> text')
+            if not callable(player) and not hasattr(player, 'sampler'):
+                raise ValueError(f'the player of seat {seat!r} is {player!r}: give a policy, or a function (env, '
+                                 f'generator) -> text')
             if hasattr(player, 'tokenizer') and len(player.tokenizer) != vocabulary:
-                raise ValueError(f'the player of seat {seat!r} has {len(player.tokenizer)} tokens and the policy {vocabulary}: it was made for another vocabulary. Take a player with the same tokenizer.')
+                raise ValueError(f'the player of seat {seat!r} has {len(player.tokenizer)} tokens and the policy '
+                                 f'{vocabulary}: it was made for another vocabulary. Take a player with the same '
+                                 f'tokenizer.')
     return each
 
 # %% ../../nbs/rollout/07_players.ipynb #022e98c0
 def play_players(
-    policy, env, seeds: list[int], group_size: int = 1, tasks: list|None = None, groups: list[int]|None = None, sampler = None,    # as for `agentlab.rollout.play`
-    players = None,             # who plays the seats that the policy does not: {seat: player}, or a list with one such dictionary per group
+    # as for `agentlab.rollout.play`
+    policy, env, seeds: list[int], group_size: int = 1, tasks: list|None = None, groups: list[int]|None = None,
+    sampler = None,
+    # who plays the seats that the policy does not: {seat: player}, or a list with one such dictionary per group
+    players = None,
     keep: bool = False,         # True: the episodes of these players are returned too, with source='opponent'
-    max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None, temperature: float = 1., top_p: float = 1.,
+    max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None, temperature: float = 1.,
+    top_p: float = 1.,
     limit: float|None = None,   # seconds for one call of an environment or of a function that plays
     workers: int = 0, seed: int = 0, step: int = 0, name: str = 'policy', system: str|None = None,    # as for `play`
     format = None               # refused: the whole reply is the action here
@@ -51,11 +60,13 @@ def play_players(
     if not games: return []
     chosen = cast(players, games[0].env.seats, len(seeds), len(policy.tokenizer))
     who = {game.number: chosen[i//group_size] for i, game in enumerate(games)}
-    table, how = Table(policy, sampler, limit), dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
+    table, how = Table(policy, sampler, limit), dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p,
+                                                     stop=(policy.end_id,))
     budget = dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     try:
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
-        while live := [g for g in games if not g.over and within_budget(g, policy, **budget)]: table.round(live, who, how, workers, system)
+        while live := [g for g in games if not g.over and within_budget(g, policy, **budget)]:
+            table.round(live, who, how, workers, system)
     finally:
         for g in games: guarded(lambda: g.env.close())
     return [e for g in games for e in sided(g.episodes(step=step, policy=name), who[g.number], keep)]
@@ -63,7 +74,9 @@ def play_players(
 def sided(episodes: list[Episode], players: dict, keep: bool)->list[Episode]:
     "The episodes of a game that are the policy's own; with `keep` the others too, marked."
     for episode in episodes:
-        if episode.seat in players: episode.source, episode.policy = 'opponent', getattr(players[episode.seat], 'name', getattr(players[episode.seat], '__name__', 'player'))
+        if episode.seat in players:
+            episode.source, episode.policy = 'opponent', getattr(players[episode.seat], 'name',
+                                                                 getattr(players[episode.seat], '__name__', 'player'))
     return [episode for episode in episodes if keep or episode.seat not in players]
 
 # %% ../../nbs/rollout/07_players.ipynb #fa90683e
@@ -80,11 +93,13 @@ class Table:
             of.setdefault(id(player), (player, []))[1].append(game)
         for player, games in of.values(): (self.sample if hasattr(player, 'sampler') else self.call)(player, games, how)
         acted = [game for game in live if not game.over]
-        receive_all(acted, call_all(acted, 'step', [(game.last_side.turns[-1].text,) for game in acted], self.limit, workers), self.policy, system)
+        receive_all(acted, call_all(acted, 'step', [(game.last_side.turns[-1].text,) for game in acted], self.limit,
+                                    workers), self.policy, system)
     def sample(self, player, games: list[Game], how: dict):
         "A policy answers for all its games at once."
         if id(player) not in self.samplers: self.samplers[id(player)] = player.sampler()
-        said = self.samplers[id(player)].sample([g.side.context for g in games], seeds=[derive(g.sample_seed, g.t) for g in games], **how)
+        said = self.samplers[id(player)].sample([g.side.context for g in games],
+                                                seeds=[derive(g.sample_seed, g.t) for g in games], **how)
         for game, completion in zip(games, said): game.act(completion, player.text(completion.ids))
     def call(self, player, games: list[Game], how: dict):
         "A function answers for one game after the other; nobody sampled these ids, so they have no log-probability."

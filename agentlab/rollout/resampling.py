@@ -17,7 +17,8 @@ from .plain import call_all, guarded, new_games, play, receive_all, within_budge
 
 # %% ../../nbs/rollout/04_resampling.ipynb #41e4d4f8
 def _until(groups, rounds, again, passes):
-    "Play every place, then those whose group does not pass, `rounds` times in all: (episodes in the order of the places, open places)."
+    """Play every place, then those whose group does not pass, `rounds` times in all: (episodes in the order of the
+    places, open places)."""
     held, left = {}, list(range(len(groups)))
     for r in range(rounds):
         played = again(r, left)
@@ -40,35 +41,44 @@ def _numbers(seeds, tasks, groups, rounds, name)->list:
     "The group numbers, after checking what was given."
     groups = list(range(len(seeds)) if groups is None else groups)
     for what, x in (('groups', groups), ('tasks', tasks)):
-        if x is not None and len(x) != len(seeds): raise ValueError(f'{len(x)} {what} for {len(seeds)} seeds: give one per group')
+        if x is not None and len(x) != len(seeds):
+            raise ValueError(f'{len(x)} {what} for {len(seeds)} seeds: give one per group')
     if len(set(groups)) < len(groups): raise ValueError(f'groups={groups}: give each group a number of its own')
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1: raise ValueError(f'{name}={rounds!r}: give a whole number from 1')
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise ValueError(f'{name}={rounds!r}: give a whole number from 1')
     return groups
 
-@curation('resample', 'group', 'what a filter drops; a fresh task is played instead', 'Yu et al., 2025, DAPO, arXiv 2503.14476 (code read)')
+@curation('resample', 'group', 'what a filter drops; a fresh task is played instead',
+          'Yu et al., 2025, DAPO, arXiv 2503.14476 (code read)')
 def dynamic_sampling(
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,   # as for `play`
     keep:Callable=keep_mixed,       # a filter that drops, Batch -> Batch; a group that it leaves is accepted
     rounds:int=10,                  # at most so many, the first one included
     fresh:Callable=None,            # seed -> a fresh task; needed where `tasks` are given
     rollout:Callable=play,          # plays a round
-    faithful:bool=False,            # True: ValueError where places stay open, as released; False: they keep the group they had
+    faithful:bool=False,  # True: ValueError where places stay open, as released; False: they keep the group they had
     seed:int=0,                     # of the sampling and of the fresh tasks
     **how                           # further arguments of the rollout
 )->list:                            # as `play`; columns['round'] and columns['accepted'] stand in every episode
     "Play fresh tasks until every group passes the filter, at most `rounds` times (DAPO's dynamic sampling)."
     groups = _numbers(seeds, tasks, groups, rounds, 'rounds')
-    if tasks is not None and fresh is None: raise ValueError('dynamic_sampling was given tasks, and needs fresh=function of a seed that returns another one')
+    if tasks is not None and fresh is None:
+        raise ValueError('dynamic_sampling was given tasks, and needs fresh=function of a seed that returns '
+                         'another one')
     def again(r, left):
         new = [seeds[i] if r == 0 else derive(seed, 'fresh', r, groups[i]) for i in left]
         those = None if tasks is None else [tasks[i] if r == 0 else fresh(s) for i, s in zip(left, new)]
-        return rollout(policy, env, new, group_size, those, [groups[i] for i in left], seed=derive(seed, 'round', r) if r else seed, **how)
+        return rollout(policy, env, new, group_size, those, [groups[i] for i in left], seed=derive(seed, 'round', r)
+                       if r else seed, **how)
     episodes, left = _until(groups, rounds, again, _passing(keep))
-    if left and faithful: raise ValueError(f'after rounds={rounds} there are {len(left)} of {len(groups)} groups without an accepted one. Allow more rounds, or make the tasks easier or harder.')
+    if left and faithful:
+        raise ValueError(f'after rounds={rounds} there are {len(left)} of {len(groups)} groups without an accepted '
+                         f'one. Allow more rounds, or make the tasks easier or harder.')
     return episodes
 
 # %% ../../nbs/rollout/04_resampling.ipynb #516fcf02
-@curation('resample', 'group', 'groups without any success; the same task is played again', 'in the spirit of ActiveVLN, 2025, arXiv 2509.12618')
+@curation('resample', 'group', 'groups without any success; the same task is played again',
+          'in the spirit of ActiveVLN, 2025, arXiv 2509.12618')
 def retry_failures(
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,   # as for `play`
     attempts:int=2,             # at most so many, the first one included
@@ -80,7 +90,8 @@ def retry_failures(
     groups = _numbers(seeds, tasks, groups, attempts, 'attempts')
     def again(r, left):
         those = None if tasks is None else [tasks[i] for i in left]
-        return rollout(policy, env, [seeds[i] for i in left], group_size, those, [groups[i] for i in left], seed=derive(seed, 'attempt', r) if r else seed, **how)
+        return rollout(policy, env, [seeds[i] for i in left], group_size, those, [groups[i] for i in left],
+                       seed=derive(seed, 'attempt', r) if r else seed, **how)
     return _until(groups, attempts, again, lambda episodes: {e.group for e in episodes if e.success})[0]
 
 # %% ../../nbs/rollout/04_resampling.ipynb #fa8c745a
@@ -117,25 +128,36 @@ def splice(
 ):                      # completion: old reasoning and new call, or the new turn
     "The turn that takes the place of a failed one."
     i, j = repair.call_at(old.ids), repair.call_at(new.ids)
-    if i is None or j is None or difflib.SequenceMatcher(None, text(old.ids[i:]), text(new.ids[j:])).ratio() < repair.similar: return new
+    if i is None or j is None or difflib.SequenceMatcher(None, text(old.ids[i:]),
+                                                         text(new.ids[j:])).ratio() < repair.similar:
+        return new
     join = lambda name: list(getattr(old, name)[:i]) + list(getattr(new, name)[j:])
     return type(new)(ids=join('ids'), logprobs=join('logprobs'), entropies=join('entropies'), finish=new.finish)
 
 # %% ../../nbs/rollout/04_resampling.ipynb #fdaf8162
-@curation('resample', 'turn', 'calls that the tool refuses; another one is said in their place', 'Xu et al., 2026, CLEANER, arXiv 2601.15141 (code read)')
+@curation('resample', 'turn', 'calls that the tool refuses; another one is said in their place',
+          'Xu et al., 2026, CLEANER, arXiv 2601.15141 (code read)')
 def with_rollback(
-    policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,   # as for `play`; the environment needs clone()
+    # as for `play`; the environment needs clone()
+    policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,
     repair:Repair=Repair(),             # when and how a failed call is taken back
-    max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None, workers:int=0,  # as for `play`
+    # as for `play`
+    max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None,
+    workers:int=0,
     seed:int=0, step:int=0, name:str='policy', system:str=None,
     format=None                     # refused: the whole reply is the action here
 )->list:                                # as `play`; turns have columns['spliced'] and columns['retries']
-    "`play`, but a call that fails is said again and the failure removed from the context (CLEANER). Train with recompute_old=True."
+    """`play`, but a call that fails is said again and the failure removed from the context (CLEANER). Train with
+    recompute_old=True."""
     whole_reply(format, 'with_rollback')
-    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
-    sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
-    how, around = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,)), dict(limit=limit, workers=workers)
-    left = {id(g): repair.calls if random.Random(derive(g.sample_seed, 'repair')).random() < repair.probability else 0 for g in games}
+    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed,
+                      range(len(seeds)) if groups is None else groups)
+    sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens,
+                                                        token_budget=token_budget)
+    how, around = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p,
+                       stop=(policy.end_id,)), dict(limit=limit, workers=workers)
+    left = {id(g): repair.calls if random.Random(derive(g.sample_seed, 'repair')).random() < repair.probability else 0
+            for g in games}
     try:
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], **around), policy, system)
         while live := [g for g in games if not g.over and within_budget(g, policy, **budget)]:
@@ -155,23 +177,29 @@ def _try(live, policy, sampler, how, around, repair, left)->list:
     tried = [[c, answer, 0] for c, answer in zip(said, _execute(live, said, policy, around))]
     dirty = [list(g.side.context) for g in live]
     for k in range(1, repair.retries + 1):
-        for i, g in enumerate(live): dirty[i] = _after(g, dirty[i], tried[i], policy, how, repair) if left[id(g)] else None
+        for i, g in enumerate(live):
+            dirty[i] = _after(g, dirty[i], tried[i], policy, how, repair) if left[id(g)] else None
         again = [i for i, ids in enumerate(dirty) if ids]
         if not again: break
-        said = sampler.sample([dirty[i] for i in again], seeds=[derive(live[i].sample_seed, live[i].t, 'again', k) for i in again], **how)
+        said = sampler.sample([dirty[i] for i in again],
+                              seeds=[derive(live[i].sample_seed, live[i].t, 'again', k) for i in again], **how)
         for i, new in zip(again, said):
             guarded(live[i].env.close)
             live[i].env, left[id(live[i])] = before[i].clone(), left[id(live[i])] - 1
             tried[i][0], tried[i][2] = splice(tried[i][0], new, policy.text, repair), k
-        for i, answer in zip(again, _execute([live[i] for i in again], [tried[i][0] for i in again], policy, around)): tried[i][1] = answer
+        for i, answer in zip(again, _execute([live[i] for i in again], [tried[i][0] for i in again], policy, around)):
+            tried[i][1] = answer
     for twin in before: guarded(twin.close) if twin is not None else None
     return tried
 
-def _execute(games, said, policy, around): return call_all(games, 'step', [(policy.text(c.ids),) for c in said], **around)
+def _execute(games, said, policy, around):
+    return call_all(games, 'step', [(policy.text(c.ids),) for c in said], **around)
 
 def _after(game, context, tried, policy, how, repair)->list|None:
     "The context behind a failed call and its error; None where nothing failed, or the agent could not answer any more."
     said, answer, _ = tried
-    if context is None or isinstance(answer, BaseException) or answer.done or answer.seat != game.step.seat or not repair.failed(answer): return None
+    if (context is None or isinstance(answer, BaseException) or answer.done or answer.seat != game.step.seat
+        or not repair.failed(answer)):
+        return None
     ids = context + list(said.ids) + policy.chat.next(answer.observation, said.ids[-1])
     return ids if len(ids) + how['max_tokens'] <= policy.max_context else None

@@ -18,7 +18,8 @@ def turn_percentile(
     b:Batch,            # recorded games
     share:float=.75,    # of the episodes that end within the limit
 )->float:
-    "The number of turns that a share of the episodes does not exceed (linear between two of them). Round up for a limit."
+    """The number of turns that a share of the episodes does not exceed (linear between two of them). Round up for a
+    limit."""
     if not 0 <= share <= 1: raise ValueError(f'share={share}: give a share of the episodes, 0 to 1')
     if not len(b): raise ValueError('turn_percentile: there are no episodes. Play some without a limit first.')
     return torch.quantile(torch.bincount(b.turns.episode, minlength=len(b)).double(), share).item()
@@ -36,14 +37,17 @@ class TurnLimit(Wrapper):
     def __init__(
         self,
         env,
-        *limits:int,                    # turns of a game; several: the next one is granted to an agent that is still working
+        *limits:int,  # turns of a game; several: the next one is granted to an agent that is still working
         grant:Callable=still_working,   # infos -> bool, asked when a limit is reached
         says:str='{left} turns left.'   # added to every observation; '': nothing is said
     ):
         super().__init__(env)
-        if not limits or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in limits) or sorted(set(limits)) != [*limits]:
+        if not limits or any(isinstance(n, bool) or not isinstance(n, int) or n < 1
+                             for n in limits) or sorted(set(limits)) != [*limits]:
             raise ValueError(f'limits={limits}: give whole numbers from 1, each larger than the one before')
-        self.limits, self.grant, self.says, self.rule = limits, grant, says, f'{limits} {getattr(grant, "__qualname__", grant)}'   # the rule goes into run.json
+        # the rule goes into run.json
+        self.limits, self.grant, self.says, self.rule = (limits, grant, says,
+                                                         f'{limits} {getattr(grant, "__qualname__", grant)}')
         self.t, self.granted, self.over = 0, 0, True
     @property
     def adds(self): return 'You read after every turn how many are left.' if self.says else ''
@@ -52,7 +56,8 @@ class TurnLimit(Wrapper):
         self.t, self.granted, self.over, self.infos = 0, 0, step.done, (dict(step.info),)
         return self.remind(step)
     def step(self, action):
-        if self.over: raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
+        if self.over:
+            raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
         step = self.env.step(action)
         self.t, self.infos, self.over = self.t + 1, (*self.infos, dict(step.info)), step.done
         if not self.over and self.t >= self.limits[self.granted]: self.extend(step)
@@ -65,7 +70,9 @@ class TurnLimit(Wrapper):
         left = self.limits[self.granted] - self.t
         if self.says and not self.over: step.observation = f'{step.observation} {self.says.format(left=left)}'
         return step
-    def vocabulary(self): return [*self.env.vocabulary(), *self.says.format(left='').replace('.', ' . ').split(), *map(str, range(self.limits[-1] + 1))]
+    def vocabulary(self):
+        return [*self.env.vocabulary(), *self.says.format(left='').replace('.', ' . ').split(),
+                *map(str, range(self.limits[-1] + 1))]
 
 # %% ../../nbs/rollout/05_turns.ipynb #f5e70326
 class Timed(Wrapper):
@@ -92,9 +99,11 @@ def costs(
     own = {c: need(b.turns, c, f'costs sums turns.{c}', hint) for c in columns}
     if 'cost' in b.turns: own = dict(cost=b.turns.cost) | own
     spent = {'turns': len(b.turns), 'tokens sampled': len(b.actions), 'tokens in all': len(b.tokens)}
-    total = pd.Series(spent | {name: x.double().nan_to_num().sum().item() for name, x in own.items()}, name='total', dtype=float)
+    total = pd.Series(spent | {name: x.double().nan_to_num().sum().item() for name, x in own.items()}, name='total',
+                      dtype=float)
     wins = int(b.episodes.success.sum())
-    return pd.DataFrame({'total': total, 'per episode': total/max(len(b), 1), 'per success': total/wins if wins else math.inf})
+    return pd.DataFrame({'total': total, 'per episode': total/max(len(b), 1), 'per success': total/wins if wins
+                         else math.inf})
 
 # %% ../../nbs/rollout/05_turns.ipynb #9fde1913
 def scaling_inter(
@@ -104,38 +113,50 @@ def scaling_inter(
     resumed:int=None,       # with faithful=True: the update at which the run was resumed
     faithful:bool=False,    # True: with the released counter, which a resume sets one too low
 )->dict:                    # the recipe field that holds for this step
-    "Most turns of a game, growing with training (ScalingInter-RL). A pure function of the step, so that a resumed run goes on alike."
-    if every < 1 or not turns: raise ValueError(f'every={every}, turns={turns}: give an interval from 1 and at least one number of turns')
-    if resumed is not None and not faithful: raise ValueError(f'resumed={resumed}: only the released counter depends on it; add faithful=True or leave it out')
-    if resumed is not None and not 0 <= resumed <= step: raise ValueError(f'resumed={resumed}, step={step}: a run is resumed at an update from 0 to the present one')
+    """Most turns of a game, growing with training (ScalingInter-RL). A pure function of the step, so that a resumed
+    run goes on alike."""
+    if every < 1 or not turns:
+        raise ValueError(f'every={every}, turns={turns}: give an interval from 1 and at least one number of turns')
+    if resumed is not None and not faithful:
+        raise ValueError(f'resumed={resumed}: only the released counter depends on it; add faithful=True or '
+                         f'leave it out')
+    if resumed is not None and not 0 <= resumed <= step:
+        raise ValueError(f'resumed={resumed}, step={step}: a run is resumed at an update from 0 to the present one')
     last, stage = len(turns) - 1, step//every
-    if resumed is not None: stage = min(resumed//every, last) + (step - 1)//every - (resumed - 1)//every   # multiples of `every` from `resumed` to step-1
+    # multiples of `every` from `resumed` to step-1
+    if resumed is not None: stage = min(resumed//every, last) + (step - 1)//every - (resumed - 1)//every
     return dict(max_turns=turns[min(stage, last)])
 
 # %% ../../nbs/rollout/05_turns.ipynb #33e22204
 class UnaryFeedback(Wrapper):
-    "Ask again after a wrong answer, without saying why it was wrong; the reward falls with every attempt and with repetitions (UFO)."
+    """Ask again after a wrong answer, without saying why it was wrong; the reward falls with every attempt and with
+    repetitions (UFO)."""
     def __init__(
         self,
         env,                        # an environment of one seat, whose info says `success`
         attempts:int=5,             # valid answers of an episode
         says:str='Incorrect. Please think again.',
         repetition:float=.5,        # taken off, times the share of answers that were said before
-        faithful:bool=False         # True: at the last attempt the text says Correct! even when it is wrong, as released
+        faithful:bool=False  # True: at the last attempt the text says Correct! even when it is wrong, as released
     ):
         super().__init__(env)
-        if len(env.seats) != 1: raise TypeError(f'UnaryFeedback asks one seat, and {type(env).__name__} has {env.seats}')
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1: raise ValueError(f'attempts={attempts!r}: give a whole number from 1')
+        if len(env.seats) != 1:
+            raise TypeError(f'UnaryFeedback asks one seat, and {type(env).__name__} has {env.seats}')
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+            raise ValueError(f'attempts={attempts!r}: give a whole number from 1')
         self.attempts, self.says, self.repetition, self.faithful, self.over = attempts, says, repetition, faithful, True
     @property
-    def adds(self): return f'After a wrong answer you are asked again, {self.attempts} answers in all; a late or repeated one pays less.'
+    def adds(self):
+        return (f'After a wrong answer you are asked again, {self.attempts} answers in all; a late or repeated one '
+                f'pays less.')
     def reset(self, seed, task=None):
         self.begun, self.answers, self.over = (seed, task), (), False
         step = self.env.reset(seed, task)
         self.asked = step.info.get('state')
         return self.tell(step)
     def step(self, action):
-        if self.over: raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
+        if self.over:
+            raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
         step = self.env.step(action)
         invalid, right = bool(step.info.get('invalid', False)), bool(step.info.get('success', False))
         if not invalid: self.answers = (*self.answers, ''.join(action.lower().split()))
@@ -143,14 +164,17 @@ class UnaryFeedback(Wrapper):
         if self.over: return self.close_with(step, right)
         heard = step.observation if invalid else self.says
         if step.done: step = self.env.reset(*self.begun)
-        return self.tell(Step(step.seat, heard, {step.seat: 0.}, False, step.info | dict(invalid=invalid, success=False, truncated=False)))
+        return self.tell(Step(step.seat, heard, {step.seat: 0.}, False,
+                              step.info | dict(invalid=invalid, success=False, truncated=False)))
     def close_with(self, step, right):
         "The last step, with everything that is paid."
-        paid = (2.**(1 - len(self.answers)) if right else 0.) - self.repetition*(1 - len(set(self.answers))/len(self.answers))
+        paid = ((2.**(1 - len(self.answers)) if right else 0.)
+                - self.repetition*(1 - len(set(self.answers))/len(self.answers)))
         text = 'Correct!' if right or self.faithful else self.says
         return self.tell(Step(step.seat, text, {step.seat: paid}, True, step.info | dict(truncated=False)))
     def tell(self, step):
         "What was asked and answered so far is the state; a hint of the inner game is not known to the agent."
         if self.asked is not None: step.info['state'] = (self.asked, self.answers)
         return step
-    def vocabulary(self): return [*self.env.vocabulary(), *f'{self.says} Correct!'.replace('.', ' . ').replace('!', ' ! ').split()]
+    def vocabulary(self):
+        return [*self.env.vocabulary(), *f'{self.says} Correct!'.replace('.', ' . ').replace('!', ' ! ').split()]

@@ -12,7 +12,8 @@ from ..policy.guide import suited, told
 from .plain import call_all, guarded, new_games, play_round, receive_all, within_budget
 
 # %% ../../nbs/rollout/06_windows.ipynb #b68dae6e
-note = 'The context is nearly full and will be cleared. Write down all that is needed to go on: what you have found out, what you have done, what is left to do.'
+note = ('The context is nearly full and will be cleared. Write down all that is needed to go on: what you have found '
+        'out, what you have done, what is left to do.')
 
 def with_summaries(
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,     # as for `play`
@@ -21,21 +22,28 @@ def with_summaries(
     summaries:int=8,            # of a seat, at most; then a full window ends the game as truncated
     instruction:str=note,       # asks for the summary
     latest:bool=False,          # True: the observation that filled the window stands behind the summary (ours)
-    max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None, workers:int=0,  # as for `play`; a summary counts as a turn
+    # as for `play`; a summary counts as a turn
+    max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None,
+    workers:int=0,
     seed:int=0, step:int=0, name:str='policy', system:str=None,
     format=None                     # refused: the whole reply is the action here
 )->list:                        # as `play`; turns have `window` and columns['summary']
     "`play`, but a seat whose context is full sums it up and goes on with the first observation and the summary (SUPO)."
     whole_reply(format, 'with_summaries')
-    if getattr(policy.chat, 'rewrites', False) == 'window': raise ValueError("with_summaries opens windows of its own, and so does Chat(rewrites='window'): use rewrites=True, or play")
-    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
-    sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
+    if getattr(policy.chat, 'rewrites', False) == 'window':
+        raise ValueError("with_summaries opens windows of its own, and so does Chat(rewrites='window'): use "
+                         "rewrites=True, or play")
+    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed,
+                      range(len(seeds)) if groups is None else groups)
+    sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens,
+                                                        token_budget=token_budget)
     how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
     able = lambda games: [g for g in games if not g.over and within_budget(g, policy, **budget)]
     try:
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
         while live := able(games):
-            _summarise([g for g in live if _full(g, window, max_tokens)], policy, sampler, how | dict(max_tokens=summary_tokens), instruction, summaries, latest, system)
+            _summarise([g for g in live if _full(g, window, max_tokens)], policy, sampler,
+                       how | dict(max_tokens=summary_tokens), instruction, summaries, latest, system)
             if live := able(live): play_round(live, policy, sampler, how, limit, system, workers)
     finally:
         for g in games: guarded(g.env.close)
@@ -55,12 +63,18 @@ def _summarise(games, policy, sampler, how, instruction, summaries, latest, syst
         side, kept = g.side, g.side.context[:-len(g.side.new)]
         heard = f'{side.observation} {instruction}'
         ids = policy.chat.next(heard, kept[-1])
-        if _written(side) >= summaries or len(kept) + len(ids) + how['max_tokens'] > policy.max_context: g.final = side.observation; g.end(truncated=True)
-        else: asked.append((g, side, side.observation)); side.observation, side.new, side.context = heard, ids, kept + ids
+        if _written(side) >= summaries or len(kept) + len(ids) + how['max_tokens'] > policy.max_context:
+            g.final = side.observation
+            g.end(truncated=True)
+        else:
+            asked.append((g, side, side.observation))
+            side.observation, side.new, side.context = heard, ids, kept + ids
     if not asked: return
-    said = sampler.sample([side.context for _, side, _ in asked], seeds=[derive(g.sample_seed, g.t) for g, _, _ in asked], **how)
+    said = sampler.sample([side.context for _, side, _ in asked],
+                          seeds=[derive(g.sample_seed, g.t) for g, _, _ in asked], **how)
     for (g, side, observation), completion in zip(asked, said):
-        side.act(g.t, policy.text(completion.ids), completion, None)     # no state: a summary is compared with nobody's action
+        # no state: a summary is compared with nobody's action
+        side.act(g.t, policy.text(completion.ids), completion, None)
         side.turns[-1].columns['summary'] = 1.
         g.t += 1
         side.observation = ' '.join([side.turns[0].observation, side.turns[-1].text] + [observation]*latest)

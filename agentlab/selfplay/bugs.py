@@ -23,7 +23,8 @@ def artifact_task(
     injector:InjectBug,     # the environment that it was made in
     episode:Episode         # played there, with its task
 )->dict:                    # a task of BugRepair; None where there is no consistent bug
-    "What an injector's episode has made: its actions once more, in a copy of the environment. A sandbox that fails now makes the episode one with an error."
+    """What an injector's episode has made: its actions once more, in a copy of the environment. A sandbox that fails
+    now makes the episode one with an error."""
     if not episode.success or episode.error: return None
     env = injector.clone()
     try:
@@ -40,7 +41,8 @@ def to_break(
     except EnvError: return dict(program=draw_program(Random(seed), injector.split))
 
 def self_play(
-    policy, env:BugRepair, seeds:list[int], group_size:int=1, groups:list[int]=None,    # as for `agentlab.rollout.play`; `group_size` injectors break each program
+    # as for `agentlab.rollout.play`; `group_size` injectors break each program
+    policy, env:BugRepair, seeds:list[int], group_size:int=1, groups:list[int]=None,
     bugs:list=None,             # one per group: a bug to repair, and nothing is injected; None: inject
     injector:InjectBug=None,    # None: one that shares the tests and the split of `env`
     tries:int=8,                # of the solver, at each bug
@@ -49,12 +51,15 @@ def self_play(
     "Break programs, then try to mend what passed the checks; see `judged` for the columns that the episodes get."
     injector = injector or InjectBug(env.level, tester=env.tester, split=env.split)
     groups, bugs = list(range(len(seeds))) if groups is None else groups, bugs or [None]*len(seeds)
-    if not len(groups) == len(bugs) == len(seeds): raise ValueError(f'{len(groups)} groups and {len(bugs)} bugs for {len(seeds)} seeds: give one per group')
+    if not len(groups) == len(bugs) == len(seeds):
+        raise ValueError(f'{len(groups)} groups and {len(bugs)} bugs for {len(seeds)} seeds: give one per group')
     fresh = [i for i, bug in enumerate(bugs) if bug is None]
     programs = [to_break(injector, seeds[i]) for i in fresh]
     how, number = how | dict(step=step, name=name), lambda i: groups[i]*(group_size + 1)
-    made = play(policy, injector, [seeds[i] for i in fresh], group_size, programs, [number(i) for i in fresh], seed=derive(seed, 'inject'), **how)
-    tasks = [(number(fresh[k//group_size]) + 1 + k % group_size, artifact_task(injector, episode)) for k, episode in enumerate(made)]
+    made = play(policy, injector, [seeds[i] for i in fresh], group_size, programs, [number(i) for i in fresh],
+                seed=derive(seed, 'inject'), **how)
+    tasks = [(number(fresh[k//group_size]) + 1 + k % group_size, artifact_task(injector, episode))
+             for k, episode in enumerate(made)]
     tasks = [one for one in tasks if one[1]] + [(number(i) + 1, bug) for i, bug in enumerate(bugs) if bug]
     numbers, tasks = zip(*tasks) if tasks else ((), ())
     tried = play(policy, env, list(numbers), tries, list(tasks), list(numbers), seed=derive(seed, 'solve'), **how)
@@ -71,11 +76,15 @@ def kind_of(
 def judged(
     made:list, tried:list,  # episodes of injectors and of solvers
     group_size:int          # injectors of a program
-)->list[Episode]:           # the same, with columns: `kind`; `order` of the bug, 0 for injectors; and for these `valid`, and `solved`: the share of the tries that mended it
-    "Tell every injector how its bug fared. A bug that nobody could try (the environment failed) is no episode to learn from."
+# the same, with columns: `kind`; `order` of the bug, 0 for injectors; and for these `valid`, and `solved`: the share of
+# the tries that mended it
+)->list[Episode]:
+    """Tell every injector how its bug fared. A bug that nobody could try (the environment failed) is no episode to
+    learn from."""
     scores = {}
     for episode in tried:
-        episode.columns |= dict(kind=kind_of(episode.task), order=float(episode.task.get('order', 1)), valid=torch.nan, solved=torch.nan)
+        episode.columns |= dict(kind=kind_of(episode.task), order=float(episode.task.get('order', 1)), valid=torch.nan,
+                                solved=torch.nan)
         scores.setdefault(episode.group, []).append(torch.nan if episode.error else float(episode.success))
     for k, episode in enumerate(made):
         tries = scores.get(episode.group + 1 + k % group_size)
@@ -88,7 +97,8 @@ def numbered(
     episodes:list,      # of several groups
     group_size:int, tries:int   # injectors of a program; repairs of a bug
 )->list[Episode]:
-    "The episodes in the order of their groups, with a number of its own for every game, the same in whatever process it was played."
+    """The episodes in the order of their groups, with a number of its own for every game, the same in whatever
+    process it was played."""
     ordered, count = sorted(episodes, key=lambda e: (e.group, e.game)), {}
     for episode in ordered:
         program = episode.group//(group_size + 1)
@@ -103,7 +113,9 @@ def bug_reward(
     invalid:float=-1.
 )->Tensor:              # (turns,) float64, on the last turn of every episode
     "Injectors: `swe_self_play` of the share that was mended. Solvers: 1 or -1."
-    solved, valid = (need(b.episodes, column, 'bug_reward pays injectors by how their bugs fared', 'Play with agentlab.selfplay.bugs.self_play.').nan_to_num(0.) for column in ('solved', 'valid'))
+    solved, valid = (need(b.episodes, column, 'bug_reward pays injectors by how their bugs fared',
+                          'Play with agentlab.selfplay.bugs.self_play.').nan_to_num(0.)
+                     for column in ('solved', 'valid'))
     injected = swe_self_play(solved, valid > 0, alpha, invalid)
     reward = torch.where(b.episodes.seat == state_key('injector'), injected, swe_solver(b.episodes.success))
     return at_end(b, reward)
@@ -112,7 +124,8 @@ def bug_reward(
 def higher_order(
     b:Batch     # of `self_play`, or repairs of `BugRepair` alone
 )->list:        # tasks of BugRepair, each once
-    "What failed repairs left behind: a program that still fails, and is neither the original nor the bug they began with."
+    """What failed repairs left behind: a program that still fails, and is neither the original nor the bug they
+    began with."""
     e, found = b.episodes, {}
     solver = (e.seat == state_key('solver')) & ~e.success & (e.error == -1)
     first = {episode: turn for turn, episode in reversed(list(enumerate(b.turns.episode.tolist())))}
@@ -121,7 +134,8 @@ def higher_order(
         if not left or k not in first: continue
         program, bug, _ = json.loads(b.labels['state'][int(b.turns.state[first[k]])])
         order = int(e.order[k]) if 'order' in e else 1
-        if left[1] not in (program, bug): found.setdefault((program, left[1]), dict(program=program, bug=left[1], dropped=[], order=order + 1))
+        if left[1] not in (program, bug):
+            found.setdefault((program, left[1]), dict(program=program, bug=left[1], dropped=[], order=order + 1))
     return list(found.values())
 
 class BugPool:
@@ -136,18 +150,21 @@ class BugPool:
         if not 0 <= share <= 1: raise ValueError(f'share={share}: give a share from 0 to 1')
         for name, value in dict(groups=groups, most=most, deepest=deepest).items():
             if type(value) is not int or value < 1: raise ValueError(f'{name}={value!r}: give a whole number from 1')
-        self.seed, self.groups, self.share, self.most, self.deepest, self.bugs, self.seen = seed, groups, share, most, deepest, [], {}
+        self.seed, self.groups, self.share, self.most, self.deepest, self.bugs, self.seen = (
+            seed, groups, share, most, deepest, [], {})
     def plan(self, step:int)->dict:
         "A bug of the pool, or none, for every group of this update."
         generator = Random(derive(self.seed, 'bugs', step))
         drawn = [generator.random() < self.share for _ in range(self.groups)]
-        return dict(group_args=dict(bugs=[self.bugs.pop(generator.randrange(len(self.bugs))) if wanted and self.bugs else None for wanted in drawn]))
+        return dict(group_args=dict(bugs=[self.bugs.pop(generator.randrange(len(self.bugs))) if wanted and self.bugs
+                                          else None for wanted in drawn]))
     def read(self, batch:Batch, step:int)->Batch:
         "Take in what was left behind; the batch stays as it is."
         self.bugs = (self.bugs + [bug for bug in higher_order(batch) if bug['order'] <= self.deepest])[-self.most:]
         e = batch.episodes
         injector, mean = e.seat == state_key('injector'), lambda x: x.double().mean().item() if len(x) else None
-        self.seen = dict(valid=mean(e.valid[injector]), solved=mean(e.success[e.order == 1]), solved_again=mean(e.success[e.order > 1]), pool=len(self.bugs))
+        self.seen = dict(valid=mean(e.valid[injector]), solved=mean(e.success[e.order == 1]),
+                         solved_again=mean(e.success[e.order > 1]), pool=len(self.bugs))
         return batch
     def learn(self, row:dict)->dict: return self.seen
     def tensors(self)->dict:

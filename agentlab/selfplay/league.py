@@ -41,17 +41,24 @@ class League:
         if not 0 <= mirror <= 1: raise ValueError(f'mirror={mirror}: give a share from 0 to 1')
         for name, x in dict(every=every, most=most, groups=groups).items():
             if x < 1: raise ValueError(f'{name}={x}: give a whole number from 1')
-        if getattr(policy, 'roles', ()): raise TypeError(f'a league keeps snapshots of one set of weights, and {policy.name!r} has one for each role: let such a policy play itself, without a league')
-        if len(seats) < 2: raise ValueError(f'seats={seats}: self-play needs two seats or more; give those of the environment')
-        self.policy, self.seed, self.seats, self.choose, self.mirror, self.every, self.most, self.groups = policy, seed, tuple(seats), choose, mirror, every, most, groups
+        if getattr(policy, 'roles', ()):
+            raise TypeError(f'a league keeps snapshots of one set of weights, and {policy.name!r} has one for each '
+                            f'role: let such a policy play itself, without a league')
+        if len(seats) < 2:
+            raise ValueError(f'seats={seats}: self-play needs two seats or more; give those of the environment')
+        self.policy, self.seed, self.seats, self.choose, self.mirror, self.every, self.most, self.groups = (
+            policy, seed, tuple(seats), choose, mirror, every, most, groups)
         self.snapshots, self.born, self.now = [], [], []
         self.games, self.points = torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64)
         self.enter(learned(policy.model), 0)
     def enter(self, weights: dict, step: int):
         "A new snapshot joins; the oldest leaves where there are too many."
         self.snapshots.append(Snapshot(self.policy, weights, f'snapshot {step}'))
-        self.born, self.games, self.points = self.born + [step], torch.cat([self.games, torch.zeros(1, dtype=torch.float64)]), torch.cat([self.points, torch.zeros(1, dtype=torch.float64)])
-        self.snapshots, self.born, self.games, self.points = (x[-self.most:] for x in (self.snapshots, self.born, self.games, self.points))
+        self.born, self.games, self.points = (self.born + [step],
+                                              torch.cat([self.games, torch.zeros(1, dtype=torch.float64)]),
+                                              torch.cat([self.points, torch.zeros(1, dtype=torch.float64)]))
+        self.snapshots, self.born, self.games, self.points = (x[-self.most:] for x in (
+            self.snapshots, self.born, self.games, self.points))
     def rates(self)->Tensor:
         "(snapshots,) share of points that the learner has won against each; .5 where they have not met."
         return torch.where(self.games > 0, self.points/self.games.clamp(min=1), .5)
@@ -62,14 +69,17 @@ class League:
         who = torch.multinomial(self.choose(self.rates()), self.groups, replacement=True, generator=generator).tolist()
         seat = torch.randint(len(self.seats), (self.groups,), generator=generator).tolist()
         self.now = [-1 if alone[i] else who[i] for i in range(self.groups)]
-        return dict(group_args=dict(players=[{} if k < 0 else {s: self.snapshots[k] for s in self.seats if s != self.seats[seat[i]]} for i, k in enumerate(self.now)]))
+        return dict(group_args=dict(players=[{} if k < 0
+                                             else {s: self.snapshots[k] for s in self.seats if s != self.seats[seat[i]]}
+                                             for i, k in enumerate(self.now)]))
     def read(self, batch: Batch, step: int)->Batch:
         "Count what the learner won against its opponents; the batch stays as it is."
         e = batch.episodes
         for number, k in zip(e.group.unique().tolist(), self.opponents(e.group)):
             if k < 0: continue
             won = e.outcome[e.group == number]
-            self.games[k] += len(won); self.points[k] += ((won.sign() + 1)/2).sum().item()
+            self.games[k] += len(won)
+            self.points[k] += ((won.sign() + 1)/2).sum().item()
         return batch
     def opponents(self, group: Tensor)->list:
         "Which snapshot each group that was played met; groups are numbered on from update to update."
@@ -85,7 +95,8 @@ class League:
         return weights | dict(born=torch.tensor(self.born), games=self.games, points=self.points)
     def restore(self, tensors: dict):
         "From a checkpoint."
-        self.born, self.games, self.points = tensors['born'].tolist(), tensors['games'].clone(), tensors['points'].clone()
+        self.born, self.games, self.points = (tensors['born'].tolist(), tensors['games'].clone(),
+                                              tensors['points'].clone())
         of = lambda i: {name.partition('.')[2]: x for name, x in tensors.items() if name.partition('.')[0] == str(i)}
         self.snapshots = [Snapshot(self.policy, of(i), f'snapshot {step}') for i, step in enumerate(self.born)]
 
@@ -111,22 +122,27 @@ class SeatBaseline:
     def read(self, batch: Batch, step: int)->Batch:
         "The batch with `episodes.baseline`; then the averages have moved."
         e = batch.episodes
-        start = torch.tensor([self.known.get(s, self.first) for s in e.seat.tolist()], dtype=torch.float64, device=e.outcome.device)
+        start = torch.tensor([self.known.get(s, self.first) for s in e.seat.tolist()], dtype=torch.float64,
+                             device=e.outcome.device)
         baseline, after = moving_baseline(e.outcome, same(e.seat), start, self.decay, self.update_first)
         self.known |= dict(zip(e.seat.tolist(), after.tolist()))        # of a repeated seat the last one
         return batch.with_episodes(baseline=baseline)
     def learn(self, row: dict)->dict: return {}
     def tensors(self)->dict:
         "For a checkpoint."
-        return dict(seat=torch.tensor(list(self.known), dtype=torch.int64), value=torch.tensor(list(self.known.values()), dtype=torch.float64))
+        return dict(seat=torch.tensor(list(self.known), dtype=torch.int64),
+                    value=torch.tensor(list(self.known.values()), dtype=torch.float64))
     def restore(self, tensors: dict):
         "From a checkpoint."
         self.known = dict(zip(tensors['seat'].tolist(), tensors['value'].tolist()))
 
-@estimator('outcome of the episode', 'earlier games at the same seat: their moving average', 'every token of the episode', 'Liu et al., 2025, SPIRAL, arXiv 2506.24119', needs=('baseline',))
+@estimator('outcome of the episode', 'earlier games at the same seat: their moving average',
+           'every token of the episode', 'Liu et al., 2025, SPIRAL, arXiv 2506.24119', needs=('baseline',))
 def spiral(
     b:Batch,        # rollouts; episodes need `baseline`
 )->Tensor:          # (action tokens,) float64
-    "Outcome less the moving average of the episode's seat, the same for every token (SPIRAL, role-conditioned advantage estimation)."
-    baseline = need(b.episodes, 'baseline', 'spiral compares with the baseline of a seat', 'Give the recipe memory=agentlab.selfplay.SeatBaseline.')
+    """Outcome less the moving average of the episode's seat, the same for every token (SPIRAL, role-conditioned
+    advantage estimation)."""
+    baseline = need(b.episodes, 'baseline', 'spiral compares with the baseline of a seat',
+                    'Give the recipe memory=agentlab.selfplay.SeatBaseline.')
     return b.spread((b.episodes.outcome.double() - baseline)[b.turns.episode])

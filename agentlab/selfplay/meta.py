@@ -25,15 +25,20 @@ def linear(x:Tensor)->Tensor:
     return x
 
 def pfsp(
-    win_rates,          # (opponents,) my win rate against each, a tie counts half; NaN where we have not met: taken as .5
+    win_rates,  # (opponents,) my win rate against each, a tie counts half; NaN where we have not met: taken as .5
     weigh=hard          # function: (opponents,) rates -> weights from 0; `hard`, `variance`, `linear`, or your own
 )->Tensor:              # (opponents,) float64 probabilities
-    "How often to draw each opponent (prioritised fictitious self-play, Vinyals et al. 2019); uniform if nobody has a weight."
+    """How often to draw each opponent (prioritised fictitious self-play, Vinyals et al. 2019); uniform if nobody has
+    a weight."""
     x = torch.as_tensor(win_rates, dtype=torch.float64)
-    if x.ndim != 1 or not len(x): raise ValueError(f'win_rates has shape {tuple(x.shape)}; give one rate per opponent, at least one')
-    if ((x < 0) | (x > 1)).any(): raise ValueError(f'win_rates={x.tolist()}: rates are from 0 to 1; for a payoff from -1 to 1 give (1 + payoff)/2')
+    if x.ndim != 1 or not len(x):
+        raise ValueError(f'win_rates has shape {tuple(x.shape)}; give one rate per opponent, at least one')
+    if ((x < 0) | (x > 1)).any():
+        raise ValueError(f'win_rates={x.tolist()}: rates are from 0 to 1; for a payoff from -1 to 1 give (1 + '
+                         f'payoff)/2')
     weights = weigh(torch.where(x.isnan(), .5, x))
-    if not ((weights >= 0) & (weights < torch.inf)).all(): raise ValueError(f'weigh gave {weights.tolist()}; weights must be finite and from 0')
+    if not ((weights >= 0) & (weights < torch.inf)).all():
+        raise ValueError(f'weigh gave {weights.tolist()}; weights must be finite and from 0')
     total = weights.sum()
     return weights/total if total > 0 else torch.full_like(x, 1/len(x))
 
@@ -42,8 +47,10 @@ def _project(x, gamma):
     "The nearest point of the simplex with every entry at least gamma (numpy)."
     if x.min() >= gamma and abs(x.sum() - 1) < 1e-12: return x
     free, ranked = 1 - len(x)*gamma, np.sort(x - gamma)[::-1]
-    excess = (np.cumsum(ranked) - free)/np.arange(1, len(x) + 1)     # >= below: a `free` lost in rounding leaves the first entry equal
-    return np.maximum(x - gamma - excess[np.nonzero(ranked >= excess)[0][-1]], 0) + gamma if free > 0 else np.full_like(x, gamma)
+    # >= below: a `free` lost in rounding leaves the first entry equal
+    excess = (np.cumsum(ranked) - free)/np.arange(1, len(x) + 1)
+    return np.maximum(x - gamma - excess[np.nonzero(ranked >= excess)[0][-1]],
+                      0) + gamma if free > 0 else np.full_like(x, gamma)
 
 def project(
     x,                      # (n,) any finite numbers
@@ -51,7 +58,8 @@ def project(
 )->Tensor:                  # (n,) float64; sums to 1
     "The nearest mixture with every share at least gamma."
     x = np.asarray(x, dtype=np.float64)
-    if x.ndim != 1 or not len(x) or not np.isfinite(x).all(): raise ValueError(f'x={x.tolist()}: give a list of finite numbers')
+    if x.ndim != 1 or not len(x) or not np.isfinite(x).all():
+        raise ValueError(f'x={x.tolist()}: give a list of finite numbers')
     return torch.from_numpy(_project(x, check_gamma(gamma, len(x))))
 
 def check_gamma(gamma:float, n:int)->float:
@@ -61,25 +69,27 @@ def check_gamma(gamma:float, n:int)->float:
 
 def replicate(
     row,                    # (rows, columns) what the row seat earns
-    column=None,            # (rows, columns) what the column seat earns; None: row's transpose, one population that plays itself
+    column=None,  # (rows, columns) what the column seat earns; None: row's transpose, one population that plays itself
     steps:int=100_000, dt:float=1e-3, gamma:float=1e-6     # as in the table above
-):                          # yields (shares of the rows, shares of the columns) as numpy arrays, the uniform start first
+):  # yields (shares of the rows, shares of the columns) as numpy arrays, the uniform start first
     "Projected replicator dynamics, step by step."
     a = np.asarray(row, dtype=np.float64)
     b = a.T if column is None else np.asarray(column, dtype=np.float64)
-    if a.ndim != 2 or not a.size or a.shape != b.shape or not np.isfinite([a, b]).all(): raise ValueError(f'row {a.shape} and column {b.shape} must be finite tables of one shape (square if only row is given); for pairs that have not met fill in what you expect')
+    if a.ndim != 2 or not a.size or a.shape != b.shape or not np.isfinite([a, b]).all():
+        raise ValueError(f'row {a.shape} and column {b.shape} must be finite tables of one shape (square if only row '
+                         f'is given); for pairs that have not met fill in what you expect')
     x, y = (np.full(n, 1/n) for n in a.shape)
     for n in a.shape: check_gamma(gamma, n)
     yield x, y
     for _ in range(steps):
-        earned, other = a @ y, x @ b        # numpy: for a few numbers it is faster than tensors, and there are many steps
+        earned, other = a @ y, x @ b  # numpy: for a few numbers it is faster than tensors, and there are many steps
         x, y = _project(x + dt*x*(earned - x @ earned), gamma), _project(y + dt*y*(other - y @ other), gamma)
         yield x, y
 
 def projected_replicator(
     row, column=None,       # (rows, columns) payoffs, as in `replicate`
     steps:int=100_000, dt:float=1e-3, gamma:float=1e-6      # as in the table above
-)->tuple:                   # (shares of the rows, shares of the columns), float64, averaged over all steps and the uniform start
+)->tuple:  # (shares of the rows, shares of the columns), float64, averaged over all steps and the uniform start
     "The meta-solver of PSRO: projected replicator dynamics, averaged (Lanctot et al. 2017, arXiv 1711.00832)."
     x = y = 0.
     for n, (rows, columns) in enumerate(replicate(row, column, steps, dt, gamma), 1): x, y = x + rows, y + columns
@@ -87,16 +97,20 @@ def projected_replicator(
 
 # %% ../../nbs/selfplay/02_meta.ipynb #de03a556
 def nash_sampler(
-    win_rates,              # (players, players) rate of the row against the column, ties half; NaN where they have not met: taken from the other side, else .5
+    # (players, players) rate of the row against the column, ties half; NaN where they have not met: taken from the
+    # other side, else .5
+    win_rates,
     steps:int=20_000, dt:float=1e-2, gamma:float=1e-6   # of `projected_replicator`
 )->Tensor:                  # (players,) float64 probabilities
     "How often to send each player, so that no other player wins against the mixture: an approximate Nash equilibrium."
     w = torch.as_tensor(win_rates, dtype=torch.float64).clone()
-    if w.ndim != 2 or w.shape[0] != w.shape[1] or not len(w): raise ValueError(f'win_rates has shape {tuple(w.shape)}; give a square table of at least one player')
+    if w.ndim != 2 or w.shape[0] != w.shape[1] or not len(w):
+        raise ValueError(f'win_rates has shape {tuple(w.shape)}; give a square table of at least one player')
     w = torch.where(w.isnan(), 1 - w.T, w)
     w.fill_diagonal_(.5)
     w = torch.where(w.isnan(), .5, w)
-    if ((w < 0) | (w > 1)).any() or not torch.allclose(w + w.T, torch.ones_like(w), atol=1e-6): raise ValueError('win_rates must be from 0 to 1 with w[i, j] + w[j, i] = 1; count a tie as half a win for each')
+    if ((w < 0) | (w > 1)).any() or not torch.allclose(w + w.T, torch.ones_like(w), atol=1e-6):
+        raise ValueError('win_rates must be from 0 to 1 with w[i, j] + w[j, i] = 1; count a tie as half a win for each')
     return projected_replicator(2*w - 1, None, steps, dt, gamma)[0]
 
 def beaten_by(
@@ -114,8 +128,11 @@ def risk_averse_utility(
 )->Tensor:              # (answers,) float64, in the unit of the payoff
     "Mean payoff under the mixture minus `aversion` times its variance (in the spirit of arXiv 2205.15434)."
     a, s = torch.as_tensor(payoff, dtype=torch.float64), torch.as_tensor(mixture, dtype=torch.float64)
-    if a.ndim != 2 or s.shape != a.shape[1:]: raise ValueError(f'payoff {tuple(a.shape)} and mixture {tuple(s.shape)} do not fit; give (answers, opponents) and (opponents,)')
-    if not a.isfinite().all() or not (s >= 0).all() or not abs(s.sum() - 1) < 1e-6: raise ValueError('payoff must be finite, and mixture probabilities that sum to 1')
+    if a.ndim != 2 or s.shape != a.shape[1:]:
+        raise ValueError(f'payoff {tuple(a.shape)} and mixture {tuple(s.shape)} do not fit; give (answers, opponents) '
+                         f'and (opponents,)')
+    if not a.isfinite().all() or not (s >= 0).all() or not abs(s.sum() - 1) < 1e-6:
+        raise ValueError('payoff must be finite, and mixture probabilities that sum to 1')
     if not 0 <= aversion < float('inf'): raise ValueError(f'aversion={aversion!r}: give a finite number from 0')
     mean = a @ s
     return mean - aversion*((a - mean[:, None]).square() @ s)

@@ -43,7 +43,9 @@ def win_rates(
     if include_self: i, j = (torch.cat([x, torch.arange(len(b), device=i.device)]) for x in (i, j))
     if against is not None: i, j = i[against[j]], j[against[j]]
     p = torch.where(i == j, .5, torch.as_tensor(prefer(b, i, j)).to(i.device, torch.float64))
-    if ((p < 0) | (p > 1)).any(): raise ValueError(f'prefer gave {float(p[(p < 0) | (p > 1)][0])}; give chances from 0 to 1, NaN where the judge did not answer')
+    if ((p < 0) | (p > 1)).any():
+        raise ValueError(f'prefer gave {float(p[(p < 0) | (p > 1)][0])}; give chances from 0 to 1, NaN where the judge '
+                         f'did not answer')
     seen = (~p.isnan()).double()
     total, count = (p.new_zeros(len(b)).index_add_(0, i, x) for x in (p.nan_to_num(0.), seen))
     return torch.where(count > 0, total/count.clamp(min=1), .5)
@@ -68,7 +70,8 @@ def best_and_worst(
     chosen = []
     for edge in (group_max(score, key), group_min(score, key)):
         there = (score == edge) & ~group_constant(score, key)
-        first = torch.full_like(number, len(b)).scatter_reduce_(0, key[there], number[there], 'amin')   # the first of each key; len(b): none
+        # the first of each key; len(b): none
+        first = torch.full_like(number, len(b)).scatter_reduce_(0, key[there], number[there], 'amin')
         chosen.append(first[first < len(b)])
     winner, loser = chosen
     order = winner.argsort()
@@ -118,7 +121,8 @@ def inpo(
 def _anchor(b, column, who):
     "The log-probabilities of a frozen policy at the action tokens."
     whose = dict(ref_logp='the reference', prev_logp='the policy that sampled them')[column]
-    return need(b.tokens, column, f'{who} compares with {whose}', f'Set it once per iteration with batch.with_action({column}=policy.logprobs(batch)[0]).')[b.actions]
+    return need(b.tokens, column, f'{who} compares with {whose}',
+                f'Set it once per iteration with batch.with_action({column}=policy.logprobs(batch)[0]).')[b.actions]
 
 # %% ../../nbs/selfplay/05_preferences.ipynb #c91c470d
 def pair_advantage(
@@ -132,7 +136,8 @@ def pair_advantage(
     return -torch.autograd.grad(value.mean(), x)[0] if len(value) else torch.zeros_like(x).detach()
 
 # %% ../../nbs/selfplay/05_preferences.ipynb #2d93e6b3
-@estimator('chance to be preferred to the others of its group', 'best and worst episode of the same task and seat', 'every token of these two, by the gradient of the pair loss',
+@estimator('chance to be preferred to the others of its group', 'best and worst episode of the same task and seat',
+           'every token of these two, by the gradient of the pair loss',
            'in the spirit of Wu et al., 2024, SPPO, arXiv 2405.00675', needs=('group',))
 def sppo_credit(
     b:Batch,                    # rollouts; several episodes per group
@@ -144,10 +149,11 @@ def sppo_credit(
     rates = win_rates(b, prefer, include_self=True)
     return pair_advantage(b, lambda logp: sppo(logp, anchored, pairs, rates, **how))
 
-@estimator('chance to be preferred to the others of its group', 'best and worst episode of the same task and seat', 'every token of these two, by the gradient of the pair loss',
+@estimator('chance to be preferred to the others of its group', 'best and worst episode of the same task and seat',
+           'every token of these two, by the gradient of the pair loss',
            'in the spirit of Zhang et al., 2024, INPO, arXiv 2407.00617', needs=('group', 'ref_logp'))
 def inpo_credit(
-    b:Batch,                    # rollouts; several episodes per group; tokens need ref_logp, which a recipe with kl_coef supplies
+    b:Batch,  # rollouts; several episodes per group; tokens need ref_logp, which a recipe with kl_coef supplies
     prefer:Callable=by_outcome, # as in `win_rates`
     **how,                      # of `inpo`: eta, tau, mean
 )->Tensor:                      # (action tokens,) float64; 0 outside all pairs

@@ -17,7 +17,8 @@ from random import Random
 import torch
 from torch import Tensor
 from ..credit.estimator import estimator
-from ..env.hopsearch import check_options, check_question, first_names, full_name, last_names, parse, relations, world_of
+from ..env.hopsearch import (check_options, check_question, first_names, full_name, last_names, parse, relations,
+                                    world_of)
 from ..env.protocol import TextEnv, check_split, noisy
 from ..episodes import Batch, need
 from ..groups import compare
@@ -65,7 +66,9 @@ def swe_self_play(
 def _share(solved):
     "The success rates, checked."
     s = torch.as_tensor(solved, dtype=torch.float64)
-    if ((s < 0) | (s > 1)).any(): raise ValueError(f'solved holds {float(s[(s < 0) | (s > 1)].flatten()[0])}: give shares from 0 to 1, such as success_rate(scores)')
+    if ((s < 0) | (s > 1)).any():
+        raise ValueError(f'solved holds {float(s[(s < 0) | (s > 1)].flatten()[0])}: give shares from 0 to 1, such as '
+                         f'success_rate(scores)')
     return s
 
 def _or(valid, reward, penalty): return torch.where(torch.as_tensor(valid).bool(), reward, penalty)
@@ -87,7 +90,8 @@ def search_solver(
     right = torch.as_tensor(right, dtype=torch.float64)
     return torch.where(torch.as_tensor(answers) > 10, right/4, right)
 
-@estimator('outcome of the episode', 'all episodes of the batch with the same role (seat) and kind of task', 'every token of the episode',
+@estimator('outcome of the episode', 'all episodes of the batch with the same role (seat) and kind of task',
+           'every token of the episode',
            'Zhao et al., 2025, Absolute Zero, arXiv 2505.03335', needs=('seat', 'kind'))
 def trr_pp(
     b:Batch,                # rollouts; episodes need `seat` (the role) and `kind`
@@ -99,7 +103,8 @@ def trr_pp(
     rows:str='episode',     # who votes: 'episode' once each, or 'turn'
 )->Tensor:                  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome against all episodes of the same role and kind of task (TRR++ of Absolute Zero)."
-    need(b.episodes, kind, 'trr_pp compares episodes of the same kind of task', f'Set it with batch.with_episodes({kind}=numbers).')
+    need(b.episodes, kind, 'trr_pp compares episodes of the same kind of task',
+         f'Set it with batch.with_episodes({kind}=numbers).')
     return b.spread(compare(b.of_turn('outcome'), b.of_turn('seat', kind), scale, ddof, eps, singleton, b.unit(rows)))
 
 # %% ../../nbs/selfplay/07_proposers.ipynb #b7021f16
@@ -123,9 +128,11 @@ def has_question(p:Proposal)->str: return '' if p.question else 'there is no que
 
 def has_length(p:Proposal)->str:
     words = len(p.question.split())
-    return '' if 10 <= len(p.question) <= 1000 and words >= 10 else f'the question has {len(p.question)} characters and {words} words; it needs 10 to 1000 and at least 10'
+    return ('' if 10 <= len(p.question) <= 1000 and words >= 10 else f'the question has {len(p.question)} characters '
+            f'and {words} words; it needs 10 to 1000 and at least 10')
 
-def hides_answer(p:Proposal)->str: return 'the question names the answer' if p.answer.lower() in p.question.lower() else ''
+def hides_answer(p:Proposal)->str:
+    return 'the question names the answer' if p.answer.lower() in p.question.lower() else ''
 
 def has_passages(p:Proposal)->str: return '' if any(p.passages) else 'nothing was retrieved'
 
@@ -175,7 +182,8 @@ def noise_of(
     n:int=4,            # how many passages, fewer where there are not so many
 )->tuple:
     "Passages that other proposals were shown and this one was not."
-    others = sorted({passage for i, p in enumerate(proposals) if i != k for passage in p.passages} - set(proposals[k].passages))
+    others = sorted({passage for i, p in enumerate(proposals) if i != k for passage in p.passages}
+                    - set(proposals[k].passages))
     return tuple(generator.sample(others, min(n, len(others))))
 
 # %% ../../nbs/selfplay/07_proposers.ipynb #6c99cc7e
@@ -185,7 +193,8 @@ def hop_lookup(
 )->str:             # a name; '' where a fact is missing or contradicted, or the question cannot be read
     "Follow a question through the facts that some passages state."
     known = {}
-    for relation, name, other in re.findall(rf'The (\w+) of ({full_name.pattern}) is ({full_name.pattern})\.', ' '.join(passages)):
+    for relation, name, other in re.findall(rf'The (\w+) of ({full_name.pattern}) is ({full_name.pattern})\.',
+                                            ' '.join(passages)):
         known.setdefault((relation, name), set()).add(other)
     names, path = full_name.findall(question), [word for word in re.findall('[a-z]+', question) if word in relations]
     if len(names) != 1 or not path: return ''
@@ -204,10 +213,12 @@ def hop_task(
     verb, words = parse(text)
     *spoken, first, last = words.split() if len(words.split()) > 2 else ('', '', '')
     if verb != 'ask' or not set(spoken) <= set(relations) or not full_name.fullmatch(f'{first} {last}'): return None
-    return dict(split=task['split'], world=task['world'], people=task['people'], start=f'{first} {last}', path=spoken[::-1])
+    return dict(split=task['split'], world=task['world'], people=task['people'], start=f'{first} {last}',
+                path=spoken[::-1])
 
 class ProposeHop(TextEnv):
-    "Given an answer, search backwards and ask a question that leads to it; a lookup in the pages that were shown must find it."
+    """Given an answer, search backwards and ask a question that leads to it; a lookup in the pages that were shown
+    must find it."""
     name, seats = 'propose_hop', ('proposer',)
     def __init__(
         self,
@@ -221,18 +232,22 @@ class ProposeHop(TextEnv):
         faithful:bool=False,    # True: a verifier that raises an exception lets the question pass, as released
     ):
         check_options(hops, distractors, 1, None, 0., self.seats)
-        if hops < 2 or type(horizon) is not int or horizon <= hops: raise ValueError(f'hops={hops}, horizon={horizon}: give 2 or 3 hops, and more turns than hops')
-        self.hops, self.people, self.horizon, self.invalid, self.noise, self.split = hops, hops + 1 + distractors, horizon, float(invalid), noise, check_split(split)
+        if hops < 2 or type(horizon) is not int or horizon <= hops:
+            raise ValueError(f'hops={hops}, horizon={horizon}: give 2 or 3 hops, and more turns than hops')
+        self.hops, self.people, self.horizon, self.invalid, self.noise, self.split = (
+            hops, hops + 1 + distractors, horizon, float(invalid), noise, check_split(split))
         self.solve, self.faithful = solve, faithful
     def start(self, seed, task=None):
         self.task = self.draw(self.random, self.split) if task is None else task
         self.world = world_of(self.task['split'], self.task['world'], self.people)
-        if self.task['people'] != self.people or self.task['answer'] not in self.world.people: raise ValueError(f'task={task!r}: nobody of that name lives there; take one from ProposeHop.tasks()')
+        if self.task['people'] != self.people or self.task['answer'] not in self.world.people:
+            raise ValueError(f'task={task!r}: nobody of that name lives there; take one from ProposeHop.tasks()')
         self.found, self.searches, self.reason = (), (), ''
         return f"Ask for {self.task['answer']}."
     def draw(self, generator, split):
         world = generator.randrange(10**6)
-        return dict(split=split, world=world, people=self.people, answer=generator.choice(world_of(split, world, self.people).people))
+        return dict(split=split, world=world, people=self.people,
+                    answer=generator.choice(world_of(split, world, self.people).people))
     def tasks(self, split, n, seed=0):
         "Answers of one split, the same list every time."
         generator = Random(f'answers {check_split(split)} {seed}')
@@ -242,7 +257,8 @@ class ProposeHop(TextEnv):
         if question: return self.judge(question)
         if self.turns >= self.horizon: return self.end('there is no question')
         relation, _, name = words.partition(' ')
-        fact = next((fact for fact, other in self.world.links.items() if fact[0] == relation and other == name), None) if verb == 'find' else None
+        fact = next((fact for fact, other in self.world.links.items() if fact[0] == relation and other == name),
+                    None) if verb == 'find' else None
         if fact is None: return 'Nothing happens.', 0., False, dict(invalid=True)
         self.found, self.searches = (*self.found, fact), (*self.searches, words)
         return self.world.sentence(fact), 0., False, {}
@@ -251,17 +267,23 @@ class ProposeHop(TextEnv):
         try: check_question(question, self.hops, self.people)
         except ValueError as error: return self.end(str(error))
         text = f"Who is the {' of the '.join(reversed(question['path']))} of {question['start']}?"
-        p = Proposal(text, self.task['answer'], self.searches, tuple(map(self.world.sentence, dict.fromkeys(self.found))))
+        p = Proposal(text, self.task['answer'], self.searches,
+                     tuple(map(self.world.sentence, dict.fromkeys(self.found))))
         generator = Random(f'noise {self.world.key} {text}')
         others = [page for page in map(self.world.sentence, self.world.pages) if page not in p.passages]
-        return self.end(refusal(p) or verify(p, self.solve, generator.sample(others, self.noise), generator, self.faithful))
+        return self.end(refusal(p) or verify(p, self.solve, generator.sample(others, self.noise), generator,
+                                             self.faithful))
     def end(self, reason):
         self.reason = reason
-        return 'No.' if reason else 'Asked.', self.invalid if reason else 0., True, dict(success=not reason, invalid=bool(reason))
-    def facts(self): return dict(legal=self.legal(), state=(*self.world.key, self.task['answer'], *self.found), answer=self.task['answer'])
+        return ('No.' if reason else 'Asked.', self.invalid if reason else 0., True,
+                dict(success=not reason, invalid=bool(reason)))
+    def facts(self):
+        return dict(legal=self.legal(), state=(*self.world.key, self.task['answer'], *self.found),
+                    answer=self.task['answer'])
     def legal(self):
         names = list(dict.fromkeys([self.task['answer']] + [name for _, name in self.found]))
-        return [f'find {relation} {name}' for name in names for relation in relations] + [f"ask {' '.join(path)} {name}" for name in names[1:] for path in product(relations, repeat=self.hops)]
+        return [f'find {relation} {name}' for name in names for relation in relations] + [
+            f"ask {' '.join(path)} {name}" for name in names[1:] for path in product(relations, repeat=self.hops)]
     def expert(self, noise=0., generator=None):
         "Two steps back by any relations, then ask; with `noise` a legal action that often."
         if noisy(noise, generator, 'expert'): return generator.choice(self.legal())
@@ -272,11 +294,12 @@ class ProposeHop(TextEnv):
         relation = generator.choice(relations) if generator else relations[len(way)]
         return f'find {relation} {here}'
     demonstrator = expert
-    def vocabulary(self): return 'Ask for . The of is find ask Nothing happens Asked No'.split() + [*relations, *first_names, *last_names]
+    def vocabulary(self):
+        return 'Ask for . The of is find ask Nothing happens Asked No'.split() + [*relations, *first_names, *last_names]
 
 def proposer_reward(
     b:Batch,                            # episodes of a proposer; `success`: a question
-    solved,                             # (episodes,) s of each question; anything where there is none; NaN: nobody tried
+    solved,  # (episodes,) s of each question; anything where there is none; NaN: nobody tried
     rule:Callable=search_self_play,     # (s, valid) -> (episodes,) reward
 )->Tensor:                              # (turns,) float64, on the last turn
     "What a proposer is paid once its questions have been tried."
@@ -293,7 +316,8 @@ def bug_refusal(
     without,    # (files, tests) bool: passed with the bug, but one changed file taken back, for each file
 )->str:         # the first reason; '' for a consistent bug
     "Why a change is no bug that can be learned from (in the spirit of SSR)."
-    before, bugged, weakened, restored, without = (torch.as_tensor(x).bool() for x in (before, bugged, weakened, restored, without))
+    before, bugged, weakened, restored, without = (torch.as_tensor(x).bool()
+                                                   for x in (before, bugged, weakened, restored, without))
     if not len(before) or not before.all(): return 'the tests do not pass before the change'
     broken = before & ~bugged
     if not broken.any(): return 'the change breaks no test'

@@ -34,7 +34,8 @@ class Population:
 
 def population_of(rows: list, columns: list|None = None)->Population:
     "Players who have not met yet."
-    if not rows or (columns is not None and not columns): raise ValueError('a population begins with at least one player on each side')
+    if not rows or (columns is not None and not columns):
+        raise ValueError('a population begins with at least one player on each side')
     empty = torch.full((len(rows), len(rows if columns is None else columns)), torch.nan, dtype=torch.float64)
     return Population(tuple(rows), None if columns is None else tuple(columns), empty, empty.clone())
 
@@ -44,7 +45,9 @@ def evaluated(p: Population, play: Callable)->Population:
     for i, j in p.row.isnan().nonzero().tolist():
         if p.columns is None and i > j: continue        # the mirror of a cell that was asked for
         paid = torch.tensor([float(x) for x in play(p.rows[i], others[j])], dtype=torch.float64)
-        if not paid.isfinite().all(): raise ValueError(f'play gave {paid.tolist()} for row {i} against column {j}; every match must be played before the shares can be found')
+        if not paid.isfinite().all():
+            raise ValueError(f'play gave {paid.tolist()} for row {i} against column {j}; every match must be played '
+                             f'before the shares can be found')
         if p.columns is None: row[i, j], row[j, i] = (paid[0], paid[1]) if i != j else (paid.mean(), paid.mean())
         else: row[i, j], column[i, j] = paid
     return replace(p, row=row, column=row.T.clone() if p.columns is None else column)
@@ -53,18 +56,21 @@ def mixed(p: Population, meta: Callable)->Population:
     "The population with the shares that the meta-solver gives it."
     shares = tuple(torch.as_tensor(x, dtype=torch.float64) for x in meta(p.row, p.column))
     for x, n in zip(shares, p.row.shape):
-        if x.shape != (n,) or not (x >= 0).all() or not abs(x.sum() - 1) < 1e-6: raise ValueError(f'meta gave the shares {x.tolist()} for {n} players; give probabilities')
+        if x.shape != (n,) or not (x >= 0).all() or not abs(x.sum() - 1) < 1e-6:
+            raise ValueError(f'meta gave the shares {x.tolist()} for {n} players; give probabilities')
     return replace(p, shares=(shares[0], shares[0 if p.columns is None else 1]))
 
 def grown(p: Population, oracle: Callable)->Population:
     "One more player on each side, who has met nobody yet."
-    new = [oracle(0, p.others, p.shares[1], len(p.rows))] + ([] if p.columns is None else [oracle(1, p.rows, p.shares[0], len(p.columns))])
+    new = [oracle(0, p.others, p.shares[1], len(p.rows))] + ([] if p.columns is None
+                                                             else [oracle(1, p.rows, p.shares[0], len(p.columns))])
     pad = lambda x: torch.nn.functional.pad(x, (0, 1, 0, 1), value=torch.nan)
     return Population((*p.rows, new[0]), None if p.columns is None else (*p.columns, new[1]), pad(p.row), pad(p.column))
 
 # %% ../../nbs/selfplay/10_psro.ipynb #d1ba8ae0
 def replicator(row: Tensor, column: Tensor, steps: int = 5_000, dt: float = .1)->tuple:
-    "Averaged projected replicator dynamics, payoffs divided by the largest: the shares do not depend on their unit (steps and that division are ours)."
+    """Averaged projected replicator dynamics, payoffs divided by the largest: the shares do not depend on their unit
+    (steps and that division are ours)."""
     scale = max(float(row.abs().max()), float(column.abs().max())) or 1.
     return projected_replicator(row/scale, column/scale, steps, dt)
 
@@ -79,7 +85,8 @@ def naive(row: Tensor, column: Tensor)->tuple:
 def psro(
     population: Population,         # of `population_of`, or of an earlier run
     play: Callable,                 # (one, other) -> (paid to one, paid to other)
-    oracle: Callable,               # (side, others, shares, number) -> a new player: a good answer of side 0 or 1 to others, who come with these shares
+    # (side, others, shares, number) -> a new player: a good answer of side 0 or 1 to others, who come with these shares
+    oracle: Callable,
     meta: Callable = replicator,    # (row, column) -> (shares of the rows, shares of the columns)
     size: int = 10,                 # stop when so many players sit in the rows
 ):                                  # yields a Population, all matches played and mixed; the one it began with first
@@ -99,7 +106,8 @@ def mixture_strategy(
 )->Tensor:              # (situations, actions) float64; uniform where no player of the mixture comes
     "The strategy of somebody who draws a player before the game and follows it."
     total = torch.zeros(tree.legal.shape, dtype=torch.float64)
-    for strategy, share in zip(strategies, shares): total += share*reach(tree, strategy)[tree.first].gather(1, tree.owner[:, None])*strategy
+    for strategy, share in zip(strategies, shares):
+        total += share*reach(tree, strategy)[tree.first].gather(1, tree.owner[:, None])*strategy
     return match_regret(tree, total)
 
 def seated(tree: GameTree, first: Tensor, second: Tensor)->Tensor:
@@ -117,11 +125,13 @@ def exact_match(tree: GameTree)->Callable:
 
 def exact_answer(tree: GameTree)->Callable:
     "`oracle` of `psro` for strategies: the best response."
-    return lambda side, others, shares, number: best_response(tree, mixture_strategy(tree, others, shares), tree.seats[side])
+    return lambda side, others, shares, number: best_response(tree, mixture_strategy(tree, others, shares),
+                                                              tree.seats[side])
 
 # %% ../../nbs/selfplay/10_psro.ipynb #2ff73ae2
 def risk_averse(row: Tensor, column: Tensor, aversion: float = 0., steps: int = 1000)->tuple:
-    "Fictitious play whose answers are risk-averse (in the spirit of arXiv 2205.15434; `aversion` is lambda, in 1/payoff)."
+    """Fictitious play whose answers are risk-averse (in the spirit of arXiv 2205.15434; `aversion` is lambda, in
+    1/payoff)."""
     x, y = fictitious(row, column)
     for t in range(1, steps + 1):
         a, b = risk_averse_response(row, y, aversion), risk_averse_response(column.T, x, aversion)
@@ -135,14 +145,17 @@ def save_population(
     write: Callable,    # (player, path): writes one player, as in `Snapshot.save`
 )->Path:                # of the table
     "Write the new players, then the table. Raises ValueError where the folder holds another population."
-    folder = Path(folder); folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     old, sides = _table(folder), [('row', p.rows)] + ([] if p.columns is None else [('column', p.columns)])
     n, m = old['row'].shape if old else (0, 0)
-    if old and not (torch.equal(old['row'], p.row[:n, :m]) and torch.equal(old['column'], p.column[:n, :m]) and old['two'] == (p.columns is not None)):
+    if old and not (torch.equal(old['row'], p.row[:n, :m]) and torch.equal(old['column'], p.column[:n, :m])
+                    and old['two'] == (p.columns is not None)):
         raise ValueError(f'{folder} holds another population; give another folder, or go on with load_population')
     for (side, players), begin in zip(sides, (n, m)):
         for k, player in enumerate(players[begin:], begin): write(player, folder/f'{side}-{k}')
-    with atomic(folder/'population.json') as path: Path(path).write_text(json.dumps(dict(two=p.columns is not None, row=p.row.tolist(), column=p.column.tolist())))
+    with atomic(folder/'population.json') as path:
+        Path(path).write_text(json.dumps(dict(two=p.columns is not None, row=p.row.tolist(), column=p.column.tolist())))
     return folder/'population.json'
 
 def _table(folder: Path)->dict|None:
@@ -158,8 +171,10 @@ def load_population(
 )->Population:
     "The population in a folder. Raises FileNotFoundError where there is none."
     table = _table(Path(folder))
-    if table is None: raise FileNotFoundError(f'there is no population in {folder}. Give a folder that save_population wrote.')
-    rows, columns = (tuple(read(Path(folder)/f'{side}-{k}') for k in range(n)) for side, n in zip(('row', 'column'), (len(table['row']), table['row'].shape[1]*table['two'])))
+    if table is None:
+        raise FileNotFoundError(f'there is no population in {folder}. Give a folder that save_population wrote.')
+    rows, columns = (tuple(read(Path(folder)/f'{side}-{k}') for k in range(n))
+                     for side, n in zip(('row', 'column'), (len(table['row']), table['row'].shape[1]*table['two'])))
     return Population(rows, columns if table['two'] else None, table['row'], table['column'])
 
 # %% ../../nbs/selfplay/10_psro.ipynb #a04483d5
@@ -175,17 +190,23 @@ class Matches:
         known: Tournament|None = None,  # of an earlier run
         **how,                          # for `tournament`
     ):
-        self.env, self.games, self.seed, self.both, self.table, self.how, self.named = env, games, seed, both, known, how, {}
+        self.env, self.games, self.seed, self.both, self.table, self.how, self.named = (env, games, seed, both, known,
+                                                                                        how, {})
     def __call__(self, one, other)->tuple:
         "What both are paid a game. Raises ValueError where the match is missing."
         names = name_of(one), name_of(other)
         for name, player in zip(names, (one, other)):
-            if not name or self.named.setdefault(name, player) is not player: raise ValueError(f'two players have the name {name!r}: give every player of a population its own, as in Snapshot(policy, name=...)')
-        self.table = tournament(dict(zip(names, (one, other))), self.env, self.games, self.seed, [names], self.both, self.table, **self.how)
-        rows = [(self.table.rows[pair], turned) for pair, turned in ((names, False), (names[::-1], True)) if pair in self.table.rows and (self.both or not turned)]
+            if not name or self.named.setdefault(name, player) is not player:
+                raise ValueError(f'two players have the name {name!r}: give every player of a population its own, as '
+                                 f'in Snapshot(policy, name=...)')
+        self.table = tournament(dict(zip(names, (one, other))), self.env, self.games, self.seed, [names], self.both,
+                                self.table, **self.how)
+        rows = [(self.table.rows[pair], turned) for pair, turned in ((names, False), (names[::-1], True))
+                if pair in self.table.rows and (self.both or not turned)]
         holes = [row['reason'] for row, _ in rows if row['games'] < self.games]
         if holes: raise ValueError(f'the match of {names[0]!r} against {names[1]!r} is missing: {holes[0]}')
-        paid = [(row['paid_second'], row['paid_first']) if turned else (row['paid_first'], row['paid_second']) for row, turned in rows]
+        paid = [(row['paid_second'], row['paid_first']) if turned else (row['paid_first'], row['paid_second'])
+                for row, turned in rows]
         return tuple(sum(x)/(self.games*len(rows)) for x in zip(*paid))
 
 class Drawn:
@@ -198,16 +219,20 @@ class Drawn:
         seat: str|None = None,  # of the learner; None: drawn for every group
         groups: int = 8,        # of an update
     ):
-        if len(players) != len(shares) or not len(players): raise ValueError(f'{len(players)} players and {len(shares)} shares: give one share for each, and at least one player')
+        if len(players) != len(shares) or not len(players):
+            raise ValueError(f'{len(players)} players and {len(shares)} shares: give one share for each, and at least '
+                             f'one player')
         if seat is not None and seat not in seats: raise ValueError(f'seat={seat!r}: the game has {tuple(seats)}')
-        self.seed, self.players, self.shares, self.seats, self.seat, self.groups = seed, tuple(players), torch.as_tensor(shares, dtype=torch.float64), tuple(seats), seat, groups
+        self.seed, self.players, self.shares, self.seats, self.seat, self.groups = seed, tuple(
+            players), torch.as_tensor(shares, dtype=torch.float64), tuple(seats), seat, groups
     def plan(self, step: int)->dict:
         "Who sits where in the groups of this update."
         generator = torch.Generator().manual_seed(derive(self.seed, 'drawn', step))
         who = torch.multinomial(self.shares, self.groups, replacement=True, generator=generator).tolist()
         at = torch.randint(len(self.seats), (self.groups,), generator=generator).tolist()
         mine = [self.seats[k] if self.seat is None else self.seat for k in at]
-        return dict(group_args=dict(players=[{seat: self.players[k] for seat in self.seats if seat != own} for k, own in zip(who, mine)]))
+        return dict(group_args=dict(players=[{seat: self.players[k] for seat in self.seats if seat != own}
+                                             for k, own in zip(who, mine)]))
     def read(self, batch: Batch, step: int)->Batch: return batch
     def learn(self, row: dict)->dict: return {}
     def tensors(self)->dict: return {}

@@ -38,13 +38,18 @@ def tally(
     games = list(games)
     players = tuple(dict.fromkeys(name for game in games for name in game[:2]) if players is None else players)
     number = {name: i for i, name in enumerate(players)}
-    if len(number) < len(players): raise ValueError(f'players names somebody twice: {players}; give every player a name of its own')
+    if len(number) < len(players):
+        raise ValueError(f'players names somebody twice: {players}; give every player a name of its own')
     for player, other, score in games:
-        if player == other or not {player, other} <= set(number): raise ValueError(f'{player!r} against {other!r}: give two different ones of the players {players}')
-        if not 0 <= score <= 1: raise ValueError(f'score={score!r} of {player!r} against {other!r}: give 1 for a win, 0 for a loss, .5 for a tie')
+        if player == other or not {player, other} <= set(number):
+            raise ValueError(f'{player!r} against {other!r}: give two different ones of the players {players}')
+        if not 0 <= score <= 1:
+            raise ValueError(f'score={score!r} of {player!r} against {other!r}: give 1 for a win, 0 for a loss, .5 '
+                             f'for a tie')
     one, two = (torch.tensor([number[game[k]] for game in games], dtype=torch.int64) for k in (0, 1))
     score, n = torch.tensor([float(game[2]) for game in games], dtype=torch.float64), len(players)
-    points = torch.zeros(n*n, dtype=torch.float64).index_add_(0, one*n + two, score).index_add_(0, two*n + one, 1 - score).view(n, n)
+    points = (torch.zeros(n*n, dtype=torch.float64).index_add_(0, one*n + two, score)
+              .index_add_(0, two*n + one, 1 - score).view(n, n))
     return Results(players, points, points + points.T)
 
 def wilson(
@@ -63,13 +68,14 @@ def wilson(
 def results_frame(
     r:Results,          # of `tally`
     z:float=1.96        # of `wilson`
-):                      # pandas DataFrame, a row for every pair: player, other, games, rate, low, high; NaN where they never met
+):  # pandas DataFrame, a row for every pair: player, other, games, rate, low, high; NaN where they never met
     "Every pair with its interval, also those that are missing."
     import pandas as pd
     i, j = torch.triu_indices(len(r.players), len(r.players), 1)
     low, high = wilson(r.points, r.games, z)
     columns = dict(games=r.games, rate=r.rate, low=low, high=high)
-    return pd.DataFrame(dict(player=[r.players[k] for k in i], other=[r.players[k] for k in j]) | {name: x[i, j].tolist() for name, x in columns.items()}).astype(dict(games=int))
+    return pd.DataFrame(dict(player=[r.players[k] for k in i], other=[r.players[k] for k in j])
+                        | {name: x[i, j].tolist() for name, x in columns.items()}).astype(dict(games=int))
 
 # %% ../../nbs/selfplay/01_ratings.ipynb #405feab8
 @dataclass(frozen=True, eq=False)
@@ -109,7 +115,9 @@ def bradley_terry(
 )->Ratings:
     "Strengths that make the results most likely (Bradley and Terry 1952), with standard errors from the curvature."
     if not r.players: raise ValueError('there are no players; give `tally` some games, or names in players=')
-    if not prior > 0: raise ValueError(f'prior={prior!r}: give a precision above 0; without one, a player who always won has no strength')
+    if not prior > 0:
+        raise ValueError(f'prior={prior!r}: give a precision above 0; without one, a player who always won has '
+                         f'no strength')
     n, eye = len(r.players), torch.eye(len(r.players), dtype=torch.float64)
     strength = torch.zeros(n, dtype=torch.float64)
     for _ in range(steps):
@@ -117,11 +125,13 @@ def bradley_terry(
         w = r.games*p*(1 - p)
         gradient, curvature = (r.points - r.games*p).sum(1) - prior*strength, w.sum(1).diag() - w + prior*eye
         step, now = torch.linalg.solve(curvature, gradient), _posterior(r.points, strength, prior)
-        while _posterior(r.points, strength + step, prior) < now - 1e-9*(1 + now.abs()): step = step/2      # not downhill, rounding aside
+        # not downhill, rounding aside
+        while _posterior(r.points, strength + step, prior) < now - 1e-9*(1 + now.abs()): step = step/2
         strength = strength + step
         if step.abs().max() < 1e-10: break
     centre = eye - 1/n
-    return Ratings(r.players, strength - strength.mean(), centre @ torch.linalg.inv(curvature) @ centre, _components(r.games))
+    return Ratings(r.players, strength - strength.mean(), centre @ torch.linalg.inv(curvature) @ centre,
+                   _components(r.games))
 
 def rating_frame(
     ratings:Ratings     # of `bradley_terry`
@@ -129,7 +139,8 @@ def rating_frame(
     "Ratings to look at."
     import pandas as pd
     frame = pd.DataFrame(dict(player=ratings.players, strength=ratings.strength.tolist(), error=ratings.error.tolist(),
-                              elo=(ratings.strength*400/math.log(10)).tolist(), component=same(ratings.component).tolist()))
+                              elo=(ratings.strength*400/math.log(10)).tolist(),
+                              component=same(ratings.component).tolist()))
     return frame.sort_values('strength', ascending=False, kind='stable').reset_index(drop=True)
 
 # %% ../../nbs/selfplay/01_ratings.ipynb #9ff7bc8f
@@ -138,7 +149,8 @@ def log_odds(
     pseudo:float=.5         # points given to both sides of every match that was played
 )->Tensor:                  # (players, players) float64, antisymmetric; 0 on the diagonal, NaN where they never met
     "Log-odds of the row against the column."
-    if not pseudo > 0: raise ValueError(f'pseudo={pseudo!r}: give more than 0, or a player who always won has infinite odds')
+    if not pseudo > 0:
+        raise ValueError(f'pseudo={pseudo!r}: give more than 0, or a player who always won has infinite odds')
     odds = (r.points + pseudo).log() - (r.points.T + pseudo).log()
     eye = torch.eye(len(r.players), dtype=torch.bool)
     return torch.where(eye, 0., odds.masked_fill((r.games == 0), torch.nan))
@@ -154,8 +166,10 @@ class Decomposition:
 def _antisymmetric(payoff):
     "The table in float64; refuses one that is not antisymmetric, NaN at the same places."
     payoff = torch.as_tensor(payoff, dtype=torch.float64)
-    if payoff.ndim != 2 or payoff.shape[0] != payoff.shape[1] or not torch.allclose(payoff, -payoff.T, atol=1e-6, equal_nan=True):
-        raise ValueError('payoff must be square with payoff[i, j] = -payoff[j, i]; use log_odds(results), 2*rate - 1, or what the row was paid')
+    if (payoff.ndim != 2 or payoff.shape[0] != payoff.shape[1]
+        or not torch.allclose(payoff, -payoff.T, atol=1e-6, equal_nan=True)):
+        raise ValueError('payoff must be square with payoff[i, j] = -payoff[j, i]; use log_odds(results), 2*rate - 1, '
+                         'or what the row was paid')
     return payoff
 
 def hodge(

@@ -22,7 +22,8 @@ class RoleModel(torch.nn.Module):
         super().__init__()
         self.base, self.roles = base.requires_grad_(False), torch.nn.ModuleDict(models)
     def forward(self, *args, **kw):
-        raise TypeError("every role has weights of its own, and nothing says whose turn it is: play with agentlab.rollout.play_players, or ask policy.at(seat)")
+        raise TypeError("every role has weights of its own, and nothing says whose turn it is: play with "
+                        "agentlab.rollout.play_players, or ask policy.at(seat)")
     def __getattr__(self, name):
         try: return super().__getattr__(name)
         except AttributeError: return getattr(super().__getattr__('base'), name)
@@ -30,17 +31,23 @@ class RoleModel(torch.nn.Module):
 class RoleWeights(Policy):
     "A policy whose roles have weights of their own. Roll it out with `agentlab.rollout.play_players`."
     def __init__(self,
-        policy,             # agentlab.policy.Policy that lends its modules and whose weights every role begins with; it is frozen
+        policy,  # agentlab.policy.Policy that lends its modules and whose weights every role begins with; it is frozen
         seats: tuple,       # of the environment
         roles: tuple = None # names of the sets of weights, one for each seat; None: the seats
     ):
         roles, seats = tuple(roles or seats), tuple(seats)
-        if len(roles) != len(seats) or len(set(roles)) < len(roles): raise ValueError(f'roles={roles} for the seats {seats}: give as many different names as there are seats')
-        if any('.' in role for role in roles): raise ValueError(f'roles={roles}: a role is part of the name of its weights and must not hold a dot')
+        if len(roles) != len(seats) or len(set(roles)) < len(roles):
+            raise ValueError(f'roles={roles} for the seats {seats}: give as many different names as there are seats')
+        if any('.' in role for role in roles):
+            raise ValueError(f'roles={roles}: a role is part of the name of its weights and must not hold a dot')
         start = learned(policy.model)
-        if not start: raise ValueError(f'the policy {policy.name!r} has no weights that can be trained: it lends its modules to others already. Take a fresh one')
-        self.of = {role: Borrowing(policy, {n: torch.nn.Parameter(x.clone()) for n, x in start.items()}, f'{policy.name}-{role}') for role in roles}
-        super().__init__(RoleModel(policy.model, {role: one.model for role, one in self.of.items()}), policy.tokenizer, policy.max_context, policy.name)
+        if not start:
+            raise ValueError(f'the policy {policy.name!r} has no weights that can be trained: it lends its modules to '
+                             f'others already. Take a fresh one')
+        self.of = {role: Borrowing(policy, {n: torch.nn.Parameter(x.clone()) for n, x in start.items()},
+                                   f'{policy.name}-{role}') for role in roles}
+        super().__init__(RoleModel(policy.model, {role: one.model for role, one in self.of.items()}), policy.tokenizer,
+                         policy.max_context, policy.name)
         self.seats, self.roles, self.holds = seats, roles, dict(zip(seats, roles))
     def at(self, seat: str)->Policy:
         "The policy that answers for a seat. Raises KeyError where nobody does."
@@ -59,9 +66,11 @@ def by_seat(
     "The answers of all seats, in the order of `batch.actions`."
     rows = action_rows(batch)
     seat = batch.episodes.seat[batch.rows.episode[rows]]
-    parts = [(policy.at(batch.labels['seat'][key]), *take_rows(batch, rows[seat == key])) for key in seat.unique().tolist()]
+    parts = [(policy.at(batch.labels['seat'][key]), *take_rows(batch, rows[seat == key]))
+             for key in seat.unique().tolist()]
     order = torch.cat([which for _, _, which in parts]).argsort()
-    return tuple(torch.cat(found)[order.to(found[0].device)] for found in zip(*(ask(one, part) for one, part, _ in parts)))
+    return tuple(torch.cat(found)[order.to(found[0].device)]
+                 for found in zip(*(ask(one, part) for one, part, _ in parts)))
 
 def _forward(self, part: Batch, temperature: float = 1.)->tuple[Tensor, Tensor]:
     "Log-probability and entropy of every action token, each by the weights of its seat, with their gradients."
@@ -86,7 +95,9 @@ class Exchange:
         policy: RoleWeights, seed: int,     # given by the trainer; nothing is drawn
         every: int = 5,                     # updates between two exchanges
     ):
-        if not isinstance(policy, RoleWeights): raise TypeError(f'Exchange moves weights from seat to seat, and {policy.name!r} has one set of weights for all: train RoleWeights(policy, env.seats)')
+        if not isinstance(policy, RoleWeights):
+            raise TypeError(f'Exchange moves weights from seat to seat, and {policy.name!r} has one set of weights for '
+                            f'all: train RoleWeights(policy, env.seats)')
         if every < 1: raise ValueError(f'every={every}: give a whole number from 1')
         self.policy, self.every = policy, every
     def plan(self, step: int)->dict:

@@ -18,8 +18,10 @@ from ..groups import group_constant, group_sum, recur, shift
 from ..reward.basic import at_end
 
 # %% ../../nbs/selfplay/06_roles.ipynb #cf8284b3
-@estimator('team reward plus the next agent\'s value, discounted and summed', "nobody: the critic's value of the same place",
-           "every token of the turn; with level='token' each token its own", 'Liao et al., 2025, MARFT, arXiv 2504.16129', needs=('value', 'seat'))
+@estimator('team reward plus the next agent\'s value, discounted and summed',
+           "nobody: the critic's value of the same place",
+           "every token of the turn; with level='token' each token its own",
+           'Liao et al., 2025, MARFT, arXiv 2504.16129', needs=('value', 'seat'))
 def marft(
     b:Batch,             # rollouts of teams, all seats of a game; tokens need the column `value`
     value:str='value',   # name of the column of the critic's values
@@ -28,7 +30,8 @@ def marft(
     level:str='turn',    # the clock: 'turn' or 'token'
     scale:str='std',     # 'std': minus the mean, divided by the deviation over all turns (or tokens); None: neither
     eps:float=1e-8,      # added to the deviation
-    faithful:bool=False, # True, as released: no link inside a game's first round, exact zeros do not vote in mean and deviation
+    # True, as released: no link inside a game's first round, exact zeros do not vote in mean and deviation
+    faithful:bool=False,
 )->tuple[Tensor,Tensor]: # targets of the critic, advantage: (action tokens,) float64 each
     "Generalized advantage estimation from agent to agent (MARFT, Liao et al. 2025)."
     order, turn, values, reward = _line(b, value, level)
@@ -44,20 +47,26 @@ def marft(
 
 # %% ../../nbs/selfplay/06_roles.ipynb #5c7ab926
 def _line(b, value, level):
-    "The steps of all games in the order of time: (their places, turn, value, reward); a step is a turn that has tokens, or a token."
-    need(b.tokens, value, f'marft compares with a critic and reads tokens.{value}', f'Set it with batch.with_action({value}=values), one float per action token.')
+    """The steps of all games in the order of time: (their places, turn, value, reward); a step is a turn that has
+    tokens, or a token."""
+    need(b.tokens, value, f'marft compares with a critic and reads tokens.{value}',
+         f'Set it with batch.with_action({value}=values), one float per action token.')
     turn, first, last = _spoken(b)
     values = _check_critic(b, value, level, first)
-    reward = torch.zeros_like(values).index_copy(0, last if level == 'token' else torch.arange(len(turn), device=last.device), _paid(b, turn))
+    reward = torch.zeros_like(values).index_copy(0, last if level == 'token'
+                                                 else torch.arange(len(turn), device=last.device), _paid(b, turn))
     turn = b.action_turn if level == 'token' else turn
     order = b.turns.t[turn].argsort(stable=True)
     order = order[b.of_turn('game')[turn][order].argsort(stable=True)]
     return order, turn[order], values[order], reward[order]
 
 def _rounds(b, turn, reward):
-    "Of every step: its game, whether it is the last of its round, what the round paid (there), and the value behind the game's end."
+    """Of every step: its game, whether it is the last of its round, what the round paid (there), and the value
+    behind the game's end."""
     alike = group_constant(b.episodes.outcome, b.episodes.game)
-    if not alike.all(): raise ValueError(f'marft credits a team, but the seats of game {int(b.episodes.game[~alike][0])} have different outcomes. Pay every seat the same, or use gae.')
+    if not alike.all():
+        raise ValueError(f'marft credits a team, but the seats of game {int(b.episodes.game[~alike][0])} have '
+                         f'different outcomes. Pay every seat the same, or use gae.')
     episode, place = b.turns.episode[turn], torch.arange(len(turn), device=turn.device)
     game = b.episodes.game[episode]
     begin = (game != game.roll(1)) | (place == 0)
@@ -80,7 +89,8 @@ def _normal(x, eps, faithful):
 
 def _tokens(b, x, order, turn, level):
     "A number per step, given to the action tokens."
-    return torch.empty_like(x).index_copy(0, order, x) if level == 'token' else b.spread(torch.zeros_like(b.turns.reward).index_copy(0, turn, x))
+    return (torch.empty_like(x).index_copy(0, order, x) if level == 'token'
+            else b.spread(torch.zeros_like(b.turns.reward).index_copy(0, turn, x)))
 
 # %% ../../nbs/selfplay/06_roles.ipynb #fd6499e4
 def shared_reward(
@@ -96,8 +106,10 @@ def seating(
     every:int=5,                        # steps between two exchanges
 )->dict:                                # role -> policy
     "Who sits where: all move one chair on every `every` steps (CORY's exchange of roles)."
-    if len(policies) != len(seats): raise ValueError(f'{len(policies)} policies for {len(seats)} seats: give one for each')
-    if step < 0 or every < 1: raise ValueError(f'step={step}, every={every}: give a step from 0 and a number of steps from 1')
+    if len(policies) != len(seats):
+        raise ValueError(f'{len(policies)} policies for {len(seats)} seats: give one for each')
+    if step < 0 or every < 1:
+        raise ValueError(f'step={step}, every={every}: give a step from 0 and a number of steps from 1')
     moved = step//every
     return {seat: policies[(k + moved) % len(policies)] for k, seat in enumerate(seats)}
 
@@ -107,8 +119,10 @@ def coalition_values(
     n:int,          # agents 0 ... n-1; 2**n coalitions are asked for
 )->Tensor:          # (2**n,) float64; coalition S stands at sum(2**i for i in S)
     "What every coalition earns."
-    if not 1 <= n <= 12: raise ValueError(f'n={n}: all coalitions can be asked for 1 to 12 agents; beyond that use sampled_shapley')
-    return torch.tensor([float(value(tuple(i for i in range(n) if k >> i & 1))) for k in range(2**n)], dtype=torch.float64)
+    if not 1 <= n <= 12:
+        raise ValueError(f'n={n}: all coalitions can be asked for 1 to 12 agents; beyond that use sampled_shapley')
+    return torch.tensor([float(value(tuple(i for i in range(n) if k >> i & 1))) for k in range(2**n)],
+                        dtype=torch.float64)
 
 def shapley(
     values:Tensor,  # (2**n,) what every coalition earns, as `coalition_values` orders them
@@ -117,7 +131,8 @@ def shapley(
     k, v = torch.arange(len(values)), torch.as_tensor(values, dtype=torch.float64)
     n, inside = _members(len(v))
     size = inside.sum(1)
-    weight = torch.tensor([math.factorial(s)*math.factorial(n-s-1)/math.factorial(n) if s < n else 0. for s in range(n+1)], dtype=torch.float64)[size]
+    weight = torch.tensor([math.factorial(s)*math.factorial(n-s-1)/math.factorial(n) if s < n else 0.
+                           for s in range(n+1)], dtype=torch.float64)[size]
     return torch.stack([(weight*(v[k | 1 << i] - v))[~inside[:, i]].sum() for i in range(n)])
 
 def without_one(
@@ -131,7 +146,8 @@ def without_one(
 def _members(size):
     "(n, (2**n, n) bool): who is in each coalition."
     n = size.bit_length() - 1
-    if n < 1 or size != 1 << n: raise ValueError(f'values has {size} entries; give one for each of the 2**n coalitions, nobody included')
+    if n < 1 or size != 1 << n:
+        raise ValueError(f'values has {size} entries; give one for each of the 2**n coalitions, nobody included')
     return n, (torch.arange(size)[:, None] >> torch.arange(n) & 1).bool()
 
 # %% ../../nbs/selfplay/06_roles.ipynb #4b4f54f8
@@ -140,8 +156,11 @@ def sampled_shapley(
     n:int,                      # agents 0 ... n-1
     orders:int,                 # how many orders are drawn; each asks for n+1 coalitions
     generator:torch.Generator,  # draws the orders
-)->tuple[Tensor, Tensor]:       # (n,) float64 estimates, which sum to the mean value of all minus that of nobody; (n,) standard errors, NaN for one order
-    "Shapley values from random orders. Asks anew for a coalition that comes again; wrap `value` in functools.cache where it is exact."
+# (n,) float64 estimates, which sum to the mean value of all minus that of nobody; (n,) standard errors, NaN for one
+# order
+)->tuple[Tensor, Tensor]:
+    """Shapley values from random orders. Asks anew for a coalition that comes again; wrap `value` in functools.cache
+    where it is exact."""
     if n < 1 or orders < 1: raise ValueError(f'n={n}, orders={orders}: give at least one agent and one order')
     gains = torch.zeros(orders, n, dtype=torch.float64)
     for row in gains:

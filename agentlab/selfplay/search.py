@@ -18,7 +18,8 @@ from ..episodes import Batch, derive, need, state_key
 from ..groups import compare, same, shift
 from ..reward.basic import at_end
 from ..rollout.players import play_players
-from .proposers import ProposeHop, hop_task, proposer_reward, search_self_play, search_solver, success_rate
+from .proposers import (ProposeHop, hop_task, proposer_reward, search_self_play, search_solver,
+                                         success_rate)
 
 # %% auto #0
 __all__ = ['SearchRoles', 'known_problem', 'problems_of', 'judged', 'rated', 'play_search', 'search_games', 'checked_players',
@@ -34,7 +35,8 @@ class SearchRoles(Env):
         hops:int=2, distractors:int=21, # of both games
         split:str='train',              # whose worlds are drawn
     ): self.games, self.split = (HopSearch(hops, distractors), ProposeHop(hops, distractors)), check_split(split)
-    def as_player(self, step): return replace(step, seat='player', reward={'player': paid for paid in step.reward.values()})
+    def as_player(self, step):
+        return replace(step, seat='player', reward={'player': paid for paid in step.reward.values()})
     def reset(self, seed, task=None):
         self.game = self.games[seed % 2]
         self.game.split = self.split
@@ -42,7 +44,7 @@ class SearchRoles(Env):
     def step(self, action): return self.as_player(self.game.step(action))
     def demonstrator(
         self,
-        noise:float=0.,             # chance of a slip: at every hop of the solver, in the relations of the proposer's question
+        noise:float=0.,  # chance of a slip: at every hop of the solver, in the relations of the proposer's question
         generator:Random=None,      # seeded by the caller
     )->str:                         # an action
         "Who solves takes another relation of the question; who proposes has forgotten by which relations it came."
@@ -61,7 +63,8 @@ def known_problem(
 )->dict:            # a task of HopSearch with its `answer`
     "A question that nobody had to invent."
     task = draw_question(Random(seed), env.split, env.hops, env.people)
-    return task | dict(answer=world_of(task['split'], task['world'], task['people']).chain(task['start'], tuple(task['path']))[1])
+    return task | dict(answer=world_of(task['split'], task['world'], task['people'])
+                       .chain(task['start'], tuple(task['path']))[1])
 
 def problems_of(
     asked:list,     # episodes of the proposer, one for each slot
@@ -90,11 +93,13 @@ def rated(
 )->list:                    # all of them
     "Every episode with s of its question as `solved`; a valid question that nobody could try counts as broken."
     tries = len(tried)//max(1, len(asked))
-    scores = torch.tensor([math.nan if e.error else float(search_solver(e.success, e.columns['answers'])) for e in tried], dtype=torch.float64)
+    scores = torch.tensor([math.nan if e.error else float(search_solver(e.success, e.columns['answers']))
+                           for e in tried], dtype=torch.float64)
     solved = success_rate(scores.reshape(len(asked), tries), faithful).tolist()
     for k, e in enumerate(asked):
         e.columns |= dict(proposed=float(e.success), answers=0., solved=solved[k] if e.success else math.nan)
-        if e.success and math.isnan(solved[k]): e.error = e.error or 'nobody could try the question: every try ended with an error'
+        if e.success and math.isnan(solved[k]):
+            e.error = e.error or 'nobody could try the question: every try ended with an error'
     for k, e in enumerate(tried): e.columns['solved'] = solved[k//tries]
     return asked + tried
 
@@ -106,45 +111,58 @@ def play_search(
     proposals:int=1,            # proposals for the same answer
     spare:list=None,            # for each group a list of `proposals` earlier problems: see `ProblemPool`
     asking:ProposeHop=None,     # the proposer's game; None: of the size of `env`, verified by a lookup
-    players:dict=None,          # who plays a role that the policy does not: {'proposer': a policy, or a function (env, generator) -> text}
+    # who plays a role that the policy does not: {'proposer': a policy, or a function (env, generator) -> text}
+    players:dict=None,
     keep:bool=False,            # True: the episodes of these players are returned too, with source='opponent'
-    faithful:bool=False,        # True: a quarter of a point counts as a success, and a verifier that is not given as `asking` fails open, as released
+    # True: a quarter of a point counts as a success, and a verifier that is not given as `asking` fails open, as
+    # released
+    faithful:bool=False,
     seed:int=0, **how           # further arguments of `play_players`
-)->list:                        # episodes with seats 'proposer' and 'solver' and columns proposed, answers, solved; ordered by group
+)->list:  # episodes with seats 'proposer' and 'solver' and columns proposed, answers, solved; ordered by group
     "Propose, check, try: one round of Search Self-Play."
     (env, asking), players = search_games(env, asking, faithful), checked_players(players)
     numbers, earlier = list(range(len(seeds)) if groups is None else groups), spares(spare, len(seeds), proposals)
-    seat = lambda role: dict(keep=True, seed=derive(seed, role), players={k: x for k, x in players.items() if k == role})
+    seat = lambda role: dict(keep=True, seed=derive(seed, role),
+                             players={k: x for k, x in players.items() if k == role})
     tasks = [asking.draw(Random(derive(s, 'answer')), env.split) for s in seeds]
-    asked = play_players(policy, asking, seeds, proposals, tasks, [n*(proposals + 1) for n in numbers], **how | seat('proposer'))
-    problems = problems_of(asked, earlier, lambda k: known_problem(derive(seeds[k//proposals], 'known', k % proposals), env))
+    asked = play_players(policy, asking, seeds, proposals, tasks, [n*(proposals + 1) for n in numbers],
+                         **how | seat('proposer'))
+    problems = problems_of(asked, earlier,
+                           lambda k: known_problem(derive(seeds[k//proposals], 'known', k % proposals), env))
     places = [n*(proposals + 1) + 1 + j for n in numbers for j in range(proposals)]
-    tried = play_players(policy, env, [derive(s, 'try') for s in places], group_size, problems, places, **how | seat('solver'))
+    tried = play_players(policy, env, [derive(s, 'try') for s in places], group_size, problems, places,
+                         **how | seat('solver'))
     episodes = rated(asked, [judged(e, problems[k//group_size]) for k, e in enumerate(tried)], faithful)
-    for e in episodes: e.game = e.group*max(group_size, proposals) + e.game % (proposals if e.seat == 'proposer' else group_size)
+    for e in episodes:
+        e.game = e.group*max(group_size, proposals) + e.game % (proposals if e.seat == 'proposer' else group_size)
     return sorted((e for e in episodes if keep or e.source == 'policy'), key=lambda e: e.game)
 
 def search_games(env, asking, faithful=False):
     "The two games, checked against each other; the solver's seat is called that."
-    if not isinstance(env, HopSearch) or env.team: raise ValueError(f'env is {type(env).__name__}: Search Self-Play needs HopSearch with one seat')
+    if not isinstance(env, HopSearch) or env.team:
+        raise ValueError(f'env is {type(env).__name__}: Search Self-Play needs HopSearch with one seat')
     asking, env = asking or ProposeHop(env.hops, env.distractors, split=env.split, faithful=faithful), env.clone()
     if (asking.hops, asking.people) != (env.hops, env.people):
-        raise ValueError(f'asking has {asking.hops} hops among {asking.people} people and env {env.hops} among {env.people}; give both the same')
+        raise ValueError(f'asking has {asking.hops} hops among {asking.people} people and env {env.hops} among '
+                         f'{env.people}; give both the same')
     env.seats = ('solver',)
     return env, asking
 
 def checked_players(players):
     "Who plays, by role."
     unknown = set(players or {}) - {'proposer', 'solver'}
-    if unknown: raise ValueError(f"players names the role {sorted(unknown)[0]!r}; the roles are 'proposer' and 'solver'")
+    if unknown:
+        raise ValueError(f"players names the role {sorted(unknown)[0]!r}; the roles are 'proposer' and 'solver'")
     return players or {}
 
 def spares(spare, groups, proposals):
     "An earlier problem or None for each slot."
-    if type(proposals) is not int or proposals < 1: raise ValueError(f'proposals={proposals!r}: give a whole number from 1')
+    if type(proposals) is not int or proposals < 1:
+        raise ValueError(f'proposals={proposals!r}: give a whole number from 1')
     if spare is None: return [None]*(groups*proposals)
     if len(spare) != groups or any(len(some) != proposals for some in spare):
-        raise ValueError(f'spare has {[len(some) for some in spare]} problems, but there are {groups} groups with {proposals} proposals each; give ProblemPool these two numbers')
+        raise ValueError(f'spare has {[len(some) for some in spare]} problems, but there are {groups} groups with '
+                         f'{proposals} proposals each; give ProblemPool these two numbers')
     return [problem for some in spare for problem in some]
 
 def problem_of(
@@ -154,7 +172,8 @@ def problem_of(
     "What was asked, read from the state of the first turn."
     turn = int((b.turns.episode == k).nonzero()[0, 0])
     split, world, people, start, *path = json.loads(b.labels['state'][int(b.turns.state[turn])])[0]
-    return dict(split=split, world=world, people=people, start=start, path=path, answer=b.labels['answer'][int(b.episodes.answer[k])])
+    return dict(split=split, world=world, people=people, start=start, path=path,
+                answer=b.labels['answer'][int(b.episodes.answer[k])])
 
 # %% ../../nbs/selfplay/11_search.ipynb #7cbed4be
 def of_role(
@@ -169,12 +188,14 @@ def search_reward(
     rule:Callable=search_self_play,     # (s, valid) -> (episodes,) reward of a proposal
 )->Tensor:                              # (turns,) float64, on the last turn of each episode
     "Proposers by how hard their question was, solvers by their answer."
-    solved = need(b.episodes, 'solved', 'search_reward pays proposers by their success rate', 'Play with rollout=agentlab.selfplay.search.play_search.')
+    solved = need(b.episodes, 'solved', 'search_reward pays proposers by their success rate',
+                  'Play with rollout=agentlab.selfplay.search.play_search.')
     solver = at_end(b, search_solver(b.episodes.success, b.episodes.answers))
     return torch.where(of_role(b, 'proposer')[b.turns.episode], proposer_reward(b, solved, rule), solver)
 
 # %% ../../nbs/selfplay/11_search.ipynb #9037ea11
-@estimator('outcome of the episode', 'solver: the other tries at the question; proposer: all proposals of the batch, or those for the same answer', 'every token of the episode',
+@estimator('outcome of the episode', 'solver: the other tries at the question; proposer: all proposals of the batch, '
+           'or those for the same answer', 'every token of the episode',
            'Lu et al., 2025, Search Self-Play, arXiv 2510.18821', needs=('group', 'seat'))
 def ssp(
     b:Batch,                # of `play_search`, rewarded
@@ -183,9 +204,12 @@ def ssp(
     scale:str='std',        # 'std': divide by the deviation; None: do not
 )->Tensor:                  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Each role against its like: tries at one question, and proposals of one batch."
-    if per_answer and faithful: raise ValueError('per_answer and faithful=True: faithful compares by answer already, and keeps the raw reward of a lone proposal. Give one of them.')
+    if per_answer and faithful:
+        raise ValueError('per_answer and faithful=True: faithful compares by answer already, and keeps the raw reward '
+                         'of a lone proposal. Give one of them.')
     group = b.episodes.group if per_answer or faithful else torch.where(of_role(b, 'proposer'), -1, b.episodes.group)
-    advantage = compare(b.episodes.outcome, same(group, b.episodes.seat), scale, singleton='raw' if faithful else 'zero')
+    advantage = compare(b.episodes.outcome, same(group, b.episodes.seat), scale, singleton='raw' if faithful
+                        else 'zero')
     return b.spread(advantage[b.turns.episode])
 
 # %% ../../nbs/selfplay/11_search.ipynb #4ae01252
@@ -215,13 +239,15 @@ class ProblemPool:
         policy, seed:int,       # given by the trainer
         groups:int=8,           # of an update
         proposals:int=1,        # for the same answer
-        threshold:float=1.,     # a problem is kept if at most this share of its tries succeeded; 1 in the script, .5 in the configuration
+        # a problem is kept if at most this share of its tries succeeded; 1 in the script, .5 in the configuration
+        threshold:float=1.,
         every:int=10,           # updates after which the pool is emptied
     ):
         if not 0 <= threshold <= 1: raise ValueError(f'threshold={threshold}: give a share from 0 to 1')
         for name, x in dict(groups=groups, proposals=proposals, every=every).items():
             if type(x) is not int or x < 1: raise ValueError(f'{name}={x!r}: give a whole number from 1')
-        self.seed, self.groups, self.proposals, self.threshold, self.every, self.problems, self.seen = seed, groups, proposals, threshold, every, [], {}
+        self.seed, self.groups, self.proposals, self.threshold, self.every, self.problems, self.seen = (
+            seed, groups, proposals, threshold, every, [], {})
     def plan(self, step:int)->dict:
         "An earlier problem for every slot of this update, as far as there are any."
         if step % self.every == 0: self.problems = []
@@ -233,9 +259,11 @@ class ProblemPool:
         "Keep the questions of this update; the batch stays as it is."
         e, mine = batch.episodes, of_role(batch, 'solver')
         first = shift(torch.ones_like(e.group), same(e.group, e.seat), k=1) == 0
-        for k in (mine & first & (e.proposed > 0) & (e.solved <= self.threshold)).nonzero()[:, 0].tolist(): self.problems.append(problem_of(batch, k))
+        for k in (mine & first & (e.proposed > 0) & (e.solved <= self.threshold)).nonzero()[:, 0].tolist():
+            self.problems.append(problem_of(batch, k))
         part = lambda x, rows: float(x[rows].double().mean()) if rows.any() else None
-        self.seen = dict(valid=part(e.success, ~mine) if (~mine).any() else part(e.proposed, mine & first), solved=part(e.solved, mine & first & (e.proposed > 0)), solver=part(e.success, mine))
+        self.seen = dict(valid=part(e.success, ~mine) if (~mine).any() else part(e.proposed, mine & first),
+                         solved=part(e.solved, mine & first & (e.proposed > 0)), solver=part(e.success, mine))
         return batch
     def learn(self, row:dict)->dict: return self.seen | dict(pool=len(self.problems))
     def tensors(self)->dict:
@@ -255,9 +283,12 @@ def search_fields(
     **rollout_args          # of `play_search`: asking, players
 )->dict:                    # fields of a recipe
     "Search Self-Play as choices of a recipe: `recipes.grpo(**search_fields())`."
-    return dict(name='ssp', paper='Lu et al., 2025, Search Self-Play, arXiv 2510.18821', groups=groups, group_size=tries, rollout=play_search,
-        rollout_args=dict(proposals=proposals, faithful=faithful) | rollout_args, reward=partial(search_reward, rule=rule), credit=partial(ssp, faithful=faithful),
-        updates=role_by_role, updates_args=dict(faithful=faithful), memory=partial(ProblemPool, groups=groups, proposals=proposals, threshold=threshold, every=every),
+    return dict(name='ssp', paper='Lu et al., 2025, Search Self-Play, arXiv 2510.18821', groups=groups,
+        group_size=tries, rollout=play_search,
+        rollout_args=dict(proposals=proposals, faithful=faithful) | rollout_args,
+        reward=partial(search_reward, rule=rule), credit=partial(ssp, faithful=faithful),
+        updates=role_by_role, updates_args=dict(faithful=faithful),
+        memory=partial(ProblemPool, groups=groups, proposals=proposals, threshold=threshold, every=every),
         **(dict(schedule=partial(proposer_first, warmup=warmup, faithful=faithful)) if warmup else {}))
 
 # %% ../../nbs/selfplay/11_search.ipynb #ed567f52
@@ -268,16 +299,22 @@ def search_scores(
     asking:ProposeHop=None,     # the proposer's game; None: verified by a lookup
     greedy:bool=False,          # True: most likely tokens
     seed:int=0, **how           # of the sampling; further arguments of `play_players`
-)->dict:                        # shares, NaN of nothing: valid; solver (of the environment's questions); own and each reference (of the valid proposals); asks, solves: by relation
+# shares, NaN of nothing: valid; solver (of the environment's questions); own and each reference (of the valid
+# proposals); asks, solves: by relation
+)->dict:
     "Both roles on people and worlds that training never met."
     env, asking = search_games(env, asking)
     play = partial(play_players, temperature=0. if greedy else 1., seed=derive(seed, 'scores'), **how)
     seeds, questions = [derive('test', i) for i in range(answers)], env.tasks('test', answers)
     share = lambda values: sum(values)/len(values) if values else math.nan
     asked = play(policy, asking, seeds, tasks=asking.tasks('test', answers))
-    valid = [hop_task(e.task, e.turns[-1].text) | dict(answer=e.task['answer'], proposed=1.) for e in asked if e.success]
+    valid = [hop_task(e.task, e.turns[-1].text) | dict(answer=e.task['answer'], proposed=1.) for e in asked
+             if e.success]
     right = [e.success for e in play(policy, env, seeds, tasks=questions)]
-    tried = lambda solver: share([judged(e, p).success for e, p in zip(play(solver, env, seeds[:len(valid)], tasks=valid), valid)]) if valid else math.nan
+    tried = (lambda solver: share([judged(e, p).success
+                                   for e, p in zip(play(solver, env, seeds[:len(valid)], tasks=valid), valid)]) if valid
+             else math.nan)
     asks = {r: share([r == step for p in valid for step in p['path']]) for r in relations}
     solves = {r: share([won for won, q in zip(right, questions) if r in q['path']]) for r in relations}
-    return dict(valid=len(valid)/answers, solver=share(right)) | {name: tried(one) for name, one in (dict(own=policy) | (references or {})).items()} | dict(asks=asks, solves=solves)
+    return dict(valid=len(valid)/answers, solver=share(right)) | {name: tried(
+        one) for name, one in (dict(own=policy) | (references or {})).items()} | dict(asks=asks, solves=solves)

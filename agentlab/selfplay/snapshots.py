@@ -24,7 +24,9 @@ class Lent(torch.nn.Module):
         super().__init__()
         object.__setattr__(self, 'lender', model)      # not a submodule: its weights are not ours
         self.names = list(weights)
-        for i, weight in enumerate(weights.values()): (self.register_parameter if isinstance(weight, torch.nn.Parameter) else self.register_buffer)(f'weight_{i}', weight)
+        for i, weight in enumerate(weights.values()):
+            (self.register_parameter if isinstance(weight, torch.nn.Parameter)
+             else self.register_buffer)(f'weight_{i}', weight)
     @property
     def weights(self)->dict[str, Tensor]:
         "Its weights by the lender's names; those that are Parameters can be trained."
@@ -79,8 +81,12 @@ class Snapshot(Borrowing):
     ):
         weights = learned(policy.model) if weights is None else weights
         own = {n: p for n, p in policy.model.named_parameters()}
-        strange = [n for n in weights if n not in own] + [n for n, x in weights.items() if n in own and x.shape != own[n].shape]
-        if strange or not weights: raise ValueError(f"the weights of {name!r} do not fit the policy {policy.name!r}: {strange[0] if strange else 'there are none'}. Take a snapshot of the same model (and the same adapter).")
+        strange = [n for n in weights if n not in own] + [n for n, x in weights.items() if n in own
+                                                          and x.shape != own[n].shape]
+        if strange or not weights:
+            raise ValueError(f"the weights of {name!r} do not fit the policy {policy.name!r}: "
+                             f"{strange[0] if strange else 'there are none'}. Take a snapshot of the same model (and "
+                             f"the same adapter).")
         super().__init__(policy, {n: x.detach().to(own[n].device) for n, x in weights.items()}, name)
 
 # %% ../../nbs/selfplay/03_snapshots.ipynb #effda452
@@ -88,19 +94,25 @@ def _save(self, path)->Path:
     "Write the weights as one safetensors file, whole or not at all, with a key of the vocabulary."
     from safetensors.torch import save_file
     path = Path(path)
-    with atomic(path) as temporary: save_file({n: x.contiguous().cpu() for n, x in self.weights.items()}, temporary, metadata=dict(name=self.name, vocabulary=vocabulary_of(self.tokenizer)))
+    with atomic(path) as temporary:
+        save_file({n: x.contiguous().cpu() for n, x in self.weights.items()}, temporary,
+                  metadata=dict(name=self.name, vocabulary=vocabulary_of(self.tokenizer)))
     return path
 
 def load_snapshot(
     policy,     # who lends the modules
     path,       # what `Snapshot.save` wrote
 )->Snapshot:
-    "A snapshot from its file. Raises FileNotFoundError, or ValueError where it is of another vocabulary or of another model."
+    """A snapshot from its file. Raises FileNotFoundError, or ValueError where it is of another vocabulary or of
+    another model."""
     from safetensors import safe_open
-    if not Path(path).exists(): raise FileNotFoundError(f'there is no snapshot {path}. Give a file that Snapshot.save wrote.')
-    with safe_open(path, 'pt') as file: facts, weights = file.metadata() or {}, {n: file.get_tensor(n) for n in file.keys()}
+    if not Path(path).exists():
+        raise FileNotFoundError(f'there is no snapshot {path}. Give a file that Snapshot.save wrote.')
+    with safe_open(path, 'pt') as file:
+        facts, weights = file.metadata() or {}, {n: file.get_tensor(n) for n in file.keys()}
     if facts.get('vocabulary') != vocabulary_of(policy.tokenizer):
-        raise ValueError(f'the snapshot {path} was made for another vocabulary than that of the policy {policy.name!r}. Load it into a policy with the tokenizer it was trained with.')
+        raise ValueError(f'the snapshot {path} was made for another vocabulary than that of the policy '
+                         f'{policy.name!r}. Load it into a policy with the tokenizer it was trained with.')
     return Snapshot(policy, weights, facts.get('name', 'snapshot'))
 
 Snapshot.save = _save

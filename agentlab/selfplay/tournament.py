@@ -21,7 +21,8 @@ __all__ = ['COUNTS', 'SUMS', 'Tournament', 'Unread', 'Patient', 'games_of', 'fau
            'asked_for', 'begun', 'tournament', 'heat_map', 'load_tournament']
 
 # %% ../../nbs/selfplay/08_tournament.ipynb #4ed19246
-COUNTS = ('games', 'wins', 'draws', 'losses', 'truncated', 'faults')    # of a seating; wins and losses are those of `first`
+# of a seating; wins and losses are those of `first`
+COUNTS = ('games', 'wins', 'draws', 'losses', 'truncated', 'faults')
 SUMS = ('paid_first', 'paid_second')
 
 @dataclass(frozen=True, eq=False)
@@ -44,29 +45,36 @@ class Tournament:
         "DataFrame: the seatings with fewer games than were asked for, how many games ended by a fault, and why."
         table = self.matches
         table = table[table.games < self.facts['games']]
-        return table.assign(wanted=self.facts['games'])[['first', 'second', 'games', 'wanted', 'faults', 'reason']].reset_index(drop=True)
+        return table.assign(wanted=self.facts['games'])[['first', 'second', 'games', 'wanted', 'faults',
+                                                         'reason']].reset_index(drop=True)
     def known(self, first: str, second: str)->bool:
         "Whether this seating was played in full."
         return (first, second) in self.rows and self.rows[first, second]['games'] == self.facts['games']
     def frame(self):
         "DataFrame: a row for each player and each other, both seatings together; NaN where no game counts."
         import pandas as pd
-        mine = self.matches.rename(columns=dict(first='player', second='other', paid_first='paid', paid_second='paid_other'))
-        theirs = mine.rename(columns=dict(player='other', other='player', wins='losses', losses='wins', paid='paid_other', paid_other='paid'))
-        both = pd.concat([mine, theirs[theirs.player != theirs.other]]).groupby(['player', 'other'])[[*COUNTS, 'paid', 'paid_other']].sum().reset_index()
+        mine = self.matches.rename(columns=dict(first='player', second='other', paid_first='paid',
+                                                paid_second='paid_other'))
+        theirs = mine.rename(columns=dict(player='other', other='player', wins='losses', losses='wins',
+                                          paid='paid_other', paid_other='paid'))
+        both = pd.concat([mine, theirs[theirs.player != theirs.other]]).groupby(['player', 'other'])[[
+            *COUNTS, 'paid', 'paid_other']].sum().reset_index()
         played = both.games.where(both.games > 0)
-        return both.assign(rate=(both.wins + both.draws/2)/played, paid=both.paid/played, paid_other=both.paid_other/played)
+        return both.assign(rate=(both.wins + both.draws/2)/played, paid=both.paid/played,
+                           paid_other=both.paid_other/played)
 
 # %% ../../nbs/selfplay/08_tournament.ipynb #6a338b28
 def _square(self, column: str, empty: float = math.nan)->Tensor:
     "(players, players) float64: a column of `frame()`, the row against the column."
     number, frame = {name: i for i, name in enumerate(self.players)}, self.frame()
     table = torch.full((len(number), len(number)), empty, dtype=torch.float64)
-    for player, other, x in zip(frame.player, frame.other, frame[column].astype(float)): table[number[player], number[other]] = x
+    for player, other, x in zip(frame.player, frame.other, frame[column].astype(float)):
+        table[number[player], number[other]] = x
     return table
 
 def _results(self)->Results:
-    "Points and games for `wilson`, `bradley_terry` and `log_odds` of the page on ratings; a draw is half a point for each, a missing match has no games."
+    """Points and games for `wilson`, `bradley_terry` and `log_odds` of the page on ratings; a draw is half a point
+    for each, a missing match has no games."""
     points = (self.square('wins', 0.) + self.square('draws', 0.)/2).fill_diagonal_(0)
     return Results(self.players, points, points + points.T)
 
@@ -76,7 +84,8 @@ def _payoffs(self)->Tensor:
     return torch.where(torch.eye(len(own), dtype=torch.bool), (own + other)/2, own)
 
 def _margins(self)->Tensor:
-    "(players, players) float64, antisymmetric: half of what the row is paid more than the column; NaN where no game counts, 0 on the diagonal."
+    """(players, players) float64, antisymmetric: half of what the row is paid more than the column; NaN where no
+    game counts, 0 on the diagonal."""
     paid = self.payoffs()
     return ((paid - paid.T)/2).fill_diagonal_(0)
 
@@ -111,14 +120,18 @@ def games_of(
     "The games of one match, one call of the rollout for both seatings."
     who = {name: load(name) for name in seatings[0]}
     keys = {vocabulary_of(player.tokenizer) for player in who.values() if hasattr(player, 'sampler')}
-    if len(keys) > 1: raise ValueError(f'{" and ".join(map(repr, who))} have different vocabularies, and a policy reads the tokens of the game: let those meet that have the same tokenizer')
+    if len(keys) > 1:
+        raise ValueError(f'{" and ".join(map(repr, who))} have different vocabularies, and a policy reads the tokens '
+                         f'of the game: let those meet that have the same tokenizer')
     lead = next((player for player in who.values() if hasattr(player, 'sampler')), Unread())
     n, seats = facts['games'], facts['seats']
     seeds = [derive(facts['seed'], 'deal', i) for i in range(n)]*len(seatings)
-    players = [{seat: who[name] for seat, name in zip(seats, seating) if who[name] is not lead} for seating in seatings for _ in range(n)]
+    players = [{seat: who[name] for seat, name in zip(seats, seating) if who[name] is not lead} for seating in seatings
+               for _ in range(n)]
     dealt = [tasks[i % len(tasks)] for i in range(n)]*len(seatings) if tasks else None
     how = {name: facts[name] for name in ('max_turns', 'max_tokens', 'temperature', 'top_p', 'system')}
-    episodes = play_players(lead, env, seeds, 1, dealt, players=players, keep=True, limit=limit, seed=derive(facts['seed'], 'match', *seatings[0]), **how)
+    episodes = play_players(lead, env, seeds, 1, dealt, players=players, keep=True, limit=limit,
+                            seed=derive(facts['seed'], 'match', *seatings[0]), **how)
     return [[episodes[2*i:2*i + 2] for i in range(k*n, k*n + n)] for k in range(len(seatings))]
 
 def fault(game: list)->str|None:
@@ -131,8 +144,10 @@ def count(games: list)->dict:
     "The row of a seating."
     won = [tuple(e.success for e in game) for game in games]
     wins, losses = won.count((True, False)), won.count((False, True))
-    return dict(games=len(won), wins=wins, draws=len(won) - wins - losses, losses=losses, truncated=sum(game[0].truncated for game in games),
-                paid_first=math.fsum(game[0].outcome for game in games), paid_second=math.fsum(game[1].outcome for game in games))
+    return dict(games=len(won), wins=wins, draws=len(won) - wins - losses, losses=losses,
+                truncated=sum(game[0].truncated for game in games),
+                paid_first=math.fsum(game[0].outcome for game in games),
+                paid_second=math.fsum(game[1].outcome for game in games))
 
 def meet(
     seatings: list, load, env, facts: dict, tasks: list|None, limit: float|None,    # as in `games_of`
@@ -144,25 +159,34 @@ def meet(
         return {seating: count([]) | dict(faults=n, reason=why) for seating in seatings}
     faults = [[fault(game) for game in games] for games in played]
     whole = [i for i in range(n) if not any(own[i] for own in faults)]
-    whys = [f'{first} first, {second} second: {why}' for (first, second), own in zip(seatings, faults) for why in own if why]
-    return {seating: count([games[i] for i in whole]) | dict(faults=sum(map(bool, own)), reason=next(iter(whys), '')) for seating, games, own in zip(seatings, played, faults)}
+    whys = [f'{first} first, {second} second: {why}' for (first, second), own in zip(seatings, faults) for why in own
+            if why]
+    return {seating: count([games[i] for i in whole]) | dict(faults=sum(map(bool, own)), reason=next(iter(whys), ''))
+            for seating, games, own in zip(seatings, played, faults)}
 
 # %% ../../nbs/selfplay/08_tournament.ipynb #3fff10bc
 def check_players(players: dict, seats: tuple, policy):
     "Refuse what can be refused before anything is played."
-    if len(seats) != 2: raise ValueError(f'the environment has the seats {seats}: a tournament is for games of two seats')
+    if len(seats) != 2:
+        raise ValueError(f'the environment has the seats {seats}: a tournament is for games of two seats')
     for name, player in players.items():
-        if not isinstance(name, str) or not name: raise ValueError(f'players names {name!r}: give every player a name, a text')
+        if not isinstance(name, str) or not name:
+            raise ValueError(f'players names {name!r}: give every player a name, a text')
         path = isinstance(player, (str, Path))
-        if path and policy is None: raise ValueError(f'the player {name!r} is a path: give policy=, which lends its modules to the weights in that file')
-        if not path and not callable(player) and not hasattr(player, 'sampler'): raise ValueError(f'the player {name!r} is {player!r}: give a policy, a snapshot or its path, or a function (env, generator) -> text')
+        if path and policy is None:
+            raise ValueError(f'the player {name!r} is a path: give policy=, which lends its modules to the weights in '
+                             f'that file')
+        if not path and not callable(player) and not hasattr(player, 'sampler'):
+            raise ValueError(f'the player {name!r} is {player!r}: give a policy, a snapshot or its path, or a function '
+                             f'(env, generator) -> text')
 
 def loader(players: dict, policy):
     "name -> player; a file is read when it is first needed, and one that fails is tried once."
     found = {}
     def load(name):
         player = players[name]
-        if name not in found and isinstance(player, (str, Path)): found[name] = guarded(lambda: load_snapshot(policy, player))
+        if name not in found and isinstance(player, (str, Path)):
+            found[name] = guarded(lambda: load_snapshot(policy, player))
         elif name not in found: found[name] = player if hasattr(player, 'sampler') else Patient(player)
         if isinstance(found[name], BaseException): raise found[name]
         return found[name]
@@ -174,13 +198,17 @@ def asked_for(players: dict, pairs: list|None, both: bool)->list:
     unknown = [name for pair in pairs for name in pair if name not in players]
     if unknown: raise ValueError(f'pairs names {unknown[0]!r}, but the players are {sorted(players)}')
     if not both: return [[pair] for pair in dict.fromkeys(pairs)]
-    return [[pair, pair[::-1]] if pair[0] != pair[1] else [pair] for pair in dict.fromkeys(tuple(sorted(pair)) for pair in pairs)]
+    return [[pair, pair[::-1]] if pair[0] != pair[1] else [pair]
+            for pair in dict.fromkeys(tuple(sorted(pair)) for pair in pairs)]
 
 def begun(known: Tournament|None, facts: dict)->Tournament:
     "An empty table, or the known one if its games were played alike."
     if known is None: return Tournament(facts, {})
     other = [name for name in facts if known.facts.get(name) != facts[name]]
-    if other: raise ValueError(f'the known table has {other[0]}={known.facts.get(other[0])!r}, this tournament {facts[other[0]]!r}: their games are not of one kind. Ask for the same, or begin a new table.')
+    if other:
+        raise ValueError(f'the known table has {other[0]}={known.facts.get(other[0])!r}, this tournament '
+                         f'{facts[other[0]]!r}: their games are not of one kind. Ask for the same, or begin a '
+                         f'new table.')
     return known
 
 # %% ../../nbs/selfplay/08_tournament.ipynb #419bf844
@@ -196,13 +224,15 @@ def tournament(
     tasks: list|None = None,    # deals, round and round; None: from seeds
     on_match = None,            # called with the table after every match, as in `lambda table: table.save(path)`
     limit: float|None = 60.,    # seconds in which a script must answer; None: it is waited for
-    max_turns: int = 64, max_tokens: int = 16, temperature: float = 1., top_p: float = 1., system: str|None = None     # as in `play_players`
+    # as in `play_players`
+    max_turns: int = 64, max_tokens: int = 16, temperature: float = 1., top_p: float = 1., system: str|None = None
 )->Tournament:
     "Every pair in both seatings on the same deals. A match that fails is missing in the table, with its reason."
     if type(games) is not int or games < 1: raise ValueError(f'games={games!r}: give a whole number from 1')
     one = env.clone() if hasattr(env, 'reset') and not isinstance(env, type) else env()
     check_players(players, one.seats, policy)
-    facts = dict(env=one.name, seats=list(one.seats), games=games, seed=seed, tasks=state_key(tasks) if tasks else None, max_turns=max_turns, max_tokens=max_tokens, temperature=temperature, top_p=top_p, system=system)
+    facts = dict(env=one.name, seats=list(one.seats), games=games, seed=seed, tasks=state_key(tasks) if tasks else None,
+                 max_turns=max_turns, max_tokens=max_tokens, temperature=temperature, top_p=top_p, system=system)
     table, load = begun(known, facts), loader(players, policy)
     for seatings in asked_for(players, pairs, both):
         if all(table.known(*seating) for seating in seatings): continue
@@ -220,27 +250,41 @@ def heat_map(
     from agentlab.selfplay.ratings import bradley_terry, rating_frame
     names = list(rating_frame(bradley_terry(table.results())).player) if names is None else list(names)
     order = [table.players.index(name) for name in names]
-    rate, games, lost = (table.square(column, empty)[order][:, order] for column, empty in (('rate', math.nan), ('games', 0.), ('faults', 0.)))
-    figure = go.Figure(go.Heatmap(z=[[None if math.isnan(x) else round(x, 3) for x in row] for row in rate.tolist()], x=names, y=names, zmin=0, zmax=1, colorscale='RdBu', xgap=2, ygap=2, colorbar=dict(title='points<br>per game')))
+    rate, games, lost = (table.square(column, empty)[order][:, order]
+                         for column, empty in (('rate', math.nan), ('games', 0.), ('faults', 0.)))
+    figure = go.Figure(go.Heatmap(z=[[None if math.isnan(x) else round(x, 3) for x in row] for row in rate.tolist()],
+                                  x=names, y=names, zmin=0, zmax=1, colorscale='RdBu', xgap=2, ygap=2,
+                                  colorbar=dict(title='points<br>per game')))
     for i, j in ((i, j) for i in range(len(names)) for j in range(len(names)) if i != j or games[i, j]):
-        text = '✕' if not games[i, j] else f'{rate[i, j]:.2f}' + (f'<br>{games[i, j]:.0f}, {lost[i, j]:.0f} failed' if lost[i, j] else f'<br>{games[i, j]:.0f}')
-        figure.add_annotation(x=names[j], y=names[i], text=text, showarrow=False, font=dict(size=11, color='white' if abs(rate[i, j] - .5) > .3 else 'black'))
-    figure.update_yaxes(autorange='reversed', title='player', showgrid=False).update_xaxes(title='against', showgrid=False)
-    return figure.update_layout(template='plotly_white', plot_bgcolor='#cfcfcf', width=640, height=520, margin=dict(l=60, r=20, t=20, b=45))
+        text = '✕' if not games[i, j] else f'{rate[i, j]:.2f}' + (f'<br>{games[i, j]:.0f}, {lost[i, j]:.0f} failed'
+                                                                  if lost[i, j] else f'<br>{games[i, j]:.0f}')
+        figure.add_annotation(x=names[j], y=names[i], text=text, showarrow=False,
+                              font=dict(size=11, color='white' if abs(rate[i, j] - .5) > .3 else 'black'))
+    figure.update_yaxes(autorange='reversed', title='player',
+                        showgrid=False).update_xaxes(title='against', showgrid=False)
+    return figure.update_layout(template='plotly_white', plot_bgcolor='#cfcfcf', width=640, height=520,
+                                margin=dict(l=60, r=20, t=20, b=45))
 
 # %% ../../nbs/selfplay/08_tournament.ipynb #070f7083
 def _save(self, path)->Path:
     "Write the table as JSON, whole or not at all; returns the path."
-    with atomic(path) as temporary: Path(temporary).write_text(json.dumps(dict(facts=self.facts, rows=[[*pair, row] for pair, row in sorted(self.rows.items())]), indent=1, ensure_ascii=False), encoding='utf-8')
+    with atomic(path) as temporary:
+        Path(temporary).write_text(json.dumps(dict(facts=self.facts,
+                                                   rows=[[*pair, row] for pair, row in sorted(self.rows.items())]),
+                                              indent=1, ensure_ascii=False), encoding='utf-8')
     return Path(path)
 
 def load_tournament(path)->Tournament:
     "The table that `Tournament.save` wrote. Raises FileNotFoundError, or ValueError where it is something else."
-    if not Path(path).exists(): raise FileNotFoundError(f'there is no table {path}. Give a file that Tournament.save wrote.')
+    if not Path(path).exists():
+        raise FileNotFoundError(f'there is no table {path}. Give a file that Tournament.save wrote.')
     try:
         read = json.loads(Path(path).read_text(encoding='utf-8'))
-        rows = {(first, second): {name: row[name] for name in (*COUNTS, *SUMS, 'reason')} for first, second, row in read['rows']}
+        rows = {(first, second): {name: row[name] for name in (*COUNTS, *SUMS, 'reason')}
+                for first, second, row in read['rows']}
         return Tournament(dict(read['facts']), rows)
-    except (ValueError, KeyError, TypeError) as e: raise ValueError(f'{path} is no table of a tournament ({type(e).__name__}: {e}). Give a file that Tournament.save wrote.') from None
+    except (ValueError, KeyError, TypeError) as e:
+        raise ValueError(f'{path} is no table of a tournament ({type(e).__name__}: {e}). Give a file that '
+                         f'Tournament.save wrote.') from None
 
 Tournament.save = _save

@@ -33,28 +33,36 @@ class Critic:
         passes: int = 20,   # over the batch, each step
         **head,             # of `ValueHead`: bins, low, high, ratio
     ):
-        if level not in ('turn', 'token'): raise ValueError(f"level={level!r}: use 'turn' or 'token', as the estimator does")
-        self.head, self.level, self.passes = ValueHead(policy.model.config.hidden_size, **head).to(policy.device), level, passes
+        if level not in ('turn', 'token'):
+            raise ValueError(f"level={level!r}: use 'turn' or 'token', as the estimator does")
+        self.head, self.level, self.passes = (ValueHead(policy.model.config.hidden_size, **head).to(policy.device),
+                                              level, passes)
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=lr, weight_decay=0.)
     @torch.no_grad()
     def read(self, policy, batch: Batch, budget: int)->Batch:
-        "The batch with what the estimator reads: `tokens.value`, and `episodes.last_value` where an episode was cut off."
+        """The batch with what the estimator reads: `tokens.value`, and `episodes.last_value` where an episode was
+        cut off."""
         self.hidden = policy.features(batch, budget)
-        self.places = turn_starts(batch) if self.level == 'turn' else torch.ones(len(self.hidden), dtype=torch.bool, device=self.hidden.device)
+        self.places = (turn_starts(batch) if self.level == 'turn'
+                       else torch.ones(len(self.hidden), dtype=torch.bool, device=self.hidden.device))
         self.old = self.head.value(self.hidden)
         cut, hidden = last_features(policy, batch, budget)
-        last = batch.episodes.last_value.index_copy(0, cut, self.head.value(hidden).to(batch.episodes.last_value)) if len(cut) else batch.episodes.last_value
+        last = (batch.episodes.last_value.index_copy(0, cut, self.head.value(hidden).to(batch.episodes.last_value))
+                if len(cut) else batch.episodes.last_value)
         return batch.with_action(value=self.old).with_episodes(last_value=last)
     def fit(self, targets: Tensor, seed: int)->dict:
         "Learn the targets of the batch whose values were asked for last."
-        known = self.places & targets.isfinite().to(self.places.device)     # a token that curation dropped has no target
+        known = self.places & targets.isfinite().to(self.places.device)  # a token that curation dropped has no target
         if not known.any(): return {}
         hidden, targets, old = (x[known] for x in (self.hidden, targets.to(self.hidden.device), self.old))
         for _ in range(self.passes):
             loss = self.head.loss(hidden, targets, old).mean()
-            self.optimizer.zero_grad(); loss.backward(); self.optimizer.step()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
         spread = targets.var().item()
-        return dict(value_loss=loss.item(), value_explained=1 - (targets - old).var().item()/spread if spread > 0 else None)
+        return dict(value_loss=loss.item(), value_explained=1 - (targets - old).var().item()/spread if spread > 0
+                    else None)
 
 # %% ../../nbs/train/03_critic.ipynb #54cca50b
 def _tensors(self)->dict[str, Tensor]:

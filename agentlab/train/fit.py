@@ -37,7 +37,8 @@ class Ledger(TorchDispatchMode):
         super().__init__()
         self.live, self.log, self.now, self.peak, self.high, self.made = {}, [], 0, 0, 0, 0
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta: return True   # asked for a value: "are the positions those of one row?"
+        # asked for a value: "are the positions those of one row?"
+        if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta: return True
         out = func(*args, **(kwargs or {}))
         for x in (out,) if isinstance(out, Tensor) else tree_leaves(out):
             if isinstance(x, Tensor): self.see(x, func)
@@ -65,7 +66,8 @@ class Ledger(TorchDispatchMode):
         "(bytes, name or operation, shape, dtype) of all that was alive in the worst moment."
         there = {}
         for sign, entry in self.log[:self.high]: there[id(entry)] = entry if sign > 0 else None
-        return [(size, what if isinstance(what, str) else str(what).split('.')[1], tuple(shape), dtype) for size, what, shape, dtype in filter(None, there.values())]
+        return [(size, what if isinstance(what, str) else str(what).split('.')[1], tuple(shape), dtype)
+                for size, what, shape, dtype in filter(None, there.values())]
 
 # %% ../../nbs/train/05_fit.ipynb #4393c7ba
 class FusedAttention(torch.autograd.Function):
@@ -99,7 +101,8 @@ class Kernels(TorchFunctionMode):
 @contextmanager
 def low_precision(low: bool):
     "torch and peft ask whether autocast is on; the meta device has none, so it is said here."
-    with warnings.catch_warnings(), mock.patch.object(torch, 'is_autocast_enabled', lambda device='cuda': low and device == 'cuda'):
+    with warnings.catch_warnings(), mock.patch.object(torch, 'is_autocast_enabled', lambda device='cuda': low
+                                                      and device == 'cuda'):
         warnings.simplefilter('ignore')     # torch warns that there is no GPU here
         yield
 
@@ -110,12 +113,15 @@ def on_paper(ledger: Ledger, low: bool = False):
 
 # %% ../../nbs/train/05_fit.ipynb #e19b4a6a
 def _qwen2(hidden, inner, layers, heads, groups, vocabulary=151936, tied=True):
-    return dict(model_type='qwen2', hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=groups,
+    return dict(model_type='qwen2', hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
+                num_attention_heads=heads, num_key_value_heads=groups,
                 vocab_size=vocabulary, tie_word_embeddings=tied, max_position_embeddings=32768)
 def _qwen3(hidden, inner, layers, heads, tied=True):
-    return _qwen2(hidden, inner, layers, heads, 8, 151936, tied) | dict(model_type='qwen3', head_dim=128, max_position_embeddings=40960)
+    return _qwen2(hidden, inner, layers, heads, 8, 151936, tied) | dict(model_type='qwen3', head_dim=128,
+                                                                        max_position_embeddings=40960)
 def _llama(hidden, inner, layers, heads, groups, head, tied=True):
-    return dict(model_type='llama', hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=groups,
+    return dict(model_type='llama', hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
+                num_attention_heads=heads, num_key_value_heads=groups,
                 head_dim=head, vocab_size=128256, tie_word_embeddings=tied, max_position_embeddings=131072)
 
 KNOWN = {   # name -> config, number of parameters
@@ -138,18 +144,26 @@ def read_config(
     "The config of a model; never its weights."
     from agentlab.policy.core import without_code
     from transformers import AutoConfig, PretrainedConfig
-    if isinstance(model, PretrainedConfig): return model if getattr(model, 'quantization_config', None) is None else AutoConfig.for_model(**{k: v for k, v in model.to_dict().items() if k != 'quantization_config'})
+    if isinstance(model, PretrainedConfig):
+        return (model if getattr(model, 'quantization_config', None) is None
+                else AutoConfig.for_model(**{k: v for k, v in model.to_dict().items() if k != 'quantization_config'}))
     if isinstance(model, dict):
-        if 'model_type' not in model: raise ValueError(f"config={sorted(model)}: it has no model_type. Give the whole config.json, or a name such as {list(KNOWN)[0]!r}.")
+        if 'model_type' not in model:
+            raise ValueError(f"config={sorted(model)}: it has no model_type. Give the whole config.json, or a name "
+                             f"such as {list(KNOWN)[0]!r}.")
         return AutoConfig.for_model(**model)
     if (Path(model)/'config.json').exists():
         with without_code(model): return AutoConfig.from_pretrained(model, trust_remote_code=False)
     if str(model) in KNOWN: return AutoConfig.for_model(**KNOWN[str(model)][0])
-    if Path(model).is_dir(): raise FileNotFoundError(f'model={str(model)!r}: this folder holds no config.json. Give a folder that transformers wrote.')
+    if Path(model).is_dir():
+        raise FileNotFoundError(f'model={str(model)!r}: this folder holds no config.json. Give a folder that '
+                                f'transformers wrote.')
     try: return AutoConfig.from_pretrained(str(model), trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise FileNotFoundError(f'model={str(model)!r}: neither a folder with a config.json nor one of the names known here ({", ".join(KNOWN)}), and the hub gave no config for it. '
-                                'Check the name and the network, or download config.json alone and give its folder.') from error
+        raise FileNotFoundError(f'model={str(model)!r}: neither a folder with a config.json nor one of the names known '
+                                f'here ({", ".join(KNOWN)}), and the hub gave no config for it. '
+                                'Check the name and the network, or download config.json alone and give '
+                                'its folder.') from error
 
 # %% ../../nbs/train/05_fit.ipynb #86afd7a8
 def blank(
@@ -169,7 +183,8 @@ class FourBitProduct(torch.autograd.Function):
     "The memory of a product with an NF4 weight: it is unpacked in both passes, and not kept."
     @staticmethod
     def forward(ctx, x, packed, shape):
-        ctx.save_for_backward(packed); ctx.shape = shape
+        ctx.save_for_backward(packed)
+        ctx.shape = shape
         return F.linear(x, x.new_empty(shape))
     @staticmethod
     def backward(ctx, grad): return grad @ grad.new_empty(ctx.shape), None, None
@@ -178,26 +193,34 @@ class FourBit(nn.Linear):
     "A linear layer with the tensors of bitsandbytes' NF4 with double quantisation, on the meta device."
     def __init__(self, layer: nn.Linear, dtype: torch.dtype):
         nn.Module.__init__(self)
-        self.in_features, self.out_features, self.bias, self.compute = layer.in_features, layer.out_features, layer.bias, dtype
+        self.in_features, self.out_features, self.bias, self.compute = (layer.in_features, layer.out_features,
+                                                                        layer.bias, dtype)
         blocks = math.ceil(layer.weight.numel()/64)
         make = lambda count, dtype: torch.empty(count, dtype=dtype, device='meta')
         self.weight = nn.Parameter(make(((layer.weight.numel() + 1)//2, 1), torch.uint8), requires_grad=False)
-        for name, tensor in dict(absmax=make(blocks, torch.uint8), nested_absmax=make(math.ceil(blocks/256), torch.float32),
-                                 code=make(16, torch.float32), nested_code=make(256, torch.float32), offset=make(1, torch.float32)).items(): self.register_buffer(name, tensor)
+        for name, tensor in dict(absmax=make(blocks, torch.uint8),
+                                 nested_absmax=make(math.ceil(blocks/256), torch.float32),
+                                 code=make(16, torch.float32), nested_code=make(256, torch.float32),
+                                 offset=make(1, torch.float32)).items():
+            self.register_buffer(name, tensor)
     def forward(self, x):
         out = FourBitProduct.apply(x.to(self.compute), self.weight, (self.out_features, self.in_features))
         return (out if self.bias is None else out + self.bias).to(x.dtype)
 
 class Adapted(nn.Module):
-    "A linear layer with a LoRA adapter in float32: beside four bits as peft computes it, else as `in_base_dtype` does, in the layer's own dtype and in place."
+    """A linear layer with a LoRA adapter in float32: beside four bits as peft computes it, else as `in_base_dtype`
+    does, in the layer's own dtype and in place."""
     def __init__(self, base: nn.Linear, rank: int):
         super().__init__()
         self.base, self.four_bit = base, isinstance(base, FourBit)
-        with torch.device('meta'): self.down, self.up = (nn.Linear(a, b, bias=False) for a, b in ((base.in_features, rank), (rank, base.out_features)))
+        with torch.device('meta'):
+            self.down, self.up = (nn.Linear(a, b, bias=False)
+                                  for a, b in ((base.in_features, rank), (rank, base.out_features)))
     def forward(self, x):
         if not self.four_bit:
             out, low = self.base(x), F.linear(x, self.down.weight.to(x.dtype))
-            return out.flatten(0, -2).addmm_(low.flatten(0, -2), self.up.weight.to(out.dtype).t(), alpha=2.).view(out.shape)
+            return out.flatten(0, -2).addmm_(low.flatten(0, -2), self.up.weight.to(out.dtype).t(),
+                                             alpha=2.).view(out.shape)
         out = self.base(x).clone()
         if not torch.is_autocast_enabled(): x = x.to(self.down.weight.dtype)     # peft spares the copy for 4-bit layers
         return out + (self.up(self.down(x))*2.).to(out.dtype)
@@ -209,7 +232,9 @@ def equipped(
     quantise: bool = False, # NF4 with double quantisation, for the same layers
 ):                          # the same model, changed
     "The model as it is trained: its linear layers quantised, adapted, or as they are."
-    if quantise and not lora: raise ValueError(f'quantise=True with lora={lora}: quantised weights cannot be trained. Give the rank of an adapter, such as lora=16.')
+    if quantise and not lora:
+        raise ValueError(f'quantise=True with lora={lora}: quantised weights cannot be trained. Give the rank of an '
+                         f'adapter, such as lora=16.')
     head, dtype = model.get_output_embeddings(), next(model.parameters()).dtype
     if lora: model.requires_grad_(False)
     for name, layer in list(model.named_modules()):
@@ -238,10 +263,10 @@ class Settings:
     said: float = .5                # share of them that the policy said itself
     rows: int = 64                  # episodes at once: groups*group_size
     entropy: bool = False           # the objective has a gradient through the entropy
-    reference: bool = False         # a copy of the weights for the KL to where training began: kl_coef without an adapter
+    reference: bool = False  # a copy of the weights for the KL to where training began: kl_coef without an adapter
     optimizer: Callable = torch.optim.AdamW
     fused: bool = True              # torch's optimizers update all weights at once, as they do on a GPU
-    server: float = 0.              # bytes of a vLLM engine beside it: gpu_memory_utilization * bytes of the card. 0: TorchSampler
+    server: float = 0.  # bytes of a vLLM engine beside it: gpu_memory_utilization * bytes of the card. 0: TorchSampler
     def __post_init__(self): check_settings(self)
     @property
     def micro_batch(self)->tuple[int, int]:
@@ -252,18 +277,24 @@ def check_settings(s: Settings):
     "Refuse what cannot be meant. Raises ValueError naming the field, its value and the remedy."
     for name, least in dict(lora=0, budget=1, length=2, rows=1).items():
         value = getattr(s, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least: raise ValueError(f'{name}={value!r}: give a whole number from {least}')
-    if not 0 < s.said <= 1: raise ValueError(f'said={s.said}: give the share of tokens that the policy says itself, above 0 and at most 1')
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f'{name}={value!r}: give a whole number from {least}')
+    if not 0 < s.said <= 1:
+        raise ValueError(f'said={s.said}: give the share of tokens that the policy says itself, above 0 and at most 1')
     if s.precision not in ('no', 'bf16'): raise ValueError(f"precision={s.precision!r}: use 'no' or 'bf16'")
-    if s.quantise and not s.lora: raise ValueError(f'quantise=True with lora={s.lora}: quantised weights cannot be trained. Give the rank of an adapter, such as lora=16.')
+    if s.quantise and not s.lora:
+        raise ValueError(f'quantise=True with lora={s.lora}: quantised weights cannot be trained. Give the rank of an '
+                         f'adapter, such as lora=16.')
 
 # %% ../../nbs/train/05_fit.ipynb #3a843031
 def body_and_head(model):
-    "The model's body and vocabulary layer where logits are just head(body(ids)), as `Policy` finds out by their values: here by the bytes that are made on the way."
+    """The model's body and vocabulary layer where logits are just head(body(ids)), as `Policy` finds out by their
+    values: here by the bytes that are made on the way."""
     body, head, made = model.base_model, model.get_output_embeddings(), []
     if head is None: return None
     ids = torch.zeros((1, 2), dtype=torch.long, device='meta')
-    for forward in (lambda: head(body(input_ids=ids, use_cache=False).last_hidden_state), lambda: model(input_ids=ids, use_cache=False).logits):
+    for forward in (lambda: head(body(input_ids=ids, use_cache=False).last_hidden_state),
+                    lambda: model(input_ids=ids, use_cache=False).logits):
         ledger = Ledger()
         try:
             with torch.no_grad(), on_paper(ledger): forward()
@@ -278,7 +309,8 @@ def paper_policy(model)->Policy:
     return policy
 
 def checkpointed(model, on: bool, dtype: torch.dtype|None = None):
-    "Gradient checkpointing on or off; what is computed again is computed under the same kernels. The layers that do it ask whether they are in training."
+    """Gradient checkpointing on or off; what is computed again is computed under the same kernels. The layers that
+    do it ask whether they are in training."""
     checkpoint_layers(model, on, context_fn=lambda: (nullcontext(), Kernels(dtype)))
     for layer in model.modules():
         if getattr(layer, 'gradient_checkpointing', False): layer.training = True
@@ -318,7 +350,8 @@ def step_on_paper(model, s: Settings)->tuple[int, int]:
     return kept, after.peak - kept
 
 def blockwise_bytes(optimizer)->Callable:
-    "Bytes of the state of a parameter in a bitsandbytes optimizer with two moments: 8 bit in blocks of 256, small tensors in 32."
+    """Bytes of the state of a parameter in a bitsandbytes optimizer with two moments: 8 bit in blocks of 256, small
+    tensors in 32."""
     def count(p: Tensor)->int:
         if optimizer.args.optim_bits == 32 or p.numel() < optimizer.args.min_8bit_size: return 8*p.numel()
         return 2*p.numel() + 2*4*math.ceil(p.numel()/256)
@@ -339,9 +372,13 @@ def play_on_paper(model, s: Settings, positions: int = 16384)->tuple[int, int]:
     width = min(s.length, positions)
     rows = min(max(positions//width, 1), s.rows)
     def read():
-        ids, mask = torch.zeros((rows, width), dtype=torch.long, device='meta'), torch.zeros((rows, 1, width, width), dtype=s.dtype, device='meta')
-        return model(input_ids=ids, position_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=1).logits[:, -1].float()
-    def draw(): return pick(torch.empty((s.rows, model.config.get_text_config().vocab_size), device='meta'), torch.zeros(s.rows, device='meta'))
+        ids, mask = torch.zeros((rows, width), dtype=torch.long,
+                                device='meta'), torch.zeros((rows, 1, width, width), dtype=s.dtype, device='meta')
+        return model(input_ids=ids, position_ids=ids, attention_mask=mask, use_cache=False,
+                     logits_to_keep=1).logits[:, -1].float()
+    def draw():
+        return pick(torch.empty((s.rows, model.config.get_text_config().vocab_size), device='meta'),
+                    torch.zeros(s.rows, device='meta'))
     for work in (read, draw):
         ledger = Ledger()
         ledger.hold('weights', weights)
@@ -356,7 +393,8 @@ FRAGMENTS = .05         # our assumption: share of the memory in use that is los
 
 @dataclass(frozen=True, repr=False)
 class Memory:
-    "Bytes of a run by what they are for. Always there: weights to server. Then one phase after the other: playing, learning, updating."
+    """Bytes of a run by what they are for. Always there: weights to server. Then one phase after the other: playing,
+    learning, updating."""
     weights: int            # as they lie on the GPU, buffers included
     adapter: int            # LoRA
     reference: int          # a copy of the weights to stay near
@@ -375,7 +413,9 @@ class Memory:
     @property
     def always(self)->int: return self.weights + self.adapter + self.reference + self.optimizer + self.server
     @property
-    def phases(self)->dict: return dict(playing=self.cache + self.reading, learning=self.gradients + self.activations + self.logits, updating=self.gradients + self.updating)
+    def phases(self)->dict:
+        return dict(playing=self.cache + self.reading, learning=self.gradients + self.activations + self.logits,
+                    updating=self.gradients + self.updating)
     @property
     def peak(self)->int:
         "Bytes of tensors in the worst moment: what torch.cuda.max_memory_allocated would say."
@@ -385,7 +425,8 @@ class Memory:
         "Bytes that the card must have: the peak with what we assume is lost."
         return round(self.peak*(1 + FRAGMENTS)) + CONTEXT
     def _repr_html_(self): return table_html(rows_of(self))
-    def __repr__(self): return '\n'.join(f'{when:<21}{part:<28}{gigabytes(size):>10}' for when, part, size in rows_of(self))
+    def __repr__(self):
+        return '\n'.join(f'{when:<21}{part:<28}{gigabytes(size):>10}' for when, part, size in rows_of(self))
 
 # %% ../../nbs/train/05_fit.ipynb #8d6e9b5e
 def gigabytes(size: float)->str:
@@ -394,33 +435,43 @@ def gigabytes(size: float)->str:
 
 def rows_of(m: Memory)->list[tuple]:
     "(when, what, bytes) of the table, zeros left out."
-    phases = dict(always=('weights', 'adapter', 'reference', 'optimizer', 'server'), playing=('cache', 'reading'), learning=('gradients', 'activations', 'logits'), updating=('gradients', 'updating'))
-    names = dict(adapter='LoRA adapter', reference='reference model', optimizer='optimizer state', server='vLLM', cache='key-value cache', reading='reading and drawing', updating='work of the optimizer')
+    phases = dict(always=('weights', 'adapter', 'reference', 'optimizer', 'server'), playing=('cache', 'reading'),
+                  learning=('gradients', 'activations', 'logits'), updating=('gradients', 'updating'))
+    names = dict(adapter='LoRA adapter', reference='reference model', optimizer='optimizer state', server='vLLM',
+                 cache='key-value cache', reading='reading and drawing', updating='work of the optimizer')
     worst = max(m.phases, key=m.phases.get)
-    rows = [(when + (' (the peak)' if when == worst else ''), names.get(part, part), getattr(m, part)) for when, parts in phases.items() for part in parts if getattr(m, part)]
-    return rows + [('sum', 'always + the peak', m.peak), ('assumed', f'lost between blocks ({FRAGMENTS:.0%})', round(m.peak*FRAGMENTS)), ('assumed', 'CUDA context', CONTEXT), ('sum', 'the card needs', m.total)]
+    rows = [(when + (' (the peak)' if when == worst else ''), names.get(part, part), getattr(m, part))
+            for when, parts in phases.items() for part in parts if getattr(m, part)]
+    return rows + [('sum', 'always + the peak', m.peak),
+                   ('assumed', f'lost between blocks ({FRAGMENTS:.0%})', round(m.peak*FRAGMENTS)),
+                   ('assumed', 'CUDA context', CONTEXT), ('sum', 'the card needs', m.total)]
 
 def table_html(rows: list[tuple])->str:
     "The table as HTML."
-    cells = lambda row, tag: ''.join(f'<{tag} style="text-align:{align}">{html.escape(str(x))}</{tag}>' for x, align in zip(row, ('left', 'left', 'right')))
+    cells = lambda row, tag: ''.join(f'<{tag} style="text-align:{align}">{html.escape(str(x))}</{tag}>'
+                                     for x, align in zip(row, ('left', 'left', 'right')))
     lines = [cells((when, what, gigabytes(size)), 'td') for when, what, size in rows]
-    return f'<table><tr>{cells(("when", "what", "memory"), "th")}</tr>' + ''.join(f'<tr>{line}</tr>' for line in lines) + '</table>'
+    return (f'<table><tr>{cells(("when", "what", "memory"), "th")}</tr>' + ''.join(f'<tr>{line}</tr>' for line in lines)
+            + '</table>')
 
 # %% ../../nbs/train/05_fit.ipynb #4cb1c0d7
 def prepared(config, s: Settings):
     "The model of these settings on the meta device, and the number of its parameters without the adapter's."
-    if isinstance(config, (str, Path)) and (Path(config)/'adapter_config.json').exists(): raise ValueError(f'model={str(config)!r} is an adapter. Give the model that it belongs to, and lora=its rank.')
+    if isinstance(config, (str, Path)) and (Path(config)/'adapter_config.json').exists():
+        raise ValueError(f'model={str(config)!r} is an adapter. Give the model that it belongs to, and lora=its rank.')
     model = blank(config, s.dtype)
     count = model.num_parameters()
     return equipped(model, s.lora, s.quantise), count
 
 @contextmanager
 def layers_left(model, count: int):
-    "The model with only its first layers, for a while. Yields how many there are in all; 0 where they are not all alike, and then none is taken away."
+    """The model with only its first layers, for a while. Yields how many there are in all; 0 where they are not all
+    alike, and then none is taken away."""
     total = model.config.get_text_config().num_hidden_layers
     stack = next((m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == total), [])
     looks = {str([(name, x.shape, x.dtype) for name, x in layer.named_parameters()]) for layer in stack}
-    alike = len(looks) == 1 and len(set(getattr(model.config.get_text_config(), 'layer_types', None) or [0])) == 1 and total > count
+    alike = (len(looks) == 1 and len(set(getattr(model.config.get_text_config(), 'layer_types', None) or [0])) == 1
+             and total > count)
     kept = dict(stack._modules) if alike else {}
     try:
         if alike: stack._modules = dict(list(kept.items())[:count])
@@ -429,11 +480,13 @@ def layers_left(model, count: int):
         if alike: stack._modules = kept
 
 def tally(ledger: Ledger)->Counter:
-    "How many tensors of each kind were alive in the worst moment: (bytes of one, name or operation, shape, dtype) -> count."
+    """How many tensors of each kind were alive in the worst moment: (bytes of one, name or operation, shape, dtype)
+    -> count."""
     return Counter(ledger.at_peak())
 
 def learning(model, s: Settings)->Counter:
-    "The tally of an update. What is there of each kind grows in a straight line with the number of equal layers, so a deep model is played with two layers and with three."
+    """The tally of an update. What is there of each kind grows in a straight line with the number of equal layers,
+    so a deep model is played with two layers and with three."""
     with layers_left(model, 3) as total: longer = tally(learn_on_paper(model, s))
     if not total: return longer
     with layers_left(model, 2): shorter = tally(learn_on_paper(model, s))
@@ -443,12 +496,14 @@ def by_part(found: Counter, model)->Counter:
     "Bytes of weights, adapter, gradients, logits (all that is as wide as the vocabulary) and other activations."
     parts, vocabulary = Counter(), model.config.get_text_config().vocab_size
     for (size, what, shape, _), count in found.items():
-        parts[what if what in ('weights', 'adapter', 'gradients') else 'logits' if len(shape) > 1 and shape[-1] == vocabulary else 'activations'] += size*count
+        parts[what if what in ('weights', 'adapter', 'gradients') else 'logits' if len(shape) > 1
+              and shape[-1] == vocabulary else 'activations'] += size*count
     return parts
 
 def largest(found: Counter, count: int = 6)->tuple:
     "The largest kinds of tensors but weights: (operation, shape, dtype, how many, bytes of all)."
-    rows = [(what, shape, str(dtype).removeprefix('torch.'), times, size*times) for (size, what, shape, dtype), times in found.items() if what not in ('weights', 'adapter', 'gradients')]
+    rows = [(what, shape, str(dtype).removeprefix('torch.'), times, size*times)
+            for (size, what, shape, dtype), times in found.items() if what not in ('weights', 'adapter', 'gradients')]
     return tuple(sorted(rows, key=lambda row: -row[-1])[:count])
 
 def predict(
@@ -456,7 +511,8 @@ def predict(
     settings: Settings|None = None,
     **changes,              # of the settings
 )->Memory:
-    "The memory of a run, from the model's config alone. Nothing is downloaded but a config.json that is not known here."
+    """The memory of a run, from the model's config alone. Nothing is downloaded but a config.json that is not known
+    here."""
     s = dataclasses.replace(settings or Settings(), **changes)
     return predicted(*prepared(config, s), s)
 
@@ -466,8 +522,10 @@ def predicted(model, count: int, s: Settings)->Memory:
     parts, trained = by_part(found, model), [p for p in model.parameters() if p.requires_grad]
     state, work = step_on_paper(model, s)
     cache, reading = (0, 0) if s.server else play_on_paper(model, s)
-    return Memory(parts['weights'], parts['adapter'], parts['weights'] if s.reference and not s.lora else 0, state, round(s.server), cache, reading, parts['gradients'],
-                  parts['activations'], parts['logits'], work, count, sum(p.numel() for p in trained), largest(found), s)
+    return Memory(parts['weights'], parts['adapter'], parts['weights'] if s.reference and not s.lora else 0, state,
+                  round(s.server), cache, reading, parts['gradients'],
+                  parts['activations'], parts['logits'], work, count, sum(p.numel() for p in trained), largest(found),
+                  s)
 
 # %% ../../nbs/train/05_fit.ipynb #787fed7b
 UNITS = dict(B=1, KB=2**10, MB=2**20, GB=2**30, TB=2**40)
@@ -478,10 +536,12 @@ def parse_bytes(
     "Bytes of a memory size. GB and GiB are both 2**30 bytes, as cards are sold."
     if isinstance(size, (int, float)) and not isinstance(size, bool) and size > 0: return int(size)
     found = re.fullmatch(r'\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?\s*', str(size), re.IGNORECASE)
-    if not found or not found[2] + (found[3] or '') or not float(found[1]): raise ValueError(f"gpu={size!r}: give a size with its unit, such as '12GB' or '24GB'")
+    if not found or not found[2] + (found[3] or '') or not float(found[1]):
+        raise ValueError(f"gpu={size!r}: give a size with its unit, such as '12GB' or '24GB'")
     return round(float(found[1])*UNITS[f'{found[2].upper()}B'])
 
-WAYS = (dict(lora=0, quantise=False, dtype=torch.float32), dict(lora=16, quantise=False, dtype=torch.bfloat16), dict(lora=16, quantise=True, dtype=torch.bfloat16))
+WAYS = (dict(lora=0, quantise=False, dtype=torch.float32), dict(lora=16, quantise=False, dtype=torch.bfloat16),
+        dict(lora=16, quantise=True, dtype=torch.bfloat16))
 
 def most_tokens(model, s: Settings, room: float, most: int = 32768)->int:
     "The largest budget with which an update takes no more than `room` bytes; 0 where not even one episode does."
@@ -518,7 +578,9 @@ def largest_fit(config, s: Settings, have: int)->Memory|None:
         budget = most_tokens(model, one, room)
         if budget < least: continue
         m = predicted(model, count, dataclasses.replace(one, budget=budget))
-        while m.always + m.phases['learning'] > usable and budget > least: budget -= s.length; m = predicted(model, count, dataclasses.replace(one, budget=budget))
+        while m.always + m.phases['learning'] > usable and budget > least:
+            budget -= s.length
+            m = predicted(model, count, dataclasses.replace(one, budget=budget))
         if not s.server and m.always + m.phases['playing'] > usable:
             rows = int((usable - m.always - m.reading)//(m.cache/s.rows))
             if rows < 1: return None
@@ -530,7 +592,8 @@ def largest_fit(config, s: Settings, have: int)->Memory|None:
 def in_words(m: Memory)->str:
     "The settings of a prediction in one line."
     s = m.settings
-    how = 'all weights' if not s.lora else f'LoRA of rank {s.lora} on {"NF4" if s.quantise else str(s.dtype).removeprefix("torch.")}'
+    how = ('all weights' if not s.lora
+           else f'LoRA of rank {s.lora} on {"NF4" if s.quantise else str(s.dtype).removeprefix("torch.")}')
     return f'{how}, checkpointing {"on" if s.checkpointing else "off"}, budget={s.budget}, {s.rows} episodes at once'
 
 def settings_of(policy, recipe, length: int|None = None, **changes)->Settings:
@@ -538,9 +601,12 @@ def settings_of(policy, recipe, length: int|None = None, **changes)->Settings:
     model, adapters = policy.model, getattr(policy.model, 'peft_config', {})
     length = length or min(policy.max_context, recipe.budget)
     lora = max((c.r for c in adapters.values()), default=recipe.lora.get('r', 16) if recipe.lora else 0)
-    return Settings(**dict(lora=lora, quantise=bool(getattr(model, 'is_loaded_in_4bit', False)), dtype=model.get_input_embeddings().weight.dtype, precision=recipe.precision,
-                           checkpointing=any(getattr(m, 'gradient_checkpointing', False) for m in model.modules()), budget=recipe.budget, length=length,
-                           said=min(1., recipe.max_turns*recipe.max_tokens/length), rows=recipe.groups*recipe.group_size, reference=bool(recipe.kl_coef),
+    return Settings(**dict(lora=lora, quantise=bool(getattr(model, 'is_loaded_in_4bit', False)),
+                           dtype=model.get_input_embeddings().weight.dtype, precision=recipe.precision,
+                           checkpointing=any(getattr(m, 'gradient_checkpointing', False) for m in model.modules()),
+                           budget=recipe.budget, length=length,
+                           said=min(1., recipe.max_turns*recipe.max_tokens/length),
+                           rows=recipe.groups*recipe.group_size, reference=bool(recipe.kl_coef),
                            optimizer=getattr(recipe, 'optimizer', torch.optim.AdamW)) | changes)
 
 def memory_of(device)->int|None:
@@ -553,23 +619,30 @@ def check_fits(
     policy,                     # agentlab.policy.Policy
     recipe,                     # agentlab.train.Recipe
     gpu = None,                 # memory of the card; None: that of the policy's device, and no check on a CPU
-    length: int|None = None,    # tokens of an episode; None: the recipe's budget, or the longest context where that is less
+    # tokens of an episode; None: the recipe's budget, or the longest context where that is less
+    length: int|None = None,
     **changes,                  # of the settings
 )->Memory|None:
-    "Refuse a run that will not fit, before anything is played. Raises ValueError with where the memory goes and what would fit."
+    """Refuse a run that will not fit, before anything is played. Raises ValueError with where the memory goes and
+    what would fit."""
     have = memory_of(policy.device) if gpu is None else parse_bytes(gpu)
     if have is None: return None
     s, config = settings_of(policy, recipe, length, **changes), read_config(policy.model.config)
     try: m = predict(config, s)
     except Exception as why:    # a model that cannot be built on paper may still be trained
-        warnings.warn(f'what {policy.name or config.model_type!r} needs of memory could not be predicted ({type(why).__name__}: {why}); it is tried all the same')
+        warnings.warn(f'what {policy.name or config.model_type!r} needs of memory could not be predicted '
+                      f'({type(why).__name__}: {why}); it is tried all the same')
         return None
     if m.total <= have: return m
-    parts = sorted(((size, what) for when, what, size in rows_of(m) if when in ('always', 'assumed') or 'peak' in when), reverse=True)[:3]
+    parts = sorted(((size, what) for when, what, size in rows_of(m) if when in ('always', 'assumed') or 'peak' in when),
+                   reverse=True)[:3]
     fits = [in_words(x) for x in propose(config, have, length=s.length, rows=s.rows, said=s.said, precision='bf16')]
-    remedy = f'What fits: {"; or ".join(fits)}.' if fits else f'Nothing fits with episodes of {s.length} tokens: take a smaller model, shorter episodes or a larger card.'
-    raise ValueError(f'model={policy.name or config.model_type!r}: this run ({in_words(m)}) needs {gigabytes(m.total)} and the card has {gigabytes(have)}. '
-                     f'Most of it: {", ".join(f"{what} {gigabytes(size)}" for size, what in parts)}. {remedy} To try all the same: train(..., check=False).')
+    remedy = (f'What fits: {"; or ".join(fits)}.' if fits else f'Nothing fits with episodes of {s.length} tokens: take '
+              f'a smaller model, shorter episodes or a larger card.')
+    raise ValueError(f'model={policy.name or config.model_type!r}: this run ({in_words(m)}) needs {gigabytes(m.total)} '
+                     f'and the card has {gigabytes(have)}. '
+                     f'Most of it: {", ".join(f"{what} {gigabytes(size)}" for size, what in parts)}. {remedy} To try '
+                     f'all the same: train(..., check=False).')
 
 # %% ../../nbs/train/05_fit.ipynb #642526cb
 def measured_peak(
@@ -579,7 +652,8 @@ def measured_peak(
     "The peak of allocated memory while something runs."
     gc.collect()        # what is given back meanwhile must not be somebody else's
     if torch.device(device).type == 'cuda':
-        torch.cuda.synchronize(); torch.cuda.reset_peak_memory_stats()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         call()
         torch.cuda.synchronize()
@@ -587,7 +661,8 @@ def measured_peak(
     from torch.profiler import ProfilerActivity, profile
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found: call()
     now = peak = 0
-    for event in sorted((e for e in found.profiler.kineto_results.events() if e.name() == '[memory]'), key=lambda e: e.start_ns()):
+    for event in sorted((e for e in found.profiler.kineto_results.events() if e.name() == '[memory]'),
+                        key=lambda e: e.start_ns()):
         now += event.nbytes()
         peak = max(peak, now)
     return peak
@@ -596,7 +671,8 @@ def practice(s: Settings, vocabulary: int, parts: int = 2, seed: int = 0)->Batch
     "Episodes of random tokens that fill so many micro-batches."
     rng, own = random.Random(seed), min(max(round(s.said*s.length), 1), s.length - 1)
     ids = lambda count: [rng.randrange(vocabulary) for _ in range(count)]
-    turns = [Turn(0, context_ids=ids(s.length - own), ids=ids(own), logps=[-1.]*own, entropies=[1.]*own) for _ in range(parts*s.micro_batch[0])]
+    turns = [Turn(0, context_ids=ids(s.length - own), ids=ids(own), logps=[-1.]*own, entropies=[1.]*own)
+             for _ in range(parts*s.micro_batch[0])]
     batch = Batch.from_episodes([Episode([turn], group=i) for i, turn in enumerate(turns)])
     return batch.with_action(old_logp=batch.action('sampler_logp'))
 
@@ -605,7 +681,8 @@ def real_training(policy, s: Settings):
     from agentlab.train.recipes import grpo
     from agentlab.train.trainer import Training
     fresh = s.lora and not hasattr(policy.model, 'peft_config')
-    recipe = grpo(budget=s.budget, lora=dict(r=s.lora, lora_alpha=2*s.lora) if fresh else {}, minibatches=1, precision=s.precision)
+    recipe = grpo(budget=s.budget, lora=dict(r=s.lora, lora_alpha=2*s.lora) if fresh else {}, minibatches=1,
+                  precision=s.precision)
     training = Training(policy, None, recipe)
     model = training.policy.model
     if s.checkpointing:
@@ -615,19 +692,23 @@ def real_training(policy, s: Settings):
     return training
 
 def measured_update(training, s: Settings)->tuple[int, int]:
-    "Bytes of the gradients' pass of the trainer: of what the model is, and the peak with it. The trainer's own `backward` does the work, on random episodes."
+    """Bytes of the gradients' pass of the trainer: of what the model is, and the peak with it. The trainer's own
+    `backward` does the work, on random episodes."""
     from agentlab.train.trainer import backward
     model, device = training.policy.model, training.policy.device
     batch = practice(s, model.get_input_embeddings().weight.shape[0]).to(device)
     advantage = torch.ones(len(batch.actions), device=device)
     there = bytes_of(tensors_of(model))
-    return there, there + measured_peak(lambda: backward(training, batch, advantage, torch.arange(len(batch.rows))), device)
+    return there, there + measured_peak(lambda: backward(training, batch, advantage, torch.arange(len(batch.rows))),
+                                        device)
 
 def tensors_of(model)->list[Tensor]:
     "Every tensor that a model holds, those of quantised weights included."
     found = [*model.parameters(), *model.buffers()]
     states = [p.quant_state for p in found if getattr(p, 'quant_state', None) is not None]
-    return found + [x for q in states for x in (q.absmax, q.code, q.offset, *((q.state2.absmax, q.state2.code) if q.nested else ())) if x is not None]
+    return found + [x for q in states
+                    for x in (q.absmax, q.code, q.offset, *((q.state2.absmax, q.state2.code) if q.nested else ()))
+                    if x is not None]
 
 # %% ../../nbs/train/05_fit.ipynb #5251823a
 def fit(
@@ -637,12 +718,16 @@ def fit(
     groups: int = 8,            # tasks of an update
     group_size: int = 8,        # episodes of a task
 ):
-    "Say before anything is downloaded whether a model can be trained on a card, with which settings, and where the memory goes."
+    """Say before anything is downloaded whether a model can be trained on a card, with which settings, and where the
+    memory goes."""
     for name, value in dict(length=length, groups=groups, group_size=group_size).items():
         if not 1 <= value <= 10**9: raise ValueError(f'{name}={value}: give a whole number from 1')
     config = read_config(model)
     found = propose(config, gpu, length=length, rows=groups*group_size)
     print(f'{model} on {gpu}, episodes of {length} tokens')
-    if not found: print(f'nothing fits. With 4-bit weights and one episode at a time it needs {gigabytes(predict(config, quantise=True, budget=length, length=length, rows=1).total)}'); return
+    if not found:
+        print(f'nothing fits. With 4-bit weights and one episode at a time it needs '
+              f'{gigabytes(predict(config, quantise=True, budget=length, length=length, rows=1).total)}')
+        return
     for m in found: print(f'  {gigabytes(m.total):>9}  {in_words(m)}')
     print(f'\nwhere it goes ({in_words(found[-1])}):\n{found[-1]}')

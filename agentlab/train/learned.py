@@ -33,7 +33,8 @@ class ImplicitPRM:
         scaled:bool=True,       # True: step rewards divided by the largest absolute one of the batch, as released
         max_grad_norm:float=10.,
     ):
-        self.prm, self.beta, self.passes, self.temperature, self.scaled, self.max_grad_norm = copy.deepcopy(policy), beta, passes, temperature, scaled, max_grad_norm
+        self.prm, self.beta, self.passes, self.temperature, self.scaled, self.max_grad_norm = copy.deepcopy(
+            policy), beta, passes, temperature, scaled, max_grad_norm
         self.weights = {name: p for name, p in self.prm.model.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.AdamW(self.weights.values(), lr=lr, weight_decay=0.)
     def read(self, policy, batch:Batch, budget:int)->Batch:
@@ -72,13 +73,15 @@ class Progress(Critic):
         super().__init__(policy, seed, **dict(bins=1) | critic)
         self.share = nn.Linear(policy.model.config.hidden_size, 1, device=policy.device, dtype=torch.float64)
         for weight in self.share.parameters(): nn.init.zeros_(weight)
-        self.share_passes, self.share_optimizer = share_passes, torch.optim.AdamW(self.share.parameters(), lr=share_lr, weight_decay=.01)
+        self.share_passes, self.share_optimizer = share_passes, torch.optim.AdamW(self.share.parameters(), lr=share_lr,
+                                                                                  weight_decay=.01)
     @torch.no_grad()
     def read(self, policy, batch:Batch, budget:int)->Batch:
         "The batch with what `Critic` gives, and `turns.contribution`."
         batch = super().read(policy, batch, budget)
         ends = turn_starts(batch).roll(-1)      # the last action token of every turn
-        self.known = self.hidden.new_zeros(len(batch.turns), self.hidden.shape[1]).index_copy(0, batch.action_turn[ends], self.hidden[ends]).double()
+        self.known = (self.hidden.new_zeros(len(batch.turns), self.hidden.shape[1])
+                      .index_copy(0, batch.action_turn[ends], self.hidden[ends]).double())
         self.batch = batch                      # with the outcomes that the environment gave
         return batch.with_turns(contribution=self.share(self.known)[:, 0])
     def fit(self, targets:Tensor, seed:int)->dict:
@@ -90,7 +93,8 @@ class Progress(Critic):
         return super().fit(targets, seed)
     def tensors(self)->dict:
         "Weights of both heads and moments of their optimisers."
-        return super().tensors() | {f'share.{name}': x for name, x in (self.share.state_dict() | moments(self.share_optimizer)).items()}
+        return super().tensors() | {f'share.{name}': x
+                                    for name, x in (self.share.state_dict() | moments(self.share_optimizer)).items()}
     def restore(self, tensors:dict):
         "Go on from what `tensors` gave."
         super().restore(tensors)
@@ -100,7 +104,8 @@ class Progress(Critic):
 
 # %% ../../nbs/train/04_learned.ipynb #bcbbfbd2
 class Prior(Critic):
-    "The expected outcome of every episode, read where its first turn begins; in the spirit of V0.5, whose prior is frozen (arXiv 2603.10848)."
+    """The expected outcome of every episode, read where its first turn begins; in the spirit of V0.5, whose prior is
+    frozen (arXiv 2603.10848)."""
     @torch.no_grad()
     def read(self, policy, batch:Batch, budget:int)->Batch:
         "The batch with `episodes.prior`; the middle of the range for an episode that said nothing."
@@ -127,30 +132,36 @@ class ThreeValues:
         passes:int=20,      # over the batch, each step
         **head,             # of `ValueHead`: bins, low, high, ratio
     ):
-        self.heads = nn.ModuleDict({name: ValueHead(policy.model.config.hidden_size, **head) for name in ('low', 'high', 'term')}).to(policy.device)
+        self.heads = nn.ModuleDict({name: ValueHead(policy.model.config.hidden_size, **head)
+                                    for name in ('low', 'high', 'term')}).to(policy.device)
         self.passes, self.optimizer = passes, torch.optim.AdamW(self.heads.parameters(), lr=lr, weight_decay=0.)
     @torch.no_grad()
     def read(self, policy, batch:Batch, budget:int)->Batch:
         "The batch with `tokens.value_low`, `value_high` and `value_term`; tokens need `part`."
         self.hidden, self.batch, part = policy.features(batch, budget), batch, batch.action('part')
-        self.places = dict(low=(ACTION, first_token(batch, part == ACTION)), high=(SUBGOAL, first_token(batch)), term=(SWITCH, first_token(batch)))
+        self.places = dict(low=(ACTION, first_token(batch, part == ACTION)), high=(SUBGOAL, first_token(batch)),
+                           term=(SWITCH, first_token(batch)))
         return batch.with_action(**{f'value_{name}': head.value(self.hidden) for name, head in self.heads.items()})
     def lessons(self, targets:Tensor):
         "For every head that has something to learn: (head, where it read, what it should have said)."
         part, turn = self.batch.action('part'), self.batch.action_turn
         for name, (kind, place) in self.places.items():
-            of_turn = targets.new_full((len(self.batch.turns),), torch.nan).index_copy(0, turn[part == kind], targets[part == kind])
+            of_turn = targets.new_full((len(self.batch.turns),
+                                        ), torch.nan).index_copy(0, turn[part == kind], targets[part == kind])
             good = of_turn.isfinite() & (place >= 0)
             if good.any(): yield self.heads[name], self.hidden[place[good]], of_turn[good].to(self.hidden)
     def fit(self, targets:Tensor, seed:int)->dict:
         "Learn the targets of the batch that was read last; `value_explained` is that of all three together."
         lessons = list(self.lessons(targets.to(self.hidden.device)))
         if not lessons: return dict(value_loss=None, value_explained=None)
-        with torch.no_grad(): wrong, right = (torch.cat(x) for x in zip(*((y - head.value(x), y) for head, x, y in lessons)))
+        with torch.no_grad():
+            wrong, right = (torch.cat(x) for x in zip(*((y - head.value(x), y) for head, x, y in lessons)))
         olds = [head.value(x).detach() for head, x, _ in lessons]
         for _ in range(self.passes):
             loss = sum(head.loss(x, y, old).mean() for (head, x, y), old in zip(lessons, olds))
-            self.optimizer.zero_grad(); loss.backward(); self.optimizer.step()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
         spread = right.var().item()
         return dict(value_loss=loss.item(), value_explained=1 - wrong.var().item()/spread if spread > 0 else None)
     def tensors(self)->dict:

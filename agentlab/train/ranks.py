@@ -17,7 +17,8 @@ __all__ = ['SHARDED', 'PATIENCE', 'first_process', 'switched_on', 'refuse_sharde
            'in_shares', 'Together', 'weights_key', 'agreed']
 
 # %% ../../nbs/train/06_ranks.ipynb #d199d55f
-SHARDED = dict(ACCELERATE_USE_FSDP='FSDP', ACCELERATE_USE_DEEPSPEED='DeepSpeed', ACCELERATE_USE_MEGATRON_LM='Megatron-LM', ACCELERATE_USE_PARALLELISM_CONFIG='a parallelism config')
+SHARDED = dict(ACCELERATE_USE_FSDP='FSDP', ACCELERATE_USE_DEEPSPEED='DeepSpeed',
+               ACCELERATE_USE_MEGATRON_LM='Megatron-LM', ACCELERATE_USE_PARALLELISM_CONFIG='a parallelism config')
 PATIENCE = timedelta(hours=2)       # how long a process waits for the others: for the slowest environment
 
 def first_process(environ = os.environ)->bool:
@@ -32,8 +33,10 @@ def refuse_sharded(environ = os.environ):
     "Refuse a launch that would split the model over the processes. Raises ValueError that names the variable."
     for name, what in SHARDED.items():
         if switched_on(name, environ):
-            raise ValueError(f'{name}={environ[name]}: this launch splits the model by {what}, and this trainer keeps it whole in every process. Launch without it '
-                             '(a config like assets/accelerate/two_cpus.yaml, or torchrun), or train a split model with agentlab.interop.trl.AgentGRPOTrainer.')
+            raise ValueError(f'{name}={environ[name]}: this launch splits the model by {what}, and this trainer keeps '
+                             f'it whole in every process. Launch without it '
+                             '(a config like assets/accelerate/two_cpus.yaml, or torchrun), or train a split model '
+                             'with agentlab.interop.trl.AgentGRPOTrainer.')
 
 def start_processes(
     precision: str,     # 'no' or 'bf16', as in a recipe
@@ -49,7 +52,8 @@ def start_processes(
 
 # %% ../../nbs/train/06_ranks.ipynb #c786b1de
 def gathered(t, items: list)->list:
-    "The items of all processes, in the order of the processes. They travel as pickles, and only between processes of one run."
+    """The items of all processes, in the order of the processes. They travel as pickles, and only between processes
+    of one run."""
     from accelerate.utils import gather_object
     return gather_object(items) if t.ranks > 1 else items
 
@@ -73,14 +77,16 @@ def told(
 def in_shares(
     t,              # as in `told`
     batch: Batch,   # the same in every process
-    ask: Callable,  # batch with some of the rows -> a tensor, or a tuple of tensors, with an entry for each of its action tokens
+    # batch with some of the rows -> a tensor, or a tuple of tensors, with an entry for each of its action tokens
+    ask: Callable,
 ):                  # the same for the whole batch
     "Every process asks for a share of the rows, of similar lengths; all get all answers."
     rows = action_rows(batch)
     if t.ranks == 1 or not len(rows): return ask(batch)
     lengths = torch.bincount(batch.tokens.row, minlength=len(batch.rows))[rows]
     mine = rows[lengths.argsort(stable=True)][t.rank::t.ranks]
-    part, which = take_rows(batch, mine if len(mine) else rows[:1])     # who has no row asks for one, to know what an answer looks like
+    # who has no row asks for one, to know what an answer looks like
+    part, which = take_rows(batch, mine if len(mine) else rows[:1])
     found = ask(part)
     def whole(x):
         here = x.new_zeros(len(batch.actions), *x.shape[1:])
@@ -105,10 +111,12 @@ class Together:
 def weights_key(model)->int:
     "A number that follows from every bit of a model's parameters and buffers, in whatever order a device adds."
     tensors = [*model.named_parameters(), *model.named_buffers()]
-    sums = [int(x.detach().contiguous().reshape(-1).view(torch.uint8).sum(dtype=torch.int64)) for _, x in tensors if x.numel()]
+    sums = [int(x.detach().contiguous().reshape(-1).view(torch.uint8).sum(dtype=torch.int64)) for _, x in tensors
+            if x.numel()]
     return sum((i + 1)*s for i, s in enumerate(sums))
 
 def agreed(t, what: str, value, remedy: str):
     "Raise RuntimeError, in all processes, where they do not hold the same value."
     values = gathered(t, [value])
-    if any(x != values[0] for x in values): raise RuntimeError(f'the {len(values)} processes differ in {what}: {values}. {remedy}')
+    if any(x != values[0] for x in values):
+        raise RuntimeError(f'the {len(values)} processes differ in {what}: {values}. {remedy}')

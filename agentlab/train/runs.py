@@ -18,49 +18,72 @@ __all__ = ['METRICS', 'SCHEMA_VERSION', 'Run', 'row_check', 'read_row', 'read_lo
 # %% ../../nbs/train/00_runs.ipynb #529ab282
 METRICS = dict(     # name: (what it is, how it is estimated, unit)
     step=('number of this update, from 0', 'counted', 'updates'),
-    success=('share of the sampled training episodes that reached the goal', "mean of info['success'] over the episodes that ended without an error", 'episodes, 0-1'),
-    reward=('what an episode earned', 'mean outcome over the episodes that ended without an error', "the environment's unit"),
-    entropy=('how open the choice of a token was', 'mean over action tokens of the full-softmax entropy when they were sampled', 'nats a token'),
-    entropy_by_turn=('the same, one number for every turn of the game', 'mean over the action tokens of each turn', 'nats a token'),
-    kl=('how far this step moved the policy', 'k3 estimate between the policy that sampled and the one at each minibatch of the step, mean over tokens', 'nats a token'),
+    success=('share of the sampled training episodes that reached the goal',
+             "mean of info['success'] over the episodes that ended without an error", 'episodes, 0-1'),
+    reward=('what an episode earned', 'mean outcome over the episodes that ended without an error',
+            "the environment's unit"),
+    entropy=('how open the choice of a token was',
+             'mean over action tokens of the full-softmax entropy when they were sampled', 'nats a token'),
+    entropy_by_turn=('the same, one number for every turn of the game', 'mean over the action tokens of each turn',
+                     'nats a token'),
+    kl=('how far this step moved the policy', 'k3 estimate between the policy that sampled and the one at each '
+        'minibatch of the step, mean over tokens', 'nats a token'),
     kl_median=('the same at the middle token: half of the tokens moved less',
-               'k3 estimate, median over the tokens of all minibatches but the first, before which no step was made', 'nats'),
-    kl_max=('the same at the token that moved most; a spike, far above the median: what the policy had said it made all but impossible',
+               'k3 estimate, median over the tokens of all minibatches but the first, before which no step was made',
+               'nats'),
+    kl_max=('the same at the token that moved most; a spike, far above the median: what the policy had said it made '
+            'all but impossible',
             'k3 estimate, which grows with exp of the gap; largest over the same tokens', 'nats'),
-    kl_reference=('distance to the reference policy, where a recipe uses one', 'k3 estimate, mean over tokens, at each minibatch', 'nats a token'),
+    kl_reference=('distance to the reference policy, where a recipe uses one',
+                  'k3 estimate, mean over tokens, at each minibatch', 'nats a token'),
     kl_reference_median=('the same at the middle token',
                          'k3 estimate, median over the tokens of all minibatches of the step', 'nats'),
     kl_reference_max=('the same at the token that is farthest; far above the median, it is a spike, as for `kl_max`',
                       'k3 estimate, largest over the tokens of all minibatches of the step', 'nats'),
-    clip_fraction=('share of action tokens whose ratio left the clip range on the side that stops the gradient', 'mean over the minibatches of the step', 'tokens, 0-1'),
+    clip_fraction=('share of action tokens whose ratio left the clip range on the side that stops the gradient',
+                   'mean over the minibatches of the step', 'tokens, 0-1'),
     grad_norm=('length of the gradient before clipping', 'mean over the minibatches of the step', '-'),
-    dead_groups=('share of groups whose outcomes are all equal, so that their advantage is zero', 'counted', 'groups, 0-1'),
-    sampler_gap=('largest difference between the log-probability at sampling and the one the trainer computes with the same weights', 'maximum over the action tokens of the first minibatch', 'nats'),
-    sampler_kl=('distance of the trainer from the sampler; below 0, the sampler did not draw from what it reported', 'k1 estimate: mean of reported minus computed log-probability over the action tokens of the first minibatch', 'nats a token'),
-    unsampled=('share of the tokens in the loss that no sampler reported', 'counted in the first minibatch', 'tokens, 0-1'),
+    dead_groups=('share of groups whose outcomes are all equal, so that their advantage is zero', 'counted',
+                 'groups, 0-1'),
+    sampler_gap=('largest difference between the log-probability at sampling and the one the trainer computes with the '
+                 'same weights', 'maximum over the action tokens of the first minibatch', 'nats'),
+    sampler_kl=('distance of the trainer from the sampler; below 0, the sampler did not draw from what it reported',
+                'k1 estimate: mean of reported minus computed log-probability over the action tokens of the first '
+                'minibatch', 'nats a token'),
+    unsampled=('share of the tokens in the loss that no sampler reported', 'counted in the first minibatch',
+               'tokens, 0-1'),
     loss=('the objective that was minimised', 'mean over the minibatches of the step', '-'),
-    value_loss=('how far the critic was from its targets, where a recipe has one', "the head's loss, mean over the last pass", '-'),
-    value_explained=('share of the variance of the targets that the critic knew before this step', '1 - var(target - value)/var(target)', 'at most 1'),
+    value_loss=('how far the critic was from its targets, where a recipe has one',
+                "the head's loss, mean over the last pass", '-'),
+    value_explained=('share of the variance of the targets that the critic knew before this step',
+                     '1 - var(target - value)/var(target)', 'at most 1'),
     turns=('length of an episode', 'mean', 'turns'),
     episodes=('episodes played', 'counted', 'episodes'),
     errors=('episodes that a fault of the environment ended; they are not trained on', 'counted', 'episodes'),
     truncated=('share of episodes that a budget ended', 'counted', 'episodes, 0-1'),
     tokens=('action tokens of the episodes without an error', 'counted', 'tokens'),
-    sampled=('action tokens that were sampled; a branch that copies a turn does not sample it again', 'counted', 'tokens'),
+    sampled=('action tokens that were sampled; a branch that copies a turn does not sample it again', 'counted',
+             'tokens'),
     held=('tokens of the rows that were learned from', 'counted, over the minibatches of the step', 'tokens'),
     computed=('tokens that the model read for them, padding included; fewer where shared prefixes are computed once',
               'counted, in the passes with a gradient', 'tokens'),
-    kept=('share of the action tokens that count in the loss after curation', 'tokens with a weight above 0, of those that curation left', 'tokens, 0-1'),
-    entropy_history=('what EPO remembers: the entropy of every turn number so far', 'mean over the steps, of means over tokens', 'nats a token'),
+    kept=('share of the action tokens that count in the loss after curation',
+          'tokens with a weight above 0, of those that curation left', 'tokens, 0-1'),
+    entropy_history=('what EPO remembers: the entropy of every turn number so far',
+                     'mean over the steps, of means over tokens', 'nats a token'),
     tasks_seen=('tasks that a memory of outcomes knows', 'counted', 'tasks'),
     entropy_coef=('weight of the entropy in the loss, where a memory steers it', 'as it was used in this update', '-'),
-    replayed=('share of the action tokens learned from that are from past episodes', 'tokens with a weight above 0, over all updates of the step', 'tokens, 0-1'),
-    past_outside=('share of the past tokens whose ratio to the policy that sampled them is beyond the clip; rising: the past is too old to be heard, lower `stale`', 'tokens of past episodes, over all updates of the step', 'tokens, 0-1'),
+    replayed=('share of the action tokens learned from that are from past episodes',
+              'tokens with a weight above 0, over all updates of the step', 'tokens, 0-1'),
+    past_outside=('share of the past tokens whose ratio to the policy that sampled them is beyond the clip; '
+                  'rising: the past is too old to be heard, lower `stale`',
+                  'tokens of past episodes, over all updates of the step', 'tokens, 0-1'),
     stored=('past episodes that can be brought back', 'counted', 'episodes'),
     failed=('groups in which everybody failed alike, where a replay helps these', 'counted', 'groups'),
     swapped=('those of them that got a past success', 'counted', 'groups'),
     sil_above=('stored episodes above the baseline of self-imitation', 'counted', 'episodes'),
-    sil_baseline=('what self-imitation compares with', 'median of the mean outcomes of the latest groups', "the environment's unit"),
+    sil_baseline=('what self-imitation compares with', 'median of the mean outcomes of the latest groups',
+                  "the environment's unit"),
     sil_weight=('weight of the self-imitation update', 'as it was used', '-'),
     sil_trained=('episodes of the self-imitation update', 'counted', 'episodes'),
     instruction=('the instruction with the largest weight', 'after the update', 'JSON'),
@@ -68,16 +91,21 @@ METRICS = dict(     # name: (what it is, how it is estimated, unit)
     instructions=('instructions that are alive', 'counted', 'instructions'),
     checked=('episodes in which new instructions were checked; not among those trained on', 'counted', 'episodes'),
     snapshots=('older selves that a league holds', 'counted', 'snapshots'),
-    opponent_rate=('what the policy has won against those that it has met', 'mean over them; a tie counts one half', 'games, 0-1'),
-    valid=('proposals that passed all checks, where one role makes the tasks of another', 'mean over the proposals of this step', 'proposals, 0-1'),
+    opponent_rate=('what the policy has won against those that it has met', 'mean over them; a tie counts one half',
+                   'games, 0-1'),
+    valid=('proposals that passed all checks, where one role makes the tasks of another',
+           'mean over the proposals of this step', 'proposals, 0-1'),
     solved=('tries at such tasks that succeeded', 'mean over the tasks of this step', 'tries, 0-1'),
     solved_again=('the same for what failed repairs left behind', 'mean over the tries', 'tries, 0-1'),
     solver=('tries of the solver that succeeded, at whatever task', 'mean over its episodes', 'tries, 0-1'),
     pool=('earlier tasks that can be set again', 'counted', 'tasks'),
     seconds=('wall time of the step', 'measured; the only number that differs in a repeated run', 's'),
-    test_greedy=('success on held-out tasks, most likely token each time (tests.jsonl)', 'mean over the test tasks', 'episodes, 0-1'),
-    test_sampled=('success on held-out tasks, tokens sampled at the temperature of the recipe (tests.jsonl)', 'mean over the test tasks', 'episodes, 0-1'),
-    skipped=('why the update was not made, if it was not', 'a NaN or infinite reward, loss or gradient; curation left nothing; the critic is warming up', 'text'),
+    test_greedy=('success on held-out tasks, most likely token each time (tests.jsonl)', 'mean over the test tasks',
+                 'episodes, 0-1'),
+    test_sampled=('success on held-out tasks, tokens sampled at the temperature of the recipe (tests.jsonl)',
+                  'mean over the test tasks', 'episodes, 0-1'),
+    skipped=('why the update was not made, if it was not',
+             'a NaN or infinite reward, loss or gradient; curation left nothing; the critic is warming up', 'text'),
 )
 
 # %% ../../nbs/train/00_runs.ipynb #c6135876
@@ -91,10 +119,13 @@ class Run:
         "What run.json holds. Raises FileNotFoundError or ValueError where this is no run, a newer or a damaged one."
         path = self.folder / 'run.json'
         info = _read_json(path)
-        if not isinstance(info.get('facts'), dict): raise ValueError(f'{path} holds no facts of a run: it is damaged, or something else wrote it. `agentlab runs` lists the runs.')
+        if not isinstance(info.get('facts'), dict):
+            raise ValueError(f'{path} holds no facts of a run: it is damaged, or something else wrote it. `agentlab '
+                             f'runs` lists the runs.')
         return info
     def rows(self)->list[dict]:
-        "Rows of metrics.jsonl. A half-written last line is left out; so is a damaged one, with a warning that names it."
+        """Rows of metrics.jsonl. A half-written last line is left out; so is a damaged one, with a warning that
+        names it."""
         return _rows(self.folder / 'metrics.jsonl')
     def tests(self)->list[dict]:
         "Rows of tests.jsonl: success on held-out tasks, `step` updates into the run."
@@ -111,16 +142,20 @@ class Run:
         "Numbers of updates after which held-out episodes were kept."
         return sorted(int(p.stem.split('_')[1]) for p in (self.folder / 'tests').glob('step_*.parquet'))
     def tests_episodes(self, step: int)->Batch:
-        "A few held-out tasks as they were played, greedy, with `step` updates behind the policy; `group` is the number of the task. Raises ValueError for a damaged file."
+        """A few held-out tasks as they were played, greedy, with `step` updates behind the policy; `group` is the
+        number of the task. Raises ValueError for a damaged file."""
         return Batch.load(self._tests(step))
     def save_tests(self, step: int, batch: Batch): batch.save(self._tests(step))
     def _tests(self, step): return self.folder / 'tests' / f'step_{step:06d}.parquet'
     def check_there(self):
         "Raise FileNotFoundError where somebody has removed the folder of a run that goes on."
         if not (self.folder / 'run.json').exists():
-            raise FileNotFoundError(f'{self.folder}/run.json is gone: somebody removed or moved the run folder while it was written to. Nothing more is written there; what was not moved elsewhere is lost')
+            raise FileNotFoundError(f'{self.folder}/run.json is gone: somebody removed or moved the run folder while '
+                                    f'it was written to. Nothing more is written there; what was not moved '
+                                    f'elsewhere is lost')
     def ask_stop(self):
-        "Ask whoever trains in this folder to end after the present update. The trainer removes the request when it has ended, and one that is older than its start."
+        """Ask whoever trains in this folder to end after the present update. The trainer removes the request when it
+        has ended, and one that is older than its start."""
         (self.folder / 'stop').touch()
     def stop_asked(self)->bool: return (self.folder / 'stop').exists()
     def stop_answered(self):
@@ -153,16 +188,24 @@ def read_row(
     return row if check == row_check(row) else None
 
 def _read_json(path: Path)->dict:
-    if not path.exists(): raise FileNotFoundError(f'{path} does not exist, so {path.parent} is no run folder. `agentlab runs` lists the runs.')
+    if not path.exists():
+        raise FileNotFoundError(f'{path} does not exist, so {path.parent} is no run folder. `agentlab runs` lists '
+                                f'the runs.')
     try: info = json.loads(path.read_text(encoding='utf-8'))
-    except (ValueError, RecursionError) as e: raise ValueError(f'{path} is damaged ({in_words(e)}). `agentlab view {path.parent}/episodes` shows what was played, if it was kept.') from None
-    if not isinstance(info, dict) or not isinstance(info.get('schema_version', 0), int): raise ValueError(f'{path} is damaged: it holds no object with a schema_version. `agentlab runs` lists the runs.')
+    except (ValueError, RecursionError) as e:
+        raise ValueError(f'{path} is damaged ({in_words(e)}). `agentlab view {path.parent}/episodes` shows what was '
+                         f'played, if it was kept.') from None
+    if not isinstance(info, dict) or not isinstance(info.get('schema_version', 0), int):
+        raise ValueError(f'{path} is damaged: it holds no object with a schema_version. `agentlab runs` lists '
+                         f'the runs.')
     if info.get('schema_version', 0) > SCHEMA_VERSION:
-        raise ValueError(f"{path} has schema_version {info['schema_version']}, this agentlab reads up to {SCHEMA_VERSION}. Upgrade agentlab-rl.")
+        raise ValueError(f"{path} has schema_version {info['schema_version']}, this agentlab reads up to "
+                         f"{SCHEMA_VERSION}. Upgrade agentlab-rl.")
     return info
 
 def read_log(path: Path)->tuple[list[tuple[int, int, dict]], list[int]]:
-    "The whole rows of a log as (number of the line, byte where it ends, row), and the numbers of the damaged lines. A last line without an end is neither."
+    """The whole rows of a log as (number of the line, byte where it ends, row), and the numbers of the damaged
+    lines. A last line without an end is neither."""
     rows, damaged, end, checked = [], [], 0, False
     *lines, _ = (path.read_bytes() if path.exists() else b'').split(b'\n')
     for number, line in enumerate(lines, 1):
@@ -175,7 +218,9 @@ def read_log(path: Path)->tuple[list[tuple[int, int, dict]], list[int]]:
 
 def _rows(path: Path)->list[dict]:
     rows, damaged = read_log(path)
-    if damaged: warnings.warn(f'{path}: damaged and left out: line {", ".join(map(str, damaged[:5]))}{", ..." if len(damaged) > 5 else ""}')
+    if damaged:
+        warnings.warn(f'{path}: damaged and left out: line '
+                      f'{", ".join(map(str, damaged[:5]))}{", ..." if len(damaged) > 5 else ""}')
     return [row for _, _, row in rows]
 
 # %% ../../nbs/train/00_runs.ipynb #41ded886
@@ -184,7 +229,8 @@ def alone(
     folder,             # a run folder; made where it is missing
     wait: float = 0.,   # seconds to wait for whoever is there
 ):
-    "Hold a run folder for this process alone. Raises BlockingIOError that names who has it, NotADirectoryError for a file."
+    """Hold a run folder for this process alone. Raises BlockingIOError that names who has it, NotADirectoryError for
+    a file."""
     from filelock import FileLock, SoftFileLock, Timeout
     folder = Path(folder)
     if folder.is_file(): raise NotADirectoryError(f'{folder} is a file. Give a folder for the run.')
@@ -194,11 +240,16 @@ def alone(
         try: lock.acquire(timeout=wait)
         except OSError as e:
             if e.errno not in (errno.ENOLCK, errno.EOPNOTSUPP): raise
-            lock = SoftFileLock(folder / '.lock.held', thread_local=False)      # a network drive without locks: a file stands for one
+            # a network drive without locks: a file stands for one
+            lock = SoftFileLock(folder / '.lock.held', thread_local=False)
             lock.acquire(timeout=wait)
-    except Timeout: raise BlockingIOError(f'{folder} is in use: {_writer(folder)} writes to it. Wait until that has ended, end it, or give another folder.') from None
+    except Timeout:
+        raise BlockingIOError(f'{folder} is in use: {_writer(folder)} writes to it. Wait until that has ended, end it, '
+                              f'or give another folder.') from None
     try:
-        with contextlib.suppress(OSError): (folder / '.writer').write_text(f'process {os.getpid()} on {socket.gethostname()}, since {time.strftime("%Y-%m-%d %H:%M:%S")},')
+        with contextlib.suppress(OSError):
+            (folder / '.writer').write_text(f'process {os.getpid()} on {socket.gethostname()}, since '
+                                            f'{time.strftime("%Y-%m-%d %H:%M:%S")},')
         yield
     finally:
         with contextlib.suppress(OSError): (folder / '.writer').unlink()
@@ -214,24 +265,31 @@ def open_run(
     folder,
     facts: dict,            # what makes the run: recipe, environment, policy; JSON types
     resume: bool = False,
-    defaults: dict|None = None, # what a fact meant in a run that was begun before there was such a fact; nested like `facts`
+    # what a fact meant in a run that was begun before there was such a fact; nested like `facts`
+    defaults: dict|None = None,
 )->Run:
     "A new run folder, or an old one to go on with. Raises ValueError if it holds something else."
     run = Run(folder)
     old = run.info if (run.folder / 'run.json').exists() else None
-    if old is not None and not resume: raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give another folder.')
+    if old is not None and not resume:
+        raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give '
+                              f'another folder.')
     if old is not None: _same_facts(old['facts'], json.loads(json.dumps(facts)), folder, defaults or {})
     run.folder.mkdir(parents=True, exist_ok=True)
-    info = dict(schema_version=SCHEMA_VERSION, created=time.strftime('%Y-%m-%dT%H:%M:%S'), versions=_versions(), facts=facts)
+    info = dict(schema_version=SCHEMA_VERSION, created=time.strftime('%Y-%m-%dT%H:%M:%S'), versions=_versions(),
+                facts=facts)
     if old is not None: info = old | dict(facts=facts)
     with atomic(run.folder / 'run.json') as path: path.write_text(json.dumps(info, indent=1))
     return run
 
 def check_goes_on(folder, resume: bool, **facts):
-    "Refuse, before anything is made, a folder that holds a run and is not to be gone on with, or one of other facts (those that are given: dictionaries). Writes nothing."
+    """Refuse, before anything is made, a folder that holds a run and is not to be gone on with, or one of other
+    facts (those that are given: dictionaries). Writes nothing."""
     run = Run(folder)
     if not (run.folder / 'run.json').exists(): return
-    if not resume: raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give another folder.')
+    if not resume:
+        raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give '
+                              f'another folder.')
     known = run.info['facts']
     old = {name: {key: (known.get(name) or {}).get(key) for key in asked} for name, asked in facts.items()}
     _same_facts(old, json.loads(json.dumps(facts)), folder, {})
@@ -239,9 +297,11 @@ def check_goes_on(folder, resume: bool, **facts):
 def _same_facts(old, new, folder, defaults, where=''):
     "Refuse to go on with another recipe; the number of steps may change."
     for key in sorted(set(old) | set(new)):
-        if isinstance(old.get(key), dict) and isinstance(new.get(key), dict): _same_facts(old[key], new[key], folder, defaults.get(key) or {}, f'{where}{key}.')
+        if isinstance(old.get(key), dict) and isinstance(new.get(key), dict):
+            _same_facts(old[key], new[key], folder, defaults.get(key) or {}, f'{where}{key}.')
         elif key != 'steps' and old.get(key, defaults.get(key)) != new.get(key):
-            raise ValueError(f'{folder} holds a run with {where}{key}={old.get(key)!r}, you asked for {new.get(key)!r}. Give another folder, or the same settings.')
+            raise ValueError(f'{folder} holds a run with {where}{key}={old.get(key)!r}, you asked for '
+                             f'{new.get(key)!r}. Give another folder, or the same settings.')
 
 def _versions()->dict:
     from importlib.metadata import PackageNotFoundError, version
@@ -263,7 +323,8 @@ def save_checkpoint(
     from safetensors.torch import save
     final = run.folder / 'checkpoints' / f'{step:06d}'
     partial = final.with_name(f'.{final.name}.tmp')
-    shutil.rmtree(partial, ignore_errors=True); partial.mkdir(parents=True)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
     files = {}
     for name, values in tensors.items():
         data = save({k: v.detach().contiguous().cpu() for k, v in values.items()})
@@ -271,7 +332,7 @@ def save_checkpoint(
         files[f'{name}.safetensors'] = dict(bytes=len(data), blake2b=hashlib.blake2b(data).hexdigest())
     facts = dict(schema_version=SCHEMA_VERSION, step=step, files=files, **state)
     with atomic(partial / 'state.json') as path: path.write_text(json.dumps(facts | dict(blake2b=_digest(facts))))
-    if final.exists(): _remove(final)       # left by a run that was killed after this checkpoint and before its rows were cut
+    if final.exists(): _remove(final) # left by a run that was killed after this checkpoint and before its rows were cut
     rename(partial, final)
     for old in _checkpoints(run)[:-keep]: _remove(old)
     for left in final.parent.glob('.*.old.tmp'): shutil.rmtree(left)        # a removal that was cut short
@@ -288,7 +349,8 @@ def _digest(facts: dict)->str: return hashlib.blake2b(json.dumps(facts).encode()
 
 def moments(optimizer)->dict[str, Tensor]:
     "The state of a torch optimiser as flat tensors, named number.name, for a checkpoint."
-    return {f'{i}.{name}': torch.as_tensor(x) for i, values in optimizer.state_dict()['state'].items() for name, x in values.items()}
+    return {f'{i}.{name}': torch.as_tensor(x) for i, values in optimizer.state_dict()['state'].items()
+            for name, x in values.items()}
 
 def restore_moments(optimizer, tensors: dict[str, Tensor]):
     "Put back what `moments` gave; tensors under other names are passed over."
@@ -314,7 +376,8 @@ def load_checkpoint(run: Run)->tuple[int, dict, dict]|None:
     "The newest whole checkpoint: (step, tensors by file and name, state); None where there is none."
     for folder in reversed(_checkpoints(run)):
         try: return _read_checkpoint(folder)
-        except (OSError, ValueError, KeyError) as e: warnings.warn(f'checkpoint {folder} is damaged and is left out: {e}')
+        except (OSError, ValueError, KeyError) as e:
+            warnings.warn(f'checkpoint {folder} is damaged and is left out: {e}')
     return None
 
 def _read_checkpoint(folder: Path):
@@ -323,7 +386,8 @@ def _read_checkpoint(folder: Path):
     if state.pop('blake2b', None) != _digest(state): raise ValueError('state.json is not what was written')
     for name, fact in state['files'].items():
         data = (folder / name).read_bytes()
-        if len(data) != fact['bytes'] or hashlib.blake2b(data).hexdigest() != fact['blake2b']: raise ValueError(f'{name} is not what was written')
+        if len(data) != fact['bytes'] or hashlib.blake2b(data).hexdigest() != fact['blake2b']:
+            raise ValueError(f'{name} is not what was written')
         tensors[name.removesuffix('.safetensors')] = load(data)
     return state['step'], tensors, state
 
@@ -331,19 +395,23 @@ def rewind(
     run: Run,
     step: int,      # updates that the checkpoint has behind it
 ):
-    "Remove rows, episodes and unfinished files of this step and later ones: they are made again. Raises ValueError where what is to be kept is damaged."
+    """Remove rows, episodes and unfinished files of this step and later ones: they are made again. Raises ValueError
+    where what is to be kept is damaged."""
     if step: _check_logs(run, step)
-    for name, last in (('metrics.jsonl', step - 1), ('tests.jsonl', step if step else -1)):     # a test at step 0 belongs to no checkpoint
+    # a test at step 0 belongs to no checkpoint
+    for name, last in (('metrics.jsonl', step - 1), ('tests.jsonl', step if step else -1)):
         rows, damaged = read_log(run.folder / name)
         if damaged: shutil.copy(run.folder / name, run.folder / f'{name}.damaged')
         end = max((end for _, end, row in rows if row['step'] <= last), default=0)
         if (run.folder / name).exists(): os.truncate(run.folder / name, end)
     for later in (s for s in run.steps() if s >= step): run._episodes(later).unlink()
     for later in (s for s in run.tested() if s > step or not step): run._tests(later).unlink()
-    for damaged in (p for p in _checkpoints(run) if int(p.name) > step): _remove(damaged)       # else they would count as the newest to keep
+    # else they would count as the newest to keep
+    for damaged in (p for p in _checkpoints(run) if int(p.name) > step): _remove(damaged)
     for part in [*run.folder.glob('**/.*.tmp')]: shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
     for path in map(run._episodes, run.steps()):
-        if not is_whole(path): warnings.warn(f'{path} is damaged. The run goes on; whatever shows its episodes leaves this step out.')
+        if not is_whole(path):
+            warnings.warn(f'{path} is damaged. The run goes on; whatever shows its episodes leaves this step out.')
 
 def _check_logs(run: Run, step: int):
     "Refuse to cut logs that lack a row of the updates that are behind the checkpoint."
@@ -354,7 +422,8 @@ def _check_logs(run: Run, step: int):
         wrong = f'line {damaged[0]} is damaged' if damaged else f'{len(kept)} of the rows 0 to {step - 1} are there'
         if name == 'tests.jsonl' and not damaged or name == 'metrics.jsonl' and kept == list(range(step)): continue
         if path.exists(): shutil.copy(path, run.folder / f'{name}.damaged')
-        raise ValueError(f'{path}: {wrong}, and the checkpoint has {step} updates behind it. A copy is in {name}.damaged. Mend the file and resume, '
+        raise ValueError(f'{path}: {wrong}, and the checkpoint has {step} updates behind it. A copy is in '
+                         f'{name}.damaged. Mend the file and resume, '
                          f'or give another folder; without {run.folder}/checkpoints the run begins again.')
 
 def is_whole(path: Path)->bool:

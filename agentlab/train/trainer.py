@@ -24,7 +24,8 @@ from ..rollout.curation import CurationError
 from .ranks import Together, agreed, gathered, in_shares, start_processes, told, weights_key
 from . import fit
 from .recipes import Recipe, check_world, field_defaults
-from .runs import METRICS, Run, alone, load_checkpoint, moments, open_run, restore_moments, rewind, save_checkpoint, save_policy
+from .runs import (METRICS, Run, alone, load_checkpoint, moments, open_run, restore_moments, rewind,
+                                 save_checkpoint, save_policy)
 
 # %% auto #0
 __all__ = ['KEPT_TESTS', 'Training', 'check_suits', 'with_lora', 'reference_of', 'as_begun', 'for_gpu', 'for_pretrained',
@@ -44,16 +45,20 @@ class Training:
         self.accelerator = start_processes(recipe.precision, policy.device.type == 'cpu')
         self.policy, self.env, self.recipe = (with_lora(policy, **recipe.lora) if recipe.lora else policy), env, recipe
         self.policy.model.to(self.accelerator.device)
-        if self.ranks > 1: agreed(self, 'the weights they begin with', weights_key(self.policy.model), 'Load the policy from one folder, or make it with the same seed in every process.')
+        if self.ranks > 1:
+            agreed(self, 'the weights they begin with', weights_key(self.policy.model),
+                   'Load the policy from one folder, or make it with the same seed in every process.')
         for one in (self.policy, *getattr(self.policy, 'of', {}).values()):
-            one.precision, one.tree = recipe.precision, recipe.tree     # every log-probability of the run, old and new, is computed alike
+            # every log-probability of the run, old and new, is computed alike
+            one.precision, one.tree = recipe.precision, recipe.tree
         self.should_stop, self.run = should_stop or (lambda: False), None
         self.reference = reference_of(self.policy) if recipe.kl_coef else None
         self.weights = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
         check_learnable(self.policy.name, self.weights.values())
         self.optimizer = recipe.optimizer(self.weights.values(), lr=recipe.lr, weight_decay=recipe.weight_decay)
         made = ((name, getattr(recipe, name)) for name in ('critic', 'memory', 'replay'))
-        self.critic, self.memory, self.replay = (make(self.policy, derive(recipe.seed, name)) if make else None for name, make in made)
+        self.critic, self.memory, self.replay = (make(self.policy, derive(recipe.seed, name)) if make else None
+                                                 for name, make in made)
         self.planned = recipe
     def begin(self, step: int):
         "The recipe of this step: the run's, with what its schedule and its memory change."
@@ -79,13 +84,17 @@ class Training:
         "The policy as all processes ask it at once, each for a share of the rows; with one process the policy itself."
         return Together(self, self.policy) if self.ranks > 1 else self.policy
     def asked(self)->bool:
-        "Whether the run should end: this function's caller says so, or somebody has put a request into the run folder. All processes agree."
-        return any(self.gather([self.should_stop() or (self.rank == 0 and self.run is not None and self.run.stop_asked())]))
+        """Whether the run should end: this function's caller says so, or somebody has put a request into the run
+        folder. All processes agree."""
+        return any(self.gather([self.should_stop()
+                                or (self.rank == 0 and self.run is not None and self.run.stop_asked())]))
 
 def check_suits(policy, env, recipe: Recipe):
-    "Refuse a policy that has no room for an action, and an environment that the recipe cannot be played in. Raises ValueError or TypeError."
+    """Refuse a policy that has no room for an action, and an environment that the recipe cannot be played in. Raises
+    ValueError or TypeError."""
     if recipe.max_tokens >= policy.max_context:
-        raise ValueError(f'max_tokens={recipe.max_tokens}: the policy {policy.name!r} takes {policy.max_context} tokens, the whole conversation included. Give fewer, or a policy with a longer max_context.')
+        raise ValueError(f'max_tokens={recipe.max_tokens}: the policy {policy.name!r} takes {policy.max_context} '
+                         f'tokens, the whole conversation included. Give fewer, or a policy with a longer max_context.')
     check_world(recipe, env)
 
 def with_lora(policy, **config):
@@ -95,10 +104,15 @@ def with_lora(policy, **config):
     try:
         with quiet(): import peft   # noqa: F401
     except ImportError: raise ImportError('a LoRA adapter needs peft: pip install "agentlab-rl[lora]"') from None
-    if getattr(policy, 'roles', ()): raise ValueError(f'lora={config}: this policy has weights for every role. Make them adapters: RoleWeights(with_lora(policy, ...), seats), with lora={{}}')
-    if adapted(policy.model): raise ValueError(f'lora={config}: the policy {policy.name!r} has an adapter already, and that is what is trained. Leave lora empty (lora={{}}, no --lora)')
+    if getattr(policy, 'roles', ()):
+        raise ValueError(f'lora={config}: this policy has weights for every role. Make them adapters: '
+                         f'RoleWeights(with_lora(policy, ...), seats), with lora={{}}')
+    if adapted(policy.model):
+        raise ValueError(f'lora={config}: the policy {policy.name!r} has an adapter already, and that is what is '
+                         f'trained. Leave lora empty (lora={{}}, no --lora)')
     model = with_adapter(policy.model, **dict(r=16, lora_alpha=32, target_modules='all-linear') | config)
-    return Policy(model, policy.tokenizer, policy.max_context, policy.name, policy.samples_by, chat=policy.chat, exact=policy.exact, provenance=policy.provenance)
+    return Policy(model, policy.tokenizer, policy.max_context, policy.name, policy.samples_by, chat=policy.chat,
+                  exact=policy.exact, provenance=policy.provenance)
 
 def reference_of(policy):
     "The policy as training begins: a copy; of one with an adapter, copies of the adapter's weights alone."
@@ -125,20 +139,24 @@ def for_gpu(
     weights = truncated,    # batch -> (action tokens,) by how much a token counts that another engine drew
     **changes,              # fields of the recipe, such as lr, budget, max_tokens
 )->Recipe:
-    "The recipe for a large model with an adapter: old log-probabilities by the trainer, a loss corrected for the sampler, a paged optimiser. Its learning rate is a place to start from."
+    """The recipe for a large model with an adapter: old log-probabilities by the trainer, a loss corrected for the
+    sampler, a paged optimiser. Its learning rate is a place to start from."""
     from agentlab.policy.qlora import paged_adamw
     objective = recipe.objective if isinstance(recipe.objective, corrected) else corrected(recipe.objective, weights)
-    large = dict(recompute_old=True, objective=objective, optimizer=paged_adamw, lr=2e-5, max_tokens=max(recipe.max_tokens, 32), precision='bf16' if torch.cuda.is_available() else 'no')
+    large = dict(recompute_old=True, objective=objective, optimizer=paged_adamw, lr=2e-5,
+                 max_tokens=max(recipe.max_tokens, 32), precision='bf16' if torch.cuda.is_available() else 'no')
     return dataclasses.replace(recipe, **large | changes)
 
 def for_pretrained(
     recipe: Recipe,
     **changes,              # fields of the recipe, such as lr, groups, temperature
 )->Recipe:
-    """The recipe for a pretrained model with an adapter on a small machine: an adapter's learning rate, groups of six, actions of more tokens.
+    """The recipe for a pretrained model with an adapter on a small machine: an adapter's learning rate, groups of six,
+    actions of more tokens.
 
-    The temperature stays the recipe's. A primed policy is sure of what it says already; the record of the real model has what lower ones do.
-    """
+    The temperature stays the recipe's. A primed policy is sure of what it says already; the record of the real model
+    has what lower ones do.
+"""
     own = dict(lr=2e-4, group_size=6, max_tokens=max(recipe.max_tokens, 32))
     return dataclasses.replace(recipe, **own | changes)
 
@@ -149,8 +167,10 @@ def collect(training: Training, step: int)->Batch:
     count = max(map(len, r.group_args.values()), default=r.groups)
     mine = list(range(count))[t.rank::t.ranks]
     own = {name: [values[i] for i in mine] for name, values in r.group_args.items()}
-    episodes = [] if not mine else r.rollout(t.policy, t.env, [derive(r.seed, step, 'tasks', i) for i in mine], groups=[step*count + i for i in mine],
-                         group_size=r.group_size, max_turns=r.max_turns, max_tokens=r.max_tokens, temperature=r.temperature,
+    episodes = [] if not mine else r.rollout(t.policy, t.env, [derive(r.seed, step, 'tasks', i) for i in mine],
+                         groups=[step*count + i for i in mine],
+                         group_size=r.group_size, max_turns=r.max_turns, max_tokens=r.max_tokens,
+                         temperature=r.temperature,
                          seed=derive(r.seed, step, 'sampling'), step=step, name=r.name, **r.rollout_args, **own)
     return Batch.from_episodes(joined(t.gather([episodes])))
 
@@ -170,7 +190,8 @@ def usable(played: Batch)->Batch:
     good = played.episodes.error == -1
     if not good.any():
         key = played.episodes.error[0].item()
-        raise RuntimeError(f"all {len(played)} episodes ended with an error of the environment, so there is nothing to learn from. The first: {played.labels['error'][key]}")
+        raise RuntimeError(f"all {len(played)} episodes ended with an error of the environment, so there is nothing to "
+                           f"learn from. The first: {played.labels['error'][key]}")
     return played if good.all() else played.select(good)
 
 # %% ../../nbs/train/02_trainer.ipynb #03fe3228
@@ -178,7 +199,8 @@ class Skip(Exception):
     "This update cannot be made; the message says why. It is recorded in the row, and the run goes on."
 
 def rewarded(training: Training, batch: Batch, step: int)->Batch:
-    "The batch with old log-probabilities, with the columns that recipe, memory and critic supply, and with its rewards. Raises Skip."
+    """The batch with old log-probabilities, with the columns that recipe, memory and critic supply, and with its
+    rewards. Raises Skip."""
     r, policy = training.recipe, training.together
     batch = batch.to(training.accelerator.device)
     old = policy.logprobs(batch, r.temperature, r.budget)[0] if r.recompute_old else batch.action('sampler_logp')
@@ -193,30 +215,37 @@ def rewarded(training: Training, batch: Batch, step: int)->Batch:
     return batch
 
 def joined_by(training: Training, batch: Batch, step: int)->Batch:
-    "The batch with the past episodes that the recipe's replay brings in; `tokens.past` is 1 where a token is from the past."
+    """The batch with the past episodes that the recipe's replay brings in; `tokens.past` is 1 where a token is from
+    the past."""
     batch = training.replay.join(batch.to('cpu'), step).to(training.accelerator.device)
     return batch.with_action(past=past(batch))
 
 def past(batch: Batch)->Tensor:
-    "(action tokens,) 1 where the episode was not played by the policy in this step, but is replayed or a demonstration."
-    return (batch.episodes.source != state_key('policy'))[batch.turns.episode[batch.action_turn]].to(batch.action('weight'))
+    """(action tokens,) 1 where the episode was not played by the policy in this step, but is replayed or a
+    demonstration."""
+    return (batch.episodes.source != state_key('policy'))[batch.turns.episode[batch.action_turn]].to(batch.action(
+        'weight'))
 
 def by_chance(batch: Batch, advantage: Tensor)->Tensor:
-    "The advantage times `episodes.replay_weight`, which undoes the chances of a prioritised draw; as it is where an episode has none (NaN) or nobody has."
+    """The advantage times `episodes.replay_weight`, which undoes the chances of a prioritised draw; as it is where
+    an episode has none (NaN) or nobody has."""
     if 'replay_weight' not in batch.episodes: return advantage
     return advantage*batch.spread(batch.episodes.replay_weight.nan_to_num(1.)[batch.turns.episode]).to(advantage)
 
 def curated(training: Training, batch: Batch)->Batch:
-    "What the recipe's filters leave; `tokens.place` says where each action token stood before. Raises Skip where that is nothing."
+    """What the recipe's filters leave; `tokens.place` says where each action token stood before. Raises Skip where
+    that is nothing."""
     r, batch = training.recipe, batch.with_action(place=torch.arange(len(batch.actions), device=batch.actions.device))
     if r.curate is None: return batch
     try: batch = r.curate(batch, **r.curate_args)
     except CurationError as why: raise Skip(f'{why} This update was not made.') from None
-    if not len(batch.actions): raise Skip('curation left no episode, so this update was not made. Loosen the filters, or play more groups.')
+    if not len(batch.actions):
+        raise Skip('curation left no episode, so this update was not made. Loosen the filters, or play more groups.')
     return batch
 
 def prepare(training: Training, batch: Batch, step: int)->tuple[Batch, Tensor, Tensor|None]:
-    "The batch to learn from; advantage of each of its action tokens; value target (None without a critic) of every action token that was played, NaN where there is none. Raises Skip."
+    """The batch to learn from; advantage of each of its action tokens; value target (None without a critic) of every
+    action token that was played, NaN where there is none. Raises Skip."""
     r, whole = training.recipe, rewarded(training, batch, step)
     batch = curated(training, whole)
     if r.kl_coef: batch = batch.with_action(ref_logp=in_shares(training, batch, partial(reference_logp, training)))
@@ -225,16 +254,20 @@ def prepare(training: Training, batch: Batch, step: int)->tuple[Batch, Tensor, T
     if r.shape: advantage = r.shape(batch, advantage, **r.shape_args)
     advantage = by_chance(batch, advantage)
     finite('advantage', advantage, f'Look at what {getattr(r.credit, "__name__", r.credit)} made of these rewards.')
-    if targets is not None: targets = targets.new_full((len(whole.actions),), torch.nan).index_copy(0, batch.action('place'), targets)
+    if targets is not None:
+        targets = targets.new_full((len(whole.actions),), torch.nan).index_copy(0, batch.action('place'), targets)
     return batch, advantage.float(), targets
 
 def finite(name: str, x: Tensor, remedy: str):
     "Raise Skip where a number is NaN or infinite."
     bad = ~torch.isfinite(x)
-    if bad.any(): raise Skip(f'{int(bad.sum())} of {len(x)} values of {name} are NaN or infinite, so this update was not made. {remedy}')
+    if bad.any():
+        raise Skip(f'{int(bad.sum())} of {len(x)} values of {name} are NaN or infinite, so this update was not '
+                   f'made. {remedy}')
 
 def reference_logp(training: Training, batch: Batch)->Tensor:
-    "Log-probabilities of the policy that training began with: a copy of it, or the model with the adapter that it had then."
+    """Log-probabilities of the policy that training began with: a copy of it, or the model with the adapter that it
+    had then."""
     r, reference = training.recipe, training.reference
     if not isinstance(reference, dict): return reference.logprobs(batch, r.temperature, r.budget)[0]
     with as_begun(training.policy.model, reference): return training.policy.logprobs(batch, r.temperature, r.budget)[0]
@@ -249,14 +282,16 @@ def minibatches(
     return [chunk for chunk in rows[order].tensor_split(count) if len(chunk)]
 
 def planned(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->Batch:
-    "The batch with the columns that the objective takes from a whole minibatch (its `plan`), by a forward pass without gradients."
+    """The batch with the columns that the objective takes from a whole minibatch (its `plan`), by a forward pass
+    without gradients."""
     r, given = training.recipe, getattr(training.recipe.objective, 'keywords', {})
     plan = getattr(getattr(r.objective, 'func', r.objective), 'plan', None)
     if plan is None: return batch
     whole, chosen = take_rows(batch, rows)
     logp, entropy = training.together.logprobs(whole, r.temperature, r.budget)
     columns = plan(logp, whole, advantage[chosen], entropy, **given | r.objective_args)
-    return batch.with_action(**{name: x.new_zeros(len(advantage)).index_copy(0, chosen, x) for name, x in columns.items()})
+    return batch.with_action(**{name: x.new_zeros(len(advantage)).index_copy(0, chosen, x)
+                                for name, x in columns.items()})
 
 def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->dict:
     "Gradient of the loss of one minibatch, and sums over its tokens of what is measured on the way."
@@ -264,7 +299,8 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     batch = planned(t, batch, advantage, rows)
     whole, chosen = take_rows(batch, rows)
     weight = advantage.new_zeros(len(advantage)).index_copy(0, chosen, loss_weights(whole, r.loss_per).to(advantage))
-    sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., sampler_kl=0., unsampled=0, sampled=0, tokens=0, past=0, outside=0)
+    sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., sampler_kl=0., unsampled=0, sampled=0,
+                tokens=0, past=0, outside=0)
     sums |= dict(computed=0, held=0, kl_each=[], kl_reference_each=[])
     for part, which in t.policy.parts(batch, rows[t.rank::t.ranks], r.budget):
         logp, entropy = t.policy.forward(part, r.temperature)
@@ -276,66 +312,84 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
             now = measure_part(r, part, logp.detach(), advantage[which], kl)
             for name, value in (now | tally(part) | dict(loss=loss.item(), tokens=len(which))).items():
                 sums[name] = max(sums[name], value) if name == 'gap' else sums[name] + value
-        logp = entropy = losses = kl = loss = None      # else the next forward pass would run beside the graph of this one's entropy
+        # else the next forward pass would run beside the graph of this one's entropy
+        logp = entropy = losses = kl = loss = None
     everywhere = t.gather([sums])
     return {name: reduce(max if name == 'gap' else add, (s[name] for s in everywhere)) for name in sums}
 
 # %% ../../nbs/train/02_trainer.ipynb #1a345f2c
 def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, kl: Tensor|None)->dict:
-    "Sums over the action tokens of a part: distance moved (and that of each token), clipped tokens, distance from what the sampler reported, tokens that it did not report, past tokens and those of them outside the clip; and the largest gap to the sampler."
+    """Sums over the action tokens of a part: distance moved (and that of each token), clipped tokens, distance from
+    what the sampler reported, tokens that it did not report, past tokens and those of them outside the clip; and the
+    largest gap to the sampler."""
     moved, apart = part.action('old_logp') - logp, part.action('sampler_logp') - logp
     each = moved.exp() - 1 - moved
     past = part.action('past') > 0 if 'past' in part.tokens else torch.zeros_like(moved, dtype=torch.bool)
     apart = apart[~past]        # the sampler of a past token had other weights
     known = apart[apart.isfinite()]
-    limits = {k: v for k, v in recipe.objective_args.items() if k in ('low', 'high')} if recipe.objective_args.get('low', 0.) <= 1 else {}   # other objectives bound other things
+    # other objectives bound other things
+    limits = {k: v for k, v in recipe.objective_args.items()
+              if k in ('low', 'high')} if recipe.objective_args.get('low', 0.) <= 1 else {}
     ratio, bounds = (-moved[past & (part.action('weight') > 0)]).exp(), dict(low=.2, high=.2) | limits
     return dict(past=len(ratio), outside=int(((ratio < 1 - bounds['low']) | (ratio > 1 + bounds['high'])).sum()),
                 kl=each.sum().item(), kl_each=[each.float().cpu()],
                 kl_reference_each=[] if kl is None else [kl.detach().float().cpu()],
                 clip_fraction=clip_fraction(logp, part, advantage, **limits).item()*len(logp),
-                kl_reference=0. if kl is None else kl.sum().item(), sampler_kl=known.sum().item(), unsampled=len(apart) - len(known), sampled=len(apart),
+                kl_reference=0. if kl is None else kl.sum().item(), sampler_kl=known.sum().item(),
+                unsampled=len(apart) - len(known), sampled=len(apart),
                 gap=known.abs().max().item() if len(known) else 0.)
 
 def rounds(training: Training, batch: Batch, advantage: Tensor):
-    "What to move on, one after the other: (batch whose weights select tokens, advantage). The recipe's `updates`, or everything at once."
+    """What to move on, one after the other: (batch whose weights select tokens, advantage). The recipe's `updates`,
+    or everything at once."""
     t, r = training, training.recipe
-    if r.updates is None: yield batch, advantage; return
+    if r.updates is None:
+        yield batch, advantage
+        return
     updates, logp = r.updates(batch, t.together, **r.updates_args), None
     while True:
         try: selection, found = updates.send(logp)
         except StopIteration: return
         selection = selection.to(found.device) > 0
-        finite('advantage', found[selection], f'Look at what {getattr(r.updates, "__name__", r.updates)} made of these rewards.')
+        finite('advantage', found[selection],
+               f'Look at what {getattr(r.updates, "__name__", r.updates)} made of these rewards.')
         yield batch.with_action(weight=batch.action('weight')*selection), torch.where(selection, found, 0).float()
         logp = t.together.logprobs(batch, r.temperature, r.budget)[0]
         batch = batch.with_action(old_logp=logp)    # the next one begins from the policy as it is
 
 def optimise(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->tuple[dict, float]:
-    "One optimiser step: what it measured, and the length of its gradient. Raises Skip before a step that is not finite."
+    """One optimiser step: what it measured, and the length of its gradient. Raises Skip before a step that is not
+    finite."""
     t, r = training, training.recipe
     t.optimizer.zero_grad()
     sums = backward(t, batch, advantage, rows)
     if t.ranks > 1:
-        for p in t.weights.values(): p.grad = t.accelerator.reduce(torch.zeros_like(p) if p.grad is None else p.grad, 'sum')
+        for p in t.weights.values():
+            p.grad = t.accelerator.reduce(torch.zeros_like(p) if p.grad is None else p.grad, 'sum')
     norm = float(torch.nn.utils.clip_grad_norm_(t.weights.values(), r.max_grad_norm))
     if not math.isfinite(norm + sums['loss']):
         t.optimizer.zero_grad()
         raise Skip(f'loss {sums["loss"]} and gradient norm {norm} are not finite, so ')
-    t.optimizer.step(); t.optimizer.zero_grad()
+    t.optimizer.step()
+    t.optimizer.zero_grad()
     return sums, norm
 
 def move(training: Training, batch: Batch, advantage: Tensor, step: int, *purpose)->dict:
-    "The optimiser steps on one batch, and the means of what they measured. Raises Skip before a step that is not finite."
+    """The optimiser steps on one batch, and the means of what they measured. Raises Skip before a step that is not
+    finite."""
     t, r, sums, norms = training, training.recipe, [], []
     for number, (part, found) in enumerate(rounds(t, batch, advantage)):
-        for rows in minibatches(part, r.minibatches, derive(r.seed, step, 'minibatches', *purpose, *([number] if number else []))):
+        for rows in minibatches(part, r.minibatches,
+                                derive(r.seed, step, 'minibatches', *purpose, *([number] if number else []))):
             try: measured, norm = optimise(t, part, found, rows)
             except Skip as why:
                 made = f'this update ends after {len(norms)} optimiser steps' if norms else 'this update was not made'
                 raise Skip(f'{why}{made}. Lower lr or max_grad_norm.') from None
-            sums.append(measured); norms.append(norm)
-    if not norms: raise Skip('no action token counts in the loss, so this update was not made. Look at tokens.weight, or at what `updates` selects.')
+            sums.append(measured)
+            norms.append(norm)
+    if not norms:
+        raise Skip('no action token counts in the loss, so this update was not made. Look at tokens.weight, or at what '
+                   '`updates` selects.')
     tokens = sum(s['tokens'] for s in sums)
     means = {k: sum(s[k] for s in sums)/tokens for k in ('kl', 'clip_fraction')}
     means['kl_reference'] = sum(s['kl_reference'] for s in sums)/tokens if r.kl_coef else None
@@ -344,7 +398,8 @@ def move(training: Training, batch: Batch, advantage: Tensor, step: int, *purpos
     means |= spread_of('kl_reference', [x for s in sums for x in s['kl_reference_each']])
     means['past'] = {k: sum(s[k] for s in sums) for k in ('past', 'outside')}
     means |= {k: sum(s[k] for s in sums) for k in ('computed', 'held')}
-    return means | dict(loss=sum(s['loss'] for s in sums)/len(sums), grad_norm=sum(norms)/len(norms), **from_sampler(sums[0]))
+    return means | dict(loss=sum(s['loss'] for s in sums)/len(sums), grad_norm=sum(norms)/len(norms),
+                        **from_sampler(sums[0]))
 
 def spread_of(name: str, tokens: list[Tensor])->dict:
     "Median and largest of what was measured at every token, as `name_median` and `name_max`; None where it was not."
@@ -355,7 +410,8 @@ def spread_of(name: str, tokens: list[Tensor])->dict:
 def from_sampler(sums: dict)->dict:
     "How far the first minibatch of an update, made with the weights that played, is from what the sampler reported."
     known = sums['sampled'] - sums['unsampled']
-    return dict(sampler_gap=sums['gap'], sampler_kl=sums['sampler_kl']/known if known else None, unsampled=sums['unsampled']/sums['sampled'] if sums['sampled'] else None)
+    return dict(sampler_gap=sums['gap'], sampler_kl=sums['sampler_kl']/known if known else None,
+                unsampled=sums['unsampled']/sums['sampled'] if sums['sampled'] else None)
 
 # %% ../../nbs/train/02_trainer.ipynb #591339ab
 def measure_play(played: Batch, batch: Batch)->dict:
@@ -364,16 +420,21 @@ def measure_play(played: Batch, batch: Batch)->dict:
     by_turn = group_mean(entropy, turn)
     first = [(turn == t).nonzero()[0, 0] for t in turn.unique()]
     reward = e.outcome.mean().item()
-    return dict(success=e.success.double().mean().item(), reward=reward if math.isfinite(reward) else None, entropy=entropy.mean().item() if len(entropy) else None,
-                entropy_by_turn=[by_turn[i].item() for i in first], dead_groups=dead_groups(batch), turns=len(batch.turns)/len(batch), sampled=sampled_tokens(played),
-                episodes=len(played), errors=len(played) - len(batch), truncated=e.truncated.double().mean().item(), tokens=len(batch.actions))
+    return dict(success=e.success.double().mean().item(), reward=reward if math.isfinite(reward) else None,
+                entropy=entropy.mean().item() if len(entropy) else None,
+                entropy_by_turn=[by_turn[i].item() for i in first], dead_groups=dead_groups(batch),
+                turns=len(batch.turns)/len(batch), sampled=sampled_tokens(played),
+                episodes=len(played), errors=len(played) - len(batch), truncated=e.truncated.double().mean().item(),
+                tokens=len(batch.actions))
 
 def sampled_tokens(batch: Batch)->int:
     "Action tokens that were sampled for this batch; those of copied turns were sampled once."
-    return int((batch.turns.origin == torch.arange(len(batch.turns), device=batch.turns.origin.device))[batch.action_turn].sum())
+    return int((batch.turns.origin == torch.arange(len(batch.turns),
+                                                   device=batch.turns.origin.device))[batch.action_turn].sum())
 
 def dead_groups(batch: Batch)->float:
-    "Share of groups whose outcomes are all equal; the seats of a game are groups of their own, as in the outcome baselines."
+    """Share of groups whose outcomes are all equal; the seats of a game are groups of their own, as in the outcome
+    baselines."""
     by = same(batch.episodes.group, batch.episodes.seat)
     return len(by[group_constant(batch.episodes.outcome, by)].unique())/len(by.unique())
 
@@ -385,7 +446,8 @@ def evaluate(
     seed: int = 0, rollout=play, temperature: float = 1.,
     **budget,                   # of `rollout`: max_turns, max_tokens
 )->float:
-    "Success on held-out tasks: different ones of the environment's test split, or fixed seeds where it has no splits. An episode that ends with an error has failed; raises RuntimeError where all do."
+    """Success on held-out tasks: different ones of the environment's test split, or fixed seeds where it has no
+    splits. An episode that ends with an error has failed; raises RuntimeError where all do."""
     return solved(ends(held_out(policy, env, tasks, greedy, seed, rollout, temperature=temperature, **budget)))
 
 def held_out(
@@ -406,7 +468,9 @@ def ends(episodes: list)->list[tuple]: return [(e.success, e.error) for e in epi
 def solved(found: list[tuple])->float:
     "Share of successes. Raises RuntimeError where every episode ended with an error."
     broken = [error for _, error in found if error]
-    if len(broken) == len(found): raise RuntimeError(f'all {len(found)} held-out episodes ended with an error of the environment. The first: {broken[0]}')
+    if len(broken) == len(found):
+        raise RuntimeError(f'all {len(found)} held-out episodes ended with an error of the environment. The first: '
+                           f'{broken[0]}')
     return sum(success for success, _ in found)/len(found)
 
 # %% ../../nbs/train/02_trainer.ipynb #cef41ec8
@@ -416,7 +480,8 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
     training.begin(step)
     played = collect(training, step)
     batch = usable(played)
-    row = dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step) | measure_play(played, batch)
+    row = (dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step)
+           | measure_play(played, batch))
     learned = None
     try:
         if not len(batch.actions): raise Skip(_nobody_acted(training))
@@ -429,8 +494,10 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
     return row | dict(seconds=time.monotonic() - start), with_token_text(kept, training.policy.tokenizer)
 
 def _nobody_acted(training: Training)->str:
-    return ('the episodes of this update ended before anybody acted, so it was not made. They do where the first observation and an action of '
-            f'max_tokens={training.recipe.max_tokens} are longer than the max_context={training.policy.max_context} of the policy: lower the one or raise the other.')
+    return ('the episodes of this update ended before anybody acted, so it was not made. They do where the first '
+            'observation and an action of '
+            f'max_tokens={training.recipe.max_tokens} are longer than the max_context={training.policy.max_context} of '
+            f'the policy: lower the one or raise the other.')
 
 def computed(recipe: Recipe)->list[str]:
     "Token columns that a step computes and a run folder keeps."
@@ -438,7 +505,7 @@ def computed(recipe: Recipe)->list[str]:
 
 def with_computed(
     played: Batch,          # what a run folder keeps
-    learned: Batch|None,    # what the step made of it, with some tokens missing and past ones joined; None: it was skipped
+    learned: Batch|None, # what the step made of it, with some tokens missing and past ones joined; None: it was skipped
     names: list[str],       # token columns of `learned`
 )->Batch:
     "What was played with what was computed about it; NaN for a token that nothing was learned from."
@@ -450,7 +517,8 @@ def with_computed(
     return played.with_action(**found)
 
 def _places(played: Batch, learned: Batch)->Tensor:
-    "(action tokens of `played`,) number of the same token in `learned`; -1 where it is not there, or where two are alike."
+    """(action tokens of `played`,) number of the same token in `learned`; -1 where it is not there, or where two are
+    alike."""
     key = same(*map(torch.cat, zip(_identity(played), _identity(learned))))
     here, there = key.split([len(played.actions), len(learned.actions)])
     own = (learned.action('past') <= 0 if 'past' in learned.tokens else there >= 0).nonzero()[:, 0]
@@ -464,7 +532,8 @@ def _identity(batch: Batch)->list[Tensor]:
     return [batch.episodes.game[episode], batch.episodes.seat[episode], batch.turns.t[turn], batch.action('position')]
 
 def remembered(training: Training, row: dict)->dict:
-    "What the memory learns from a row. One that asks somebody outside (`outside = True`) learns in the first process, and the others take over what it knows then."
+    """What the memory learns from a row. One that asks somebody outside (`outside = True`) learns in the first
+    process, and the others take over what it knows then."""
     memory = training.memory
     if training.ranks == 1 or not getattr(memory, 'outside', False): return memory.learn(row)
     found, tensors = told(training, lambda: (memory.learn(row), memory.tensors()))
@@ -475,7 +544,8 @@ def learn(training: Training, batch: Batch, advantage: Tensor, targets: Tensor|N
     "Move the policy, then fit the critic, which learns also where the policy could not or should not move."
     r, row = training.recipe, {}
     try:
-        if step < r.critic_warmup: raise Skip(f'the critic is warming up: the policy moves from update {r.critic_warmup} on')
+        if step < r.critic_warmup:
+            raise Skip(f'the critic is warming up: the policy moves from update {r.critic_warmup} on')
         measured = move(training, batch, advantage, step)
         past = measured.pop('past')
         row |= dict(kept=(batch.action('weight') > 0).double().mean().item()) | measured
@@ -486,7 +556,8 @@ def learn(training: Training, batch: Batch, advantage: Tensor, targets: Tensor|N
     return row
 
 def again(training: Training, batch: Batch, advantage: Tensor, step: int, counts: dict)->dict:
-    "The updates on past episodes that the recipe's replay asks for; the share of all tokens learned from that are past, and the share of those outside the clip."
+    """The updates on past episodes that the recipe's replay asks for; the share of all tokens learned from that are
+    past, and the share of those outside the clip."""
     t, weighs = training, batch.action('weight') > 0
     total, old = int(weighs.sum()), int((weighs & (batch.action('past') > 0)).sum())
     for number, (more, found, changes) in enumerate(t.replay.updates(batch.to('cpu'), advantage.cpu(), step)):
@@ -505,8 +576,10 @@ def again(training: Training, batch: Batch, advantage: Tensor, step: int, counts
 def save_training(training: Training, run: Run, step: int):
     "A checkpoint with `step` updates behind it, written by the first process."
     if not training.accelerator.is_main_process: return
-    more = {name: x.tensors() for name, x in (('critic', training.critic), ('memory', training.memory), ('replay', training.replay)) if x is not None}
-    save_checkpoint(run, step, dict(model=training.weights, optimizer=moments(training.optimizer), **more), dict(parameters=list(training.weights)))
+    more = {name: x.tensors() for name, x in (('critic', training.critic), ('memory', training.memory),
+                                              ('replay', training.replay)) if x is not None}
+    save_checkpoint(run, step, dict(model=training.weights, optimizer=moments(training.optimizer), **more),
+                    dict(parameters=list(training.weights)))
 
 def open_replay(training: Training, run: Run, begun: bool):
     "Give the replay its folder, empty where no checkpoint speaks of it."
@@ -537,7 +610,8 @@ def _remains(run: Run)->str:
     "What a run that ended with a fault has to go on with."
     some = any((run.folder / 'checkpoints').glob('[0-9]*'))
     has = 'The checkpoints in {} are whole' if some else '{} has no checkpoint yet'
-    return f"{has.format(run.folder)}: free what is named here and {'go on' if some else 'begin again'} with resume=True."
+    return (f"{has.format(run.folder)}: free what is named here and {'go on' if some else 'begin again'} with "
+            f"resume=True.")
 
 @contextlib.contextmanager
 def explain(run: Run):
@@ -549,14 +623,17 @@ def explain(run: Run):
         if getattr(e, 'errno', None) in (errno.ENOSPC, errno.EDQUOT) or 'No space left' in str(e):
             raise RuntimeError(f'the disk is full ({e}). {kept} `agentlab clean` removes caches.') from e
         if isinstance(e, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(e):
-            raise RuntimeError(f'memory ran out ({e}). Lower budget (tokens of one forward pass), then group_size. {kept}') from e
+            raise RuntimeError(f'memory ran out ({e}). Lower budget (tokens of one forward pass), then '
+                               f'group_size. {kept}') from e
         raise
 
 # %% ../../nbs/train/02_trainer.ipynb #5bc6e317
 def env_facts(env)->dict:
-    "What identifies an environment in run.json: its class and the plain values it was made with; not whether it is isolated."
+    """What identifies an environment in run.json: its class and the plain values it was made with; not whether it is
+    isolated."""
     if isinstance(env, Isolated): env = pickle.loads(env.payload)     # we dumped it
-    plain = {k: v for k, v in vars(env).items() if not k.startswith('_') and isinstance(v, (bool, int, float, str))} if hasattr(env, '__dict__') else {}
+    plain = ({k: v for k, v in vars(env).items() if not k.startswith('_') and isinstance(v, (bool, int, float, str))}
+             if hasattr(env, '__dict__') else {})
     return dict(env=f'{type(env).__module__}:{type(env).__qualname__}', **plain)
 
 KEPT_TESTS = 8      # held-out tasks whose greedy episodes a run folder keeps at every test, to be read side by side
@@ -565,9 +642,11 @@ def test(training: Training, run: Run, step: int):
     "Success on held-out tasks with `step` updates behind the policy, greedy and sampled, as a row of tests.jsonl."
     r, t = training.recipe, training
     if not r.test_tasks: return
-    how = dict(max_turns=r.max_turns, max_tokens=r.max_tokens, temperature=r.temperature, rollout=r.test_rollout, rank=t.rank, ranks=t.ranks) | (t.memory.test() if hasattr(t.memory, 'test') else {})
+    how = dict(max_turns=r.max_turns, max_tokens=r.max_tokens, temperature=r.temperature, rollout=r.test_rollout,
+               rank=t.rank, ranks=t.ranks) | (t.memory.test() if hasattr(t.memory, 'test') else {})
     greedy, sampled = (held_out(t.policy, t.env, r.test_tasks, way, r.seed, **how) for way in (True, False))
-    shares = {f'test_{name}': solved(t.gather(ends(found))) for name, found in (('greedy', greedy), ('sampled', sampled))}
+    shares = {f'test_{name}': solved(t.gather(ends(found)))
+              for name, found in (('greedy', greedy), ('sampled', sampled))}
     shown = joined(t.gather([[_alone(e) for e in greedy if e.group < KEPT_TESTS]]))
     if not t.accelerator.is_main_process: return
     run.save_tests(step, with_token_text(Batch.from_episodes(shown), t.policy.tokenizer))
@@ -586,7 +665,8 @@ def show(shown, row: dict):
     "Move the bar on by one update."
     if row['skipped']: shown.write(f"step {row['step']}: {row['skipped']}")
     numbers = {k: row[k] for k in ('success', 'reward', 'entropy') if row[k] is not None}
-    shown.set_postfix({k: f'{v:.2f}' for k, v in numbers.items()}); shown.update(1)
+    shown.set_postfix({k: f'{v:.2f}' for k, v in numbers.items()})
+    shown.update(1)
 
 # %% ../../nbs/train/02_trainer.ipynb #6803713b
 def train(
@@ -595,14 +675,18 @@ def train(
     out,                    # run folder
     resume: bool = False,   # go on with the run in `out`
     on_row = None,          # called with every row, in every process
-    should_stop = None,     # polled between steps; True ends the run after a checkpoint, as does `Run(out).ask_stop()` from any process
-    progress: bool = True, check: bool = True,  # show a progress bar; refuse a model that will not fit on its GPU (agentlab.train.fit)
+    # polled between steps; True ends the run after a checkpoint, as does `Run(out).ask_stop()` from any process
+    should_stop = None,
+    # show a progress bar; refuse a model that will not fit on its GPU (agentlab.train.fit)
+    progress: bool = True, check: bool = True,
 )->Run:
     "Train a policy by a recipe. Writes the run folder as it goes; refuses what cannot work before anything is played."
-    if policy.device.type == 'cpu' and policy.model.num_parameters() < 10**7: torch.set_num_threads(1)  # threads cost a tiny model more than they give
+    # threads cost a tiny model more than they give
+    if policy.device.type == 'cpu' and policy.model.num_parameters() < 10**7: torch.set_num_threads(1)
     if check: fit.check_fits(policy, recipe)
     training = Training(policy, env, recipe, should_stop)
-    with _opened(training, out, resume) as run, explain(run), bar(recipe, progress and training.accelerator.is_main_process) as shown:
+    with (_opened(training, out, resume) as run, explain(run),
+          bar(recipe, progress and training.accelerator.is_main_process) as shown):
         step = restore_training(training, run) if resume else open_replay(training, run, False) or 0
         if step == 0: test(training, run, 0)
         shown.update(step)
@@ -610,12 +694,14 @@ def train(
             row = keep_step(training, run, step, on_row)
             step += 1
             if training.accelerator.is_main_process: show(shown, row)
-        if step % recipe.checkpoint_every and step < recipe.steps: save_training(training, run, step)   # stopped between two checkpoints
+        # stopped between two checkpoints
+        if step % recipe.checkpoint_every and step < recipe.steps: save_training(training, run, step)
         end_run(training, run, step)
     return run
 
 def end_run(training: Training, run: Run, step: int):
-    "The policy of a run that is complete, also where it was killed just before this; and the answer to whoever asked the run to stop."
+    """The policy of a run that is complete, also where it was killed just before this; and the answer to whoever
+    asked the run to stop."""
     if training.accelerator.is_main_process:
         run.check_there()
         if step >= training.planned.steps: save_policy(run, training.policy)
@@ -624,10 +710,11 @@ def end_run(training: Training, run: Run, step: int):
 
 @contextlib.contextmanager
 def _opened(training: Training, out, resume: bool):
-    "The run folder, made or checked and held by the first process; what it refuses, all refuse. Before it, a server that samples is asked whether it can."
+    """The run folder, made or checked and held by the first process; what it refuses, all refuse. Before it, a
+    server that samples is asked whether it can."""
     if getattr(training.policy, 'samples_by', None) is not None: training.policy.sampler()
     facts = dict(recipe=training.planned.facts(), env=env_facts(training.env), policy=training.policy.name)
-    if training.policy.provenance: facts['weights'] = training.policy.provenance      # where they come from, and their hash
+    if training.policy.provenance: facts['weights'] = training.policy.provenance  # where they come from, and their hash
     with contextlib.ExitStack() as held:
         def opened():
             held.enter_context(alone(out))

@@ -10,7 +10,8 @@ __all__ = ['open', 'Finding', 'Html', 'entropy_by_turn', 'group_html', 'integrit
            'entropy_lab', 'entropy_lab_html', 'region', 'Play', 'chances', 'game_of', 'side_by_side']
 
 # %% ../../nbs/view/index.ipynb #04f8fdef
-from .report import Finding, Html, entropy_by_turn, group_html, integrity, pick_group, png, report, safe, visible
+from .report import (Finding, Html, entropy_by_turn, group_html, integrity, pick_group, png, report, safe,
+                                  visible)
 from .dashboard import Dashboard, Overlay, Tail, dashboard_html, resume_command, watch
 from .turn_grid import recorded_group, turn_grid
 from .foreign import Opened, open_run, opened_html
@@ -21,4 +22,8 @@ from .entropy_lab import EntropyLab, controllers, entropy_lab, entropy_lab_html,
 from .playing import Play, chances, game_of
 from .beside import side_by_side
 
-_all_ = ["Finding", "Html", "entropy_by_turn", "group_html", "integrity", "pick_group", "png", "report", "safe", "visible", "Dashboard", "Overlay", "Tail", "dashboard_html", "resume_command", "watch", "recorded_group", "turn_grid", "Opened", "open", "open_run", "opened_html", "advantages", "disagreement", "microscope", "microscope_html", "TurnScope", "before_after", "turnscope", "turnscope_html", "EntropyLab", "controllers", "entropy_lab", "entropy_lab_html", "region", "Play", "chances", "game_of", "side_by_side"]
+_all_ = ["Finding", "Html", "entropy_by_turn", "group_html", "integrity", "pick_group", "png", "report", "safe",
+         "visible", "Dashboard", "Overlay", "Tail", "dashboard_html", "resume_command", "watch", "recorded_group",
+         "turn_grid", "Opened", "open", "open_run", "opened_html", "advantages", "disagreement", "microscope",
+         "microscope_html", "TurnScope", "before_after", "turnscope", "turnscope_html", "EntropyLab", "controllers",
+         "entropy_lab", "entropy_lab_html", "region", "Play", "chances", "game_of", "side_by_side"]

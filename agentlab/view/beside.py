@@ -52,7 +52,8 @@ def same_tasks(
     read = lambda games: {tuple(r.tiles[0].context): g for g, r in reversed(games.items())}
     old, new = read(one), read(two)
     pairs = [(old[key], new[key]) for key in old if key in new] or [(g, g) for g in one if g in two]
-    if not pairs: raise ValueError('the two batches share no task: they differ in what was read first, and in their groups')
+    if not pairs:
+        raise ValueError('the two batches share no task: they differ in what was read first, and in their groups')
     interest = lambda pair: (bool(one[pair[0]].success) - bool(two[pair[1]].success), pair[0])
     found = sorted(pairs, key=lambda pair: (interest(pair)[0] == 0, *interest(pair)))
     return [(g, one[g], two[h]) for g, h in found]
@@ -121,7 +122,8 @@ def _pair_html(number, sides, known, names, limit, turns)->str:
     facts = lambda r: f'{fate(r)} · {len(r.tiles)} turn{"s"*(len(r.tiles) != 1)}'
     heads = ''.join(f'<h4>{safe(name)}<span>{facts(r)}</span></h4>' for name, r in zip(names, sides))
     many, pairs = max(len(r.tiles) for r in sides), list(zip(sides, known))
-    cells = ''.join(_answer_html(r, at, k, limit, alike and at == 0) for at in range(min(many, turns)) for r, k in pairs)
+    cells = ''.join(_answer_html(r, at, k, limit, alike and at == 0) for at in range(min(many, turns))
+                    for r, k in pairs)
     rest = f'<em class="al-note">{many - turns} more turns are not drawn</em>'
     more = f'<div class="al-both">{rest}</div>' if many > turns else ''
     return f'<div class="al-pair">{both}{heads}{cells}{more}</div>'

@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 import numpy as np
-from .report import SPIKE, Html, attribute, column, framed, heat_svg, number, power, powers, safe, spread, thin, ticks, titled, visible
+from .report import (SPIKE, Html, attribute, column, framed, heat_svg, number, power, powers, safe, spread,
+                                  thin, ticks, titled, visible)
 from .report import _axes, _path
 
 # %% auto #0
@@ -21,18 +22,22 @@ __all__ = ['PARTS', 'TURNS', 'PANES', 'MEAN', 'COMPARED', 'ESM_PLOTS', 'ESM_BOAR
 
 # %% ../../nbs/view/01_dashboard.ipynb #209c3913
 class Tail:
-    "Reads the new rows of a JSONL file each time it is asked. Waits for the rest of a half-written line; skips a damaged one and counts it."
+    """Reads the new rows of a JSONL file each time it is asked. Waits for the rest of a half-written line; skips a
+    damaged one and counts it."""
     def __init__(self, path):
-        self.path, self.offset, self.damaged, self.restarted, self.restarts, self._file = Path(path), 0, 0, False, 0, None
+        self.path, self.offset, self.damaged, self.restarted, self.restarts, self._file = Path(
+            path), 0, 0, False, 0, None
     def read(self)->list[dict]:
-        "Rows completed since the last call. `restarted` says that the file was cut or replaced, and that these are all of its rows."
+        """Rows completed since the last call. `restarted` says that the file was cut or replaced, and that these are
+        all of its rows."""
         self.restarted = False
         try: file = open(self.path, 'rb')
         except FileNotFoundError: return []
         with file:
             status = os.fstat(file.fileno())
             identity = (status.st_ino, status.st_dev)
-            if self._file and (identity != self._file or status.st_size < self.offset): self.offset, self.damaged, self.restarted, self.restarts = 0, 0, True, self.restarts + 1
+            if self._file and (identity != self._file or status.st_size < self.offset):
+                self.offset, self.damaged, self.restarted, self.restarts = 0, 0, True, self.restarts + 1
             self._file = identity
             file.seek(self.offset)
             whole, newline, _ = file.read().rpartition(b'\n')
@@ -73,7 +78,7 @@ PANES = (
     Pane('kl', 'policy movement (KL)', None, 'nats, log axis', _spread_lines('kl'), True),
     Pane('kl_reference', 'drift from reference (KL)', None, 'nats, log axis', _spread_lines('kl_reference'), True,
          optional=True))
-MEAN = Pane('entropy', 'entropy', None, 'nats a token')     # takes the place of the table where several runs are compared
+MEAN = Pane('entropy', 'entropy', None, 'nats a token')  # takes the place of the table where several runs are compared
 COMPARED = tuple(MEAN if pane.name == 'entropy_by_turn' else pane for pane in PANES)
 
 def _steps(rows, first=0)->np.ndarray:
@@ -139,7 +144,8 @@ def part(
     steps, table = entropy_table(rows, points, first)
     ends = _steps(rows, first)[[0, -1]]
     shades = [[_short(x) for x in line] for line in table[:TURNS]]
-    return dict(lines=lines, steps=[_short(x) for x in steps], table=shades, turns=len(table), ends=[_short(x) for x in ends])
+    return dict(lines=lines, steps=[_short(x) for x in steps], table=shades, turns=len(table),
+                ends=[_short(x) for x in ends])
 
 def _values(pane, parts)->list:
     "Every number that a pane draws."
@@ -387,7 +393,8 @@ LOOKS = (   # colour, dash, mark, in words
     ('#d9730d', '7 4', 'M-3,-3h6v6h-6z', 'orange, dashed, squares'),
     ('#8f5fc0', '2 3', 'M0,-4L4,3.4H-4z', 'violet, dotted, triangles'),
     ('#2a9d74', '8 3 2 3', 'M0,-4.5L4,0L0,4.5L-4,0z', 'green, dash and dot, diamonds'),
-    ('#c8558f', '13 4', 'M-4,-2.4L-2.4,-4L0,-1.6L2.4,-4L4,-2.4L1.6,0L4,2.4L2.4,4L0,1.6L-2.4,4L-4,2.4L-1.6,0z', 'pink, long dashes, crosses'),
+    ('#c8558f', '13 4', 'M-4,-2.4L-2.4,-4L0,-1.6L2.4,-4L4,-2.4L1.6,0L4,2.4L2.4,4L0,1.6L-2.4,4L-4,2.4L-1.6,0z',
+     'pink, long dashes, crosses'),
     ('#868c94', '13 3 2 3', 'M0,4L4,-3.4H-4z', 'grey, long dash and dot, triangles that point down'))
 
 def several(
@@ -402,17 +409,21 @@ def _named(what)->dict:
     else:
         runs = {}
         for run in what:
-            place = getattr(run, 'folder', None) or getattr(run, 'path', None) or (run if isinstance(run, (str, Path)) else None)
+            place = getattr(run, 'folder', None) or getattr(run, 'path',
+                                                            None) or (run if isinstance(run, (str, Path)) else None)
             first = Path(place).name if place else getattr(run, '__name__', 'run')
             name = next(name for name in (first, *(f'{first} {i}' for i in range(2, 99))) if name not in runs)
             runs[name] = run
-    if not 1 <= len(runs) <= MOST: raise ValueError(f'{len(runs)} runs: give 1 to {MOST}; more lines than that cannot be told apart')
+    if not 1 <= len(runs) <= MOST:
+        raise ValueError(f'{len(runs)} runs: give 1 to {MOST}; more lines than that cannot be told apart')
     return runs
 
 def _swatch(i)->str:
     "A piece of the line of run i."
     colour, dash, mark, words = LOOKS[i]
-    return (f'<svg class="al-db-swatch" width="46" height="14" viewBox="0 0 46 14" role="img" aria-label="{words}"><path d="M1,7H45" fill="none" stroke="{colour}" stroke-width="2.2" stroke-dasharray="{dash}"/>'
+    return (f'<svg class="al-db-swatch" width="46" height="14" viewBox="0 0 46 14" role="img" '
+            f'aria-label="{words}"><path d="M1,7H45" fill="none" stroke="{colour}" stroke-width="2.2" '
+            f'stroke-dasharray="{dash}"/>'
             f'<path d="{mark}" transform="translate(23 7)" fill="{colour}"/></svg>')
 
 # %% ../../nbs/view/01_dashboard.ipynb #8c2bbb98
@@ -461,7 +472,8 @@ class Plots:
         if isinstance(message, dict) and message.get('drawn') == self.frame:
             self.painted, self.rest = True, min(1., time.monotonic() - self.last)
     def renew(self, run, rows, cuts):
-        "Make the parts of a run again from the first that is not full; all of them where the log was cut or the parts grow."
+        """Make the parts of a run again from the first that is not full; all of them where the log was cut or the
+        parts grow."""
         size = self.points
         while size*PARTS < len(rows): size *= 2
         before = self.known[run]
@@ -500,7 +512,9 @@ def time_left(
     if not total or not rows or not np.isfinite(seconds).any(): return None
     return float(np.nanmedian(seconds))*max(0, total - 1 - _at(rows[-1], len(rows) - 1))
 
-def _clock(seconds)->str: return f'{seconds:.0f} s' if seconds < 90 else f'{seconds/60:.0f} min' if seconds < 5400 else f'{seconds/3600:.1f} h'
+def _clock(seconds)->str:
+    return (f'{seconds:.0f} s' if seconds < 90 else f'{seconds/60:.0f} min' if seconds < 5400
+            else f'{seconds/3600:.1f} h')
 
 def status_text(
     rows:list,              # row log
@@ -528,21 +542,24 @@ class Dashboard:
         total:int|None=None,    # updates of the whole run, for the time left; None reads it from run.json
         fps:float=8,            # most frames a second
         points:int=300,         # most points of a curve
-        resume=None,            # what Resume calls: function(on_row=..., should_stop=...), with resume=True where it takes that
+        resume=None,  # what Resume calls: function(on_row=..., should_stop=...), with resume=True where it takes that
     ):
         source = getattr(source, 'folder', source)
         self.path = None if source is None or isinstance(source, list) else self._log_path(source)
-        self._list, self._tail, self._taken = source if isinstance(source, list) else [], Tail(self.path) if self.path else None, 0
+        self._list, self._tail, self._taken = (source if isinstance(source, list) else [], Tail(self.path) if self.path
+                                               else None, 0)
         self.rows, self.state, self.error, self.total = [], 'idle', '', total or self._planned()
         self.fps, self.frames, self.task, self.plots = fps, 0, None, Plots(PANES, points=points)
         self._flag, self._drawn, self._cell = threading.Event(), None, None
-        self._again, self._recorder, self._loop, self._heard, self._asked, self._cuts, self.hint = resume, None, None, None, None, 0, ''
+        self._again, self._recorder, self._loop, self._heard, self._asked, self._cuts, self.hint = (
+            resume, None, None, None, None, 0, '')
         self._read()
     @staticmethod
     def _log_path(source)->Path:
         path = Path(source)
         if path.is_file() or path.suffix == '.jsonl': return path
-        if not path.exists(): raise FileNotFoundError(f'{path} does not exist. Give a run folder, its metrics.jsonl, or a list of rows.')
+        if not path.exists():
+            raise FileNotFoundError(f'{path} does not exist. Give a run folder, its metrics.jsonl, or a list of rows.')
         return path/'metrics.jsonl'
     @property
     def folder(self)->Path|None:
@@ -576,14 +593,19 @@ class Dashboard:
         "Stop, Resume and the status line; made once."
         import ipywidgets as widgets
         def button(text, icon, hint, act, width):
-            made = widgets.Button(description=text, icon=icon, tooltip=hint, disabled=True, layout=widgets.Layout(width=width))
+            made = widgets.Button(description=text, icon=icon, tooltip=hint, disabled=True,
+                                  layout=widgets.Layout(width=width))
             made.on_click(lambda _: act())
             return made
-        self.button = button('Stop', 'stop', 'Stop after the present update (the run keeps its last checkpoint)', self.stop, '132px')
-        self.ask = button('Stop the run', 'hand-paper-o', 'Ask the process that trains in this folder to stop after its present update', self.ask_stop, '132px')
-        self.again = button('Resume', 'play', 'Go on from the last checkpoint', lambda: self._on_loop(self.resume), '104px')
+        self.button = button('Stop', 'stop', 'Stop after the present update (the run keeps its last checkpoint)',
+                             self.stop, '132px')
+        self.ask = button('Stop the run', 'hand-paper-o', 'Ask the process that trains in this folder to stop after '
+                          'its present update', self.ask_stop, '132px')
+        self.again = button('Resume', 'play', 'Go on from the last checkpoint', lambda: self._on_loop(self.resume),
+                            '104px')
         self.label, self.note = widgets.HTML(), widgets.HTML()
-        line = widgets.HBox([self.button, self.ask, self.again, self.label], layout=widgets.Layout(align_items='center', flex_flow='row wrap'))
+        line = widgets.HBox([self.button, self.ask, self.again, self.label],
+                            layout=widgets.Layout(align_items='center', flex_flow='row wrap'))
         return widgets.VBox([line, self.note])
     def _tell(self):
         "Buttons, status line and hint, as the dashboard stands."
@@ -595,8 +617,10 @@ class Dashboard:
         self.again.layout.display = '' if self._again or self.folder else 'none'
         self.again.disabled = not self._may_resume()
         text = html.escape(visible(status_text(self.rows, self.state, self.total, self.error))[:600])
-        self.label.value = f'<span class="agentlab-status" role="status" aria-live="polite" style="padding-left:10px">{text}</span>'
-        self.note.value = f'<p class="agentlab-hint" style="margin:2px 0 6px">Go on with <code style="user-select:all">{safe(self.hint, 900)}</code></p>' if self.hint else ''
+        self.label.value = (f'<span class="agentlab-status" role="status" aria-live="polite" '
+                            f'style="padding-left:10px">{text}</span>')
+        self.note.value = (f'<p class="agentlab-hint" style="margin:2px 0 6px">Go on with <code '
+                           f'style="user-select:all">{safe(self.hint, 900)}</code></p>' if self.hint else '')
     def stop(self):
         "Ask the run to end after its present update; a dashboard that only watches stops watching."
         self._flag.set()
@@ -634,9 +658,12 @@ def takes_resume(
 
 def _ask_stop(self):
     "Ask the process that trains in this run folder to end after its present update; `follow` notices when it has."
-    if self.folder is None: raise ValueError('this dashboard knows no run folder with a run.json, so there is nobody to ask: use stop()')
+    if self.folder is None:
+        raise ValueError('this dashboard knows no run folder with a run.json, so there is nobody to ask: use stop()')
     try: (self.folder/'stop').touch()
-    except OSError as e: self.error = f'cannot ask: {e}'; return
+    except OSError as e:
+        self.error = f'cannot ask: {e}'
+        return
     self._asked = time.monotonic()
     if self.state == 'watching': self.state = 'asked to stop'
 
@@ -644,7 +671,8 @@ def _answered(self, patience=15)->bool:
     "Whether the trainer has taken the request away, which it does when it has ended."
     if self._asked is None: return False
     waits = (self.folder/'stop').exists()
-    self.error = 'no answer yet: the update is long, or nobody trains there' if waits and time.monotonic() - self._asked > patience else ''
+    self.error = ('no answer yet: the update is long, or nobody trains there' if waits
+                  and time.monotonic() - self._asked > patience else '')
     return not waits
 
 def _may_resume(self)->bool:
@@ -652,20 +680,26 @@ def _may_resume(self)->bool:
     return idle and (self._again is not None or self.folder is not None)
 
 def _fresh(self)->bool:
-    "Whether somebody may still be writing the row log: its last row is younger than ten seconds, or than three of its updates."
+    """Whether somebody may still be writing the row log: its last row is younger than ten seconds, or than three of
+    its updates."""
     seconds = column(self.rows[-10:], 'seconds')
     patience = max(10., 3*np.nanmax(seconds)) if np.isfinite(seconds).any() else 10.
-    return self.state not in ('stopped', 'failed') and self.path is not None and self.path.exists() and time.time() - self.path.stat().st_mtime < patience
+    return (self.state not in ('stopped', 'failed') and self.path is not None and self.path.exists()
+            and time.time() - self.path.stat().st_mtime < patience)
 
 def _resume(self,
-    function=None,  # called as function(on_row=..., should_stop=...), with resume=True where it takes that; None: the one that the dashboard was given
+    # called as function(on_row=..., should_stop=...), with resume=True where it takes that; None: the one that the
+    # dashboard was given
+    function=None,
 ):                  # the dashboard; await it for the result
     "Go on from the last checkpoint. Where there is no function, the hint says what to type."
-    if self.task is not None and not self.task.done(): raise RuntimeError(f'the dashboard is {self.state}: stop it first')
+    if self.task is not None and not self.task.done():
+        raise RuntimeError(f'the dashboard is {self.state}: stop it first')
     function, self.error = function or self._again, ''
     if function is None: self.hint = resume_command(self.folder)
     elif self._fresh(): self.error = 'somebody has just written to this run: ask it to stop, or wait until it is quiet'
-    else: return self._start(self.run(function, self._recorder, **(dict(resume=True) if takes_resume(function) else {})))
+    else:
+        return self._start(self.run(function, self._recorder, **(dict(resume=True) if takes_resume(function) else {})))
     if self._heard: self._heard()
     self.draw(force=True)
     return self
@@ -688,7 +722,8 @@ def resume_command(
     try: words = _shell_words(json.loads((folder/'run.json').read_text())['facts'])
     except (ImportError, OSError, ValueError, KeyError, TypeError, AttributeError): words = None
     if words: return shlex.join([*words, '--out', str(folder), '--resume'])
-    return f'train(policy, env, recipe, {str(folder)!r}, resume=True)   # with policy, environment and recipe as in {folder/"run.json"}'
+    return (f'train(policy, env, recipe, {str(folder)!r}, resume=True)   # with policy, environment and recipe as in '
+            f'{folder/"run.json"}')
 
 def _shell_words(facts)->list|None:
     "`agentlab train` and the options that give these facts; None where no options do."
@@ -700,15 +735,20 @@ def _shell_words(facts)->list|None:
     env = next((name for name, make in (envs | games).items() if place(make) == facts['env']['env']), None)
     if env is None or recipe['name'] not in known: return None
     world = load_env(env)
-    model = 'untrained' if policy == f'tiny-{world.name}-untrained' else 'tiny' if re.fullmatch(re.escape(world.name) + '-[0-9a-f]{16}', policy) else policy if Path(policy).is_dir() else None
+    model = ('untrained' if policy == f'tiny-{world.name}-untrained' else 'tiny'
+             if re.fullmatch(re.escape(world.name) + '-[0-9a-f]{16}', policy) else policy if Path(policy).is_dir()
+             else None)
     common = {name: recipe[name] for name in ('steps', 'seed', 'test_tasks')}
     own = load_recipe(recipe['name'], **common).facts()
-    given = {name: recipe[name] for name in ('lr', 'groups', 'group_size', 'max_tokens') if recipe[name] != own[name] or (name == 'max_tokens' and hasattr(world, name))}
+    given = {name: recipe[name] for name in ('lr', 'groups', 'group_size', 'max_tokens') if recipe[name] != own[name]
+             or (name == 'max_tokens' and hasattr(world, name))}
     lora = dict(lora=dict(r=recipe['lora']['r'])) if recipe['lora'] else {}
     again = json.loads(json.dumps(load_recipe(recipe['name'], **common, **given, **lora).facts()))
     if again != recipe or json.loads(json.dumps(env_facts(world))) != facts['env'] or model is None: return None
-    options = dict(recipe=recipe['name'], env=env, model=model, **common, **given, **({'lora': recipe['lora']['r']} if lora else {}))
-    return ['agentlab', 'train', *(word for name, value in options.items() for word in (f'--{name.replace("_", "-")}', str(value)))]
+    options = dict(recipe=recipe['name'], env=env, model=model, **common, **given,
+                   **({'lora': recipe['lora']['r']} if lora else {}))
+    return ['agentlab', 'train',
+            *(word for name, value in options.items() for word in (f'--{name.replace("_", "-")}', str(value)))]
 
 # %% ../../nbs/view/01_dashboard.ipynb #1580d4b4
 def _run(
@@ -727,21 +767,26 @@ async def _work(self, function, recorder, more):
     work = self._loop.run_in_executor(pool, lambda: function(on_row=rows.put, should_stop=self._flag.is_set, **more))
     try:
         while not work.done():
-            self._take(rows, recorder); self.draw()
+            self._take(rows, recorder)
+            self.draw()
             await asyncio.wait([work], timeout=1/self.fps)
         result = work.result()
-        self._take(rows, recorder); self._read()
+        self._take(rows, recorder)
+        self._read()
         self.state = 'stopped' if self._flag.is_set() or self._unfinished() else 'finished'
         return result
     except asyncio.CancelledError:
-        self.stop(); await asyncio.wait([work]); self.state = 'stopped'
+        self.stop()
+        await asyncio.wait([work])
+        self.state = 'stopped'
         raise
     except Exception as e:
         self.state, self.error = 'failed', f'{type(e).__name__}: {e}'
         raise
     finally:
         pool.shutdown(wait=False)
-        self._take(rows, recorder); self.draw(force=True)
+        self._take(rows, recorder)
+        self.draw(force=True)
 
 def _take(self, rows, recorder):
     "Move rows from the queue to the row log."
@@ -754,7 +799,8 @@ def _take(self, rows, recorder):
 
 def _begin(self, state, recorder=None):
     "What holds at the start of `run` and `follow`."
-    self.state, self.error, self.hint, self._asked, self._recorder, self._loop = state, '', '', None, recorder, asyncio.get_running_loop()
+    self.state, self.error, self.hint, self._asked, self._recorder, self._loop = (state, '', '', None, recorder,
+                                                                                  asyncio.get_running_loop())
 
 def _cut(self, step):
     "Forget the rows that a resumed run makes again."
@@ -769,18 +815,21 @@ def _follow(
     self,
     every:float=.5,     # seconds between two looks at the file
 ):                      # await it for the rows
-    "Draw a row log that somebody else writes, until its last update is there, the run has stopped as it was asked to, or Stop is pressed."
+    """Draw a row log that somebody else writes, until its last update is there, the run has stopped as it was asked
+    to, or Stop is pressed."""
     self._flag.clear()
     return self._watch(every)
 
 async def _watch(self, every):
     self._begin('watching')
     try:
-        while not self._flag.is_set() and not (self.total and self.rows and not self._unfinished()) and not self._answered():
+        while not self._flag.is_set() and not (self.total and self.rows
+                                               and not self._unfinished()) and not self._answered():
             self.draw()
             await asyncio.sleep(every)
         self._read()
-        self.state = 'stopped watching' if self._flag.is_set() else 'stopped' if self._answered() and (self._unfinished() or not self.total) else 'finished'
+        self.state = ('stopped watching' if self._flag.is_set() else 'stopped' if self._answered()
+                      and (self._unfinished() or not self.total) else 'finished')
     except asyncio.CancelledError:
         self.state = 'stopped watching'
         raise
@@ -795,14 +844,17 @@ def _start(self, work):
     try: loop = asyncio.get_running_loop()
     except RuntimeError:
         work.close()
-        raise RuntimeError('view.watch draws from the event loop of a notebook, and none is running. In a script call your function directly, or asyncio.run(view.Dashboard().run(function)).') from None
+        raise RuntimeError('view.watch draws from the event loop of a notebook, and none is running. In a script call '
+                           'your function directly, or asyncio.run(view.Dashboard().run(function)).') from None
     self.task = loop.create_task(work)
-    self.task.add_done_callback(lambda done: done.cancelled() or done.exception())     # the status line tells of an error that nobody awaits
+    # the status line tells of an error that nobody awaits
+    self.task.add_done_callback(lambda done: done.cancelled() or done.exception())
     if self._heard: self._heard()
     return self
 
 def _await(self):
-    if self.task is None: raise RuntimeError('nothing was started: use view.watch(function), or await dashboard.run(function)')
+    if self.task is None:
+        raise RuntimeError('nothing was started: use view.watch(function), or await dashboard.run(function)')
     return self.task.__await__()
 
 def _display(self):
@@ -818,12 +870,15 @@ def _display(self):
 Dashboard._start, Dashboard.__await__, Dashboard._ipython_display_ = _start, _await, _display
 
 def watch(
-    what,                   # function(on_row=..., should_stop=...) to run; or a run folder, row log or list of rows to follow; or several of these: name -> one, or a list
+    # function(on_row=..., should_stop=...) to run; or a run folder, row log or list of rows to follow; or several of
+    # these: name -> one, or a list
+    what,
     total:int|None=None,    # updates of the whole run, for the time left
     recorder=None,          # anything with append(row): gets every row
     **options,              # of Dashboard: `resume`, `fps`, `points`; of Overlay for several
 ):                          # Dashboard or Overlay, shown at once; `await` it for the result
-    "Show a dashboard and start: a function in a thread, or a run folder that is being written. Raises RuntimeError outside a notebook."
+    """Show a dashboard and start: a function in a thread, or a run folder that is being written. Raises RuntimeError
+    outside a notebook."""
     if several(what):
         board = Overlay(what, total=total, **options)
         board._start(board.follow())
@@ -836,17 +891,20 @@ def watch(
 
 # %% ../../nbs/view/01_dashboard.ipynb #21c0e4a0
 class Overlay:
-    "Up to six runs over each other, with a row of controls for each. `runs` are their dashboards, `shown` says which are drawn."
+    """Up to six runs over each other, with a row of controls for each. `runs` are their dashboards, `shown` says
+    which are drawn."""
     def __init__(self,
-        runs,                   # name -> run folder, row log, list of rows, function to run, or Dashboard; or a list of these
+        runs,  # name -> run folder, row log, list of rows, function to run, or Dashboard; or a list of these
         total:int|None=None,    # updates of the whole runs, where no run.json says it
         fps:float=4,            # most frames a second
         points:int=200,         # most points of a curve
         resume:dict|None=None,  # name -> what Resume calls, for runs that are not functions
     ):
         self.functions = {name: run for name, run in _named(runs).items() if callable(run)}
-        self.runs = {name: run if isinstance(run, Dashboard) else Dashboard(None if callable(run) else run, total=total, points=points,
-                     resume=(resume or {}).get(name) or (run if callable(run) and takes_resume(run) else None)) for name, run in _named(runs).items()}
+        self.runs = {name: run if isinstance(run, Dashboard)
+                     else Dashboard(None if callable(run) else run, total=total, points=points,
+                     resume=(resume or {}).get(name) or (run if callable(run) and takes_resume(run) else None))
+                     for name, run in _named(runs).items()}
         self.shown, self.plots = dict.fromkeys(self.runs, True), Plots(COMPARED, len(self.runs), points)
         self.fps, self.frames, self.task, self.state = fps, 0, None, 'idle'
         self._drawn, self._cell, self._loop, self._heard = None, None, None, None
@@ -862,17 +920,21 @@ class Overlay:
         import ipywidgets as widgets
         self.boxes, lines = {}, []
         for i, (name, run) in enumerate(self.runs.items()):
-            box = widgets.Checkbox(value=self.shown[name], description=f'{i + 1} · {visible(name)[:60]}', indent=False, tooltip='show this run', layout=widgets.Layout(width='220px'))
+            box = widgets.Checkbox(value=self.shown[name], description=f'{i + 1} · {visible(name)[:60]}', indent=False,
+                                   tooltip='show this run', layout=widgets.Layout(width='220px'))
             box.observe(lambda change, name=name: self.show(name, change['new']), 'value')
             self.boxes[name], run._heard = box, self._wake
-            lines.append(widgets.HBox([widgets.HTML(_swatch(i)), box, run.controls], layout=widgets.Layout(align_items='center', flex_flow='row wrap', grid_gap='8px')))
+            lines.append(widgets.HBox([widgets.HTML(_swatch(i)), box, run.controls], layout=widgets.Layout(
+                align_items='center', flex_flow='row wrap', grid_gap='8px')))
         board = widgets.VBox([*lines, self.figure])
         board.add_class('agentlab-dashboard')
         board.add_class('agentlab-overlay')
         self._drawn = None
         self.draw(force=True, box=board)
         return board
-    def _look(self)->tuple: return tuple((*run._length(), self.shown[name], run.state, run.error, run.hint) for name, run in self.runs.items())
+    def _look(self)->tuple:
+        return tuple((*run._length(), self.shown[name], run.state, run.error, run.hint)
+                     for name, run in self.runs.items())
     def draw(self, force:bool=False, box=None)->bool:
         "Bring the widget up to date, as `Dashboard.draw` does."
         for run in self.runs.values(): run._read()
@@ -887,12 +949,14 @@ class Overlay:
     def follow(self,
         every:float=.25,    # seconds between two looks
     ):                      # await it for name -> rows
-        "Start what is not yet running, follow the rest, and draw until all have ended. An error of one run stands in its status line; the others go on."
+        """Start what is not yet running, follow the rest, and draw until all have ended. An error of one run stands
+        in its status line; the others go on."""
         return self._watch(every)
     async def _watch(self, every):
         self._loop, self.state = asyncio.get_running_loop(), 'watching'
         for name, run in self.runs.items():
-            if run.task is None: run._start(run.run(self.functions[name]) if name in self.functions else run.follow(every))
+            if run.task is None:
+                run._start(run.run(self.functions[name]) if name in self.functions else run.follow(every))
         try:
             while any(run.task is not None and not run.task.done() for run in self.runs.values()):
                 self.draw()
@@ -936,7 +1000,8 @@ def _first_last(x, y)->str:
     "A curve in words."
     known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
     if not known: return 'no number'
-    return f'{number(known[0][1])} at update {known[0][0]:.0f}, {number(known[-1][1])} at update {known[-1][0]:.0f}, between {number(min(b for _, b in known))} and {number(max(b for _, b in known))}'
+    return (f'{number(known[0][1])} at update {known[0][0]:.0f}, {number(known[-1][1])} at update {known[-1][0]:.0f}, '
+            f'between {number(min(b for _, b in known))} and {number(max(b for _, b in known))}')
 
 def _line_svg(frame, i, label, faint, x, y)->str:
     "One line with dash and marks, every mark's value under the pointer."
@@ -964,7 +1029,8 @@ def _lines_svg(
     body = ''.join(_line_svg(frame, i, label, label == 'largest', x, y) for i, label, x, y in lines)
     words = '; '.join(f'run {i + 1}{", " + label if label else ""}: {_first_last(x, y)}' for i, label, x, y in lines)
     xticks = [v for v in ticks(*frame.x) if v == int(v)]
-    head = f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="{attribute(pane.heading, 300)}">'
+    head = (f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" '
+            f'aria-label="{attribute(pane.heading, 300)}">')
     return titled(f'{head}{_axes(frame, yticks, xticks)}{body}</svg>', pane.heading, words)
 
 # %% ../../nbs/view/01_dashboard.ipynb #bf54e7e1
@@ -972,7 +1038,8 @@ def _logs(what)->dict:
     "Name -> rows of what is to be shown."
     if isinstance(what, Overlay): return {name: run.rows for name, run in what.runs.items() if what.shown[name]}
     if isinstance(what, Dashboard): return {'': what.rows}
-    return {name: (run if isinstance(run, Dashboard) else Dashboard(run)).rows for name, run in _named(what).items()} if several(what) else {'': Dashboard(what).rows}
+    return {name: (run if isinstance(run, Dashboard) else Dashboard(run)).rows
+            for name, run in _named(what).items()} if several(what) else {'': Dashboard(what).rows}
 
 def _pane_html(pane, logs, found)->str:
     "One pane of the twin: the heat map where one run has entropies by turn, else lines."
@@ -986,7 +1053,8 @@ def _pane_html(pane, logs, found)->str:
         lines = [line for line in lines if np.isfinite(line[-1]).any()]
         if pane.optional and not lines: return ''
         kinds = [label for label in ('median', 'largest') if any(line[1] == label for line in lines)]
-        svg, unit = _lines_svg(lines, pane), unit + (f': thick the {kinds[0]}, thin the {kinds[1]}' if len(kinds) > 1 else '')
+        svg, unit = _lines_svg(lines, pane), unit + (f': thick the {kinds[0]}, thin the {kinds[1]}' if len(kinds) > 1
+                                                     else '')
     return f'<figure><figcaption>{heading}</figcaption><div class="al-db-unit">{unit}</div>{svg}</figure>'
 
 def _table_html(logs, found)->str:
@@ -996,16 +1064,19 @@ def _table_html(logs, found)->str:
     heads = ['run', 'updates', *(head for _, head in drawn), 'best success', 'skipped']
     lines = []
     for i, ((name, rows), curve) in enumerate(zip(logs.items(), found)):
-        lasts = [next((b for b in reversed(curve[metric][1].tolist()) if math.isfinite(b)), math.nan) for metric, _ in drawn]
+        lasts = [next((b for b in reversed(curve[metric][1].tolist()) if math.isfinite(b)), math.nan)
+                 for metric, _ in drawn]
         success = column(rows, 'success')
         best = f'{np.nanmax(success):.2f} at {int(np.nanargmax(success))}' if np.isfinite(success).any() else '–'
         cells = [f'{len(rows):,}', *map(number, lasts), best, str(sum(bool(row.get('skipped')) for row in rows))]
-        lines.append(f'<tr><th scope="row">{i + 1}{" · " + safe(name, 60) if name else ""}</th>' + ''.join(f'<td>{cell}</td>' for cell in cells) + '</tr>')
-    return (f'<div class="al-db-scroll" tabindex="0" role="region" aria-label="the last numbers of every run"><table><thead><tr>{"".join(f"<th scope=col>{head}</th>" for head in heads)}</tr></thead>'
+        lines.append(f'<tr><th scope="row">{i + 1}{" · " + safe(name, 60) if name else ""}</th>'
+                     + ''.join(f'<td>{cell}</td>' for cell in cells) + '</tr>')
+    return (f'<div class="al-db-scroll" tabindex="0" role="region" aria-label="the last numbers of every '
+            f'run"><table><thead><tr>{"".join(f"<th scope=col>{head}</th>" for head in heads)}</tr></thead>'
             f'<tbody>{"".join(lines)}</tbody></table></div>')
 
 def dashboard_html(
-    what,               # run folder, row log, list of rows, Dashboard or Overlay; or several: name -> one, or a list, at most six
+    what,  # run folder, row log, list of rows, Dashboard or Overlay; or several: name -> one, or a list, at most six
     title:str='',       # heading
     points:int=150,     # most points of a curve
     style:bool=True,    # bring the style sheet along; a page of several pictures needs it once

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from .dashboard import entropy_table
 from .reading import PART_CSS, lexicon, part_names, parts_shown, read_pieces
-from .report import Frame, Html, attribute, entropy_by_turn, heat_svg, number, safe, signed, ticks, titled, visible
+from .report import (Frame, Html, attribute, entropy_by_turn, heat_svg, number, safe, signed, ticks,
+                                  titled, visible)
 
 # %% auto #0
 __all__ = ['KINDS', 'pull', 'shaped', 'plain', 'kinds', 'controllers', 'Present', 'present', 'Effect', 'effects', 'points',
@@ -25,7 +26,9 @@ def pull(
     batch,          # Batch; its tokens need what the objective reads
     advantage,      # (action tokens,)
     entropy=None,   # (action tokens,) entropy now; None: the objective gets none
-)->tuple:           # (slope, opening), float64: derivative of the summed loss by each log-probability; by each entropy, with its sign turned: above 0, the entropy is pushed up
+# (slope, opening), float64: derivative of the summed loss by each log-probability; by each entropy, with its sign
+# turned: above 0, the entropy is pushed up
+)->tuple:
     "What an objective does to every token, over the tokens that count in the loss."
     import torch
     x = logp.detach().double().clone().requires_grad_()
@@ -45,12 +48,14 @@ def shaped(
     "A shape of advantages as a controller."
     from agentlab.objective import clip
     objective = objective or clip
-    def both(logp, batch, advantage, entropy=None, **more): return objective(logp, batch, shape(batch, advantage, **arguments), entropy, **more)
+    def both(logp, batch, advantage, entropy=None, **more):
+        return objective(logp, batch, shape(batch, advantage, **arguments), entropy, **more)
     both.__signature__ = inspect.signature(objective)
     return both
 
 # %% ../../nbs/view/06_entropy_lab.ipynb #d24c3553
-KINDS = dict(kept='=', scaled='×', silent='0', reversed='⇄', added='+', idle='·', unknown='?')  # what can happen to a token: its mark
+# what can happen to a token: its mark
+KINDS = dict(kept='=', scaled='×', silent='0', reversed='⇄', added='+', idle='·', unknown='?')
 
 def plain(logp, batch, advantage, entropy=None):
     "The policy gradient without a bound: ratio times advantage."
@@ -66,16 +71,22 @@ def kinds(
     g, g0 = np.asarray(slope, float), np.asarray(reference, float)
     with np.errstate(divide='ignore', invalid='ignore'): share = g/g0
     quiet, none = np.abs(g) <= near*np.maximum(np.abs(g0), 1e-12), g0 == 0
-    conditions = [~np.isfinite(g) | ~np.isfinite(g0) | ~np.asarray(counts, bool), none & quiet, none, quiet, share < 0, np.abs(share - 1) <= near]
+    conditions = [~np.isfinite(g) | ~np.isfinite(g0) | ~np.asarray(counts, bool), none & quiet, none, quiet, share < 0,
+                  np.abs(share - 1) <= near]
     return np.select(conditions, ['unknown', 'idle', 'added', 'silent', 'reversed', 'kept'], 'scaled').tolist()
 
 def controllers()->dict:
-    "Name -> objective: what agentlab has to hold entropy or to bound an update. Shares of covariance are larger than the papers', which are for batches of a million tokens."
+    """Name -> objective: what agentlab has to hold entropy or to bound an update. Shares of covariance are larger
+    than the papers', which are for batches of a million tokens."""
     from agentlab import entropy as h, objective as o
     from agentlab.entropy import shaping
-    return {'clip (PPO)': o.clip, 'clip-higher (DAPO)': partial(o.clip, low=.2, high=.28), 'dual clip': partial(o.clip, dual=3.), 'clip with a slope (AEPO)': o.aepo_clip, 'bounds by probability (DCPO)': o.dcpo_clip,
-            'Clip-Cov, 5 %': partial(o.clip_cov, share=.05, least=.1), 'KL-Cov, 5 %': partial(o.kl_cov, share=.05), 'entropy bonus .01': partial(o.entropy_bonus, coefficient=.01), 'EPO': partial(o.epo, bonus=.01),
-            'AEPO advantage': shaped(shaping.aepo_advantage), 'top 20 % entropy': shaped(shaping.high_entropy_tokens), 'most open turns (DART)': shaped(shaping.high_entropy_steps),
+    return {'clip (PPO)': o.clip, 'clip-higher (DAPO)': partial(o.clip, low=.2, high=.28),
+            'dual clip': partial(o.clip, dual=3.), 'clip with a slope (AEPO)': o.aepo_clip,
+            'bounds by probability (DCPO)': o.dcpo_clip,
+            'Clip-Cov, 5 %': partial(o.clip_cov, share=.05, least=.1), 'KL-Cov, 5 %': partial(o.kl_cov, share=.05),
+            'entropy bonus .01': partial(o.entropy_bonus, coefficient=.01), 'EPO': partial(o.epo, bonus=.01),
+            'AEPO advantage': shaped(shaping.aepo_advantage), 'top 20 % entropy': shaped(shaping.high_entropy_tokens),
+            'most open turns (DART)': shaped(shaping.high_entropy_steps),
             'CISPO': o.cispo, 'SAPO': o.sapo, 'GSPO by turn': o.gspo_turn, 'DPPO-TV': o.dppo_tv, 'no bound': plain}
 
 # %% ../../nbs/view/06_entropy_lab.ipynb #447b07a0
@@ -87,29 +98,42 @@ class Present:
     entropy: object     # (action tokens,) float64, or None
     notes: list = field(default_factory=list)
     @property
-    def ratio(self)->np.ndarray: return np.exp(np.clip((self.logp - self.batch.action('old_logp').double()).cpu().numpy(), -20, 20))
+    def ratio(self)->np.ndarray:
+        return np.exp(np.clip((self.logp - self.batch.action('old_logp').double()).cpu().numpy(), -20, 20))
 
 def present(
     batch,          # Batch
-    current=None,   # policy, function of a batch, name of a token column, or tensor: log-probability now (a pair: with the entropy); None: as when it was sampled
+    # policy, function of a batch, name of a token column, or tensor: log-probability now (a pair: with the entropy);
+    # None: as when it was sampled
+    current=None,
 )->Present:
     "Old and present log-probability of every action token."
     import torch
     notes, have = [], batch.tokens
-    old = next((name for name in ('old_logp', 'sampler_logp') if name in have and not batch.action(name).isnan().all()), None)
-    if old == 'sampler_logp': notes.append('tokens.old_logp is missing: what the sampler noted stands for it, as in the trainer')
+    old = next((name for name in ('old_logp', 'sampler_logp') if name in have and not batch.action(name).isnan().all()),
+               None)
+    if old == 'sampler_logp':
+        notes.append('tokens.old_logp is missing: what the sampler noted stands for it, as in the trainer')
     if current is None: found = None
     elif isinstance(current, str): found = batch.action(current)
     elif hasattr(current, 'logprobs'): found = current.logprobs(batch)
     else: found = current(batch) if callable(current) else current
     logp, entropy = found if isinstance(found, tuple) else (found, None)
-    if logp is not None and len(logp) != len(batch.actions): raise ValueError(f'current gives {len(logp)} values for {len(batch.actions)} action tokens; give one per action token of this very batch')
-    if old is None: notes.append('neither tokens.old_logp nor tokens.sampler_logp is here, so there is no ratio: it is 1 for every token')
-    before = batch.action(old).double() if old else torch.zeros(len(batch.actions), dtype=torch.float64) if logp is None else logp.detach().double()
-    if logp is None and old: notes.append('no present log-probability was given (current=): the ratio is 1 for every token, as when an update begins')
+    if logp is not None and len(logp) != len(batch.actions):
+        raise ValueError(f'current gives {len(logp)} values for {len(batch.actions)} action tokens; give one per '
+                         f'action token of this very batch')
+    if old is None:
+        notes.append('neither tokens.old_logp nor tokens.sampler_logp is here, so there is no ratio: it is 1 for '
+                     'every token')
+    before = (batch.action(old).double() if old else torch.zeros(len(batch.actions), dtype=torch.float64)
+              if logp is None else logp.detach().double())
+    if logp is None and old:
+        notes.append('no present log-probability was given (current=): the ratio is 1 for every token, as when an '
+                     'update begins')
     logp = before if logp is None else logp.detach().double().to(before.device)
     if entropy is None and 'entropy' in have: entropy = batch.action('entropy')
-    return Present(_with_history(batch.with_action(old_logp=before), notes), logp, None if entropy is None else entropy.detach().double(), notes)
+    return Present(_with_history(batch.with_action(old_logp=before), notes), logp,
+                   None if entropy is None else entropy.detach().double(), notes)
 
 def _with_history(batch, notes):
     "EPO reads what a turn number has had; where nothing remembers it, what it has in this batch."
@@ -120,7 +144,8 @@ def _with_history(batch, notes):
 
 @dataclass
 class Effect:
-    "What one controller does: `slope`, `opening`, `share` of the plain slope and `kind` of every action token; or why it cannot be applied."
+    """What one controller does: `slope`, `opening`, `share` of the plain slope and `kind` of every action token; or
+    why it cannot be applied."""
     slope: np.ndarray|None = None
     opening: np.ndarray|None = None
     share: np.ndarray|None = None
@@ -148,7 +173,9 @@ def effects(
     found = {}
     for name, objective in controllers.items():
         try: slope, opening = (x.cpu().numpy() for x in pull(objective, now.logp, now.batch, advantage, now.entropy))
-        except (ValueError, AttributeError, KeyError, TypeError) as e: found[name] = Effect(problem=f'{type(e).__name__}: {e}'); continue
+        except (ValueError, AttributeError, KeyError, TypeError) as e:
+            found[name] = Effect(problem=f'{type(e).__name__}: {e}')
+            continue
         with np.errstate(divide='ignore', invalid='ignore'): share = slope/base
         found[name] = Effect(slope, opening, share, kinds(slope, base, counts))
     return found
@@ -163,11 +190,14 @@ def points(
     from agentlab.episodes import Batch, Episode, Turn
     one = Batch.from_episodes([Episode([Turn(t=0, ids=[1], logps=[-1.], entropies=[.5])])])
     i, many = torch.arange(n), lambda table: table.take(torch.zeros(n, dtype=torch.int64))
-    batch = Batch(many(one.episodes).with_(group=i, game=i), many(one.rows).with_(episode=i), many(one.turns).with_(episode=i, origin=i), many(one.tokens).with_(row=i, turn=i))
+    batch = Batch(many(one.episodes).with_(group=i, game=i), many(one.rows).with_(episode=i),
+                  many(one.turns).with_(episode=i, origin=i), many(one.tokens).with_(row=i, turn=i))
     if like is None: return batch
     middle = lambda x: x.double().nanmedian().item() if len(x) else 0.
-    turns = {name: torch.full((n,), middle(like.turns[name])) for name in like.turns.columns if name not in batch.turns and like.turns[name].is_floating_point()}
-    action = {name: torch.full((n,), middle(like.action(name)), dtype=torch.float64) for name in like.tokens.columns if name not in ('weight', 'dropped', 'held', 'gspo_moved') and like.tokens[name].is_floating_point()}
+    turns = {name: torch.full((n,), middle(like.turns[name])) for name in like.turns.columns if name not in batch.turns
+             and like.turns[name].is_floating_point()}
+    action = {name: torch.full((n,), middle(like.action(name)), dtype=torch.float64) for name in like.tokens.columns
+              if name not in ('weight', 'dropped', 'held', 'gspo_moved') and like.tokens[name].is_floating_point()}
     return batch.with_turns(**turns).with_action(**action)
 
 def silent_at(
@@ -181,7 +211,8 @@ def silent_at(
     batch = points(len(ratio), like)
     before = torch.full((len(ratio),), float(old), dtype=torch.float64)
     batch = batch.with_action(old_logp=before, sampler_logp=before)
-    slope, _ = pull(objective, before + torch.as_tensor(np.log(ratio)), batch, torch.as_tensor(advantage, dtype=torch.float64), batch.action('entropy'))
+    slope, _ = pull(objective, before + torch.as_tensor(np.log(ratio)), batch,
+                    torch.as_tensor(advantage, dtype=torch.float64), batch.action('entropy'))
     return (slope.abs() <= 1e-12).numpy() & (np.asarray(advantage) != 0)
 
 @dataclass
@@ -194,10 +225,12 @@ class Region:
     def words(self)->str:
         "The region in a sentence for each sign."
         def say(intervals):
-            parts = [('everywhere' if (a, b) == self.span else f'above {b_(a)}' if b == self.span[1] else f'below {b_(b)}' if a == self.span[0] else f'from {b_(a)} to {b_(b)}') for a, b in intervals]
+            parts = [('everywhere' if (a, b) == self.span else f'above {b_(a)}' if b == self.span[1]
+                      else f'below {b_(b)}' if a == self.span[0] else f'from {b_(a)} to {b_(b)}') for a, b in intervals]
             return 'no gradient ' + ' and '.join(parts) if parts else 'a gradient everywhere'
         b_ = lambda x: f'{x:.4g}'
-        return self.problem or '; '.join(f'advantage {signed(a, 1)}: {say(x)}' for a, x in self.lines.items() if a in (max(self.lines), min(self.lines)))
+        return self.problem or '; '.join(f'advantage {signed(a, 1)}: {say(x)}' for a, x in self.lines.items()
+                                         if a in (max(self.lines), min(self.lines)))
 
 def region(
     objective,                  # logp, batch, advantage, entropy -> loss
@@ -216,11 +249,14 @@ def region(
         grid = ask(r, a)
         halves = np.zeros_like(grid)
         for part in (slice(0, None, 2), slice(1, None, 2)): halves[part] = ask(r[part], a[part])
-        if (grid != halves).any(): return Region(span, problem='whether a token is silent depends on the other tokens, so there is no region in this plane')
+        if (grid != halves).any():
+            return Region(span, problem='whether a token is silent depends on the other tokens, so there is no region '
+                          'in this plane')
         grid = grid.reshape(len(y), len(x))
         at, k = np.nonzero(grid[:, 1:] != grid[:, :-1])
         return Region(span, _intervals(grid, at, _bisected(ask, x[k], x[k + 1], y[at], grid[at, k]), y, span))
-    except (ValueError, AttributeError, KeyError, TypeError) as e: return Region(span, problem=f'{type(e).__name__}: {e}')
+    except (ValueError, AttributeError, KeyError, TypeError) as e:
+        return Region(span, problem=f'{type(e).__name__}: {e}')
 
 def _bisected(ask, low, high, a, first)->np.ndarray:
     "Where the answer changes between `low`, at which it is `first`, and `high`."
@@ -258,7 +294,8 @@ def words(
     turn:int|None=None, # turn of the game; None: all
 )->dict:                # word -> (times it was sampled, mean entropy of the choice, nats)
     "The words of an update."
-    entropy = batch.action('entropy').double().cpu().numpy() if 'entropy' in batch.tokens else np.full(len(batch.actions), math.nan)
+    entropy = (batch.action('entropy').double().cpu().numpy() if 'entropy' in batch.tokens
+               else np.full(len(batch.actions), math.nan))
     found = {}
     for word, h, on in zip(texts(batch), entropy.tolist(), _at_turn(batch, turn).tolist()):
         if on and math.isfinite(h): found.setdefault(word, []).append(h)
@@ -274,7 +311,9 @@ def died(
     then, now, found = words(before, turn), words(after, turn), []
     for word, (count, entropy) in then.items():
         later, rest = now.get(word, (0, math.nan))
-        if entropy >= opened and not rest > left*entropy*(1 + 1e-6): found.append(dict(word=word, before=count, after=later, entropy_before=entropy, entropy_after=rest, fate='settled' if later else 'gone'))
+        if entropy >= opened and not rest > left*entropy*(1 + 1e-6):
+            found.append(dict(word=word, before=count, after=later, entropy_before=entropy, entropy_after=rest,
+                              fate='settled' if later else 'gone'))
     return sorted(found, key=lambda x: (-x['before']*x['entropy_before'], x['word']))
 
 # %% ../../nbs/view/06_entropy_lab.ipynb #74574886
@@ -284,7 +323,9 @@ def _opened(run)->tuple:
     if isinstance(run, Batch): run = {int(run.episodes.step.max()) if len(run) and 'step' in run.episodes else 0: run}
     if isinstance(run, (list, tuple)): run = dict(enumerate(run))
     if isinstance(run, dict):
-        rows = [dict(step=step, entropy_by_turn=[x if math.isfinite(x) else None for x in entropy_by_turn(batch).tolist()]) for step, batch in run.items()]
+        rows = [dict(step=step,
+                     entropy_by_turn=[x if math.isfinite(x) else None for x in entropy_by_turn(batch).tolist()])
+                for step, batch in run.items()]
         return list(run), run.__getitem__, rows, None
     from agentlab.train.runs import Run
     run = run if isinstance(run, Run) else Run(run)
@@ -297,7 +338,8 @@ def _whole(batch):
     return batch if bad is None or not bad.any() else batch.select(~bad)
 
 class EntropyLab:
-    "One update of a run, two controllers, and what they do to its tokens. `effects`, `regions` and `notes` are what is shown."
+    """One update of a run, two controllers, and what they do to its tokens. `effects`, `regions` and `notes` are
+    what is shown."""
     def __init__(self,
         run,                        # run folder or Run; or a Batch, a list of them, or step -> Batch
         credit=None,                # batch -> advantage of every action token; None: the run's own estimator, else grpo
@@ -335,7 +377,8 @@ class EntropyLab:
 def _check_lab(lab):
     "Refuse names and updates that are not there."
     for name in lab.pair:
-        if name not in lab.offered: raise ValueError(f'pair={tuple(lab.pair)}: {name!r} is not among the controllers {list(lab.offered)}')
+        if name not in lab.offered:
+            raise ValueError(f'pair={tuple(lab.pair)}: {name!r} is not among the controllers {list(lab.offered)}')
     for step in (lab.step, lab.later):
         if step not in lab.steps: raise ValueError(f'update {step} is not kept; there are {lab.steps[:20]}')
 
@@ -343,7 +386,8 @@ def _credited(lab, batch)->tuple:
     "Advantage of every action token, and a note where another estimator had to stand in."
     from agentlab.credit import grpo
     try: return (lab.credit or grpo)(batch), ''
-    except (ValueError, AttributeError, KeyError) as e: return grpo(batch), f'{lab.estimator} cannot read these episodes ({e}); the advantages are those of grpo'
+    except (ValueError, AttributeError, KeyError) as e:
+        return grpo(batch), f'{lab.estimator} cannot read these episodes ({e}); the advantages are those of grpo'
 
 def bounded(
     objective,          # logp, batch, advantage, entropy -> loss
@@ -361,31 +405,42 @@ def _compute(self):
         batch = self.batch(self.step)
         self._based = (self.step, id(self.current)), present(batch, self.current), *_credited(self, batch)
     _, base, advantage, note = self._based
-    now = Present(base.batch, base.logp + self.move*advantage.double().nan_to_num() if self.move else base.logp, base.entropy)
+    now = Present(base.batch, base.logp + self.move*advantage.double().nan_to_num() if self.move else base.logp,
+                  base.entropy)
     pretended = f'pretended: every log-probability has moved by {self.move:g} times its advantage' if self.move else ''
     self.notes = [*filter(None, [note, *base.notes, pretended])]
     self.chosen = {name: bounded(objective, self.arguments) for name, objective in self.offered.items()}
     wanted = self.chosen if len(now.batch.actions) <= 20_000 else {name: self.chosen[name] for name in self.pair}
-    self.now, self.advantage, self.effects = now, advantage.double().cpu().numpy(), effects(wanted, now, advantage, self.reference)
+    self.now, self.advantage, self.effects = (now, advantage.double().cpu().numpy(),
+                                              effects(wanted, now, advantage, self.reference))
     moved, old = np.abs(np.log(now.ratio)), now.batch.action('old_logp')
-    far = float(np.quantile(moved[np.isfinite(moved)], .98)) if np.isfinite(moved).any() else 0.      # a few that went further stand at the edge
+    # a few that went further stand at the edge
+    far = float(np.quantile(moved[np.isfinite(moved)], .98)) if np.isfinite(moved).any() else 0.
     span = math.exp(min(max(1.25*far, math.log(2.2)), 8.))
     top = float(np.nanmax(np.abs(self.advantage), initial=0.)) or 1.
     heights = [top*k/8 for k in range(-8, 9) if k]
-    self.regions = {name: region(self.chosen[name], heights, (1/span, span), float(old.nanmedian()) if len(old) else -1., now.batch) for name in dict.fromkeys(self.pair)}
+    self.regions = {name: region(self.chosen[name], heights, (1/span, span), float(old.nanmedian()) if len(old)
+                                 else -1., now.batch) for name in dict.fromkeys(self.pair)}
 
 def _lab_draw(self, *_):
     "Compute and show; what cannot be computed becomes the message."
     if self._quiet: return
-    try: self.message = ''; _compute(self)
+    try:
+        self.message = ''
+        _compute(self)
     except ValueError as e: self.message = f'Not redrawn: {e}'
     if 'widget' in vars(self): self._show()
 
 EntropyLab.draw = _lab_draw
 
 # %% ../../nbs/view/06_entropy_lab.ipynb #db199672
-_LOOK = dict(kept=('#3b83b5', 'M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0z'), scaled=('#8f5fc0', 'M-3.4,-3.4h6.8v6.8h-6.8z'), silent=('#d9730d', 'M-3.6,-2.2L-2.2,-3.6L0,-1.4L2.2,-3.6L3.6,-2.2L1.4,0L3.6,2.2L2.2,3.6L0,1.4L-2.2,3.6L-3.6,2.2L-1.4,0z'),
-             reversed=('#c8558f', 'M0,4L4,-3.4H-4z'), added=('#2a9d74', 'M-1,-4h2v3h3v2h-3v3h-2v-3h-3v-2h3z'), idle=('#868c94', 'M-1.6,0a1.6,1.6 0 1,0 3.2,0a1.6,1.6 0 1,0 -3.2,0z'))  # colour and mark of what happened to a token
+_LOOK = dict(kept=('#3b83b5', 'M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0z'),
+             scaled=('#8f5fc0', 'M-3.4,-3.4h6.8v6.8h-6.8z'), silent=(
+                 '#d9730d',
+                 'M-3.6,-2.2L-2.2,-3.6L0,-1.4L2.2,-3.6L3.6,-2.2L1.4,0L3.6,2.2L2.2,3.6L0,1.4L-2.2,3.6L-3.6,2.2L-1.4,0z'),
+             # colour and mark of what happened to a token
+             reversed=('#c8558f', 'M0,4L4,-3.4H-4z'), added=('#2a9d74', 'M-1,-4h2v3h3v2h-3v3h-2v-3h-3v-2h3z'),
+             idle=('#868c94', 'M-1.6,0a1.6,1.6 0 1,0 3.2,0a1.6,1.6 0 1,0 -3.2,0z'))
 
 _PAGE = """<style>.al-el{color-scheme: light dark;--ink:light-dark(#1c1d20,#e9e7e2);--soft:light-dark(#5b6067,#a2a8b1);--line:light-dark(#dcd8d0,#3a3f48);--heat:light-dark(#7a4a9e,#c3a2e8);--stop:light-dark(#d9730d,#f3a961);color:var(--ink);font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;font-variant-numeric:tabular-nums}
 [data-jp-theme-light="true"] .al-el{color-scheme:light}[data-jp-theme-light="false"] .al-el{color-scheme:dark}
@@ -401,7 +456,8 @@ def _said(text)->str:
 
 def _chip(text, small, title, colour, kind='', shape='')->str:
     "A token with its mark; `kind` and `shape` are classes of the chip and of its text."
-    return f'<span class="al-el-t{kind}" style="border-bottom-color:{colour}" title="{title}"><span class="{shape}">{_said(text)}</span><small>{small}</small></span>'
+    return (f'<span class="al-el-t{kind}" style="border-bottom-color:{colour}" title="{title}"><span '
+            f'class="{shape}">{_said(text)}</span><small>{small}</small></span>')
 
 def _heat_html(lab)->str:
     "Entropy by update and turn, with a frame around what is looked at."
@@ -410,9 +466,13 @@ def _heat_html(lab)->str:
     size = (1040, 170)
     frame, i = Frame((0, len(steps)), (0, len(table)), *size, right=12), int(np.argmin(np.abs(steps - lab.step)))
     low, high = (0, len(table)) if lab.turn is None else (lab.turn, lab.turn + 1)
-    mark = f'<rect class="al-el-at" x="{frame.px(i)}" y="{frame.py(high)}" width="{frame.px(i + 1) - frame.px(i):.1f}" height="{frame.py(low) - frame.py(high):.1f}"/>'
-    ends = '; '.join(f'turn {t}: {number(table[t][np.isfinite(table[t])][0])} nats at first, {number(table[t][np.isfinite(table[t])][-1])} at last' for t in range(min(len(table), 8)) if np.isfinite(table[t]).any())
-    return titled(heat_svg(steps.astype(int), table.T, 'entropy by update and turn', *size).replace('</svg>', mark + '</svg>'), 'entropy by update and turn, nats a token', ends)
+    mark = (f'<rect class="al-el-at" x="{frame.px(i)}" y="{frame.py(high)}" '
+            f'width="{frame.px(i + 1) - frame.px(i):.1f}" height="{frame.py(low) - frame.py(high):.1f}"/>')
+    ends = '; '.join(f'turn {t}: {number(table[t][np.isfinite(table[t])][0])} nats at '
+                     f'first, {number(table[t][np.isfinite(table[t])][-1])} at last' for t in range(min(len(table), 8))
+                     if np.isfinite(table[t]).any())
+    return titled(heat_svg(steps.astype(int), table.T, 'entropy by update and turn', *size)
+                  .replace('</svg>', mark + '</svg>'), 'entropy by update and turn, nats a token', ends)
 
 def _open_html(lab, most=48)->str:
     "Tokens of the update with their entropies, the most open first."
@@ -423,8 +483,12 @@ def _open_html(lab, most=48)->str:
     order = on[np.argsort(-entropy[on], kind='stable')][:most]
     top, said = max(float(entropy[order[0]]), 1e-9) if len(order) else 1., texts(batch, order.tolist())
     control = lexicon(batch).control
-    chips = ''.join(f'<span class="al-el-t{" al-control"*(int(batch.action("id")[i]) in control)}" style="background:color-mix(in srgb,var(--heat) {6 + 40*entropy[i]/top:.0f}%,transparent)" title="{attribute(said[i], 60)}: {entropy[i]:.3f} nats"><span>{_said(said[i])}</span><small>{entropy[i]:.2f}</small></span>' for i in order)
-    return f'<p>{len(on):,} tokens, mean {number(float(entropy[on].mean())) if len(on) else "–"} nats; the {len(order)} most open ones with the entropy of the choice:</p><div class="al-el-line">{chips}</div>'
+    chips = ''.join(f'<span class="al-el-t{" al-control"*(int(batch.action("id")[i]) in control)}" '
+                    f'style="background:color-mix(in srgb,var(--heat) {6 + 40*entropy[i]/top:.0f}%,transparent)" '
+                    f'title="{attribute(said[i], 60)}: {entropy[i]:.3f} '
+                    f'nats"><span>{_said(said[i])}</span><small>{entropy[i]:.2f}</small></span>' for i in order)
+    return (f'<p>{len(on):,} tokens, mean {number(float(entropy[on].mean())) if len(on) else "–"} nats; the '
+            f'{len(order)} most open ones with the entropy of the choice:</p><div class="al-el-line">{chips}</div>')
 
 def _died_html(lab, most=8)->str:
     "Words whose choice has died between the two updates."
@@ -432,8 +496,11 @@ def _died_html(lab, most=8)->str:
     found = died(lab.batch(lab.step), lab.batch(lab.later), lab.turn)
     if not found: return f'<p>No word whose choice was open at update {lab.step} has died by update {lab.later}.</p>'
     lines = ''.join(f'<tr><th scope="row">{_said(x["word"])}</th><td>{x["before"]}</td><td>{x["after"]}</td><td>{x["entropy_before"]:.2f}</td><td>{x["entropy_after"]:.2f}</td><td>{x["fate"]}</td></tr>'.replace('nan', '–') for x in found[:most])
-    return (f'<p>{len(found)} words whose choice was open at update {lab.step} are not at update {lab.later}; the first {min(most, len(found))}:</p><div class="al-el-scroll"><table><thead><tr><th scope="col">word</th>'
-            f'<th scope="col">said at {lab.step}</th><th scope="col">at {lab.later}</th><th scope="col">entropy at {lab.step}</th><th scope="col">at {lab.later}</th><th scope="col">fate</th></tr></thead><tbody>{lines}</tbody></table></div>')
+    return (f'<p>{len(found)} words whose choice was open at update {lab.step} are not at update {lab.later}; the '
+            f'first {min(most, len(found))}:</p><div class="al-el-scroll"><table><thead><tr><th scope="col">word</th>'
+            f'<th scope="col">said at {lab.step}</th><th scope="col">at {lab.later}</th><th '
+            f'scope="col">entropy at {lab.step}</th><th scope="col">at {lab.later}</th><th '
+            f'scope="col">fate</th></tr></thead><tbody>{lines}</tbody></table></div>')
 
 # %% ../../nbs/view/06_entropy_lab.ipynb #0dba673e
 def _counts_html(lab)->str:
@@ -442,12 +509,18 @@ def _counts_html(lab)->str:
     lines = []
     for name, effect in lab.effects.items():
         head = f'<th scope="row"{" class=al-el-on" if name in lab.pair else ""}>{safe(name, 60)}</th>'
-        if effect.problem: lines.append(f'<tr>{head}<td colspan="{len(KINDS) + 1}" style="text-align:left">{safe(effect.problem, 160)}</td></tr>'); continue
+        if effect.problem:
+            lines.append(f'<tr>{head}<td colspan="{len(KINDS) + 1}" '
+                         f'style="text-align:left">{safe(effect.problem, 160)}</td></tr>')
+            continue
         kind = np.array(effect.kind)[on] if len(effect.kind) else np.array([])
         lifted = effect.opening[on].mean() if on.any() else 0.
-        lines.append(f'<tr>{head}' + ''.join(f'<td>{int((kind == k).sum()) or "–"}</td>' for k in KINDS) + f'<td>{signed(float(lifted), 3)}</td></tr>')
+        lines.append(f'<tr>{head}' + ''.join(f'<td>{int((kind == k).sum()) or "–"}</td>' for k in KINDS)
+                     + f'<td>{signed(float(lifted), 3)}</td></tr>')
     heads = ''.join(f'<th scope="col">{mark} {name}</th>' for name, mark in KINDS.items())
-    return (f'<div class="al-el-scroll" tabindex="0" role="region" aria-label="tokens by what each controller did to them"><table><thead><tr><th scope="col">controller</th>{heads}<th scope="col">push on entropy</th></tr></thead>'
+    return (f'<div class="al-el-scroll" tabindex="0" role="region" aria-label="tokens by what each controller did to '
+            f'them"><table><thead><tr><th scope="col">controller</th>{heads}<th scope="col">push on '
+            f'entropy</th></tr></thead>'
             f'<tbody>{"".join(lines)}</tbody></table></div>')
 
 def _lines(lab, most)->list:
@@ -469,17 +542,23 @@ def _marks_html(lab, name, lines, said, most=24)->str:
     kinds = parts_shown(batch, known)
     for line in lines:
         turn = int(batch.action_turn[line[0]])
-        chips, pieces = [], read_pieces(batch.action('id')[line].tolist(), known, batch.action('part')[line].tolist() if kinds else None)
+        chips, pieces = [], read_pieces(batch.action('id')[line].tolist(), known, batch.action('part')[line].tolist()
+                                        if kinds else None)
         after = [*(not piece.begins for piece in pieces[1:]), False]
         for i, piece, more_of_it in [*zip(line, pieces, after)][:most]:
             push = f', entropy pushed by {signed(float(effect.opening[i]), 3)}' if effect.opening[i] else ''
-            title = f'{attribute(said[i], 60)}: {effect.kind[i]}, ratio {ratio[i]:.3f}, advantage {signed(float(lab.advantage[i]))}, slope {signed(float(effect.slope[i]), 3)}{push}'
-            place = ' al-el-g'*(not piece.begins) + ' al-el-m'*more_of_it + ' al-el-s'*piece.gap + ' al-control'*piece.control
+            title = (f'{attribute(said[i], 60)}: {effect.kind[i]}, ratio {ratio[i]:.3f}, advantage '
+                     f'{signed(float(lab.advantage[i]))}, slope {signed(float(effect.slope[i]), 3)}{push}')
+            place = (' al-el-g'*(not piece.begins) + ' al-el-m'*more_of_it + ' al-el-s'*piece.gap
+                     + ' al-control'*piece.control)
             shown = f'#{int(batch.action("id")[i])}' if piece.text is None else '‥' if piece.rest else piece.text
             part, name = (f'al-p{piece.part}', f', {part_names()[piece.part]}') if piece.part in kinds else ('', '')
-            chips.append(_chip(shown, effect.mark_of(i), title + name, _LOOK.get(effect.kind[i], _LOOK['idle'])[0], place, part))
+            chips.append(_chip(shown, effect.mark_of(i), title + name, _LOOK.get(effect.kind[i], _LOOK['idle'])[0],
+                               place, part))
         more = f'<em>{len(line) - most} more</em>' if len(line) > most else ''
-        out.append(f'<div class="al-el-line"><em>episode {int(batch.turns.episode[turn])}, turn {int(batch.turns.t[turn])} · {signed(float(lab.advantage[line[0]]))}</em>{"".join(chips)}{more}</div>')
+        out.append(f'<div class="al-el-line"><em>episode '
+                   f'{int(batch.turns.episode[turn])}, turn {int(batch.turns.t[turn])} · '
+                   f'{signed(float(lab.advantage[line[0]]))}</em>{"".join(chips)}{more}</div>')
     return ''.join(out)
 
 def _plane_svg(lab, name, most=220, size=(480, 300))->tuple:
@@ -487,28 +566,42 @@ def _plane_svg(lab, name, most=220, size=(480, 300))->tuple:
     from agentlab.view.report import _axes
     effect, zone, ratio = lab.effects[name], lab.regions[name], lab.now.ratio
     on = np.flatnonzero(_at_turn(lab.now.batch, lab.turn) & np.isfinite(lab.advantage))
-    top, far = max((abs(a) for a in zone.lines), default=float(np.abs(lab.advantage[on]).max(initial=0.)) or 1.), math.log(zone.span[1])
+    top, far = (max((abs(a) for a in zone.lines), default=float(np.abs(lab.advantage[on]).max(initial=0.)) or 1.),
+                math.log(zone.span[1]))
     frame = Frame((-far, far), (-1.12*top, 1.12*top), *size, top=20, bottom=36)
-    uid = 'el' + hashlib.blake2b(repr((name, zone.lines, size, lab.arguments)).encode('utf-8', 'replace'), digest_size=5).hexdigest()
-    body = [f'<defs><pattern id="{uid}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="var(--stop)" fill-opacity=".13"/><path d="M0,0V6" stroke="var(--stop)" stroke-opacity=".55"/></pattern></defs>']
+    uid = 'el' + hashlib.blake2b(repr((name, zone.lines, size, lab.arguments)).encode('utf-8', 'replace'),
+                                 digest_size=5).hexdigest()
+    body = [f'<defs><pattern id="{uid}" width="6" height="6" patternUnits="userSpaceOnUse" '
+            f'patternTransform="rotate(45)"><rect width="6" height="6" fill="var(--stop)" fill-opacity=".13"/><path '
+            f'd="M0,0V6" stroke="var(--stop)" stroke-opacity=".55"/></pattern></defs>']
     body += [_axes(frame, [v for v in ticks(-top, top) if abs(v) <= 1.12*top], [])]
     for a, pieces in zone.lines.items():
         low, high = ((a - top/8, a) if a > 0 else (a, a + top/8))
         low, high = (low, 1.12*top) if a == top else (-1.12*top, high) if a == -top else (low, high)
-        body += [f'<rect x="{frame.px(math.log(x))}" y="{frame.py(high)}" width="{frame.px(math.log(y)) - frame.px(math.log(x)):.1f}" height="{frame.py(low) - frame.py(high):.1f}" fill="url(#{uid})"/>' for x, y in pieces]
+        body += [f'<rect x="{frame.px(math.log(x))}" y="{frame.py(high)}" '
+                 f'width="{frame.px(math.log(y)) - frame.px(math.log(x)):.1f}" '
+                 f'height="{frame.py(low) - frame.py(high):.1f}" fill="url(#{uid})"/>' for x, y in pieces]
     body += [_ratio_axis(frame, zone.span), _dots(lab, frame, effect, ratio, on, most)]
     shown = f'{min(most, len(on))} of {len(on):,} tokens drawn' if len(on) > most else f'{len(on):,} tokens'
     beyond = int((np.abs(np.log(ratio[on])) > far).sum())
     if beyond: shown += f', {beyond} beyond this range, at its edge'
-    counted = ', '.join(f'{n} {k}' for k, n in ((k, sum(effect.kind[i] == k for i in on)) for k in KINDS) if n) if effect.kind else effect.problem
-    return titled(f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="{attribute(name, 60)}: ratio and advantage of tokens">{"".join(body)}</svg>', f'{visible(name)[:60]}: ratio and advantage', f'{zone.words}. {shown}: {counted}.'), f'{zone.words}. {shown}'
+    counted = ', '.join(f'{n} {k}' for k, n in ((k, sum(effect.kind[i] == k for i in on)) for k in KINDS)
+                        if n) if effect.kind else effect.problem
+    return titled(f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" '
+                  f'aria-label="{attribute(name, 60)}: ratio and advantage of tokens">{"".join(body)}</svg>',
+                  f'{visible(name)[:60]}: ratio and advantage',
+                  f'{zone.words}. {shown}: {counted}.'), f'{zone.words}. {shown}'
 
 def _ratio_axis(frame, span)->str:
     "Round ratios on a logarithmic axis; 1 has a line."
-    marks = [v for v in (.01, .02, .05, .1, .2, .35, .5, .65, .8, 1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100) if span[0] <= v <= span[1]]
+    marks = [v for v in (.01, .02, .05, .1, .2, .35, .5, .65, .8, 1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)
+             if span[0] <= v <= span[1]]
     if span[1] > 12: marks = [v for v in marks if v in (.01, .1, 1, 10, 100)]
     one = f'<line x1="{frame.px(0)}" x2="{frame.px(0)}" y1="{frame.top}" y2="{frame.height - frame.bottom}" class="g"/>'
-    return one + ''.join(f'<text x="{frame.px(math.log(v))}" y="{frame.height - 22}" text-anchor="middle">{v:g}</text>' for v in marks) + f'<text x="{frame.width/2}" y="{frame.height - 6}" text-anchor="middle">ratio of new to old probability</text><text x="{frame.left}" y="{frame.top - 7}">advantage</text>'
+    return (one + ''.join(f'<text x="{frame.px(math.log(v))}" y="{frame.height - 22}" text-anchor="middle">{v:g}</text>'
+                          for v in marks) + f'<text x="{frame.width/2}" y="{frame.height - 6}" '
+            f'text-anchor="middle">ratio of new to old probability</text><text x="{frame.left}" '
+            f'y="{frame.top - 7}">advantage</text>')
 
 def _dots(lab, frame, effect, ratio, on, most)->str:
     "A mark for every token, evenly thinned; equal places stay under each other."
@@ -519,25 +612,31 @@ def _dots(lab, frame, effect, ratio, on, most)->str:
         if effect.kind[i] not in _LOOK: continue
         colour, mark = _LOOK[effect.kind[i]]
         x, y = frame.px(max(frame.x[0], min(frame.x[1], math.log(ratio[i])))), frame.py(float(lab.advantage[i]))
-        out.append(f'<path d="{mark}" transform="translate({x} {y})" fill="{colour}" fill-opacity=".8"><title>{effect.kind[i]}: ratio {ratio[i]:.3f}, advantage {signed(float(lab.advantage[i]))}</title></path>')
+        out.append(f'<path d="{mark}" transform="translate({x} {y})" fill="{colour}" '
+                   f'fill-opacity=".8"><title>{effect.kind[i]}: ratio {ratio[i]:.3f}, advantage '
+                   f'{signed(float(lab.advantage[i]))}</title></path>')
     return ''.join(out)
 
 # %% ../../nbs/view/06_entropy_lab.ipynb #ea531da8
 def _training_html(lab)->str:
     "First part: where the choice is open."
     turn = 'all turns' if lab.turn is None else f'turn {lab.turn}'
-    return (f'<h3>Where the choice is open</h3><p>Entropy of the choice by update and turn, the stronger the colour the more open; the frame is update {lab.step}, {turn}.</p>{_heat_html(lab)}'
+    return (f'<h3>Where the choice is open</h3><p>Entropy of the choice by update and turn, the stronger the colour '
+            f'the more open; the frame is update {lab.step}, {turn}.</p>{_heat_html(lab)}'
             f'{_open_html(lab)}{_died_html(lab)}')
 
 def _key_html()->str:
     "What the marks mean."
-    items = ''.join(f'<span style="display:inline-flex;gap:5px;align-items:center;margin-right:16px"><svg style="width:14px" viewBox="-5 -5 10 10" aria-hidden="true"><path d="{path}" fill="{colour}"/></svg>{KINDS[name]} {name}</span>' for name, (colour, path) in _LOOK.items())
+    items = ''.join(f'<span style="display:inline-flex;gap:5px;align-items:center;margin-right:16px"><svg '
+                    f'style="width:14px" viewBox="-5 -5 10 10" aria-hidden="true"><path d="{path}" '
+                    f'fill="{colour}"/></svg>{KINDS[name]} {name}</span>' for name, (colour, path) in _LOOK.items())
     return f'<p>{items}</p>'
 
 def _switch_html(lab)->str:
     "Control tokens are hidden until somebody asks; the parts of a reply have lines of their own shape."
     known = lexicon(lab.now.batch)
-    parts = ''.join(f'<span style="margin-right:14px"><span class="al-p{code}">abc</span> {part_names()[code]}</span>' for code in parts_shown(lab.now.batch, known))
+    parts = ''.join(f'<span style="margin-right:14px"><span class="al-p{code}">abc</span> {part_names()[code]}</span>'
+                    for code in parts_shown(lab.now.batch, known))
     switch = '<label><input type="checkbox" class="al-switch"> control tokens</label>' if known.control else ''
     return f'<p>{parts}{switch}</p>' if parts or switch else ''
 
@@ -551,9 +650,14 @@ def _controllers_html(lab)->str:
     for name in lab.pair:
         svg, words = _plane_svg(lab, name)
         figures.append(f'<figure><figcaption>{safe(name, 60)}</figcaption>{_marks_html(lab, name, lines, said)}{svg}<p>{safe(words, 400)}.</p></figure>')
-    return (f'<h3>What controllers did to the tokens of update {lab.step}</h3><p>Against the policy gradient without a bound; advantages by {safe(lab.estimator, 80)}; {"bounds set: " + given if given else "every controller has its own bounds"}. '
-            f'Counted are {"all turns" if lab.turn is None else f"the tokens of turn {lab.turn}"}; push on entropy: minus the derivative of the loss by the entropy, mean over tokens.</p>{notes}{_counts_html(lab)}'
-            f'<h3>Token by token, and the region without gradient</h3><p>Turns on which the two differ come first. Hatched: no gradient, found by asking the objective, for a token of the median old probability.</p>{_key_html()}{_switch_html(lab)}<div class="al-el-two">{"".join(figures)}</div>')
+    return (f'<h3>What controllers did to the tokens of update '
+            f'{lab.step}</h3><p>Against the policy gradient without a bound; advantages by {safe(lab.estimator, 80)}; '
+            f'{"bounds set: " + given if given else "every controller has its own bounds"}. '
+            f'Counted are {"all turns" if lab.turn is None else f"the tokens of turn {lab.turn}"}; push on entropy: '
+            f'minus the derivative of the loss by the entropy, mean over tokens.</p>{notes}{_counts_html(lab)}'
+            f'<h3>Token by token, and the region without gradient</h3><p>Turns on which the two differ come '
+            f'first. Hatched: no gradient, found by asking the objective, for a token of the median old '
+            f'probability.</p>{_key_html()}{_switch_html(lab)}<div class="al-el-two">{"".join(figures)}</div>')
 
 def entropy_lab_html(
     run,                # EntropyLab, or what it takes first
@@ -577,20 +681,26 @@ def entropy_lab(
 # %% ../../nbs/view/06_entropy_lab.ipynb #7e1dac19
 def _lab_widgets():
     try: import ipywidgets
-    except ImportError as e: raise ImportError(f'the entropy lab needs {e.name}: pip install "agentlab-rl[lab]"; entropy_lab_html(run) needs nothing') from None
+    except ImportError as e:
+        raise ImportError(f'the entropy lab needs {e.name}: pip install "agentlab-rl[lab]"; entropy_lab_html(run) '
+                          f'needs nothing') from None
     return ipywidgets
 
 def _choice(lab, widgets, text, options, value, chosen, width='260px'):
     "A drop-down that passes its value on."
-    box = widgets.Dropdown(options=options, value=value, description=text, tooltip=text, layout=widgets.Layout(width=width))
+    box = widgets.Dropdown(options=options, value=value, description=text, tooltip=text,
+                           layout=widgets.Layout(width=width))
     def changed(change):
-        if not lab._quiet: chosen(change['new']); lab.draw()
+        if not lab._quiet:
+            chosen(change['new'])
+            lab.draw()
     box.observe(changed, 'value')
     return box
 
 def _slide(lab, widgets, name, hint, least, most, start):
     "A slider that passes its value on."
-    box = widgets.FloatSlider(value=start, min=least, max=most, step=.01, description=name, tooltip=hint, readout_format='.2f', continuous_update=True, layout=widgets.Layout(width='320px'))
+    box = widgets.FloatSlider(value=start, min=least, max=most, step=.01, description=name, tooltip=hint,
+                              readout_format='.2f', continuous_update=True, layout=widgets.Layout(width='320px'))
     def moved(change):
         if lab._quiet: return
         if name == 'moved by': lab.move = change['new']
@@ -605,15 +715,25 @@ def _lab_widget(self):
     def first(value): self.pair[0] = value
     def second(value): self.pair[1] = value
     steps, line = [(f'update {s}', s) for s in self.steps], dict(flex_flow='row wrap')
-    self.controls = dict(step=_choice(self, widgets, 'update', steps, self.step, self._step), turn=_choice(self, widgets, 'turn', self._turns(), -1 if self.turn is None else self.turn, lambda t: setattr(self, 'turn', None if t < 0 else t)), later=_choice(self, widgets, 'words until', steps, self.later, lambda s: setattr(self, 'later', s)),
-                         first=_choice(self, widgets, 'left', list(self.offered), self.pair[0], first, '330px'), second=_choice(self, widgets, 'right', list(self.offered), self.pair[1], second, '330px'),
-                         low=_slide(self, widgets, 'low', 'how far a ratio may fall, in all controllers that have such a bound', 0., 1., self.arguments.get('low', .2)),
-                         high=_slide(self, widgets, 'high', 'how far a ratio may rise, in all controllers that have such a bound', 0., 2., self.arguments.get('high', .2)),
-                         move=_slide(self, widgets, 'moved by', 'pretend that every log-probability has moved by this, times its advantage', 0., 1., self.move))
-    own = widgets.Button(description='Own bounds', tooltip='every controller at its own bounds again', layout=widgets.Layout(width='120px'))
+    self.controls = dict(step=_choice(self, widgets, 'update', steps, self.step, self._step),
+                         turn=_choice(self, widgets, 'turn', self._turns(), -1 if self.turn is None else self.turn,
+                                      lambda t: setattr(self, 'turn', None if t < 0 else t)),
+                         later=_choice(self, widgets, 'words until', steps, self.later,
+                                       lambda s: setattr(self, 'later', s)),
+                         first=_choice(self, widgets, 'left', list(self.offered), self.pair[0], first, '330px'),
+                         second=_choice(self, widgets, 'right', list(self.offered), self.pair[1], second, '330px'),
+                         low=_slide(self, widgets, 'low', 'how far a ratio may fall, in all controllers that have '
+                                    'such a bound', 0., 1., self.arguments.get('low', .2)),
+                         high=_slide(self, widgets, 'high', 'how far a ratio may rise, in all controllers that have '
+                                     'such a bound', 0., 2., self.arguments.get('high', .2)),
+                         move=_slide(self, widgets, 'moved by', 'pretend that every log-probability has moved by this, '
+                                     'times its advantage', 0., 1., self.move))
+    own = widgets.Button(description='Own bounds', tooltip='every controller at its own bounds again',
+                         layout=widgets.Layout(width='120px'))
     own.on_click(lambda _: self.forget())
     c, self.upper, self.lower, self.note = self.controls, widgets.HTML(), widgets.HTML(), widgets.HTML()
-    rows = [widgets.HBox([c[name] for name in names] + ([own] if 'low' in names else []), layout=widgets.Layout(**line)) for names in (('step', 'turn', 'later'), ('first', 'second'), ('low', 'high', 'move'))]
+    rows = [widgets.HBox([c[name] for name in names] + ([own] if 'low' in names else []), layout=widgets.Layout(**line))
+            for names in (('step', 'turn', 'later'), ('first', 'second'), ('low', 'high', 'move'))]
     box = widgets.VBox([rows[0], self.upper, *rows[1:], self.note, self.lower])
     box.add_class('agentlab-entropy-lab')
     self._show()
@@ -622,7 +742,8 @@ def _lab_widget(self):
 def _lab_show(self):
     "Message and pictures; the upper one only when it changes."
     if 'upper' not in vars(self): return
-    self.note.value = f'<p role="status" style="border-left:4px solid #c26a00;padding-left:8px">{safe(self.message, 400)}</p>' if self.message else ''
+    self.note.value = (f'<p role="status" style="border-left:4px solid '
+                       f'#c26a00;padding-left:8px">{safe(self.message, 400)}</p>' if self.message else '')
     if self.message: return
     self.upper.value = f'<section class="al-el">{_PAGE}{_training_html(self)}</section>'
     self.lower.value = f'<section class="al-el" aria-live="off">{_controllers_html(self)}</section>'
@@ -633,7 +754,9 @@ def _lab_step(self, step):
     "Another update; a turn that it does not have becomes all turns."
     self.step, self._quiet = step, True
     if self.turn not in self.turns(): self.turn = None
-    if 'controls' in vars(self): self.controls['turn'].options = self._turns(); self.controls['turn'].value = -1 if self.turn is None else self.turn
+    if 'controls' in vars(self):
+        self.controls['turn'].options = self._turns()
+        self.controls['turn'].value = -1 if self.turn is None else self.turn
     self._quiet = False
 
 def _forget(self):
@@ -650,4 +773,5 @@ def _lab_display(self):
 
 EntropyLab.widget = cached_property(_lab_widget)
 EntropyLab.widget.__set_name__(EntropyLab, 'widget')
-EntropyLab._show, EntropyLab._turns, EntropyLab._step, EntropyLab.forget, EntropyLab._ipython_display_ = _lab_show, _lab_turns, _lab_step, _forget, _lab_display
+EntropyLab._show, EntropyLab._turns, EntropyLab._step, EntropyLab.forget, EntropyLab._ipython_display_ = (
+    _lab_show, _lab_turns, _lab_step, _forget, _lab_display)

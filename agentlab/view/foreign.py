@@ -16,9 +16,12 @@ __all__ = ['MISSING', 'FIELDS', 'LINE', 'KNOWN', 'COLUMNS', 'Sample', 'split_tur
 MISSING = 'missing'
 FIELDS = dict(  # field -> what it is
     step='update that the completions belong to', prompt='what the agent read first', text='what the agent wrote',
-    turns='where one action ends and the next begins', reward='what the whole completion earned', turn_rewards='what each turn earned',
-    advantage='what the trainer made of the reward', answer='what was right', success='whether the goal was reached', truncated='whether a budget ended it',
-    ids='tokens, as they were sampled', logps='log-probability of each token when it was sampled', entropies='entropy of the distribution of each token, nats')
+    turns='where one action ends and the next begins', reward='what the whole completion earned',
+    turn_rewards='what each turn earned',
+    advantage='what the trainer made of the reward', answer='what was right', success='whether the goal was reached',
+    truncated='whether a budget ended it',
+    ids='tokens, as they were sampled', logps='log-probability of each token when it was sampled',
+    entropies='entropy of the distribution of each token, nats')
 
 @dataclass
 class Sample:
@@ -36,7 +39,8 @@ def _said(message)->str:
     "Text of a message: its content, a mark for what is no text, and its tool calls as JSON."
     content = message.get('content')
     blocks = content if isinstance(content, list) else [content]
-    parts = [b.get('text') or f"[{b.get('type', 'no text')}]" if isinstance(b, dict) else '' if b is None else str(b) for b in blocks]
+    parts = [b.get('text') or f"[{b.get('type', 'no text')}]" if isinstance(b, dict) else '' if b is None else str(b)
+             for b in blocks]
     parts += [json.dumps(call, ensure_ascii=False, default=str) for call in message.get('tool_calls') or []]
     return '\n'.join(part for part in parts if part)
 
@@ -46,12 +50,16 @@ def split_turns(
     prompt,         # text, or a list of messages
     completion,     # text, or a list of messages
 )->tuple[list[tuple[str,str]],str]: # (observation, action) of every turn, and what came after the last action
-    "A text is one turn: nothing in it says where another begins. In a conversation every message of the assistant is one."
+    """A text is one turn: nothing in it says where another begins. In a conversation every message of the assistant
+    is one."""
     seen, turns = [prompt] if isinstance(prompt, str) else [_line(m) for m in prompt], []
     if isinstance(completion, str): return [('\n'.join(seen), completion)], ''
     for message in completion:
-        if message.get('role') != 'assistant': seen.append(_line(message)); continue
-        turns.append(('\n'.join(seen), _said(message))); seen = []
+        if message.get('role') != 'assistant':
+            seen.append(_line(message))
+            continue
+        turns.append(('\n'.join(seen), _said(message)))
+        seen = []
     return turns, '\n'.join(seen) if turns else '\n'.join(seen[len(prompt) if isinstance(prompt, list) else 1:])
 
 # %% ../../nbs/view/03_foreign.ipynb #18efc5aa
@@ -68,7 +76,9 @@ def _lines(path, longest=LINE):
     "Every line as bytes; None for one that is too long to be read."
     with open(path, 'rb') as file:
         while line := file.readline(longest):
-            if len(line) < longest or line.endswith(b'\n'): yield line; continue
+            if len(line) < longest or line.endswith(b'\n'):
+                yield line
+                continue
             while (rest := file.readline(longest)) and not rest.endswith(b'\n'): pass
             yield None
 
@@ -86,9 +96,12 @@ class _Budget:
     def __init__(self, total): self.total = self.left = total
     def check(self, path, needed=0):
         "Before so many more bytes are read."
-        if needed > self.left: raise ValueError(f'{path}: the dump holds more than max_bytes={self.total:,} of text. Open the file of one step, or raise max_bytes.')
+        if needed > self.left:
+            raise ValueError(f'{path}: the dump holds more than max_bytes={self.total:,} of text. Open the file of one '
+                             f'step, or raise max_bytes.')
     def spend(self, sample, path):
-        self.left -= 200 + sum(len(x) if isinstance(x, str) else len(str(x)) for x in (sample.prompt, sample.completion, sample.answer, sample.more))
+        self.left -= 200 + sum(len(x) if isinstance(x, str) else len(str(x))
+                               for x in (sample.prompt, sample.completion, sample.answer, sample.more))
         self.check(path)
         return sample
 
@@ -97,19 +110,25 @@ def _read_verl(path, reward, budget, notes)->list[Sample]:
     found, left_out, named = [], [], int(path.stem) if re.fullmatch(r'\d{1,15}', path.stem) else None
     for i, line in enumerate(_lines(path), 1):
         row = _row(line)
-        if isinstance(row, str): left_out.append(f'line {i} {row}'); continue
+        if isinstance(row, str):
+            left_out.append(f'line {i} {row}')
+            continue
         answer = row.get('gts')
         answer = answer if answer is None or isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
         more = {k: v for k, v in row.items() if k not in ('input', 'output', 'gts', 'step')}
         step = _step(row.get('step')) if 'step' in row else named
-        found.append(budget.spend(Sample(row['input'], row['output'], step, _total(more, reward or 'score'), answer=answer, more=more), path))
-    if left_out: notes.append(f"{path.name}: {len(left_out)} of {len(left_out) + len(found)} lines left out: {'; '.join(left_out[:3])}")
+        found.append(budget.spend(Sample(row['input'], row['output'], step, _total(more, reward or 'score'),
+                                         answer=answer, more=more), path))
+    if left_out:
+        notes.append(f"{path.name}: {len(left_out)} of {len(left_out) + len(found)} lines left out: "
+                     f"{'; '.join(left_out[:3])}")
     return found
 
 def _total(row, reward)->float:
     "One column, or a weighted sum of columns; as in TRL, a reward function that said nothing (NaN) adds nothing."
     if reward is None: return math.nan
-    parts = [weight*_number(row.get(name)) for name, weight in (reward if isinstance(reward, dict) else {reward: 1.}).items()]
+    parts = [weight*_number(row.get(name))
+             for name, weight in (reward if isinstance(reward, dict) else {reward: 1.}).items()]
     known = [x for x in parts if not math.isnan(x)]
     return sum(known) if known else math.nan
 
@@ -127,7 +146,8 @@ def _weight(column)->int:
     "Bytes that an arrow array takes as Python objects, about; counted without unfolding it."
     import pyarrow as pa, pyarrow.compute as pc
     kind = column.type
-    if pa.types.is_dictionary(kind): return 60*len(column) + (pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0)
+    if pa.types.is_dictionary(kind):
+        return 60*len(column) + (pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0)
     if pa.types.is_struct(kind): return 200*len(column) + sum(_weight(part) for part in column.flatten())
     if pa.types.is_nested(kind): return 60*len(column) + _weight(column.flatten())
     return 60*len(column) + column.nbytes
@@ -136,13 +156,16 @@ def _open_parquet(path):
     "A Parquet file. Raises ValueError where it is damaged."
     import pyarrow as pa, pyarrow.parquet as pq
     try: return pq.ParquetFile(path, read_dictionary=_text_columns(pq.ParquetFile(path).schema))
-    except (pa.ArrowException, OSError) as e: raise ValueError(f'{path} is damaged or cut off ({_brief(e)}). If its run was killed while writing, open the file of an earlier step.') from None
+    except (pa.ArrowException, OSError) as e:
+        raise ValueError(f'{path} is damaged or cut off ({_brief(e)}). If its run was killed while writing, open the '
+                         f'file of an earlier step.') from None
 
 def _numeric(path)->list[str]:
     "Columns of a TRL file that may be rewards."
     import pyarrow.types as kind
     fits = lambda t: kind.is_integer(t) or kind.is_floating(t) or kind.is_boolean(t)
-    return [c.name for c in _open_parquet(path).schema_arrow if fits(c.type) and c.name not in ('step', 'advantage') and not c.name.startswith('__index')]
+    return [c.name for c in _open_parquet(path).schema_arrow if fits(c.type) and c.name not in ('step', 'advantage')
+            and not c.name.startswith('__index')]
 
 def _read_trl(path, reward, budget, notes)->list[Sample]:
     "Samples of one file in TRL's layout."
@@ -154,20 +177,27 @@ def _read_trl(path, reward, budget, notes)->list[Sample]:
         for part in file.iter_batches(batch_size=64):
             budget.check(path, sum(_weight(column) for column in part.columns))
             for row in part.to_pylist():
-                if not all(isinstance(row[c], str) or _messages(row[c]) for c in ('prompt', 'completion')): left_out += 1; continue
+                if not all(isinstance(row[c], str) or _messages(row[c]) for c in ('prompt', 'completion')):
+                    left_out += 1
+                    continue
                 more = {k: v for k, v in row.items() if k not in ('prompt', 'completion', 'step', 'advantage')}
-                found.append(budget.spend(Sample(row['prompt'], row['completion'], _step(row['step']), _total(row, reward), _number(row.get('advantage')), more=more), path))
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as e: raise ValueError(f'{path} is damaged ({_brief(e)}). Open the file of another step.') from None
-    if left_out: notes.append(f'{path.name}: {left_out} of {left_out + len(found)} rows left out: prompt or completion is neither text nor messages')
+                found.append(budget.spend(Sample(row['prompt'], row['completion'], _step(row['step']),
+                                                 _total(row, reward), _number(row.get('advantage')), more=more), path))
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
+        raise ValueError(f'{path} is damaged ({_brief(e)}). Open the file of another step.') from None
+    if left_out:
+        notes.append(f'{path.name}: {left_out} of {left_out + len(found)} rows left out: prompt or completion is '
+                     f'neither text nor messages')
     return found
 
 # %% ../../nbs/view/03_foreign.ipynb #836d5b37
-KNOWN = ('Known are a run folder of agentlab, the completions of TRL (Parquet with step, prompt, completion; log_completions=True) and the rollouts of verl '
+KNOWN = ('Known are a run folder of agentlab, the completions of TRL (Parquet with step, prompt, completion; '
+         'log_completions=True) and the rollouts of verl '
          '(lines of JSON with input and output). Pickles and .pt files are never opened: they can run code.')
 
 def sniff(
     path,       # a file
-)->str:         # 'agentlab', 'trl', 'verl', 'damaged' (begins or is named like Parquet, and is none), or '' for something else
+)->str:  # 'agentlab', 'trl', 'verl', 'damaged' (begins or is named like Parquet, and is none), or '' for something else
     "What a file is, by its content."
     with open(path, 'rb') as file: head = file.read(64)
     if head[:4] == b'PAR1' or not head and Path(path).suffix == '.parquet':
@@ -179,26 +209,34 @@ def sniff(
     return 'verl' if any(isinstance(_row(line), dict) for line in first) or re.match(rb'\s*\{\s*"input"', head) else ''
 
 def _ours(folder)->bool:
-    "Whether a folder is a run of agentlab: its run.json holds facts; or it is damaged, and there are episodes beside it."
+    """Whether a folder is a run of agentlab: its run.json holds facts; or it is damaged, and there are episodes
+    beside it."""
     try: info = json.loads((folder/'run.json').read_bytes())
     except (ValueError, OSError, RecursionError): return (folder/'run.json').is_file() and (folder/'episodes').is_dir()
     return isinstance(info, dict) and 'schema_version' in info
 
 def _files(path, notes)->tuple[str, list]:
     "Format and files of a path. Raises ValueError where it is none or several."
-    places = [path] if path.is_file() else [p for folder in (path, path/'completions') if folder.is_dir() for p in sorted(folder.iterdir()) if p.is_file()]
+    places = [path] if path.is_file() else [p for folder in (path, path/'completions') if folder.is_dir()
+                                            for p in sorted(folder.iterdir()) if p.is_file()]
     found = {}
     if _ours(path): found['agentlab'] = [path/'run.json']
     for p in places: found.setdefault(sniff(p), []).append(p)
     broken, _ = found.pop('damaged', []), found.pop('', [])
-    if len(found) > 1: raise ValueError(f"{path} holds files of several formats: {', '.join(f'{k} ({v[0].name})' for k, v in found.items())}. Open one file, or move each format into a folder of its own.")
+    if len(found) > 1:
+        raise ValueError(f"{path} holds files of several formats: "
+                         f"{', '.join(f'{k} ({v[0].name})' for k, v in found.items())}. Open one file, or move each "
+                         f"format into a folder of its own.")
     if not found and broken: _open_parquet(broken[0])
-    if not found: raise ValueError(f"{path} {'is' if path.is_file() else 'holds'} nothing that can be opened here{' (it is empty)' if path.is_file() and not path.stat().st_size else ''}. {KNOWN}")
+    if not found:
+        raise ValueError(f"{path} {'is' if path.is_file() else 'holds'} nothing that can be opened "
+                         f"here{' (it is empty)' if path.is_file() and not path.stat().st_size else ''}. {KNOWN}")
     notes += [f'{p.name}: damaged or cut off, left out' for p in broken]
     return next(iter(found.items()))
 
 # %% ../../nbs/view/03_foreign.ipynb #bea16ec8
-_UNKNOWN = dict(episodes=('success', 'truncated', 'last_value', 'source', 'policy', 'instruction', 'error'), turns=('cost', 'invalid', 'milestone'))
+_UNKNOWN = dict(episodes=('success', 'truncated', 'last_value', 'source', 'policy', 'instruction', 'error'),
+                turns=('cost', 'invalid', 'milestone'))
 COLUMNS = 64        # extra columns of numbers that become columns of a batch
 
 @dataclass
@@ -217,12 +255,16 @@ class Opened:
     def table(self):
         "The fields as a pandas table: where each comes from, or 'missing'."
         import pandas as pd
-        return pd.DataFrame([dict(field=name, source=source, meaning=FIELDS[name]) for name, source in self.fields.items()]).set_index('field')
-    def __repr__(self): return f"{self.format} run {self.path.name!r}: {len(self.steps)} steps; missing: {', '.join(self.missing) or 'nothing'}"
+        return pd.DataFrame([dict(field=name, source=source, meaning=FIELDS[name])
+                             for name, source in self.fields.items()]).set_index('field')
+    def __repr__(self):
+        return (f"{self.format} run {self.path.name!r}: {len(self.steps)} steps; missing: "
+                f"{', '.join(self.missing) or 'nothing'}")
 
 # %% ../../nbs/view/03_foreign.ipynb #9c89a3da
 def _known(self, step):
-    if step not in (self.samples or self.files): raise ValueError(f'step={step!r} is not in {self.path.name}; it has {self.steps[:12]}')
+    if step not in (self.samples or self.files):
+        raise ValueError(f'step={step!r} is not in {self.path.name}; it has {self.steps[:12]}')
     return step
 
 def _column_name(name)->str:
@@ -235,23 +277,29 @@ def _episode(sample, group, game, names, advantage):
     "A sample as an Episode; with the trainer's advantage where the dump has one."
     from agentlab.episodes import Episode, Turn
     pairs, final = split_turns(sample.prompt, sample.completion)
-    turns = [Turn(t, seen, said, reward=sample.reward if len(pairs) == 1 else math.nan) for t, (seen, said) in enumerate(pairs)]
-    columns = {_column_name(name): _number(sample.more.get(name)) for name in names} | (dict(advantage=sample.advantage) if advantage else {})
-    return Episode(turns, group, game, outcome=sample.reward, step=sample.step or 0, answer=sample.answer, final=final, columns=columns)
+    turns = [Turn(t, seen, said, reward=sample.reward if len(pairs) == 1 else math.nan)
+             for t, (seen, said) in enumerate(pairs)]
+    columns = ({_column_name(name): _number(sample.more.get(name)) for name in names}
+               | (dict(advantage=sample.advantage) if advantage else {}))
+    return Episode(turns, group, game, outcome=sample.reward, step=sample.step or 0, answer=sample.answer, final=final,
+                   columns=columns)
 
 def _episodes(self, step)->list:
     "The episodes of a step of a foreign run, grouped by prompt."
     if self.format == 'agentlab': return _episodes_of(self.batch(step))
     samples, groups = self.samples[_known(self, step)], {}
     keys = [groups.setdefault(json.dumps(s.prompt, sort_keys=True, default=str), len(groups)) for s in samples]
-    names = list(dict.fromkeys(k for s in samples for k, v in s.more.items() if isinstance(v, (bool, int, float))))[:COLUMNS]
-    return [_episode(s, key, i, names, 'advantage' not in self.missing) for i, (s, key) in enumerate(zip(samples, keys))]
+    names = list(dict.fromkeys(k for s in samples for k, v in s.more.items()
+                               if isinstance(v, (bool, int, float))))[:COLUMNS]
+    return [_episode(s, key, i, names, 'advantage' not in self.missing)
+            for i, (s, key) in enumerate(zip(samples, keys))]
 
 Opened.episodes = _episodes
 
 # %% ../../nbs/view/03_foreign.ipynb #c60e4d58
 def _batch(self, step):
-    "A step as a Batch: of an agentlab run as it was saved; of a foreign one without tokens and without columns that its dump does not know."
+    """A step as a Batch: of an agentlab run as it was saved; of a foreign one without tokens and without columns
+    that its dump does not know."""
     from agentlab.episodes import Batch, Table, state_key
     if self.format == 'agentlab': return Batch.load(self.files[_known(self, step)])
     episodes = self.episodes(step)
@@ -259,17 +307,23 @@ def _batch(self, step):
     gone = set(_UNKNOWN['episodes']) | {c for c in ('step', 'answer') if self.fields[c] == MISSING}
     keep = lambda table, drop: Table(**{c: x for c, x in vars(table).items() if c not in drop})
     texts = dict(action=[t.text for t in turns], observation=[t.observation for t in turns])
-    labels = {k: v for k, v in made.labels.items() if k not in gone} | {name: {state_key(x): x for x in column} for name, column in texts.items()}
+    labels = {k: v for k, v in made.labels.items() if k not in gone} | {name: {state_key(x): x for x in column}
+                                                                        for name, column in texts.items()}
     seen = made.turns.action.new_tensor([state_key(x) for x in texts['observation']])
-    return made.replace(episodes=keep(made.episodes, gone), turns=keep(made.turns, _UNKNOWN['turns']).with_(observation=seen), labels=labels)
+    return made.replace(episodes=keep(made.episodes, gone),
+                        turns=keep(made.turns, _UNKNOWN['turns']).with_(observation=seen), labels=labels)
 
 def _turns(self, step):
-    "The turns of a step as a pandas table, with their texts. Without its columns of text it is a table for Batch.from_turns."
+    """The turns of a step as a pandas table, with their texts. Without its columns of text it is a table for
+    Batch.from_turns."""
     import pandas as pd
-    rows = [dict(group=e.group, episode=i, t=t.t, observation=t.observation, text=t.text, reward=t.reward, outcome=e.outcome, **e.columns)
+    rows = [dict(group=e.group, episode=i, t=t.t, observation=t.observation, text=t.text, reward=t.reward,
+                 outcome=e.outcome, **e.columns)
             for i, e in enumerate(self.episodes(step)) for t in e.turns]
     names = list(rows[0]) if rows else ['group', 'episode', 't', 'observation', 'text', 'reward', 'outcome']
-    return pd.DataFrame({c: pd.Series([r[c] for r in rows], dtype=object if c in ('observation', 'text') else None) for c in names})    # pandas text cannot hold every str
+    # pandas text cannot hold every str
+    return pd.DataFrame({c: pd.Series([r[c] for r in rows], dtype=object if c in ('observation', 'text') else None)
+                         for c in names})
 
 Opened.batch, Opened.turns = _batch, _turns
 
@@ -282,7 +336,9 @@ def _texts(batch)->dict:
     seen, read, said, row = {}, [], {}, None
     for r, turn, token in zip(batch.tokens.row.tolist(), batch.tokens.turn.tolist(), batch.tokens.id.tolist()):
         if r != row: read, row = [], r
-        if turn < 0: read.append(token); continue
+        if turn < 0:
+            read.append(token)
+            continue
         if turn not in said: seen[turn], read, said[turn] = read, [], []
         said[turn].append(token)
     return {turn: (known.text(seen[turn]), known.text(said[turn])) for turn in said}
@@ -290,14 +346,16 @@ def _texts(batch)->dict:
 def _episodes_of(batch)->list:
     "Episodes of a saved batch, as far as a page shows them."
     from agentlab.episodes import Episode, Turn
-    texts, episodes = _texts(batch), [Episode(group=g, outcome=o) for g, o in zip(batch.episodes.group.tolist(), batch.episodes.outcome.tolist())]
+    texts, episodes = _texts(batch), [Episode(group=g, outcome=o)
+                                      for g, o in zip(batch.episodes.group.tolist(), batch.episodes.outcome.tolist())]
     for i, (episode, t, reward) in enumerate(zip(*(batch.turns[c].tolist() for c in ('episode', 't', 'reward')))):
         seen, said = texts.get(i, ('', ''))
         episodes[episode].turns.append(Turn(t, seen, said, reward=reward))
     return episodes
 
 def _summary(self):
-    "A row for every step: completions, groups, mean turns, mean reward over the completions that have one, and how many have none."
+    """A row for every step: completions, groups, mean turns, mean reward over the completions that have one, and how
+    many have none."""
     import pandas as pd
     def row(step):
         outcomes, groups, turns = self._outcomes(step)
@@ -307,7 +365,8 @@ def _summary(self):
     return pd.DataFrame([row(step) for step in self.steps])
 
 def _outcomes(self, step)->tuple[list, list, int]:
-    "Outcome and group of every completion of a step, and how many turns they had; of our own files only these columns are read."
+    """Outcome and group of every completion of a step, and how many turns they had; of our own files only these
+    columns are read."""
     if self.format != 'agentlab':
         episodes = self.episodes(step)
         return [e.outcome for e in episodes], [e.group for e in episodes], sum(len(e.turns) for e in episodes)
@@ -315,8 +374,11 @@ def _outcomes(self, step)->tuple[list, list, int]:
     from agentlab.episodes import check_unfolded
     check_unfolded(self.files[step])
     try: table = _open_parquet(self.files[step]).read(['episodes.outcome', 'episodes.group', 'turns.t'])
-    except (pa.ArrowException, OSError) as e: raise ValueError(f'{self.files[step]} is damaged ({_brief(e)}). Remove it, or open another file beside it.') from None
-    return table['episodes.outcome'].to_pylist(), table['episodes.group'].to_pylist(), sum(map(len, table['turns.t'].to_pylist()))
+    except (pa.ArrowException, OSError) as e:
+        raise ValueError(f'{self.files[step]} is damaged ({_brief(e)}). Remove it, or open another file '
+                         f'beside it.') from None
+    return (table['episodes.outcome'].to_pylist(), table['episodes.group'].to_pylist(),
+            sum(map(len, table['turns.t'].to_pylist())))
 
 Opened.summary, Opened._outcomes = _summary, _outcomes
 
@@ -326,22 +388,28 @@ def _fields(format, samples, reward)->dict:
     some = lambda name: any(getattr(s, name) is not None and getattr(s, name) == getattr(s, name) for s in samples)
     talks = any(not isinstance(s.completion, str) for s in samples)
     paid = reward if isinstance(reward, str) else ' + '.join(f'{w:g}*{n}' for n, w in (reward or {}).items())
-    sources = dict(step='step' if some('step') else MISSING, prompt='prompt' if format == 'trl' else 'input', text='completion' if format == 'trl' else 'output',
-                   turns='messages of the assistant' if talks else MISSING, reward=f'column {paid}' if some('reward') else MISSING,
+    sources = dict(step='step' if some('step') else MISSING, prompt='prompt' if format == 'trl' else 'input',
+                   text='completion' if format == 'trl' else 'output',
+                   turns='messages of the assistant' if talks else MISSING, reward=f'column {paid}' if some('reward')
+                   else MISSING,
                    advantage='advantage' if some('advantage') else MISSING, answer='gts' if some('answer') else MISSING)
-    if talks and some('reward') and any(len(split_turns(s.prompt, s.completion)[0]) == 1 for s in samples): sources['turn_rewards'] = 'the reward, where there is one turn'
-    if format == 'trl' and some('reward') and isinstance(reward, str): sources['reward'] += ' (its weight is not in the dump)'
+    if talks and some('reward') and any(len(split_turns(s.prompt, s.completion)[0]) == 1 for s in samples):
+        sources['turn_rewards'] = 'the reward, where there is one turn'
+    if format == 'trl' and some('reward') and isinstance(reward, str):
+        sources['reward'] += ' (its weight is not in the dump)'
     return {name: sources.get(name, MISSING) for name in FIELDS}
 
 def _repeats(samples)->list[str]:
     "Steps whose completions are those of the step before: one rollout, learned from twice."
-    steps, said = sorted(s for s in samples if s is not None), lambda step: [(s.prompt, s.completion) for s in samples[step]]
+    steps, said = (sorted(s for s in samples if s is not None),
+                   lambda step: [(s.prompt, s.completion) for s in samples[step]])
     twice = [b for a, b in zip(steps, steps[1:]) if said(a) == said(b)]
     return [f'steps {twice[:6]} hold the same completions as the step before'] if twice else []
 
 def _check_columns(reward, samples, path):
     "Refuse a reward that no line of verl's has."
-    known = list(dict.fromkeys(name for s in samples for name, x in s.more.items() if isinstance(x, (bool, int, float))))
+    known = list(dict.fromkeys(name for s in samples for name, x in s.more.items()
+                               if isinstance(x, (bool, int, float))))
     wrong = [name for name in ([reward] if isinstance(reward, str) else reward) if name not in known]
     if wrong: raise ValueError(f'reward={reward!r}: {path} has no number {wrong[0]!r}; it has {known[:COLUMNS]}')
 
@@ -352,10 +420,15 @@ def _open_foreign(format, path, files, reward, budget, notes)->Opened:
         wrong = [n for n in ([reward] if isinstance(reward, str) else reward or {}) if n not in columns]
         if wrong: raise ValueError(f'reward={reward!r}: {path} has no column of numbers {wrong[0]!r}; it has {columns}')
         reward = reward or (columns[0] if len(columns) == 1 else None)
-        if reward is None and columns: notes.append(f'the total reward is missing: the columns {columns} are rewards or extras, and their weights are not in the dump. Say it: open_run(path, reward={columns[0]!r}), or a dict of weights')
+        if reward is None and columns:
+            notes.append(f'the total reward is missing: the columns {columns} are rewards or extras, and their weights '
+                         f'are not in the dump. Say it: open_run(path, reward={columns[0]!r}), or a dict of weights')
     read = _read_trl if format == 'trl' else _read_verl
     found = [s for p in files for s in read(p, reward, budget, notes)]
-    if not found: raise ValueError(f"{path}: no whole row in {', '.join(p.name for p in files[:3])}{' …' if len(files) > 3 else ''}. The run may have been killed while writing; open an earlier step. {' '.join(notes)}")
+    if not found:
+        raise ValueError(f"{path}: no whole row in "
+                         f"{', '.join(p.name for p in files[:3])}{' …' if len(files) > 3 else ''}. The run may have "
+                         f"been killed while writing; open an earlier step. {' '.join(notes)}")
     if format == 'verl' and reward is not None: _check_columns(reward, found, path)
     samples = {}
     for s in found: samples.setdefault(s.step, []).append(s)
@@ -370,27 +443,34 @@ def _open_agentlab(path, files, notes)->Opened:
     if files[0] == path/'run.json':
         run = Run(path)
         try: run.info   # refuses a newer schema
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as e: raise ValueError(f'{path}/run.json is damaged ({_brief(e)}). Open {path}/episodes instead.') from None
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as e:
+            raise ValueError(f'{path}/run.json is damaged ({_brief(e)}). Open {path}/episodes instead.') from None
         saved = {step: run._episodes(step) for step in run.steps()}
         notes += [] if saved else ['this run saved no episodes; its curves: agentlab report']
     else:
         number_of = lambda p: int(m[1]) if (m := re.search(r'step_(\d{1,15})', p.name)) else None
         saved = {number_of(p): p for p in files}
-        if len(saved) < len(files): notes.append(f'{len(files) - len(saved)} files left out: their names give no step of their own')
+        if len(saved) < len(files):
+            notes.append(f'{len(files) - len(saved)} files left out: their names give no step of their own')
     damaged = [saved.pop(step) for step in list(saved) if not is_whole(saved[step])]
     if damaged and not saved: Batch.load(damaged[0])    # says what is wrong with it
     if damaged: notes.append(f'{len(damaged)} damaged files left out: {", ".join(p.name for p in damaged[:5])}')
     opened = Opened('agentlab', path, {name: MISSING for name in FIELDS}, notes, files=saved)
-    if saved: notes.append('a run saves no advantages: an estimator of agentlab.credit makes them from opened.batch(step), and agentlab report draws them')
+    if saved:
+        notes.append('a run saves no advantages: an estimator of agentlab.credit makes them from opened.batch(step), '
+                     'and agentlab report draws them')
     if saved: opened.fields = _fields_of(opened.batch(opened.steps[0]), opened.steps != [None])
     return opened
 
 def _fields_of(batch, named)->dict:
     "Where each field of a saved batch comes from: the table and column, if it has one."
     import torch
-    words, known = bool(batch.labels.get('token')), lambda table, column: column in table and bool(table[column].double().isfinite().any())
-    asked = dict(reward=('episodes', 'outcome'), turn_rewards=('turns', 'reward'), success=('episodes', 'success'), truncated=('episodes', 'truncated'),
-                 ids=('tokens', 'id'), logps=('tokens', 'sampler_logp'), entropies=('tokens', 'entropy'), turns=('turns', 't'))
+    words, known = (bool(batch.labels.get('token')), lambda table, column: column in table
+                    and bool(table[column].double().isfinite().any()))
+    asked = dict(reward=('episodes', 'outcome'), turn_rewards=('turns', 'reward'), success=('episodes', 'success'),
+                 truncated=('episodes', 'truncated'),
+                 ids=('tokens', 'id'), logps=('tokens', 'sampler_logp'), entropies=('tokens', 'entropy'),
+                 turns=('turns', 't'))
     sources = {name: f'{t}.{c}' for name, (t, c) in asked.items() if known(getattr(batch, t), c)}
     if named: sources['step'] = 'name of the file'
     if words: sources |= dict(text="labels['token']", prompt="labels['token']")
@@ -398,15 +478,19 @@ def _fields_of(batch, named)->dict:
     return {name: sources.get(name, MISSING) for name in FIELDS}
 
 def open_run(
-    path,                       # run folder of agentlab; folder or file of TRL's completions; folder or file of verl's rollouts
-    reward:str|dict|None=None,  # column that is the reward, or column -> weight; None: verl's score, TRL's only column of numbers
+    path,  # run folder of agentlab; folder or file of TRL's completions; folder or file of verl's rollouts
+    # column that is the reward, or column -> weight; None: verl's score, TRL's only column of numbers
+    reward:str|dict|None=None,
     max_bytes:int=2**30,        # text that is read at most
 )->Opened:                      # format, fields with their sources, steps, and a batch per step
-    "Open a run by what its files hold. Raises FileNotFoundError, or ValueError for an unknown format, mixed formats, a damaged file, a dump that is too large."
+    """Open a run by what its files hold. Raises FileNotFoundError, or ValueError for an unknown format, mixed
+    formats, a damaged file, a dump that is too large."""
     path, notes = Path(path), []
-    if not path.exists(): raise FileNotFoundError(f'{path} does not exist. Give the folder of a run, or one file of its rollouts.')
+    if not path.exists():
+        raise FileNotFoundError(f'{path} does not exist. Give the folder of a run, or one file of its rollouts.')
     format, files = _files(path, notes)
-    if format == 'agentlab' and reward is not None: raise ValueError(f'reward={reward!r}: a run of agentlab says what its rewards are. Leave it out')
+    if format == 'agentlab' and reward is not None:
+        raise ValueError(f'reward={reward!r}: a run of agentlab says what its rewards are. Leave it out')
     if format == 'agentlab': return _open_agentlab(path, files, notes)
     return _open_foreign(format, path, files, reward, _Budget(max_bytes), notes)
 
@@ -422,33 +506,45 @@ def _table_html(opened)->str:
     "The fields: where each comes from, or missing."
     rows = ''.join(f'<tr><th scope="row">{name}</th><td class="al-mark {"al-open" if source == MISSING else "al-ok"}">{"– " + MISSING if source == MISSING else "✓ " + safe(str(source), 200)}</td><td>{FIELDS[name]}</td></tr>'
                    for name, source in opened.fields.items())
-    return ('<h2>What the dump says</h2><p class="al-about">A field has a source in the file, or it is missing. Nothing is filled in.</p>'
-            f'<div class="al-card"><table class="al-checks"><caption class="al-hide">Fields and their sources</caption><tbody>{rows}</tbody></table></div>')
+    return ('<h2>What the dump says</h2><p class="al-about">A field has a source in the file, or it is missing. '
+            'Nothing is filled in.</p>'
+            f'<div class="al-card"><table class="al-checks"><caption class="al-hide">Fields and their '
+            f'sources</caption><tbody>{rows}</tbody></table></div>')
 
 def _steps_html(summary)->str:
     "The steps: completions, groups, mean reward."
     rows = ''.join(f'<tr><th scope="row">{_NONE if r.step is None or r.step != r.step else int(r.step)}</th><td>{r.completions}</td><td>{r.groups}</td><td>{_value(r.reward)}</td><td>{r.unknown}</td></tr>' for r in summary.itertuples())
-    table = ('<table class="al-steps"><caption class="al-hide">Steps of the run</caption><thead><tr><th scope="col">step</th><th scope="col">completions</th><th scope="col">groups</th>'
-             f'<th scope="col">mean reward</th><th scope="col">without a reward</th></tr></thead><tbody>{rows}</tbody></table>')
+    table = ('<table class="al-steps"><caption class="al-hide">Steps of the run</caption><thead><tr><th '
+             'scope="col">step</th><th scope="col">completions</th><th scope="col">groups</th>'
+             f'<th scope="col">mean reward</th><th scope="col">without a '
+             f'reward</th></tr></thead><tbody>{rows}</tbody></table>')
     if len(summary) > 30: table = f'<details class="al-more"><summary>{len(summary)} steps</summary>{table}</details>'
     return f'<h2>Steps</h2><div class="al-card al-scroll">{table}</div>'
 
 # %% ../../nbs/view/03_foreign.ipynb #eff3fb4d
 def _turn_html(opened, turn, seen, limit)->str:
     "What was read and written in one turn."
-    text = _NONE if opened.fields['text'] == MISSING else safe(turn.text, limit, lines=True) if turn.text else '<em class="al-unknown">nothing was written</em>'
+    text = (_NONE if opened.fields['text'] == MISSING else safe(turn.text, limit, lines=True) if turn.text
+            else '<em class="al-unknown">nothing was written</em>')
     seen = f'<div class="al-seen">{safe(seen, limit, lines=True)}</div>' if seen else ''
-    side = 'the whole text;<br>its turns are missing' if opened.fields['turns'] == MISSING else f'turn {turn.t}<br>reward {_value(turn.reward)}'
-    return f'<div class="al-turn"><div class="al-side">{side}</div><div>{seen}<div class="al-dump">{text}</div></div></div>'
+    side = ('the whole text;<br>its turns are missing' if opened.fields['turns'] == MISSING
+            else f'turn {turn.t}<br>reward {_value(turn.reward)}')
+    return (f'<div class="al-turn"><div class="al-side">{side}</div><div>{seen}<div '
+            f'class="al-dump">{text}</div></div></div>')
 
 def _completion_html(opened, i, episode, prompt, limit)->str:
     "One completion, folded."
     facts = f"reward {_value(episode.outcome)} · advantage {_value(episode.columns.get('advantage'), signed)}"
-    more = ' · '.join(f'{safe(name, 40)} {number(x)}' for name, x in list(episode.columns.items())[:12] if name != 'advantage' and math.isfinite(x))
+    more = ' · '.join(f'{safe(name, 40)} {number(x)}' for name, x in list(episode.columns.items())[:12]
+                      if name != 'advantage' and math.isfinite(x))
     more = f'<p class="al-sub">{more}</p>' if more else ''
-    shown = ''.join(_turn_html(opened, t, '' if j == 0 and t.observation == prompt else t.observation, limit) for j, t in enumerate(episode.turns[:20])) + (f'<p class="al-note">not drawn: {len(episode.turns) - 20} more turns</p>' if len(episode.turns) > 20 else '')
+    shown = ''.join(_turn_html(opened, t, '' if j == 0 and t.observation == prompt else t.observation,
+                               limit) for j, t in enumerate(episode.turns[:20])) + (
+                                   f'<p class="al-note">not drawn: {len(episode.turns) - 20} more turns</p>'
+                                   if len(episode.turns) > 20 else '')
     final = f'<div class="al-seen">afterwards: {safe(episode.final, limit, lines=True)}</div>' if episode.final else ''
-    return f'<details class="al-more"><summary>completion {i + 1}<span>{facts}</span></summary>{more}{shown}{final}</details>'
+    return (f'<details class="al-more"><summary>completion '
+            f'{i + 1}<span>{facts}</span></summary>{more}{shown}{final}</details>')
 
 def _step_html(opened, step, groups, rows, limit)->str:
     "The first groups of a step."
@@ -457,12 +553,16 @@ def _step_html(opened, step, groups, rows, limit)->str:
     cards = []
     for number_, (key, episodes) in enumerate(list(by.items())[:groups]):
         firsts, answer = {e.turns[0].observation for e in episodes if e.turns}, episodes[0].answer
-        first = firsts.pop() if len(firsts) == 1 else None      # seats of a game read different things; each is shown with its turn
-        prompt = _NONE if opened.fields['prompt'] == MISSING else '' if first is None else safe(first, limit, lines=True)
+        # seats of a game read different things; each is shown with its turn
+        first = firsts.pop() if len(firsts) == 1 else None
+        prompt = (_NONE if opened.fields['prompt'] == MISSING else '' if first is None
+                  else safe(first, limit, lines=True))
         right = f'<p class="al-sub">right: {safe(answer, 300)}</p>' if answer else ''
         drawn = ''.join(_completion_html(opened, i, e, first, limit) for i, e in enumerate(episodes[:rows]))
-        rest = f'<p class="al-note">not drawn: {len(episodes) - rows} of {len(episodes)} completions</p>' if len(episodes) > rows else ''
-        cards.append(f'<div class="al-card"><h4>Group {number_ + 1}</h4><div class="al-seen">{prompt}</div>{right}{drawn}{rest}</div>')
+        rest = (f'<p class="al-note">not drawn: {len(episodes) - rows} of {len(episodes)} completions</p>'
+                if len(episodes) > rows else '')
+        cards.append(f'<div class="al-card"><h4>Group {number_ + 1}</h4><div '
+                     f'class="al-seen">{prompt}</div>{right}{drawn}{rest}</div>')
     rest = f'<p class="al-note">not drawn: {len(by) - groups} of {len(by)} groups</p>' if len(by) > groups else ''
     return f'<h2>Step {_NONE if step is None else step}</h2>{"".join(cards)}{rest}'
 
@@ -478,6 +578,11 @@ def opened_html(
     drawn = min(steps, len(known))
     chosen = sorted({round(i*(len(known) - 1)/max(1, drawn - 1)) for i in range(drawn)})
     notes = ''.join(f'<p class="al-note">{safe(note, 500)}</p>' for note in opened.notes)
-    head = f'<p class="al-eyebrow">{opened.format} run</p><h1>{safe(opened.path.name, 80)}</h1><p class="al-lead">{len(known)} steps, {len(chosen)} of them drawn below. Missing: {", ".join(opened.missing) or "nothing"}.</p>{notes}'
-    body = ''.join([_CSS, head, _table_html(opened), _steps_html(opened.summary()) if known else '', *(_step_html(opened, known[i], groups, rows, limit) for i in chosen)])
-    return Html(document(f'{opened.path.name}: {opened.format} run', body + '<p class="al-foot">Written by agentlab. This page runs no scripts and fetches nothing; text that a model wrote is shown as text.</p>'))
+    head = (f'<p class="al-eyebrow">{opened.format} run</p><h1>{safe(opened.path.name, 80)}</h1><p '
+            f'class="al-lead">{len(known)} steps, {len(chosen)} of them drawn below. Missing: '
+            f'{", ".join(opened.missing) or "nothing"}.</p>{notes}')
+    body = ''.join([_CSS, head, _table_html(opened), _steps_html(opened.summary()) if known else '',
+                    *(_step_html(opened, known[i], groups, rows, limit) for i in chosen)])
+    return Html(document(f'{opened.path.name}: {opened.format} run',
+                         body + '<p class="al-foot">Written by agentlab. This page runs no scripts and fetches '
+                         'nothing; text that a model wrote is shown as text.</p>'))

@@ -15,21 +15,26 @@ __all__ = ['LIMIT', 'TURNS', 'KEYS', 'KINDS', 'FIELDS', 'OWN', 'small_turns', 'r
 
 # %% ../../nbs/view/04_microscope.ipynb #d7042032
 LIMIT, TURNS = 6, 12    # most estimators and most turns on one screen
-KEYS = dict(task=('group', 0), seat=('seat', 'player'), state=('state', 'any'))     # what turns are kept apart by: column, and its value where they are not
+# what turns are kept apart by: column, and its value where they are not
+KEYS = dict(task=('group', 0), seat=('seat', 'player'), state=('state', 'any'))
 
 def small_turns():  # pandas table, a row per turn: group, episode, t, state, seat, reward
-    "Three turns: one that earned 1, one that came after it and earned nothing, one of another episode that earned a half."
+    """Three turns: one that earned 1, one that came after it and earned nothing, one of another episode that earned
+    a half."""
     import pandas as pd
-    return pd.DataFrame(dict(group=0, episode=['a', 'a', 'b'], t=[0, 1, 0], state='hall', seat='player', reward=[1., 0., .5]))
+    return pd.DataFrame(dict(group=0, episode=['a', 'a', 'b'], t=[0, 1, 0], state='hall', seat='player',
+                             reward=[1., 0., .5]))
 
 def regroup(
     turns,      # table of turns
     within=tuple(KEYS), # what to keep apart: any of 'task', 'seat', 'state'
 ):              # a new table, in which the columns of the others hold one value throughout
-    "The table with fewer walls: without 'task' all episodes are of one task, without 'state' every turn was in the same state."
+    """The table with fewer walls: without 'task' all episodes are of one task, without 'state' every turn was in the
+    same state."""
     unknown = [key for key in within if key not in KEYS]
     if unknown: raise ValueError(f'within={within!r}: {unknown[0]!r} is not among {tuple(KEYS)}')
-    return turns.assign(**{column: value for key, (column, value) in KEYS.items() if key not in within and column in turns})
+    return turns.assign(**{column: value for key, (column, value) in KEYS.items() if key not in within
+                           and column in turns})
 
 # %% ../../nbs/view/04_microscope.ipynb #ad658936
 def accepted(
@@ -38,20 +43,25 @@ def accepted(
 )->dict:        # those that the function has by name
     "The arguments that this estimator knows. What a partial has fixed is not offered again."
     fixed = function.keywords if isinstance(function, partial) else {}
-    known = [name for name, p in inspect.signature(function).parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    known = [name for name, p in inspect.signature(function).parameters.items()
+             if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     return {name: value for name, value in arguments.items() if name in known and name not in fixed}
 
 def _batch(turns):
-    "A batch with one token per turn, whose further columns are also columns of tokens and, where they can be, of episodes."
+    """A batch with one token per turn, whose further columns are also columns of tokens and, where they can be, of
+    episodes."""
     import torch
     from agentlab.episodes import Batch
     batch = Batch.from_turns(turns.drop(columns='n_tokens', errors='ignore'))
-    extra = {c: batch.turns[c] for c in turns.columns if c in batch.turns and c not in ('episode', 't', 'reward', 'state', 'origin')}
+    extra = {c: batch.turns[c] for c in turns.columns if c in batch.turns
+             and c not in ('episode', 't', 'reward', 'state', 'origin')}
     episode = batch.turns.episode
     first = torch.searchsorted(episode, torch.arange(len(batch)))
-    constant = {c: x[first] for c, x in extra.items() if torch.equal(torch.nan_to_num(x[first][episode].double()), torch.nan_to_num(x.double()))}
+    constant = {c: x[first] for c, x in extra.items()
+                if torch.equal(torch.nan_to_num(x[first][episode].double()), torch.nan_to_num(x.double()))}
     own = {c: x[batch.tokens.turn] for c, x in extra.items() if c not in batch.tokens}
-    return batch.replace(tokens=batch.tokens.with_(**own), episodes=batch.episodes.with_(**{c: x for c, x in constant.items() if c not in batch.episodes}))
+    return batch.replace(tokens=batch.tokens.with_(**own), episodes=batch.episodes.with_(
+        **{c: x for c, x in constant.items() if c not in batch.episodes}))
 
 def _column(function, batch, arguments):
     "(turns,) numpy: what one estimator gives, in the order of the caller's table."
@@ -59,7 +69,9 @@ def _column(function, batch, arguments):
     found = function(batch, **arguments)
     if isinstance(found, tuple): found = found[-1]      # critics give (targets, advantage)
     found = torch.as_tensor(found, dtype=torch.float64).detach().cpu()
-    if found.shape != (len(batch.actions),): raise ValueError(f'gave shape {tuple(found.shape)}, this table has {len(batch.actions)} action tokens, one per turn')
+    if found.shape != (len(batch.actions),):
+        raise ValueError(f'gave shape {tuple(found.shape)}, this table has {len(batch.actions)} action tokens, '
+                         f'one per turn')
     column = np.full(len(batch.turns), math.nan)
     column[batch.turns.frame_row.numpy()] = found.numpy()
     return column
@@ -68,8 +80,9 @@ def advantages(
     turns,          # pandas table as for `Batch.from_turns`; `n_tokens` is ignored, every turn has one token
     estimators:dict,# name -> estimator
     arguments:dict|None=None,   # name -> value, such as dict(gamma=.9); each goes to the estimators that have it
-):                  # (table with a row per turn and a column per estimator, table with the columns estimator and problem)
-    "What every estimator thinks of every turn. One that fails gets NaN and a line in the second table; it does not stop the others."
+):  # (table with a row per turn and a column per estimator, table with the columns estimator and problem)
+    """What every estimator thinks of every turn. One that fails gets NaN and a line in the second table; it does not
+    stop the others."""
     import numpy as np, pandas as pd
     columns, problems, batch = {}, {}, None
     for name, function in estimators.items() if len(turns) else ():
@@ -90,9 +103,11 @@ def sweep(
 ):                      # pandas table: estimator, turn (its row), value of the argument, advantage
     "The advantages at every position of one slider."
     import pandas as pd
-    parts = [advantages(turns, estimators, (arguments or {}) | {name: value})[0].reset_index(drop=True).rename_axis('turn').reset_index()
+    parts = [advantages(turns, estimators, (arguments or {}) | {name: value})[0].reset_index(drop=True)
+             .rename_axis('turn').reset_index()
              .melt('turn', var_name='estimator', value_name='advantage').assign(**{name: value}) for value in values]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=['turn', 'estimator', 'advantage', name])
+    return (pd.concat(parts, ignore_index=True) if parts
+            else pd.DataFrame(columns=['turn', 'estimator', 'advantage', name]))
 
 # %% ../../nbs/view/04_microscope.ipynb #99f9127f
 KINDS = ('size', 'one is silent', 'opposite signs')
@@ -105,10 +120,13 @@ class Case:
     kind: str           # one of KINDS
     first: float        # advantage of that turn by the first estimator
     second: float       # and by the second
-    def __str__(self): return f'row {self.turn + 1} of {len(self.turns)}: {signed(self.first)} against {signed(self.second)} ({self.kind})'
+    def __str__(self):
+        return (f'row {self.turn + 1} of {len(self.turns)}: {signed(self.first)} against {signed(self.second)} '
+                f'({self.kind})')
 
 def _contrast(turns, first, second, arguments, least):
-    "(rank in KINDS, difference after scaling, row, both numbers) of the turn that differs most. ValueError if an estimator fails here."
+    """(rank in KINDS, difference after scaling, row, both numbers) of the turn that differs most. ValueError if an
+    estimator fails here."""
     import numpy as np
     values, problems = advantages(turns, dict(first=first, second=second), arguments)
     if len(problems): raise ValueError(problems.problem[0])
@@ -125,11 +143,14 @@ def _draw(draw, episodes, needs):
     import pandas as pd
     tasks, rows = draw.randint(1, episodes//2), []
     for episode in range(episodes):
-        fixed = dict(group=episode*tasks//episodes, episode=episode, seat=draw.choice(('A', 'B')) if 'seat' in needs else 'player')
+        fixed = dict(group=episode*tasks//episodes, episode=episode, seat=draw.choice(('A', 'B')) if 'seat' in needs
+                     else 'player')
         fixed |= {name: draw.choice((0., .5, 1.)) for name in needs if name in ('prior', 'greedy')}
         for t in range(draw.randint(1, 3)):
             row = fixed | dict(t=t, state=draw.choice(('x', 'y')), reward=draw.choice((0., 0., .5, 1.)))
-            rows.append(row | {name: draw.choice((0, 1) if name in ('tag', 'action', 'switch', 'part') else (0., .5, 1.)) for name in needs if name not in row and name != 'group'})
+            rows.append(row
+                        | {name: draw.choice((0, 1) if name in ('tag', 'action', 'switch', 'part') else (0., .5, 1.))
+                           for name in needs if name not in row and name != 'group'})
     return pd.DataFrame(rows)
 
 def _smaller(turns):
@@ -147,7 +168,8 @@ def _shrink(turns, keep):
     return turns
 
 # %% ../../nbs/view/04_microscope.ipynb #e817f2b0
-def _fair(turns): return bool(len(turns)) and turns.groupby(['group', 'seat']).episode.nunique().min() >= 2     # nobody is alone: a group of one is a case of its own
+# nobody is alone: a group of one is a case of its own
+def _fair(turns): return bool(len(turns)) and turns.groupby(['group', 'seat']).episode.nunique().min() >= 2
 
 def _needs(function): return getattr(getattr(function, 'func', function), 'needs', ())
 
@@ -158,10 +180,13 @@ def _search(contrast, needs, seed, tries):
         turns = _draw(draw, 2 + 4*attempt//tries, needs)
         if not _fair(turns): continue
         try: rank, gap, *_ = contrast(turns)
-        except ValueError as e: problem = e; continue
+        except ValueError as e:
+            problem = e
+            continue
         if (rank, gap) > best[1:]: best = turns, rank, gap
         if rank == 2: break
-    if best[0] is None: raise ValueError(f'no table of the search could be read by both estimators; the last problem was: {problem}')
+    if best[0] is None:
+        raise ValueError(f'no table of the search could be read by both estimators; the last problem was: {problem}')
     return best
 
 def disagreement(
@@ -172,7 +197,8 @@ def disagreement(
     arguments:dict|None=None,   # goes to both, as in `advantages`
     least:float=.05,    # a sign counts from this share of the estimator's largest number on
 )->Case|None:           # None: they agree, up to a factor, on every table that was drawn
-    "A small table on which two estimators disagree. Raises ValueError if one of them cannot read the tables that are drawn."
+    """A small table on which two estimators disagree. Raises ValueError if one of them cannot read the tables that
+    are drawn."""
     contrast = lambda turns: _contrast(turns, first, second, arguments, least)
     turns, rank, gap = _search(contrast, tuple(dict.fromkeys((*_needs(first), *_needs(second)))), seed, tries)
     if rank == 0 and gap < 1e-6: return None
@@ -193,14 +219,18 @@ _STYLE = '''<style>.al-ms{overflow-x:auto;font-size:13px;line-height:1.45;font-v
 
 def _few(estimators):
     "Refuse what does not fit on a screen."
-    if len(estimators) > LIMIT: raise ValueError(f'{len(estimators)} estimators: {LIMIT} fit side by side. Leave out {len(estimators) - LIMIT}.')
+    if len(estimators) > LIMIT:
+        raise ValueError(f'{len(estimators)} estimators: {LIMIT} fit side by side. Leave out '
+                         f'{len(estimators) - LIMIT}.')
     return estimators
 
 def _value_html(value, largest, name)->str:
     "One advantage as a cell: mark, signed number, colour; in words for a screen reader and the pointer."
-    mark, word = ('–', 'no number') if math.isnan(value) else ('▲', 'praise') if value > 0 else ('▼', 'blame') if value < 0 else ('●', 'zero')
+    mark, word = (('–', 'no number') if math.isnan(value) else ('▲', 'praise') if value > 0 else ('▼', 'blame')
+                  if value < 0 else ('●', 'zero'))
     number = '' if math.isnan(value) else f' {signed(value)}'
-    return f'<td class="al-ms-v" style="background-color:{tint(value, largest)}" title="{attribute(name)}: {word}{number}">{mark}{number}</td>'
+    return (f'<td class="al-ms-v" style="background-color:{tint(value, largest)}" title="{attribute(name)}: '
+            f'{word}{number}">{mark}{number}</td>')
 
 def _signs(row)->str:
     "Do the estimators praise and blame alike?"
@@ -217,9 +247,12 @@ def _body_html(turns, values)->str:
     shown = [c for c in ('episode', 't', 'group', 'seat', 'state', 'reward', 'outcome', 'value') if c in turns]
     names = dict(group='task', t='turn')
     largest = {name: float(values[name].abs().max()) for name in values}
-    head = ''.join(f'<th scope="col">{names.get(c, c)}</th>' for c in shown) + ''.join(f'<th scope="col">{safe(str(name), 40)}</th>' for name in values) + '<th scope="col">signs</th>'
-    lines = [f'<tr><th scope="row">{i}</th>' + ''.join(f'<td>{_cell_text(x)}</td>' for x in cells) + ''.join(_value_html(v, largest[n], str(n)) for n, v in zip(values, row)) + f'<td>{_signs(row)}</td></tr>'
-             for i, (cells, row) in enumerate(zip(turns[shown].astype(object).to_numpy().tolist(), values.to_numpy().tolist()), 1)]
+    head = (''.join(f'<th scope="col">{names.get(c, c)}</th>' for c in shown)
+            + ''.join(f'<th scope="col">{safe(str(name), 40)}</th>' for name in values) + '<th scope="col">signs</th>')
+    lines = [f'<tr><th scope="row">{i}</th>' + ''.join(f'<td>{_cell_text(x)}</td>' for x in cells)
+             + ''.join(_value_html(v, largest[n], str(n)) for n, v in zip(values, row)) + f'<td>{_signs(row)}</td></tr>'
+             for i, (cells, row) in enumerate(zip(turns[shown].astype(object).to_numpy().tolist(),
+                                                  values.to_numpy().tolist()), 1)]
     return f'<thead><tr><th scope="col">row</th>{head}</tr></thead><tbody>{"".join(lines)}</tbody>'
 
 def microscope_html(
@@ -231,11 +264,15 @@ def microscope_html(
     "The turns and what every estimator thinks of them, as a table. Raises ValueError for more than six estimators."
     estimators = _few(_first_four() if estimators is None else estimators)
     values, problems = advantages(turns, estimators, arguments)
-    given = ', '.join(f'{name}={value!r}' if isinstance(value, str) or value is None else f'{name}={value:g}' for name, value in (arguments or {}).items())
-    words = f'{len(turns)} turns, {len(estimators)} estimators' + (f'; set: {given}' if given else '; every estimator at its own defaults')
-    faults = ''.join(f'<p class="al-ms-bad">{safe(str(name), 40)} gives no numbers here: {safe(problem, 300)}</p>' for name, problem in problems.itertuples(index=False))
+    given = ', '.join(f'{name}={value!r}' if isinstance(value, str) or value is None else f'{name}={value:g}'
+                      for name, value in (arguments or {}).items())
+    words = f'{len(turns)} turns, {len(estimators)} estimators' + (f'; set: {given}' if given
+                                                                   else '; every estimator at its own defaults')
+    faults = ''.join(f'<p class="al-ms-bad">{safe(str(name), 40)} gives no numbers here: {safe(problem, 300)}</p>'
+                     for name, problem in problems.itertuples(index=False))
     key = '▲ praise, ▼ blame, ● zero; the colour of a column is strongest at its own largest number.'
-    return Html(f'<section class="al-ms">{_STYLE if style else ""}<table><caption>{safe(words, 400)}. {key}</caption>{_body_html(turns, values)}</table>{faults}</section>')
+    return Html(f'<section class="al-ms">{_STYLE if style else ""}<table><caption>{safe(words, 400)}. '
+                f'{key}</caption>{_body_html(turns, values)}</table>{faults}</section>')
 
 def _first_four():
     from agentlab.credit import gigpo, grpo, mars, rloo
@@ -246,9 +283,12 @@ FIELDS = ('group', 'episode', 't', 'state', 'seat', 'reward', 'outcome')
 
 def _number(text, row, name, whole=False):
     try: value = int(text) if whole else float(text)
-    except ValueError: raise ValueError(f"row {row}, {name}: {text[:40]!r} is no {'whole ' if whole else ''}number") from None
+    except ValueError:
+        raise ValueError(f"row {row}, {name}: {text[:40]!r} is no {'whole ' if whole else ''}number") from None
     if math.isinf(value): raise ValueError(f'row {row}, {name}: {text[:40]!r} is infinite')
-    if math.isnan(value) and name == 'reward': raise ValueError(f"row {row}, reward: 'nan'; a reward is a number. An episode that could not be scored has the outcome nan")
+    if math.isnan(value) and name == 'reward':
+        raise ValueError(f"row {row}, reward: 'nan'; a reward is a number. An episode that could not be scored has the "
+                         f"outcome nan")
     return value
 
 def _outcomes(frame, texts):
@@ -258,7 +298,8 @@ def _outcomes(frame, texts):
         if not text: continue
         value = _number(text, row, 'outcome')
         if said.setdefault(episode, value) != value and not (value != value and said[episode] != said[episode]):
-            raise ValueError(f'row {row}, outcome: {text[:40]!r}, but another row of episode {episode[:40]!r} says {said[episode]:g}')
+            raise ValueError(f'row {row}, outcome: {text[:40]!r}, but another row of episode {episode[:40]!r} says '
+                             f'{said[episode]:g}')
     sums = frame.groupby('episode').reward.sum()
     return frame.assign(outcome=[float(said.get(e, sums[e])) for e in frame.episode]) if said else frame
 
@@ -269,38 +310,57 @@ def read_cells(
     import pandas as pd
     lines = [{name: str(text).strip() for name, text in line.items()} for line in cells]
     if not lines: return pd.DataFrame(columns=['group', 'episode', 't', 'state', 'seat', 'reward'])
-    rows = [dict(group=line['group'] or '0', episode=line['episode'] or str(i), t=_number(line['t'], i, 't', whole=True), state=line['state'] or None, seat=line['seat'] or 'player',
-                 reward=_number(line['reward'] or '0', i, 'reward')) | {name: _number(text or '0', i, name) for name, text in line.items() if name not in FIELDS} for i, line in enumerate(lines, 1)]
+    rows = [dict(group=line['group'] or '0', episode=line['episode'] or str(i),
+                 t=_number(line['t'], i, 't', whole=True), state=line['state'] or None, seat=line['seat'] or 'player',
+                 reward=_number(line['reward'] or '0', i, 'reward'))
+            | {name: _number(text or '0', i, name) for name, text in line.items() if name not in FIELDS}
+            for i, line in enumerate(lines, 1)]
     frame = _outcomes(pd.DataFrame(rows), [line.get('outcome', '') for line in lines])
-    return frame.assign(**{name: frame[name].astype('int64') for name in frame if name not in FIELDS and (frame[name] % 1 == 0).all() and name in ('tag', 'action', 'switch', 'part')})
+    return frame.assign(**{name: frame[name].astype('int64') for name in frame if name not in FIELDS
+                           and (frame[name] % 1 == 0).all() and name in ('tag', 'action', 'switch', 'part')})
 
 def to_cells(
     turns,          # table of turns
 )->list:            # a dictionary per turn: column -> text
     "The table as text, one dictionary per turn; the inverse of `read_cells`."
     names = [*FIELDS, *(c for c in turns.columns if c not in FIELDS)]
-    def text(value): return '' if value is None else 'nan' if value != value else f'{value:.12g}' if isinstance(value, float) else str(value)
+    def text(value):
+        return ('' if value is None else 'nan' if value != value else f'{value:.12g}' if isinstance(value, float)
+                else str(value))
     empty = dict(group='0', seat='player', reward='0')
-    return [{name: text(line[name]) if name in line and not (name == 'state' and line[name] != line[name]) else empty.get(name, '') for name in names} for line in turns.to_dict('records')]
+    return [{name: text(line[name]) if name in line and not (name == 'state' and line[name] != line[name])
+             else empty.get(name, '') for name in names} for line in turns.to_dict('records')]
 
 # %% ../../nbs/view/04_microscope.ipynb #1c17a063
 OWN = 'own default'         # position of a slider that leaves every estimator its own default
 _SLIDERS = (    # argument, what it does, ('float', least, most, step, start) or ('choice', options, start)
-    ('gamma', 'discount per turn', ('float', 0., 1., .05, .95)), ('lam', 'lambda of a critic', ('float', 0., 1., .05, 1.)), ('step_weight', 'weight of the step part', ('float', 0., 3., .05, 1.)),
-    ('ddof', '1 sample deviation, 0 population', ('choice', [('0', 0), ('1', 1)], OWN)), ('eps', 'added to the deviation', ('choice', [(f'{e:g}', e) for e in (1e-8, 1e-6, 1e-4, .01, .1, 1.)], OWN)),
-    ('scale', 'divide by the deviation?', ('choice', [('yes', 'std'), ('no', None)], OWN)), ('rows', 'who votes in a mean', ('choice', [('episode', 'episode'), ('turn', 'turn')], OWN)))
+    ('gamma', 'discount per turn', ('float', 0., 1., .05, .95)),
+    ('lam', 'lambda of a critic', ('float', 0., 1., .05, 1.)),
+    ('step_weight', 'weight of the step part', ('float', 0., 3., .05, 1.)),
+    ('ddof', '1 sample deviation, 0 population', ('choice', [('0', 0), ('1', 1)], OWN)),
+    ('eps', 'added to the deviation', ('choice', [(f'{e:g}', e) for e in (1e-8, 1e-6, 1e-4, .01, .1, 1.)], OWN)),
+    ('scale', 'divide by the deviation?', ('choice', [('yes', 'std'), ('no', None)], OWN)),
+    ('rows', 'who votes in a mean', ('choice', [('episode', 'episode'), ('turn', 'turn')], OWN)))
 
 class Microscope:
-    "A table of turns that can be typed into, sliders, and the advantages of up to six estimators. `numbers` and `problems` are what is shown."
+    """A table of turns that can be typed into, sliders, and the advantages of up to six estimators. `numbers` and
+    `problems` are what is shown."""
     def __init__(self,
         turns=None,                 # table of at most twelve turns; None: `small_turns()`
-        estimators:dict|None=None,  # name -> estimator, at most six of which are shown at first; None: all of agentlab.credit that can read the table
+        # name -> estimator, at most six of which are shown at first; None: all of agentlab.credit that can read the
+        # table
+        estimators:dict|None=None,
     ):
         turns = small_turns() if turns is None else turns
-        if len(turns) > TURNS: raise ValueError(f'{len(turns)} turns: the microscope shows {TURNS}. Give it one group, or use view.turn_grid.')
-        if estimators is not None and not estimators: raise ValueError('estimators={}: give at least one, such as dict(grpo=grpo), or None for those of agentlab.credit')
+        if len(turns) > TURNS:
+            raise ValueError(f'{len(turns)} turns: the microscope shows {TURNS}. Give it one group, or use '
+                             f'view.turn_grid.')
+        if estimators is not None and not estimators:
+            raise ValueError('estimators={}: give at least one, such as dict(grpo=grpo), or None for those of '
+                             'agentlab.credit')
         self.offered = _readable(turns) if estimators is None else dict(_few(estimators))
-        self.shown = [name for name in ('grpo', 'rloo', 'gigpo', 'mars') if name in self.offered] if estimators is None else list(self.offered)
+        self.shown = ([name for name in ('grpo', 'rloo', 'gigpo', 'mars') if name in self.offered] if estimators is None
+                      else list(self.offered))
         self.cells, self.arguments, self.within, self.message = to_cells(turns), {}, list(KEYS), ''
         self.turns, self.numbers, self.problems, self._quiet = None, None, None, False
         self.draw()
@@ -320,7 +380,8 @@ class Microscope:
         return {name: self.offered[name] for name in self.shown}
     def static(self)->Html:
         "The present picture as HTML without JavaScript."
-        return microscope_html(small_turns().iloc[:0] if self.turns is None else regroup(self.turns, self.within), self.estimators if len(self.shown) <= LIMIT else {}, self.arguments)
+        return microscope_html(small_turns().iloc[:0] if self.turns is None else regroup(self.turns, self.within),
+                               self.estimators if len(self.shown) <= LIMIT else {}, self.arguments)
     def _ipython_display_(self):
         from IPython.display import display
         display(self.widget)
@@ -341,8 +402,11 @@ def microscope(
 # %% ../../nbs/view/04_microscope.ipynb #e39ede0e
 def _add(self):
     "Another turn of the last episode."
-    if len(self.cells) >= TURNS: self.message = f'{TURNS} turns are the most.'; return self._show()
-    last = self.cells[-1] if self.cells else dict.fromkeys(FIELDS, '') | dict(group='0', episode='a', t='-1', state='s', seat='player')
+    if len(self.cells) >= TURNS:
+        self.message = f'{TURNS} turns are the most.'
+        return self._show()
+    last = (self.cells[-1] if self.cells
+            else dict.fromkeys(FIELDS, '') | dict(group='0', episode='a', t='-1', state='s', seat='player'))
     try: t = 1 + max(int(line['t']) for line in self.cells if line['episode'] == last['episode']) if self.cells else 0
     except ValueError: t = len(self.cells)
     self.replace([*self.cells, last | dict(t=str(t), reward='0')])
@@ -359,7 +423,9 @@ def _disagree(self, first, second, seed=0, **options):
     "Put a case where two estimators disagree into the cells; its description is the message."
     try: case = disagreement(self.offered[first], self.offered[second], seed, arguments=self.arguments, **options)
     except ValueError as e: case, text = None, str(e)
-    else: text = f'Seed {seed}: {first} and {second} agree, up to a factor, on every table that was tried.' if case is None else f'{first} and {second}, {case}'
+    else:
+        text = (f'Seed {seed}: {first} and {second} agree, up to a factor, on every table that was tried.'
+                if case is None else f'{first} and {second}, {case}')
     if case is not None:
         self.shown, self.within = list(dict.fromkeys((first, second))), list(KEYS)
         self.replace(to_cells(case.turns))
@@ -374,23 +440,30 @@ def _forget(self):
     if 'widget' in vars(self): self._sync()
     self.draw()
 
-Microscope.add, Microscope.remove, Microscope.replace, Microscope.disagree, Microscope.forget = _add, _remove, _replace, _disagree, _forget
+Microscope.add, Microscope.remove, Microscope.replace, Microscope.disagree, Microscope.forget = (
+    _add, _remove, _replace, _disagree, _forget)
 
 # %% ../../nbs/view/04_microscope.ipynb #2d513307
 def _need_widgets():
     try: import ipywidgets
-    except ImportError as e: raise ImportError(f'the microscope needs {e.name}: pip install "agentlab-rl[lab]"; microscope_html(turns) needs nothing') from None
+    except ImportError as e:
+        raise ImportError(f'the microscope needs {e.name}: pip install "agentlab-rl[lab]"; microscope_html(turns) '
+                          f'needs nothing') from None
     return ipywidgets
 
 def _slider(self, widgets, name, hint, kind):
     "One control; moving it passes its argument on."
     common = dict(description=name, tooltip=hint, layout=widgets.Layout(width='330px'))
-    if kind[0] == 'float': control = widgets.FloatSlider(value=kind[4], min=kind[1], max=kind[2], step=kind[3], readout_format='.2f', continuous_update=True, **common)
-    else: control = widgets.SelectionSlider(options=[OWN, *(label for label, _ in kind[1])], value=OWN, **common)     # labels: None as a value would mean no choice
+    if kind[0] == 'float':
+        control = widgets.FloatSlider(value=kind[4], min=kind[1], max=kind[2], step=kind[3], readout_format='.2f',
+                                      continuous_update=True, **common)
+    # labels: None as a value would mean no choice
+    else: control = widgets.SelectionSlider(options=[OWN, *(label for label, _ in kind[1])], value=OWN, **common)
     def moved(change):
         if self._quiet: return
         value = dict(kind[1]).get(change['new']) if kind[0] == 'choice' else change['new']
-        self.arguments = {n: x for n, x in self.arguments.items() if n != name} | ({} if change['new'] == OWN else {name: value})
+        self.arguments = ({n: x for n, x in self.arguments.items() if n != name}
+                          | ({} if change['new'] == OWN else {name: value}))
         self.draw()
     control.observe(moved, 'value')
     return control
@@ -398,16 +471,24 @@ def _slider(self, widgets, name, hint, kind):
 def _panel(self, widgets):
     "Choice of estimators, sliders, and what turns are kept apart by."
     self.controls = {name: _slider(self, widgets, name, hint, kind) for name, hint, kind in _SLIDERS}
-    self.choice = widgets.SelectMultiple(options=list(self.offered), value=self.shown, rows=9, description='estimators', tooltip=f'Ctrl or Shift selects several, at most {LIMIT}', layout=widgets.Layout(width='300px'))
+    self.choice = widgets.SelectMultiple(options=list(self.offered), value=self.shown, rows=9, description='estimators',
+                                         tooltip=f'Ctrl or Shift selects several, at most {LIMIT}',
+                                         layout=widgets.Layout(width='300px'))
     def chosen(change):
-        if not self._quiet: self.shown = list(change['new']); self.draw()
+        if not self._quiet:
+            self.shown = list(change['new'])
+            self.draw()
     self.choice.observe(chosen, 'value')
-    self.walls = {key: widgets.Checkbox(value=True, description=f'apart by {key}', indent=False, layout=widgets.Layout(width='140px')) for key in KEYS}
+    self.walls = {key: widgets.Checkbox(value=True, description=f'apart by {key}', indent=False,
+                                        layout=widgets.Layout(width='140px')) for key in KEYS}
     def grouped(_):
-        if not self._quiet: self.within = [key for key, box in self.walls.items() if box.value]; self.draw()
+        if not self._quiet:
+            self.within = [key for key, box in self.walls.items() if box.value]
+            self.draw()
     for box in self.walls.values(): box.observe(grouped, 'value')
     own = _button(widgets, 'Own defaults', 'Every estimator at its own defaults again', self.forget)
-    return widgets.HBox([self.choice, widgets.VBox([*self.controls.values()]), widgets.VBox([*self.walls.values(), own])], layout=widgets.Layout(flex_flow='row wrap'))
+    return widgets.HBox([self.choice, widgets.VBox([*self.controls.values()]),
+                         widgets.VBox([*self.walls.values(), own])], layout=widgets.Layout(flex_flow='row wrap'))
 
 def _button(widgets, text, hint, act, width='auto'):
     button = widgets.Button(description=text, tooltip=hint, layout=widgets.Layout(width=width))
@@ -418,9 +499,13 @@ def _pair(self, widgets):
     "Two estimators, a seed and the button that makes them disagree."
     names = list(self.offered)
     two = [*self.shown, *(n for n in names if n not in self.shown), *names][:3:2] if len(names) > 2 else names*2
-    self.first, self.second = (widgets.Dropdown(options=names, value=name, description=text, tooltip=f'{text} estimator', layout=widgets.Layout(width='260px')) for name, text in zip(two, ('first', 'second')))
-    self.seed = widgets.BoundedIntText(value=0, min=0, max=9999, description='seed', tooltip='another seed finds another case', layout=widgets.Layout(width='160px'))
-    self.find = _button(widgets, 'Make a case where these two disagree', 'Search for a small table on which their signs differ', lambda: self.disagree(self.first.value, self.second.value, self.seed.value))
+    self.first, self.second = (widgets.Dropdown(options=names, value=name, description=text,
+                                                tooltip=f'{text} estimator', layout=widgets.Layout(width='260px'))
+                               for name, text in zip(two, ('first', 'second')))
+    self.seed = widgets.BoundedIntText(value=0, min=0, max=9999, description='seed',
+                                       tooltip='another seed finds another case', layout=widgets.Layout(width='160px'))
+    self.find = _button(widgets, 'Make a case where these two disagree', 'Search for a small table on which their '
+                        'signs differ', lambda: self.disagree(self.first.value, self.second.value, self.seed.value))
     return widgets.HBox([self.first, self.second, self.seed, self.find], layout=widgets.Layout(flex_flow='row wrap'))
 
 # %% ../../nbs/view/04_microscope.ipynb #3c685e03
@@ -428,16 +513,21 @@ def _widget(self):
     "Cells, sliders, message and picture; made once."
     widgets = _need_widgets()
     self.grid, self.note, self.picture = widgets.GridBox(), widgets.HTML(), widgets.HTML()
-    self.more = _button(widgets, 'Add a turn', f'Another turn of the last episode, at most {TURNS} turns', self.add, '160px')
+    self.more = _button(widgets, 'Add a turn', f'Another turn of the last episode, at most {TURNS} turns', self.add,
+                        '160px')
     box = widgets.VBox([self.grid, self.more, _panel(self, widgets), _pair(self, widgets), self.note, self.picture])
     box.add_class('agentlab-microscope')
-    self._fill(); self._show()
+    self._fill()
+    self._show()
     return box
 
 def _cell(self, widgets, row, name):
     "One cell that can be typed into."
-    cell = widgets.Text(value=self.cells[row][name], continuous_update=False, tooltip=f'{name} of row {row + 1}', layout=widgets.Layout(width='94%'))
-    def typed(change): self.cells[row] = self.cells[row] | {name: change['new']}; self.draw()
+    cell = widgets.Text(value=self.cells[row][name], continuous_update=False, tooltip=f'{name} of row {row + 1}',
+                        layout=widgets.Layout(width='94%'))
+    def typed(change):
+        self.cells[row] = self.cells[row] | {name: change['new']}
+        self.draw()
     cell.observe(typed, 'value')
     return cell
 
@@ -447,8 +537,10 @@ def _fill(self):
     names = list(self.cells[0]) if self.cells else list(FIELDS)
     head = [widgets.HTML(f'<b>{safe(dict(group="task", t="turn").get(name, name), 30)}</b>') for name in names]
     self.inputs = [{name: _cell(self, widgets, row, name) for name in names} for row in range(len(self.cells))]
-    lines = [[*line.values(), _button(widgets, '✕', f'Remove row {row + 1}', partial(self.remove, row), '40px')] for row, line in enumerate(self.inputs)]
-    self.grid.layout = widgets.Layout(grid_template_columns=f'repeat({len(names)}, minmax(70px, 120px)) 48px', width='auto')
+    lines = [[*line.values(), _button(widgets, '✕', f'Remove row {row + 1}', partial(self.remove, row), '40px')]
+             for row, line in enumerate(self.inputs)]
+    self.grid.layout = widgets.Layout(grid_template_columns=f'repeat({len(names)}, minmax(70px, 120px)) 48px',
+                                      width='auto')
     self.grid.children = [*head, widgets.HTML(''), *(cell for line in lines for cell in line)]
 
 def _sync(self):
@@ -466,7 +558,8 @@ def _show(self):
     "Message and picture."
     if 'widget' not in vars(self) and not hasattr(self, 'picture'): return
     self.more.disabled = len(self.cells) >= TURNS
-    self.note.value = f'<p role="status" style="border-left:4px solid #c26a00;padding-left:8px">{safe(self.message, 400)}</p>' if self.message else ''
+    self.note.value = (f'<p role="status" style="border-left:4px solid '
+                       f'#c26a00;padding-left:8px">{safe(self.message, 400)}</p>' if self.message else '')
     if not self.message.startswith('Not redrawn'): self.picture.value = str(self.static())
 
 Microscope.widget = cached_property(_widget)

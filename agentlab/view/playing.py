@@ -16,7 +16,8 @@ __all__ = ['PLAY_CSS', 'MOST', 'LINES', 'SCRIPT', 'TABLE_CSS', 'ALL', 'NONE', 'W
 
 # %% ../../nbs/view/07_play.ipynb #a8227ec4
 class Words:
-    "What stands in for a tokenizer where nobody has one: a number for every word, in the order of its first appearance."
+    """What stands in for a tokenizer where nobody has one: a number for every word, in the order of its first
+    appearance."""
     end_id, marks = 0, ('<end>', '<reads>', '<says>')
     def __init__(self): self.numbers = {word: i for i, word in enumerate(self.marks)}
     def text_ids(self, text: str)->list[int]:
@@ -74,10 +75,12 @@ def chances(
     for text in texts:
         ids = _written(policy, text)
         note = _unsayable(policy, context, text, ids, known, max_tokens)
-        found.append(Chance(text, ids, [], note)); known.add(tuple(ids))
+        found.append(Chance(text, ids, [], note))
+        known.add(tuple(ids))
     asked = [c for c in found if not c.note]
     if not asked: return found
-    batch = Batch.from_episodes([Episode([Turn(0, context_ids=list(context), ids=c.ids, logps=[0.]*len(c.ids), entropies=[0.]*len(c.ids))]) for c in asked])
+    batch = Batch.from_episodes([Episode([Turn(0, context_ids=list(context), ids=c.ids, logps=[0.]*len(c.ids),
+                                               entropies=[0.]*len(c.ids))]) for c in asked])
     logps = policy.logprobs(batch.to(policy.device), temperature=temperature or 1.)[0].double().cpu()
     for chance, own in zip(asked, logps.split([len(c.ids) for c in asked])): chance.logps = own.tolist()
     return found
@@ -122,16 +125,19 @@ def called(player)->str:
     return str(getattr(player, 'name', '') or getattr(player, '__name__', '') or type(player).__name__)
 
 class Play:
-    "A game that waits for you. `message` says what could not be done; nothing that an environment or a player does raises here."
+    """A game that waits for you. `message` says what could not be done; nothing that an environment or a player does
+    raises here."""
     def __init__(self,
         env,                # an environment, or a function that makes one
-        policy=None,        # who plays: a policy, snapshot or function (env, generator) -> text for every seat, or {seat: player}
+        # who plays: a policy, snapshot or function (env, generator) -> text for every seat, or {seat: player}
+        policy=None,
         seat=None,          # yours: None for the first; a name; several; () to watch
         seed: int = 0,      # of the environment
         task=None,          # the very task; None: drawn from the seed
         temperature: float = 1., max_tokens: int = 16,  # of the policy's answers
         sampling: int = 0,  # seed of the policy's answers, as `seed` of `agentlab.rollout.play`
-        system: str|None = None,    # system message of the policy; None: the environment's guide, if the policy knows its words; '': none
+        # system message of the policy; None: the environment's guide, if the policy knows its words; '': none
+        system: str|None = None,
         limit: float|None = None,   # seconds for one call of an environment
     ):
         self.model = env if hasattr(env, 'seats') and not isinstance(env, type) else env()
@@ -141,8 +147,10 @@ class Play:
         if speaker: env, self.model = (suited(x, speaker, system, max_tokens) for x in (env, self.model))
         self.make = env.clone if hasattr(env, 'reset') and not isinstance(env, type) else env
         self.mine = own_seats(seat, self.model.seats, self.players)
-        self.seed, self.task, self.temperature, self.max_tokens, self.sampling, self.system, self.limit = seed, task, temperature, max_tokens, sampling, system, limit
-        self.chat, self.moves, self.game, self.samplers, self.given = speaker.chat if speaker else Words(), [], None, {}, None
+        self.seed, self.task, self.temperature, self.max_tokens, self.sampling, self.system, self.limit = (
+            seed, task, temperature, max_tokens, sampling, system, limit)
+        self.chat, self.moves, self.game, self.samplers, self.given = (speaker.chat if speaker else Words(), [], None,
+                                                                       {}, None)
         self.show_all, self.show_chances, self.message = False, False, ''
         self.new()
     @property
@@ -161,7 +169,8 @@ class Play:
     def legal(self)->list[str]:
         "The different legal texts; empty where the environment does not say."
         offered = None if self.over else self.game.step.info.get('legal')
-        return list(dict.fromkeys(text for text in offered if isinstance(text, str))) if isinstance(offered, (list, tuple)) else []
+        return (list(dict.fromkeys(text for text in offered if isinstance(text, str)))
+                if isinstance(offered, (list, tuple)) else [])
     def _ipython_display_(self):
         from IPython.display import display
         display(self.widget)
@@ -171,7 +180,9 @@ def _new(self, seed: int|None = None):
     "A new game; None: of the same seed. The players of other seats begin if it is their turn."
     if seed is not None: self.seed = seed
     self.moves, self.message, self.given = [], '', None
-    self.begin(); self.answer(); self.show()
+    self.begin()
+    self.answer()
+    self.show()
     return self
 
 def _begin(self):
@@ -190,7 +201,8 @@ def _receive(self, method: str, arguments: tuple):
     from agentlab.rollout.plain import call_all, guarded
     answer = call_all([self.game], method, [arguments], self.limit)[0]
     failed = guarded(lambda: self.game.take(answer, self.chat, self.system))
-    if isinstance(failed, BaseException): self.game.end(error=f'what the environment said cannot be read: {type(failed).__name__}: {failed}')
+    if isinstance(failed, BaseException):
+        self.game.end(error=f'what the environment said cannot be read: {type(failed).__name__}: {failed}')
     if self.game.step is answer: self.steps.append(answer)
 
 def _perform(self, said: Said):
@@ -209,8 +221,10 @@ def _act(self, text: str):
     from agentlab.policy.sampler import Completion
     self.message = ''
     if self.over: self.message = 'The game is over. Begin a new one, or undo.'
-    elif (recorded := getattr(self.game.env, 'recorded', None)) == text and self.at < len(self.moves): return self.goto(self.at + 1)
-    elif recorded is not None: self.message = 'This is a recording: only what was said can be said. Give its environment and seed to leave it.'
+    elif (recorded := getattr(self.game.env, 'recorded', None)) == text and self.at < len(self.moves):
+        return self.goto(self.at + 1)
+    elif recorded is not None:
+        self.message = 'This is a recording: only what was said can be said. Give its environment and seed to leave it.'
     else:
         try: ids = [*self.chat.text_ids(text), self.chat.end_id]
         except Exception as e: self.message = f'This text has no tokens: {type(e).__name__}: {e}'
@@ -232,10 +246,12 @@ def _ask(self, player)->Said:
         text = player(game.env, Random(derive(game.sample_seed, game.t, 'player')))
         if not isinstance(text, str): raise TypeError(f'it said {text!r}, which is no text')
         ids = [*self.chat.text_ids(text), self.chat.end_id]
-        return Said(seat, text, called(player), Completion(ids, [math.nan]*len(ids), [math.nan]*len(ids), 'stop'), 'script')
+        return Said(seat, text, called(player), Completion(ids, [math.nan]*len(ids), [math.nan]*len(ids), 'stop'),
+                    'script')
     voice = player.at(seat)
     if id(voice) not in self.samplers: self.samplers[id(voice)] = (voice, voice.sampler())
-    said = self.samplers[id(voice)][1].sample([game.side.context], self.max_tokens, self.temperature, stop=(voice.end_id,), seeds=[derive(game.sample_seed, game.t)])[0]
+    said = self.samplers[id(voice)][1].sample([game.side.context], self.max_tokens, self.temperature,
+                                              stop=(voice.end_id,), seeds=[derive(game.sample_seed, game.t)])[0]
     return Said(seat, voice.text(said.ids), called(player), said, 'policy')
 
 def _let(self, show: bool = True)->bool:
@@ -246,7 +262,8 @@ def _let(self, show: bool = True)->bool:
     elif player is None: self.message = f'Nobody but you sits at the seat {self.seat}: give Play a policy.'
     else:
         said = guarded(lambda: self.ask(player))
-        if isinstance(said, BaseException): self.message = f'{called(player)} cannot move: {type(said).__name__}: {said}'
+        if isinstance(said, BaseException):
+            self.message = f'{called(player)} cannot move: {type(said).__name__}: {said}'
         else: self.say(said)
     if show: self.show()
     return not self.message
@@ -276,11 +293,14 @@ def _goto(self, turn: int):
     self.begin()
     for said in self.moves[:turn]:
         if self.over or said.seat != self.seat: break
-        if said.read is not None and said.read != self.game.step.observation: self.message = f'At turn {self.at} the environment says something else than the record: is it the same one, with the same seed?'
+        if said.read is not None and said.read != self.game.step.observation:
+            self.message = (f'At turn {self.at} the environment says something else than the record: is it the same '
+                            f'one, with the same seed?')
         self.perform(said)
     both = min(len(before), len(self.steps))
     if [(s.seat, s.observation) for s in self.steps[:both]] != before[:both] or self.at < min(turn, len(self.moves)):
-        self.message = 'The same seed and the same texts gave another game: this environment draws from something else than its seed.'
+        self.message = ('The same seed and the same texts gave another game: this environment draws from something '
+                        'else than its seed.')
     self.show()
     return self
 
@@ -292,7 +312,8 @@ def _undo(self):
 
 def _redo(self):
     "Forward again to your next turn, through what was undone or recorded; where you watch, one turn."
-    turns = [i for i in range(self.at + 1, len(self.moves) + 1) if not self.mine or i == len(self.moves) or self.moves[i].seat in self.mine]
+    turns = [i for i in range(self.at + 1, len(self.moves) + 1) if not self.mine or i == len(self.moves)
+             or self.moves[i].seat in self.mine]
     self.message = '' if turns else 'There is nothing to repeat.'
     return self.goto(turns[0]) if turns else self.show()
 
@@ -335,8 +356,11 @@ def _history(self)->list[Line]:
         paid = [(s, float(x)) for s, x in step.reward.items() if s in seen and float(x)]
         if t and self.moves[t - 1].seat in seen and step.info.get('invalid'): found[-1].note = 'refused'
         found += [Line(t - 1, 'paid', s, reward=x) for s, x in paid]
-        if step.seat in seen and (step.observation or not step.done): found.append(Line(t, 'last' if step.done else 'read', step.seat, step.observation, note=_state(step) if self.show_all else ''))
-        if t < self.at and self.moves[t].seat in seen: found.append(Line(t, 'said', self.moves[t].seat, self.moves[t].text, self.moves[t].who))
+        if step.seat in seen and (step.observation or not step.done):
+            found.append(Line(t, 'last' if step.done else 'read', step.seat, step.observation,
+                              note=_state(step) if self.show_all else ''))
+        if t < self.at and self.moves[t].seat in seen:
+            found.append(Line(t, 'said', self.moves[t].seat, self.moves[t].text, self.moves[t].who))
     return found
 
 def _state(step)->str:
@@ -351,15 +375,21 @@ Play.seen, Play.offered, Play.history = property(_seen), property(_offered), _hi
 
 # %% ../../nbs/view/07_play.ipynb #e328d782
 def _probabilities(self, texts: list[str]|None = None)->list[Chance]:
-    "How likely the policy at the seat that moves is to say each text; None: every legal text. Raises ValueError where there is nobody to ask."
+    """How likely the policy at the seat that moves is to say each text; None: every legal text. Raises ValueError
+    where there is nobody to ask."""
     player = self.players.get(self.seat)
     if self.over: raise ValueError('the game is over: nobody says anything now')
-    if not hasattr(player, 'logprobs'): raise ValueError(f'no policy sits at the seat {self.seat}: give Play a policy there (a script has no probabilities)')
-    if self.seat not in self.seen: raise ValueError(f'the seat {self.seat} is hidden from you; show_all = True shows it')
-    return chances(player.at(self.seat), self.game.side.context, self.legal if texts is None else texts, self.temperature, self.max_tokens)
+    if not hasattr(player, 'logprobs'):
+        raise ValueError(f'no policy sits at the seat {self.seat}: give Play a policy there (a script has no '
+                         f'probabilities)')
+    if self.seat not in self.seen:
+        raise ValueError(f'the seat {self.seat} is hidden from you; show_all = True shows it')
+    return chances(player.at(self.seat), self.game.side.context, self.legal if texts is None else texts,
+                   self.temperature, self.max_tokens)
 
 def _episodes(self)->list:
-    "An episode per seat, as `agentlab.rollout` gives them; turns said by hand have NaN log-probabilities and `by_hand` = 1."
+    """An episode per seat, as `agentlab.rollout` gives them; turns said by hand have NaN log-probabilities and
+    `by_hand` = 1."""
     found = copy.deepcopy(self.game.episodes())
     by_hand = any(said.kind == 'hand' for said in self.moves[:self.at])
     for episode in found:
@@ -384,7 +414,9 @@ def _batch(self):
     batch = Batch.from_episodes(self.episodes())
     if not isinstance(self.chat, Words): return with_token_text(batch, self.chat.tokenizer)
     ids = batch.tokens.id.unique().tolist()
-    return batch.replace(labels=batch.labels | dict(token={i: self.chat.decode([i]) for i in ids}, between={0: ' '}, control={i: self.chat.decode([i]) for i in ids if i < len(self.chat.marks)}))
+    return batch.replace(labels=batch.labels
+                         | dict(token={i: self.chat.decode([i]) for i in ids}, between={0: ' '},
+                                control={i: self.chat.decode([i]) for i in ids if i < len(self.chat.marks)}))
 
 Play.probabilities, Play.episodes, Play.episode, Play.batch = _probabilities, _episodes, _episode, _batch
 
@@ -407,31 +439,44 @@ PLAY_CSS = '''
 
 def percent(p: float)->str:
     "A probability as it is shown: what is not 0 never looks like 0."
-    return '–' if math.isnan(p) else '0 %' if p == 0 else '< 0.1 %' if p < .001 else f'{100*p:.1f} %' if p < .995 or p == 1 else '> 99.4 %'
+    return ('–' if math.isnan(p) else '0 %' if p == 0 else '< 0.1 %' if p < .001 else f'{100*p:.1f} %' if p < .995
+            or p == 1 else '> 99.4 %')
 
 def _line_html(line: Line, several: bool)->str:
     "One bubble."
-    if line.kind == 'paid': return f'<div class="al-pl-paid">{"▲" if line.reward > 0 else "▼"} {safe(line.seat, 40)} is paid <b>{signed(line.reward)}</b></div>'
+    if line.kind == 'paid':
+        return (f'<div class="al-pl-paid">{"▲" if line.reward > 0 else "▼"} {safe(line.seat, 40)} is paid '
+                f'<b>{signed(line.reward)}</b></div>')
     where = f' to {safe(line.seat, 40)}' if several else ''
-    if line.kind == 'said': head = f'{safe(line.who, 60)}{f" at {safe(line.seat, 40)}" if several else ""} · turn {line.t}' + (' · <span class="al-pl-no">✕ refused</span>' if line.note else '')
-    else: head = f'the environment{where}{" · last words" if line.kind == "last" else ""}' + (f' · {safe(line.note, 200)}' if line.note else '')
+    if line.kind == 'said':
+        head = (f'{safe(line.who, 60)}{f" at {safe(line.seat, 40)}" if several else ""} · turn {line.t}'
+                + (' · <span class="al-pl-no">✕ refused</span>' if line.note else ''))
+    else:
+        head = (f'the environment{where}{" · last words" if line.kind == "last" else ""}'
+                + (f' · {safe(line.note, 200)}' if line.note else ''))
     said = safe(line.text, 3000, lines=True) if line.text else '<span class="al-unknown">∅ nothing</span>'
     return f'<div class="al-pl-line{" al-pl-said" if line.kind == "said" else ""}"><small>{head}</small><span>{said}</span></div>'
 
 def _ending(self)->str:
     "How it stands, in one line of HTML-free text."
-    if not self.over: return f'{"Your move" if self.seat in self.mine else "To move"}: {self.seat}.' + (f' {len(self.offered)} legal texts.' if self.offered else '')
+    if not self.over:
+        return (f'{"Your move" if self.seat in self.mine else "To move"}: {self.seat}.'
+                + (f' {len(self.offered)} legal texts.' if self.offered else ''))
     if self.game.error: return f'The game ended with an error: {self.game.error}'
     sides = {e.seat: e for e in self.game.episodes() if e.seat in self.seen}
-    how = ', '.join(f'{seat} earned {signed(e.outcome)}{" and succeeded" if e.success else ""}' for seat, e in sides.items())
-    unread = f' The last text went to {self.game.step.seat}.' if self.game.final and self.game.step.seat not in self.seen else ''
+    how = ', '.join(f'{seat} earned {signed(e.outcome)}{" and succeeded" if e.success else ""}'
+                    for seat, e in sides.items())
+    unread = (f' The last text went to {self.game.step.seat}.' if self.game.final
+              and self.game.step.seat not in self.seen else '')
     return f'The game {"was cut off" if self.game.truncated else "is over"} after {self.at} turns: {how}.{unread}'
 
 def _odds(self)->list:
     "Probabilities to be shown; empty, with the reason in `message`, where there are none."
     if not self.show_chances or self.over: return []
     try: return self.probabilities(self.offered[:MOST])
-    except Exception as e: self.message = f'No probabilities: {e}'; return []
+    except Exception as e:
+        self.message = f'No probabilities: {e}'
+        return []
 
 def _odds_html(odds, temperature)->str:
     "The legal texts and how likely they are."
@@ -439,7 +484,8 @@ def _odds_html(odds, temperature)->str:
     rest = max(0., 1 - sum(c.p for c in odds))
     line = lambda name, p, note: f'<tr><th scope="row">{name}</th><td>{percent(p)}</td><td>{f"<i style=width:{100*p:.1f}%></i>" if p > 0 else safe(note, 80)}</td></tr>'
     lines = ''.join(line(safe(c.text, 80), c.p, c.note) for c in odds) + line('<em>something else</em>', rest, '')
-    about = f'What the policy would say, at temperature {temperature or 1:g}: the product over the tokens of each text and the end of the turn'
+    about = (f'What the policy would say, at temperature {temperature or 1:g}: the product over the tokens of each '
+             f'text and the end of the turn')
     return f'<table class="al-pl-odds"><caption>{about}.</caption><tbody>{lines}</tbody></table>'
 
 # %% ../../nbs/view/07_play.ipynb #bbe1343d
@@ -449,14 +495,18 @@ def _static(self, style: bool = True, moves: bool = True)->Html:
     "The game as it stands, as HTML without JavaScript. `moves` lists the legal texts below it."
     several, lines = len(self.seats) > 1, self.history()
     cut = f'<p class="al-note">{len(lines) - LINES} earlier lines are not drawn</p>' if len(lines) > LINES else ''
-    others = [f'{"advice for " if s in self.mine else ""}{safe(s, 40)}: {safe(called(p), 60)}' for s, p in self.players.items()]
+    others = [f'{"advice for " if s in self.mine else ""}{safe(s, 40)}: {safe(called(p), 60)}'
+              for s, p in self.players.items()]
     mine = ' and '.join(safe(s, 40) for s in self.mine) or 'nobody'
-    head = [f'<b>{safe(str(getattr(self.model, "name", type(self.model).__name__)), 60)}</b>', f'seed {self.seed}', f'you: <b>{mine}</b>', *others, *(['all seats shown'] if self.show_all else [])]
+    head = [f'<b>{safe(str(getattr(self.model, "name", type(self.model).__name__)), 60)}</b>', f'seed {self.seed}',
+            f'you: <b>{mine}</b>', *others, *(['all seats shown'] if self.show_all else [])]
     talk = ''.join(_line_html(line, several) for line in lines[-LINES:])
     odds = self.odds()
     legal = f'<p class="al-pl-end" style="font-weight:400">Legal: {" · ".join(safe(m, 80) for m in self.offered[:MOST])}{f" and {len(self.offered) - MOST} more" if len(self.offered) > MOST else ""}</p>' if self.offered and not odds else ''
-    end = f'<p class="al-pl-end{" al-pl-fault" if self.game.error else ""}">{safe(self.ending(), 600)}</p>' if self.over or moves else ''
-    return Html(f'<section class="al">{f"<style>{CSS}{PLAY_CSS}</style>" if style else ""}<div class="al-pl"><div class="al-pl-head">{"".join(f"<span>{x}</span>" for x in head)}</div>'
+    end = (f'<p class="al-pl-end{" al-pl-fault" if self.game.error else ""}">{safe(self.ending(), 600)}</p>'
+           if self.over or moves else '')
+    return Html(f'<section class="al">{f"<style>{CSS}{PLAY_CSS}</style>" if style else ""}<div class="al-pl"><div '
+                f'class="al-pl-head">{"".join(f"<span>{x}</span>" for x in head)}</div>'
                 f'<div class="al-pl-talk" role="group" tabindex="0" aria-label="what was read and said"><div class="al-pl-lines">{cut}{talk}</div></div>{end}{(_odds_html(odds, self.temperature) or legal) if moves else ""}</div></section>')
 
 Play.ending, Play.odds, Play.static = _ending, _odds, _static
@@ -539,25 +589,40 @@ def number_keys(moves: list[str])->list[str]:
 def _state_of(self)->dict:
     "What the controls show: texts are visible and cut, numbers are plain."
     odds = self.odds()
-    text = lambda x, limit=80: visible(x if len(x) <= limit else '{} … ({:,} characters cut) … {}'.format(*clip(x, limit)))
+    text = lambda x, limit=80: visible(x if len(x) <= limit
+                                       else '{} … ({:,} characters cut) … {}'.format(*clip(x, limit)))
     keys = number_keys(self.offered[:MOST])
-    moves = [dict(text=text(m) or '∅ nothing', key=keys[i]) | (dict(p=finite(c.p), share=percent(c.p), note=c.note) if (c := odds[i] if odds else None) else {}) for i, m in enumerate(self.offered[:MOST])]
+    moves = [dict(text=text(m) or '∅ nothing', key=keys[i])
+             | (dict(p=finite(c.p), share=percent(c.p), note=c.note) if (c := odds[i] if odds else None) else {})
+             for i, m in enumerate(self.offered[:MOST])]
     rest = [f'{len(self.offered) - MOST} more legal texts: type them.'] if len(self.offered) > MOST else []
-    if odds: rest.append(f'Something else: {percent(max(0., 1 - sum(c.p for c in odds)))}. Each number is the product over the tokens of the text and the end of the turn, at temperature {self.temperature or 1:g}.')
+    if odds:
+        rest.append(f'Something else: {percent(max(0., 1 - sum(c.p for c in odds)))}. Each number is the product over '
+                    f'the tokens of the text and the end of the turn, at temperature {self.temperature or 1:g}.')
     player = None if self.over else self.players.get(self.seat)
     mine = self.mine[0] if len(self.mine) == 1 else ALL if self.mine else NONE
-    heard = next((line.text for line in reversed(self.history()) if line.kind in ('read', 'last')), '')     # for those who listen
-    return dict(moves=moves, rest=' '.join(rest), status=text(self.ending(), 600), heard=text(heard, 300), message=text(self.message, 600), over=self.over, who=text(called(player), 40) if player is not None else '', odds=any(hasattr(p, 'logprobs') for p in self.players.values()),
-                undo=self.at > 0, redo=self.at < len(self.moves), seed=self.seed, seats=[*self.seats, ALL, NONE] if len(self.seats) > 1 else [], seat=mine, chances=self.show_chances, all=self.show_all, at=self.at)
+    # for those who listen
+    heard = next((line.text for line in reversed(self.history()) if line.kind in ('read', 'last')), '')
+    return dict(moves=moves, rest=' '.join(rest), status=text(self.ending(), 600), heard=text(heard, 300),
+                message=text(self.message, 600), over=self.over, who=text(called(player), 40) if player is not None
+                else '', odds=any(hasattr(p, 'logprobs') for p in self.players.values()),
+                undo=self.at > 0, redo=self.at < len(self.moves), seed=self.seed, seats=[*self.seats, ALL, NONE]
+                if len(self.seats) > 1 else [], seat=mine, chances=self.show_chances, all=self.show_all, at=self.at)
 
 def _told(self, _, content, buffers=None):
     "A message of the controls. One that speaks of an earlier state of the game is ignored."
     do, late = content.get('do'), content.get('at') != self.at
     if do in ('move', 'say', 'let', 'end') and late: return self.show()
-    acts = dict(move=lambda: self.act(self.offered[int(content['i'])]), say=lambda: self.act(str(content['text'])), let=self.step_on, end=self.to_end, undo=self.undo, redo=self.redo,
-                new=lambda: self.new(max(0, int(content['seed'] or 0))), sit=lambda: self.sit({ALL: self.seats, NONE: ()}.get(content['seat'], content['seat'])), chances=lambda: self.switch(show_chances=bool(content['on'])), all=lambda: self.switch(show_all=bool(content['on'])))
+    acts = dict(move=lambda: self.act(self.offered[int(content['i'])]), say=lambda: self.act(str(content['text'])),
+                let=self.step_on, end=self.to_end, undo=self.undo, redo=self.redo,
+                new=lambda: self.new(max(0, int(content['seed'] or 0))),
+                sit=lambda: self.sit({ALL: self.seats, NONE: ()}.get(content['seat'], content['seat'])),
+                chances=lambda: self.switch(show_chances=bool(content['on'])),
+                all=lambda: self.switch(show_all=bool(content['on'])))
     try: acts[do]()
-    except Exception as e: self.message = f'{type(e).__name__}: {e}'; self.show()
+    except Exception as e:
+        self.message = f'{type(e).__name__}: {e}'
+        self.show()
 
 def _switch(self, **switches):
     "Show or hide something."
@@ -568,8 +633,11 @@ def _switch(self, **switches):
 def _widget(self):
     "History and controls; made once."
     try: import anywidget, ipywidgets, traitlets
-    except ImportError as e: raise ImportError(f'Play needs {e.name} for its widget: pip install "agentlab-rl[lab]"; play.static() needs nothing') from None
-    kind = type('Table', (anywidget.AnyWidget,), dict(_esm=SCRIPT, _css=CSS + PLAY_CSS + TABLE_CSS, state=traitlets.Dict().tag(sync=True)))
+    except ImportError as e:
+        raise ImportError(f'Play needs {e.name} for its widget: pip install "agentlab-rl[lab]"; play.static() '
+                          f'needs nothing') from None
+    kind = type('Table', (anywidget.AnyWidget,),
+                dict(_esm=SCRIPT, _css=CSS + PLAY_CSS + TABLE_CSS, state=traitlets.Dict().tag(sync=True)))
     self.picture, self.table = ipywidgets.HTML(), kind(state=self.state_of())
     self.table.on_msg(self.told)
     self.picture.value = str(self.static(style=False, moves=False))     # the controls bring the style sheet
@@ -602,11 +670,13 @@ def recorded_env(
             info = dict(invalid=bool(i and turns[i - 1][0].invalid))
             if i < len(turns):
                 turn, episode = turns[i]     # a turn's reward is what its seat was paid until its next turn
-                return Step(episode.seat, turn.observation, {episode.seat: before[episode.seat][-1].reward} if before[episode.seat] else {}, False, info | dict(state=turn.state, legal=[turn.text]))
+                return Step(episode.seat, turn.observation, {episode.seat: before[episode.seat][-1].reward}
+                            if before[episode.seat] else {}, False, info | dict(state=turn.state, legal=[turn.text]))
             if error: raise EnvError(error)
             paid = {e.seat: e.outcome - sum(t.reward for t in before[e.seat][:-1]) for e in episodes}
             last = turns[-1][1] if turns else episodes[0]
-            return Step(last.seat, last.final, paid, True, info | dict(success={e.seat: bool(e.success) for e in episodes}, truncated=last.truncated))
+            return Step(last.seat, last.final, paid, True,
+                        info | dict(success={e.seat: bool(e.success) for e in episodes}, truncated=last.truncated))
         def reset(self, seed, task=None): return self.at(0)
         def step(self, action):
             if action != self.recorded: raise EnvError(f'recording: {str(self.recorded)[:80]!r} was said here')
@@ -616,13 +686,15 @@ def recorded_env(
 def game_of(
     batch,          # Batch, such as a step of a run
     episode: int,   # index of one of its episodes
-)->list:            # the episodes of all seats of that game; texts are joined from their tokens, control tokens left out
+)->list:  # the episodes of all seats of that game; texts are joined from their tokens, control tokens left out
     "A game out of a batch, whose texts were kept as tokens only."
     from agentlab.episodes import Episode, Turn
     from agentlab.view.reading import lexicon
     from agentlab.view.report import _fill, _tiles, rollouts_of
     e, known = batch.episodes, lexicon(batch)
-    if not known.control: known.control = frozenset(i for i, text in known.words.items() if re.fullmatch(r'<\|.*\|>', text))     # of an older version
+    if not known.control:
+        # of an older version
+        known.control = frozenset(i for i, text in known.words.items() if re.fullmatch(r'<\|.*\|>', text))
     some = ((e.game == e.game[episode]) & (e.group == e.group[episode])).nonzero()[:, 0].tolist()
     tiles = _tiles(batch, rollouts := rollouts_of(batch, some))
     _fill(batch, [math.nan]*len(batch.actions), some, tiles)
@@ -630,25 +702,33 @@ def game_of(
     label = lambda column, i: batch.labels.get(column, {}).get(int(e[column][i]), '') if column in e else ''
     def turn(tile):
         ids, logps, entropies = (list(x) for x in zip(*(k[:3] for k in tile.tokens))) if tile.tokens else ([], [], [])
-        return Turn(tile.t, read(tile.context), read(ids), tile.context, ids, logps, entropies, tile.reward, batch.labels.get('state', {}).get(tile.state), invalid=tile.refused)
-    return [Episode([turn(tile) for tile in r.tiles], seat=label('seat', i) or 'player', outcome=r.outcome, success=r.success, truncated=bool(e.truncated[i]), error=r.error or None, final=r.final, source=label('source', i) or 'policy', policy=label('policy', i)) for i, r in rollouts.items()]
+        return Turn(tile.t, read(tile.context), read(ids), tile.context, ids, logps, entropies, tile.reward,
+                    batch.labels.get('state', {}).get(tile.state), invalid=tile.refused)
+    return [Episode([turn(tile) for tile in r.tiles], seat=label('seat', i) or 'player', outcome=r.outcome,
+                    success=r.success, truncated=bool(e.truncated[i]), error=r.error or None, final=r.final,
+                    source=label('source', i) or 'policy', policy=label('policy', i)) for i, r in rollouts.items()]
 
 def _replay(
     cls, episodes,          # an Episode, those of all seats of one game, or what `game_of` takes out of a batch
     env=None,               # the environment that was played; None: the record answers
     seed: int = 0,          # of that game
-    policy=None, **options  # as for `Play`; ids and log-probabilities of the record are kept where a policy can read them
+    # as for `Play`; ids and log-probabilities of the record are kept where a policy can read them
+    policy=None, **options
 )->Play:                    # before the first turn
     "A recorded game to step through. Raises ValueError for episodes of different games."
     from agentlab.policy.sampler import Completion
     episodes = [episodes] if hasattr(episodes, 'turns') else list(episodes)
-    if not episodes or len({e.seat for e in episodes}) < len(episodes): raise ValueError(f'replay takes the episodes of one game, one per seat; got {len(episodes)} with the seats {[e.seat for e in episodes]}')
+    if not episodes or len({e.seat for e in episodes}) < len(episodes):
+        raise ValueError(f'replay takes the episodes of one game, one per seat; got {len(episodes)} with the seats '
+                         f'{[e.seat for e in episodes]}')
     play = cls(recorded_env(episodes) if env is None else env, policy, (), seed, episodes[0].task, **options)
     for turn, episode in sorted(((t, e) for e in episodes for t in e.turns), key=lambda pair: pair[0].t):
         own = isinstance(play.chat, Words)
         ids = [*play.chat.text_ids(turn.text), play.chat.end_id] if own else list(turn.ids)
         numbers = [[math.nan]*len(ids)]*2 if own else [list(turn.logps), list(turn.entropies)]
-        play.moves.append(Said(episode.seat, turn.text, episode.policy or episode.source, Completion(ids, *numbers, 'stop'), 'policy' if episode.source == 'policy' else 'script', turn.observation))
+        play.moves.append(Said(episode.seat, turn.text, episode.policy or episode.source,
+                               Completion(ids, *numbers, 'stop'), 'policy' if episode.source == 'policy' else 'script',
+                               turn.observation))
     return play.show()
 
 Play.replay = classmethod(_replay)

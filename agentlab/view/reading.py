@@ -46,10 +46,14 @@ class Lexicon:
         "(kind, text) in their order: 'mark' for a control token, 'header' for the name of a role behind one, 'text'."
         found, own, marked = [], [], False
         for i in [*ids, None]:
-            if i is not None and i not in self.control: own.append(i); continue
+            if i is not None and i not in self.control:
+                own.append(i)
+                continue
             text = joined(map(self.word, own), self.between)
             header = _header.match(text) if marked else None
-            if header: found.append(('header', header[0])); text = text[header.end():]
+            if header:
+                found.append(('header', header[0]))
+                text = text[header.end():]
             if text: found.append(('text', text))
             if i is not None: found.append(('mark', self.words[i]))
             own, marked = [], True
@@ -153,7 +157,9 @@ def laid_out(
     found = []
     for piece in pieces:
         if piece.control and not controls: continue
-        if piece.part != thought(): found.append(piece); continue
+        if piece.part != thought():
+            found.append(piece)
+            continue
         if not (found and isinstance(found[-1], Fold)): found.append(Fold(piece.at))
         found[-1].pieces.append(piece)
     short = lambda fold: opened or len(fold.pieces) <= FOLD

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 import numpy as np
-from .reading import PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown, read_pieces, space_between, stretches
+from .reading import (PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown,
+                                   read_pieces, space_between, stretches)
 
 # %% auto #0
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'BREAK', 'SMALLEST', 'CHECKS', 'SPIKE', 'PANELS', 'LOG', 'PAGE_CSS', 'visible', 'clip',
@@ -21,7 +22,8 @@ __all__ = ['PRAISE', 'BLAME', 'CSS', 'BREAK', 'SMALLEST', 'CHECKS', 'SPIKE', 'PA
 
 # %% ../../nbs/view/00_report.ipynb #3bb0a655
 _shown = {'\n': '↵', '\t': '⇥', '\x7f': '␡'}                # control characters with a better symbol than their picture
-_shapeless = {'Cc', 'Cf', 'Cs', 'Co', 'Cn', 'Zl', 'Zp', 'Zs'} # Unicode categories that draw nothing, or that redirect what follows
+# Unicode categories that draw nothing, or that redirect what follows
+_shapeless = {'Cc', 'Cf', 'Cs', 'Co', 'Cn', 'Zl', 'Zp', 'Zs'}
 
 def _symbol(char)->str:
     "What stands for a character that cannot be seen; empty for one that can."
@@ -54,7 +56,8 @@ def safe(
     limit:int=160,      # characters to keep
     lines:bool=False,   # keep line breaks as line breaks
 )->str:                 # HTML that shows exactly this text, isolated from the direction of its surroundings
-    "Text as HTML: escaped, made visible, cut with a note. What we wrote for a character looks different from the same letters typed by a model."
+    """Text as HTML: escaped, made visible, cut with a note. What we wrote for a character looks different from the
+    same letters typed by a model."""
     def show(part):
         symbols = ((char, '' if lines and char == '\n' else _symbol(char)) for char in part)
         return ''.join(f'<b class="al-esc">{symbol}</b>' if symbol else html.escape(char) for char, symbol in symbols)
@@ -147,7 +150,8 @@ def rollouts_of(batch, episodes)->dict:
         error = _text_of(batch, 'error', one['error'])
         ending = 'error' if error else 'cut' if one['truncated'] else ''
         seat = f" · {_text_of(batch, 'seat', one['seat'])}" if several else ''
-        found[episode] = Rollout(episode, f'rollout {i + 1}{seat}', one['outcome'], None if one['success'] is None else bool(one['success']), ending, error, _text_of(batch, 'final', one['final']))
+        found[episode] = Rollout(episode, f'rollout {i + 1}{seat}', one['outcome'], None if one['success'] is None
+                                 else bool(one['success']), ending, error, _text_of(batch, 'final', one['final']))
     return found
 
 def _tiles(batch, rollouts)->dict:
@@ -173,10 +177,12 @@ def collect(
     "One group as plain objects. Raises ValueError for a group that is not there or an advantage of another length."
     advantage = np.asarray(advantage.detach().cpu() if hasattr(advantage, 'detach') else advantage, dtype=float)
     if advantage.shape != (len(batch.actions),):
-        raise ValueError(f'advantage has shape {advantage.shape}, this batch has {len(batch.actions)} action tokens. Pass what an estimator gives for this very batch.')
+        raise ValueError(f'advantage has shape {advantage.shape}, this batch has {len(batch.actions)} action tokens. '
+                         f'Pass what an estimator gives for this very batch.')
     groups = batch.episodes.group.cpu().numpy()
     episodes = np.flatnonzero(groups == group).tolist()
-    if not episodes: raise ValueError(f'group={group!r} is not in this batch; it has the groups {np.unique(groups)[:10].tolist()}')
+    if not episodes:
+        raise ValueError(f'group={group!r} is not in this batch; it has the groups {np.unique(groups)[:10].tolist()}')
     rollouts = rollouts_of(batch, episodes)
     tiles = _tiles(batch, rollouts)
     _fill(batch, advantage, episodes, tiles)
@@ -185,15 +191,20 @@ def collect(
 def _fill(batch, advantage, episodes, tiles):
     "Give every tile its tokens and the context that was read before them."
     table = batch.tokens
-    spread = np.full(len(table), math.nan); spread[batch.actions.cpu().numpy()] = advantage
+    spread = np.full(len(table), math.nan)
+    spread[batch.actions.cpu().numpy()] = advantage
     index = np.flatnonzero(np.isin(batch.rows.episode[table.row].cpu().numpy(), episodes))
-    columns = [_values(table, name, index, missing) for name, missing in dict(row=-1, turn=-1, id=-1, sampler_logp=math.nan, entropy=math.nan, part=0).items()]
+    columns = [_values(table, name, index, missing) for name, missing in dict(
+        row=-1, turn=-1, id=-1, sampler_logp=math.nan, entropy=math.nan, part=0).items()]
     waiting, window = [], None
     for row, turn, token, logp, entropy, part, value in zip(*columns, spread[index].tolist()):
         if row != window: waiting, window = [], row
-        if turn < 0: waiting.append(token); continue
+        if turn < 0:
+            waiting.append(token)
+            continue
         tile = tiles[turn]
-        if waiting: tile.context, waiting = tile.context or waiting, []    # what stands inside of an action was put there by a rule
+        # what stands inside of an action was put there by a rule
+        if waiting: tile.context, waiting = tile.context or waiting, []
         tile.tokens.append((token, logp, entropy, value))
         tile.parts.append(part)
 
@@ -285,13 +296,15 @@ def _scale(batch, rollouts, anchor, limit, top=None)->Scale:
     tiles = [tile for rollout in rollouts for tile in rollout.tiles]
     largest = lambda values: max((abs(v) for v in values if math.isfinite(v)), default=0.)
     known = lexicon(batch)
-    return Scale(anchor, largest(t.advantage for t in tiles) if top is None else top, largest(k[2] for t in tiles for k in t.tokens), max((len(t.tokens) for t in tiles), default=0),
+    return Scale(anchor, largest(t.advantage for t in tiles) if top is None else top,
+                 largest(k[2] for t in tiles for k in t.tokens), max((len(t.tokens) for t in tiles), default=0),
                  letters(rollouts), known, batch.labels.get('state', {}), max(4, limit//max(1, len(tiles))),
                  parts_shown(batch, known))
 
 def _describe(tile, scale)->str:
     "A tile in words: for screen readers and for the pointer."
-    parts = [f'turn {tile.t}', f'advantage {signed(tile.advantage)}', f"{len(tile.tokens)} token{'s'*(len(tile.tokens) != 1)}"]
+    parts = [f'turn {tile.t}', f'advantage {signed(tile.advantage)}',
+             f"{len(tile.tokens)} token{'s'*(len(tile.tokens) != 1)}"]
     if math.isfinite(tile.entropy): parts.append(f'mean entropy {tile.entropy:.2f}')
     if tile.reward: parts.append(f'reward {signed(tile.reward)}')
     if tile.state in scale.letters: parts.append(f'state {scale.letters[tile.state]}, visited before or again')
@@ -301,14 +314,17 @@ def _describe(tile, scale)->str:
     return ', '.join(parts)
 
 def _tile_html(tile, target, who, scale)->str:
-    "One cell of the grid: a coloured link (`target` is its attribute) with the number, the state's letter and the reward."
+    """One cell of the grid: a coloured link (`target` is its attribute) with the number, the state's letter and the
+    reward."""
     height = 46 + round(26*len(tile.tokens)/max(1, scale.tokens))
     letter = scale.letters.get(tile.state, '')
     name = f' al-s-{letter}' if letter else ''
     chip = f'<span class="al-chip">{signed(tile.reward, 1)}</span>' if tile.reward else ''
-    words, frame = _describe(tile, scale), 5*tile.entropy/scale.entropy if scale.entropy and math.isfinite(tile.entropy) else 0
+    words, frame = (_describe(tile, scale), 5*tile.entropy/scale.entropy if scale.entropy
+                    and math.isfinite(tile.entropy) else 0)
     note = {'cut': 'cut', 'error': 'error'}.get(tile.flag) or ('refused' if tile.refused else f'{len(tile.tokens)} tok')
-    return (f'<td><a class="al-tile{name}{" al-cut-off" if tile.flag else ""}" {target} title="{words}" aria-label="{who}, {words}" '
+    return (f'<td><a class="al-tile{name}{" al-cut-off" if tile.flag else ""}" {target} title="{words}" '
+            f'aria-label="{who}, {words}" '
             f'style="--h:{height}px;--f:{frame:.1f}px;background-color:{tint(tile.advantage, scale.advantage)}">'
             f'{f"<span class=al-letter>{letter}</span>" if letter else ""}{chip}<b>{signed(tile.advantage)}</b><small>{note}</small></a></td>')
 
@@ -320,15 +336,20 @@ def _word(piece, number)->str:
     return safe(piece.text) if piece.text.strip(' ') else '<b class="al-esc">' + '␣'*min(len(piece.text), 8) + '</b>'
 
 def _token_html(piece, token, scale, alone=True)->str:
-    "One token: its text, a bar for its entropy, the entropy as a number, and all numbers for the pointer. A short piece of a word has no number under it: the word would fall apart."
+    """One token: its text, a bar for its entropy, the entropy as a number, and all numbers for the pointer. A short
+    piece of a word has no number under it: the word would fall apart."""
     (number, logp, entropy, advantage), part = token, piece.part
     share = entropy/scale.entropy if scale.entropy and math.isfinite(entropy) else 0.
     text, name = scale.known.words.get(number), f' · {part_names()[part]}' if part in scale.parts else ''
-    title = f"id {number} · {attribute(text) if text is not None else 'text not recorded'} · logp {signed(logp)} · entropy {f'{entropy:.3f}'} nats · advantage {signed(advantage, 3)}{name}"
+    title = (f"id {number} · {attribute(text) if text is not None else 'text not recorded'} · logp {signed(logp)} · "
+             f"entropy {f'{entropy:.3f}'} nats · advantage {signed(advantage, 3)}{name}")
     shown = f'{entropy:.2f}' if math.isfinite(entropy) else '–'
-    kind = 'al-token' + ' al-control'*piece.control + ' al-slim'*(not alone and len(piece.text or '####') < 3) + ' al-gap'*(alone and piece.gap)
+    kind = ('al-token' + ' al-control'*piece.control + ' al-slim'*(not alone and len(piece.text or '####') < 3)
+            + ' al-gap'*(alone and piece.gap))
     shape = f' al-p{part}' if part in scale.parts else ''
-    return f'<span class="{kind}" style="--e:{share:.2f}" title="{title}"><span class="al-word{shape}">{_word(piece, number)}</span><i></i><small>{shown}</small></span>' + '<i class="al-br"></i>'*piece.breaks
+    return (f'<span class="{kind}" style="--e:{share:.2f}" title="{title}"><span '
+            f'class="al-word{shape}">{_word(piece, number)}</span><i></i><small>{shown}</small></span>'
+            + '<i class="al-br"></i>'*piece.breaks)
 
 def _words_html(pieces, tile, scale)->str:
     "Tokens; those that make up a word stand in one box."
@@ -338,7 +359,9 @@ def _words_html(pieces, tile, scale)->str:
         words[-1].append(piece)
     for word in words:
         drawn = ''.join(_token_html(piece, tile.tokens[piece.at], scale, len(word) == 1) for piece in word)
-        found.append(drawn if len(word) == 1 else f'<span class="al-w{" al-gap" if word[0].gap else ""}">{drawn.replace(BREAK, "")}</span>' + BREAK*word[-1].breaks)
+        found.append(drawn if len(word) == 1
+                     else f'<span class="al-w{" al-gap" if word[0].gap else ""}">{drawn.replace(BREAK, "")}</span>'
+                     + BREAK*word[-1].breaks)
     return ''.join(found)
 
 BREAK = '<i class="al-br"></i>'
@@ -348,7 +371,8 @@ def _said_html(tile, scale)->str:
     tokens, found, left, spare = tile.tokens, [], scale.per_turn, scale.per_turn
     pieces = read_pieces([token[0] for token in tokens], scale.known, tile.parts)
     for part, run in stretches(laid_out(pieces, controls=True)):
-        label = f'<b class="al-part">{part_names()[part]}</b>' if part in scale.parts and part_names()[part] not in QUIET else ''
+        label = (f'<b class="al-part">{part_names()[part]}</b>' if part in scale.parts
+                 and part_names()[part] not in QUIET else '')
         if isinstance(run[0], Fold):
             found.append(_fold_html(run[0], tile, scale, label, spare))
             spare = max(0, spare - len(run[0].pieces))
@@ -365,13 +389,15 @@ def _fold_html(fold, tile, scale, label, most)->str:
             f'<div class="al-said">{_words_html(fold.pieces[:most], tile, scale)}{rest}</div></details>')
 
 def _seen_html(ids, scale, limit=700)->str:
-    "The context before an action, joined from its tokens; the marks of the chat template are hidden until the switch shows them."
+    """The context before an action, joined from its tokens; the marks of the chat template are hidden until the
+    switch shows them."""
     found, role, edge = [], '', '\n ' if scale.known.control else ' '
     for kind, text in scale.known.runs(ids):
         if kind != 'text': found.append(f'<span class="al-control">{safe(text, limit, lines=True)}</span>')
         elif plain := text.strip(edge):
             label = f'<b class="al-role">{role}</b>' if role in ('system', 'tool', 'developer') else ''
-            found.append('\n'*any('<bdi>' in x and 'al-control' not in x for x in found) + label + safe(plain, limit, lines=True))
+            found.append('\n'*any('<bdi>' in x and 'al-control' not in x for x in found) + label
+                         + safe(plain, limit, lines=True))
         role = text.strip() if kind == 'header' else ''
     return f'<p class="al-seen"><span class="al-hide">read: </span>{"".join(found)}</p>' if found else ''
 
@@ -384,17 +410,23 @@ def _turn_html(tile, name, scale)->str:
 def _side_html(tile, scale)->str:
     "What stands beside a turn: its number, advantage, reward, state, and what went wrong."
     letter = scale.letters.get(tile.state)
-    notes = [f'<span>turn {tile.t}</span><span class="al-value" style="background-color:{tint(tile.advantage, scale.advantage)}">{signed(tile.advantage)}</span>']
+    notes = [f'<span>turn {tile.t}</span><span class="al-value" '
+             f'style="background-color:{tint(tile.advantage, scale.advantage)}">{signed(tile.advantage)}</span>']
     if tile.reward: notes.append(f'<span>reward {signed(tile.reward)}</span>')
-    if letter: notes.append(f'<span class="al-s-{letter}" title="{attribute(scale.states.get(tile.state, ""))}">state <b>{letter}</b></span>')
-    flags = (('refused', tile.refused), ('copied', tile.copied), ('cut by a budget', tile.flag == 'cut'), ('environment failed', tile.flag == 'error'))
+    if letter:
+        notes.append(f'<span class="al-s-{letter}" title="{attribute(scale.states.get(tile.state, ""))}">state '
+                     f'<b>{letter}</b></span>')
+    flags = (('refused', tile.refused), ('copied', tile.copied), ('cut by a budget', tile.flag == 'cut'),
+             ('environment failed', tile.flag == 'error'))
     return ''.join(notes + [f'<span>{words}</span>' for words, on in flags if on])
 
 # %% ../../nbs/view/00_report.ipynb #e30cc82a
 def fate(rollout)->str:
     "How an episode ended, in a few words."
-    mark = '✓ success' if rollout.success else {'cut': '✂ cut', 'error': '✕ error'}.get(rollout.ending, '' if rollout.success is None else '✕ no success')
-    outcome = 'outcome not recorded' if math.isnan(rollout.outcome) else signed(rollout.outcome) if mark else f'outcome {signed(rollout.outcome)}'
+    mark = '✓ success' if rollout.success else {'cut': '✂ cut', 'error': '✕ error'}.get(
+        rollout.ending, '' if rollout.success is None else '✕ no success')
+    outcome = ('outcome not recorded' if math.isnan(rollout.outcome) else signed(rollout.outcome) if mark
+               else f'outcome {signed(rollout.outcome)}')
     return ' · '.join(filter(None, (mark, outcome)))
 
 def _grid_html(rollouts, scale, title, linked=True)->str:
@@ -405,11 +437,15 @@ def _grid_html(rollouts, scale, title, linked=True)->str:
     for rollout in rollouts:
         place = f'{scale.anchor}-{rollout.episode}'
         row = f'href="#{place}"' if linked else ''
-        cells = {tile.t: _tile_html(tile, f'href="#{place}-{tile.t}"' if linked else 'tabindex="0" role="img"', attribute(rollout.name), scale) for tile in rollout.tiles}
-        lines.append(f'<tr><th scope="row"><a {row}><span class="al-row">{safe(rollout.name)}</span><span class="al-fate">{fate(rollout)}</span></a></th>'
+        cells = {tile.t: _tile_html(tile, f'href="#{place}-{tile.t}"' if linked else 'tabindex="0" role="img"',
+                                    attribute(rollout.name), scale) for tile in rollout.tiles}
+        lines.append(f'<tr><th scope="row"><a {row}><span class="al-row">{safe(rollout.name)}</span><span '
+                     f'class="al-fate">{fate(rollout)}</span></a></th>'
                      + ''.join(cells.get(t, '<td></td>') for t in times) + '</tr>')
-    return (f'<div class="al-scroll" tabindex="0" role="region" aria-label="{attribute(title)}: advantage of every turn, scrolls sideways"><table class="al-grid">'
-            f'<caption class="al-hide">Rows are rollouts, columns are turns, each cell is the mean advantage of a turn</caption>'
+    return (f'<div class="al-scroll" tabindex="0" role="region" aria-label="{attribute(title)}: advantage of every '
+            f'turn, scrolls sideways"><table class="al-grid">'
+            f'<caption class="al-hide">Rows are rollouts, columns are turns, each cell is the mean advantage of a '
+            f'turn</caption>'
             f'<thead><tr><th scope="col">turn</th>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>')
 
 def _rollout_html(rollout, scale, unfolded=False)->str:
@@ -418,8 +454,10 @@ def _rollout_html(rollout, scale, unfolded=False)->str:
     entropies = [token[2] for token in tokens if math.isfinite(token[2])]
     unsure = f' · mean entropy {np.mean(entropies):.2f} nats' if entropies else ''
     turns = ''.join(_turn_html(tile, f'{scale.anchor}-{rollout.episode}-{tile.t}', scale) for tile in rollout.tiles)
-    end = f'<div class="al-turn"><div class="al-side">end</div><p class="al-seen">{safe(rollout.final, 700, lines=True)}</p></div>' if rollout.final else ''
-    wrong = f'<p class="al-seen"><b>the environment failed:</b> {safe(rollout.error, 700, lines=True)}</p>' if rollout.error else ''
+    end = (f'<div class="al-turn"><div class="al-side">end</div><p '
+           f'class="al-seen">{safe(rollout.final, 700, lines=True)}</p></div>' if rollout.final else '')
+    wrong = (f'<p class="al-seen"><b>the environment failed:</b> {safe(rollout.error, 700, lines=True)}</p>'
+             if rollout.error else '')
     return (f'<details class="al-more" id="{scale.anchor}-{rollout.episode}"{" open" if unfolded else ""}><summary>{safe(rollout.name)}<span>{fate(rollout)} · {len(rollout.tiles)} turns · {len(tokens):,} tokens{unsure}</span></summary>'
             f'{wrong}{turns}{end}</details>')
 
@@ -427,11 +465,14 @@ def _rollout_html(rollout, scale, unfolded=False)->str:
 def _key_html(scale)->str:
     "The legend."
     top = signed(scale.advantage) if scale.advantage else '+1.00'
-    parts = [f'{top.replace("+", "−")} <span class="al-ramp" role="img" aria-label="orange is blame, white is zero, blue is praise"></span> {top} <em>advantage: blame, zero, praise</em>',
-             'height: tokens of the turn', '<span class="al-swatch" style="border:3px solid #7a4a9e"></span> frame: mean entropy', '<span class="al-chip">+1</span> reward',
+    parts = [f'{top.replace("+", "−")} <span class="al-ramp" role="img" aria-label="orange is blame, white is zero, '
+             f'blue is praise"></span> {top} <em>advantage: blame, zero, praise</em>',
+             'height: tokens of the turn', '<span class="al-swatch" style="border:3px solid #7a4a9e"></span> frame: '
+             'mean entropy', '<span class="al-chip">+1</span> reward',
              '<span class="al-swatch al-cut-off"></span> cut by a budget or failed']
     if scale.letters: parts.append('<span class="al-letter">a</span> same letter, same state')
-    if not scale.advantage: parts.append('<b>every advantage is zero: these rollouts ended alike, there is nothing to compare</b>')
+    if not scale.advantage:
+        parts.append('<b>every advantage is zero: these rollouts ended alike, there is nothing to compare</b>')
     parts += [f'<span class="al-p{code}">abc</span> {part_names()[code]}' for code in scale.parts]
     if scale.known.control: parts.append('<label><input type="checkbox" class="al-switch"> control tokens</label>')
     return '<div class="al-key">' + ''.join(f'<span>{part}</span>' for part in parts) + '</div>'
@@ -459,23 +500,27 @@ def group_html(
     unfolded:bool=True,     # the first of them is open
     top:float|None=None,    # advantage that gets the full colour; None: the largest of the group
 )->Html:                    # a fragment without scripts, links to elsewhere or images
-    "One group of episodes: rollouts as rows, turns as columns, the advantage as colour, and below it every token with its entropy."
+    """One group of episodes: rollouts as rows, turns as columns, the advantage as colour, and below it every token
+    with its entropy."""
     group = pick_group(batch) if group is None else group
     rollouts = collect(batch, advantage, group)
-    digest = hashlib.blake2b(repr((title, estimator, group, [r.tiles for r in rollouts])).encode('utf-8', 'replace'), digest_size=4).hexdigest()
+    digest = hashlib.blake2b(repr((title, estimator, group, [r.tiles for r in rollouts])).encode('utf-8', 'replace'),
+                             digest_size=4).hexdigest()
     scale = _scale(batch, rollouts, f'al-{digest}', limit, top)
     title = f'Group {group}' if title is None else title
     won = [rollout.success for rollout in rollouts]
     wins = [f'{sum(map(bool, won))} succeeded'] if any(w is not None for w in won) else []
     facts = [f'{len(rollouts)} rollouts of one task', *wins, *([f'advantage by {estimator}'] if estimator else [])]
-    return Html(f'<section class="al" id="{scale.anchor}" aria-label="{attribute(title)}"><style>{CSS if style else ""}{_links_css(scale)}</style>'
+    return Html(f'<section class="al" id="{scale.anchor}" '
+                f'aria-label="{attribute(title)}"><style>{CSS if style else ""}{_links_css(scale)}</style>'
                 f'<h3>{safe(title)}</h3><p class="al-sub">{safe(" · ".join(facts))}</p>{_key_html(scale)}{_grid_html(rollouts, scale, title, details)}'
                 f'<div>{"".join(_rollout_html(rollout, scale, unfolded and i == 0) for i, rollout in enumerate(rollouts if details else ()))}</div></section>')
 
 def pick_group(
     batch,      # Batch
 )->int:         # key in batch.episodes.group
-    "The group with the most to see: successes and failures nearest to half and half, else the widest spread of outcomes."
+    """The group with the most to see: successes and failures nearest to half and half, else the widest spread of
+    outcomes."""
     keys, outcome = batch.episodes.group.cpu().numpy(), np.nan_to_num(batch.episodes.outcome.cpu().numpy())
     if not len(keys): raise ValueError('this batch has no episodes, so there is no group to show')
     success = batch.episodes.success.cpu().numpy() if 'success' in batch.episodes else np.zeros(len(keys), bool)
@@ -494,14 +539,18 @@ def png(
     "A photograph of HTML by headless Chromium, as high as its content. Raises RuntimeError where there is no Chromium."
     program = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
     if program is None: raise RuntimeError('a photograph needs Chromium: apt-get install chromium')
-    if '<html' not in page: page = f'<!doctype html><meta charset="utf-8"><body style="margin:16px;color-scheme:{scheme};background:light-dark(#fff,#1b1e24)">{page}'
+    if '<html' not in page:
+        page = (f'<!doctype html><meta charset="utf-8"><body '
+                f'style="margin:16px;color-scheme:{scheme};background:light-dark(#fff,#1b1e24)">{page}')
     page = page.replace('color-scheme: light dark', f'color-scheme: {scheme}')
-    measure = "<script>document.documentElement.setAttribute('data-high', document.documentElement.scrollHeight)</script>"
+    measure = ("<script>document.documentElement.setAttribute('data-high', "
+               "document.documentElement.scrollHeight)</script>")
     with tempfile.TemporaryDirectory() as folder:
         source, picture = Path(folder)/'page.html', Path(folder)/'page.png'
         def chromium(*options):
             sandbox = [] if getattr(os, 'geteuid', lambda: 1)() else ['--no-sandbox']      # Chromium has none for root
-            command = [program, '--headless', *sandbox, '--disable-gpu', '--hide-scrollbars', f'--user-data-dir={folder}/profile', *options, source.as_uri()]
+            command = [program, '--headless', *sandbox, '--disable-gpu', '--hide-scrollbars',
+                       f'--user-data-dir={folder}/profile', *options, source.as_uri()]
             return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
         source.write_text(re.sub('<meta http-equiv[^>]*>', '', page) + measure, encoding='utf-8')
         high = re.search(r'data-high="(\d+)"', chromium(f'--window-size={width},200', '--dump-dom'))[1]
@@ -516,7 +565,9 @@ def ticks(
     count:int=4,    # about how many steps
 )->list[float]:     # round values, the first <= low and the last >= high
     "Round axis values: steps of 1, 2 or 5 times a power of ten."
-    if not high > low: pad = abs(low)*.1 or 1.; low, high = low - pad, high + pad
+    if not high > low:
+        pad = abs(low)*.1 or 1.
+        low, high = low - pad, high + pad
     rough = (high - low)/count
     power = 10.**math.floor(math.log10(rough))
     step = next(power*m for m in (1, 2, 5, 10) if power*m >= rough*(1 - 1e-9))
@@ -545,14 +596,16 @@ def thin(
     y,                  # (n,) values; NaN where there is none
     points:int=300,     # most points to keep
 )->tuple:               # x and y at the kept points
-    "At most `points` points of a curve. Each bucket keeps its lowest and its highest value, so no spike is lost; both ends stay."
+    """At most `points` points of a curve. Each bucket keeps its lowest and its highest value, so no spike is lost;
+    both ends stay."""
     x, y = np.asarray(x, float), np.asarray(y, float)
     if points < 4: raise ValueError(f'points={points}: a curve needs at least 4')
     if len(x) <= points: return x, y
     keep = {0, len(x) - 1}
     for bucket in np.array_split(np.arange(1, len(x) - 1), (points - 2)//2):
         value = y[bucket]
-        keep |= {int(bucket[np.argmin(np.where(np.isnan(value), np.inf, value))]), int(bucket[np.argmax(np.where(np.isnan(value), -np.inf, value))])}
+        keep |= {int(bucket[np.argmin(np.where(np.isnan(value), np.inf, value))]),
+                 int(bucket[np.argmax(np.where(np.isnan(value), -np.inf, value))])}
     index = np.array(sorted(keep))
     return x[index], y[index]
 
@@ -575,7 +628,8 @@ class Frame:
     def py(self, value)->float:
         low, high = self.y
         if self.log: value = math.log10(value) if value > 10**low else low
-        return round(self.height - self.bottom - (value - low)/((high - low) or 1)*(self.height - self.top - self.bottom), 1)
+        return round(self.height - self.bottom
+                     - (value - low)/((high - low) or 1)*(self.height - self.top - self.bottom), 1)
 
 def number(
     value:float,    # any float
@@ -589,18 +643,24 @@ def number(
 
 def _axes(frame, yticks, xticks)->str:
     "Grid lines and tick labels."
-    rows = ''.join(f'<line x1="{frame.left}" x2="{frame.width - frame.right}" y1="{frame.py(v)}" y2="{frame.py(v)}" class="g"/>'
-                   f'<text x="{frame.left - 7}" y="{frame.py(v) + 3.5}" text-anchor="end">{(power if frame.log else number)(v)}</text>' for v in yticks)
+    rows = ''.join(f'<line x1="{frame.left}" x2="{frame.width - frame.right}" y1="{frame.py(v)}" y2="{frame.py(v)}" '
+                   f'class="g"/>'
+                   f'<text x="{frame.left - 7}" y="{frame.py(v) + 3.5}" '
+                   f'text-anchor="end">{(power if frame.log else number)(v)}</text>' for v in yticks)
     marks = [v for v in xticks if frame.x[0] <= v <= frame.x[1]]
-    columns = ''.join(f'<text x="{frame.px(v)}" y="{frame.height - 8}" text-anchor="middle">{number(v)}</text>' for v in marks)
+    columns = ''.join(f'<text x="{frame.px(v)}" y="{frame.height - 8}" text-anchor="middle">{number(v)}</text>'
+                      for v in marks)
     return rows + columns
 
 def _path(frame, x, y)->str:
     "Path data of a curve; a missing value is a gap."
     parts, pen = [], 'M'
     for a, b in zip(x, y):
-        if not math.isfinite(b): pen = 'M'; continue
-        parts.append(f'{pen}{frame.px(a)},{frame.py(b)}'); pen = 'L'
+        if not math.isfinite(b):
+            pen = 'M'
+            continue
+        parts.append(f'{pen}{frame.px(a)},{frame.py(b)}')
+        pen = 'L'
     return ''.join(parts)
 
 # %% ../../nbs/view/00_report.ipynb #00d3fba5
@@ -618,13 +678,16 @@ def curve_svg(
     ys = [v for _, y in curves.values() for v in y if math.isfinite(v)] + [v for m in marks for v in m[1:4]]
     if not ys: return '<p class="al-note">no finite value was recorded</p>'
     low, high = bounds or (None, None)
-    yticks = powers(ys) if log else ticks(min(ys) if low is None else min(low, *ys), max(ys) if high is None else max(high, *ys))
+    yticks = powers(ys) if log else ticks(min(ys) if low is None else min(low, *ys),
+                                          max(ys) if high is None else max(high, *ys))
     frame = framed(xs, yticks, size, log)
     if len(curves) > 1: frame.right = 62        # room for their names
-    body = ''.join(_curve(frame, i < len(curves) - 1, name if len(curves) > 1 else '', *xy) for i, (name, xy) in enumerate(curves.items()))
+    body = ''.join(_curve(frame, i < len(curves) - 1, name if len(curves) > 1 else '', *xy)
+                   for i, (name, xy) in enumerate(curves.items()))
     body += ''.join(_mark(frame, *mark) for mark in marks)
     xticks = [v for v in ticks(*frame.x, count=8 if width > 500 else 4) if v == int(v)]
-    return f'<svg class="al-plot" viewBox="0 0 {width} {height}" role="img" aria-label="{attribute(label, 300)}">{_axes(frame, yticks, xticks)}{body}</svg>'
+    return (f'<svg class="al-plot" viewBox="0 0 {width} {height}" role="img" '
+            f'aria-label="{attribute(label, 300)}">{_axes(frame, yticks, xticks)}{body}</svg>')
 
 def framed(xs, yticks, size, log=False)->Frame:
     "The frame around these positions and tick values; a single position gets some width."
@@ -644,7 +707,8 @@ def titled(
 
 def _mark(frame, x, y, low, high, text, kind)->str:
     "A point with its interval."
-    return (f'<g class="m m{kind}"><line x1="{frame.px(x)}" x2="{frame.px(x)}" y1="{frame.py(low)}" y2="{frame.py(high)}"/>'
+    return (f'<g class="m m{kind}"><line x1="{frame.px(x)}" x2="{frame.px(x)}" y1="{frame.py(low)}" '
+            f'y2="{frame.py(high)}"/>'
             f'<circle cx="{frame.px(x)}" cy="{frame.py(y)}" r="4"/><title>{html.escape(text)}</title></g>')
 
 def _curve(frame, early, name, x, y)->str:
@@ -653,8 +717,10 @@ def _curve(frame, early, name, x, y)->str:
     if not known: return ''
     area = f'{_path(frame, *zip(*known))}L{frame.px(known[-1][0])},{frame.py(frame.y[0])}L{frame.px(known[0][0])},{frame.py(frame.y[0])}Z'
     fill = f'<path d="{area}" class="a"/>' if not name else ''
-    end = f'<text x="{frame.px(known[-1][0]) + 7}" y="{frame.py(known[-1][1]) + 4}" class="n">{html.escape(name)}</text>' if name else ''
-    dots = ''.join(f'<circle cx="{frame.px(a)}" cy="{frame.py(b)}" r="7" class="h"><title>{number(a)}: {number(b)}</title></circle>' for a, b in known)
+    end = (f'<text x="{frame.px(known[-1][0]) + 7}" y="{frame.py(known[-1][1]) + 4}" '
+           f'class="n">{html.escape(name)}</text>' if name else '')
+    dots = ''.join(f'<circle cx="{frame.px(a)}" cy="{frame.py(b)}" r="7" class="h"><title>{number(a)}: '
+                   f'{number(b)}</title></circle>' for a, b in known)
     last = f'<circle cx="{frame.px(known[-1][0])}" cy="{frame.py(known[-1][1])}" r="3.5" class="d"/>'
     return f'<g{" class=early" if early else ""}>{fill}<path d="{_path(frame, x, y)}" class="l"/>{last}{end}{dots}</g>'
 
@@ -667,17 +733,24 @@ def heat_svg(
 )->str:             # an <svg>; the darker the cell the larger the value
     "A table of numbers as shades of one colour, from zero to the largest, every cell's value under the pointer."
     columns, matrix = np.asarray(columns), np.asarray(matrix, float)
-    if len(columns) > 120: keep = np.linspace(0, len(columns) - 1, 120).astype(int); columns, matrix = columns[keep], matrix[keep]
+    if len(columns) > 120:
+        keep = np.linspace(0, len(columns) - 1, 120).astype(int)
+        columns, matrix = columns[keep], matrix[keep]
     top = np.nanmax(matrix) if np.isfinite(matrix).any() else 0.
     frame = Frame((0, len(columns)), (0, matrix.shape[1]), width, height, right=12)
     wide, high = (width - 54)/len(columns), (height - 34)/matrix.shape[1]
     gap = 1 if min(wide, high) > 6 else 0
-    cells = ''.join(f'<rect x="{frame.px(i)}" y="{frame.py(t + 1)}" width="{wide - gap:.1f}" height="{high - gap:.1f}" fill-opacity="{.04 + .96*value/(top or 1):.2f}"><title>step {columns[i]}, turn {t}: {value:.3f}</title></rect>'
+    cells = ''.join(f'<rect x="{frame.px(i)}" y="{frame.py(t + 1)}" width="{wide - gap:.1f}" height="{high - gap:.1f}" '
+                    f'fill-opacity="{.04 + .96*value/(top or 1):.2f}"><title>step {columns[i]}, turn {t}: '
+                    f'{value:.3f}</title></rect>'
                     for i, line in enumerate(matrix) for t, value in enumerate(line) if math.isfinite(value))
     each, every = max(1, math.ceil(len(columns)/12)), max(1, math.ceil(matrix.shape[1]/6))
-    xs = ''.join(f'<text x="{frame.px(i + .5)}" y="{height - 8}" text-anchor="middle">{columns[i]}</text>' for i in range(0, len(columns), each))
-    ys = ''.join(f'<text x="{frame.left - 7}" y="{frame.py(t + .5) + 3.5}" text-anchor="end">{"turn " if t == 0 else ""}{t}</text>' for t in range(0, matrix.shape[1], every))
-    return f'<svg class="al-plot al-heat" viewBox="0 0 {width} {height}" role="img" aria-label="{attribute(label, 300)}">{xs}{ys}{cells}</svg>'
+    xs = ''.join(f'<text x="{frame.px(i + .5)}" y="{height - 8}" text-anchor="middle">{columns[i]}</text>'
+                 for i in range(0, len(columns), each))
+    ys = ''.join(f'<text x="{frame.left - 7}" y="{frame.py(t + .5) + 3.5}" '
+                 f'text-anchor="end">{"turn " if t == 0 else ""}{t}</text>' for t in range(0, matrix.shape[1], every))
+    return (f'<svg class="al-plot al-heat" viewBox="0 0 {width} {height}" role="img" '
+            f'aria-label="{attribute(label, 300)}">{xs}{ys}{cells}</svg>')
 
 # %% ../../nbs/view/00_report.ipynb #da6addb2
 def column(
@@ -700,7 +773,8 @@ def spread(
 def finite(
     values,     # a number, list or array of numbers; None counts as NaN
 ):              # the same as floats in (nested) lists; a single number for a single number
-    "Numbers as JSON can say them: None where one is NaN or infinite. Rows must have equal lengths, or numpy raises ValueError."
+    """Numbers as JSON can say them: None where one is NaN or infinite. Rows must have equal lengths, or numpy raises
+    ValueError."""
     values = np.asarray(values, float)
     return np.where(np.isfinite(values), values, None).tolist()
 
@@ -708,13 +782,15 @@ def finite(
 def _share(bad, total=None)->tuple: return int(bad.sum()), len(bad) if total is None else total
 
 def _not_finite(batch):
-    values = [batch.episodes.outcome, batch.turns.reward] + ([batch.action('sampler_logp')] if 'sampler_logp' in batch.tokens else [])
+    values = [batch.episodes.outcome, batch.turns.reward] + ([batch.action('sampler_logp')]
+                                                             if 'sampler_logp' in batch.tokens else [])
     bad = [~np.isfinite(v.cpu().numpy()) for v in values]
     return sum(int(b.sum()) for b in bad), sum(len(b) for b in bad)
 
 def _cut_unpaid(batch):
     if 'truncated' not in batch.episodes: return None       # somebody else's dump
-    paid = np.bincount(batch.turns.episode.cpu().numpy(), weights=batch.turns.reward.abs().cpu().numpy(), minlength=len(batch)) > 0
+    paid = np.bincount(batch.turns.episode.cpu().numpy(), weights=batch.turns.reward.abs().cpu().numpy(),
+                       minlength=len(batch)) > 0
     return _share(batch.episodes.truncated.cpu().numpy() & ~paid)
 
 def _dead(batch):
@@ -729,23 +805,35 @@ def _mismatch(batch):
 
 def _loss_on_context(batch):
     if 'weight' not in batch.tokens: return None
-    return _share((batch.tokens.weight != 0).cpu().numpy() & (batch.tokens.turn < 0).cpu().numpy(), int((batch.tokens.turn < 0).sum()))
+    return _share((batch.tokens.weight != 0).cpu().numpy() & (batch.tokens.turn < 0).cpu().numpy(),
+                  int((batch.tokens.turn < 0).sum()))
 
 def _sums(batch):
-    paid = np.bincount(batch.turns.episode.cpu().numpy(), weights=batch.turns.reward.cpu().numpy(), minlength=len(batch))
+    paid = np.bincount(batch.turns.episode.cpu().numpy(), weights=batch.turns.reward.cpu().numpy(),
+                       minlength=len(batch))
     return _share(np.abs(paid - batch.episodes.outcome.cpu().numpy()) > 1e-6)
 
 def _failed(batch): return _share((batch.episodes.error != -1).cpu().numpy()) if 'error' in batch.episodes else None
 
 # %% ../../nbs/view/00_report.ipynb #71adb1c4
-CHECKS = {  # name -> (what is counted, what it means when there are some, function of a batch that gives (found, looked at) or None, whether one is too many)
-    'numbers that are not finite': ('NaN or infinite outcomes, rewards, log-probabilities', 'such an episode teaches nothing, or everything wrong', _not_finite, True),
-    'cut before any reward': ('episodes ended by a budget that never earned anything', 'their zero says "not finished", which is not the same as "wrong"', _cut_unpaid, False),
-    'groups that all ended alike': ('groups whose outcomes have no variance', 'their advantage is zero: tasks too easy or too hard for this policy', _dead, False),
-    'sampler and trainer disagree': ('action tokens with |sampler logp − trainer logp| above 0.5', 'the policy that is trained is not the one that played', _mismatch, True),
-    "loss on the environment's text": ('context tokens with a weight other than 0', 'the policy would be taught to predict its environment', _loss_on_context, True),
-    'outcome differs from the rewards': ('episodes whose outcome is not the sum of their turns\' rewards', 'step-level and episode-level credit then pull in different directions', _sums, True),
-    'environment failures': ('episodes ended by an error of the environment', 'read the error below the rollout', _failed, True),
+# name -> (what is counted, what it means when there are some, function of a batch that gives (found, looked at) or
+# None, whether one is too many)
+CHECKS = {
+    'numbers that are not finite': ('NaN or infinite outcomes, rewards, log-probabilities',
+                                    'such an episode teaches nothing, or everything wrong', _not_finite, True),
+    'cut before any reward': ('episodes ended by a budget that never earned anything',
+                              'their zero says "not finished", which is not the same as "wrong"', _cut_unpaid, False),
+    'groups that all ended alike': ('groups whose outcomes have no variance', 'their advantage is zero: tasks too easy '
+                                    'or too hard for this policy', _dead, False),
+    'sampler and trainer disagree': ('action tokens with |sampler logp − trainer logp| above 0.5',
+                                     'the policy that is trained is not the one that played', _mismatch, True),
+    "loss on the environment's text": ('context tokens with a weight other than 0',
+                                       'the policy would be taught to predict its environment', _loss_on_context, True),
+    'outcome differs from the rewards': ('episodes whose outcome is not the sum of their turns\' rewards',
+                                         'step-level and episode-level credit then pull in different directions', _sums,
+                                         True),
+    'environment failures': ('episodes ended by an error of the environment', 'read the error below the rollout',
+                             _failed, True),
 }
 
 @dataclass
@@ -765,23 +853,31 @@ def integrity(
     findings = []
     for name, (what, meaning, check, grave) in CHECKS.items():
         results = [r for r in map(check, batches) if r is not None]
-        findings.append(Finding(name, what, meaning, sum(f for f, _ in results) if results else None, sum(t for _, t in results), grave))
+        findings.append(Finding(name, what, meaning, sum(f for f, _ in results) if results else None,
+                                sum(t for _, t in results), grave))
     return findings
 
 # %% ../../nbs/view/00_report.ipynb #d5686510
 SPIKE = ('A spike, a largest value far above the median, is a token that the policy has made all but impossible. The '
-         'estimate (k3) grows with the exponential of the gap, so that one such token, or a few, make the mean, which then '
+         'estimate (k3) grows with the exponential of the gap, so that one such token, or a few, make the mean, '
+         'which then '
          'says nothing of the others. '
          'What is below 10⁻⁶ nats, zero included, lies on the lowest line.')
 
 PANELS = {  # metric -> (heading, what to look for, least range of y)
-    'success': ('Success', 'Does it climb, and does it stay? A late fall after a peak is a policy that drifts.', (0, 1)),
+    'success': ('Success', 'Does it climb, and does it stay? A late fall after a peak is a policy that drifts.',
+                (0, 1)),
     'reward': ('Reward', 'It should rise with success. Reward without success is a reward being gamed.', (0, None)),
-    'entropy': ('Entropy', 'A slow fall is learning. A drop to zero within a few updates is collapse: nothing new will be tried.', (0, None)),
-    'dead_groups': ('Dead groups', 'Nothing to compare, nothing learnt. A rising share says that tasks became too easy, or stay too hard.', (0, 1)),
-    'clip_fraction': ('Clipped tokens', 'Small and steady is healthy. A jump says that one update tried to move further than the clip allows.', (0, None)),
-    'grad_norm': ('Gradient norm', 'Spikes mark the updates to distrust. A run that spikes again and again wants a smaller learning rate.', (0, None)),
-    'kl': ('Policy movement', 'How far one update moved the policy, at the middle token and at the farthest, on a log axis. '
+    'entropy': ('Entropy', 'A slow fall is learning. A drop to zero within a few updates is collapse: nothing new will '
+                'be tried.', (0, None)),
+    'dead_groups': ('Dead groups', 'Nothing to compare, nothing learnt. A rising share says that tasks became too '
+                    'easy, or stay too hard.', (0, 1)),
+    'clip_fraction': ('Clipped tokens', 'Small and steady is healthy. A jump says that one update tried to move '
+                      'further than the clip allows.', (0, None)),
+    'grad_norm': ('Gradient norm', 'Spikes mark the updates to distrust. A run that spikes again and again wants a '
+                  'smaller learning rate.', (0, None)),
+    'kl': ('Policy movement', 'How far one update moved the policy, at the middle token and at the farthest, on a '
+           'log axis. '
            f'It should shrink as the agent settles. {SPIKE}', None),
     'kl_reference': ('Drift from reference', 'At the middle token and at the farthest, on a log axis. '
                      'It may grow, it should not run away. A spike is as in policy movement.', None),
@@ -798,14 +894,16 @@ def definition(
         try: from agentlab.train.runs import METRICS as definitions
         except ImportError: definitions = {}
     entry = definitions.get(name, ())
-    return ' · '.join(str(part) for part in ((entry,) if isinstance(entry, str) else entry) if part not in ('', '-', None))
+    return ' · '.join(str(part) for part in ((entry,) if isinstance(entry, str) else entry)
+                      if part not in ('', '-', None))
 
 def wilson(
     wins:float,     # successes
     n:int,          # trials, > 0
     z:float=1.96,   # normal quantile of the interval
 )->tuple:           # (low, high), inside [0, 1]
-    "Wilson's score interval of a proportion (Wilson 1927): sensible at 0 and at n, where the normal interval has no width."
+    """Wilson's score interval of a proportion (Wilson 1927): sensible at 0 and at n, where the normal interval has
+    no width."""
     share = wins/n
     middle, half = share + z*z/(2*n), z*math.sqrt(share*(1 - share)/n + z*z/(4*n*n))
     return max(0., (middle - half)/(1 + z*z/n)), min(1., (middle + half)/(1 + z*z/n))
@@ -819,10 +917,12 @@ def evaluations(
     for row in tests:
         for name, share in row.items():
             if name.startswith('test_') and isinstance(share, (int, float)) and math.isfinite(share):
-                found.setdefault(name.removeprefix('test_'), []).append((row.get('step', 0), share, int(row.get('tasks') or 0)))
+                found.setdefault(name.removeprefix('test_'), []).append((row.get('step', 0), share,
+                                                                         int(row.get('tasks') or 0)))
     return found
 
-def _percent(share)->str: return f'{100*share:.0f} %' if .005 <= share <= .995 or share in (0, 1) else f'{100*share:.1f} %'
+def _percent(share)->str:
+    return f'{100*share:.0f} %' if .005 <= share <= .995 or share in (0, 1) else f'{100*share:.1f} %'
 
 def _interval(share, n)->tuple: return wilson(share*n, n) if n else (share, share)
 
@@ -831,16 +931,19 @@ def headline(
     tests:list=(),      # rows of tests.jsonl
 )->tuple[str,list]:     # a sentence, and bars [(name, before, after)] with (share, low, high) each
     "What a run achieved: on held-out tasks where it was tested, else in its own rollouts."
-    bars = [(way, *((share, *_interval(share, tasks)) for _, share, tasks in (points[0], points[-1]))) for way, points in evaluations(tests).items() if len(points) > 1]
+    bars = [(way, *((share, *_interval(share, tasks)) for _, share, tasks in (points[0], points[-1])))
+            for way, points in evaluations(tests).items() if len(points) > 1]
     if bars:
         tasks = max(tasks for points in evaluations(tests).values() for *_, tasks in points)
-        changes = ' and '.join(f'from {_percent(before[0])} to {_percent(after[0])} ({way})' for way, before, after in bars)
+        changes = ' and '.join(f'from {_percent(before[0])} to {_percent(after[0])} ({way})'
+                               for way, before, after in bars)
         return f"Success on {f'{tasks:,} ' if tasks else ''}held-out tasks went {changes}.", bars
     success, counts = column(rows, 'success'), np.nan_to_num(column(rows, 'episodes'))
     known = np.flatnonzero(np.isfinite(success))
     if not len(known): return 'No success was recorded yet.', []
     ends = [(float(success[i]), *_interval(float(success[i]), int(counts[i]))) for i in (known[0], known[-1])]
-    return f'In its own rollouts, success went from {_percent(ends[0][0])} in the first update to {_percent(ends[1][0])} in the last.', [('rollouts', *ends)]
+    return (f'In its own rollouts, success went from {_percent(ends[0][0])} in the first update to '
+            f'{_percent(ends[1][0])} in the last.', [('rollouts', *ends)])
 
 # %% ../../nbs/view/00_report.ipynb #494cb37b
 PAGE_CSS = '''
@@ -882,19 +985,28 @@ def _bars_html(bars)->str:
     "Before and after, with intervals."
     def bar(name, kind, point):
         share, low, high = point
-        return (f'<span>{name}</span><div class="al-track {kind}" style="--s:{100*share:.1f}%;--a:{100*low:.1f}%;--b:{100*(high - low):.1f}%" role="img" '
-                f'aria-label="{name}: {_percent(share)}, 95 % interval {_percent(low)} to {_percent(high)}" title="95 % interval {_percent(low)} to {_percent(high)}"><i></i><u></u></div><strong>{_percent(share)}</strong>')
-    return '<div class="al-bars">' + ''.join(f'<div class="al-bar"><h3>{safe(name)}</h3>{bar("before", "", before)}{bar("after", "al-after", after)}</div>' for name, before, after in bars) + '</div>'
+        return (f'<span>{name}</span><div class="al-track {kind}" '
+                f'style="--s:{100*share:.1f}%;--a:{100*low:.1f}%;--b:{100*(high - low):.1f}%" role="img" '
+                f'aria-label="{name}: {_percent(share)}, 95 % interval {_percent(low)} to '
+                f'{_percent(high)}" title="95 % interval {_percent(low)} to '
+                f'{_percent(high)}"><i></i><u></u></div><strong>{_percent(share)}</strong>')
+    return '<div class="al-bars">' + ''.join(
+        f'<div class="al-bar"><h3>{safe(name)}</h3>{bar("before", "", before)}{bar("after", "al-after", after)}</div>'
+        for name, before, after in bars) + '</div>'
 
 def _duration(seconds)->str:
-    return f'{seconds:.0f} s' if seconds < 90 else f'{seconds/60:.0f} min' if seconds < 5400 else f'{seconds/3600:.1f} h'
+    return (f'{seconds:.0f} s' if seconds < 90 else f'{seconds/60:.0f} min' if seconds < 5400
+            else f'{seconds/3600:.1f} h')
 
 def _facts_html(rows)->str:
     "The size of the run."
     total = {name: float(np.nansum(column(rows, name))) for name in ('episodes', 'tokens', 'seconds')}
-    total['turns'] = float(np.nansum(column(rows, 'turns')*column(rows, 'episodes')))    # a row holds the mean over its episodes
-    facts = {'updates': number(len(rows)), 'episodes': number(total['episodes']), 'turns': number(total['turns']), 'tokens': number(total['tokens']), 'time': _duration(total['seconds'])}
-    return '<dl class="al-facts">' + ''.join(f'<div><dt>{name}</dt><dd>{value}</dd></div>' for name, value in facts.items() if value not in ('0', '0 s')) + '</dl>'
+    # a row holds the mean over its episodes
+    total['turns'] = float(np.nansum(column(rows, 'turns')*column(rows, 'episodes')))
+    facts = {'updates': number(len(rows)), 'episodes': number(total['episodes']), 'turns': number(total['turns']),
+             'tokens': number(total['tokens']), 'time': _duration(total['seconds'])}
+    return '<dl class="al-facts">' + ''.join(f'<div><dt>{name}</dt><dd>{value}</dd></div>'
+                                             for name, value in facts.items() if value not in ('0', '0 s')) + '</dl>'
 
 def _flat(settings, prefix=''):
     "Nested settings as dotted names."
@@ -916,12 +1028,20 @@ def _short(fact)->str:
 def _hero_html(run, title)->str:
     "Title, headline, size, settings."
     sentence, bars = headline(run.rows(), run.tests())
-    settings = ''.join(f'<dt>{safe(str(k))}</dt><dd class="al-mono">{safe(json.dumps(v) if not isinstance(v, str) else v, 400)}</dd>' for k, v in _flat(run.info.get('facts', {}) | {k: v for k, v in run.info.items() if k != 'facts'}))
-    about = f'<details class="al-more" style="margin-top:18px"><summary>Every setting of this run</summary><dl class="al-settings">{settings}</dl></details>' if settings else ''
-    panel = f'<div class="al-card"><figure><figcaption><h3>Success, before and after</h3><p class="al-look" style="min-height:0">The thin line is the 95 % interval. Two that do not overlap are a difference worth talking about.</p></figcaption>{_bars_html(bars)}</figure></div>' if bars else ''
+    settings = ''.join(
+        f'<dt>{safe(str(k))}</dt><dd class="al-mono">{safe(json.dumps(v) if not isinstance(v, str) else v, 400)}</dd>'
+        for k, v in _flat(run.info.get('facts', {}) | {k: v for k, v in run.info.items() if k != 'facts'}))
+    about = (f'<details class="al-more" style="margin-top:18px"><summary>Every setting of this run</summary><dl '
+             f'class="al-settings">{settings}</dl></details>' if settings else '')
+    panel = (f'<div class="al-card"><figure><figcaption><h3>Success, before and after</h3><p class="al-look" '
+             f'style="min-height:0">The thin line is the 95 % interval. Two that do not overlap are a difference worth '
+             f'talking about.</p></figcaption>{_bars_html(bars)}</figure></div>' if bars else '')
     said = '<a href="#said">What it says</a>' if len(run.tested()) > 1 else ''
-    return (f'<header><div class="al-hero"><div><p class="al-eyebrow">agentlab · a run</p><h1>{safe(title)}</h1><p class="al-lead">{safe(sentence, 300)}</p>'
-            f'<nav class="al-nav" aria-label="on this page"><a href="#learned">What it learned</a><a href="#unsure">Where it is unsure</a>{said}<a href="#credit">Who gets the credit</a><a href="#trust">Can it be trusted</a></nav></div>{panel}</div>'
+    return (f'<header><div class="al-hero"><div><p class="al-eyebrow">agentlab · a run</p><h1>{safe(title)}</h1><p '
+            f'class="al-lead">{safe(sentence, 300)}</p>'
+            f'<nav class="al-nav" aria-label="on this page"><a href="#learned">What it learned</a><a '
+            f'href="#unsure">Where it is unsure</a>{said}<a href="#credit">Who gets the credit</a><a href="#trust">Can '
+            f'it be trusted</a></nav></div>{panel}</div>'
             f'{_facts_html(run.rows())}{about}</header>')
 
 # %% ../../nbs/view/00_report.ipynb #8694a164
@@ -939,15 +1059,19 @@ def _panel_html(rows, name, definitions, tests)->str:
     now = f'{show(known[0])} → {show(known[-1])}' if len(known) else '–'
     if len(curves) > 1: now = f'{next(iter(curves))} {now}'
     ways = evaluations(tests) if name == 'success' else {}
-    marks = [(step, share, *_interval(share, tasks), f'held out, {way}, step {step}: {_percent(share)}', min(kind, 1)) for kind, (way, points) in enumerate(ways.items()) for step, share, tasks in points]
-    label = f'{heading}: {now}, lowest {number(known.min())}, highest {number(known.max())}, {len(known)} updates' if len(known) else f'{heading}: no finite value'
-    more = f' · {" and ".join(f"{shape}: {way}" for shape, way in zip(("rings", "dots"), ways))} decoding on held-out tasks, with 95 % intervals' if marks else ''
+    marks = [(step, share, *_interval(share, tasks), f'held out, {way}, step {step}: {_percent(share)}', min(kind, 1))
+             for kind, (way, points) in enumerate(ways.items()) for step, share, tasks in points]
+    label = (f'{heading}: {now}, lowest {number(known.min())}, highest {number(known.max())}, {len(known)} updates'
+             if len(known) else f'{heading}: no finite value')
+    more = (f' · {" and ".join(f"{shape}: {way}" for shape, way in zip(("rings", "dots"), ways))} decoding on held-out '
+            f'tasks, with 95 % intervals' if marks else '')
     wide = name == 'success' or name in LOG
     draw = lambda size: curve_svg(curves, label, bounds, marks, size, name in LOG)
     says = [f'{name}_{kind}' for kind in ('median', 'max')] if 'median' in curves else [name]
     told = {each: safe(definition(each, definitions), 400) + safe(more) for each in says}
     about = ''.join(f'<p class="al-def"><code>{each}</code> {text}</p>' for each, text in told.items())
-    return (f'<figure class="al-card{" al-wide" if wide else ""}"><figcaption><h3>{heading}<span class="al-now">{now}</span></h3><p class="al-look">{look}</p></figcaption>'
+    return (f'<figure class="al-card{" al-wide" if wide else ""}"><figcaption><h3>{heading}<span '
+            f'class="al-now">{now}</span></h3><p class="al-look">{look}</p></figcaption>'
             f'{_two_sizes(draw) if wide else draw((320, 165))}{about}</figure>')
 
 def _two_sizes(draw)->str:
@@ -958,9 +1082,11 @@ def _learned_html(rows, definitions, tests)->str:
     "Every metric of `PANELS` that the run recorded."
     has = lambda row, name: row.get(name) is not None or row.get(f'{name}_max') is not None
     names = [name for name in PANELS if any(has(row, name) for row in rows)]
-    missing = [name for name in PANELS if name not in names and name != 'kl_reference']    # most recipes have no reference
-    note = f'<p class="al-note" style="margin-top:12px">Not recorded by this run: {", ".join(missing)}.</p>' if missing else ''
-    return (f'<h2 id="learned">What it learned</h2><p class="al-about">One point per update, from left to right. Point at a curve to read a value.</p>'
+    missing = [name for name in PANELS if name not in names and name != 'kl_reference'] # most recipes have no reference
+    note = (f'<p class="al-note" style="margin-top:12px">Not recorded by this run: {", ".join(missing)}.</p>' if missing
+            else '')
+    return (f'<h2 id="learned">What it learned</h2><p class="al-about">One point per update, from left to right. Point '
+            f'at a curve to read a value.</p>'
             f'<div class="al-figures">{"".join(_panel_html(rows, name, definitions, tests) for name in names)}</div>{note}')
 
 # %% ../../nbs/view/00_report.ipynb #7d16631b
@@ -969,7 +1095,8 @@ def entropy_by_turn(
 )->np.ndarray:      # (largest t + 1,) nats; NaN for a turn that nobody took
     "Mean entropy of the action tokens at every turn of the game."
     t = batch.turns.t[batch.action_turn].cpu().numpy()
-    value = batch.action('entropy').cpu().numpy().astype(float) if 'entropy' in batch.tokens else np.full(len(t), math.nan)
+    value = (batch.action('entropy').cpu().numpy().astype(float) if 'entropy' in batch.tokens
+             else np.full(len(t), math.nan))
     known = np.isfinite(value)
     size = int(t.max()) + 1 if len(t) else 0
     with np.errstate(invalid='ignore', divide='ignore'):
@@ -978,27 +1105,41 @@ def entropy_by_turn(
 def _rectangle(lines)->np.ndarray:
     "Lists of unequal length as one matrix, NaN where a list has ended."
     wide = max((len(line) for line in lines), default=0)
-    return np.array([[*(math.nan if v is None else float(v) for v in line), *[math.nan]*(wide - len(line))] for line in lines], float).reshape(len(lines), wide)
+    return np.array([[*(math.nan if v is None else float(v) for v in line), *[math.nan]*(wide - len(line))]
+                     for line in lines], float).reshape(len(lines), wide)
 
 def _unsure_html(rows, batches)->str:
     "Entropy by turn: first saved step against the last, and over the whole run."
     ends = [(step, entropy_by_turn(batch)) for step, batch in batches]
     ends = [(step, line) for step, line in ends if np.isfinite(line).any()]
-    logged = [(row.get('step', i), row['entropy_by_turn']) for i, row in enumerate(rows) if isinstance(row.get('entropy_by_turn'), list)]
+    logged = [(row.get('step', i), row['entropy_by_turn']) for i, row in enumerate(rows)
+              if isinstance(row.get('entropy_by_turn'), list)]
     if not any(value is not None for _, line in logged for value in line): logged = []
     parts = []
     if ends:
-        curves = {f'step {step}': (np.arange(len(line)), line) for step, line in (ends[:1] + ends[-1:] if len(ends) > 1 else ends)}
-        parts.append(_card('First and last', 'Where the last line still stands high, the agent still explores. Where it lies on the floor, it has made up its mind.',
-                           _two_sizes(lambda size: curve_svg(curves, 'mean entropy by turn, ' + ' and '.join(curves), (0, None), size=size)), 'mean entropy of the action tokens at each turn of the game · mean over the step\'s rollouts · nats'))
+        curves = {f'step {step}': (np.arange(len(line)), line)
+                  for step, line in (ends[:1] + ends[-1:] if len(ends) > 1 else ends)}
+        parts.append(_card('First and last', 'Where the last line still stands high, the agent still explores. Where '
+                           'it lies on the floor, it has made up its mind.',
+                           _two_sizes(lambda size: curve_svg(curves, 'mean entropy by turn, ' + ' and '.join(curves),
+                                                             (0, None), size=size)), 'mean entropy of the action '
+                           'tokens at each turn of the game · mean over the step\'s rollouts · nats'))
     if logged or len(ends) > 2:
         steps, lines = zip(*(logged or ends))
-        parts.append(_card('Over the whole run', 'Read a column as one update, from the first turn at the bottom to the last at the top. Fading from below means the opening is settled first.',
-                           f'<div class="al-swipe" tabindex="0" role="region" aria-label="entropy by step and turn, scrolls sideways">{heat_svg(steps, _rectangle(lines), "mean entropy by step and turn")}</div>', f'the same number for every update · 0 <span class="al-shades"></span> {np.nanmax(_rectangle(lines)):.2f} nats'))
-    return '<h2 id="unsure">Where it is unsure</h2><p class="al-about">Entropy is how undecided the policy was when it chose a token: 0 is certainty, ln 2 ≈ 0.69 nats a fair coin.</p>' + (''.join(parts) or '<p class="al-note">This run saved no entropies.</p>')
+        parts.append(_card('Over the whole run', 'Read a column as one update, from the first turn at the bottom to '
+                           'the last at the top. Fading from below means the opening is settled first.',
+                           f'<div class="al-swipe" tabindex="0" role="region" '
+                           f'aria-label="entropy by step and turn, scrolls '
+                           f'sideways">{heat_svg(steps, _rectangle(lines), "mean entropy by step and turn")}</div>',
+                           f'the same number for every update · 0 <span class="al-shades"></span> '
+                           f'{np.nanmax(_rectangle(lines)):.2f} nats'))
+    return ('<h2 id="unsure">Where it is unsure</h2><p class="al-about">Entropy is how undecided the policy was when '
+            'it chose a token: 0 is certainty, ln 2 ≈ 0.69 nats a fair coin.</p>'
+            + (''.join(parts) or '<p class="al-note">This run saved no entropies.</p>'))
 
 def _card(heading, look, figure, note)->str:
-    return f'<figure class="al-card al-wide"><figcaption><h3>{heading}</h3><p class="al-look">{look}</p></figcaption>{figure}<p class="al-def">{note}</p></figure>'
+    return (f'<figure class="al-card al-wide"><figcaption><h3>{heading}</h3><p '
+            f'class="al-look">{look}</p></figcaption>{figure}<p class="al-def">{note}</p></figure>')
 
 # %% ../../nbs/view/00_report.ipynb #b765487d
 def own_estimator(estimator, run)->tuple:
@@ -1006,12 +1147,16 @@ def own_estimator(estimator, run)->tuple:
     if callable(estimator): return getattr(estimator, '__name__', type(estimator).__name__), estimator
     import agentlab.credit as credit
     fact = str(_fact(run, 'credit') or '')
-    ours = fact.startswith('agentlab.credit')       # a run folder may come from anywhere: nothing else is imported because it says so
+    # a run folder may come from anywhere: nothing else is imported because it says so
+    ours = fact.startswith('agentlab.credit')
     name = estimator or (_short(fact) if ours else '')
     function = getattr(credit, name, None)
     if callable(function): return name, partial(function, **({} if estimator else _fact(run, 'credit_args') or {}))
-    if estimator: raise ValueError(f"estimator={estimator!r}: agentlab.credit has no such function. Give one of its names, or a function of a batch.")
-    return "grpo (the recipe's own estimator is not in agentlab: pass it as estimator=)" if fact else 'grpo', credit.grpo
+    if estimator:
+        raise ValueError(f"estimator={estimator!r}: agentlab.credit has no such function. Give one of its names, or a "
+                         f"function of a batch.")
+    return ("grpo (the recipe's own estimator is not in agentlab: pass it as estimator=)" if fact else 'grpo',
+            credit.grpo)
 
 def _said_section(run)->str:
     "Held-out tasks before and after, where the run kept them."
@@ -1019,13 +1164,16 @@ def _said_section(run)->str:
     if len(run.tested()) < 2: return ''
     try: pairs = side_by_side(run, style=False)
     except ValueError as e: pairs = f'<p class="al-note">{safe(str(e), 400)}</p>'
-    return ('<h2 id="said">What it says</h2><p class="al-about">The same held-out tasks, played by the policy before and after, each time with its likeliest token. Tasks that end differently come first.</p>'
+    return ('<h2 id="said">What it says</h2><p class="al-about">The same held-out tasks, played by the policy before '
+            'and after, each time with its likeliest token. Tasks that end differently come first.</p>'
             f'<div class="al-card">{pairs}</div>')
 
 def _credit_html(batches, name, function)->str:
     "Groups of the first and of the last saved step."
-    intro = ('<h2 id="credit">Who gets the credit</h2><p class="al-about">One task, played several times. Each row is a rollout, each tile a turn, and its colour says how much the turn is praised or blamed. '
-             'Look for a tile that differs from its row, and for equal letters with unequal colours: there the estimator tells two actions in the same place apart. Open a rollout to read every token.</p>')
+    intro = ('<h2 id="credit">Who gets the credit</h2><p class="al-about">One task, played several times. Each row is '
+             'a rollout, each tile a turn, and its colour says how much the turn is praised or blamed. '
+             'Look for a tile that differs from its row, and for equal letters with unequal colours: there the '
+             'estimator tells two actions in the same place apart. Open a rollout to read every token.</p>')
     if not batches: return intro + '<p class="al-note">This run saved no rollouts.</p>'
     cards, ends = [], batches[:1] + batches[-1:] if len(batches) > 1 else batches
     for place, (step, batch) in zip(('at the start', 'at the end'), ends):
@@ -1034,7 +1182,8 @@ def _credit_html(batches, name, function)->str:
             continue
         group = pick_group(batch)
         mixed = 0 < float(batch.episodes.success[batch.episodes.group == group].double().mean()) < 1
-        note = '' if mixed else '<p class="al-note">No group of this step has both successes and failures: the outcomes leave nothing to compare, only what happened on the way does.</p>'
+        note = ('' if mixed else '<p class="al-note">No group of this step has both successes and failures: the '
+                'outcomes leave nothing to compare, only what happened on the way does.</p>')
         cards.append(f'<div class="al-card">{note}{group_html(batch, function(batch), group, f"Step {step}, {place}", name, style=False)}</div>')
     return intro + ''.join(cards)
 
@@ -1042,24 +1191,35 @@ def _credit_html(batches, name, function)->str:
 def row_findings(
     rows:list,      # row log
 )->list[Finding]:
-    "What the row log itself says: skipped updates, metrics that are not finite, and the largest gap between sampler and trainer."
+    """What the row log itself says: skipped updates, metrics that are not finite, and the largest gap between
+    sampler and trainer."""
     gaps, skipped = column(rows, 'sampler_gap'), [row for row in rows if row.get('skipped')]
     floats = [v for row in rows for v in row.values() if isinstance(v, float)]
     why = '; '.join(f"step {row.get('step')}: {row['skipped']}" for row in skipped[:3])
     return [Finding('skipped updates', 'updates that were not made', why, len(skipped), len(rows)),
-            Finding('metrics that are not finite', 'numbers in metrics.jsonl that are NaN or infinite', 'that update did not teach what it should', sum(not math.isfinite(v) for v in floats), len(floats)),
-            Finding('sampler drift', 'updates whose largest |sampler logp − trainer logp| is above 0.5', 'the policy that is trained is not the one that played', int((gaps > .5).sum()) if np.isfinite(gaps).any() else None, int(np.isfinite(gaps).sum()))]
+            Finding('metrics that are not finite', 'numbers in metrics.jsonl that are NaN or infinite',
+                    'that update did not teach what it should', sum(not math.isfinite(v) for v in floats), len(floats)),
+            Finding('sampler drift', 'updates whose largest |sampler logp − trainer logp| is above 0.5',
+                    'the policy that is trained is not the one that played',
+                    int((gaps > .5).sum()) if np.isfinite(gaps).any() else None, int(np.isfinite(gaps).sum()))]
 
 def _trust_html(findings, checked)->str:
     "The checks as a table."
     lines, sampler_known = [], any(f.name == 'sampler drift' and f.found is not None for f in findings)
     for f in findings:
-        if f.found is None and f.name == 'sampler and trainer disagree' and sampler_known: continue    # the row log has the answer
-        state, mark = ('open', '– not checked') if f.found is None else ('ok', '✓ none') if not f.found else ('bad' if f.grave else 'some', f'{"!" if f.grave else "·"} {f.found:,} of {f.total:,}, {_percent(f.found/f.total)}')
-        text = 'the run did not save what this check needs' if f.found is None else f.what if not f.found else f'{f.what}: {f.meaning}'
-        lines.append(f'<tr><th scope="row">{html.escape(f.name)}</th><td class="al-mark al-{state}">{mark}</td><td>{safe(text, 400)}</td></tr>')
-    return (f'<h2 id="trust">Can it be trusted</h2><p class="al-about">A rising curve proves little if the rollouts under it are damaged. Counted in {checked}. ✓ nothing found, · part of life, ! one is too many.</p>'
-            f'<div class="al-card"><table class="al-checks"><caption class="al-hide">Checks, what was found, what it means</caption><tbody>{"".join(lines)}</tbody></table></div>')
+        # the row log has the answer
+        if f.found is None and f.name == 'sampler and trainer disagree' and sampler_known: continue
+        state, mark = (('open', '– not checked') if f.found is None else ('ok', '✓ none') if not f.found
+                       else ('bad' if f.grave else 'some',
+                             f'{"!" if f.grave else "·"} {f.found:,} of {f.total:,}, {_percent(f.found/f.total)}'))
+        text = ('the run did not save what this check needs' if f.found is None else f.what if not f.found
+                else f'{f.what}: {f.meaning}')
+        lines.append(f'<tr><th scope="row">{html.escape(f.name)}</th><td class="al-mark '
+                     f'al-{state}">{mark}</td><td>{safe(text, 400)}</td></tr>')
+    return (f'<h2 id="trust">Can it be trusted</h2><p class="al-about">A rising curve proves little if the rollouts '
+            f'under it are damaged. Counted in {checked}. ✓ nothing found, · part of life, ! one is too many.</p>'
+            f'<div class="al-card"><table class="al-checks"><caption class="al-hide">Checks, what was found, what it '
+            f'means</caption><tbody>{"".join(lines)}</tbody></table></div>')
 
 def document(
     title:str,      # for the browser's tab
@@ -1067,8 +1227,11 @@ def document(
 )->str:             # a whole page
     "A page that carries everything it needs and forbids the browser to fetch or run anything."
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-    return (f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}"><meta name="viewport" content="width=device-width, initial-scale=1">'
-            f'<meta name="color-scheme" content="light dark"><title>{attribute(title)}</title><style>{CSS}{PAGE_CSS}</style></head><body class="al"><main class="al-page">{body}</main></body></html>')
+    return (f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
+            f'content="{policy}"><meta name="viewport" content="width=device-width, initial-scale=1">'
+            f'<meta name="color-scheme" content="light '
+            f'dark"><title>{attribute(title)}</title><style>{CSS}{PAGE_CSS}</style></head><body class="al"><main '
+            f'class="al-page">{body}</main></body></html>')
 
 # %% ../../nbs/view/00_report.ipynb #a5fdb317
 def readable(
@@ -1101,7 +1264,8 @@ def report(
     definitions=None,       # metric -> (what it is, estimator, unit); None is the trainer's table
     checked:int=12,         # how many saved steps to check, spread evenly over the run
 )->Path:                    # the page
-    "One self-contained HTML page of a run: no scripts, nothing fetched. Raises FileNotFoundError where there is no run, ValueError for a newer schema."
+    """One self-contained HTML page of a run: no scripts, nothing fetched. Raises FileNotFoundError where there is no
+    run, ValueError for a newer schema."""
     from agentlab.episodes import atomic
     from agentlab.train.runs import Run
     run = Run(run_folder)
@@ -1109,10 +1273,14 @@ def report(
     title = ' on '.join(filter(None, (_short(_fact(run, 'name')) or 'a run', _short(_fact(run, 'env')))))
     chosen = sorted({round(i) for i in np.linspace(0, len(steps) - 1, min(checked, len(steps)))})
     batches, damaged = readable(run, [steps[i] for i in chosen])
-    counted = f'{len(rows):,} rows of metrics and {sum(len(b) for _, b in batches):,} episodes of {len(batches)} of {len(steps)} saved steps'
+    counted = (f'{len(rows):,} rows of metrics and {sum(len(b) for _, b in batches):,} episodes of {len(batches)} of '
+               f'{len(steps)} saved steps')
     if damaged: counted += f'; the files of the steps {", ".join(map(str, damaged))} are damaged and were left out'
-    body = ''.join([_hero_html(run, title), _learned_html(rows, definitions, run.tests()), _unsure_html(rows, batches), _said_section(run),
-                    _credit_html(batches, *own_estimator(estimator, run)), _trust_html(integrity([b for _, b in batches]) + row_findings(rows), counted),
-                    '<p class="al-foot">Written by agentlab. This page runs no scripts and fetches nothing; text that a model wrote is shown as text.</p>'])
+    body = ''.join([_hero_html(run, title), _learned_html(rows, definitions, run.tests()), _unsure_html(rows, batches),
+                    _said_section(run),
+                    _credit_html(batches, *own_estimator(estimator, run)),
+                    _trust_html(integrity([b for _, b in batches]) + row_findings(rows), counted),
+                    '<p class="al-foot">Written by agentlab. This page runs no scripts and fetches nothing; text that '
+                    'a model wrote is shown as text.</p>'])
     with atomic(out) as temporary: Path(temporary).write_text(document(title, body), encoding='utf-8')
     return out

@@ -26,7 +26,8 @@ def recorded_group():   # pandas table, a row per turn: group, episode, t, state
         step = env.reset(0, _HOUSE)
         for t, word in enumerate(words.split()):
             after = env.step({'key': 'take key', 'chest': 'open chest'}.get(word, f'go {word}'))
-            rows.append(dict(group=0, episode=episode, t=t, state=str(step.info['state'][1:]), word=word, reward=after.reward.get('player', 0.)))
+            rows.append(dict(group=0, episode=episode, t=t, state=str(step.info['state'][1:]), word=word,
+                             reward=after.reward.get('player', 0.)))
             step = after
     return pd.DataFrame(rows)
 
@@ -41,26 +42,33 @@ def turn_grid(
     from plotly.subplots import make_subplots
     from agentlab.view.report import BLAME, PRAISE
     values = {name: per_turn(batch, x) for name, x in panels.items()}
-    limit = limit or max((float(v[v.isfinite()].abs().max()) for v in values.values() if v.isfinite().any()), default=1.) or 1.
+    limit = limit or max((float(v[v.isfinite()].abs().max()) for v in values.values() if v.isfinite().any()),
+                         default=1.) or 1.
     height, gap = len(batch)*24 + 46, 34
-    figure = make_subplots(len(values), 1, shared_xaxes=True, vertical_spacing=min(gap/(height*len(values)), .3), subplot_titles=list(values))
+    figure = make_subplots(len(values), 1, shared_xaxes=True, vertical_spacing=min(gap/(height*len(values)), .3),
+                           subplot_titles=list(values))
     for row, x in enumerate(values.values(), 1): figure.add_trace(_cells(batch, x, words), row=row, col=1)
     figure.update_yaxes(autorange='reversed', showgrid=False, zeroline=False, dtick=1)
     figure.update_xaxes(showgrid=False, zeroline=False, dtick=1)
     figure.update_xaxes(title='turn', row=len(values), col=1)
-    figure.update_layout(template='plotly_white', width=720, height=height*len(values) + 50, margin=dict(l=40, r=20, t=30, b=45),
-                         coloraxis=dict(colorscale=[[0, f'rgb{BLAME}'], [.5, 'rgb(255,255,255)'], [1, f'rgb{PRAISE}']], cmin=-limit, cmax=limit))
+    figure.update_layout(template='plotly_white', width=720, height=height*len(values) + 50,
+                         margin=dict(l=40, r=20, t=30, b=45),
+                         coloraxis=dict(colorscale=[[0, f'rgb{BLAME}'], [.5, 'rgb(255,255,255)'], [1, f'rgb{PRAISE}']],
+                                        cmin=-limit, cmax=limit))
     return figure
 
 def per_turn(
     batch: Batch,
     x: Tensor,  # (turns,) or (action tokens,)
 )->Tensor:      # (turns,) float64; NaN for a turn without action tokens where x is per token
-    "A value per turn: the mean over its action tokens where there is one for each token. Raises ValueError for another length."
+    """A value per turn: the mean over its action tokens where there is one for each token. Raises ValueError for
+    another length."""
     import torch
     x = torch.as_tensor(x, dtype=torch.float64)
     if len(x) == len(batch.turns): return x
-    if len(x) != len(batch.actions): raise ValueError(f'a panel has {len(x)} values: give one per turn ({len(batch.turns)}) or one per action token ({len(batch.actions)})')
+    if len(x) != len(batch.actions):
+        raise ValueError(f'a panel has {len(x)} values: give one per turn ({len(batch.turns)}) or one per action token '
+                         f'({len(batch.actions)})')
     return torch.zeros(len(batch.turns), dtype=x.dtype).index_add(0, batch.action_turn, x)/batch.turn_lengths()
 
 def _cells(batch, x, words):
@@ -73,4 +81,6 @@ def _cells(batch, x, words):
     text = [['']*len(line) for line in z]
     for i, (e, t, v) in enumerate(zip(episode.tolist(), place, x.tolist())):
         z[e][t], text[e][t] = (None if v != v else round(v, 3)), (f'{v:.2f}' if words is None else words[i])
-    return go.Heatmap(z=z, text=text, texttemplate='%{text}', textfont=dict(size=10, color='#222'), coloraxis='coloraxis', xgap=1, ygap=1, hovertemplate='attempt %{y}, turn %{x}: %{z}<extra></extra>')
+    return go.Heatmap(z=z, text=text, texttemplate='%{text}',
+                      textfont=dict(size=10, color='#222'), coloraxis='coloraxis', xgap=1, ygap=1,
+                      hovertemplate='attempt %{y}, turn %{x}: %{z}<extra></extra>')

@@ -11,9 +11,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
-from .reading import Fold, joined, laid_out, lexicon, part_names, parts_shown, QUIET, read_pieces, segments, FOLD, thought
-from .report import BLAME, CHECKS, CSS, PAGE_CSS, PRAISE, Html, attribute, clip, column, curve_svg, entropy_by_turn, fate, first_whole, group_html, heat_svg
-from .report import integrity, letters, number, own_estimator, pick_group, rollouts_of, safe, signed, thin, titled, visible
+from .reading import (Fold, joined, laid_out, lexicon, part_names, parts_shown, QUIET, read_pieces,
+                                   segments, FOLD, thought)
+from .report import (BLAME, CHECKS, CSS, PAGE_CSS, PRAISE, Html, attribute, clip, column, curve_svg,
+                                  entropy_by_turn, fate, first_whole, group_html, heat_svg)
+from .report import (integrity, letters, number, own_estimator, pick_group, rollouts_of, safe, signed,
+                                  thin, titled, visible)
 
 # %% auto #0
 __all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'PLACES', 'ROWS', 'COLUMNS', 'TOKENS', 'KEEP', 'UNSURE', 'PARTS', 'AROUND', 'LONG',
@@ -22,7 +25,8 @@ __all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'PLACES', 'ROWS', 'COLUMNS', 'TOKENS
            'retokenised', 'Source', 'source_of', 'TurnScope', 'turnscope', 'turnscope_html', 'before_after', 'crowd']
 
 # %% ../../nbs/view/05_turnscope.ipynb #1c9c5a47
-LOGPS = ('sampler_logp', 'old_logp', 'new_logp', 'ref_logp')    # sampler, trainer before the update, trainer after it, reference
+# sampler, trainer before the update, trainer after it, reference
+LOGPS = ('sampler_logp', 'old_logp', 'new_logp', 'ref_logp')
 
 def _np(x)->np.ndarray: return x.detach().cpu().numpy()
 
@@ -32,7 +36,9 @@ def _one_token_a_turn(batch):
     from agentlab.episodes import Table
     turn, episode = torch.arange(len(batch.turns)), batch.turns.episode
     first = torch.searchsorted(episode, episode)
-    return batch.replace(rows=Table(episode=torch.arange(len(batch))), tokens=Table(row=episode, turn=turn, id=torch.zeros_like(turn), position=turn - first, weight=torch.ones(len(turn))))
+    return batch.replace(rows=Table(episode=torch.arange(len(batch))),
+                         tokens=Table(row=episode, turn=turn, id=torch.zeros_like(turn), position=turn - first,
+                                      weight=torch.ones(len(turn))))
 
 class Played:
     "One step of a run, reduced to what a screen asks for."
@@ -49,7 +55,8 @@ class Played:
         self.length, self.owner = _np(self.batch.turn_lengths()), _np(self.batch.action_turn)
         self.start = np.cumsum(self.length) - self.length                   # (turns,) first of its action tokens
         self.first = np.searchsorted(self.episode, np.arange(len(self.batch) + 1))  # (episodes + 1,) first turn
-        self.origin, self._members, self._columns = _np(turns.origin) if 'origin' in turns else np.arange(len(turns)), {}, {}
+        self.origin, self._members, self._columns = (_np(turns.origin) if 'origin' in turns else np.arange(len(turns)),
+                                                     {}, {})
         self.entropy = self.mean(self.action('entropy'))
     def __len__(self): return len(self.t)
     def action(self, name)->np.ndarray|None:
@@ -60,7 +67,8 @@ class Played:
     def mean(self, x)->np.ndarray:
         "(turns,) mean over the action tokens; NaN for a turn without any, and throughout for None."
         if x is None: return np.full(len(self), math.nan)
-        with np.errstate(invalid='ignore', divide='ignore'): return np.bincount(self.owner, weights=x, minlength=len(self))/self.length
+        with np.errstate(invalid='ignore', divide='ignore'):
+            return np.bincount(self.owner, weights=x, minlength=len(self))/self.length
     def span(self, turn)->slice:
         "Where the action tokens of a turn stand among all action tokens."
         return slice(self.start[turn], self.start[turn] + self.length[turn])
@@ -86,9 +94,12 @@ def _members(self, key)->Members:
     if not found: raise ValueError(f'group={key!r} is not in this step; it has {self.groups[:10].tolist()}')
     rows = sorted(found, key=lambda r: -r.outcome if math.isfinite(r.outcome) else math.inf)
     turns = np.concatenate([self.turns_of(r.episode) for r in rows])
-    visits = [SimpleNamespace(episode=r.episode, tiles=[SimpleNamespace(state=s) for s in self.state[self.turns_of(r.episode)].tolist()]) for r in found] if self.state is not None else []
+    visits = [SimpleNamespace(episode=r.episode,
+                              tiles=[SimpleNamespace(state=s) for s in self.state[self.turns_of(r.episode)].tolist()])
+              for r in found] if self.state is not None else []
     length = self.length[turns]
-    tokens = np.repeat(self.start[turns], length) + np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+    tokens = (np.repeat(self.start[turns], length) + np.arange(length.sum())
+              - np.repeat(np.cumsum(length) - length, length))
     self._members[key] = Members(int(key), rows, turns, tokens, np.unique(self.t[turns]), letters(visits))
     return self._members[key]
 
@@ -100,7 +111,8 @@ def _visits(self, turn)->np.ndarray:
     return turns[self.state[turns] == self.state[turn]] if self.state is not None else turns[turns == turn]
 
 Played.turns_of, Played.members, Played.visits = _turns_of, _members, _visits
-Played.state = cached_property(_state); Played.state.__set_name__(Played, 'state')
+Played.state = cached_property(_state)
+Played.state.__set_name__(Played, 'state')
 
 # %% ../../nbs/view/05_turnscope.ipynb #c1748623
 def pieces(
@@ -121,27 +133,31 @@ def pieces(
     return found
 
 def _edges(self)->tuple:
-    "(turns,), (turns,): tokens from the first that was read for a turn to the last that was said, as begin and end in the token table."
+    """(turns,), (turns,): tokens from the first that was read for a turn to the last that was said, as begin and end
+    in the token table."""
     actions, row, n = _np(self.batch.actions), _np(self.batch.tokens.row), len(self)
     known = self.length > 0
     begin, end = np.zeros(n, int), np.zeros(n, int)
     first = actions[self.start[known]]
     before = np.where(self.start[known] > 0, actions[np.maximum(self.start[known] - 1, 0)] + 1, 0)
-    begin[known], end[known] = np.maximum(before, np.searchsorted(row, row[first])), actions[(self.start + self.length)[known] - 1] + 1
+    begin[known], end[known] = (np.maximum(before, np.searchsorted(row, row[first])),
+                                actions[(self.start + self.length)[known] - 1] + 1)
     return begin, end
 
 def _ids(self, turn)->tuple:
     "Ids that were read before the action, and ids of the action."
     if not self.length[turn]: return [], []
     begin, end = (edge[turn] for edge in self.edges)
-    ids, own = self.batch.tokens.id, self.batch.actions[self.span(turn)]      # ids that a rule put inside of an action are neither
+    # ids that a rule put inside of an action are neither
+    ids, own = self.batch.tokens.id, self.batch.actions[self.span(turn)]
     return ids[begin:int(own[0])].tolist(), ids[own].tolist()
 
 def _texts(self, turn)->tuple:
     "What was read and what was said at a turn; None where the run did not save it."
     labels = self.batch.labels
     if self.has_tokens and labels.get('token'): return tuple(map(self.known.text, self.ids(turn)))
-    at = lambda name: labels[name].get(int(self.batch.turns[name][turn]), '') if name in self.batch.turns and name in labels else None
+    at = lambda name: labels[name].get(int(self.batch.turns[name][turn]),
+                                       '') if name in self.batch.turns and name in labels else None
     return at('observation'), at('action')
 
 def _parts(self, turn)->list|None:
@@ -149,19 +165,25 @@ def _parts(self, turn)->list|None:
     if not self.has_tokens or not self.kinds: return None
     return self.batch.tokens.part[self.batch.actions[self.span(turn)]].tolist()
 
-def _pieces(self, turn)->list: return read_pieces(self.ids(turn)[1], self.known, self.parts(turn)) if self.has_tokens else []
+def _pieces(self, turn)->list:
+    return read_pieces(self.ids(turn)[1], self.known, self.parts(turn)) if self.has_tokens else []
 
 Played.parts, Played.pieces = _parts, _pieces
-Played.kinds = cached_property(lambda self: parts_shown(self.batch, self.known)); Played.kinds.__set_name__(Played, 'kinds')
-Played.edges = cached_property(_edges); Played.edges.__set_name__(Played, 'edges')
-Played.known = cached_property(lambda self: lexicon(self.batch)); Played.known.__set_name__(Played, 'known')
+Played.kinds = cached_property(lambda self: parts_shown(self.batch, self.known))
+Played.kinds.__set_name__(Played, 'kinds')
+Played.edges = cached_property(_edges)
+Played.edges.__set_name__(Played, 'edges')
+Played.known = cached_property(lambda self: lexicon(self.batch))
+Played.known.__set_name__(Played, 'known')
 Played.ids, Played.texts = _ids, _texts
 
 # %% ../../nbs/view/05_turnscope.ipynb #156fe54e
 def _all_texts(self)->list:
     "(turns,) lower-case text of every turn, read and said, for the search."
     words = self.batch.labels.get('token')
-    if not (self.has_tokens and words): return ['\n'.join(filter(None, self.texts(turn))).casefold() for turn in range(len(self))] if not self.has_tokens else ['']*len(self)
+    if not (self.has_tokens and words):
+        return ['\n'.join(filter(None, self.texts(turn))).casefold()
+                for turn in range(len(self))] if not self.has_tokens else ['']*len(self)
     ids, place = np.unique(_np(self.batch.tokens.id), return_inverse=True)
     table = np.array([words.get(i, f'#{i}').casefold() for i in ids.tolist()] + [''], dtype=object)[:-1]
     text = table[place].tolist()
@@ -171,15 +193,18 @@ def _find(self, query)->np.ndarray:
     "Turns whose text holds the query, upper and lower case alike, in the order of groups, rows and play."
     query = query.casefold()
     hits = np.flatnonzero([query in text for text in self.all_texts]) if query else np.zeros(0, int)
-    rank = {turn: i for key in np.unique(self.group[self.episode[hits]]) for i, turn in enumerate(self.members(key).turns.tolist())}
+    rank = {turn: i for key in np.unique(self.group[self.episode[hits]])
+            for i, turn in enumerate(self.members(key).turns.tolist())}
     return np.array(sorted(hits.tolist(), key=lambda turn: (self.group[self.episode[turn]], rank[turn])), int)
 
-Played.all_texts = cached_property(_all_texts); Played.all_texts.__set_name__(Played, 'all_texts')
+Played.all_texts = cached_property(_all_texts)
+Played.all_texts.__set_name__(Played, 'all_texts')
 Played.find = _find
 
 # %% ../../nbs/view/05_turnscope.ipynb #23b280af
 MODES = dict(   # quantity -> (label, columns that it needs, whether it has a sign)
-    entropy=('entropy', ('entropy',), False), advantage=('advantage', (), True), difference=('logp difference', ('old_logp', 'sampler_logp'), True),
+    entropy=('entropy', ('entropy',), False), advantage=('advantage', (), True),
+    difference=('logp difference', ('old_logp', 'sampler_logp'), True),
     ratio=('ratio', ('new_logp', 'old_logp'), True), kl=('KL to reference', ('ref_logp',), False))
 
 def _lacking(played, mode)->list:
@@ -204,7 +229,8 @@ def clipped(
     advantage,  # (tokens,)
     eps:float,  # half width of the clip range
 )->np.ndarray:  # (tokens,) bool
-    "Tokens whose gradient the clipped objective stops: praised and already beyond 1 + eps, or blamed and already below 1 - eps."
+    """Tokens whose gradient the clipped objective stops: praised and already beyond 1 + eps, or blamed and already
+    below 1 - eps."""
     ratio, advantage = np.asarray(ratio, float), np.asarray(advantage, float)
     return (advantage > 0) & (ratio > 1 + eps) | (advantage < 0) & (ratio < 1 - eps)
 
@@ -217,7 +243,8 @@ def _last_turns(played, bad)->np.ndarray:
     return played.first[episodes + 1][played.first[episodes + 1] > played.first[episodes]] - 1
 
 def _not_finite(p):
-    bad = ~np.isfinite(p.reward) | ~np.isfinite(p.mean(p.action('sampler_logp')) if 'sampler_logp' in p.batch.tokens else np.zeros(len(p))) & (p.length > 0)
+    bad = ~np.isfinite(p.reward) | ~np.isfinite(p.mean(p.action('sampler_logp')) if 'sampler_logp' in p.batch.tokens
+                                                else np.zeros(len(p))) & (p.length > 0)
     return np.union1d(np.flatnonzero(bad), _last_turns(p, ~np.isfinite(p.outcome)))
 
 def _unpaid(p):
@@ -228,7 +255,9 @@ def _dead(p):
     seat = _np(p.batch.episodes.seat) if 'seat' in p.batch.episodes else np.zeros(len(p.group), int)
     kinds, place = np.unique(np.stack([p.group, seat]), axis=1, return_inverse=True)
     low, high = np.full(kinds.shape[1], math.inf), np.full(kinds.shape[1], -math.inf)
-    with np.errstate(invalid='ignore'): np.minimum.at(low, place.reshape(-1), p.outcome); np.maximum.at(high, place.reshape(-1), p.outcome)
+    with np.errstate(invalid='ignore'):
+        np.minimum.at(low, place.reshape(-1), p.outcome)
+        np.maximum.at(high, place.reshape(-1), p.outcome)
     first = np.unique(place.reshape(-1), return_index=True)[1]
     dead = first[~(high - low > 0)]
     return p.first[dead][p.first[dead + 1] > p.first[dead]]
@@ -246,7 +275,8 @@ def _unlike(p):
 
 def _failed(p): return _last_turns(p, _np(p.batch.episodes.error) != -1)
 
-PLACES = dict(zip(CHECKS, (_not_finite, _unpaid, _dead, _gap, _taught, _unlike, _failed)))  # name of a check -> turns where it found something
+# name of a check -> turns where it found something
+PLACES = dict(zip(CHECKS, (_not_finite, _unpaid, _dead, _gap, _taught, _unlike, _failed)))
 
 def findings(
     played:Played,
@@ -259,7 +289,8 @@ def retokenised(
     key:int,        # group
     encode,         # text -> ids, as the policy's tokenizer does it
 )->tuple:           # turns whose action is tokenised otherwise than it was sampled, number of turns looked at
-    "Compare the sampled ids of every action with the ids of its text. The commonest last token, if `encode` does not make it from its own text, is the mark that ends a turn, and is left out."
+    """Compare the sampled ids of every action with the ids of its text. The commonest last token, if `encode` does
+    not make it from its own text, is the mark that ends a turn, and is left out."""
     words = played.batch.labels['token']
     said = {int(turn): played.ids(turn)[1] for turn in played.members(key).turns if played.length[turn]}
     mark = Counter(ids[-1] for ids in said.values()).most_common(1)[0][0] if said else None
@@ -267,7 +298,8 @@ def retokenised(
     def differs(ids):
         ids = ids if known or ids[-1] != mark else ids[:-1]
         text = joined((words.get(i, f'#{i}') for i in ids), played.known.between)
-        return any('\udc80' <= char <= '\udcff' for char in text) or list(encode(text)) != ids     # half a letter cannot be encoded
+        # half a letter cannot be encoded
+        return any('\udc80' <= char <= '\udcff' for char in text) or list(encode(text)) != ids
     return np.array([turn for turn, ids in said.items() if differs(ids)], int), len(said)
 
 # %% ../../nbs/view/05_turnscope.ipynb #e8528bcf
@@ -286,7 +318,8 @@ def _row(step, batch)->dict:
     dead, groups = CHECKS['groups that all ended alike'][2](batch)
     known = _np(batch.episodes.outcome)
     known = known[np.isfinite(known)]
-    return dict(step=step, reward=float(known.mean()) if len(known) else math.nan, dead_groups=dead/max(1, groups), entropy_by_turn=[float(x) for x in entropy_by_turn(batch)])
+    return dict(step=step, reward=float(known.mean()) if len(known) else math.nan, dead_groups=dead/max(1, groups),
+                entropy_by_turn=[float(x) for x in entropy_by_turn(batch)])
 
 def _run_source(run)->Source:
     rows, (name, function) = run.rows(), own_estimator(None, run)
@@ -308,11 +341,14 @@ def source_of(
     from agentlab.view.foreign import Opened, open_run
     if isinstance(source, Source): return source
     if isinstance(source, Batch): source = [(0, source)]
-    if isinstance(source, (str, Path)): source = Run(source) if (Path(source)/'run.json').is_file() else open_run(source)
+    if isinstance(source, (str, Path)):
+        source = Run(source) if (Path(source)/'run.json').is_file() else open_run(source)
     if isinstance(source, Run): return _run_source(source)
     if isinstance(source, Opened): return _opened_source(source)
-    if not (isinstance(source, (list, tuple)) and all(isinstance(x, tuple) and len(x) == 2 and isinstance(x[1], Batch) for x in source)):
-        raise ValueError(f'source={type(source).__name__}: give a run folder, a Run, what view.open gave, a Batch, or a list of (step, Batch)')
+    if not (isinstance(source, (list, tuple)) and all(isinstance(x, tuple) and len(x) == 2 and isinstance(x[1], Batch)
+                                                      for x in source)):
+        raise ValueError(f'source={type(source).__name__}: give a run folder, a Run, what view.open gave, a Batch, or '
+                         f'a list of (step, Batch)')
     batches = dict(source)
     return Source('rollouts', list(batches), batches.__getitem__, [_row(step, b) for step, b in batches.items()])
 
@@ -327,17 +363,23 @@ class TurnScope:
         self.source, self.encode, self.clip = source_of(source), encode, clip
         self.offered = dict(ours if estimators is None else estimators)
         own = self.source.own
-        if own and estimators is None: self.offered = {own[0]: own[1]} | {k: v for k, v in self.offered.items() if k != own[0]}
+        if own and estimators is None:
+            self.offered = {own[0]: own[1]} | {k: v for k, v in self.offered.items() if k != own[0]}
         self._played, self._values, self.problems = OrderedDict(), OrderedDict(), {}
         self.played = self.other = self.turn = self.group = self.token = None
-        self.first, self.second, self.mode, self.query, self.hits, self.message = '', '', 'entropy', '', np.zeros(0, int), ''
+        self.first, self.second, self.mode, self.query, self.hits, self.message = '', '', 'entropy', '', np.zeros(
+            0, int), ''
         self.window, self.window2, self.controls, self.thoughts = [0, 0], [0, 0], False, False
-        if not self.source.steps: self.message = 'This run saved no rollouts.'; return
+        if not self.source.steps:
+            self.message = 'This run saved no rollouts.'
+            return
         self._wish = first or next(iter(self.offered), '')
         self.choose_step(first_whole(self.load, reversed(self.source.steps)) if step is None else step)
     def load(self, step)->Played:
         "The step, reduced; the last few stay in memory."
-        if step not in self.source.steps: raise ValueError(f'step={step!r} is not saved; there are {len(self.source.steps)} steps, {self.source.steps[:6]} ...')
+        if step not in self.source.steps:
+            raise ValueError(f'step={step!r} is not saved; there are {len(self.source.steps)} steps, '
+                             f'{self.source.steps[:6]} ...')
         if step not in self._played: self._played[step] = Played(self.source.load(step), step)
         self._played.move_to_end(step)
         while len(self._played) > KEEP: self._forget(self._played.popitem(last=False)[1])
@@ -348,7 +390,8 @@ class TurnScope:
 # %% ../../nbs/view/05_turnscope.ipynb #9f01b769
 def _recorded(batch):
     "(action tokens,) the advantage that a dump brings along."
-    return batch.action('advantage') if 'advantage' in batch.tokens else batch.spread(batch.episodes.advantage[batch.turns.episode])
+    return (batch.action('advantage') if 'advantage' in batch.tokens
+            else batch.spread(batch.episodes.advantage[batch.turns.episode]))
 
 def _choices(self, played)->dict:
     "Name -> estimator for this step."
@@ -364,15 +407,20 @@ def _reason(self, played, name)->str:
     return f"not recorded: {', '.join(missing)}" if missing else ''
 
 def _values(self, played, name)->tuple:
-    "(action tokens,) and (turns,) float64: what an estimator gives, and its mean over each turn. Raises ValueError with the reason if it cannot."
+    """(action tokens,) and (turns,) float64: what an estimator gives, and its mean over each turn. Raises ValueError
+    with the reason if it cannot."""
     key = (played.step, name)
     if key not in self._values:
         if why := self.reason(played, name): raise ValueError(why)
         try:
             found = self.choices(played)[name](played.batch)
-            found = np.asarray(_np(found[-1] if isinstance(found, tuple) else found), float)     # critics give (targets, advantage)
-            if found.shape != played.owner.shape: raise ValueError(f'gave {found.shape}, this step has {len(played.owner)} action tokens')
-        except Exception as e: self.problems[key] = visible(f'{type(e).__name__}: {e}')[:300]; raise ValueError(self.problems[key]) from None
+            # critics give (targets, advantage)
+            found = np.asarray(_np(found[-1] if isinstance(found, tuple) else found), float)
+            if found.shape != played.owner.shape:
+                raise ValueError(f'gave {found.shape}, this step has {len(played.owner)} action tokens')
+        except Exception as e:
+            self.problems[key] = visible(f'{type(e).__name__}: {e}')[:300]
+            raise ValueError(self.problems[key]) from None
         self._values[key] = found, played.mean(found)
     self._values.move_to_end(key)
     while len(self._values) > 2*KEEP: self._values.popitem(last=False)
@@ -386,10 +434,14 @@ def _choose_step(self, to):
     self.played, self.message = self.load(to), ''
     self.hits = self.played.find(self.query) if self.query else np.zeros(0, int)
     names = list(self.choices(self.played))
-    brought = 'recorded'*('recorded' in names and not (self.source.own and self._wish))     # of somebody else's dump only the advantage is known
+    # of somebody else's dump only the advantage is known
+    brought = 'recorded'*('recorded' in names and not (self.source.own and self._wish))
     self._first_that_works([self.first, self._wish, *names] if self.first else [brought, self._wish, *names])
     if self.second and not self._works(self.second): self.second = ''
-    if not len(self.played.groups): self.group = self.turn = None; self.message = f'Step {to} has no episodes.'; return
+    if not len(self.played.groups):
+        self.group = self.turn = None
+        self.message = f'Step {to} has no episodes.'
+        return
     self.choose_group(self.group if self.group in self.played.groups else pick_group(self.played.batch))
 
 def _works(self, name)->bool:
@@ -399,8 +451,10 @@ def _works(self, name)->bool:
 
 def _first_that_works(self, names):
     "The first of these estimators that can read this step."
-    asked, self.first = self.first, next((name for name in names if name in self.choices(self.played) and self._works(name)), '')
-    if asked and asked != self.first: self.message = f'{asked} cannot read step {self.played.step}; {self.first or "nothing"} is shown.'
+    asked, self.first = self.first, next((name for name in names if name in self.choices(self.played)
+                                          and self._works(name)), '')
+    if asked and asked != self.first:
+        self.message = f'{asked} cannot read step {self.played.step}; {self.first or "nothing"} is shown.'
 
 def _choose_group(self, to):
     "Another task of this step."
@@ -428,9 +482,13 @@ def _reveal(self, turn, token=0):
         self.thoughts = self.thoughts or pieces[token].part == thought()
     self.choose_turn(turn, token)
 
-def _show_controls(self): self.controls = not self.controls; self.choose_token(self.token)
+def _show_controls(self):
+    self.controls = not self.controls
+    self.choose_token(self.token)
 
-def _open_thoughts(self): self.thoughts = not self.thoughts; self.choose_token(self.token)
+def _open_thoughts(self):
+    self.thoughts = not self.thoughts
+    self.choose_token(self.token)
 
 def _choose_turn(self, to, token=0):
     "Another turn; the grid follows."
@@ -444,7 +502,9 @@ def _choose_turn(self, to, token=0):
         if not self.window[i] <= at < self.window[i] + many: self.window[i] = max(0, at - many//2)
     if self.other: self._follow()
 
-def _step_by(self, by): self.choose_step(self.source.steps[max(0, min(len(self.source.steps) - 1, self.source.steps.index(self.played.step) + int(by)))])
+def _step_by(self, by):
+    self.choose_step(self.source.steps[max(0, min(len(self.source.steps) - 1,
+                                                  self.source.steps.index(self.played.step) + int(by)))])
 
 def _step_near(self, to):
     "The saved step nearest to a place on the strip."
@@ -452,9 +512,12 @@ def _step_near(self, to):
 
 def _group_by(self, by):
     "The next task; after the last comes the first."
-    if len(self.played.groups): self.choose_group(self.played.groups[(int(np.searchsorted(self.played.groups, self.group)) + int(by)) % len(self.played.groups)])
+    if len(self.played.groups):
+        self.choose_group(self.played.groups[(int(np.searchsorted(self.played.groups, self.group)) + int(by))
+                                             % len(self.played.groups)])
 
-TurnScope.choose_token, TurnScope.items, TurnScope.reveal, TurnScope.show_controls, TurnScope.open_thoughts = _choose_token, _items, _reveal, _show_controls, _open_thoughts
+TurnScope.choose_token, TurnScope.items, TurnScope.reveal, TurnScope.show_controls, TurnScope.open_thoughts = (
+    _choose_token, _items, _reveal, _show_controls, _open_thoughts)
 TurnScope.choose_step, TurnScope.choose_group, TurnScope.choose_turn, TurnScope.step_by, TurnScope.step_near, TurnScope.group_by = _choose_step, _choose_group, _choose_turn, _step_by, _step_near, _group_by
 TurnScope._works, TurnScope._first_that_works = _works, _first_that_works
 
@@ -474,7 +537,10 @@ def _move(self, rows=0, turns=0):
 def _next_visit(self, by=1):
     "The next turn of the group that was in the same state."
     there = self.played.visits(self.turn)
-    if len(there) < 2: self.message = 'No other turn of this group was in this state.' if self.played.state is not None else 'This run recorded no states.'; return
+    if len(there) < 2:
+        self.message = ('No other turn of this group was in this state.' if self.played.state is not None
+                        else 'This run recorded no states.')
+        return
     at = there.tolist().index(self.turn)
     self.choose_turn(there[(at + int(by)) % len(there)])
     self.message = f'Visit {(at + int(by)) % len(there) + 1} of {len(there)} to this state.'
@@ -483,7 +549,9 @@ def _to_origin(self):
     "From a copied turn to the one that was sampled; from there to its first copy."
     p, origin = self.played, int(self.played.origin[self.turn])
     copies = np.flatnonzero((p.origin == origin) & (np.arange(len(p)) != origin))
-    if origin == self.turn and not len(copies): self.message = 'This turn was sampled here, and nobody copied it.'; return
+    if origin == self.turn and not len(copies):
+        self.message = 'This turn was sampled here, and nobody copied it.'
+        return
     self.choose_turn(origin if origin != self.turn else copies[0])
     self.message = 'Here the turn was sampled.' if origin == self.turn else 'Here it was copied.'
 
@@ -491,16 +559,21 @@ def _next_unsure(self, by=1):
     "The next token with high entropy, in the order of rows and play; after the last comes the first."
     p, at = self.played, self.played.members(self.group).tokens
     entropy = p.action('entropy') if p.has_tokens else None
-    if entropy is None or not np.isfinite(entropy).any(): self.message = 'Entropies were not recorded.'; return
+    if entropy is None or not np.isfinite(entropy).any():
+        self.message = 'Entropies were not recorded.'
+        return
     high = np.flatnonzero(np.nan_to_num(entropy[at]) >= max(np.nanquantile(entropy[at], UNSURE), 1e-9))
-    if not len(high): self.message = 'The policy was sure of every token of this group.'; return
+    if not len(high):
+        self.message = 'The policy was sure of every token of this group.'
+        return
     now = int(np.flatnonzero(at == p.start[self.turn] + self.token)[0]) if p.length[self.turn] else -1
     k = (np.searchsorted(high, now, 'right') if by > 0 else np.searchsorted(high, now) - 1) % len(high)
     turn = int(p.owner[at[high[k]]])
     self.reveal(turn, int(at[high[k]] - p.start[turn]))
     self.message = f'Unsure token {k + 1} of {len(high)}: entropy {entropy[at[high[k]]]:.3f} nats.'
 
-TurnScope.move, TurnScope.next_visit, TurnScope.to_origin, TurnScope.next_unsure = _move, _next_visit, _to_origin, _next_unsure
+TurnScope.move, TurnScope.next_visit, TurnScope.to_origin, TurnScope.next_unsure = (_move, _next_visit, _to_origin,
+                                                                                    _next_unsure)
 
 # %% ../../nbs/view/05_turnscope.ipynb #515b1294
 def _estimate(self, to):
@@ -514,7 +587,8 @@ def _pin(self, to=''):
     self.second, self.message = to or '', ''
 
 def _known(self, name):
-    if name not in self.choices(self.played): raise ValueError(f'estimator {name!r} is not offered; there are {list(self.choices(self.played))}')
+    if name not in self.choices(self.played):
+        raise ValueError(f'estimator {name!r} is not offered; there are {list(self.choices(self.played))}')
     return name
 
 def _colour(self, to):
@@ -528,7 +602,9 @@ def _search(self, text='', by=1):
     "The next turn whose text holds these words."
     new = text != self.query
     if new: self.query, self.hits = text, self.played.find(text)
-    if not len(self.hits): self.message = f'Nothing in this step holds {visible(text[:60])!r}.' if text else ''; return
+    if not len(self.hits):
+        self.message = f'Nothing in this step holds {visible(text[:60])!r}.' if text else ''
+        return
     place = {turn: i for i, turn in enumerate(self.hits.tolist())}
     if self.turn in place: k = (place[self.turn] + (0 if new else int(by))) % len(self.hits)
     else:
@@ -545,10 +621,13 @@ def _reading(self, turn)->tuple:
 def _to_finding(self, name):
     "The next place of a finding."
     places = dict((f.name, places) for f, places in self.findings).get(name)
-    if places is None or not len(places): self.message = f'{name}: there is no place to show.'; return
+    if places is None or not len(places):
+        self.message = f'{name}: there is no place to show.'
+        return
     k = (places.tolist().index(self.turn) + 1) % len(places) if self.turn in places else 0
     turn, token = int(places[k]), 0
-    if name == 'sampler and trainer disagree': token = int(np.argmax(np.nan_to_num(np.abs(_quantity(self.played, 'difference', self.played.span(turn))))))
+    if name == 'sampler and trainer disagree':
+        token = int(np.argmax(np.nan_to_num(np.abs(_quantity(self.played, 'difference', self.played.span(turn))))))
     self.reveal(turn, token)
     self.message = f'{name}: place {k + 1} of {len(places)}.'
 
@@ -556,8 +635,11 @@ def _findings(self)->list:
     "The checks on this step, and on this group where there is a tokenizer."
     from agentlab.view.report import Finding
     if '_findings' not in vars(self.played): self.played._findings = findings(self.played)
-    what, meaning = 'actions of this group whose text gives other ids than were sampled', 'whoever tokenises again trains on tokens that nobody sampled'
-    if self.encode is None or not self.played.has_tokens or not self.played.batch.labels.get('token') or self.group is None: return [*self.played._findings, (Finding(RETOKENISED, what, meaning, None), np.zeros(0, int))]
+    what, meaning = ('actions of this group whose text gives other ids than were sampled',
+                     'whoever tokenises again trains on tokens that nobody sampled')
+    if (self.encode is None or not self.played.has_tokens or not self.played.batch.labels.get('token')
+        or self.group is None):
+        return [*self.played._findings, (Finding(RETOKENISED, what, meaning, None), np.zeros(0, int))]
     cache = vars(self.played).setdefault('_retokenised', {})
     if self.group not in cache: cache[self.group] = retokenised(self.played, self.group, self.encode)
     wrong, looked = cache[self.group]
@@ -572,27 +654,36 @@ def _task(played, key)->str:
     turns = played.members(key).turns
     if not len(turns): return ''
     turn = int(turns[np.argmin(played.t[turns])])
-    if played.state is not None and int(played.state[turn]) in played.batch.labels.get('state', {}): return f'state {int(played.state[turn])}'
+    if played.state is not None and int(played.state[turn]) in played.batch.labels.get('state', {}):
+        return f'state {int(played.state[turn])}'
     seen = played.ids(turn)[0] if played.has_tokens else played.texts(turn)[0]
     return f'read {seen}' if seen else ''
 
-def _same_task(played, task)->int|None: return next((int(key) for key in played.groups if task and _task(played, key) == task), None)
+def _same_task(played, task)->int|None:
+    return next((int(key) for key in played.groups if task and _task(played, key) == task), None)
 
 def _beside(self, to=None):
     "The same task at another step, beside this one; None closes it."
-    if to is None: self.other, self.message = None, ''; return
+    if to is None:
+        self.other, self.message = None, ''
+        return
     step = min(self.source.steps, key=lambda s: abs((s or 0) - float(to)))
     played = self.load(step)
     key = _same_task(played, _task(self.played, self.group)) if step != self.played.step else None
-    if key is None: self.message = f'Step {step} is the one shown.' if step == self.played.step else f'Step {step} does not hold this task.'; return
+    if key is None:
+        self.message = (f'Step {step} is the one shown.' if step == self.played.step
+                        else f'Step {step} does not hold this task.')
+        return
     self.other, self.window2, self.message = (step, key), [0, 0], ''
     self._follow()
 
 def _find_beside(self, most=40):
     "Look for this task in other steps, the farthest first; at most `most` of them are loaded."
     now, task = self.source.steps.index(self.played.step), _task(self.played, self.group)
-    others = sorted((s for s in self.source.steps if s != self.played.step), key=lambda s: -abs(self.source.steps.index(s) - now))
-    looked = [others[i] for i in np.unique(np.linspace(0, len(others) - 1, min(most, len(others))).astype(int))] if others else []
+    others = sorted((s for s in self.source.steps if s != self.played.step),
+                    key=lambda s: -abs(self.source.steps.index(s) - now))
+    looked = ([others[i] for i in np.unique(np.linspace(0, len(others) - 1, min(most, len(others))).astype(int))]
+              if others else [])
     for step in looked:
         if self._holds(step, task): return self.beside(step)
     self.message = f'None of the {len(looked)} other steps that were looked at holds this task.'
@@ -607,7 +698,9 @@ def _follow(self):
     "Keep the other grid at the same task; close it where the step does not hold it."
     played = self.load(self.other[0])
     key = _same_task(played, _task(self.played, self.group))
-    if key is None or self.other[0] == self.played.step: self.other, self.message = None, f'Step {played.step} does not hold this task.'; return
+    if key is None or self.other[0] == self.played.step:
+        self.other, self.message = None, f'Step {played.step} does not hold this task.'
+        return
     self.other = played.step, key
 
 def _partner(self)->int|None:
@@ -618,16 +711,19 @@ def _partner(self)->int|None:
     there = p.turns_of(group.rollouts[min(row, len(group.rollouts) - 1)].episode)
     return int(there[np.argmin(np.abs(p.t[there] - self.played.t[self.turn]))]) if len(there) else None
 
-TurnScope.beside, TurnScope.find_beside, TurnScope._holds, TurnScope._follow, TurnScope.partner = _beside, _find_beside, _holds, _follow, _partner
+TurnScope.beside, TurnScope.find_beside, TurnScope._holds, TurnScope._follow, TurnScope.partner = (
+    _beside, _find_beside, _holds, _follow, _partner)
 
 # %% ../../nbs/view/05_turnscope.ipynb #e4c9fd1a
 PARTS = ('menu', 'strip', 'head', 'banner', 'grid', 'other', 'pane', 'row')
 
-def _share(value, top)->int: return 0 if not (top and math.isfinite(value)) else max(-100, min(100, round(100*value/top)))
+def _share(value, top)->int:
+    return 0 if not (top and math.isfinite(value)) else max(-100, min(100, round(100*value/top)))
 
 def _largest(*arrays)->float:
     "Largest finite absolute value; 0 where there is none."
-    return max((float(np.abs(x[np.isfinite(x)]).max()) for x in arrays if x is not None and np.isfinite(x).any()), default=0.)
+    return max((float(np.abs(x[np.isfinite(x)]).max()) for x in arrays if x is not None and np.isfinite(x).any()),
+               default=0.)
 
 def _pair(self, played):
     "(turns,) advantages by the first and by the pinned estimator; None where there is none that can read the step."
@@ -638,38 +734,48 @@ def _pair(self, played):
     return found
 
 def _top(self)->float:
-    "The advantage that gets the full colour: the largest of the group, by both estimators, at both steps. It does not change while one scrolls."
+    """The advantage that gets the full colour: the largest of the group, by both estimators, at both steps. It does
+    not change while one scrolls."""
     shown = [(self.played, self.group)] + ([(self.load(self.other[0]), self.other[1])] if self.other else [])
     return _largest(*(x[p.members(key).turns] for p, key in shown for x in self._pair(p) if x is not None))
 
 def _flags(played, turns, group)->list:
-    "Letters for what is to be marked on a turn: c cut, e error, r refused, b copied from another rollout, o copied by others."
-    ends = {int(played.first[r.episode + 1]) - 1: r.ending[0] for r in group.rollouts if r.ending and played.first[r.episode + 1] > played.first[r.episode]}
+    """Letters for what is to be marked on a turn: c cut, e error, r refused, b copied from another rollout, o copied
+    by others."""
+    ends = {int(played.first[r.episode + 1]) - 1: r.ending[0] for r in group.rollouts if r.ending
+            and played.first[r.episode + 1] > played.first[r.episode]}
     refused = _np(played.batch.turns.invalid) if 'invalid' in played.batch.turns else np.zeros(len(played), bool)
     family = _family(played)
-    return [ends.get(t, '') + 'r'*bool(refused[t]) + ('' if family[t] < 0 else 'o' if family[t] == t else 'b') for t in turns]
+    return [ends.get(t, '') + 'r'*bool(refused[t]) + ('' if family[t] < 0 else 'o' if family[t] == t else 'b')
+            for t in turns]
 
 def _family(played)->np.ndarray:
     "(turns,) the turn that was sampled, for it and for its copies; -1 for a turn that nobody copied."
     if '_families' not in vars(played):
         known = played.origin >= 0
         copies = np.bincount(played.origin[known], minlength=len(played))
-        played._families = np.where(known & (copies[np.maximum(played.origin, 0)] > 1) | known & (played.origin != np.arange(len(played))), played.origin, -1)
+        played._families = np.where(known & (copies[np.maximum(played.origin, 0)] > 1) | known
+                                    & (played.origin != np.arange(len(played))), played.origin, -1)
     return played._families
 
 def _cells(self, played, group, turns, top)->list:
-    "A list per turn: its number, column, advantage, the pinned one, their difference (text and share each), tokens, height, entropy, border, reward, letter, flags, origin."
+    """A list per turn: its number, column, advantage, the pinned one, their difference (text and share each),
+    tokens, height, entropy, border, reward, letter, flags, origin."""
     one, two = self._pair(played)
     longest, widest = max(1, int(played.length[group.turns].max())), _largest(played.entropy[group.turns])
     number_of = lambda x, t: ['', 0] if x is None else [signed(float(x[t])), _share(float(x[t]), top)]
     state = played.state
     lines = []
     for t, flags in zip(turns, _flags(played, turns, group)):
-        delta = ['', 0] if one is None or two is None else [signed(float(one[t] - two[t])), _share(float(one[t] - two[t]), top)]
+        delta = ['', 0] if one is None or two is None else [signed(float(one[t] - two[t])),
+                                                            _share(float(one[t] - two[t]), top)]
         lines.append([t, int(np.searchsorted(group.times, played.t[t])), *number_of(one, t), *number_of(two, t), *delta,
-                      int(played.length[t]) if played.has_tokens else None, round(100*played.length[t]/longest) if played.has_tokens else 40,
-                      f'{played.entropy[t]:.2f}' if math.isfinite(played.entropy[t]) else '', max(0, _share(played.entropy[t], widest)),
-                      signed(float(played.reward[t])) if played.reward[t] else '', group.letters.get(int(state[t]), '') if state is not None else '', flags, int(_family(played)[t])])
+                      int(played.length[t]) if played.has_tokens else None, round(100*played.length[t]/longest)
+                      if played.has_tokens else 40,
+                      f'{played.entropy[t]:.2f}' if math.isfinite(played.entropy[t]) else '',
+                      max(0, _share(played.entropy[t], widest)),
+                      signed(float(played.reward[t])) if played.reward[t] else '', group.letters.get(int(state[t]), '')
+                      if state is not None else '', flags, int(_family(played)[t])])
     return lines
 
 def _grid_of(self, played, key, chosen, window, top)->dict:
@@ -680,10 +786,16 @@ def _grid_of(self, played, key, chosen, window, top)->dict:
     for r in group.rollouts[row:row + ROWS]:
         turns = played.turns_of(r.episode)
         place = np.searchsorted(group.times, played.t[turns])
-        lines.append(dict(name=visible(r.name), fate=visible(fate(r)), delta=self._row_delta(played, turns), cells=self._cells(played, group, turns[(place >= column) & (place < column + COLUMNS)].tolist(), top)))
+        lines.append(dict(name=visible(r.name), fate=visible(fate(r)), delta=self._row_delta(played, turns),
+                          cells=self._cells(played, group,
+                                            turns[(place >= column) & (place < column + COLUMNS)].tolist(), top)))
     won = sum(map(bool, (r.success for r in group.rollouts)))
-    return dict(step=played.step, rows=len(group.rollouts), times=[int(t) for t in group.times[column:column + COLUMNS]], columns=len(group.times), row=row, column=column, lines=lines, chosen=chosen,
-                top=signed(top) if top else '0', pinned=bool(self.second), title=f"{len(group.rollouts)} rollouts of one task · {won} succeeded" if 'success' in played.batch.episodes else f'{len(group.rollouts)} rollouts of one task')
+    return dict(step=played.step, rows=len(group.rollouts),
+                times=[int(t) for t in group.times[column:column + COLUMNS]], columns=len(group.times), row=row,
+                column=column, lines=lines, chosen=chosen,
+                top=signed(top) if top else '0', pinned=bool(self.second),
+                title=f"{len(group.rollouts)} rollouts of one task · {won} succeeded"
+                if 'success' in played.batch.episodes else f'{len(group.rollouts)} rollouts of one task')
 
 def _row_delta(self, played, turns)->list:
     "Mean difference of the two estimators over a rollout: text and sign."
@@ -693,24 +805,29 @@ def _row_delta(self, played, turns)->list:
     return [signed(value), (value > 0) - (value < 0)]
 
 def _part_grid(self)->dict:
-    return self._grid_of(self.played, self.group, self.turn, self.window, self._top()) if self.played is not None and self.group is not None else {}
+    return self._grid_of(self.played, self.group, self.turn, self.window,
+                         self._top()) if self.played is not None and self.group is not None else {}
 
 def _part_other(self)->dict:
-    return self._grid_of(self.load(self.other[0]), self.other[1], self.partner(), self.window2, self._top()) if self.other else {}
+    return self._grid_of(self.load(self.other[0]), self.other[1], self.partner(), self.window2,
+                         self._top()) if self.other else {}
 
 def _look(self, row, column, other=False):
     "Another part of a grid is in view."
     played, key = (self.load(self.other[0]), self.other[1]) if other and self.other else (self.played, self.group)
     group = played.members(key)
-    window = [max(0, min(int(at), max(0, many - size//2))) for at, many, size in zip((row, column), (len(group.rollouts), len(group.times)), (ROWS, COLUMNS))]
+    window = [max(0, min(int(at), max(0, many - size//2)))
+              for at, many, size in zip((row, column), (len(group.rollouts), len(group.times)), (ROWS, COLUMNS))]
     if other: self.window2 = window
     else: self.window = window
 
-TurnScope._pair, TurnScope._top, TurnScope._cells, TurnScope._grid_of, TurnScope._row_delta, TurnScope.look = _pair, _top, _cells, _grid_of, _row_delta, _look
+TurnScope._pair, TurnScope._top, TurnScope._cells, TurnScope._grid_of, TurnScope._row_delta, TurnScope.look = (
+    _pair, _top, _cells, _grid_of, _row_delta, _look)
 TurnScope.part_grid, TurnScope.part_other = _part_grid, _part_other
 
 # %% ../../nbs/view/05_turnscope.ipynb #ba73f52c
-AROUND, LONG, SHORT = 2, 6000, 320      # turns before and after the chosen one; characters of the chosen turn and of a neighbour
+# turns before and after the chosen one; characters of the chosen turn and of a neighbour
+AROUND, LONG, SHORT = 2, 6000, 320
 
 def _bubble(self, played, turn, chosen)->dict:
     "One turn of the conversation."
@@ -718,10 +835,12 @@ def _bubble(self, played, turn, chosen)->dict:
     cut = lambda text: None if text is None else pieces(text.strip(' '), limit, lines=True)
     if not (played.has_tokens and played.known.words):
         read, said = map(cut, played.texts(turn))
-        return dict(turn=turn, t=int(played.t[turn]), read=read, said=None if said is None else [['', 0, said, 0]]*bool(said), chosen=chosen)
+        return dict(turn=turn, t=int(played.t[turn]), read=read, said=None if said is None
+                    else [['', 0, said, 0]]*bool(said), chosen=chosen)
     (seen, ids), codes = played.ids(turn), played.parts(turn)
     said = segments(ids, played.known, codes, self.controls)
-    return dict(turn=turn, t=int(played.t[turn]), read=self._read(played.known, seen, cut), said=[self._segment(*one, cut, len(said) > 1) for one in said], chosen=chosen)
+    return dict(turn=turn, t=int(played.t[turn]), read=self._read(played.known, seen, cut),
+                said=[self._segment(*one, cut, len(said) > 1) for one in said], chosen=chosen)
 
 def _read(self, known, ids, cut)->list:
     "What was read, with a chip for the role where it is not simply the environment's turn."
@@ -735,25 +854,32 @@ def _read(self, known, ids, cut)->list:
 def _segment(self, code, text, count, cut, several)->list:
     "[name of the part or '', code, text, tokens if it is folded, else 0]."
     name = part_names().get(code, 'other')
-    return [name if several and name not in QUIET else '', code, cut(text.strip('\n ') if several else text), count if code == thought() and count > FOLD else 0]
+    return [name if several and name not in QUIET else '', code, cut(text.strip('\n ') if several else text),
+            count if code == thought() and count > FOLD else 0]
 
 def _facts(self, played, turn)->list:
     "[name, value] of a turn."
     one, two = self._pair(played)
-    facts = [[f'advantage ({name})', signed(float(x[turn]), 3)] for name, x in ((self.first, one), (self.second, two)) if name and x is not None]
+    facts = [[f'advantage ({name})', signed(float(x[turn]), 3)] for name, x in ((self.first, one), (self.second, two))
+             if name and x is not None]
     if one is not None and two is not None: facts.append(['difference', signed(float(one[turn] - two[turn]), 3)])
-    facts.append(['reward', signed(float(played.reward[turn])) if math.isfinite(played.reward[turn]) else 'not recorded'])
+    facts.append(['reward', signed(float(played.reward[turn])) if math.isfinite(played.reward[turn])
+                  else 'not recorded'])
     facts.append(['tokens', f'{played.length[turn]:,}' if played.has_tokens else 'not recorded'])
-    facts.append(['mean entropy', f'{played.entropy[turn]:.3f} nats' if math.isfinite(played.entropy[turn]) else 'not recorded'])
+    facts.append(['mean entropy', f'{played.entropy[turn]:.3f} nats' if math.isfinite(played.entropy[turn])
+                  else 'not recorded'])
     return facts + self._links(played, turn)
 
 def _links(self, played, turn)->list:
     "[name, value] that lead elsewhere: the state's other visits, the origin, the copies."
     facts, visits = [], played.visits(turn)
-    letter = played.members(int(played.group[played.episode[turn]])).letters.get(int(played.state[turn]), '') if played.state is not None else ''
-    if letter: facts.append(['state', f'{letter}, visit {visits.tolist().index(turn) + 1} of {len(visits)}', 'next_visit'])
+    letter = (played.members(int(played.group[played.episode[turn]])).letters.get(int(played.state[turn]), '')
+              if played.state is not None else '')
+    if letter:
+        facts.append(['state', f'{letter}, visit {visits.tolist().index(turn) + 1} of {len(visits)}', 'next_visit'])
     origin, copies = int(played.origin[turn]), int((played.origin == played.origin[turn]).sum()) - 1
-    if origin not in (-1, turn): facts.append(['copied from', f'{self._name(played, origin)}, turn {played.t[origin]}', 'to_origin'])
+    if origin not in (-1, turn):
+        facts.append(['copied from', f'{self._name(played, origin)}, turn {played.t[origin]}', 'to_origin'])
     elif copies: facts.append(['copied by', f"{copies} rollout{'s'*(copies > 1)}", 'to_origin'])
     return facts
 
@@ -770,16 +896,21 @@ def _side(self, played, turn)->dict:
     shown = turns[max(0, at - AROUND):at + AROUND + 1].tolist()
     state = played.batch.labels.get('state', {}).get(int(played.state[turn]), '') if played.state is not None else ''
     last = shown[-1] == turns[-1]
-    return dict(step=played.step, name=visible(rollout.name), fate=visible(fate(rollout)), at=at + 1, of=len(turns), facts=self._facts(played, turn), state=pieces(state, 200),
-                bubbles=[self._bubble(played, t, t == turn) for t in shown], final=pieces(rollout.final, SHORT, lines=True) if last and rollout.final else [], error=pieces(rollout.error, SHORT, lines=True) if last and rollout.error else [])
+    return dict(step=played.step, name=visible(rollout.name), fate=visible(fate(rollout)), at=at + 1, of=len(turns),
+                facts=self._facts(played, turn), state=pieces(state, 200),
+                bubbles=[self._bubble(played, t, t == turn) for t in shown],
+                final=pieces(rollout.final, SHORT, lines=True) if last and rollout.final else [],
+                error=pieces(rollout.error, SHORT, lines=True) if last and rollout.error else [])
 
 def _part_pane(self)->dict:
     if self.turn is None: return {}
     partner = self.partner()
-    return dict(sides=[self._side(self.played, self.turn)] + ([self._side(self.load(self.other[0]), partner)] if partner is not None else []), query=self.query)
+    return dict(sides=[self._side(self.played, self.turn)]
+                + ([self._side(self.load(self.other[0]), partner)] if partner is not None else []), query=self.query)
 
 TurnScope._read, TurnScope._segment = _read, _segment
-TurnScope._bubble, TurnScope._facts, TurnScope._links, TurnScope._name, TurnScope._side, TurnScope.part_pane = _bubble, _facts, _links, _name, _side, _part_pane
+TurnScope._bubble, TurnScope._facts, TurnScope._links, TurnScope._name, TurnScope._side, TurnScope.part_pane = (
+    _bubble, _facts, _links, _name, _side, _part_pane)
 
 # %% ../../nbs/view/05_turnscope.ipynb #b53b63da
 def _digits(values)->list: return [float(f'{x:.6g}') if math.isfinite(x) else None for x in values]
@@ -788,8 +919,10 @@ def _most_likely(played, at, words)->list|None:
     "Up to five most likely tokens at each position, as text, where the columns top1_id, top1_logp, ... were recorded."
     names = [k for k in range(1, 6) if f'top{k}_id' in played.batch.tokens]
     if not names: return None
-    columns = [(_np(played.batch.action(f'top{k}_id'))[at].tolist(), played.action(f'top{k}_logp')[at].tolist() if f'top{k}_logp' in played.batch.tokens else [math.nan]*len(at)) for k in names]
-    return [[[pieces(words.get(ids[i], f'#{ids[i]}'), 24), _digits([logp[i]])[0]] for ids, logp in columns if ids[i] >= 0] for i in range(len(at))]
+    columns = [(_np(played.batch.action(f'top{k}_id'))[at].tolist(), played.action(f'top{k}_logp')[at].tolist()
+                if f'top{k}_logp' in played.batch.tokens else [math.nan]*len(at)) for k in names]
+    return [[[pieces(words.get(ids[i], f'#{ids[i]}'), 24), _digits([logp[i]])[0]] for ids, logp in columns
+             if ids[i] >= 0] for i in range(len(at))]
 
 def _token_columns(self, played, at)->dict:
     "name -> numbers at these tokens, for every column that was recorded."
@@ -812,39 +945,58 @@ def _part_row(self)->dict:
     "The visible tokens of the chosen turn."
     if self.turn is None: return {}
     p = self.played
-    if not p.has_tokens: return dict(turn=self.turn, total=None, start=0, tokens=[], columns={}, missing=['tokens'], mode=self.mode, signs=False)
+    if not p.has_tokens:
+        return dict(turn=self.turn, total=None, start=0, tokens=[], columns={}, missing=['tokens'], mode=self.mode,
+                    signs=False)
     items, every = self.items(), p.pieces(self.turn)
     page = next((k for k, item in enumerate(items) if item.at == self.token), 0)//TOKENS*TOKENS
     shown = items[page:page + TOKENS]
     drawn = [item for item in shown if not isinstance(item, Fold)]
     at = int(p.start[self.turn]) + np.array([piece.at for piece in drawn], int)
     words, columns, (shares, top) = p.known.words, self._token_columns(p, at), self._shares(p, at)
-    stopped = clipped(columns['ratio'], columns['advantage'], self.clip).tolist() if {'ratio', 'advantage'} <= set(columns) else None
+    stopped = (clipped(columns['ratio'], columns['advantage'], self.clip).tolist()
+               if {'ratio', 'advantage'} <= set(columns) else None)
     near = lambda k: items[k].at if 0 <= k < len(items) else None
-    return dict(turn=self.turn, total=int(p.length[self.turn]), start=drawn[0].at if drawn else 0, columns={name: _digits(x) for name, x in columns.items()}, shares=shares, top=number(top), stopped=stopped,
-                likely=_most_likely(p, at, words), mode=self.mode, signs=MODES[self.mode][2], names=[self.first, self.second], clip=self.clip, page=[page + 1, page + len(shown), len(items)], earlier=near(page - 1), later=near(page + TOKENS),
-                controls=[self.controls, sum(piece.control for piece in every)], thoughts=[self.thoughts, sum(isinstance(x, Fold) for x in laid_out(every, True))], **self._drawn(p, shown, drawn))
+    return dict(turn=self.turn, total=int(p.length[self.turn]), start=drawn[0].at if drawn else 0,
+                columns={name: _digits(x) for name, x in columns.items()}, shares=shares, top=number(top),
+                stopped=stopped,
+                likely=_most_likely(p, at, words), mode=self.mode, signs=MODES[self.mode][2],
+                names=[self.first, self.second], clip=self.clip, page=[page + 1, page + len(shown), len(items)],
+                earlier=near(page - 1), later=near(page + TOKENS),
+                controls=[self.controls, sum(piece.control for piece in every)],
+                thoughts=[self.thoughts, sum(isinstance(x, Fold) for x in laid_out(every, True))],
+                **self._drawn(p, shown, drawn))
 
 def _drawn(self, played, shown, drawn)->dict:
     "Numbers, ids, texts and places of the tokens of a page, its folds, and the parts that it holds."
     ids, words = played.ids(self.turn)[1], played.known.words
     text = lambda piece: None if piece.text is None else [['e', '‥']] if piece.rest else pieces(piece.text, 48)
-    whole = [None if piece.text is None or piece.text == words[ids[piece.at]] else pieces(words[ids[piece.at]], 48) for piece in drawn]
+    whole = [None if piece.text is None or piece.text == words[ids[piece.at]] else pieces(words[ids[piece.at]], 48)
+             for piece in drawn]
     before = lambda fold: sum(piece.at < fold.at for piece in drawn)
-    folds = [[before(x), x.at, len(x.pieces), pieces(played.known.text([ids[piece.at] for piece in x.pieces[:40]]).strip()[:110])] for x in shown if isinstance(x, Fold)]
-    return dict(ats=[piece.at for piece in drawn], ids=[ids[piece.at] for piece in drawn], texts=list(map(text, drawn)), whole=whole, folds=folds, parts=[piece.part for piece in drawn],
-                places=[('' if piece.begins else 'g') + 's'*piece.gap + 'b'*piece.breaks + 'c'*piece.control for piece in drawn], legend=[[code, part_names()[code]] for code in played.kinds])
+    folds = [[before(x), x.at, len(x.pieces),
+              pieces(played.known.text([ids[piece.at] for piece in x.pieces[:40]]).strip()[:110])] for x in shown
+             if isinstance(x, Fold)]
+    return dict(ats=[piece.at for piece in drawn], ids=[ids[piece.at] for piece in drawn], texts=list(map(text, drawn)),
+                whole=whole, folds=folds, parts=[piece.part for piece in drawn],
+                places=[('' if piece.begins else 'g') + 's'*piece.gap + 'b'*piece.breaks + 'c'*piece.control
+                        for piece in drawn], legend=[[code, part_names()[code]] for code in played.kinds])
 
-TurnScope._drawn, TurnScope._token_columns, TurnScope._shares, TurnScope.part_row = _drawn, _token_columns, _shares, _part_row
+TurnScope._drawn, TurnScope._token_columns, TurnScope._shares, TurnScope.part_row = (_drawn, _token_columns, _shares,
+                                                                                     _part_row)
 
 # %% ../../nbs/view/05_turnscope.ipynb #0ac4ce27
-STRIP = (('reward', 'reward'), ('entropy_by_turn', 'entropy by turn, nats'), ('dead_groups', 'dead groups'), ('clip_fraction', 'clipped tokens'))
+STRIP = (('reward', 'reward'), ('entropy_by_turn', 'entropy by turn, nats'), ('dead_groups', 'dead groups'),
+         ('clip_fraction', 'clipped tokens'))
 
 def _line_path(x, y, low, high)->list:
     "Points of a curve in a box of 1000 by 100, y downward; one list per stretch without a gap."
     parts, pen = [], []
     for a, b in zip(x, y):
-        if not math.isfinite(b): parts.append(pen); pen = []; continue
+        if not math.isfinite(b):
+            parts.append(pen)
+            pen = []
+            continue
         pen.append([round(1000*float(a)), round(100 - 100*(float(b) - low)/((high - low) or 1), 1)])
     return [part for part in [*parts, pen] if part]
 
@@ -862,7 +1014,8 @@ def _panel(rows, x, name, label)->dict:
     if not len(known): return dict(name=name, label=label, low='', high='', lines=None)
     low, high = (0., 1.) if name == 'dead_groups' else (min(0., known.min()), max(0., known.max()))
     high = high if high > low else low + 1
-    return dict(name=name, label=label, low=number(low), high=number(high), lines=_line_path(*thin(x, y, 240), low, high))
+    return dict(name=name, label=label, low=number(low), high=number(high),
+                lines=_line_path(*thin(x, y, 240), low, high))
 
 def _heat(rows, x, label)->dict:
     "Entropy by turn as shades: at most 60 columns and 20 turns."
@@ -870,7 +1023,8 @@ def _heat(rows, x, label)->dict:
     if not np.isfinite(table).any(): return dict(name='entropy_by_turn', label=label, low='', high='', shades=None)
     keep, top = np.unique(np.linspace(0, len(rows) - 1, min(60, len(rows))).astype(int)), _largest(table)
     shades = [[max(0, _share(v, top)) if math.isfinite(v) else None for v in line[:20]] for line in table[keep]]
-    return dict(name='entropy_by_turn', label=label, low='0', high=number(top), shades=shades, at=[round(1000*float(v)) for v in x[keep]])
+    return dict(name='entropy_by_turn', label=label, low='0', high=number(top), shades=shades,
+                at=[round(1000*float(v)) for v in x[keep]])
 
 def _steps_of(rows)->np.ndarray:
     steps = column(rows, 'step')
@@ -888,8 +1042,10 @@ def _strip_of(rows, kept)->dict:
     steps = _steps_of(rows)
     low, high = float(steps.min()), float(steps.max())
     x = (steps - low)/(high - low) if high > low else np.full(len(steps), .5)
-    return dict(low=low, high=high, panels=[_heat(rows, x, label) if name == 'entropy_by_turn' else _panel(rows, x, name, label) for name, label in STRIP],
-                saved=[round(1000*((s or 0) - low)/(high - low)) for s in kept] if len(kept) <= 80 and high > low else None)
+    return dict(low=low, high=high, panels=[_heat(rows, x, label) if name == 'entropy_by_turn'
+                                            else _panel(rows, x, name, label) for name, label in STRIP],
+                saved=[round(1000*((s or 0) - low)/(high - low)) for s in kept] if len(kept) <= 80 and high > low
+                else None)
 
 def _readings(self)->dict:
     "What the curves say at the chosen step."
@@ -900,7 +1056,9 @@ def _readings(self)->dict:
     row = self.source.rows[int(at[-1])]
     found = {name: number(float(row[name])) for name, _ in STRIP if isinstance(row.get(name), (int, float))}
     line = _entropy_lines([row])[0]
-    if np.isfinite(line).any(): found['entropy_by_turn'] = ' … '.join(number(float(v), 2) for v in (line[np.isfinite(line)][[0, -1]] if np.isfinite(line).sum() > 1 else line[np.isfinite(line)]))
+    if np.isfinite(line).any():
+        found['entropy_by_turn'] = ' … '.join(number(float(v), 2) for v in (
+            line[np.isfinite(line)][[0, -1]] if np.isfinite(line).sum() > 1 else line[np.isfinite(line)]))
     return found
 
 TurnScope.part_strip, TurnScope._readings = _part_strip, _readings
@@ -909,31 +1067,45 @@ TurnScope.part_strip, TurnScope._readings = _part_strip, _readings
 def _part_head(self)->dict:
     "Where we are, what is shown, and the last message."
     rows, steps, p = self.source.rows, self.source.steps, self.played
-    at = dict(title=visible(self.source.title), message=self.message, first=self.first, second=self.second, mode=self.mode, token=self.token, query=self.query, steps=len(steps), beside=self.other[0] if self.other else None)
+    at = dict(title=visible(self.source.title), message=self.message, first=self.first, second=self.second,
+              mode=self.mode, token=self.token, query=self.query, steps=len(steps), beside=self.other[0] if self.other
+              else None)
     if p is None: return at
     low, high = (float(x) for x in (_steps_of(rows).min(), _steps_of(rows).max())) if rows else (0., 1.)
-    return at | dict(step=p.step, at=steps.index(p.step), place=round(((p.step or 0) - low)/(high - low), 4) if high > low else .5, readings=self._readings(), group=int(np.searchsorted(p.groups, self.group)) if self.group is not None else None,
-                     groups=len(p.groups), episodes=len(p.batch), turn=self.turn, problem=self.problems.get((p.step, self.first), ''))
+    return at | dict(step=p.step, at=steps.index(p.step), place=round(((p.step or 0) - low)/(high - low), 4)
+                     if high > low else .5, readings=self._readings(), group=int(np.searchsorted(p.groups, self.group))
+                     if self.group is not None else None,
+                     groups=len(p.groups), episodes=len(p.batch), turn=self.turn,
+                     problem=self.problems.get((p.step, self.first), ''))
 
 def _part_menu(self)->dict:
     "Estimators with the reason why one cannot be used, and quantities with the columns that are missing."
     if self.played is None: return dict(estimators=[], modes=[])
-    return dict(estimators=[[name, self.reason(self.played, name)] for name in self.choices(self.played)], modes=[[key, label, _lacking(self.played, key) if self.played.has_tokens else ['tokens']] for key, (label, _, _) in MODES.items()],
+    return dict(estimators=[[name, self.reason(self.played, name)] for name in self.choices(self.played)],
+                modes=[[key, label, _lacking(self.played, key) if self.played.has_tokens else ['tokens']]
+                       for key, (label, _, _) in MODES.items()],
                 missing=self.source.missing)
 
 def _part_banner(self)->dict:
     "The checks: name, what is counted, meaning, found (null: not checked), looked at, whether one is too many, places."
     if self.played is None: return {}
-    return dict(findings=[[f.name, f.what, f.meaning, f.found, f.total, f.grave, len(places)] for f, places in self.findings])
+    return dict(findings=[[f.name, f.what, f.meaning, f.found, f.total, f.grave, len(places)]
+                          for f, places in self.findings])
 
-ACTIONS = ('choose_step', 'choose_turn', 'choose_token', 'step_by', 'step_near', 'group_by', 'move', 'next_visit', 'to_origin', 'next_unsure', 'estimate', 'pin', 'colour', 'search', 'to_finding', 'beside', 'find_beside', 'look', 'show_controls', 'open_thoughts')
+ACTIONS = ('choose_step', 'choose_turn', 'choose_token', 'step_by', 'step_near', 'group_by', 'move', 'next_visit',
+           'to_origin', 'next_unsure', 'estimate', 'pin', 'colour', 'search', 'to_finding', 'beside', 'find_beside',
+           'look', 'show_controls', 'open_thoughts')
 
 def _act(self, message)->None:
     "Do what the browser asks: {'do': name, ...arguments}. What cannot be done becomes the message."
     message = dict(message) if isinstance(message, dict) else {}
     name = message.pop('do', None)
-    if name not in ACTIONS: self.message = 'unknown request'; return
-    if self.played is None or self.turn is None and name not in ('choose_step', 'step_by', 'step_near', 'estimate', 'pin', 'group_by'): return
+    if name not in ACTIONS:
+        self.message = 'unknown request'
+        return
+    if self.played is None or self.turn is None and name not in ('choose_step', 'step_by', 'step_near', 'estimate',
+                                                                 'pin', 'group_by'):
+        return
     try: getattr(self, name)(**message)
     except (ValueError, KeyError, IndexError, TypeError, OSError) as e: self.message = visible(str(e))[:400]
 
@@ -942,7 +1114,8 @@ def _part(self, name)->dict:
     if name not in PARTS: raise ValueError(f'part={name!r}: the parts are {PARTS}')
     return getattr(self, f'part_{name}')()
 
-TurnScope.part_head, TurnScope.part_menu, TurnScope.part_banner, TurnScope.act, TurnScope.part = _part_head, _part_menu, _part_banner, _act, _part
+TurnScope.part_head, TurnScope.part_menu, TurnScope.part_banner, TurnScope.act, TurnScope.part = (
+    _part_head, _part_menu, _part_banner, _act, _part)
 
 # %% ../../nbs/view/05_turnscope.ipynb #536442a5
 ESM_HELPERS = r'''
@@ -1256,7 +1429,9 @@ const makeRow = (send, options) => {
 '''
 
 # %% ../../nbs/view/05_turnscope.ipynb #7a342a0b
-KEYS = (('j k', 'rollout'), ('h l', 'turn'), ('n N', 'unsure token'), ('s', 'same state'), ('o', 'origin of a copy'), ('/', 'search'), ('[ ]', 'task'), ('c', 'control tokens'), ('t', 'long thoughts'), (', .', 'step'), ('Enter', 'to the tokens'), ('Esc', 'back to the grid'))
+KEYS = (('j k', 'rollout'), ('h l', 'turn'), ('n N', 'unsure token'), ('s', 'same state'), ('o', 'origin of a copy'),
+        ('/', 'search'), ('[ ]', 'task'), ('c', 'control tokens'), ('t', 'long thoughts'), (', .', 'step'),
+        ('Enter', 'to the tokens'), ('Esc', 'back to the grid'))
 
 ESM_SCOPE = r'''
 const KEYS = @KEYS;
@@ -1388,14 +1563,17 @@ TURNSCOPE_CSS = '''
 # %% ../../nbs/view/05_turnscope.ipynb #16268a6c
 def _need_anywidget():
     try: import anywidget, traitlets
-    except ImportError as e: raise ImportError(f'TurnScope needs {e.name}: pip install "agentlab-rl[lab]"; turnscope_html(run) needs nothing') from None
+    except ImportError as e:
+        raise ImportError(f'TurnScope needs {e.name}: pip install "agentlab-rl[lab]"; turnscope_html(run) '
+                          f'needs nothing') from None
     return anywidget, traitlets
 
 def _widget(self):
     "The anywidget; made once."
     anywidget, traitlets = _need_anywidget()
     traits = {name: traitlets.Dict().tag(sync=True) for name in PARTS}
-    view = type('View', (anywidget.AnyWidget,), dict(_esm=ESM, _css=CSS + TURNSCOPE_CSS, **traits))(**{name: self.part(name) for name in PARTS})
+    view = type('View', (anywidget.AnyWidget,), dict(_esm=ESM, _css=CSS + TURNSCOPE_CSS,
+                                                     **traits))(**{name: self.part(name) for name in PARTS})
     view.on_msg(lambda _, message, __: self.answer(message))
     return view
 
@@ -1403,7 +1581,8 @@ def _answer(self, message):
     "What the browser asks for, and then the parts that have changed, in one message."
     self.act(message)
     if 'widget' not in vars(self): return
-    fresh = {name: self.part(name) for name in (('grid', 'other', 'head') if isinstance(message, dict) and message.get('do') == 'look' else PARTS)}
+    fresh = {name: self.part(name) for name in (('grid', 'other', 'head') if isinstance(message, dict)
+                                                and message.get('do') == 'look' else PARTS)}
     with self.widget.hold_sync():
         for name, value in fresh.items():
             if value != getattr(self.widget, name): setattr(self.widget, name, value)
@@ -1412,7 +1591,8 @@ def _display(self):
     from IPython.display import display
     display(self.widget)
 
-TurnScope.widget = cached_property(_widget); TurnScope.widget.__set_name__(TurnScope, 'widget')
+TurnScope.widget = cached_property(_widget)
+TurnScope.widget.__set_name__(TurnScope, 'widget')
 TurnScope.answer, TurnScope._ipython_display_ = _answer, _display
 
 def turnscope(
@@ -1427,7 +1607,8 @@ def turnscope(
     return TurnScope(source, estimators, first, step, encode, clip)
 
 # %% ../../nbs/view/05_turnscope.ipynb #86195b03
-_PLOT = '\n'.join(line for line in PAGE_CSS.splitlines() if line.startswith('.al-plot'))   # of the report's page only what its pictures need
+# of the report's page only what its pictures need
+_PLOT = '\n'.join(line for line in PAGE_CSS.splitlines() if line.startswith('.al-plot'))
 STATIC_CSS = _PLOT + '''
 .ts-curves { display: grid; grid-template-columns: repeat(auto-fit,minmax(min(100%,215px),1fr)); gap: 6px 22px; margin: 10px 0 18px } .ts-curves figcaption { font-size: 12.5px; color: var(--soft) }
 .ts-static { background: var(--panel); padding: 14px 16px; border: 1px solid var(--line); border-radius: 12px } .ts-static > section.al { margin-top: 16px; border-top: 1px solid var(--line); padding-top: 12px } .ts-static ul.ts-found { margin: 8px 0; padding: 0; list-style: none; display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 13px; color: var(--soft) } .ts-found .ts-bad { color: var(--warn); font-weight: 600 }
@@ -1440,10 +1621,12 @@ def _strip_html(self)->str:
     steps, table = _steps_of(rows), _entropy_lines(rows)
     for name, label in STRIP:
         y = column(rows, name)
-        if name == 'entropy_by_turn' and np.isfinite(table).any(): svg, text = heat_svg(steps.astype(int), table, label, 420, 130), f'largest {_largest(table):.3f} nats'
+        if name == 'entropy_by_turn' and np.isfinite(table).any():
+            svg, text = heat_svg(steps.astype(int), table, label, 420, 130), f'largest {_largest(table):.3f} nats'
         elif name != 'entropy_by_turn' and np.isfinite(y).any():
             svg = curve_svg({label: (steps, y)}, label, (0, 1) if name == 'dead_groups' else (0, None), size=(420, 130))
-            text = f'from {number(y[np.isfinite(y)][0])} to {number(y[np.isfinite(y)][-1])}, largest {number(np.nanmax(y))}'
+            text = (f'from {number(y[np.isfinite(y)][0])} to {number(y[np.isfinite(y)][-1])}, largest '
+                    f'{number(np.nanmax(y))}')
         else: svg, text = '<p class="al-note">not recorded</p>', ''
         figures.append(f'<figure><figcaption>{label}{f": {text}" if text else ""}</figcaption>{titled(svg, f"{label} over the updates", text)}</figure>')
     return f'<div class="ts-curves">{"".join(figures)}</div>'
@@ -1452,20 +1635,31 @@ def _banner_html(self)->str:
     "The checks in one line each."
     items = []
     for f, places in self.findings:
-        where = [f'task {np.searchsorted(self.played.groups, self.played.group[self.played.episode[t]]) + 1}, {self._name(self.played, int(t))}, turn {self.played.t[t]}' for t in places[:2]]
-        if f.found: items.append(f'<li{" class=ts-bad" if f.grave else ""} title="{attribute(f"{f.what}: {f.meaning}", 300)}">{"!" if f.grave else "·"} {f.found:,} of {f.total:,} {safe(f.name)}{": " + safe("; ".join(where)) if where else ""}{" …" if len(places) > 2 else ""}</li>')
+        where = [f'task {np.searchsorted(self.played.groups, self.played.group[self.played.episode[t]]) + 1}, '
+                 f'{self._name(self.played, int(t))}, turn {self.played.t[t]}' for t in places[:2]]
+        if f.found:
+            items.append(
+                f'<li{" class=ts-bad" if f.grave else ""} '
+                f'title="{attribute(f"{f.what}: {f.meaning}", 300)}">{"!" if f.grave else "·"} '
+                f'{f.found:,} of {f.total:,} '
+                f'{safe(f.name)}{": " + safe("; ".join(where)) if where else ""}{" …" if len(places) > 2 else ""}</li>')
     fine, unknown = sum(f.found == 0 for f, _ in self.findings), sum(f.found is None for f, _ in self.findings)
-    return f'<ul class="ts-found" aria-label="checks">{"".join(items)}<li>✓ {fine} checks found nothing</li>{f"<li>– {unknown} could not be made</li>" if unknown else ""}</ul>'
+    return (f'<ul class="ts-found" aria-label="checks">{"".join(items)}<li>✓ {fine} checks found '
+            f'nothing</li>{f"<li>– {unknown} could not be made</li>" if unknown else ""}</ul>')
 
 def _groups_html(self, limit)->str:
     "The group by each estimator, their difference, and the same task at the other step."
     p, draw = self.played, partial(group_html, limit=limit, style=False, unfolded=False, top=self._top())
     values = {name: self.values(p, name)[0] for name in (self.first, self.second) if name}
-    found = [draw(p.batch, x, self.group, f'Step {p.step}: {name}', name, details=name == self.first) for name, x in values.items()]
-    if len(values) == 2: found.append(draw(p.batch, values[self.first] - values[self.second], self.group, f'Step {p.step}: {self.first} − {self.second}', f'{self.first} minus {self.second}', details=False))
+    found = [draw(p.batch, x, self.group, f'Step {p.step}: {name}', name, details=name == self.first)
+             for name, x in values.items()]
+    if len(values) == 2:
+        found.append(draw(p.batch, values[self.first] - values[self.second], self.group, f'Step {p.step}: {self.first} '
+                          f'− {self.second}', f'{self.first} minus {self.second}', details=False))
     if self.other:
         q = self.load(self.other[0])
-        found.append(draw(q.batch, self.values(q, self.first)[0], self.other[1], f'Step {q.step}: the same task', self.first))
+        found.append(draw(q.batch, self.values(q, self.first)[0], self.other[1], f'Step {q.step}: the same task',
+                          self.first))
     return ''.join(found)
 
 def _static(self, limit=1500)->Html:
@@ -1473,8 +1667,11 @@ def _static(self, limit=1500)->Html:
     head = f'<h3>{safe(self.source.title)}</h3><p class="al-sub">{f"step {self.played.step}, one of {len(self.source.steps)} saved" if self.played else "no rollouts were saved"}</p>'
     body = _banner_html(self) + _strip_html(self) if self.played else _strip_html(self)
     missing = f'<p class="al-note">Not recorded: {", ".join(self.source.missing)}.</p>' if self.source.missing else ''
-    groups = _groups_html(self, limit) if self.played and self.group is not None and self.first and len(self.played.members(self.group).turns) else f'<p class="al-note">{safe(self.message or "nothing to show")}</p>'
-    return Html(f'<section class="al ts-static" aria-label="TurnScope"><style>{CSS}{STATIC_CSS}</style>{head}{missing}{body}{groups}</section>')
+    groups = (_groups_html(self, limit) if self.played and self.group is not None
+              and self.first and len(self.played.members(self.group).turns)
+              else f'<p class="al-note">{safe(self.message or "nothing to show")}</p>')
+    return Html(f'<section class="al ts-static" '
+                f'aria-label="TurnScope"><style>{CSS}{STATIC_CSS}</style>{head}{missing}{body}{groups}</section>')
 
 TurnScope.static = _static
 
@@ -1502,7 +1699,7 @@ def before_after(
     group_size:int=4,   # attempts of each policy at each task
     rollout=None,       # None: `agentlab.rollout.play`
     **how,              # further arguments of the rollout, such as tasks, seed or max_tokens
-)->list:                # (step, Batch) for `turnscope`; tokens have old_logp (the policy that said them) and new_logp (the last)
+)->list:  # (step, Batch) for `turnscope`; tokens have old_logp (the policy that said them) and new_logp (the last)
     "The same tasks at several checkpoints. Raises ValueError for fewer than two policies."
     from agentlab.episodes import Batch
     from agentlab.rollout import play
@@ -1510,7 +1707,8 @@ def before_after(
     if len(policies) < 2: raise ValueError(f'policies={list(policies)}: give two or more, step -> policy')
     last, found = policies[max(policies)], []
     for step, policy in sorted(policies.items()):
-        batch = Batch.from_episodes((rollout or play)(policy, env, list(seeds), group_size=group_size, step=step, **how))
+        batch = Batch.from_episodes((rollout or play)(policy, env, list(seeds), group_size=group_size, step=step,
+                                                      **how))
         batch = batch.with_action(old_logp=policy.logprobs(batch)[0], new_logp=last.logprobs(batch)[0])
         found.append((step, with_token_text(batch, policy.tokenizer)))
     return found
@@ -1533,10 +1731,18 @@ def crowd(
     one = lambda low, high, size: low + (high - low)*torch.rand(size, generator=g)
     episode = torch.arange(n)//turns
     success = one(0, 1, episodes) < .4
-    table = Table(group=torch.arange(episodes)//group, game=torch.arange(episodes), seat=torch.zeros(episodes, dtype=torch.int64), outcome=success.double(), success=success, truncated=~success, last_value=torch.zeros(episodes).double())
+    table = Table(group=torch.arange(episodes)//group, game=torch.arange(episodes),
+                  seat=torch.zeros(episodes, dtype=torch.int64), outcome=success.double(), success=success,
+                  truncated=~success, last_value=torch.zeros(episodes).double())
     reward = torch.where(torch.arange(n) % turns == turns - 1, success[episode].double(), 0.)
-    played = Table(episode=episode, t=torch.arange(n) % turns, reward=reward, origin=torch.arange(n), state=torch.randint(0, 40, (n,), generator=g))
+    played = Table(episode=episode, t=torch.arange(n) % turns, reward=reward, origin=torch.arange(n),
+                   state=torch.randint(0, 40, (n,), generator=g))
     nan = torch.full((len(turn),), math.nan)
-    rest = Table(row=episode[turn], turn=torch.where(said, turn, -1), id=torch.randint(0, 1000, (len(turn),), generator=g), position=torch.arange(len(turn)) % (turns*tokens),
-                 sampler_logp=torch.where(said, -one(0, 3, len(turn)), nan), entropy=torch.where(said, one(0, 2, len(turn)), nan), weight=said.float())
-    return Batch(table, Table(episode=torch.arange(episodes)), played, rest, dict(seat={0: 'player'}, token={i: f'word{i} ' for i in range(1000)}, state={i: f'room {i}' for i in range(40)}))
+    rest = Table(row=episode[turn], turn=torch.where(said, turn, -1),
+                 id=torch.randint(0, 1000, (len(turn),), generator=g),
+                 position=torch.arange(len(turn)) % (turns*tokens),
+                 sampler_logp=torch.where(said, -one(0, 3, len(turn)), nan),
+                 entropy=torch.where(said, one(0, 2, len(turn)), nan), weight=said.float())
+    return Batch(table, Table(episode=torch.arange(episodes)), played, rest,
+                 dict(seat={0: 'player'}, token={i: f'word{i} ' for i in range(1000)},
+                      state={i: f'room {i}' for i in range(40)}))
