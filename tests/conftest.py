@@ -68,5 +68,7 @@ def pytest_collection_modifyitems(config, items):
     reasons = skip_reasons(config, set().union(*names))
     for item, marks in zip(items, names):
         for name in sorted(marks & reasons.keys()): item.add_marker(pytest.mark.skip(reason=reasons[name]))
-        if 'browser' in marks: item.add_marker(pytest.mark.xdist_group('browser'))  # one JupyterLab and one Chromium for all of them
-    items.sort(key=lambda item: ('browser' not in item.keywords, item.path.name != 'test_notebooks.py'))  # the longest first: two workers then end together
+        # one JupyterLab and one Chromium for all of them
+        if 'browser' in marks: item.add_marker(pytest.mark.xdist_group('browser'))
+    # the longest first: two workers then end together
+    items.sort(key=lambda item: ('browser' not in item.keywords, item.path.name != 'test_notebooks.py'))

@@ -1,6 +1,8 @@
-"""What the processes of test_ranks.py do. A launcher starts this file in each of them: python tests/ranks_work.py main FOLDER STORY ...
+"""What the processes of test_ranks.py do. A launcher starts this file in each of them: python tests/ranks_work.py main
+FOLDER STORY ...
 
-A story is a recipe, an environment and what goes wrong; `tell` trains it in however many processes there are, and keeps the weights after every update.
+A story is a recipe, an environment and what goes wrong; `tell` trains it in however many processes there are, and keeps
+the weights after every update.
 """
 import json, math, os, signal, sys, time
 from functools import partial
@@ -36,13 +38,16 @@ def infinite_once(logp, batch, advantage, entropy=None):
     bad = (batch.rows.episode[batch.tokens.row[batch.actions]] == 1) & (batch.episodes.step[0] == 1)
     return Recipe.objective(logp, batch, advantage)*torch.where(bad, math.inf, 1.)
 
-def of_the_whole(logp, batch, advantage, entropy=None): return Recipe.objective(logp, batch, advantage)*batch.action('share')
+def of_the_whole(logp, batch, advantage, entropy=None):
+    return Recipe.objective(logp, batch, advantage)*batch.action('share')
 of_the_whole.plan = lambda logp, batch, advantage, entropy=None: dict(share=logp.argsort().argsort().float()/len(logp))
 
 def judged(batch):
     "A judge who never says the same twice: its answers are the time, and the number of the process."
     (FOLDER[0]/f'asked-{rank()}').touch()
-    return batch.turns.reward + torch.rand(len(batch.turns), generator=torch.Generator().manual_seed(time.monotonic_ns() + rank()), dtype=batch.turns.reward.dtype)
+    return batch.turns.reward + torch.rand(len(batch.turns),
+                                           generator=torch.Generator().manual_seed(time.monotonic_ns() + rank()),
+                                           dtype=batch.turns.reward.dtype)
 
 FOLDER = [Path('.')]
 
@@ -60,13 +65,16 @@ class Outside:
 
 class Both(Joined, Afterwards):
     "Past episodes join a step, and its batch is learned from once more in the next one."
-    def __init__(self, policy, seed): Joined.__init__(self, policy, seed); self.last = None
+    def __init__(self, policy, seed):
+        Joined.__init__(self, policy, seed)
+        self.last = None
     def tensors(self): return {}
     def restore(self, tensors): raise AssertionError('this story is not resumed')
 
 def game_policy(): return tiny_policy(Kuhn(), warm=False, progress=False)
 
-league = partial(recipes.dr_grpo, name='league', rollout=play_players, memory=partial(League, seats=Kuhn().seats, mirror=.25, every=1, most=2, groups=3), max_tokens=2)
+league = partial(recipes.dr_grpo, name='league', rollout=play_players,
+                 memory=partial(League, seats=Kuhn().seats, mirror=.25, every=1, most=2, groups=3), max_tokens=2)
 
 STORIES = dict(
     grpo=partial(recipes.grpo, groups=3, kl_coef=.1, test_tasks=5, recompute_old=True),
@@ -84,7 +92,8 @@ STORIES = dict(
     columns=partial(recipes.infopo, groups=3),
     judged=partial(recipes.grpo, groups=3, reward=judged),
     outside=partial(recipes.grpo, groups=3, memory=Outside, steps=3),
-    istar=partial(recipes.istar, groups=3, critic=partial(ImplicitPRM, scaled=False)),     # scaled, float noise is blown up to rewards of 1
+    # scaled, float noise is blown up to rewards of 1
+    istar=partial(recipes.istar, groups=3, critic=partial(ImplicitPRM, scaled=False)),
     archer=partial(recipes.archer, groups=3),
     success=partial(recipes.success_replay, groups=3, group_size=4),
     spiral=partial(recipes.spiral, groups=3, max_tokens=2),
@@ -96,14 +105,18 @@ STORIES = dict(
 GAMES = dict(league=Kuhn, spiral=Kuhn)
 
 def tell(name, folder, resume=False, on_row=None, **changes):
-    "Train a story; weights after every update as FOLDER/NAME/weights-STEP.pt; the row and a key of the weights of each process as FOLDER/NAME/held-RANK.json."
+    """Train a story; weights after every update as FOLDER/NAME/weights-STEP.pt; the row and a key of the weights of
+    each process as FOLDER/NAME/held-RANK.json."""
     make, folder, held = STORIES[name], Path(folder)/name, []
     env = GAMES[name]() if name in GAMES else Paying(size=3)
     policy = game_policy() if name in GAMES else small_policy(env)
-    recipe = make(**dict(steps=2, group_size=2, max_tokens=3, test_tasks=0, checkpoint_every=1, optimizer=SGD, lr=.05) | getattr(make, 'keywords', {}) | changes)
+    recipe = make(**dict(steps=2, group_size=2, max_tokens=3, test_tasks=0, checkpoint_every=1, optimizer=SGD, lr=.05)
+                  | getattr(make, 'keywords', {}) | changes)
     def keep(row):
         held.append([weights_key(policy.model), {k: v for k, v in row.items() if k != 'seconds'}])
-        if rank() == 0: torch.save({n: p.detach().clone() for n, p in policy.model.named_parameters()}, folder/f"weights-{row['step']}.pt")
+        if rank() == 0:
+            torch.save({n: p.detach().clone() for n, p in policy.model.named_parameters()},
+                       folder/f"weights-{row['step']}.pt")
         if on_row: on_row(row)
     run = train(policy, env, recipe, folder, resume=resume, on_row=keep, progress=False)
     (folder/f'held-{rank()}.json').write_text(json.dumps(held))
@@ -139,6 +152,8 @@ class Burning(Paying):
         if rank() == 1: raise KeyboardInterrupt('the house burned down')
         return super().turn(action)
 
-def one_fails(folder): train(small_policy(Burning()), Burning(), recipes.grpo(steps=1, groups=2, group_size=2, test_tasks=0), folder, progress=False)
+def one_fails(folder):
+    train(small_policy(Burning()), Burning(), recipes.grpo(steps=1, groups=2, group_size=2, test_tasks=0), folder,
+          progress=False)
 
 if __name__ == '__main__': globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,4 +1,5 @@
-"""What the tests of the replay buffer add, and the child processes that they kill; imports little, so that a child starts in no time.
+"""What the tests of the replay buffer add, and the child processes that they kill; imports little, so that a child
+starts in no time.
 
 `numbered(n)` is an episode whose every number follows from n, so that any copy of it can be recognised.
 """
@@ -13,8 +14,11 @@ from agentlab.replay.buffer import Buffer, prioritised, success_first, uniform
 
 def numbered(n, group=None):
     "Episode n: 1 to 3 turns of 1 to 4 tokens; labels and log-probabilities name it."
-    turns = [Turn(t, ids=[n % 50]*(1 + (n + t) % 4), logps=[-(n + 1)/(t + 7)]*(1 + (n + t) % 4), entropies=[.5]*(1 + (n + t) % 4), context_ids=[1]*(t + 1), reward=float(n), state=f'state {n}.{t}') for t in range(1 + n % 3)]
-    return Episode(turns, n//2 if group is None else group, n, outcome=n/7, success=n % 3 == 0, step=n//4, final=f'end {n}')
+    turns = [Turn(t, ids=[n % 50]*(1 + (n + t) % 4), logps=[-(n + 1)/(t + 7)]*(1 + (n + t) % 4),
+                  entropies=[.5]*(1 + (n + t) % 4), context_ids=[1]*(t + 1), reward=float(n), state=f'state {n}.{t}')
+             for t in range(1 + n % 3)]
+    return Episode(turns, n//2 if group is None else group, n, outcome=n/7, success=n % 3 == 0, step=n//4,
+                   final=f'end {n}')
 
 def played(first, n=4):
     "The episodes first ... first+n-1, with old_logp."
@@ -64,7 +68,9 @@ def checkpointed(folder, at=None, seen=None):
     buffer, marks = Buffer(**bounds), sorted(Path(folder).glob('mark*'))
     buffer.open(Path(folder)/'replay')
     begin = 0
-    if marks: buffer.restore(load_file(marks[-1])); begin = int(marks[-1].name[4:])
+    if marks:
+        buffer.restore(load_file(marks[-1]))
+        begin = int(marks[-1].name[4:])
     for step in range(begin, 8):
         story(buffer, [step])
         if step % 2:

@@ -1,8 +1,10 @@
 """The smallest run that trains, and child processes that start in no time.
 
-`train_small(out)` takes a second and moves the weights: its house pays for what is said, so that an untrained policy has a gradient (in KeyDoor it
+`train_small(out)` takes a second and moves the weights: its house pays for what is said, so that an untrained policy
+has a gradient (in KeyDoor it
 earns nothing, every advantage is 0, and a test of resuming would pass whatever was restored).
-`fork(function, ...)` runs a function in a process forked from a server that has torch, transformers and agentlab imported.
+`fork(function, ...)` runs a function in a process forked from a server that has torch, transformers and agentlab
+imported.
 """
 import multiprocessing, os, sys
 from pathlib import Path
@@ -29,7 +31,8 @@ class Paying(KeyDoor):
 
 @pytest.fixture
 def sent_whole(request):
-    "Environments of this file and of the test's go to other processes with their code: importing the files there, torch and all, would take each process seconds."
+    """Environments of this file and of the test's go to other processes with their code: importing the files there,
+    torch and all, would take each process seconds."""
     import cloudpickle
     modules = sys.modules[__name__], request.module
     for module in modules: cloudpickle.register_pickle_by_value(module)
@@ -45,7 +48,8 @@ def small_recipe(make=recipes.gigpo, **changes):
 
 def train_small(out, make=recipes.gigpo, policy=None, env=None, resume=False, on_row=None, should_stop=None, **changes):
     env = env or Paying()
-    return train(policy or small_policy(env), env, small_recipe(make, **changes), out, resume=resume, on_row=on_row, should_stop=should_stop, progress=False)
+    return train(policy or small_policy(env), env, small_recipe(make, **changes), out, resume=resume, on_row=on_row,
+                 should_stop=should_stop, progress=False)
 
 
 # ---- comparing
@@ -68,7 +72,8 @@ def facts(run):
     return [{k: v for k, v in row.items() if k != 'seconds'} for row in run.rows()]
 
 def files(run):
-    "Names of all files of a run; without a third checkpoint, which a run that was killed while it removed it may have left."
+    """Names of all files of a run; without a third checkpoint, which a run that was killed while it removed it may
+    have left."""
     old = sorted((run.folder/'checkpoints').glob('[0-9]*'))[:-2]
     return {str(p.relative_to(run.folder)) for p in run.folder.rglob('*') if not {p, *p.parents} & set(old)}
 
@@ -83,12 +88,14 @@ def same_run(one, two):
     assert one.steps() == two.steps()
     for step in one.steps(): same_batch(one.episodes(step), two.episodes(step))
     assert files(one) == files(two)
-    assert (one.folder/'policy'/'model.safetensors').read_bytes() == (two.folder/'policy'/'model.safetensors').read_bytes()
+    assert ((one.folder/'policy'/'model.safetensors').read_bytes() == (two.folder/'policy'/'model.safetensors')
+            .read_bytes())
 
 
 # ---- processes
 
-_context = multiprocessing.get_context('forkserver') if 'forkserver' in multiprocessing.get_all_start_methods() else None
+_context = (multiprocessing.get_context('forkserver') if 'forkserver' in multiprocessing.get_all_start_methods()
+            else None)
 
 def _child(function, arguments, log, folder, environment):
     "What a forked process does: its output goes to a file, and an exception is its exit status 1."
@@ -102,16 +109,22 @@ def fork(function, *arguments, log, folder=None, **environment):
     if _context is None: pytest.skip('this system cannot fork')
     _context.set_forkserver_preload(['warm'])
     before = os.environ.copy()
-    os.environ.update(OMP_NUM_THREADS='1', PYTHONPATH=os.pathsep.join([str(Path(__file__).parent), str(ROOT)]))     # for the server, which starts with the first process
+    # for the server, which starts with the first process
+    os.environ.update(OMP_NUM_THREADS='1', PYTHONPATH=os.pathsep.join([str(Path(__file__).parent), str(ROOT)]))
     try:
-        process = _context.Process(target=_child, args=(function, arguments, str(log), folder, environment), daemon=True)
+        process = _context.Process(target=_child, args=(function, arguments, str(log), folder, environment),
+                                   daemon=True)
         process.start()
     finally:
-        os.environ.clear(); os.environ.update(before)
+        os.environ.clear()
+        os.environ.update(before)
     return process
 
 def finish(process, log, seconds=120):
     "Exit status of a forked process and what it printed; it is killed when it takes too long."
     process.join(seconds)
-    if process.exitcode is None: process.kill(); process.join(); raise AssertionError(f'still running after {seconds} s:\n{Path(log).read_text()[-3000:]}')
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        raise AssertionError(f'still running after {seconds} s:\n{Path(log).read_text()[-3000:]}')
     return process.exitcode, Path(log).read_text() if Path(log).exists() else ''

@@ -1,4 +1,5 @@
-"The adapters against stand-ins that misbehave as the real packages do: no optional package is needed (those are in tests/adapters/real.py)."
+"""The adapters against stand-ins that misbehave as the real packages do: no optional package is needed (those are in
+tests/adapters/real.py)."""
 import copy
 import inspect
 import pickle
@@ -8,7 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from agentlab.env.adapters import Lent, available_moves, environment_factory, from_gymnasium, from_openenv, from_openspiel, from_textarena, from_textworld, plain
+from agentlab.env.adapters import (Lent, available_moves, environment_factory, from_gymnasium, from_openenv,
+                                   from_openspiel, from_textarena, from_textworld, plain)
 from agentlab.env.cue_door import CueDoor
 from agentlab.env.kuhn import Kuhn
 from agentlab.env.protocol import Env, EnvError, Step, check_env, random_states
@@ -26,7 +28,8 @@ def generators():
 # stand-ins
 
 class Gym:
-    "Gymnasium's calls; actions count from 1, everything is drawn from the global numpy, the third step fails if asked to."
+    """Gymnasium's calls; actions count from 1, everything is drawn from the global numpy, the third step fails if
+    asked to."""
     action_space, render_mode = SimpleNamespace(n=2, start=1), None
     def __init__(self, fails=False): self.fails, self.closed = fails, 0
     def reset(self, *, seed=None, options=None):
@@ -51,7 +54,9 @@ class Bids:
         self.state = SimpleNamespace(game_info={i: {} for i in range(num_players)}, role_mapping=None)
     def get_observation(self):
         secret = Kind(name='GAME_MESSAGE')
-        return self.mover, [(-1, f'Prize {self.prize}, luck {random.random():.2f}.', secret), (self.mover, 'my own words', Kind(name='PLAYER_ACTION')), (1 - self.mover, 'hello', Kind(name='PLAYER_ACTION'))]
+        return self.mover, [(-1, f'Prize {self.prize}, luck {random.random():.2f}.', secret),
+                            (self.mover, 'my own words', Kind(name='PLAYER_ACTION')),
+                            (1 - self.mover, 'hello', Kind(name='PLAYER_ACTION'))]
     def step(self, action):
         if action == 'crash': raise KeyError('a bug in the game')
         self.bids.append(len(action))
@@ -60,10 +65,12 @@ class Bids:
         return self.done, {}
     def close(self):
         best = max(self.bids)
-        return ({i: np.int64(bid == best) for i, bid in enumerate(self.bids) if bid == best} if self.pays else None), self.state.game_info
+        return (({i: np.int64(bid == best) for i, bid in enumerate(self.bids) if bid == best} if self.pays else None),
+                self.state.game_info)
 
 class Coin:
-    "OpenSpiel's calls: chance flips a biased coin, seat 0 guesses; `late` flips once more afterwards; a guess of 3 pays on the way."
+    """OpenSpiel's calls: chance flips a biased coin, seat 0 guesses; `late` flips once more afterwards; a guess of 3
+    pays on the way."""
     def __init__(self, late=False, history=()): self.late, self.history = late, tuple(history)
     def clone(self): return Coin(self.late, self.history)
     def child(self, action): return Coin(self.late, (*self.history, action))
@@ -82,7 +89,10 @@ class Coin:
 
 class CoinGame:
     def __init__(self, late=False): self.late = late
-    def get_type(self): return SimpleNamespace(short_name='coin', dynamics=SimpleNamespace(name='SEQUENTIAL'), information=SimpleNamespace(name='IMPERFECT_INFORMATION'), provides_information_state_string=False)
+    def get_type(self):
+        return SimpleNamespace(short_name='coin', dynamics=SimpleNamespace(name='SEQUENTIAL'),
+                               information=SimpleNamespace(name='IMPERFECT_INFORMATION'),
+                               provides_information_state_string=False)
     def new_initial_state(self): return Coin(self.late)
     def num_players(self): return 2
     def min_utility(self): return -2.
@@ -91,10 +101,14 @@ class CoinGame:
 class Room:
     "TextWorld's calls; it remembers who was closed, and draws from the global generator."
     opened, shut = [], []
-    def __init__(self, path): self.path = path; Room.opened.append(path)
+    def __init__(self, path):
+        self.path = path
+        Room.opened.append(path)
     def copy(self): return copy.copy(self)
     def close(self): Room.shut.append(self.path)
-    def say(self, text): return dict(feedback=text, description=self.path, inventory='', admissible_commands=None, won=False, lost=self.left < 1)
+    def say(self, text):
+        return dict(feedback=text, description=self.path, inventory='', admissible_commands=None, won=False,
+                    lost=self.left < 1)
     def reset(self):
         self.left = random.randint(2, 3)
         return self.say(f'{self.left} turns')
@@ -112,8 +126,10 @@ class Served:
         self.turns += 1
         return SimpleNamespace(done=self.turns == 3, reward=action, text=f'draw {random.random():.3f}')
 
-MAKE = dict(gymnasium=lambda: from_gymnasium(Gym(), ['wait', 'go']), textarena=lambda: from_textarena(Bids, 3), openspiel=lambda: from_openspiel(CoinGame()), late=lambda: from_openspiel(CoinGame(True)),
-            textworld=lambda: from_textworld(['a', 'b'], start=Room), openenv=lambda: from_openenv(Served, float, lambda seen: seen.text))
+MAKE = dict(gymnasium=lambda: from_gymnasium(Gym(), ['wait', 'go']), textarena=lambda: from_textarena(Bids, 3),
+            openspiel=lambda: from_openspiel(CoinGame()), late=lambda: from_openspiel(CoinGame(True)),
+            textworld=lambda: from_textworld(['a', 'b'], start=Room),
+            openenv=lambda: from_openenv(Served, float, lambda seen: seen.text))
 
 
 # all of them
@@ -133,7 +149,8 @@ def test_rules(name):
 def test_interleaved(name):
     "Two games played turn by turn beside each other are the games that each is alone."
     def alone(seed):
-        env = MAKE[name](); steps = [env.reset(seed)]
+        env = MAKE[name]()
+        steps = [env.reset(seed)]
         while not steps[-1].done: steps.append(env.step(some(steps[-1])))
         return steps
     envs = MAKE[name](), MAKE[name]()
@@ -178,13 +195,15 @@ def test_gymnasium():
     "Actions that count from 1, observations that are dictionaries, a simulator that crashes, options, closing."
     env = from_gymnasium(Gym(), ['Wait', 'GO now'])
     step = env.reset(3)
-    assert step.info['legal'] == ['wait', 'go now'] and step.info['state'][0][0] == 'x' and len(step.info['state'][0][1]) == 2
+    assert (step.info['legal'] == ['wait', 'go now'] and step.info['state'][0][0] == 'x'
+            and len(step.info['state'][0][1]) == 2)
     assert env.step(' go   NOW.').reward == dict(player=1.) and env.step('wait').reward == dict(player=0.)
     assert type(env.step('go now').reward['player']) is float
     assert env.step('wait').info['success'] is False        # terminated, but the last reward is 0
     env.close()
     assert env.inner.closed == 1
-    crashing = from_gymnasium(Gym(fails=True)); crashing.reset(0)
+    crashing = from_gymnasium(Gym(fails=True))
+    crashing.reset(0)
     for _ in range(2): crashing.step('1')
     untouched(lambda: crashing.step('1'), OSError)
     for words in (['a'], ['a', 'A'], ['a', 'b', 'c']):
@@ -192,21 +211,25 @@ def test_gymnasium():
 
 def test_not_copied():
     "What cannot be copied says what to do instead; check_env reports it."
-    inner = Gym(); inner.handle = (part for part in ())
+    inner = Gym()
+    inner.handle = (part for part in ())
     env = from_gymnasium(inner)
     with pytest.raises(NotImplementedError, match='function that makes'): env.clone()
     assert 'not offered' in check_env(env)['clone']
 
 def test_textarena():
-    "Only new text, without the own echo; rewards at the end for those who get any; nothing paid at all; a bug of the game."
+    """Only new text, without the own echo; rewards at the end for those who get any; nothing paid at all; a bug of
+    the game."""
     env = from_textarena(Bids, 2)
     step = env.reset(0)
     assert step.seat == 'player0' and 'my own words' not in step.observation and '[Player 1] hello' in step.observation
     assert env.step('long bid').reward == {} and (last := env.step('bid')).done
     assert last.reward == dict(player0=1., player1=0.) and last.info['success'] == dict(player0=True, player1=False)
-    nothing = from_textarena(lambda: Bids(pays=False), 1); nothing.reset(0)
+    nothing = from_textarena(lambda: Bids(pays=False), 1)
+    nothing.reset(0)
     assert (last := nothing.step('x')).reward == dict(player0=0.) and last.info['success'] is False
-    swapped = from_textarena(Bids, 1); swapped.reset(0)
+    swapped = from_textarena(Bids, 1)
+    swapped.reset(0)
     swapped.game.close = lambda: ({0: 'Bad action.'}, swapped.game.state.game_info)
     untouched(lambda: swapped.step('x'), EnvError)
     env.reset(0)
@@ -231,12 +254,14 @@ def test_openspiel():
     assert env.step('bxc3 #0').reward == dict(player0=1., player1=-1.)
     with pytest.raises(EnvError, match='chance moves later'): (env.reset(0, dict(chance=[1])), env.step('bxc3 #1'))
     assert from_openspiel(CoinGame(), text=lambda state, seat: f'you are {seat}').reset(0).observation == 'you are 0'
-    mean = match(from_openspiel(CoinGame()), dict.fromkeys(env.seats, lambda game, generator: game.moves()[0]), 2000)['player0']['paid']
+    mean = match(from_openspiel(CoinGame()), dict.fromkeys(env.seats, lambda game, generator: game.moves()[0]),
+                 2000)['player0']['paid']
     assert abs(mean - .75) < 5*(.75*.25/2000)**.5
 
 def test_openspiel_forfeit():
     "The mover pays what was agreed."
-    env = from_openspiel(CoinGame(), forfeit=-.5); env.reset(0)
+    env = from_openspiel(CoinGame(), forfeit=-.5)
+    env.reset(0)
     assert env.step('resign').reward == dict(player0=-.5, player1=2.)
 
 def test_textworld():
@@ -273,7 +298,8 @@ def test_for_trl():
     task = CueDoor().tasks('test', 1)[0]
     assert one.reset(seed=0, task=task) == f"Cue {task['cue']}."
     one.act('wait'), one.act('wait'), one.act(one._env.expert())
-    assert one.get_reward() == 1. and one._won is True and one.act('wait') == 'The episode is over.' and one.get_reward() == 1.
+    assert (one.get_reward() == 1. and one._won is True and one.act('wait') == 'The episode is over.'
+            and one.get_reward() == 1.)
     assert two.get_reward() == 0. and pickle.dumps(two.get_reward())
     assert made().act('wait') == 'The episode is over.'      # never begun
     with pytest.raises(ValueError, match="'seed'"): one.reset(prompt='x')
@@ -285,7 +311,9 @@ def test_lent():
     def draw(): return random.random(), float(np.random.rand())
     with lent.out(): first = draw()
     twin = copy.deepcopy(lent)
-    with pytest.raises(KeyError), lent.out(): draw(); raise KeyError
+    with pytest.raises(KeyError), lent.out():
+        draw()
+        raise KeyError
     with lent.out(): third = draw()
     with twin.out(): assert draw() != third and draw() == third
     again = Lent(2**40 + 1)

@@ -12,7 +12,8 @@ from agentlab.reward.tournament import single_elimination
 
 
 def knock_out(field, better):
-    "Rounds of a knock-out as the authors play them: neighbours meet, and an odd one out stands first in the next round."
+    """Rounds of a knock-out as the authors play them: neighbours meet, and an odd one out stands first in the next
+    round."""
     rounds = []
     while len(field) > 1:
         pairs = [(field[i], field[i+1]) for i in range(0, len(field)-1, 2)]
@@ -26,7 +27,9 @@ def knock_out(field, better):
 def test_the_odd_one_out_goes_first_into_the_next_round(n):
     draw, met = Random(n), []
     strength = [draw.random() for _ in range(n)]
-    def compare(i, j): met.append((i, j)); return strength[i], strength[j]
+    def compare(i, j):
+        met.append((i, j))
+        return strength[i], strength[j]
     rewards = single_elimination(compare, n, draw)
     seeds, slots = sorted(range(n), key=lambda p: -strength[p]), [0]
     while len(slots) < n: slots = [seed for k in slots for seed in (k, 2*len(slots)-1-k)]
@@ -38,7 +41,8 @@ def test_the_odd_one_out_goes_first_into_the_next_round(n):
 def weight_of_the_first_turn(ratios, **keywords):
     "What turn 0 is multiplied with after the later turns, the last one first, have moved by these ratios."
     n = len(ratios)
-    b = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0]*(n+1) + [1], t=[*range(n+1), 0], outcome=[1.]*(n+1) + [0.], n_tokens=2)))
+    b = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0]*(n+1) + [1], t=[*range(n+1), 0],
+                                           outcome=[1.]*(n+1) + [0.], n_tokens=2)))
     now = torch.zeros(len(b.actions))
     updates = seeupo_updates(b.with_action(old_logp=now), None, **keywords)
     next(updates)
@@ -66,13 +70,17 @@ def test_the_global_baseline_averages_a_game_first(seed, scale):
     for task, games in enumerate((3, 1, 4)):
         for game in range(games):
             for seat in draw.sample(['planner', 'searcher', 'critic'], draw.randint(1, 3)):
-                rows += [dict(group=task, game=game, seat=seat, t=len(rows)+t, outcome=paid) for paid in [draw.choice([0., 1., 5.])] for t in range(draw.randint(1, 3))]
+                rows += [dict(group=task, game=game, seat=seat, t=len(rows)+t, outcome=paid)
+                         for paid in [draw.choice([0., 1., 5.])] for t in range(draw.randint(1, 3))]
     table = pd.DataFrame(rows)
     table['episode'] = table.groupby(['group', 'game', 'seat'], sort=False).ngroup()
     averages = table.groupby(['group', 'game']).outcome.mean()
     wanted = []
     for row in rows:
         mine, peers = averages[row['group'], row['game']], averages[row['group']].tolist()
-        if len(peers) == 1: wanted.append(mine); continue
+        if len(peers) == 1:
+            wanted.append(mine)
+            continue
         wanted.append((mine - statistics.fmean(peers))/(statistics.stdev(peers) + 1e-6 if scale else 1))
-    torch.testing.assert_close(dr_mas(Batch.from_turns(table), 'global', scale=scale), torch.tensor(wanted, dtype=torch.float64), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(dr_mas(Batch.from_turns(table), 'global', scale=scale),
+                               torch.tensor(wanted, dtype=torch.float64), atol=1e-5, rtol=1e-5)

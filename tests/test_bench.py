@@ -51,7 +51,8 @@ def test_unequal_work_is_found(sides, name):
 
 def test_forced_draws_leave_torch_as_it_was():
     draw = torch.multinomial
-    with bench.forced(iter([torch.tensor([[7]])])): assert torch.multinomial(torch.ones(1, 9), num_samples=1).item() == 7
+    with bench.forced(iter([torch.tensor([[7]])])):
+        assert torch.multinomial(torch.ones(1, 9), num_samples=1).item() == 7
     with bench.forced(None): assert torch.multinomial is draw
     assert torch.multinomial is draw
 
@@ -68,7 +69,8 @@ def test_measure():
     before = threading.enumerate()
     found = bench.measure(turns=2, episodes=4, repeats=1)
     assert not [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith('TRL')]
-    for phases in found['shares'].values(): assert sum(sum(parts.values()) for parts in phases.values()) == pytest.approx(1)
+    for phases in found['shares'].values():
+        assert sum(sum(parts.values()) for parts in phases.values()) == pytest.approx(1)
     rows = bench.summary(dict(turns={'2': found}))
     assert [row['side'] for row in rows] == list(bench.SIDES) and rows[0]['ratio'] == 1
     assert json.loads(json.dumps(found, default=float))['work'] == found['work']
@@ -76,16 +78,19 @@ def test_measure():
 
 def test_summary_by_hand():
     lap = lambda sampling, update: dict(sampling=sampling, update=update)
-    found = dict(seconds=dict(agentlab=[lap(1, 1), lap(1, 3)], rollout_func=[lap(5, 1), lap(7, 1)]), shares=dict(agentlab=dict(sampling=dict(matrix=.1), update=dict(matrix=.4))))
+    found = dict(seconds=dict(agentlab=[lap(1, 1), lap(1, 3)], rollout_func=[lap(5, 1), lap(7, 1)]),
+                 shares=dict(agentlab=dict(sampling=dict(matrix=.1), update=dict(matrix=.4))))
     ours, theirs = bench.summary(dict(turns={'8': found}))
     assert (ours['step'], theirs['step']) == (3, 7)
     assert (theirs['ratio'], theirs['least'], theirs['largest']) == (2.5, 2, 3) # 6/2 and 8/4, round by round
-    assert bench.limits(dict(turns={'8': found}))[8] == pytest.approx(dict(matrix=.5, update=2/3, no_sampling=3.5, only_matrix=7/1.5))
+    assert bench.limits(dict(turns={'8': found}))[8] == pytest.approx(dict(matrix=.5, update=2/3, no_sampling=3.5,
+                                                                           only_matrix=7/1.5))
 
 
 def test_command(tmp_path):
     env = os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1')
-    run = lambda *words: subprocess.run([sys.executable, '-W', 'ignore', '-m', 'agentlab.bench', *words], env=env, cwd=tmp_path, capture_output=True, text=True)
+    run = lambda *words: subprocess.run([sys.executable, '-W', 'ignore', '-m', 'agentlab.bench', *words], env=env,
+                                        cwd=tmp_path, capture_output=True, text=True)
     assert '--turns' in run('--help').stdout
     said = run('--turns', '2', '--episodes', '4', '--repeats', '1', '--only', 'training_step')
     assert said.returncode == 0, said.stderr
@@ -95,7 +100,8 @@ def test_command(tmp_path):
 
 
 def test_a_length_joins_a_record(tmp_path, monkeypatch):
-    "The rows that were there stay as they are; other versions and another number of episodes are refused before anything is measured."
+    """The rows that were there stay as they are; other versions and another number of episodes are refused before
+    anything is measured."""
     from agentlab.bench.__main__ import training_step
     measured, lap = [], dict(sampling=1., update=1.)
     def measure(turns, episodes, repeats):
@@ -110,11 +116,14 @@ def test_a_length_joins_a_record(tmp_path, monkeypatch):
     first = read()
     training_step([8], 64, 3, tmp_path, facts('second', date='tomorrow'), add=True)
     both = read()
-    assert list(both['turns']) == ['4', '8', '16'] and {turns: both['turns'][turns] for turns in ('4', '16')} == first['turns']
+    assert list(both['turns']) == ['4', '8',
+                                   '16'] and {turns: both['turns'][turns] for turns in ('4', '16')} == first['turns']
     assert both | dict(turns=0) == first | dict(turns=0) and both['command'] == 'first'
-    assert (both['turns']['8']['command'], both['turns']['8']['date'], len(both['turns']['8']['seconds']['agentlab'])) == ('second', 'tomorrow', 3)
+    assert (both['turns']['8']['command'], both['turns']['8']['date'],
+            len(both['turns']['8']['seconds']['agentlab'])) == ('second', 'tomorrow', 3)
     for episodes, versions in ((32, dict(torch='2')), (64, dict(torch='3'))):
-        with pytest.raises(ValueError, match='measure all lengths anew'): training_step([2], episodes, 1, tmp_path, facts('third', versions=versions), add=True)
+        with pytest.raises(ValueError, match='measure all lengths anew'):
+            training_step([2], episodes, 1, tmp_path, facts('third', versions=versions), add=True)
     assert read() == both and measured == [16, 4, 8]
 
 
@@ -124,8 +133,10 @@ def test_recorded_results_hold_what_is_claimed():
     assert list(record['turns']) == ['4', '8', '16', '32', '64'] and record['episodes'] == 64
     for turns, found in record['turns'].items():
         assert found['work']['sampled'] == found['work']['trained'] == int(turns)*64*bench.SAID
-        apart = 'command' in found and found['command'] != record['command']     # a row that was measured by itself says when, how and beside what
-        assert all(len(laps) >= (3 if apart else 5) for laps in found['seconds'].values()) and len(found['load']) == 3 and (not apart or found['date'])
+        # a row that was measured by itself says when, how and beside what
+        apart = 'command' in found and found['command'] != record['command']
+        assert (all(len(laps) >= (3 if apart else 5) for laps in found['seconds'].values()) and len(found['load']) == 3
+                and (not apart or found['date']))
         assert set(found['seconds']) == set(found['memory']) == set(bench.SIDES)
 
 
@@ -170,7 +181,8 @@ def test_any_text_is_a_call(text):
     tokenizer = page.tiny(2)[1]
     from transformers.utils.chat_parsing import parse_response
     for end in ('', '<|im_end|>'):
-        said = parse_response(text + end, page.CHATML_PARSER, prefix='<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n')
+        said = parse_response(text + end, page.CHATML_PARSER,
+                              prefix='<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n')
         [call] = said['tool_calls']
         assert call['function']['name'] == 'say' and call['function']['arguments']['text'].split() == text.split()
 
@@ -241,7 +253,8 @@ def test_padded_is_the_same_batch(episodes, seed):
     assert torch.equal(scatter(batch, torch.ones(len(batch.actions), dtype=torch.int64)), held['response_mask'])
     assert torch.equal(scatter(batch, batch.action('value')), held['values'])
     last = torch.cat([batch.action_turn[1:] != batch.action_turn[:-1], torch.tensor([True])])
-    assert torch.equal(scatter(batch, torch.where(last, batch.spread(batch.turns.reward), 0)), held['token_level_rewards'])
+    assert torch.equal(scatter(batch, torch.where(last, batch.spread(batch.turns.reward), 0)),
+                       held['token_level_rewards'])
     assert [int(name) for name in held['index']] == batch.episodes.group.tolist()
 
 
@@ -251,17 +264,20 @@ def test_counterparts_read_what_they_should():
     batch = ragged_batch()
     held, asked = padded(batch, torch.float64), {}
     class Registry(dict):
-        def __getitem__(self, name): return lambda **words: (asked.setdefault(name, []).append(set(words)), theirs[current])[1]
+        def __getitem__(self, name):
+            return lambda **words: (asked.setdefault(name, []).append(set(words)), theirs[current])[1]
     theirs, rows = {}, {}
     for current, (ours, other) in counterparts(Registry()).items():
         found = ours(batch)
         target, advantage = found if isinstance(found, tuple) else (found, found)
         theirs[current] = scatter(batch, advantage), scatter(batch, target)
-        rows[current] = race(ours, other, batch, held, repeats=1) | dict(gap=apart(ours, other, batch, held), gap_float32=0.)
+        rows[current] = race(ours, other, batch, held, repeats=1) | dict(gap=apart(ours, other, batch, held),
+                                                                         gap_float32=0.)
         assert rows[current]['gap'] == 0, current
         theirs[current] = theirs[current][0] + held['response_mask'], theirs[current][1]
         assert apart(ours, other, batch, held) == pytest.approx(1), current
-    assert {'token_level_rewards', 'response_mask'} <= set.intersection(*(words for calls in asked.values() for words in calls))
+    assert ({'token_level_rewards', 'response_mask'}
+            <= set.intersection(*(words for calls in asked.values() for words in calls)))
     assert problems(dict(estimators=rows), most=float('inf')) == []
     assert len(problems(dict(estimators=rows), most=0.)) == len(rows)
 
@@ -269,5 +285,6 @@ def test_counterparts_read_what_they_should():
 def test_recorded_comparison_with_verl_holds():
     from agentlab.bench.verl import problems
     record = json.loads((ROOT/'assets'/'bench'/'verl.json').read_text())
-    assert record['versions']['verl'] == '0.9.1' and (record['episodes'], record['turns'], record['tokens']) == (1024, 16, 128)
+    assert record['versions']['verl'] == '0.9.1' and (record['episodes'], record['turns'],
+                                                      record['tokens']) == (1024, 16, 128)
     assert problems(record) == [] and len(record['estimators']) == 15

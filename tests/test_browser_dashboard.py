@@ -1,4 +1,5 @@
-"""The page of the dashboard, opened cold in a real JupyterLab: all cells run, and the picture holds what the rows say, in
+"""The page of the dashboard, opened cold in a real JupyterLab: all cells run, and the picture holds what the rows say,
+in
 light and in dark, also on a busy machine."""
 import contextlib, io, json, os, subprocess, sys
 import numpy as np
@@ -28,7 +29,8 @@ def busy():
 
 @contextlib.contextmanager
 def cold(lab, name):
-    "A copy of the page without outputs, in a browser that has seen nothing: page, its complaints, place of the live widget."
+    """A copy of the page without outputs, in a browser that has seen nothing: page, its complaints, place of the
+    live widget."""
     notebook = json.loads((ROOT/PAGE).read_text(encoding='utf-8'))
     for cell in notebook['cells']:
         if cell['cell_type'] == 'code': cell['outputs'], cell['execution_count'] = [], None
@@ -109,6 +111,8 @@ def test_a_narrow_window_has_one_pane_below_the_other(lab):
         page.set_viewport_size(dict(width=560, height=900))
         lab.run(page, 0)
         page.wait_for_selector('.al-db-live .al-db-line', timeout=60_000)
-        lefts = page.evaluate('() => [...document.querySelectorAll(".al-db-pane")].map(p => Math.round(p.getBoundingClientRect().left))')
+        lefts = page.evaluate('() => [...document.querySelectorAll(".al-db-pane")].map(p => '
+                              'Math.round(p.getBoundingClientRect().left))')
         assert len(lefts) == 7 and len(set(lefts)) == 1
-        assert page.evaluate('() => { const b = document.querySelector(".al-db-live"); return b.scrollWidth <= b.clientWidth + 1 }')
+        assert page.evaluate('() => { const b = document.querySelector(".al-db-live"); return b.scrollWidth <= '
+                             'b.clientWidth + 1 }')

@@ -1,6 +1,8 @@
-"""Every lesson opens in a real JupyterLab, runs all its cells without an error, shows its pictures and asks no other server for anything.
+"""Every lesson opens in a real JupyterLab, runs all its cells without an error, shows its pictures and asks no other
+server for anything.
 
-Outputs are cleared first, and each check of an exercise also stands before its solution, where it must fail (tools/course.py, `proved`).
+Outputs are cleared first, and each check of an exercise also stands before its solution, where it must fail
+(tools/course.py, `proved`).
 """
 import json
 from urllib.parse import urlsplit
@@ -10,11 +12,14 @@ import course
 from notebooks import lessons, reads
 
 pytestmark = pytest.mark.browser
-SHOWN = '.js-plotly-plot, .al-db, .jp-RenderedImage img, section.al, .al-ms, .al-grid'    # a plot, a picture, a group, a microscope
+# a plot, a picture, a group, a microscope
+SHOWN = '.js-plotly-plot, .al-db, .jp-RenderedImage img, section.al, .al-ms, .al-grid'
 
 def cleared(notebook):
     for cell in notebook['cells']:
-        if cell['cell_type'] == 'code': cell['outputs'], cell['execution_count'], cell['metadata']['tags'] = [], None, ['raises-exception']   # what fails is reported, and what follows still runs
+        if cell['cell_type'] == 'code':
+            # what fails is reported, and what follows still runs
+            cell['outputs'], cell['execution_count'], cell['metadata']['tags'] = [], None, ['raises-exception']
     return notebook
 
 def marked(path):
@@ -39,5 +44,6 @@ def test_lesson_in_jupyterlab(lab, path):
             page.wait_for_timeout(120)
             if page.evaluate(shown): break
         assert page.evaluate(shown), 'no picture and no widget is on the screen'
-        strangers = [url for url in asked if urlsplit(url).scheme in ('http', 'https') and urlsplit(url).hostname != '127.0.0.1']
+        strangers = [url for url in asked if urlsplit(url).scheme in ('http', 'https')
+                     and urlsplit(url).hostname != '127.0.0.1']
         assert strangers == []

@@ -1,4 +1,5 @@
-"""TurnScope in a real JupyterLab: the wiring of keys, drop-downs and pointer, what the page shows of hostile text, and that nothing is fetched from elsewhere."""
+"""TurnScope in a real JupyterLab: the wiring of keys, drop-downs and pointer, what the page shows of hostile text,
+and that nothing is fetched from elsewhere."""
 import json
 from pathlib import Path
 import shutil
@@ -13,8 +14,10 @@ from view_data import write_run
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parent
 
-CELLS = [f'import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom agentlab.view.turnscope import turnscope, crowd\nscope = turnscope("run", step=1)\nscope',
-         'altered = turnscope("altered", step=1)\naltered', 'from view_data import hostile_batch\nturnscope(hostile_batch())', 'large = turnscope(crowd(400, 60, 4, group=400))\nlarge']
+CELLS = [f'import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom agentlab.view.turnscope import turnscope, crowd\nscope '
+         f'= turnscope("run", step=1)\nscope',
+         'altered = turnscope("altered", step=1)\naltered', 'from view_data import '
+         'hostile_batch\nturnscope(hostile_batch())', 'large = turnscope(crowd(400, 60, 4, group=400))\nlarge']
 
 class Shown:
     "The widget of one cell."
@@ -22,15 +25,24 @@ class Shown:
         self.page, self.node = page, lab.run(page, cell)
         page.wait_for_function(f"() => {self.node}.querySelector('.ts .ts-token')", timeout=90_000)
         self.root = page.locator('.jp-CodeCell').nth(cell).locator('.ts')
-    def wait(self, expression): self.page.wait_for_function(f"() => {{ const root = {self.node}.querySelector('.ts'); return {expression} }}", timeout=20_000, polling=50)
-    def get(self, expression): return self.page.evaluate(f"() => {{ const root = {self.node}.querySelector('.ts'); return {expression} }}")
+    def wait(self, expression):
+        self.page.wait_for_function(f"() => {{ const root = {self.node}.querySelector('.ts'); return {expression} }}",
+                                    timeout=20_000, polling=50)
+    def get(self, expression):
+        return self.page.evaluate(f"() => {{ const root = {self.node}.querySelector('.ts'); return {expression} }}")
     def chosen(self): return int(self.get("root.querySelector('.ts-tile.ts-chosen').dataset.turn"))
     def press(self, key, turn):
         "Press a key and wait until the chosen turn is `turn`."
         self.page.keyboard.press(key)
-        self.wait(f"root.querySelector('.ts-tile.ts-chosen')?.dataset.turn === '{turn}' && root.contains(document.activeElement)")
-    def facts(self): return self.get("Object.fromEntries([...root.querySelectorAll('.ts-token-card [data-fact]')].map(node => [node.dataset.fact, node.textContent]))")
-    def numbers(self): return self.get("[...root.querySelectorAll('.ts-tile')].map(tile => [tile.dataset.turn, [...tile.querySelectorAll('b:not([hidden])')].map(b => b.textContent), tile.querySelector('small').textContent])")
+        self.wait(f"root.querySelector('.ts-tile.ts-chosen')?.dataset.turn === '{turn}' && "
+                  f"root.contains(document.activeElement)")
+    def facts(self):
+        return self.get("Object.fromEntries([...root.querySelectorAll('.ts-token-card [data-fact]')].map(node => "
+                        "[node.dataset.fact, node.textContent]))")
+    def numbers(self):
+        return self.get("[...root.querySelectorAll('.ts-tile')].map(tile => [tile.dataset.turn, "
+                        "[...tile.querySelectorAll('b:not([hidden])')].map(b => b.textContent), "
+                        "tile.querySelector('small').textContent])")
 
 @pytest.fixture(scope='module')
 def page(lab):
@@ -41,7 +53,8 @@ def page(lab):
     batch.with_tokens(entropy=batch.tokens.entropy + .125, sampler_logp=batch.tokens.sampler_logp - 1).save(path)
     with lab.open('turnscope.ipynb', *CELLS) as page:
         page.asked, page.said = [], []
-        page.on('request', lambda request: page.asked.append(request.url)); page.on('pageerror', lambda error: page.said.append(str(error)))
+        page.on('request', lambda request: page.asked.append(request.url))
+        page.on('pageerror', lambda error: page.said.append(str(error)))
         yield page
 
 @pytest.fixture(scope='module')
@@ -50,7 +63,8 @@ def shown(lab, page): return Shown(lab, page, 0)
 def minus(text): return float(text.replace('\u2212', '-'))
 
 def test_the_drop_down_changes_the_numbers_shown(lab, page, shown):
-    """The recipe's estimator first; another one gives its own means; a pinned one stands beside it with the difference."""
+    """The recipe's estimator first; another one gives its own means; a pinned one stands beside it with the
+    difference."""
     p = Played(Batch.load(lab.folder/'run'/'episodes'/'step_000001.parquet'))
     means = {f.__name__: p.mean(f(p.batch).double().numpy()) for f in (grpo, gigpo)}
     assert all(faces == [signed(means['gigpo'][int(turn)])] for turn, faces, _ in shown.numbers())
@@ -68,7 +82,8 @@ def test_the_drop_down_changes_the_numbers_shown(lab, page, shown):
 
 @pytest.mark.parametrize('cell,folder', [(0, 'run'), (1, 'altered')])
 def test_the_token_under_the_pointer_is_the_one_in_the_file(lab, page, cell, folder):
-    """Id, log-probability, entropy and advantage on hover are those of the Parquet file; an altered file shows altered numbers; what is not there is not recorded."""
+    """Id, log-probability, entropy and advantage on hover are those of the Parquet file; an altered file shows
+    altered numbers; what is not there is not recorded."""
     batch = Batch.load(lab.folder/folder/'episodes'/'step_000001.parquet')
     p, shown = Played(batch), Shown(lab, page, cell)
     at = p.span(shown.chosen())
@@ -76,29 +91,44 @@ def test_the_token_under_the_pointer_is_the_one_in_the_file(lab, page, cell, fol
         shown.root.locator('.ts-token').nth(i - at.start).hover()
         shown.wait(f"root.querySelector('[data-fact=id]').textContent === '{batch.tokens.id[batch.actions[i]].item()}'")
         facts = shown.facts()
-        assert minus(facts['sampler_logp']) == pytest.approx(batch.action('sampler_logp')[i].item(), rel=1e-5) and minus(facts['entropy']) == pytest.approx(batch.action('entropy')[i].item(), rel=1e-5)
+        assert (minus(facts['sampler_logp']) == pytest.approx(batch.action('sampler_logp')[i].item(), rel=1e-5)
+                and minus(facts['entropy']) == pytest.approx(batch.action('entropy')[i].item(), rel=1e-5))
         assert minus(facts['advantage']) == pytest.approx(gigpo(batch)[i].item(), rel=1e-4)
         assert facts['old_logp'] == facts['kl'] == facts['ratio'] == facts['likely'] == 'not recorded'
         assert facts['text'] == batch.labels['token'][int(facts['id'])]
 
 def test_the_keyboard_alone_goes_everywhere(lab, page):
-    """j k h l along rows and turns, Enter to the tokens, arrows among them, Escape back, n, s, search, step: JupyterLab takes none of the keys."""
+    """j k h l along rows and turns, Enter to the tokens, arrows among them, Escape back, n, s, search, step:
+    JupyterLab takes none of the keys."""
     shown = Shown(lab, page, 0)
     p = Played(Batch.load(lab.folder/'run'/'episodes'/'step_000001.parquet'))
     group = p.members(int(p.group[p.episode[shown.chosen()]]))
     rows = [r.episode for r in group.rollouts]
     keep_focus(page, f"{shown.node}.querySelector('.ts-tile.ts-chosen')")
-    shown.press('j', p.first[rows[1]]); shown.press('ArrowRight', p.first[rows[1]] + 1); shown.press('l', p.first[rows[1]] + 2); shown.press('k', p.first[rows[0]] + 2); shown.press('h', p.first[rows[0]] + 1)
+    shown.press('j', p.first[rows[1]])
+    shown.press('ArrowRight', p.first[rows[1]] + 1)
+    shown.press('l', p.first[rows[1]] + 2)
+    shown.press('k', p.first[rows[0]] + 2)
+    shown.press('h', p.first[rows[0]] + 1)
     assert shown.get("document.activeElement.classList.contains('ts-chosen')")
-    page.keyboard.press('Enter'); page.keyboard.press('ArrowRight')
-    shown.wait("document.activeElement.dataset.at === '1' && root.querySelector('[data-fact=id]').parentElement.textContent.startsWith('token 2')")
-    page.keyboard.press('Escape'); shown.wait("document.activeElement.classList.contains('ts-tile')")
+    page.keyboard.press('Enter')
+    page.keyboard.press('ArrowRight')
+    shown.wait("document.activeElement.dataset.at === '1' && "
+               "root.querySelector('[data-fact=id]').parentElement.textContent.startsWith('token 2')")
+    page.keyboard.press('Escape')
+    shown.wait("document.activeElement.classList.contains('ts-tile')")
     visits = p.visits(int(p.first[rows[0]] + 1)).tolist()
     shown.press('s', visits[1])
-    page.keyboard.press('n'); shown.wait("root.querySelector('.ts-message').textContent.startsWith('Unsure token')")
-    page.keyboard.press('/'); page.keyboard.type('go north'); page.keyboard.press('Enter')
-    shown.wait("root.querySelector('.ts-message').textContent.includes('turns that hold') && root.querySelector('mark')")
-    page.keyboard.press('Escape'); shown.root.locator('.ts-strip').focus(); page.keyboard.press('ArrowRight')
+    page.keyboard.press('n')
+    shown.wait("root.querySelector('.ts-message').textContent.startsWith('Unsure token')")
+    page.keyboard.press('/')
+    page.keyboard.type('go north')
+    page.keyboard.press('Enter')
+    shown.wait("root.querySelector('.ts-message').textContent.includes('turns that hold') && "
+               "root.querySelector('mark')")
+    page.keyboard.press('Escape')
+    shown.root.locator('.ts-strip').focus()
+    page.keyboard.press('ArrowRight')
     shown.wait("root.querySelector('.ts-strip').getAttribute('aria-valuenow') === '2'")
     assert page.evaluate("window.jupyterapp.shell.currentWidget.content.activeCellIndex") == 0
     shown.root.locator('.ts-plot').first.click(position=dict(x=2, y=20))
@@ -113,11 +143,15 @@ def test_scrolling_asks_for_what_comes_into_view(lab, page):
     assert shown.get("root.querySelectorAll('.ts-tile').length") <= 576
 
 def test_hostile_text_stays_text_and_nothing_is_fetched(lab, page, browser):
-    """No script of a model runs, no picture is loaded, no request leaves for another host; both themes can be photographed."""
+    """No script of a model runs, no picture is loaded, no request leaves for another host; both themes can be
+    photographed."""
     shown = Shown(lab, page, 2)
     text = shown.get("root.innerText")
-    for part in ('<script>window.hit=1</script>', '"><img src=x onerror="window.hit=1">', r'\u202e', '␛', '99,952 characters cut'): assert part in text
-    assert shown.get("root.querySelectorAll('script, img, iframe, a').length") == 0 and page.evaluate('window.hit') is None
+    for part in ('<script>window.hit=1</script>', '"><img src=x onerror="window.hit=1">', r'\u202e', '␛',
+                 '99,952 characters cut'):
+        assert part in text
+    assert (shown.get("root.querySelectorAll('script, img, iframe, a').length") == 0
+            and page.evaluate('window.hit') is None)
     backgrounds = set()
     for theme in ('JupyterLab Dark', 'JupyterLab Light'):
         page.evaluate("name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", theme)
@@ -126,4 +160,5 @@ def test_hostile_text_stays_text_and_nothing_is_fetched(lab, page, browser):
         backgrounds.add(shown.get("getComputedStyle(root).backgroundColor"))
         assert len(shown.root.screenshot()) > 20_000
     assert len(backgrounds) == 2
-    assert page.said == [] and {url.split('/')[2] for url in page.asked if url.startswith('http')} <= {lab.url.split('/')[2]}
+    assert page.said == [] and {url.split('/')[2] for url in page.asked
+                                if url.startswith('http')} <= {lab.url.split('/')[2]}

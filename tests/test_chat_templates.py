@@ -1,4 +1,5 @@
-"""The ids that were sampled are the ids that are trained on, under the chat templates of many model families; templates that rewrite history are refused."""
+"""The ids that were sampled are the ids that are trained on, under the chat templates of many model families;
+templates that rewrite history are refused."""
 import pytest
 
 pytest.importorskip('trl')
@@ -17,14 +18,17 @@ class Rooms(TextEnv):
     def turn(self, action): return self.texts[self.turns], 1., self.turns == 3, {}
 
 class Script:
-    "A sampler that says what it is told to, byte by byte: ids that no tokenizer would choose for these words. The second answer runs out of tokens."
-    def __init__(self, tokenizer, words): self.tokenizer, self.words, self.given, self.said = tokenizer, iter(words), [], []
+    """A sampler that says what it is told to, byte by byte: ids that no tokenizer would choose for these words. The
+    second answer runs out of tokens."""
+    def __init__(self, tokenizer, words):
+        self.tokenizer, self.words, self.given, self.said = tokenizer, iter(words), [], []
     def sync(self, policy): self.end = policy.end_id
     def sample(self, contexts, **how):
         (context,) = contexts
         ids = [self.tokenizer.encode(letter, add_special_tokens=False)[0] for letter in next(self.words)]
         if len(self.said) != 1: ids.append(self.end)
-        self.given.append(context); self.said.append(ids)
+        self.given.append(context)
+        self.said.append(ids)
         return [Completion(ids, [-1.]*len(ids), [1.]*len(ids), 'stop')]
 
 def spoken(name, chat):
@@ -49,7 +53,8 @@ def test_sampled_ids_are_trained_ids(name, system):
     # what was trained is what was read and said, id by id
     assert batch.tokens.id.tolist() == script.given[-1] + script.said[-1]
     assert batch.tokens.id[batch.actions].tolist() == [i for ids in script.said for i in ids]
-    for k in (1, 2): assert script.given[k][:len(script.given[k-1]) + len(script.said[k-1])] == script.given[k-1] + script.said[k-1]
+    for k in (1, 2):
+        assert script.given[k][:len(script.given[k-1]) + len(script.said[k-1])] == script.given[k-1] + script.said[k-1]
     # and no tokenizer would have written it so
     again = [words.encode(text, add_special_tokens=False) for text in said]
     assert all(len(a) < len(ids) - 1 for a, ids in zip(again, script.said))
@@ -57,10 +62,12 @@ def test_sampled_ids_are_trained_ids(name, system):
     observed = Rooms.texts[:3]
     head = [dict(role='system', content=system)] if system and chat.facts['system'] else []
     if system and not head: observed = [f'{system}\n\n{observed[0]}', *observed[1:]]
-    talk = [m for u, a in zip(observed, contents) for m in (dict(role='user', content=u), dict(role='assistant', content=a))]
+    talk = [m for u, a in zip(observed, contents)
+            for m in (dict(role='user', content=u), dict(role='assistant', content=a))]
     for k in range(3): assert words.decode(script.given[k]) == chat.render(head + talk[:2*k + 1], prompt=True)
     # an observation cannot end a turn: the control tokens that it spells out are words
-    assert sum(i == policy.end_id for i in script.given[-1]) == words.decode(script.given[-1]).count(words.decode([policy.end_id])) - (words.decode([policy.end_id]) in Rooms.texts[1])
+    assert sum(i == policy.end_id for i in script.given[-1]) == words.decode(script.given[-1]).count(words.decode(
+        [policy.end_id])) - (words.decode([policy.end_id]) in Rooms.texts[1])
 
 def test_five_families_at_least():
     assert len({name.split('_')[0].rstrip('0123456789') for name in FAMILIES}) >= 5
@@ -68,9 +75,12 @@ def test_five_families_at_least():
 
 # ---- what is refused, and the way out
 
-forgets = r"rewrites history: what the assistant said in an earlier turn is left out \('FIRSTTHOUGHT' is gone.*training.jinja.*Chat\(tokenizer, rewrites=True\)"
-REFUSED = {'qwen3': forgets, 'qwen3_5_think': forgets, 'deepseekv3': forgets, 'deepseek_r1_distill': forgets, 'lfm2_2_5': forgets, 'glm4moe': forgets, 'nemotron_3_nano': forgets,
-           'gptoss': r"rewrites history: the finished turn goes on after .*assistant' with '<\|channel\|>final", 'muse_glimmer': 'rewrites history: the finished turn goes on',
+forgets = (r"rewrites history: what the assistant said in an earlier turn is left out \('FIRSTTHOUGHT' is "
+           r"gone.*training.jinja.*Chat\(tokenizer, rewrites=True\)")
+REFUSED = {'qwen3': forgets, 'qwen3_5_think': forgets, 'deepseekv3': forgets, 'deepseek_r1_distill': forgets,
+           'lfm2_2_5': forgets, 'glm4moe': forgets, 'nemotron_3_nano': forgets,
+           'gptoss': r"rewrites history: the finished turn goes on after .*assistant' with '<\|channel\|>final",
+           'muse_glimmer': 'rewrites history: the finished turn goes on',
            'smolvlm': 'made for images or tools', 'llava_next': 'made for images or tools'}
 
 @pytest.mark.parametrize('name', REFUSED)
@@ -80,11 +90,14 @@ def test_a_template_that_rewrites_history(name):
 def test_the_ways_out():
     "Another template, a switch of the template, or the caller's word."
     words = tokenizer('qwen3')
-    with pytest.raises(ValueError, match='rewrites history'): Policy(tiny_model(len(words), 64, hidden=16, layers=1), words)
-    assert Policy(tiny_model(len(words), 64, hidden=16, layers=1), words, chat=Chat(words, rewrites=True)).end_id == words.convert_tokens_to_ids('<|im_end|>')
+    with pytest.raises(ValueError, match='rewrites history'):
+        Policy(tiny_model(len(words), 64, hidden=16, layers=1), words)
+    assert (Policy(tiny_model(len(words), 64, hidden=16, layers=1), words, chat=Chat(words, rewrites=True)).end_id
+            == words.convert_tokens_to_ids('<|im_end|>'))
     words.chat_template = template('qwen3_training')
     assert Chat(words).end_id == words.convert_tokens_to_ids('<|im_end|>')
-    for name, switch in (('qwen3_6', dict(preserve_thinking=True)), ('nemotron_3_nano', dict(truncate_history_thinking=False))):
+    for name, switch in (('qwen3_6', dict(preserve_thinking=True)),
+                         ('nemotron_3_nano', dict(truncate_history_thinking=False))):
         with pytest.raises(ValueError, match='rewrites history'): Chat(tokenizer(name))
         assert not Chat(tokenizer(name), **switch).facts['rewritten']
 
@@ -114,7 +127,8 @@ def test_spaces_around_a_message():
 
 def test_a_template_without_a_system_message():
     chat = Chat(tokenizer('gemma'))
-    assert chat.tokenizer.decode(chat.first('b2.', 'Be brief.')) == '<bos><start_of_turn>user\nBe brief.\n\nb2.<end_of_turn>\n<start_of_turn>model\n'
+    assert (chat.tokenizer.decode(chat.first('b2.', 'Be brief.')) == '<bos><start_of_turn>user\nBe '
+            'brief.\n\nb2.<end_of_turn>\n<start_of_turn>model\n')
 
 
 def test_what_a_chat_remembers_is_bounded_in_bytes():

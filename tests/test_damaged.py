@@ -1,4 +1,5 @@
-"A run folder on a disk that changes a byte: what is lost is told, what is whole is shown, and no row goes without a word."
+"""A run folder on a disk that changes a byte: what is lost is told, what is whole is shown, and no row goes without
+a word."""
 import json, os, random, shutil, warnings
 from pathlib import Path
 
@@ -13,12 +14,15 @@ from agentlab.view.dashboard import Tail
 STEPS = 5
 
 @pytest.fixture(scope='module')
-def whole(tmp_path_factory): return train_small(tmp_path_factory.mktemp('whole')/'run', steps=STEPS, checkpoint_every=2, test_every=2, test_tasks=1)
+def whole(tmp_path_factory):
+    return train_small(tmp_path_factory.mktemp('whole')/'run', steps=STEPS, checkpoint_every=2, test_every=2,
+                       test_tasks=1)
 
 @pytest.fixture
 def run(whole, tmp_path): return Run(shutil.copytree(whole.folder, tmp_path/'run'))
 
-def go_on(run): return train_small(run.folder, steps=STEPS + 1, checkpoint_every=2, test_every=2, test_tasks=1, resume=True)
+def go_on(run):
+    return train_small(run.folder, steps=STEPS + 1, checkpoint_every=2, test_every=2, test_tasks=1, resume=True)
 
 def change(path, at):
     "Another byte at a place."
@@ -86,7 +90,8 @@ def test_half_a_line_is_no_damage(run, whole):
 
 def test_rows_of_an_older_run_have_no_checksum(run, whole):
     "They are read, and the run goes on; the new rows have one."
-    for name in ('metrics.jsonl', 'tests.jsonl'): (run.folder/name).write_text(''.join(json.dumps(row) + '\n' for row in runs._rows(run.folder/name)))
+    for name in ('metrics.jsonl', 'tests.jsonl'):
+        (run.folder/name).write_text(''.join(json.dumps(row) + '\n' for row in runs._rows(run.folder/name)))
     assert run.rows() == whole.rows() and run.tests() == whole.tests()
     lines = (go_on(run).folder/'metrics.jsonl').read_text().splitlines()
     assert ['blake2b' in line for line in lines] == [False]*STEPS + [True]
@@ -112,7 +117,8 @@ def test_a_damaged_file_of_episodes_costs_its_own_step(run, step):
     scope.find_beside()
     with pytest.raises(ValueError, match=path.name): scope.choose_step(step)
     opened = open_run(run.folder)
-    assert step not in opened.steps and any(path.name in note for note in opened.notes) and len(opened.summary()) == STEPS
+    assert step not in opened.steps and any(path.name in note
+                                            for note in opened.notes) and len(opened.summary()) == STEPS
 
 @pytest.mark.parametrize('seed', range(4))
 def test_a_byte_changes_nothing_or_is_noticed(run, seed):
@@ -139,7 +145,8 @@ def open_damaged(path, seed, tries):
 @pytest.mark.parametrize('who', ['ours', 'trl'])
 def test_a_damaged_footer_ends_no_process(run, tmp_path, who):
     "pyarrow aborts over some of them."
-    path = run._episodes(0) if who == 'ours' else Path(shutil.copy(ROOT/'tests/foreign/trl/chat/completions/completions_00001.parquet', tmp_path))
+    path = (run._episodes(0) if who == 'ours'
+            else Path(shutil.copy(ROOT/'tests/foreign/trl/chat/completions/completions_00001.parquet', tmp_path)))
     status, said = finish(fork(open_damaged, path, 0, 400, log=tmp_path/'log'), tmp_path/'log')
     assert status == 0, said[-2000:]
 
@@ -156,11 +163,13 @@ KEPT = ('metrics.jsonl', 'tests.jsonl', 'run.json', 'episodes', 'tests', 'checkp
 
 @pytest.mark.parametrize('seed', range(10))
 def test_random_damage_is_told_or_harmless(whole, tmp_path, seed):
-    "A byte, a cut, or a file that is gone: the run ends as the one that was not damaged, or it says what is wrong. It never ends as another."
+    """A byte, a cut, or a file that is gone: the run ends as the one that was not damaged, or it says what is wrong.
+    It never ends as another."""
     chance = random.Random(seed)
     for number in range(2):
         folder = Path(shutil.copytree(whole.folder, tmp_path/str(number)))
-        path = chance.choice(sorted(p for p in folder.rglob('*') if p.is_file() and p.relative_to(folder).parts[0] in KEPT))
+        path = chance.choice(sorted(p for p in folder.rglob('*') if p.is_file()
+                                    and p.relative_to(folder).parts[0] in KEPT))
         size = path.stat().st_size
         what = chance.choice(['byte', 'cut', 'gone'])
         if what == 'byte' and size: change(path, chance.randrange(size))

@@ -33,7 +33,8 @@ def panes(rows): return {pane['name']: pane for pane in shown(rows).figure.head[
 def messages(monkeypatch):
     "The states that widgets send from here on, as text."
     said = []
-    def take(self, kind, data=None, *rest, **more): said.append(json.dumps((data or {}).get('state', {}), allow_nan=False))
+    def take(self, kind, data=None, *rest, **more):
+        said.append(json.dumps((data or {}).get('state', {}), allow_nan=False))
     monkeypatch.setattr(comm.DummyComm, 'publish_msg', take)
     return said
 
@@ -75,7 +76,8 @@ def test_no_row_and_one_row():
 def test_fifty_thousand_rows_and_a_spike():
     "At most 300 points a curve and 120 kB; the one spike is among them, and so are the first and the last row."
     draw = random.Random(0)
-    rows = [dict.fromkeys(METRICS, 0.) | dict(step=i, reward=draw.random(), kl_max=draw.random()) for i in range(50_000)]
+    rows = [dict.fromkeys(METRICS, 0.) | dict(step=i, reward=draw.random(), kl_max=draw.random())
+            for i in range(50_000)]
     for row in rows: row['entropy_by_turn'] = [draw.random() for _ in range(12)]
     rows[31_417]['kl_max'] = 5150.
     rows[31_418]['kl_max'] = math.inf      # in the same bucket, and larger, but no number
@@ -83,7 +85,8 @@ def test_fifty_thousand_rows_and_a_spike():
     assert len(state(board)) < 120_000
     spike, steps = board.plots.line('kl_largest'), [x for x, _ in board.plots.line('reward')]
     assert [31_417, 5150] in spike and 150 <= len(spike) <= 300
-    assert (steps[0], steps[-1]) == (0, 49_999) and steps == sorted(set(steps)) and board.figure.head['ends'] == [0, 49_999]
+    assert ((steps[0], steps[-1]) == (0, 49_999) and steps == sorted(set(steps))
+            and board.figure.head['ends'] == [0, 49_999])
 
 def test_very_many_turns():
     "The table is cut, and says so."
@@ -94,7 +97,8 @@ def test_very_many_turns():
 @pytest.mark.parametrize('block', [1, 7, 100, 5000])
 def test_a_log_that_grows_is_what_it_would_be_at_once(block):
     "Row by row, in blocks or whole: the same parts."
-    rows = [dict(step=i, reward=math.sin(i/9), grad_norm=None if i % 50 else 1., entropy_by_turn=[.1, i/1000]) for i in range(700)]
+    rows = [dict(step=i, reward=math.sin(i/9), grad_norm=None if i % 50 else 1., entropy_by_turn=[.1, i/1000])
+            for i in range(700)]
     growing, whole = Plots(PANES), Plots(PANES)
     for end in range(0, 700 + block, block): growing.renew(0, rows[:end], 0)
     whole.renew(0, rows, 0)
@@ -139,7 +143,8 @@ def test_hostile_names_and_texts_stay_behind(text):
     rows = [odd | {'reward': .5}, {'step': 1, 'reward': .6}]
     board = shown(rows)
     assert len(text) < 3 or json.dumps(text)[1:-1] not in state(board)
-    for page in (board.label.value, dashboard_html(rows, title=text)): assert '<script' not in page and '<img' not in page
+    for page in (board.label.value, dashboard_html(rows, title=text)):
+        assert '<script' not in page and '<img' not in page
     overlay = Overlay({text: [dict(step=0, reward=1.)], 'other': []})
     overlay.widget
     assert len(text) < 3 or json.dumps(text)[1:-1] not in state(overlay)
@@ -166,9 +171,11 @@ def test_rows_of_older_runs_have_their_mean():
     assert plots.line('kl_mean') == [[0, 200], [1, None]]
     assert plots.line('kl_median') == [[0, None], [1, .001]] and plots.line('kl_largest') == [[0, None], [1, 5150]]
     old, new = panes([OLD])['kl'], panes([NEW])['kl']
-    assert [label for _, label in old['lines']] == ['mean'] and [label for _, label in new['lines']] == ['median', 'largest']
+    assert ([label for _, label in old['lines']] == ['mean']
+            and [label for _, label in new['lines']] == ['median', 'largest'])
     assert new['log'] and [text for _, text in new['ticks']] == ['10⁻³', '10⁻¹', '10¹', '10³', '10⁵']
-    assert 'run 1, largest: 5,150 at update 1' in dashboard_html([NEW]) and 'run 1, mean: 200 at' in dashboard_html([OLD])
+    assert ('run 1, largest: 5,150 at update 1' in dashboard_html([NEW])
+            and 'run 1, mean: 200 at' in dashboard_html([OLD]))
     assert SPIKE in dashboard_html([NEW]) and SPIKE not in dashboard_html([dict(step=0, reward=1.)])
 
 def test_a_reference_is_drawn_where_there_is_one():
@@ -186,7 +193,8 @@ def kl_card(folder, **more):
 def test_the_report_says_what_a_spike_is(tmp_path):
     "Median and largest as two named curves on a log axis, with the sentence; an older run has its mean there."
     new, old = kl_card(tmp_path/'new', kl=200., kl_median=.001, kl_max=5150.), kl_card(tmp_path/'old', kl=200.)
-    for text in (SPIKE, '>median</text>', '>largest</text>', '>10³</text>', '<code>kl_max</code>', '0.001 → 0.001'): assert text in new
+    for text in (SPIKE, '>median</text>', '>largest</text>', '>10³</text>', '<code>kl_max</code>', '0.001 → 0.001'):
+        assert text in new
     for text in (SPIKE, '<code>kl</code>', '200 → 200'): assert text in old
     assert '>median</text>' not in old
 

@@ -1,4 +1,5 @@
-"What `make docs` writes: pages without hidden cells, a reference with what stands beside each parameter, and links that are looked after."
+"""What `make docs` writes: pages without hidden cells, a reference with what stands beside each parameter, and links
+that are looked after."""
 from pathlib import Path
 
 import pytest
@@ -7,13 +8,17 @@ import docs
 from notebooks import ROOT
 
 
-def cell(source, outputs=()): return dict(cell_type='code', id='a', metadata={}, execution_count=3, source=source, outputs=list(outputs))
+def cell(source, outputs=()):
+    return dict(cell_type='code', id='a', metadata={}, execution_count=3, source=source, outputs=list(outputs))
 
 
 def test_a_page_has_what_a_reader_needs():
-    figure = dict(output_type='display_data', metadata={'image/png': dict(alt='two curves')}, data={'image/png': 'AAAA', 'application/vnd.plotly.v1+json': {}})
-    table = dict(output_type='execute_result', metadata={}, data={'text/html': '<a href="credit/index.ipynb">x</a> <a href="https://a.b/c.ipynb">y</a>'})
-    page = docs.cleaned(dict(cells=[cell('#| hide\nsecret = 1'), cell('#| export\nf = 1', [figure]), cell('#| solution\nanswer = 2'), cell('#| echo: false\nshow()', [table]),
+    figure = dict(output_type='display_data', metadata={'image/png': dict(alt='two curves')},
+                  data={'image/png': 'AAAA', 'application/vnd.plotly.v1+json': {}})
+    table = dict(output_type='execute_result', metadata={},
+                 data={'text/html': '<a href="credit/index.ipynb">x</a> <a href="https://a.b/c.ipynb">y</a>'})
+    page = docs.cleaned(dict(cells=[cell('#| hide\nsecret = 1'), cell('#| export\nf = 1', [figure]),
+        cell('#| solution\nanswer = 2'), cell('#| echo: false\nshow()', [table]),
         dict(cell_type='markdown', id='b', metadata={}, source='[below](#Some-Heading), [there](x.ipynb)')]))
     text = str(page)
     assert 'secret' not in text and 'plotly' not in text and '#|' not in text
@@ -36,8 +41,10 @@ def test_every_metric_is_in_the_dictionary(tmp_path):
 
 
 @pytest.mark.parametrize('html, said', [
-    ('<a href="b.html#here">', None), ('<a href="https://elsewhere.org/x">', None), ('<a href="b.html#gone">', 'no such anchor'), ('<a href="c.html">', 'no such file'),
-    ('<script src="https://cdn.org/x.js"></script>', 'loads'), ('<img src="//cdn.org/x.png">', 'loads'), ('<img src="x.png">', 'no such file')])
+    ('<a href="b.html#here">', None), ('<a href="https://elsewhere.org/x">', None),
+    ('<a href="b.html#gone">', 'no such anchor'), ('<a href="c.html">', 'no such file'),
+    ('<script src="https://cdn.org/x.js"></script>', 'loads'), ('<img src="//cdn.org/x.png">', 'loads'),
+    ('<img src="x.png">', 'no such file')])
 def test_links_are_checked(html, said, tmp_path):
     (tmp_path/'a.html').write_text(html)
     (tmp_path/'b.html').write_text('<p id="here">')

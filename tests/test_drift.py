@@ -1,4 +1,5 @@
-"Generated files agree with their sources, and the files of the repository keep its rules: one test for each function of tools/check.py."
+"""Generated files agree with their sources, and the files of the repository keep its rules: one test for each
+function of tools/check.py."""
 import pytest
 
 import check

@@ -8,15 +8,20 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from agentlab.env import Env, EnvError, GuessNumber, KeyDoor, Step, TextEnv, check_env, check_seat_order, envs, load_env, split_of, splits
+from agentlab.env import (Env, EnvError, GuessNumber, KeyDoor, Step, TextEnv, check_env, check_seat_order, envs,
+                          load_env, split_of, splits)
 from agentlab.env.keydoor import all_layouts, draw_layout, exits, layout_id, shortest
 from agentlab.env.protocol import canonical, check_seed, random_states
 
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**64)
-houses = st.sampled_from([dict(size=2, horizon=8, closed=0), dict(), dict(closed=4, horizon=20), dict(size=4, horizon=16, closed=5), dict(size=5, horizon=30, closed=16)])
-games = st.one_of(houses.map(lambda options: KeyDoor(**options)), st.sampled_from([dict(), dict(low=0, high=40), dict(horizon=3)]).map(lambda options: GuessNumber(**options)))
-texts = st.one_of(st.sampled_from(['go north', 'go south', 'go east', 'go west', 'take key', 'open chest', 'guess 8', 'guess 3']), st.text('gonrthews aku17.\n\0\u00e9\U0001F511', max_size=20))
+houses = st.sampled_from([dict(size=2, horizon=8, closed=0), dict(), dict(closed=4, horizon=20),
+                          dict(size=4, horizon=16, closed=5), dict(size=5, horizon=30, closed=16)])
+games = st.one_of(houses.map(lambda options: KeyDoor(**options)),
+                  st.sampled_from([dict(), dict(low=0, high=40), dict(horizon=3)])
+                  .map(lambda options: GuessNumber(**options)))
+texts = st.one_of(st.sampled_from(['go north', 'go south', 'go east', 'go west', 'take key', 'open chest', 'guess 8',
+                                   'guess 3']), st.text('gonrthews aku17.\n\0\u00e9\U0001F511', max_size=20))
 
 def play(env, seed, choose, task=None):
     "All steps of one episode."
@@ -115,16 +120,21 @@ def test_tasks_are_distinct_repeatable_and_of_their_split(kind):
             assert seen.setdefault(canonical(task), split) == split
             env.reset(0, task)
         assert len({canonical(task) for task in tasks}) == 100
-    with pytest.raises(ValueError, match='n=100000'): env.tasks('test', 100_000) if kind is GuessNumber else KeyDoor(size=2, closed=0).tasks('test', 100_000)
+    with pytest.raises(ValueError, match='n=100000'):
+        env.tasks('test', 100_000) if kind is GuessNumber else KeyDoor(size=2, closed=0).tasks('test', 100_000)
     with pytest.raises(ValueError, match='train, demo, test'): env.tasks('valid', 1)
 
 def test_nothing_depends_on_the_hash_seed():
-    code = "from agentlab.env import *; import json; e = KeyDoor(); print(json.dumps([e.reset(s).info['state'] for s in range(20)] + e.tasks('test', 5) + [GuessNumber().reset(s).info['state'] for s in range(9)]))"
-    runs = {subprocess.run([sys.executable, '-c', code], env=dict(os.environ, PYTHONHASHSEED=str(number), PYTHONPATH=os.pathsep.join(sys.path)), capture_output=True, text=True, check=True).stdout for number in (1, 2)}
+    code = ("from agentlab.env import *; import json; e = KeyDoor(); print(json.dumps([e.reset(s).info['state'] for s "
+            "in range(20)] + e.tasks('test', 5) + [GuessNumber().reset(s).info['state'] for s in range(9)]))")
+    runs = {subprocess.run([sys.executable, '-c', code],
+                           env=dict(os.environ, PYTHONHASHSEED=str(number), PYTHONPATH=os.pathsep.join(sys.path)),
+                           capture_output=True, text=True, check=True).stdout for number in (1, 2)}
     assert len(runs) == 1 and len(json.loads(runs.pop())) == 34
 
 def test_importing_environments_does_not_import_torch():
-    code = "import sys, agentlab.env; assert not {'torch', 'numpy', 'transformers', 'pandas'} & set(sys.modules), sorted(sys.modules)"
+    code = ("import sys, agentlab.env; assert not {'torch', 'numpy', 'transformers', 'pandas'} & set(sys.modules), "
+            "sorted(sys.modules)")
     subprocess.run([sys.executable, '-c', code], env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)), check=True)
 
 # ---- KeyDoor
@@ -186,17 +196,21 @@ def test_a_success_needs_the_key():
     env.step('go south')
     assert env.step('Open  chest.\n').reward == {'player': 1.}
 
-@pytest.mark.parametrize('options, message', [(dict(size=1), 'size must'), (dict(size=27), 'size must'), (dict(size='3'), 'size must'), (dict(closed=-1), 'closed must'),
-    (dict(size=2, closed=2), 'falls apart'), (dict(horizon=3), 'horizon must'), (dict(horizon=None), 'horizon must'), (dict(split='dev'), 'split must')])
+@pytest.mark.parametrize('options, message', [(dict(size=1), 'size must'), (dict(size=27), 'size must'),
+    (dict(size='3'), 'size must'), (dict(closed=-1), 'closed must'),
+    (dict(size=2, closed=2), 'falls apart'), (dict(horizon=3), 'horizon must'), (dict(horizon=None), 'horizon must'),
+    (dict(split='dev'), 'split must')])
 def test_bad_parameters_of_a_house(options, message):
     with pytest.raises(ValueError, match=message): KeyDoor(**options)
 
-@pytest.mark.parametrize('change, message', [(dict(start='b1'), 'three different rooms'), (dict(key='z9'), 'a1 to c3'), (dict(closed=['a1-c3']), 'which is no door'),
+@pytest.mark.parametrize('change, message', [(dict(start='b1'), 'three different rooms'), (dict(key='z9'), 'a1 to c3'),
+    (dict(closed=['a1-c3']), 'which is no door'),
     (dict(closed=['a1-a2', 'a1-b1']), 'cannot be reached'), (dict(size=4), 'KeyDoor'), (dict(size=None), 'size')])
 def test_bad_layouts(change, message):
     house = dict(size=3, start='a1', key='b1', chest='a2', closed=[])
     with pytest.raises(ValueError, match=message): KeyDoor(size=3).reset(0, house | change)
-    with pytest.raises(ValueError, match='layout lacks chest'): KeyDoor(size=3).reset(0, {part: value for part, value in house.items() if part != 'chest'})
+    with pytest.raises(ValueError, match='layout lacks chest'):
+        KeyDoor(size=3).reset(0, {part: value for part, value in house.items() if part != 'chest'})
 
 def test_impossible_house_is_an_error_not_a_loop():
     with pytest.raises(ValueError, match='raise horizon'): draw_layout(Random(0), 6, 0, 3, 'test')
@@ -217,7 +231,9 @@ def test_halving_always_finds_the_number(low, width, seed):
         assert steps[-1].info['success']
         assert all(step.info['state'][3] <= task['secret'] <= step.info['state'][4] for step in steps)
 
-@pytest.mark.parametrize('options, message', [(dict(low=5, high=6), 'at least 8'), (dict(low=-1), 'at least 8'), (dict(low=1.), 'whole numbers'), (dict(horizon=0), 'horizon must'), (dict(split='x'), 'split must')])
+@pytest.mark.parametrize('options, message', [(dict(low=5, high=6), 'at least 8'), (dict(low=-1), 'at least 8'),
+                                              (dict(low=1.), 'whole numbers'), (dict(horizon=0), 'horizon must'),
+                                              (dict(split='x'), 'split must')])
 def test_bad_parameters_of_a_guess(options, message):
     with pytest.raises(ValueError, match=message): GuessNumber(**options)
 
@@ -235,14 +251,16 @@ class Nim(Env):
     seats = ('first', 'second')
     def reset(self, seed, task=None):
         self.stones, self.seat = task or Random(check_seed(seed)).randint(4, 9), 0
-        return Step('first', f'{self.stones} stones.', info=dict(state=(self.stones, 0), legal=['take 1', 'take 2'][:self.stones]))
+        return Step('first', f'{self.stones} stones.',
+                    info=dict(state=(self.stones, 0), legal=['take 1', 'take 2'][:self.stones]))
     def step(self, action):
         if not self.stones: raise EnvError('nim: the game is over; call reset')
         taken = action in ('take 1', 'take 2') and min(int(action[-1]), self.stones) or 1
         self.stones -= taken
         mover, self.seat = self.seats[self.seat], 1 - self.seat
         reward = {mover: 1, self.seats[self.seat]: -1} if not self.stones else {}
-        return Step(self.seats[self.seat], f'{self.stones} stones.', reward, not self.stones, dict(state=(self.stones, self.seat), legal=['take 1', 'take 2'][:self.stones]))
+        return Step(self.seats[self.seat], f'{self.stones} stones.', reward, not self.stones,
+                    dict(state=(self.stones, self.seat), legal=['take 1', 'take 2'][:self.stones]))
 
 def test_several_seats_pass_and_their_order_is_checked():
     assert set(check_env(Nim(), in_turn=True).values()) == {'ok'}
@@ -253,7 +271,8 @@ def test_several_seats_pass_and_their_order_is_checked():
             step.seat = 'first'
             return step
     assert set(check_env(Greedy()).values()) == {'ok'}      # a seat may move twice ...
-    with pytest.raises(EnvError, match='order: after .first'): check_env(Greedy(), in_turn=True)     # ... unless the order is fixed
+    # ... unless the order is fixed
+    with pytest.raises(EnvError, match='order: after .first'): check_env(Greedy(), in_turn=True)
 
 def spoiled(**parts):
     "Nim whose steps have some parts replaced."
@@ -264,9 +283,13 @@ def spoiled(**parts):
             return step
     return Spoiled()
 
-@pytest.mark.parametrize('parts, rule', [(dict(observation=3), 'types'), (dict(reward=1.), 'types'), (dict(done=1), 'types'), (dict(info=None), 'types'), (dict(info=dict(legal='take 1')), 'types'),
-    (dict(seat='third'), 'seats'), (dict(reward=dict(third=0)), 'rewards'), (dict(reward=dict(first=float('inf'))), 'rewards'), (dict(reward=dict(first='1')), 'rewards'), (dict(reward=dict(first=None)), 'rewards'),
-    (dict(info=dict(state=object())), 'state'), (dict(info=dict(state=b'a')), 'state'), (dict(info=dict(state=(1, frozenset()))), 'state')])
+@pytest.mark.parametrize('parts, rule', [(dict(observation=3), 'types'), (dict(reward=1.), 'types'),
+    (dict(done=1), 'types'), (dict(info=None), 'types'), (dict(info=dict(legal='take 1')), 'types'),
+    (dict(seat='third'), 'seats'), (dict(reward=dict(third=0)), 'rewards'),
+    (dict(reward=dict(first=float('inf'))), 'rewards'), (dict(reward=dict(first='1')), 'rewards'),
+    (dict(reward=dict(first=None)), 'rewards'),
+    (dict(info=dict(state=object())), 'state'), (dict(info=dict(state=b'a')), 'state'),
+    (dict(info=dict(state=(1, frozenset()))), 'state')])
 def test_each_spoiled_part_is_named(parts, rule):
     with pytest.raises(EnvError, match=f'^{rule}:'): check_env(spoiled(**parts))
 
@@ -276,7 +299,8 @@ def test_bad_seats(seats):
     env.seats = seats
     with pytest.raises(EnvError, match='^seats:'): check_env(env)
 
-@pytest.mark.parametrize('draw', [random.random, np.random.rand, lambda: torch.rand(1)], ids=['random', 'numpy', 'torch'])
+@pytest.mark.parametrize('draw', [random.random, np.random.rand, lambda: torch.rand(1)],
+                         ids=['random', 'numpy', 'torch'])
 def test_every_global_generator_is_watched(draw):
     class Rolls(Nim):
         def step(self, action):
@@ -299,7 +323,8 @@ def test_a_report_says_what_it_could_not_see():
         def turn(self, action): return 'Go on.', 0, False, {}
         def clone(self): raise NotImplementedError
     report = check_env(Endless(), turns=5)
-    assert report['final'].startswith('not seen') and report['clone'].startswith('not offered') and report['state'].startswith('none given')
+    assert (report['final'].startswith('not seen') and report['clone'].startswith('not offered')
+            and report['state'].startswith('none given'))
     assert 'final     not seen' in repr(report) and report['seed'] == 'ok'
 
 def test_textenv_says_what_is_missing():
@@ -318,10 +343,12 @@ def test_check_seat_order_returns_the_step():
 
 def test_load_env_errors(tmp_path, monkeypatch):
     (tmp_path/'my_worlds.py').write_text('import no_such_package_anywhere')
-    (tmp_path/'my_world.py').write_text('from agentlab.env import TextEnv\nclass Mine(TextEnv):\n    def __init__(self, size=1): self.size = size')
+    (tmp_path/'my_world.py').write_text('from agentlab.env import TextEnv\nclass Mine(TextEnv):\n    def '
+                                        '__init__(self, size=1): self.size = size')
     monkeypatch.syspath_prepend(tmp_path)
     assert load_env('my_world:Mine', size=4).size == 4
-    for name, message in {'chess': 'known are keydoor, guess', 'my_worlds:Mine': 'no_such_package_anywhere', 'my_world:Yours': "has no 'Yours'", '': 'not known'}.items():
+    for name, message in {'chess': 'known are keydoor, guess', 'my_worlds:Mine': 'no_such_package_anywhere',
+                          'my_world:Yours': "has no 'Yours'", '': 'not known'}.items():
         with pytest.raises(ValueError, match=message): load_env(name)
     with pytest.raises(TypeError): load_env('keydoor', rooms=3)
 

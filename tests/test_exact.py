@@ -1,10 +1,12 @@
-"""Sampled and trained log-probabilities in bf16, bit for bit: ragged turns, forks, rows that leave, sizes of micro-batches, adapters, checkpointing."""
+"""Sampled and trained log-probabilities in bf16, bit for bit: ragged turns, forks, rows that leave, sizes of
+micro-batches, adapters, checkpointing."""
 import copy
 import random
 
 import pytest
 import torch
-from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+                          MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.policy import Policy, TorchSampler, exact, word_tokenizer
@@ -14,13 +16,15 @@ from agentlab.train.trainer import with_lora
 from small import Paying, small_policy, train_small
 
 WORDS = 40
-SIZE = dict(vocab_size=WORDS, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=256)
+SIZE = dict(vocab_size=WORDS, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+            max_position_embeddings=256)
 KINDS = dict(
     llama=(LlamaForCausalLM, LlamaConfig, SIZE | dict(num_key_value_heads=2)),
     llama_one_key=(LlamaForCausalLM, LlamaConfig, SIZE | dict(num_key_value_heads=1)),
     qwen3=(Qwen3ForCausalLM, Qwen3Config, SIZE | dict(num_key_value_heads=4, head_dim=16)),
     mistral=(MistralForCausalLM, MistralConfig, SIZE | dict(num_key_value_heads=2, sliding_window=7)),
-    gpt2=(GPT2LMHeadModel, GPT2Config, dict(vocab_size=WORDS, n_embd=64, n_layer=2, n_head=4, n_positions=256, bos_token_id=0, eos_token_id=0)),
+    gpt2=(GPT2LMHeadModel, GPT2Config, dict(vocab_size=WORDS, n_embd=64, n_layer=2, n_head=4, n_positions=256,
+                                            bos_token_id=0, eos_token_id=0)),
     gemma2=(Gemma2ForCausalLM, Gemma2Config, SIZE | dict(num_key_value_heads=2, head_dim=16)))
 
 
@@ -55,7 +59,9 @@ def ragged(policy, turns=7, rows=5, words=WORDS, **kw):
     say = lambda: [draw.randrange(5, words) for _ in range(draw.randint(1, 9))]
     games, read = [[] for _ in range(rows)], [say() for _ in range(rows)]
     for t in range(turns):
-        if t == 3: games.append(list(games[0])); read.append(read[0] + say())
+        if t == 3:
+            games.append(list(games[0]))
+            read.append(read[0] + say())
         live = [2] if t >= turns - 2 else [i for i in range(len(games)) if i != 1 or t not in (4, 5)]
         contexts = [sum((x.context_ids + x.ids for x in games[i]), []) + read[i] for i in live]
         said = sampler.sample(contexts, **dict(max_tokens=5, seeds=[100*t + i for i in live]) | kw)
@@ -65,12 +71,14 @@ def ragged(policy, turns=7, rows=5, words=WORDS, **kw):
     return Batch.from_episodes([Episode(turns, group=i) for i, turns in enumerate(games)])
 
 
-def gap(policy, batch, budget=4096, temperature=1.): return (policy.logprobs(batch, temperature, budget)[0] - batch.action('sampler_logp')).abs().max().item()
+def gap(policy, batch, budget=4096, temperature=1.):
+    return (policy.logprobs(batch, temperature, budget)[0] - batch.action('sampler_logp')).abs().max().item()
 
 
 @pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=['1_thread', '2_threads'])
 def threads(request):
-    "Kernels depend on the number of threads (two wait for each other on a busy machine); where linears depend on their rows, there is nothing to test."
+    """Kernels depend on the number of threads (two wait for each other on a busy machine); where linears depend on
+    their rows, there is nothing to test."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     try:
@@ -102,7 +110,8 @@ def test_one_row_alone(kind, threads):
     "A row by itself is a vector times a matrix, for which libraries have other kernels: it is filled up, too."
     policy = policy_of(kind, adapter=True)
     said, = policy.sampler(stop=set()).sample([[5, 6, 7]], max_tokens=90, seeds=3)
-    alone = Batch.from_episodes([Episode([Turn(0, context_ids=[5, 6, 7], ids=said.ids, logps=said.logprobs, entropies=said.entropies)])])
+    alone = Batch.from_episodes([
+        Episode([Turn(0, context_ids=[5, 6, 7], ids=said.ids, logps=said.logprobs, entropies=said.entropies)])])
     assert fewest_rows(policy.model) > 1 and gap(policy, alone) == 0.
 
 def test_a_cache_that_is_small_or_cold(threads):
@@ -111,7 +120,8 @@ def test_a_cache_that_is_small_or_cold(threads):
     batch = ragged(policy)
     contexts = [row.tolist() for row in batch.tokens.id.split(torch.bincount(batch.tokens.row).tolist())]
     whole = policy.sampler().sample(contexts, 4, seeds=5)
-    with pytest.warns(UserWarning, match='sampled in parts'): parts = policy.sampler(budget=50_000).sample(contexts, 4, seeds=5)
+    with pytest.warns(UserWarning, match='sampled in parts'):
+        parts = policy.sampler(budget=50_000).sample(contexts, 4, seeds=5)
     assert [one.logprobs for one in parts] == [one.logprobs for one in whole]
     alone = [policy.sampler().sample([row], 4, seeds=[5*len(contexts) + i])[0] for i, row in enumerate(contexts)]
     assert [one.logprobs for one in alone] == [one.logprobs for one in whole]
@@ -139,7 +149,8 @@ def test_autocast_does_not_undo_it(threads):
 def test_a_run_measures_no_gap(threads, tmp_path):
     policy = small_policy(Paying())
     policy.model.to(torch.bfloat16)
-    run = train_small(tmp_path/'run', policy=policy, steps=3, group_size=3, lr=1e-2, lora=dict(r=4), minibatches=1, budget=100)
+    run = train_small(tmp_path/'run', policy=policy, steps=3, group_size=3, lr=1e-2, lora=dict(r=4), minibatches=1,
+                      budget=100)
     assert [row['sampler_gap'] for row in run.rows()] == [0.]*3 and all(row['grad_norm'] > 0 for row in run.rows())
 
 # ---------------------------------------------------------------- the attention itself
@@ -150,7 +161,8 @@ def inputs(dtype=torch.float32, rows=3, heads=6, groups=2, keys=70, width=8):
 
 def torchs(q, k, v, attn_mask=None, **kw):
     if attn_mask is not None and attn_mask.dtype != torch.bool: attn_mask = attn_mask.double()
-    return torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), attn_mask=attn_mask, scale=.3, enable_gqa=True, **kw).transpose(1, 2).to(q.dtype)
+    return torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), attn_mask=attn_mask,
+                                                            scale=.3, enable_gqa=True, **kw).transpose(1, 2).to(q.dtype)
 
 @pytest.mark.parametrize('block', [2**20, 2000, 1], ids=['whole', 'blocks', 'smallest'])
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
@@ -207,7 +219,8 @@ PADDED[1, 20:], PADDED[2, 5:] = 0, 0
 def test_gradients_are_those_of_sdpa(kind, given):
     "In float32; mistral's window is shorter than the text."
     model = build(kind, torch.float32)
-    (plain, one), (exactly, two) = (by(model, name, lambda m: loss_and_gradient(m, **given)) for name in ('sdpa', EXACT))
+    (plain, one), (exactly, two) = (by(model, name, lambda m: loss_and_gradient(m, **given))
+                                    for name in ('sdpa', EXACT))
     seen = PADDED.bool() if given else slice(None)
     torch.testing.assert_close(plain[seen], exactly[seen], atol=2e-4, rtol=1e-4)
     assert ((one - two).norm() / one.norm()).item() < 1e-5
@@ -221,7 +234,8 @@ def test_a_prefix_that_is_read_once(kind):
         prefix = model(input_ids=ids[:1, :12], use_cache=True)
         cache = prefix.past_key_values
         cache.batch_repeat_interleave(3)
-        model(input_ids=ids[:, 12:], past_key_values=cache, attention_mask=torch.ones(3, 20, dtype=torch.long)).logits.logsumexp(-1).sum().backward()
+        model(input_ids=ids[:, 12:], past_key_values=cache,
+              attention_mask=torch.ones(3, 20, dtype=torch.long)).logits.logsumexp(-1).sum().backward()
         return torch.cat([p.grad.flatten() for p in model.parameters()])
     model = build(kind, torch.float32)
     one, two = (by(model, name, gradient) for name in ('sdpa', EXACT))
@@ -252,8 +266,10 @@ def test_soft_caps_are_left_alone(threads):
 
 @pytest.mark.parametrize('fault, says', [
     (dict(fewest_rows=lambda model: None), 'depends here on how many rows'),
-    (dict(weighted_values=lambda q, k, v, mask, scale, causal: weighted_values(q, k, v, mask, 3*scale, causal)), 'its own attention computes something else'),
-    (dict(weighted_values=lambda q, k, v, mask, scale, causal: weighted_values(q, k, v, mask, scale*(1 + len(q)/50), causal)), 'which rows are computed together'),
+    (dict(weighted_values=lambda q, k, v, mask, scale, causal: weighted_values(q, k, v, mask, 3*scale, causal)),
+     'its own attention computes something else'),
+    (dict(weighted_values=lambda q, k, v, mask, scale, causal: weighted_values(
+        q, k, v, mask, scale*(1 + len(q)/50), causal)), 'which rows are computed together'),
 ])
 def test_what_does_not_hold_is_refused(fault, says, monkeypatch, threads):
     for name, function in fault.items(): monkeypatch.setattr(exact, name, function)
@@ -274,7 +290,8 @@ def test_the_sampler_fills_up_its_calls(monkeypatch, threads):
     "One row is computed in as many columns as it takes, and says the same."
     from agentlab.policy import sampler as of
     policy, seen = policy_of('llama'), []
-    policy.model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(kwargs['input_ids'].numel()), with_kwargs=True)
+    policy.model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(kwargs['input_ids'].numel()),
+                                           with_kwargs=True)
     one = policy.sampler().sample([[7, 8, 9]], 5, seeds=[1])[0]
     monkeypatch.setattr(of, 'fewest_rows', lambda model: 13)
     del seen[:]

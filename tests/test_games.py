@@ -1,11 +1,13 @@
-"Games for several seats under random play, nonsense and their own experts: what a page's cells cannot show for every seed."
+"""Games for several seats under random play, nonsense and their own experts: what a page's cells cannot show for
+every seed."""
 import json
 from random import Random
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from agentlab.env.matrix_games import MatrixGame, always, prisoners_dilemma, pure_equilibria, rock_paper_scissors, stag_hunt, symmetric, tit_for_tat
+from agentlab.env.matrix_games import (MatrixGame, always, prisoners_dilemma, pure_equilibria, rock_paper_scissors,
+                                       stag_hunt, symmetric, tit_for_tat)
 from agentlab.env.negotiation import Negotiation, deals, draw_goods, efficiency, fairness, nash_solution, pareto_front
 from agentlab.env.nim import Nim, lost
 from agentlab.env.protocol import EnvError, canonical, check_env, check_step, random_states, split_of, splits, tidy
@@ -16,15 +18,20 @@ from agentlab.env.two_seats import expert_player, play_game, random_player
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**64)
 makers = dict(
-    tictactoe=TicTacToe, nim=Nim, nim_misere=lambda: Nim((2, 2, 1), misere=True), nim_drawn=lambda: Nim(heaps=None, split='test'),
-    rps=lambda: rock_paper_scissors(3), hunt=lambda: stag_hunt(2), dilemma=lambda: prisoners_dilemma(4), signals=Signals,
-    signals_long=lambda: Signals(n=3, rounds=3, noise=.4), negotiation=Negotiation, negotiation_short=lambda: Negotiation(limit=2, split='demo'))
+    tictactoe=TicTacToe, nim=Nim, nim_misere=lambda: Nim((2, 2, 1), misere=True),
+    nim_drawn=lambda: Nim(heaps=None, split='test'),
+    rps=lambda: rock_paper_scissors(3), hunt=lambda: stag_hunt(2), dilemma=lambda: prisoners_dilemma(4),
+    signals=Signals,
+    signals_long=lambda: Signals(n=3, rounds=3, noise=.4), negotiation=Negotiation,
+    negotiation_short=lambda: Negotiation(limit=2, split='demo'))
 zero_sum = ['tictactoe', 'nim', 'nim_misere', 'nim_drawn', 'rps']
 drawn = ['nim_drawn', 'signals', 'signals_long', 'negotiation', 'negotiation_short']
 names = st.sampled_from(sorted(makers))
-texts = st.one_of(st.sampled_from(['1', 'a 1', 'rock', 'ka', 'sun', 'offer 0 0 0', 'accept', 'accept accept', 'offer 1 1', 'a 0', 'a -1', '\u0661', 'x'*5000, '1 '*2000]),
+texts = st.one_of(st.sampled_from(['1', 'a 1', 'rock', 'ka', 'sun', 'offer 0 0 0', 'accept', 'accept accept',
+                                   'offer 1 1', 'a 0', 'a -1', '\u0661', 'x'*5000, '1 '*2000]),
                   st.text('abc 123.\n\0acceptofrksun\u00e9\U0001F511', max_size=20))
-dress = [str, str.upper, str.title, lambda text: f'  {text} .', lambda text: f'{text}.\n', lambda text: text.replace(' ', '  \t')]
+dress = [str, str.upper, str.title, lambda text: f'  {text} .', lambda text: f'{text}.\n',
+         lambda text: text.replace(' ', '  \t')]
 
 def random_play(game, seed, task=None):
     "All steps of a game of random legal moves."
@@ -138,7 +145,9 @@ def test_expert_and_demonstrator_play_legal_moves(name, seed, turns):
     while not step.done and game.turns < turns: step = game.step(generator.choice(step.info['legal']))
     if step.done: return
     before = game.clone()
-    for move in (game.expert(), game.expert(generator=generator), game.expert(1., generator), game.demonstrator(generator=generator), game.demonstrator()): assert move in step.info['legal']
+    for move in (game.expert(), game.expert(generator=generator), game.expert(1., generator),
+                 game.demonstrator(generator=generator), game.demonstrator()):
+        assert move in step.info['legal']
     assert vars(game) == vars(before)       # asking changes nothing
     with pytest.raises(ValueError, match='generator'): game.expert(.5)
 
@@ -179,7 +188,8 @@ def test_nim_expert_wins_every_won_game(heaps, misere, seed, expert_too):
     assert play_game(game, {winner: expert_player, loser: other}, Random(seed))[1] == {winner: 1., loser: -1.}
 
 @few
-@given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=n, max_size=n), min_size=n, max_size=n)))
+@given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)),
+                                                             min_size=n, max_size=n), min_size=n, max_size=n)))
 def test_pure_equilibria_are_the_cells_nobody_leaves(payoffs):
     n, found = range(len(payoffs)), pure_equilibria(payoffs)
     for i in n:
@@ -202,7 +212,8 @@ def test_tit_for_tat_loses_at_most_one_temptation():
         game = prisoners_dilemma(rounds)
         totals = play_game(game, dict(row=tit_for_tat, column=always('defect')), Random(0))[1]
         assert totals == dict(row=rounds - 1., column=rounds + 4.)
-        assert play_game(game, dict(row=tit_for_tat, column=tit_for_tat), Random(0))[1] == dict(row=3.*rounds, column=3.*rounds)
+        assert play_game(game, dict(row=tit_for_tat,
+                                    column=tit_for_tat), Random(0))[1] == dict(row=3.*rounds, column=3.*rounds)
 
 @few
 @given(st.integers(2, 8), st.integers(1, 4), seeds)
@@ -234,7 +245,9 @@ def test_negotiation_solutions(seed):
     assert kept in front and all(pays[0]*pays[1] >= one*two - 1e-9 for one, two in every.values())
     for pay in every.values(): assert any(one >= pay[0] and two >= pay[1] for one, two in front.values())
     totals = play_game(game, dict.fromkeys(game.seats, expert_player), Random(seed), 0, task)[1]
-    kept = game.offers[-1] if len(game.offers) % 2 else tuple(count - keep for count, keep in zip(task['counts'], game.offers[-1]))     # what first got
+    # what first got
+    kept = game.offers[-1] if len(game.offers) % 2 else tuple(count - keep
+                                                              for count, keep in zip(task['counts'], game.offers[-1]))
     assert tuple(totals.values()) == every[kept]
     assert 0 <= fairness(totals) <= 1 and 0 < efficiency(task, totals) <= 1 + 1e-9
 
@@ -243,7 +256,8 @@ def test_negotiation_solutions(seed):
 def test_negotiators_know_their_own_values_only(seed, turns):
     task, generator, one, two = draw_goods(Random(seed)), Random(seed), Negotiation(), Negotiation()
     step = one.reset(0, task)
-    while not step.done and one.turns < turns: step = one.step(generator.choice(step.info['legal'][1:] or step.info['legal']))
+    while not step.done and one.turns < turns:
+        step = one.step(generator.choice(step.info['legal'][1:] or step.info['legal']))
     if step.done: return
     other = 1 - one.seats.index(step.seat)
     values = [task['values'][1 - other] if seat == other else own for seat, own in enumerate(task['values'])]
@@ -252,8 +266,11 @@ def test_negotiators_know_their_own_values_only(seed, turns):
     assert seen == step and two.advice() == one.advice()
 
 def test_forfeit_is_what_one_asks_for():
-    for game in (TicTacToe(forfeit=-1.5), Nim(forfeit=-1.5), MatrixGame(symmetric([[0, 1], [2, 3]]), ('a', 'b'), forfeit=-1.5), Signals(forfeit=-1.5), Negotiation(forfeit=-1.5)):
+    for game in (TicTacToe(forfeit=-1.5), Nim(forfeit=-1.5),
+                 MatrixGame(symmetric([[0, 1], [2, 3]]), ('a', 'b'), forfeit=-1.5), Signals(forfeit=-1.5),
+                 Negotiation(forfeit=-1.5)):
         game.reset(0)
         step = game.step('nonsense')
-        assert step.reward[game.seats[0]] == -1.5 and step.reward[game.seats[1]] == game.stakes(game.seats[1])[0 if game.shared_loss else 1]
+        assert (step.reward[game.seats[0]] == -1.5
+                and step.reward[game.seats[1]] == game.stakes(game.seats[1])[0 if game.shared_loss else 1])
     with pytest.raises(ValueError, match='forfeit'): TicTacToe(forfeit='much')

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from agentlab import groups
-from agentlab.groups import (compare, group_constant, group_count, group_max, group_mean, group_min, group_std, group_sum,
+from agentlab.groups import (compare, group_constant, group_count, group_max, group_mean, group_min, group_std,
+                             group_sum,
                              leave_one_out, rank, recur, same, shift)
 
 quick = settings(max_examples=60, deadline=None)
@@ -25,7 +26,8 @@ def columns(table, *kinds):
 
 def near(got, want, tolerance=1e-9):
     "Equal length, NaN in the same places, and everything else within `tolerance`."
-    torch.testing.assert_close(got, torch.as_tensor(want, dtype=torch.float64), rtol=tolerance, atol=tolerance, equal_nan=True)
+    torch.testing.assert_close(got, torch.as_tensor(want, dtype=torch.float64), rtol=tolerance, atol=tolerance,
+                               equal_nan=True)
 
 
 def members(by):
@@ -56,7 +58,8 @@ def level(v): return max(v)-min(v) <= 1e-9*max(abs(max(v)), abs(min(v))) if v el
 statistics = dict(
     count=(group_count, len), sum=(group_sum, sum), mean=(group_mean, lambda v: sum(v)/len(v) if v else math.nan),
     min=(group_min, lambda v: min(v, default=math.nan)), max=(group_max, lambda v: max(v, default=math.nan)),
-    sample=(group_std, lambda v: deviation(v, 1)), population=(lambda *a, **k: group_std(*a, ddof=0, **k), lambda v: deviation(v, 0)))
+    sample=(group_std, lambda v: deviation(v, 1)),
+    population=(lambda *a, **k: group_std(*a, ddof=0, **k), lambda v: deviation(v, 0)))
 
 
 @pytest.mark.parametrize('name', statistics)
@@ -65,14 +68,16 @@ statistics = dict(
 def test_statistics(name, table, by_unit):
     x, by, unit = columns(table, torch.float64, torch.int64, torch.int64)
     fast, slow = statistics[name]
-    near(fast(x, by, unit=unit if by_unit else None), [slow(votes(table, i, by_unit)) for i in range(len(table))], 1e-7 if fast is group_std else 1e-9)
+    near(fast(x, by, unit=unit if by_unit else None), [slow(votes(table, i, by_unit)) for i in range(len(table))],
+         1e-7 if fast is group_std else 1e-9)
 
 
 @given(table=rows, by_unit=st.booleans())
 @quick
 def test_constant(table, by_unit):
     x, by, unit = columns(table, torch.float64, torch.int64, torch.int64)
-    assert group_constant(x, by, unit if by_unit else None).tolist() == [level(votes(table, i, by_unit)) for i in range(len(table))]
+    assert group_constant(x, by, unit if by_unit else None).tolist() == [level(votes(table, i, by_unit))
+                                                                         for i in range(len(table))]
 
 
 def slow_compare(table, i, by_unit, scale, ddof, eps, singleton):
@@ -118,7 +123,8 @@ def test_leave_one_out(table, by_unit, singleton):
 @quick
 def test_rank(table):
     x, by, _ = columns(table, torch.float64, torch.int64, torch.int64)
-    near(rank(x, by), [math.nan if math.isnan(v) else sum(u < v for u, k, _ in table if k == mine) for v, mine, _ in table])
+    near(rank(x, by), [math.nan if math.isnan(v) else sum(u < v for u, k, _ in table if k == mine)
+                       for v, mine, _ in table])
 
 
 @given(table=rows, k=st.integers(-5, 30), fill=st.sampled_from([0., -1., math.nan]))
@@ -181,7 +187,8 @@ def test_same(table):
     names = [('nan' if math.isnan(v) else v, k, f) for v, k, f in table]
     assert all((a == b) == (m == n) for a, m in zip(got, names) for b, n in zip(got, names))
     assert sorted(set(got)) == list(range(len(set(names))))
-    order = sorted(range(len(table)), key=lambda i: (math.isnan(table[i][0]), 0 if math.isnan(table[i][0]) else table[i][0], *table[i][1:]))
+    order = sorted(range(len(table)), key=lambda i: (math.isnan(table[i][0]), 0 if math.isnan(table[i][0])
+                                                     else table[i][0], *table[i][1:]))
     assert [got[i] for i in order] == sorted(got)
 
 
@@ -208,7 +215,8 @@ def test_order_of_rows_does_not_matter(operation, data, table):
     near(operation(x[order], by[order]), operation(x, by)[order], 1e-6)
 
 
-@pytest.mark.parametrize('operation', [*order_free, shift, lambda x, by: recur(x, .9, by), lambda x, by: group_mean(x, None, by)])
+@pytest.mark.parametrize('operation',
+                         [*order_free, shift, lambda x, by: recur(x, .9, by), lambda x, by: group_mean(x, None, by)])
 @given(data=st.data(), table=rows)
 @quick
 def test_names_of_keys_do_not_matter(operation, data, table):
@@ -219,7 +227,8 @@ def test_names_of_keys_do_not_matter(operation, data, table):
     near(operation(x, renamed), operation(x, by), 1e-6)
 
 
-@given(value=st.sampled_from([.1, .3, .6, .7, .9, -.7, 1e-12, 1e12]), size=st.integers(2, 20), noise=st.lists(st.integers(-3, 3), min_size=20, max_size=20),
+@given(value=st.sampled_from([.1, .3, .6, .7, .9, -.7, 1e-12, 1e12]), size=st.integers(2, 20),
+       noise=st.lists(st.integers(-3, 3), min_size=20, max_size=20),
        by_unit=st.booleans(), scale=st.sampled_from(['std', None]))
 @quick
 def test_a_group_of_equal_scores_gets_exactly_zero(value, size, noise, by_unit, scale):
@@ -235,7 +244,8 @@ def test_a_group_of_equal_scores_gets_exactly_zero(value, size, noise, by_unit, 
 @pytest.mark.parametrize('kind', [torch.float16, torch.bfloat16, torch.float32, torch.int32, torch.uint8, torch.bool])
 def test_statistics_are_float64_whatever_came_in(kind):
     x = torch.tensor([1, 0, 0, 1], dtype=kind)
-    for operation in (compare, group_mean, group_min, leave_one_out, rank, lambda x: recur(x, 1.)): assert operation(x).dtype == torch.float64
+    for operation in (compare, group_mean, group_min, leave_one_out, rank, lambda x: recur(x, 1.)):
+        assert operation(x).dtype == torch.float64
     near(compare(x, scale=None), [.5, -.5, -.5, .5])
     assert group_min(x).tolist() == [0]*4 and shift(x).dtype == kind
 
@@ -245,14 +255,16 @@ def test_statistics_are_float64_whatever_came_in(kind):
 def test_device_without_float64(table):
     "The CPU plays such a device: results come back in float32 and are as good as float32 can hold."
     x, by, unit = columns(table, torch.float32, torch.int64, torch.int64)
-    operations = [compare, leave_one_out, group_std, group_min, group_mean, rank, lambda x, by, unit=None: recur(x, .9, by)]
+    operations = [compare, leave_one_out, group_std, group_min, group_mean, rank,
+                  lambda x, by, unit=None: recur(x, .9, by)]
     want = [operation(x, by).float() for operation in operations] + [compare(x, by, unit=unit).float()]
     before = set(groups._no_float64)
     try:
         groups._no_float64.add('cpu')
         got = [operation(x, by) for operation in operations] + [compare(x, by, unit=unit)]
     finally:
-        groups._no_float64.clear(); groups._no_float64.update(before)
+        groups._no_float64.clear()
+        groups._no_float64.update(before)
     for a, b in zip(got, want):
         assert a.dtype == torch.float32 and torch.equal(a.nan_to_num(-99), b.nan_to_num(-99))
 
@@ -264,10 +276,13 @@ def test_lists_are_read_in_float64():
 
 @pytest.mark.parametrize('call, words', [
     (lambda: compare([1., 2.], scale='max'), "scale='max'"), (lambda: compare([1., 2.], singleton=0), 'singleton=0'),
-    (lambda: compare([1., 2.], ddof=2), 'ddof=2'), (lambda: compare([1., 2.], [0, 0, 1]), 'by has shape (3,) but x has (2,)'),
+    (lambda: compare([1., 2.], ddof=2), 'ddof=2'),
+    (lambda: compare([1., 2.], [0, 0, 1]), 'by has shape (3,) but x has (2,)'),
     (lambda: compare([1., 2.], unit=[0]), 'unit has shape (1,)'), (lambda: compare([[1., 2.]]), 'one dimension'),
-    (lambda: group_mean([1., 2.], [.5, 1.]), 'by must hold integer keys'), (lambda: recur([1., 2.], [.5]), 'decay has shape (1,)'),
-    (lambda: shift(torch.tensor([1, 2]), fill=.5), 'fill=0.5'), (lambda: same(), 'no columns'), (lambda: same([1], [1, 2]), 'one length'),
+    (lambda: group_mean([1., 2.], [.5, 1.]), 'by must hold integer keys'),
+    (lambda: recur([1., 2.], [.5]), 'decay has shape (1,)'),
+    (lambda: shift(torch.tensor([1, 2]), fill=.5), 'fill=0.5'), (lambda: same(), 'no columns'),
+    (lambda: same([1], [1, 2]), 'one length'),
     (lambda: leave_one_out([1.], singleton='x'), "singleton='x'")])
 def test_errors_name_argument_and_value(call, words):
     with pytest.raises(ValueError) as error: call()
@@ -275,8 +290,12 @@ def test_errors_name_argument_and_value(call, words):
 
 
 def test_inputs_are_not_changed():
-    x, by, decay = torch.tensor([1., math.nan, 3.], dtype=torch.float64), torch.tensor([1, 0, 1]), torch.tensor([.5, .5, .5], dtype=torch.float64)
+    x, by, decay = (torch.tensor([1., math.nan, 3.], dtype=torch.float64), torch.tensor([1, 0, 1]),
+                    torch.tensor([.5, .5, .5], dtype=torch.float64))
     copies = x.clone(), by.clone(), decay.clone()
     for operation in order_free: operation(x, by)
-    shift(x, by); recur(x, decay, by); recur(x, decay, by, reverse=False)
-    assert torch.equal(x.nan_to_num(-1), copies[0].nan_to_num(-1)) and torch.equal(by, copies[1]) and torch.equal(decay, copies[2])
+    shift(x, by)
+    recur(x, decay, by)
+    recur(x, decay, by, reverse=False)
+    assert (torch.equal(x.nan_to_num(-1), copies[0].nan_to_num(-1)) and torch.equal(by, copies[1])
+            and torch.equal(decay, copies[2]))

@@ -1,8 +1,10 @@
-"What a policy that reads is told: every world has a guide whose example can be played, tiny policies are told nothing, and control tokens in a foreign guide stay text."
+"""What a policy that reads is told: every world has a guide whose example can be played, tiny policies are told
+nothing, and control tokens in a foreign guide stay text."""
 import pytest
 import torch
 
-from agentlab.env import BesideExpert, BugWork, HopSearch, InjectBug, Isolated, KeyDoor, Listed, Planned, PythonTool, Tagged, TextEnv, check_env, envs, games, load_env
+from agentlab.env import (BesideExpert, BugWork, HopSearch, InjectBug, Isolated, KeyDoor, Listed, Planned, PythonTool,
+                          Tagged, TextEnv, check_env, envs, games, load_env)
 from agentlab.env.adapters import described, environment_factory, printed
 from agentlab.env.protocol import as_reader, example_of, extended, guide_of, guide_text, listed, unanswered
 from agentlab.policy.core import Chat, Policy, word_tokenizer
@@ -15,9 +17,11 @@ from agentlab.rollout.windows import with_summaries
 torch.set_num_threads(1)
 CONTROL = ['<|end|>', '<|system|>', '<|user|>', '<|assistant|>']
 WORLDS = {name: make for name, make in (envs | games).items()}
-MORE = {'hopsearch team': lambda: HopSearch(seats=('planner', 'searcher')), 'inject_bug': InjectBug, 'bug_work': BugWork,
+MORE = {'hopsearch team': lambda: HopSearch(seats=('planner', 'searcher')), 'inject_bug': InjectBug,
+        'bug_work': BugWork,
         'listed': lambda: Listed(KeyDoor()), 'tagged': lambda: Tagged(KeyDoor()), 'planned': lambda: Planned(KeyDoor()),
-        'beside': lambda: BesideExpert(KeyDoor()), 'limited': lambda: TurnLimit(KeyDoor(), 3), 'again': lambda: UnaryFeedback(load_env('guess'))}
+        'beside': lambda: BesideExpert(KeyDoor()), 'limited': lambda: TurnLimit(KeyDoor(), 3),
+        'again': lambda: UnaryFeedback(load_env('guess'))}
 
 
 def byte_tokenizer(lost=''):
@@ -27,7 +31,8 @@ def byte_tokenizer(lost=''):
     alphabet = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(lost))
     raw = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=CONTROL[0], pad_token=CONTROL[0], additional_special_tokens=CONTROL[1:])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=CONTROL[0], pad_token=CONTROL[0],
+                                        additional_special_tokens=CONTROL[1:])
     tokenizer.chat_template = word_tokenizer(['a']).chat_template
     return tokenizer
 
@@ -53,7 +58,8 @@ def situations(env, seeds=range(8), turns=6):
 
 @pytest.mark.parametrize('name', [*WORLDS, *MORE])
 def test_every_world_speaks_to_a_reader(name, reader):
-    "A guide for every seat, short enough, with an example that is accepted; the answer to nonsense says what was expected."
+    """A guide for every seat, short enough, with an example that is accepted; the answer to nonsense says what was
+    expected."""
     env = as_reader((WORLDS | MORE)[name]())
     assert env.reader
     accepted, answered = set(), set()
@@ -64,7 +70,8 @@ def test_every_world_speaks_to_a_reader(name, reader):
         assert told(situation, reader.chat, seat) == guide
         if not situation.clone().step(example).info['invalid']: accepted.add(seat)
         answer = situation.clone().step('Let me sing!')
-        if answer.info['invalid']: answered.add('does nothing here' in answer.observation and len(answer.observation) < 700)
+        if answer.info['invalid']:
+            answered.add('does nothing here' in answer.observation and len(answer.observation) < 700)
     assert accepted == set(env.seats) and answered <= {True}
     assert answered or name in ('again',)
 
@@ -109,8 +116,10 @@ def test_one_place_for_every_caller(reader):
     for rollout in (play, with_summaries, play_players, with_rollback, arpo):
         for env in (house, KeyDoor):
             assert rollout(reader, env, [0], **how)[0].turns[0].context_ids == expected, rollout
-        assert rollout(reader, house, [0], system='', **how)[0].turns[0].context_ids == reader.chat.first(house.reset(0).observation)
-        assert rollout(reader, house, [0], system='Be brief.', **how)[0].turns[0].context_ids == reader.chat.first(house.reset(0).observation, 'Be brief.')
+        assert (rollout(reader, house, [0], system='', **how)[0].turns[0].context_ids
+                == reader.chat.first(house.reset(0).observation))
+        assert (rollout(reader, house, [0], system='Be brief.', **how)[0].turns[0].context_ids
+                == reader.chat.first(house.reset(0).observation, 'Be brief.'))
     game = Play(house, reader, seat=())
     assert game.game.side.context == expected and game.model.reader and not house.reader
     assert Play(house, reader, seat=(), system='').game.side.context == reader.chat.first(house.reset(0).observation)
@@ -120,7 +129,8 @@ def test_seats_are_told_apart(reader):
     team = HopSearch(seats=('planner', 'searcher'))
     games_ = play(reader, team, range(3), max_turns=4, max_tokens=8)
     for episode in games_:
-        if episode.turns: assert episode.turns[0].context_ids[:40] == reader.chat.first('', team.guide[episode.seat])[:40]
+        if episode.turns:
+            assert episode.turns[0].context_ids[:40] == reader.chat.first('', team.guide[episode.seat])[:40]
     assert team.guide['planner'] != team.guide['searcher']
     signals = load_env('signals')
     signals.reset(0)
@@ -133,7 +143,8 @@ def test_numbers_in_one_piece(reader):
     assert spoken == PythonTool(spaced=False).reset(0, task).observation != tool.reset(0, task).observation
     repair = as_reader(load_env('bug_repair'))
     texts = [repair.reset(seed).observation for seed in range(30)]
-    assert any(word.strip('.').lstrip('-').isdecimal() and len(word.strip('.-')) > 1 for text in texts for word in text.split())
+    assert any(word.strip('.').lstrip('-').isdecimal() and len(word.strip('.-')) > 1 for text in texts
+               for word in text.split())
 
 
 def test_control_tokens_stay_text(reader):
@@ -147,12 +158,15 @@ def test_control_tokens_stay_text(reader):
     assert [ids.count(i) for i in numbers] == [2, 1, 1, 1]
     assert reader.tokenizer.decode(ids) == f'<|system|>{Foreign.guide}<|end|><|user|>Yes?<|end|><|end|><|assistant|>'
     plain = reader.chat.first('Hello.', 'Be brief.')
-    assert plain == reader.tokenizer.encode('<|system|>Be brief.<|end|><|user|>Hello.<|end|><|assistant|>', add_special_tokens=False)
+    assert plain == reader.tokenizer.encode('<|system|>Be brief.<|end|><|user|>Hello.<|end|><|assistant|>',
+                                            add_special_tokens=False)
 
 
 def test_a_guide_that_leaves_no_room(reader):
     short = made(byte_tokenizer(), 300)
-    with pytest.raises(ValueError, match=r"guide of keydoor for 'player' and an action of 16 tokens take 3\d\d tokens, the context of the policy holds 300.*system=''"): play(short, KeyDoor(), [0])
+    with pytest.raises(ValueError, match=r"guide of keydoor for 'player' and an action of 16 tokens take 3\d\d tokens, "
+                       r"the context of the policy holds 300.*system=''"):
+        play(short, KeyDoor(), [0])
     with pytest.raises(ValueError, match='holds 300'): play(short, KeyDoor, [0])
     assert play(short, KeyDoor(), [0], system='', max_turns=1)[0].turns
     class Broken(TextEnv): guide = 7
@@ -165,21 +179,25 @@ def test_advice_is_no_error():
         def turn(self, action): return 'Right.', 1., True, {}
         def facts(self): return dict(state=0)
     report = check_env(Silent())
-    assert set(report.values()) == {'ok'} and 'no guide' in report.advice and repr(report).splitlines()[-1].startswith('advice')
+    assert (set(report.values()) == {'ok'} and 'no guide' in report.advice
+            and repr(report).splitlines()[-1].startswith('advice'))
     assert not check_env(KeyDoor()).advice and 'advice' not in repr(check_env(KeyDoor()))
 
 
 def test_wrappers_pass_it_on():
     house = KeyDoor()
     for around in (Listed, Tagged, Planned, BesideExpert):
-        assert house.guide.splitlines()[0] in around(house).guide and around(house).for_reader().env.reader and not house.reader
+        assert (house.guide.splitlines()[0] in around(house).guide and around(house).for_reader().env.reader
+                and not house.reader)
     apart = Isolated(KeyDoor())
     told_apart = apart.for_reader()
     try:
         assert apart.guide == told_apart.guide == house.guide and told_apart.reader and not apart.reader
-        assert told_apart.reset(0).observation == house.reset(0).observation and 'does nothing here' in told_apart.step('sing').observation
+        assert (told_apart.reset(0).observation == house.reset(0).observation
+                and 'does nothing here' in told_apart.step('sing').observation)
     finally: apart.close(), told_apart.close()
-    assert extended({'a': guide_text('Rules.', 'Write.', 'go')}, 'More.', str.upper) == {'a': 'Rules. Write. More.\nExample: GO'}
+    assert (extended({'a': guide_text('Rules.', 'Write.', 'go')}, 'More.', str.upper)
+            == {'a': 'Rules. Write. More.\nExample: GO'})
 
 
 def test_what_is_echoed_is_bounded():
@@ -197,7 +215,8 @@ def test_foreign_documentation():
         ## Action Space
         Four."""
     class Heir(Lake): pass
-    assert described(Lake()) == 'Cross the lake without falling into a hole. Ice is slippery.' and described(Heir()) == ''
+    assert (described(Lake()) == 'Cross the lake without falling into a hole. Ice is slippery.'
+            and described(Heir()) == '')
     class Long: __doc__ = 'word '*100 + '.'
     assert described(Long()) == '' and described(lambda text: text) == ''
 
@@ -205,5 +224,6 @@ def test_foreign_documentation():
 def test_for_trl():
     "TRL makes its own prompts, so the guide stands before the first text where it is asked for."
     made_ = environment_factory(KeyDoor, reader=True)()
-    assert made_.reset(seed=0) == f'{KeyDoor().guide}\n\n{KeyDoor().reset(0).observation}' and environment_factory(KeyDoor)().reset(seed=0) == KeyDoor().reset(0).observation
+    assert (made_.reset(seed=0) == f'{KeyDoor().guide}\n\n{KeyDoor().reset(0).observation}'
+            and environment_factory(KeyDoor)().reset(seed=0) == KeyDoor().reset(0).observation)
     assert 'does nothing here' in made_.act('sing')

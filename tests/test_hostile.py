@@ -1,4 +1,5 @@
-"Environments that go wrong in every way that we could think of: each ends its own episode, says why, and leaves tables that can be saved and trained on."
+"""Environments that go wrong in every way that we could think of: each ends its own episode, says why, and leaves
+tables that can be saved and trained on."""
 import math, threading, time
 
 import pytest
@@ -35,7 +36,8 @@ def test_here(at, tmp_path):
     episodes = together([*WAYS], at)
     good(episodes[1::2])
     for way, bad in zip(WAYS, episodes[::2]):
-        assert bad.error and len(bad.error) < 3000 and bad.error.encode() and len(bad.turns) == (at == 'step'), (way, bad)
+        assert (bad.error and len(bad.error) < 3000 and bad.error.encode()
+                and len(bad.turns) == (at == 'step')), (way, bad)
         written([bad], tmp_path)
     written(episodes, tmp_path)
 
@@ -56,7 +58,8 @@ def isolated(ways, at, folder):
     for some in (ways[i:i + 4] for i in range(0, len(ways), 4)):
         episodes = together(some, at, lambda env: Isolated(env, limit=5., start_limit=300.))
         good(episodes[1::2])
-        for way, bad in zip(some, episodes[::2]): assert bad.error and bad.error.encode() and len(bad.error) < 3000, (way, bad)
+        for way, bad in zip(some, episodes[::2]):
+            assert bad.error and bad.error.encode() and len(bad.error) < 3000, (way, bad)
         written(episodes, folder)
 
 def test_what_is_changed_afterwards_is_not_ours():
@@ -71,10 +74,13 @@ def test_numbers_of_other_libraries_are_numbers():
     import numpy as np
     step = Echo().reset(0)
     step.reward, step.done = dict(player=np.float32(.5)), np.bool_(False)
-    step.info |= dict(cost=torch.tensor(2.), invalid=torch.tensor(True), success=dict(player=np.bool_(True)), columns=dict(mine=np.int64(3)))
+    step.info |= dict(cost=torch.tensor(2.), invalid=torch.tensor(True), success=dict(player=np.bool_(True)),
+                      columns=dict(mine=np.int64(3)))
     found = admit(step, ('player',))
-    assert (found.reward, found.done, found.info['cost'], found.info['invalid'], found.info['success'], found.info['columns']) == (dict(player=.5), False, 2., True, dict(player=True), dict(mine=3.))
-    assert {type(x) for x in (found.done, found.info['invalid'], found.info['success']['player'])} == {bool} and {type(x) for x in (found.reward['player'], found.info['cost'], found.info['columns']['mine'])} == {float}
+    assert (found.reward, found.done, found.info['cost'], found.info['invalid'], found.info['success'],
+            found.info['columns']) == (dict(player=.5), False, 2., True, dict(player=True), dict(mine=3.))
+    assert {type(x) for x in (found.done, found.info['invalid'], found.info['success']['player'])} == {bool} and {type(
+        x) for x in (found.reward['player'], found.info['cost'], found.info['columns']['mine'])} == {float}
 
 def test_ctrl_c_is_ours():
     class Stops(Echo):

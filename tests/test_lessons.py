@@ -1,18 +1,24 @@
-"The course: a check that would accept an untouched notebook is found, the student edition has no solutions, and nobody's answers are overwritten."
+"""The course: a check that would accept an untouched notebook is found, the student edition has no solutions, and
+nobody's answers are overwritten."""
 import json
 import pytest
 import course
 from notebooks import ROOT, lessons, run
 
 
-def cell(source, kind='code'): return dict(cell_type=kind, id=f'c{abs(hash(source)) % 10**8}', metadata={}, source=source) | (dict(outputs=[], execution_count=None) if kind == 'code' else {})
+def cell(source, kind='code'):
+    return (dict(cell_type=kind, id=f'c{abs(hash(source)) % 10**8}', metadata={}, source=source)
+            | (dict(outputs=[], execution_count=None) if kind == 'code' else {}))
 
 def lesson(check='assert answer == 4'):
-    return dict(nbformat=4, nbformat_minor=5, metadata={}, cells=[cell('x = 2'), cell('#| exercise\nanswer = None # your number'), cell('#| solution\nif answer is None: answer = x*x'),
+    return dict(nbformat=4, nbformat_minor=5, metadata={}, cells=[cell('x = 2'),
+        cell('#| exercise\nanswer = None # your number'), cell('#| solution\nif answer is None: answer = x*x'),
         cell('<details><summary>About the solution</summary>4</details>', 'markdown'), cell(f'#| check\n{check}')])
 
 
-@pytest.mark.parametrize('check, said', [('assert answer == 4', ''), ('assert True', 'passes on the untouched notebook'), ('assert answer == 5', 'AssertionError')])
+@pytest.mark.parametrize('check, said',
+                         [('assert answer == 4', ''), ('assert True', 'passes on the untouched notebook'),
+                          ('assert answer == 5', 'AssertionError')])
 def test_a_check_must_fail_before_the_solution_and_pass_after_it(check, said, tmp_path):
     path = tmp_path/'lesson.ipynb'
     path.write_text(json.dumps(course.proved(lesson(check))))
@@ -34,10 +40,12 @@ def test_no_lesson_tells_its_solutions(tmp_path):
     for path in lessons():
         ours = json.loads((ROOT/path).read_text(encoding='utf-8'))['cells']
         theirs = json.loads((tmp_path/path.name).read_text(encoding='utf-8'))['cells']
-        lines = {line.strip() for c in ours if course.mark(c) == 'solution' for line in course.source(c).splitlines()[2:] if len(line.strip()) > 40}
+        lines = {line.strip() for c in ours if course.mark(c) == 'solution'
+                 for line in course.source(c).splitlines()[2:] if len(line.strip()) > 40}
         assert not any(line in course.source(c) for c in theirs for line in lines)
         longest += lines
-        assert not any(c.get('outputs') for c in theirs) and sum(course.mark(c) == 'exercise' for c in theirs) >= course.EXERCISES
+        assert (not any(c.get('outputs') for c in theirs)
+                and sum(course.mark(c) == 'exercise' for c in theirs) >= course.EXERCISES)
     assert len(longest) > 20
 
 

@@ -1,4 +1,5 @@
-"Every notebook runs from top to bottom, each in a process of its own, its `gpu` cells where there is a GPU, its `lm` cells where the pretrained model is (those of lessons with --slow), its `slow` cells with --slow."
+"""Every notebook runs from top to bottom, each in a process of its own, its `gpu` cells where there is a GPU, its
+`lm` cells where the pretrained model is (those of lessons with --slow), its `slow` cells with --slow."""
 import json
 
 import pytest
@@ -17,7 +18,8 @@ def nursery():
 @pytest.mark.parametrize('path', notebooks(), ids=str)
 def test_notebook(path, request, nursery):
     slow = request.config.getoption('slow')
-    if path in lessons() and not reads(path) and not missing_for_browser() and not slow: pytest.skip('runs in a real JupyterLab: tests/test_browser_lessons.py')
+    if path in lessons() and not reads(path) and not missing_for_browser() and not slow:
+        pytest.skip('runs in a real JupyterLab: tests/test_browser_lessons.py')
     model = not no_model() and (slow or path not in lessons())
     flags = [flag for flag, wanted in dict(slow=slow, gpu=not no_gpu(), lm=model).items() if wanted]
     problem = nursery.run(path, tuple(flags))
@@ -39,7 +41,8 @@ def test_failure_is_seen(source, said, tmp_path, nursery, forked):
     if not forked: assert said in run(path, seconds=seconds)
     else:
         assert said in nursery.run(path, seconds=seconds)
-        write_nb(new_nb([mk_cell('import os, sys\nassert "torch" in sys.modules and os.getsid(0) == os.getpid() and not sys.stdin.read()')]), path)
+        write_nb(new_nb([mk_cell('import os, sys\nassert "torch" in sys.modules and os.getsid(0) == os.getpid() and '
+                                 'not sys.stdin.read()')]), path)
         assert nursery.run(path, seconds=60) == ''      # the next one is not troubled
 
 
@@ -47,8 +50,10 @@ def test_jitter_moves_the_weights_of_a_training(tmp_path, monkeypatch):
     "By about a millionth, and only where somebody asks for it; the same number moves them alike."
     from fastcore.nbio import mk_cell, new_nb, write_nb
     path = tmp_path/'training.ipynb'
-    step = 'p = torch.nn.Parameter(torch.linspace(.5, 1, 9)); p.grad = torch.zeros(9); torch.optim.AdamW([p], lr=0.).step(); p = p.detach()'
-    write_nb(new_nb([mk_cell(f'import torch\n{step}\nfirst = p\n{step}\nmoved = (p - torch.linspace(.5, 1, 9)).abs().max()\nassert torch.equal(p, first) and 1e-7 < moved < 1e-5')]), path)
+    step = ('p = torch.nn.Parameter(torch.linspace(.5, 1, 9)); p.grad = torch.zeros(9); torch.optim.AdamW([p], '
+            'lr=0.).step(); p = p.detach()')
+    write_nb(new_nb([mk_cell(f'import torch\n{step}\nfirst = p\n{step}\nmoved = (p - torch.linspace(.5, 1, '
+                             f'9)).abs().max()\nassert torch.equal(p, first) and 1e-7 < moved < 1e-5')]), path)
     monkeypatch.setenv('JITTER', '2')
     assert run(path, seconds=60) == ''
     monkeypatch.delenv('JITTER')
@@ -56,29 +61,36 @@ def test_jitter_moves_the_weights_of_a_training(tmp_path, monkeypatch):
 
 
 def test_a_picture_replaces_the_data_of_its_live_figure():
-    "What the figure says of itself goes into the alternative text first, and stays there when the file is tidied again."
+    """What the figure says of itself goes into the alternative text first, and stays there when the file is tidied
+    again."""
     from fastcore.nbio import mk_cell, new_nb
     from notebooks import PLOTLY, tidy
-    live = dict(layout=dict(title=dict(text='Curves'), xaxis=dict(title=dict(text='update'))), data=[dict(name='gigpo')])
-    cell = dict(mk_cell('figure.show()'), outputs=[dict(output_type='display_data', metadata={}, data={'image/png': 'AAAA', PLOTLY: live})])
+    live = dict(layout=dict(title=dict(text='Curves'), xaxis=dict(title=dict(text='update'))),
+                data=[dict(name='gigpo')])
+    cell = dict(mk_cell('figure.show()'),
+                outputs=[dict(output_type='display_data', metadata={}, data={'image/png': 'AAAA', PLOTLY: live})])
     alone = dict(mk_cell('figure'), outputs=[dict(output_type='display_data', metadata={}, data={PLOTLY: live})])
     once = tidy(json.dumps(new_nb([mk_cell('Look at the end.', 'markdown'), cell, alone])))
     outputs = [output for cell in json.loads(once)['cells'] for output in cell.get('outputs', [])]
-    assert outputs[0]['data'] == {'image/png': 'AAAA'} and outputs[0]['metadata']['image/png']['alt'] == 'panels: Curves; axes: update; shown: gigpo. Look at the end.'
+    assert (outputs[0]['data'] == {'image/png': 'AAAA'} and outputs[0]['metadata']['image/png']['alt']
+            == 'panels: Curves; axes: update; shown: gigpo. Look at the end.')
     assert PLOTLY in outputs[1]['data'] and tidy(once) == once
 
 
 def test_pictures_get_smaller_and_stay_what_they_are():
-    "A palette of 128 colours: shorter, of the same size, hardly another colour anywhere; transparent places stay transparent; a second time changes nothing."
+    """A palette of 128 colours: shorter, of the same size, hardly another colour anywhere; transparent places stay
+    transparent; a second time changes nothing."""
     from io import BytesIO
     image = pytest.importorskip('PIL.Image', reason='pillow is not installed')
     from save import smaller
     for clear in (False, True):
         picture = image.linear_gradient('L').convert('RGBA').resize((300, 200))
         if clear: picture.putalpha(image.new('L', picture.size, 0))
-        whole = BytesIO(); picture.save(whole, 'PNG')
+        whole = BytesIO()
+        picture.save(whole, 'PNG')
         short = smaller(whole.getvalue())
         again = image.open(BytesIO(short)).convert('RGBA')
         assert len(short) <= len(whole.getvalue()) and again.size == picture.size and smaller(short) == short
         assert again.getextrema()[3] == ((0, 0) if clear else (255, 255))
-        if not clear: assert max(abs(a - b) for a, b in zip(again.convert('L').tobytes(), picture.convert('L').tobytes())) <= 4
+        if not clear:
+            assert max(abs(a - b) for a, b in zip(again.convert('L').tobytes(), picture.convert('L').tobytes())) <= 4

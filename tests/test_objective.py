@@ -12,7 +12,8 @@ from agentlab import objective as objectives
 from agentlab.objective import clip, clip_fraction, clipped, kl_k1, kl_k2, kl_k3, loss_weights
 
 quick = settings(max_examples=60, deadline=None)
-shape = st.lists(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=4), min_size=1, max_size=6) # episodes of turns: tokens, new window?
+# episodes of turns: tokens, new window?
+shape = st.lists(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=4), min_size=1, max_size=6)
 per = st.sampled_from(['token', 'turn', 'row', 'episode', 5, 2.5])
 
 
@@ -28,7 +29,8 @@ def batch_of(episodes, seed=0):
     batch = Batch.from_episodes(played)
     g, n = torch.Generator().manual_seed(seed), len(batch.actions)
     draw = lambda: torch.randn(n, generator=g, dtype=torch.float64)
-    return batch.with_action(old_logp=draw(), ref_logp=draw(), advantage=draw(), logp=draw(), weight=(torch.rand(n, generator=g) < .8).float())
+    return batch.with_action(old_logp=draw(), ref_logp=draw(), advantage=draw(), logp=draw(),
+                             weight=(torch.rand(n, generator=g) < .8).float())
 
 
 def loss_of(batch, logp, **keywords):
@@ -70,12 +72,15 @@ def test_loss_and_gradient_are_the_same_under_every_micro_batching(episodes, see
     for k in range(3): torch.testing.assert_close(pieces[k], slopes[0][owner == k], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize('keywords', [dict(), dict(low=.1, high=.28), dict(dual=1.5), dict(low=0., high=0., dual=3.)], ids=str)
+@pytest.mark.parametrize('keywords', [dict(), dict(low=.1, high=.28), dict(dual=1.5), dict(low=0., high=0., dual=3.)],
+                         ids=str)
 @pytest.mark.parametrize('function', ['clip', 'kl_k1', 'kl_k2', 'kl_k3', 'corrected kl_k1', 'corrected kl_k3'])
 def test_gradient_by_finite_differences(function, keywords):
     batch = batch_of([[(3, False)]*4]*20, seed=1)
-    kinds = {'clip': lambda logp: clip(logp, batch, batch.action('advantage'), **keywords), 'kl_k1': lambda logp: kl_k1(logp, batch), 'kl_k2': lambda logp: kl_k2(logp, batch),
-             'kl_k3': lambda logp: kl_k3(logp, batch), 'corrected kl_k1': lambda logp: kl_k1(logp, batch, True), 'corrected kl_k3': lambda logp: kl_k3(logp, batch, True)}
+    kinds = {'clip': lambda logp: clip(logp, batch, batch.action('advantage'), **keywords),
+             'kl_k1': lambda logp: kl_k1(logp, batch), 'kl_k2': lambda logp: kl_k2(logp, batch),
+             'kl_k3': lambda logp: kl_k3(logp, batch), 'corrected kl_k1': lambda logp: kl_k1(logp, batch, True),
+             'corrected kl_k3': lambda logp: kl_k3(logp, batch, True)}
     value, step = kinds[function], 1e-6
     logp = batch.action('logp').requires_grad_()
     slope, = torch.autograd.grad(value(logp).sum(), logp)
@@ -83,7 +88,8 @@ def test_gradient_by_finite_differences(function, keywords):
     torch.testing.assert_close(slope, numeric, rtol=1e-5, atol=1e-7)
 
 
-@given(seed=st.integers(0, 999), low=st.sampled_from([.1, .2]), high=st.sampled_from([.2, .4]), dual=st.sampled_from([None, 1.5, 3.]))
+@given(seed=st.integers(0, 999), low=st.sampled_from([.1, .2]), high=st.sampled_from([.2, .4]),
+       dual=st.sampled_from([None, 1.5, 3.]))
 @quick
 def test_clipped_tokens_are_those_without_a_gradient(seed, low, high, dual):
     batch = batch_of([[(3, False)]*3]*3, seed)
@@ -99,9 +105,11 @@ def test_clipped_tokens_are_those_without_a_gradient(seed, low, high, dual):
 
 @pytest.mark.parametrize('kind', [torch.float32, torch.bfloat16, torch.float64])
 def test_far_log_probabilities_stay_finite(kind):
-    batch = batch_of([[(4, False)]]).with_action(old_logp=torch.tensor([0., -900, 0, -900], dtype=kind), ref_logp=torch.tensor([0., -900, 0, -900], dtype=kind))
+    batch = batch_of([[(4, False)]]).with_action(old_logp=torch.tensor([0., -900, 0, -900], dtype=kind),
+                                                 ref_logp=torch.tensor([0., -900, 0, -900], dtype=kind))
     logp = torch.tensor([-900., 0, -900, 0], dtype=kind, requires_grad=True)
-    for value in (clip(logp, batch, torch.tensor([1., 1, -1, -1], dtype=torch.float64)), kl_k1(logp, batch), kl_k2(logp, batch), kl_k3(logp, batch), kl_k3(logp, batch, True)):
+    for value in (clip(logp, batch, torch.tensor([1., 1, -1, -1], dtype=torch.float64)), kl_k1(logp, batch),
+                  kl_k2(logp, batch), kl_k3(logp, batch), kl_k3(logp, batch, True)):
         slope, = torch.autograd.grad(value.sum(), logp)
         assert value.dtype == kind and value.isfinite().all() and slope.isfinite().all()
 
@@ -110,7 +118,8 @@ def test_far_log_probabilities_stay_finite(kind):
 @pytest.mark.parametrize('corrected', [False, True])
 def test_a_bounded_k3_is_the_one_of_verl(distance, corrected):
     "The log-ratio within 20, the result within 10; beyond it no gradient. Without a bound nothing is changed."
-    batch = batch_of([[(1, False)]]).with_action(ref_logp=torch.tensor([-30.]).double(), old_logp=torch.tensor([-30. + distance - .1]).double())
+    batch = batch_of([[(1, False)]]).with_action(ref_logp=torch.tensor([-30.]).double(),
+                                                 old_logp=torch.tensor([-30. + distance - .1]).double())
     logp = torch.tensor([-30. + distance], dtype=torch.float64, requires_grad=True)
     moved = math.exp(.1) if corrected else 1.
     back = min(max(-distance, -20.), 20.)
@@ -118,7 +127,8 @@ def test_a_bounded_k3_is_the_one_of_verl(distance, corrected):
     slope, = torch.autograd.grad(value.sum(), logp)
     k3 = math.exp(back) - 1 - back
     assert value.item() == pytest.approx(min(k3, 10.)*moved, rel=1e-5)
-    assert slope.item() == pytest.approx((0 if k3 > 10 else 1 - math.exp(back))*moved + corrected*value.item(), rel=1e-4)
+    assert slope.item() == pytest.approx((0 if k3 > 10 else 1 - math.exp(back))*moved + corrected*value.item(),
+                                         rel=1e-4)
     if k3 < 10: assert kl_k3(logp, batch, corrected).item() == pytest.approx(value.item(), rel=1e-12)
     elif -20 <= distance < 0:
         free, = torch.autograd.grad(kl_k3(logp, batch).sum(), logp)
@@ -130,7 +140,8 @@ def test_nan_is_not_hidden():
     batch = batch_of([[(3, False)]])
     logp, advantage = batch.action('logp'), batch.action('advantage')
     advantage[0], logp[1] = torch.nan, torch.nan
-    for loss in (clip(logp, batch, advantage), clip(logp, batch, advantage, dual=3.)): assert loss.isnan().tolist() == [True, True, False]
+    for loss in (clip(logp, batch, advantage), clip(logp, batch, advantage, dual=3.)):
+        assert loss.isnan().tolist() == [True, True, False]
     assert kl_k3(logp, batch).isnan().tolist() == [False, True, False]
 
 
@@ -138,14 +149,19 @@ def test_inputs_are_not_changed_and_advantage_takes_no_gradient():
     batch = batch_of([[(3, False)]])
     logp, advantage = batch.action('logp').requires_grad_(), batch.action('advantage')
     kept = logp.detach().clone(), advantage.clone()
-    clip(logp, batch, advantage, dual=2.).sum().backward(); kl_k3(logp, batch); loss_weights(batch)
+    clip(logp, batch, advantage, dual=2.).sum().backward()
+    kl_k3(logp, batch)
+    loss_weights(batch)
     assert torch.equal(logp.detach(), kept[0]) and torch.equal(advantage, kept[1])
 
 
 @pytest.mark.parametrize('call, words', [
-    (lambda b, x: clip(x, b, x[:2]), 'logp has 3 and advantage 2'), (lambda b, x: clip(x[:2], b, x[:2]), 'logp has 2 values for 3 action tokens'),
-    (lambda b, x: clip(x, b, x, low=1.5), 'low=1.5'), (lambda b, x: clip(x, b, x, high=-.1), 'high=-0.1'), (lambda b, x: clip(x, b, x, dual=1), 'dual=1'),
-    (lambda b, x: clip(x, b, x, low=float('nan')), 'low=nan'), (lambda b, x: loss_weights(b, 'sequence'), "per='sequence'"), (lambda b, x: loss_weights(b, True), 'per=True'),
+    (lambda b, x: clip(x, b, x[:2]), 'logp has 3 and advantage 2'),
+    (lambda b, x: clip(x[:2], b, x[:2]), 'logp has 2 values for 3 action tokens'),
+    (lambda b, x: clip(x, b, x, low=1.5), 'low=1.5'), (lambda b, x: clip(x, b, x, high=-.1), 'high=-0.1'),
+    (lambda b, x: clip(x, b, x, dual=1), 'dual=1'),
+    (lambda b, x: clip(x, b, x, low=float('nan')), 'low=nan'),
+    (lambda b, x: loss_weights(b, 'sequence'), "per='sequence'"), (lambda b, x: loss_weights(b, True), 'per=True'),
     (lambda b, x: loss_weights(b, -2), 'per=-2'), (lambda b, x: loss_weights(b, ['token']), "per=['token']")])
 def test_errors_name_argument_and_value(call, words):
     batch = batch_of([[(3, False)]])
@@ -157,9 +173,11 @@ def test_errors_name_argument_and_value(call, words):
 
 def called_alike():
     "Every public function of agentlab.objective that takes log-probabilities, by name."
-    return {name: f for name, f in vars(objectives).items() if inspect.isfunction(f) and 'logp' in inspect.signature(f).parameters}
+    return {name: f for name, f in vars(objectives).items() if inspect.isfunction(f)
+            and 'logp' in inspect.signature(f).parameters}
 
-SQUARES = dict(column=lambda x: x[:, None], row=lambda x: x[None], list=lambda x: x.tolist(), number=lambda x: x.sum(), longer=lambda x: torch.cat([x, x]))
+SQUARES = dict(column=lambda x: x[:, None], row=lambda x: x[None], list=lambda x: x.tolist(), number=lambda x: x.sum(),
+               longer=lambda x: torch.cat([x, x]))
 
 @pytest.mark.parametrize('name', sorted(called_alike()))
 @pytest.mark.parametrize('shape', SQUARES)
@@ -176,4 +194,5 @@ def test_what_is_not_one_number_per_token_is_refused(name, shape):
     for argument in ('logp', 'advantage') if 'advantage' in more and name != 'gspo_plan' else ('logp',):
         given = dict(logp=x) | more
         given[argument] = SQUARES[shape](given[argument])
-        with pytest.raises(ValueError, match='one number per action token|give one per action token'): f(given.pop('logp'), batch, **given)
+        with pytest.raises(ValueError, match='one number per action token|give one per action token'):
+            f(given.pop('logp'), batch, **given)

@@ -18,9 +18,11 @@ NAMES = ['roc', 'simpletir', 'dr_bot', 'spear_clip', 'dart']
 def counted(code, names): return Result(True, str(len(code))) if len(code) % 2 else Result(False, '', 'NameError: odd')
 
 class Eager(PythonTool):
-    "An untrained agent neither calls nor answers. Here the length of what it says decides which of the two it has done, and whether the answer is right. Its tool runs nothing."
+    """An untrained agent neither calls nor answers. Here the length of what it says decides which of the two it has
+    done, and whether the answer is right. Its tool runs nothing."""
     name = 'eager'
-    def __init__(self, level=2, horizon=4, milestone=0., spaced=True, sandbox=counted, split='train'): super().__init__(level, horizon, milestone, spaced, sandbox, split)
+    def __init__(self, level=2, horizon=4, milestone=0., spaced=True, sandbox=counted, split='train'):
+        super().__init__(level, horizon, milestone, spaced, sandbox, split)
     def turn(self, action):
         kind, right = len(action) % 4, len(action) % 3 > 0
         number = int(self.truth) + (not right)
@@ -28,13 +30,15 @@ class Eager(PythonTool):
 
 def played(groups=4, size=8, seed=0, max_tokens=6, max_turns=64):
     env = Eager()
-    return Batch.from_episodes(play(small_policy(env), env, range(groups), size, max_tokens=max_tokens, max_turns=max_turns, seed=seed))
+    return Batch.from_episodes(play(small_policy(env), env, range(groups), size, max_tokens=max_tokens,
+                                    max_turns=max_turns, seed=seed))
 
 def sums(b, x): return torch.zeros(len(b), dtype=torch.float64).index_add(0, b.turns.episode, x.double())
 
 def short(name, out, env=None, resume=False, should_stop=None, **changes):
     env = env or Eager()
-    recipe = recipes.known[name](**dict(steps=2, groups=4, group_size=6, max_tokens=24, test_tasks=0, checkpoint_every=1) | changes)
+    recipe = recipes.known[name](**dict(steps=2, groups=4, group_size=6, max_tokens=24, test_tasks=0,
+                                        checkpoint_every=1) | changes)
     return train(small_policy(env), env, recipe, out, resume=resume, should_stop=should_stop, progress=False)
 
 CHANGES = dict(roc=dict(curate=chain(keep_mixed, partial(roc, keep=4))))
@@ -42,7 +46,9 @@ CHANGES = dict(roc=dict(curate=chain(keep_mixed, partial(roc, keep=4))))
 @pytest.mark.parametrize('name', NAMES)
 def test_it_trains_on_a_tool(tmp_path, name):
     rows = short(name, tmp_path/'run', **CHANGES.get(name, {})).rows()
-    assert [row['skipped'] for row in rows] == [None]*2 and all(math.isfinite(row['loss']) and row['grad_norm'] > 1e-3 for row in rows) and all(set(row) <= set(METRICS) for row in rows)
+    assert ([row['skipped'] for row in rows] == [None]*2
+            and all(math.isfinite(row['loss']) and row['grad_norm'] > 1e-3 for row in rows)
+            and all(set(row) <= set(METRICS) for row in rows))
 
 @pytest.mark.parametrize('name', ['roc', 'dart'])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, name):
@@ -52,28 +58,33 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, name):
     same_run(whole, short(name, tmp_path/'cut', resume=True, **changes))
 
 def test_roc_keeps_as_many_of_each_group_and_the_cleaner_successes():
-    "Over many batches: `keep` of every group that was mixed, both kinds in it, successes that are cleaner on average; how unclean a failure is changes nothing."
+    """Over many batches: `keep` of every group that was mixed, both kinds in it, successes that are cleaner on
+    average; how unclean a failure is changes nothing."""
     before, after = [], []
     for seed in range(12):
         b = keep_mixed(played(groups=6, size=12, seed=seed))
         kept = roc(b, keep=6, seed=seed)
         groups, count = b.episodes.group.unique(return_counts=True)
-        assert (count == 12).all() and torch.equal(torch.stack(kept.episodes.group.unique(return_counts=True)), torch.stack([groups, torch.full_like(groups, 6)]))
+        assert (count == 12).all() and torch.equal(torch.stack(kept.episodes.group.unique(return_counts=True)),
+                                                   torch.stack([groups, torch.full_like(groups, 6)]))
         wins = torch.bincount(kept.episodes.group[kept.episodes.outcome > 0], minlength=6)[groups]
         assert ((wins > 0) & (wins < 6)).all()
         unclean = lambda b: torch.where(b.episodes.outcome > 0, roc_penalty(b), 1 + torch.arange(len(b)) % 5)
         assert torch.equal(roc(b, keep=6, seed=seed, penalty=unclean).episodes.game, kept.episodes.game)
         for into, some in ((before, b), (after, kept)): into.append(roc_penalty(some)[some.episodes.outcome > 0])
     before, after = torch.cat(before), torch.cat(after)
-    assert after.mean() < before.mean() - .1 and (before - before.mean()).square().mean().sqrt()/len(after)**.5 < .04      # the difference is three times its standard error
+    # the difference is three times its standard error
+    assert after.mean() < before.mean() - .1 and (before - before.mean()).square().mean().sqrt()/len(after)**.5 < .04
 
 def test_a_group_too_small_to_choose_from_makes_no_update(tmp_path):
     rows = short('roc', tmp_path/'run', steps=1, group_size=4).rows()
     assert rows[0]['skipped'].startswith('roc left none of') and rows[0]['episodes'] == 16
 
 def test_void_turns_are_counted_and_not_learned_from():
-    "The advantages are those of all episodes; the tokens of an episode with a void turn carry no weight; their gradient is nothing."
-    training = trainer.Training(small_policy(Eager()), Eager(), recipes.simpletir(groups=4, group_size=8, max_tokens=6, test_tasks=0))
+    """The advantages are those of all episodes; the tokens of an episode with a void turn carry no weight; their
+    gradient is nothing."""
+    training = trainer.Training(small_policy(Eager()), Eager(),
+                                recipes.simpletir(groups=4, group_size=8, max_tokens=6, test_tasks=0))
     whole = trainer.collect(training, 0)
     batch, advantage, _ = trainer.prepare(training, whole, 0)
     void = sums(batch, batch.turns.void > 0) > 0
@@ -89,10 +100,12 @@ def test_void_turns_are_counted_and_not_learned_from():
 
 @pytest.mark.parametrize('name, column', [('roc', 'turns.tool_error'), ('simpletir', 'turns.void')])
 def test_an_environment_without_the_columns_is_refused(tmp_path, name, column):
-    with pytest.raises(ValueError, match=f"{column}.*Let your environment give"): short(name, tmp_path/'run', Paying(), curate=recipes.known[name]().curate.filters[1])
+    with pytest.raises(ValueError, match=f"{column}.*Let your environment give"):
+        short(name, tmp_path/'run', Paying(), curate=recipes.known[name]().curate.filters[1])
 
 def test_dart_weighs_what_another_policy_sampled():
-    "Where trainer and sampler agree, GSPO with its clip; where the sampler was surer, the weight is below 1, and never above."
+    """Where trainer and sampler agree, GSPO with its clip; where the sampler was surer, the weight is below 1, and
+    never above."""
     b, r = played(), recipes.dart()
     b = b.with_action(old_logp=b.action('sampler_logp'))
     advantage = torch.linspace(-1, 1, len(b.actions))
@@ -109,22 +122,29 @@ def test_what_dr_bot_leaves_out():
     b = played(groups=8, max_turns=3)
     left = recipes.dr_bot().curate(b)
     std = torch.stack([b.episodes.outcome[b.episodes.group == g].std() for g in range(8)])
-    assert sorted(left.episodes.group.unique().tolist()) == sorted(std.argsort(descending=True, stable=True)[:6].tolist())
+    assert (sorted(left.episodes.group.unique().tolist())
+            == sorted(std.argsort(descending=True, stable=True)[:6].tolist()))
     owner = left.rows.episode[left.tokens.row[left.actions]]
     assert left.episodes.truncated.any() and ((left.action('weight') == 0) == left.episodes.truncated[owner]).all()
 
 def test_the_clips_are_those_of_the_papers():
     made = {name: recipes.known[name]() for name in NAMES}
-    assert {name: (r.objective_args.get('low'), r.objective_args.get('high'), r.kl_coef) for name, r in made.items()} == dict(roc=(.2, .28, 0), simpletir=(.2, .28, 0), dr_bot=(.2, .28, 0), spear_clip=(None, None, 0), dart=(.1, .28, .1))
-    assert made['roc'].objective is clip and made['roc'].group_size == 16 and made['simpletir'].max_turns == 5 and made['spear_clip'].objective is recipes.bound.spear_clip
+    assert {name: (r.objective_args.get('low'), r.objective_args.get('high'), r.kl_coef)
+            for name, r in made.items()} == dict(roc=(.2, .28, 0), simpletir=(.2, .28, 0), dr_bot=(.2, .28, 0),
+                                                 spear_clip=(None, None, 0), dart=(.1, .28, .1))
+    assert (made['roc'].objective is clip and made['roc'].group_size == 16 and made['simpletir'].max_turns == 5
+            and made['spear_clip'].objective is recipes.bound.spear_clip)
 
 
 def test_the_command_line_leaves_a_recipe_its_numbers(tmp_path):
-    "`agentlab train --recipe roc --env python_tool`: 16 attempts as the recipe has it, 24 tokens as the environment asks."
+    """`agentlab train --recipe roc --env python_tool`: 16 attempts as the recipe has it, 24 tokens as the
+    environment asks."""
     from agentlab import cli
-    cli.train(recipe='roc', env='python_tool', model='untrained', steps=1, groups=2, test_tasks=0, out=str(tmp_path/'run'))
+    cli.train(recipe='roc', env='python_tool', model='untrained', steps=1, groups=2, test_tasks=0,
+              out=str(tmp_path/'run'))
     facts = Run(tmp_path/'run').info['facts']['recipe']
     assert (facts['groups'], facts['group_size'], facts['max_tokens'], facts['lr']) == (2, 16, 24, 1e-3)
-    cli.train(recipe='roc', env='python_tool', model='untrained', steps=1, groups=1, max_tokens=9, lr=.01, test_tasks=0, out=str(tmp_path/'own'))
+    cli.train(recipe='roc', env='python_tool', model='untrained', steps=1, groups=1, max_tokens=9, lr=.01, test_tasks=0,
+              out=str(tmp_path/'own'))
     facts = Run(tmp_path/'own').info['facts']['recipe']
     assert (facts['max_tokens'], facts['lr']) == (9, .01)

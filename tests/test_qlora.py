@@ -1,4 +1,5 @@
-"""A large model in four bits with an adapter: what learns, what never changes, what comes back from a folder, and what is refused before anything is trained.
+"""A large model in four bits with an adapter: what learns, what never changes, what comes back from a folder, and what
+is refused before anything is trained.
 
 The model is a small Qwen2 with random weights and a tokenizer trained here, saved as the hub keeps them.
 """
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip('bitsandbytes'); pytest.importorskip('peft'); pytest.importorskip('trl')
+pytest.importorskip('bitsandbytes')
+pytest.importorskip('peft')
+pytest.importorskip('trl')
 import families
 from small import Paying, exactly, facts, small_policy, small_recipe, train_small
 from agentlab import cli
@@ -26,8 +29,12 @@ pytestmark = [pytest.mark.filterwarnings('ignore:paged_adamw'), pytest.mark.xdis
 def save_model(folder, words, tokens=None, kind='Qwen2'):
     "A model with random weights in the layout of the hub."
     import transformers
-    config = getattr(transformers, f'{kind}Config')(vocab_size=tokens or len(words) + 12, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=1024,
-                                                     tie_word_embeddings=True, initializer_range=.1, eos_token_id=words.eos_token_id, bos_token_id=None, pad_token_id=None)
+    config = getattr(transformers, f'{kind}Config')(vocab_size=tokens or len(words) + 12, hidden_size=32,
+                                                     intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+                                                     num_key_value_heads=1, max_position_embeddings=1024,
+                                                     tie_word_embeddings=True, initializer_range=.1,
+                                                     eos_token_id=words.eos_token_id, bos_token_id=None,
+                                                     pad_token_id=None)
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(0)
         transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
@@ -35,7 +42,8 @@ def save_model(folder, words, tokens=None, kind='Qwen2'):
     return folder
 
 @pytest.fixture(scope='module')
-def base(tmp_path_factory): return save_model(tmp_path_factory.mktemp('hub')/'Qwen2-tiny', families.tokenizer('qwen2_5'))
+def base(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp('hub')/'Qwen2-tiny', families.tokenizer('qwen2_5'))
 
 def adapter(policy): return {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
 def frozen(policy): return {n: p.detach().clone() for n, p in policy.model.named_parameters() if not p.requires_grad}
@@ -68,10 +76,12 @@ def test_every_linear_layer_learns_through_its_adapter(base):
 
 def test_the_weights_are_those_of_nf4(base):
     policy = qlora_policy(base, rank=2)
-    kinds = {n: p.dtype for n, p in policy.model.named_parameters() if 'proj' in n and 'lora' not in n and n.endswith('weight')}
+    kinds = {n: p.dtype for n, p in policy.model.named_parameters() if 'proj' in n and 'lora' not in n
+             and n.endswith('weight')}
     assert set(kinds.values()) == {torch.uint8}
     layer = policy.model.get_base_model().model.layers[0].mlp.up_proj.base_layer
-    assert layer.weight.quant_state.quant_type == 'nf4' and layer.weight.quant_state.nested and layer.compute_dtype == torch.float32
+    assert (layer.weight.quant_state.quant_type == 'nf4' and layer.weight.quant_state.nested
+            and layer.compute_dtype == torch.float32)
     before = layer.weight.detach().clone()
     with torch.no_grad(): policy.logprobs(some_play(policy))
     exactly(layer.weight.detach(), before)      # a CPU with AVX512-BF16 would repack them
@@ -96,12 +106,14 @@ def test_on_a_gpu(base, tmp_path):
     "The same on a GPU: bf16, pages, a checkpoint in the middle."
     before = frozen(qlora_policy(base, rank=16))
     whole = train(qlora_policy(base, rank=16), Paying(), large_recipe(steps=2), tmp_path/'whole', progress=False)
-    train(qlora_policy(base, rank=16), Paying(), large_recipe(steps=2), tmp_path/'run', should_stop=iter([False, True]).__next__, progress=False)
+    train(qlora_policy(base, rank=16), Paying(), large_recipe(steps=2), tmp_path/'run',
+          should_stop=iter([False, True]).__next__, progress=False)
     policy = qlora_policy(base, rank=16)
     run = train(policy, Paying(), large_recipe(steps=2), tmp_path/'run', resume=True, progress=False)
     assert policy.device.type == 'cuda' and all('lora_' in name for name in load_checkpoint(run)[1]['model'])
     for name, p in frozen(policy).items(): exactly(p, before[name], name)
-    for name, p in load_checkpoint(whole)[1]['model'].items(): torch.testing.assert_close(load_checkpoint(run)[1]['model'][name], p, rtol=0, atol=1e-3)
+    for name, p in load_checkpoint(whole)[1]['model'].items():
+        torch.testing.assert_close(load_checkpoint(run)[1]['model'][name], p, rtol=0, atol=1e-3)
     big = torch.nn.Parameter(torch.ones(1000, 1000, device='cuda'))
     optimizer = paged_adamw([big], lr=.1)
     big.grad = torch.ones_like(big)
@@ -123,11 +135,13 @@ def never_merged(monkeypatch):
     import peft
     from peft.tuners.lora.bnb import Linear4bit
     def refuse(*a, **k): raise AssertionError('an adapter was merged')
-    for owner, name in ((peft.PeftModel, 'merge_adapter'), (peft.LoraModel, 'merge_and_unload'), (peft.LoraModel, 'merge_adapter'), (Linear4bit, 'merge'), (Linear4bit, 'unmerge')):
+    for owner, name in ((peft.PeftModel, 'merge_adapter'), (peft.LoraModel, 'merge_and_unload'),
+                        (peft.LoraModel, 'merge_adapter'), (Linear4bit, 'merge'), (Linear4bit, 'unmerge')):
         monkeypatch.setattr(owner, name, refuse, raising=False)
 
 def test_a_run_moves_the_adapter_alone_and_resumes(base, tmp_path, never_merged):
-    "Stopped after one update and resumed, it is the run that was not stopped; its folder holds an adapter that says the same, bit for bit."
+    """Stopped after one update and resumed, it is the run that was not stopped; its folder holds an adapter that
+    says the same, bit for bit."""
     recipe, policies = large_recipe(steps=2), []
     def go(folder, **how):
         policies.append(qlora_policy(base, rank=4, name='learner'))
@@ -141,14 +155,17 @@ def test_a_run_moves_the_adapter_alone_and_resumes(base, tmp_path, never_merged)
     for kind in ('model', 'optimizer'):
         assert set(one[kind]) == set(two[kind])
         for name in one[kind]: exactly(one[kind][name], two[kind][name], name)
-    assert all('lora_' in name for name in one['model']) and any('lora_B' in name and p.any() for name, p in one['model'].items())
+    assert (all('lora_' in name for name in one['model'])
+            and any('lora_B' in name and p.any() for name, p in one['model'].items()))
     for name, p in frozen(policies[0]).items(): exactly(p, before[name], name)
     assert facts(run)[0]['kl_reference'] < 1e-9 < facts(run)[1]['kl_reference'] and facts(run)[0]['sampler_gap'] < 1e-4
 
     saved = run.folder/'policy'
-    assert {'adapter_config.json', 'adapter_model.safetensors', 'agentlab.json', 'tokenizer.json'} <= {p.name for p in saved.iterdir()} and not (saved/'config.json').exists()
+    assert {'adapter_config.json', 'adapter_model.safetensors', 'agentlab.json',
+            'tokenizer.json'} <= {p.name for p in saved.iterdir()} and not (saved/'config.json').exists()
     said = json.loads((saved/'agentlab.json').read_text())
-    assert said['base'] == str(base.resolve()) and said['quantisation'] == dict(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True)
+    assert (said['base'] == str(base.resolve()) and said['quantisation']
+            == dict(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True))
     again, batch = Policy.load(saved), run.episodes(0)
     exactly(again.logprobs(batch)[0], policies[-1].logprobs(batch)[0])
     for name, p in frozen(again).items(): exactly(p, before[name], name)
@@ -166,7 +183,8 @@ def test_the_reference_is_the_adapter_that_training_began_with(base, tmp_path, n
         torch.testing.assert_close(trainer.reference_logp(training, batch), began, rtol=0, atol=1e-6)
         assert (after - began).abs().max() > 1e-3
         exactly(policy.logprobs(batch)[0], after)       # what was put back for the question is gone again
-    with pytest.raises(ValueError, match=r"has an adapter already.*lora=\{\}"): trainer.Training(policy, Paying(), small_recipe(lora=dict(r=2)))
+    with pytest.raises(ValueError, match=r"has an adapter already.*lora=\{\}"):
+        trainer.Training(policy, Paying(), small_recipe(lora=dict(r=2)))
 
 
 # ---- another engine samples
@@ -174,7 +192,8 @@ def test_the_reference_is_the_adapter_that_training_began_with(base, tmp_path, n
 class Warmer:
     "Draws one-tenth too hot, and reports it truthfully."
     def sync(self, policy): self.exact = TorchSampler(policy.model, max_context=policy.max_context)
-    def sample(self, contexts, max_tokens, temperature=1., **more): return self.exact.sample(contexts, max_tokens, temperature*1.1, **more)
+    def sample(self, contexts, max_tokens, temperature=1., **more):
+        return self.exact.sample(contexts, max_tokens, temperature*1.1, **more)
 
 def test_the_gap_to_the_sampler_is_measured_and_corrected(tmp_path):
     seen = {}
@@ -182,16 +201,20 @@ def test_the_gap_to_the_sampler_is_measured_and_corrected(tmp_path):
         def weights(batch): return seen.setdefault(name, []).append(truncated(batch)) or seen[name][-1]
         policy = small_policy()
         policy.samples_by = sampler
-        run = train(policy, Paying(), trainer.for_gpu(small_recipe(steps=2), weights, lr=1e-3, max_tokens=3), tmp_path/name, progress=False)
+        run = train(policy, Paying(), trainer.for_gpu(small_recipe(steps=2), weights, lr=1e-3, max_tokens=3),
+                    tmp_path/name, progress=False)
         gap, w = [row['sampler_gap'] for row in run.rows()], torch.cat(seen[name])
         if sampler is None: assert max(gap) < 1e-4 and (w - 1).abs().max() < 1e-4
-        else: assert min(gap) > .01 and w.min() < .99 and 1.01 < w.max() <= 2 and all(row['sampler_kl'] is not None for row in run.rows())
+        else:
+            assert (min(gap) > .01 and w.min() < .99 and 1.01 < w.max() <= 2
+                    and all(row['sampler_kl'] is not None for row in run.rows()))
 
 def test_for_gpu_changes_nothing_else():
     recipe = recipes.gspo(steps=7)
     large = trainer.for_gpu(recipe)
     changed = {k for k, v in large.facts().items() if v != recipe.facts()[k]}
-    assert changed <= {'recompute_old', 'objective', 'optimizer', 'lr', 'max_tokens', 'precision'} and large.optimizer is paged_adamw
+    assert changed <= {'recompute_old', 'objective', 'optimizer', 'lr', 'max_tokens',
+                       'precision'} and large.optimizer is paged_adamw
     assert trainer.for_gpu(large).facts() == large.facts()
 
 
@@ -200,8 +223,10 @@ def test_for_gpu_changes_nothing_else():
 def test_the_optimiser_says_what_it_is_and_comes_back():
     "Two updates, a checkpoint and two more are four updates."
     def make():
-        weights = [torch.nn.Parameter(torch.linspace(-1, 1, 300*n).view(300, n)) for n in (4, 400)]      # one of them would be paged on a GPU
-        with pytest.warns(UserWarning, match='CPU, where nothing is paged'): return weights, paged_adamw(iter(weights), lr=.01, weight_decay=.1)
+        # one of them would be paged on a GPU
+        weights = [torch.nn.Parameter(torch.linspace(-1, 1, 300*n).view(300, n)) for n in (4, 400)]
+        with pytest.warns(UserWarning, match='CPU, where nothing is paged'):
+            return weights, paged_adamw(iter(weights), lr=.01, weight_decay=.1)
     def update(weights, optimizer, seeds):
         for seed in seeds:
             for w in weights: w.grad = torch.randn(w.shape, generator=torch.Generator().manual_seed(seed))
@@ -211,7 +236,8 @@ def test_the_optimiser_says_what_it_is_and_comes_back():
     two, first = make()
     update(two, first, range(2))
     kept = {k: v.clone() for k, v in moments(first).items()}
-    assert set(kept) == {f'{i}.{n}' for i in (0, 1) for n in ('step', 'state1', 'state2')} and kept['0.state1'].dtype == torch.float32
+    assert (set(kept) == {f'{i}.{n}' for i in (0, 1) for n in ('step', 'state1', 'state2')}
+            and kept['0.state1'].dtype == torch.float32)
     three, second = make()
     with torch.no_grad(): [a.copy_(b) for a, b in zip(three, two)]
     restore_moments(second, kept)
@@ -233,32 +259,41 @@ def command(*arguments, capsys):
     return status, said.out, said.err
 
 def test_the_documented_command(base, tmp_path, capsys, monkeypatch, never_merged):
-    "agentlab train --recipe gigpo --env hopsearch --model MODEL --qlora, with a model on this disk; then the run is played."
+    """agentlab train --recipe gigpo --env hopsearch --model MODEL --qlora, with a model on this disk; then the run
+    is played."""
     monkeypatch.chdir(tmp_path)
     small = ('--groups', '1', '--group-size', '2', '--steps', '1', '--max-tokens', '6', '--test-tasks', '1')
-    status, said, errors = command('train', '--recipe', 'gigpo', '--env', 'hopsearch', '--model', str(base), '--qlora', '--lora', '4', '--out', 'run', *small, capsys=capsys)
+    status, said, errors = command('train', '--recipe', 'gigpo', '--env', 'hopsearch', '--model', str(base), '--qlora',
+                                   '--lora', '4', '--out', 'run', *small, capsys=capsys)
     assert status == 0 and 'run: run' in said, errors
     run = Run('run')
     recipe = run.info['facts']['recipe']
-    assert recipe['optimizer'] == 'agentlab.policy.qlora:paged_adamw' and recipe['recompute_old'] and recipe['lora'] == {} and recipe['objective'].startswith('agentlab.objective.correction:corrected')
+    assert (recipe['optimizer'] == 'agentlab.policy.qlora:paged_adamw' and recipe['recompute_old']
+            and recipe['lora'] == {} and recipe['objective'].startswith('agentlab.objective.correction:corrected'))
     batch, words = run.episodes(0), families.tokenizer('qwen2_5')
     text = words.decode(batch.tokens.id[batch.tokens.row == 0])
-    assert text.startswith('<|im_start|>system\nAnswer a question with a search engine') and '<|im_end|>\n<|im_start|>user\nWho is the ' in text
+    assert (text.startswith('<|im_start|>system\nAnswer a question with a search engine')
+            and '<|im_end|>\n<|im_start|>user\nWho is the ' in text)
     assert json.loads(Path('run/policy/adapter_config.json').read_text())['r'] == 4
     status, said, errors = command('play', '--env', 'hopsearch', '--model', 'run', capsys=capsys)
     assert status == 0 and 'player>' in said, errors
-    status, said, errors = command('train', '--recipe', 'gigpo', '--env', 'hopsearch', '--model', 'run', '--qlora', '--out', 'more', *small, capsys=capsys)      # the adapter learns on
+    # the adapter learns on
+    status, said, errors = command('train', '--recipe', 'gigpo', '--env', 'hopsearch', '--model', 'run', '--qlora',
+                                   '--out', 'more', *small, capsys=capsys)
     assert status == 0, errors
     for option, value in (('--lora', '4'), ('--template', 'x.jinja')):
-        status, said, errors = command('train', '--env', 'hopsearch', '--model', 'run', '--qlora', option, value, '--out', 'again', capsys=capsys)
+        status, said, errors = command('train', '--env', 'hopsearch', '--model', 'run', '--qlora', option, value,
+                                       '--out', 'again', capsys=capsys)
         assert status == 2 and f'{option[2:]}=' in errors and not Path('again').exists()
 
 def test_what_the_command_refuses(base, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     from huggingface_hub import constants
     monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
-    for model, more, why in (('tiny', ['--qlora'], '--model Qwen/Qwen2.5-0.5B-Instruct'), ('nobody/nothing', ['--qlora'], 'nobody/nothing is no folder here, and the hub did not give it'),
-                             ('nobody/nothing', [], 'the hub did not give it'), ('no such folder', ['--qlora'], 'holds no config.json')):
+    for model, more, why in (('tiny', ['--qlora'], '--model Qwen/Qwen2.5-0.5B-Instruct'), (
+        'nobody/nothing', ['--qlora'], 'nobody/nothing is no folder here, and the hub did not give it'),
+                             ('nobody/nothing', [], 'the hub did not give it'),
+                             ('no such folder', ['--qlora'], 'holds no config.json')):
         status, _, errors = command('train', '--model', model, '--out', 'out', *more, capsys=capsys)
         assert status == 2 and why in errors and not Path('out').exists()
 
@@ -268,7 +303,8 @@ def test_the_rules_are_told_to_those_who_can_read_them(base):
     reader = Chat(families.tokenizer('qwen2_5'))
     for world in (KeyDoor(), HopSearch(), HopSearch(seats=('planner', 'searcher'))):
         for seat in world.seats:
-            assert 'nothing else' in told(world, reader, seat) and told(world, small_policy(KeyDoor()).chat, seat) is None
+            assert 'nothing else' in told(world, reader,
+                                          seat) and told(world, small_policy(KeyDoor()).chat, seat) is None
     assert 'ask RELATION NAME' in told(world, reader, 'planner') and told(object(), reader, 'player') is None
 
 
@@ -284,15 +320,18 @@ def test_a_gpu_without_bf16(base, monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_bf16_supported', lambda including_emulation=True: False)
     monkeypatch.setattr(torch.cuda, 'get_device_name', lambda device=None: 'Tesla T4')
     for call in (lambda: qlora_policy(base, device='cuda'), lambda: check_bf16('cuda')):
-        with pytest.raises(ValueError, match=r'Tesla T4 cannot compute in bf16.*compute capability 8\.0.*device=.cpu'): call()
+        with pytest.raises(ValueError, match=r'Tesla T4 cannot compute in bf16.*compute capability 8\.0.*device=.cpu'):
+            call()
     policy = small_policy()
     monkeypatch.setattr(Policy, 'device', torch.device('cuda'))
-    with pytest.raises(ValueError, match='Tesla T4 cannot compute in bf16'): trainer.Training(policy, Paying(), small_recipe(precision='bf16'))
+    with pytest.raises(ValueError, match='Tesla T4 cannot compute in bf16'):
+        trainer.Training(policy, Paying(), small_recipe(precision='bf16'))
 
 @pytest.mark.parametrize('package', ['peft', 'bitsandbytes'])
 def test_a_missing_extra(base, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf'QLoRA needs {package}: pip install "agentlab-rl\[qlora\]"'): qlora_policy(base)
+    with pytest.raises(ImportError, match=rf'QLoRA needs {package}: pip install "agentlab-rl\[qlora\]"'):
+        qlora_policy(base)
 
 @pytest.fixture
 def no_weights(monkeypatch):
@@ -304,7 +343,8 @@ def no_weights(monkeypatch):
 def test_a_template_that_rewrites_history(base, tmp_path, no_weights):
     words = families.tokenizer('qwen2_5')
     words.chat_template = families.template('qwen3')
-    folder = copied(base, tmp_path/'qwen3'); words.save_pretrained(folder)
+    folder = copied(base, tmp_path/'qwen3')
+    words.save_pretrained(folder)
     with pytest.raises(ValueError, match=r'rewrites history.*training\.jinja'): qlora_policy(folder)
     (tmp_path/'qwen3.jinja').write_text(families.template('qwen3_training'))
     for given in (tmp_path/'qwen3.jinja', families.template('qwen3_training')):
@@ -317,7 +357,8 @@ def test_a_model_without_a_template(base, tmp_path, no_weights):
     with pytest.raises(ValueError, match='no chat_template.*tokenizer.chat_template'): qlora_policy(folder)
 
 def test_a_model_that_cannot_be_quantised_here(base, tmp_path, no_weights):
-    with pytest.raises(ValueError, match=r'quantised already \(gptq\).*Give the model that it was made from'): qlora_policy(copied(base, tmp_path/'gptq', quantization_config=dict(quant_method='gptq', bits=4)))
+    with pytest.raises(ValueError, match=r'quantised already \(gptq\).*Give the model that it was made from'):
+        qlora_policy(copied(base, tmp_path/'gptq', quantization_config=dict(quant_method='gptq', bits=4)))
     pickled = copied(base, tmp_path/'pickled')
     (pickled/'model.safetensors').rename(pickled/'pytorch_model.bin')
     for call in (lambda: qlora_policy(pickled), lambda: Policy.load(pickled)):
@@ -334,13 +375,17 @@ def test_an_adapter_on_another_base(base, tmp_path):
     saved = qlora_policy(mine, rank=2).save_pretrained(tmp_path/'adapter')
     more = families.tokenizer('qwen2_5')
     more.add_tokens('new')
-    assert vocabulary_key(more) != vocabulary_key(families.tokenizer('qwen2_5')) == vocabulary_key(families.tokenizer('qwen2_5'))
+    assert (vocabulary_key(more) != vocabulary_key(families.tokenizer('qwen2_5'))
+            == vocabulary_key(families.tokenizer('qwen2_5')))
     more.save_pretrained(mine)      # somebody changed the base
-    with pytest.raises(ValueError, match=r'another vocabulary than that of its base .*mine \(341 ids\).*Put back'): Policy.load(saved)
+    with pytest.raises(ValueError, match=r'another vocabulary than that of its base .*mine \(341 ids\).*Put back'):
+        Policy.load(saved)
     shutil.rmtree(mine)
     with pytest.raises(FileNotFoundError, match=r'belongs to the base .*mine.*holds no config.json'): Policy.load(saved)
     facts = json.loads((saved/'agentlab.json').read_text())
-    for change, why in ((dict(schema_version=2), 'schema_version 2.*Upgrade'), (dict(quantisation=dict(load_in_4bit=True, bnb_4bit_quant_type='fp4')), 'fp4.*Open it with transformers')):
+    for change, why in ((dict(schema_version=2), 'schema_version 2.*Upgrade'),
+                        (dict(quantisation=dict(load_in_4bit=True, bnb_4bit_quant_type='fp4')),
+                         'fp4.*Open it with transformers')):
         (saved/'agentlab.json').write_text(json.dumps(facts | change))
         with pytest.raises(ValueError, match=why): Policy.load(saved)
     (saved/'agentlab.json').unlink()

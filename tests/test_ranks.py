@@ -1,6 +1,8 @@
-"""Several processes give the run that one process gives: weights within 1e-5 after every update, the same episodes, rows and tests; and what goes wrong in one of them ends all.
+"""Several processes give the run that one process gives: weights within 1e-5 after every update, the same episodes,
+rows and tests; and what goes wrong in one of them ends all.
 
-The processes are real and speak gloo. Most are forked with the variables that a launcher sets; the command line is started by the launcher that its page names.
+The processes are real and speak gloo. Most are forked with the variables that a launcher sets; the command line is
+started by the launcher that its page names.
 """
 import json, math, os, re, shutil, signal, socket, subprocess, sys, time
 from pathlib import Path
@@ -18,7 +20,8 @@ from small import facts, small_policy, train_small
 
 pytestmark = pytest.mark.xdist_group('forks')
 CONFIG = small.ROOT/'assets'/'accelerate'/'two_cpus.yaml'
-OFTEN = ('grpo', 'ppo', 'replay', 'league', 'few', 'skip', 'outside', 'judged')     # in every test run; the others with --slow
+# in every test run; the others with --slow
+OFTEN = ('grpo', 'ppo', 'replay', 'league', 'few', 'skip', 'outside', 'judged')
 
 
 # ---- processes
@@ -32,7 +35,8 @@ def processes(function, *arguments, log, count=2):
     "Exit status and output of `count` processes of one run."
     port, started = free_port(), []
     for i in range(count):
-        place = dict(RANK=str(i), LOCAL_RANK=str(i), WORLD_SIZE=str(count), LOCAL_WORLD_SIZE=str(count), MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
+        place = dict(RANK=str(i), LOCAL_RANK=str(i), WORLD_SIZE=str(count), LOCAL_WORLD_SIZE=str(count),
+                     MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
         started.append(small.fork(function, *arguments, log=f'{log}-{i}', **place))
     try: return [small.finish(p, f'{log}-{i}') for i, p in enumerate(started)]
     finally:
@@ -44,9 +48,11 @@ def fine(ended):
 def launched(*arguments, seconds=240):
     "A command under `accelerate launch` with the configuration that the page names."
     line = [sys.executable, '-m', 'accelerate.commands.launch', '--config_file', str(CONFIG), *map(str, arguments)]
-    place = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=os.pathsep.join([str(small.ROOT), str(small.ROOT/'tests')]))
+    place = os.environ | dict(OMP_NUM_THREADS='1',
+                              PYTHONPATH=os.pathsep.join([str(small.ROOT), str(small.ROOT/'tests')]))
     ended = subprocess.run(line, env=place, capture_output=True, timeout=seconds)
-    ended.stdout, ended.stderr = ended.stdout.decode(), ended.stderr.decode()      # with the carriage returns of a progress bar
+    # with the carriage returns of a progress bar
+    ended.stdout, ended.stderr = ended.stdout.decode(), ended.stderr.decode()
     return ended
 
 
@@ -60,7 +66,9 @@ def near(one, two, name=''):
     elif isinstance(one, list):
         assert len(one) == len(two), name
         for i, (x, y) in enumerate(zip(one, two)): near(x, y, f'{name} {i}')
-    elif isinstance(one, float) and isinstance(two, float): assert one == two or (math.isnan(one) and math.isnan(two)) or abs(one - two) <= 1e-5*max(1, abs(one)), (name, one, two)
+    elif isinstance(one, float) and isinstance(two, float):
+        assert (one == two or (math.isnan(one) and math.isnan(two))
+                or abs(one - two) <= 1e-5*max(1, abs(one))), (name, one, two)
     else: assert one == two, (name, one, two)
 
 def same_story(one, two, counted=True):
@@ -69,11 +77,16 @@ def same_story(one, two, counted=True):
     assert one.steps() == two.steps() and len(one.rows()) == len(two.rows()) > 1
     for step in one.steps():
         a, b = one.episodes(step), two.episodes(step)
-        for table, columns in dict(tokens=('id', 'row'), turns=('t', 'episode', 'origin', 'reward'), episodes=('group', 'game', 'seat', 'outcome')).items():
-            for column in columns: assert torch.equal(getattr(a, table)[column], getattr(b, table)[column]), (step, table, column)
-    without = lambda rows: [{k: v for k, v in row.items() if k != 'computed'} for row in rows]      # padding: each process pads its own share
-    near(without(facts(one)), without(facts(two))); near(one.tests(), two.tests())
-    kept = [[torch.load(folder.folder/f'weights-{row["step"]}.pt') for row in one.rows() if (folder.folder/f'weights-{row["step"]}.pt').exists()] for folder in (one, two)]
+        for table, columns in dict(tokens=('id', 'row'), turns=('t', 'episode', 'origin', 'reward'),
+                                   episodes=('group', 'game', 'seat', 'outcome')).items():
+            for column in columns:
+                assert torch.equal(getattr(a, table)[column], getattr(b, table)[column]), (step, table, column)
+    # padding: each process pads its own share
+    without = lambda rows: [{k: v for k, v in row.items() if k != 'computed'} for row in rows]
+    near(without(facts(one)), without(facts(two)))
+    near(one.tests(), two.tests())
+    kept = [[torch.load(folder.folder/f'weights-{row["step"]}.pt') for row in one.rows()
+             if (folder.folder/f'weights-{row["step"]}.pt').exists()] for folder in (one, two)]
     assert len(kept[0]) == len(kept[1]) > 1
     for before, after in zip(*kept):
         for name, x in before.items(): torch.testing.assert_close(after[name], x, rtol=0, atol=1e-5)
@@ -92,7 +105,9 @@ def alone(tmp_path_factory):
     "A function that gives the folder of a story told by one process."
     folder, told = tmp_path_factory.mktemp('alone'), set()
     def get(name, **changes):
-        if name not in told: work.tell(name, folder, **changes); told.add(name)
+        if name not in told:
+            work.tell(name, folder, **changes)
+            told.add(name)
         return folder/name
     return get
 
@@ -111,11 +126,13 @@ def test_two_processes_give_the_run_of_one(alone, two, name):
 def test_the_stories_are_not_empty(two):
     "What they are about does happen in them."
     rows = {name: Run(two/name).rows() for name in OFTEN}
-    assert rows['ppo'][-1]['value_loss'] > 0 and rows['replay'][-1]['replayed'] > .3 and rows['league'][-1]['snapshots'] == 2 and rows['grpo'][-1]['kl_reference'] > 0
-    assert [row['skipped'] is None for row in rows['skip']] == [True, False, True] and 'not finite' in rows['skip'][1]['skipped']
+    assert (rows['ppo'][-1]['value_loss'] > 0 and rows['replay'][-1]['replayed'] > .3
+            and rows['league'][-1]['snapshots'] == 2 and rows['grpo'][-1]['kl_reference'] > 0)
+    assert ([row['skipped'] is None for row in rows['skip']] == [True, False, True]
+            and 'not finite' in rows['skip'][1]['skipped'])
     assert [test['step'] for test in Run(two/'grpo').tests()] == [0, 2]
     batch = Run(two/'few').episodes(0)
-    assert len(batch) == 8 and rows['few'][0]['grad_norm'] > 0      # of which one episode was learned from, by one process
+    assert len(batch) == 8 and rows['few'][0]['grad_norm'] > 0  # of which one episode was learned from, by one process
 
 def test_a_group_stays_in_one_process_and_is_whole(two):
     e = Run(two/'grpo').episodes(1).episodes
@@ -124,7 +141,8 @@ def test_a_group_stays_in_one_process_and_is_whole(two):
 def test_a_judge_is_asked_once_and_a_memory_that_asks_outside_is_one(two):
     "Rewards and answers that nobody can repeat come from the first process; the others have the same."
     assert (two/'asked-0').exists() and not (two/'asked-1').exists()
-    agree(two/'judged'); agree(two/'outside')
+    agree(two/'judged')
+    agree(two/'outside')
     assert len({row['entropy_coef'] for row in Run(two/'outside').rows()}) == 3
 
 @pytest.mark.slow
@@ -140,7 +158,9 @@ def test_the_other_stories(alone, tmp_path):
 @pytest.mark.slow
 def test_three_processes(alone, tmp_path):
     fine(processes(work.main, tmp_path, 'grpo', 'replay', 'league', log=tmp_path/'log', count=3))
-    for name in ('grpo', 'replay', 'league'): same_story(alone(name), tmp_path/name); agree(tmp_path/name, 3)
+    for name in ('grpo', 'replay', 'league'):
+        same_story(alone(name), tmp_path/name)
+        agree(tmp_path/name, 3)
 
 
 # ---- what goes wrong in one process
@@ -179,8 +199,10 @@ def test_a_run_of_one_process_goes_on_with_two(alone, tmp_path):
 
 def test_refused_alike_by_all_processes(two, tmp_path):
     "Weights that differ, and a folder that holds a run: every process says so and none waits for the others."
-    for function, folder, wanted in ((work.other_weights, tmp_path/'run', 'differ in the weights they begin with'), (work.again, two, 'already holds a run')):
-        for status, said in processes(function, folder, log=tmp_path/wanted[:5]): assert status == 1 and wanted in said, said
+    for function, folder, wanted in ((work.other_weights, tmp_path/'run', 'differ in the weights they begin with'),
+                                     (work.again, two, 'already holds a run')):
+        for status, said in processes(function, folder, log=tmp_path/wanted[:5]):
+            assert status == 1 and wanted in said, said
     assert not (tmp_path/'run').exists()
 
 @pytest.mark.slow
@@ -193,14 +215,18 @@ def test_the_launcher_ends_all_when_one_fails(tmp_path):
 # ---- the command line
 
 def test_the_command_under_its_launcher(tmp_path):
-    "`accelerate launch --config_file assets/accelerate/two_cpus.yaml -m agentlab train ...`, and the same without a launcher."
-    asked = ['train', '--recipe', 'grpo', '--env', 'keydoor', '--model', 'untrained', '--steps', '1', '--groups', '3', '--group-size', '2', '--test-tasks', '3']
+    """`accelerate launch --config_file assets/accelerate/two_cpus.yaml -m agentlab train ...`, and the same without
+    a launcher."""
+    asked = ['train', '--recipe', 'grpo', '--env', 'keydoor', '--model', 'untrained', '--steps', '1', '--groups', '3',
+             '--group-size', '2', '--test-tasks', '3']
     ended = launched('-m', 'agentlab', *asked, '--out', tmp_path/'two')
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert command([*asked, '--out', str(tmp_path/'one')]) == 0
     one, two = Run(tmp_path/'one'), Run(tmp_path/'two')
-    without = lambda rows: [{k: v for k, v in row.items() if k != 'computed'} for row in rows]      # padding: each process pads its own share
-    near(without(facts(one)), without(facts(two))); near(one.tests(), two.tests())
+    # padding: each process pads its own share
+    without = lambda rows: [{k: v for k, v in row.items() if k != 'computed'} for row in rows]
+    near(without(facts(one)), without(facts(two)))
+    near(one.tests(), two.tests())
     assert ended.stdout.count("greedy") == 2       # the first process alone says what came of it
     assert [len(run.rows()) for run in (one, two)] == [1, 1] and (two.folder/'policy'/'model.safetensors').exists()
     assert len(re.findall(r'grpo: 100%[^\r\n]*\n', ended.stderr)) == 1       # one bar was closed
@@ -211,7 +237,8 @@ def test_the_command_under_its_launcher(tmp_path):
 @pytest.mark.parametrize('name', list(ranks.SHARDED))
 def test_a_launch_that_splits_the_model_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.setenv(name, 'true')
-    with pytest.raises(ValueError, match=f'{name}=true.*keeps it whole.*two_cpus.*AgentGRPOTrainer'): train_small(tmp_path/'run')
+    with pytest.raises(ValueError, match=f'{name}=true.*keeps it whole.*two_cpus.*AgentGRPOTrainer'):
+        train_small(tmp_path/'run')
     assert not (tmp_path/'run').exists()
     monkeypatch.setenv(name, 'false')
     ranks.refuse_sharded()
@@ -225,13 +252,17 @@ def test_what_a_launcher_says_of_accumulation_changes_no_gradient(tmp_path, monk
 class Fake:
     "One of several processes that are played one after the other; what they add up is kept."
     def __init__(self, rank, ranks, sums): self.rank, self.ranks, self.accelerator, self.sums = rank, ranks, self, sums
-    def reduce(self, x, how): self.sums.append(x); return x
+    def reduce(self, x, how):
+        self.sums.append(x)
+        return x
 
 @pytest.mark.parametrize('count', [1, 2, 3, 5, 9])
 def test_shares_add_up_to_the_whole(count):
     "Each row is asked for once, whatever the number of processes; those without a row add nothing."
     policy = small_policy()
-    batch = Batch.from_episodes([Episode([Turn(t, context_ids=[1]*(2 + i), ids=[5, 6][:1 + (i + t) % 2], logps=[0.]*(1 + (i + t) % 2), entropies=[0.]*(1 + (i + t) % 2)) for t in range(2)], i, i) for i in range(5)])
+    batch = Batch.from_episodes([Episode([Turn(t, context_ids=[1]*(2 + i), ids=[5, 6][:1 + (i + t) % 2],
+                                               logps=[0.]*(1 + (i + t) % 2), entropies=[0.]*(1 + (i + t) % 2))
+                                          for t in range(2)], i, i) for i in range(5)])
     whole, sums = policy.features(batch), []
     for rank in range(count):
         t = Fake(rank, count, sums)

@@ -6,14 +6,17 @@ import torch
 from hypothesis import example, given, settings, strategies as st
 
 from agentlab.env.protocol import random_states
-from agentlab.selfplay.meta import (beaten_by, hard, linear, nash_sampler, pfsp, project, projected_replicator, replicate, risk_averse_response, risk_averse_utility, variance)
-from agentlab.selfplay.ratings import Results, bradley_terry, cyclic_triples, hodge, log_odds, rating_frame, results_frame, tally, wilson
+from agentlab.selfplay.meta import (beaten_by, hard, linear, nash_sampler, pfsp, project, projected_replicator,
+                                    replicate, risk_averse_response, risk_averse_utility, variance)
+from agentlab.selfplay.ratings import (Results, bradley_terry, cyclic_triples, hodge, log_odds, rating_frame,
+                                       results_frame, tally, wilson)
 
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**32)
 sizes = st.integers(1, 6)
 
-def close(a, b, **how): torch.testing.assert_close(torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64), **how)
+def close(a, b, **how):
+    torch.testing.assert_close(torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64), **how)
 
 def draw_games(n, count, seed, names='abcdefgh'):
     "A list of games, wins, losses and ties, in which some pairs may be missing."
@@ -38,7 +41,8 @@ def test_tally_counts(n, count, seed):
     games, names = draw_games(n, count, seed), list('abcdefgh'[:n])
     r = tally(games, names)
     for i, j in itertools.product(range(n), repeat=2):
-        mine = [score if (a, b) == (names[i], names[j]) else 1 - score for a, b, score in games if {a, b} == {names[i], names[j]} and i != j]
+        mine = [score if (a, b) == (names[i], names[j]) else 1 - score for a, b, score in games
+                if {a, b} == {names[i], names[j]} and i != j]
         assert r.games[i, j] == len(mine) and r.points[i, j] == sum(mine)
         assert math.isnan(r.rate[i, j]) == (not mine)
         if i < j: assert ((names[i], names[j]) in r.missing()) == (not mine)
@@ -73,7 +77,7 @@ def test_ratings_are_the_mode(n, count, seed):
     "The gradient of the posterior is 0 there, as computed by autograd; errors are those of the inverse curvature."
     r = tally(draw_games(n, count, seed), list('abcdefgh'[:n]))
     found = bradley_terry(r, prior=.1)
-    s = found.strength.clone().requires_grad_()         # the mode has mean 0 by itself: the likelihood does not see the mean
+    s = found.strength.clone().requires_grad_()  # the mode has mean 0 by itself: the likelihood does not see the mean
     def posterior(s): return (r.points*torch.nn.functional.logsigmoid(s[:, None] - s)).sum() - .05*(s**2).sum()
     gradient, = torch.autograd.grad(posterior(s), s)
     assert gradient.abs().max() < 1e-8 and abs(found.strength.sum()) < 1e-9
@@ -91,7 +95,8 @@ def test_ratings_do_not_know_names(n, seed):
     one, other = bradley_terry(tally(games, names)), bradley_terry(tally(games, [names[i] for i in order]))
     close(other.strength, one.strength[order], atol=1e-8, rtol=0)
     close(other.error, one.error[order], atol=1e-8, rtol=0)
-    close(bradley_terry(tally([(a, b, 1 - score) for a, b, score in games], names)).strength, -one.strength, atol=1e-8, rtol=0)
+    close(bradley_terry(tally([(a, b, 1 - score) for a, b, score in games], names)).strength, -one.strength, atol=1e-8,
+          rtol=0)
 
 @few
 @given(st.integers(2, 5), seeds)
@@ -117,7 +122,8 @@ def test_extremes():
     r = tally([('a', 'b', 1)]*100_000 + [('b', 'c', 1)]*100_000)
     for prior in (1e-9, .1, 100.):
         found = bradley_terry(r, prior=prior)
-        assert found.strength.isfinite().all() and found.error.isfinite().all() and (found.strength[:-1] > found.strength[1:]).all()
+        assert (found.strength.isfinite().all() and found.error.isfinite().all()
+                and (found.strength[:-1] > found.strength[1:]).all())
     with pytest.raises(ValueError, match='no players'): bradley_terry(tally([]))
 
 
@@ -126,13 +132,14 @@ def test_extremes():
 @few
 @given(st.integers(1, 7), seeds, st.sampled_from([0., .3, .9]))
 def test_hodge(n, seed, holes):
-    "The parts add up, are orthogonal, and the potential is that of least squares; adding a ladder moves the ladder only."
+    """The parts add up, are orthogonal, and the potential is that of least squares; adding a ladder moves the ladder
+    only."""
     payoff = draw_payoff(n, seed, holes)
     parts, known = hodge(payoff), ~payoff.isnan()
     close(torch.where(known, parts.transitive + parts.cyclic, 0.), torch.where(known, payoff, 0.))
     t, c = (torch.where(known, x, 0.) for x in (parts.transitive, parts.cyclic))
     assert abs((t*c).sum()) < 1e-8 and 0 <= parts.share <= 1 + 1e-12
-    assert c.sum(1).abs().max() < 1e-8                              # what is left flows round: nothing comes out at any player
+    assert c.sum(1).abs().max() < 1e-8  # what is left flows round: nothing comes out at any player
     s = torch.randn(n, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
     moved = hodge(payoff + (s[:, None] - s))
     close(torch.where(known, moved.cyclic, 0.), c, atol=1e-8, rtol=0)
@@ -143,7 +150,8 @@ def test_hodge(n, seed, holes):
 def test_cyclic_triples(n, seed, holes):
     "As counted one by one."
     payoff = draw_payoff(n, seed, holes)
-    whole = [t for t in itertools.combinations(range(n), 3) if not any(math.isnan(payoff[i, j]) for i, j in itertools.combinations(t, 2))]
+    whole = [t for t in itertools.combinations(range(n), 3)
+             if not any(math.isnan(payoff[i, j]) for i, j in itertools.combinations(t, 2))]
     round_ = [t for t in whole if len({int((payoff[i, list(t)] > 0).sum()) for i in t}) == 1]
     found = cyclic_triples(payoff)
     assert math.isnan(found) if not whole else math.isclose(found, len(round_)/len(whole))
@@ -163,7 +171,8 @@ def test_log_odds_of_a_ladder(n, seed):
 # choosing opponents
 
 @few
-@given(st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), min_size=1, max_size=8), st.sampled_from([hard, variance, linear]))
+@given(st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), min_size=1, max_size=8),
+       st.sampled_from([hard, variance, linear]))
 def test_pfsp(rates, weigh):
     "A distribution that does not depend on the order; hard falls and linear rises with the rate."
     p = pfsp(rates, weigh)
@@ -171,7 +180,8 @@ def test_pfsp(rates, weigh):
     close(pfsp(rates[::-1], weigh), p.flip(0))
     filled = torch.tensor([.5 if math.isnan(x) else x for x in rates], dtype=torch.float64)
     by_rate = p[filled.argsort(stable=True)]
-    if weigh(filled).sum() > 0 and weigh is not variance: assert ((by_rate.diff() <= 1e-12) if weigh is hard else (by_rate.diff() >= -1e-12)).all()
+    if weigh(filled).sum() > 0 and weigh is not variance:
+        assert ((by_rate.diff() <= 1e-12) if weigh is hard else (by_rate.diff() >= -1e-12)).all()
 
 @few
 @given(st.integers(1, 6), seeds, st.floats(0, 1))
@@ -203,13 +213,15 @@ def test_replicator_stays_in_the_simplex(rows, columns, seed, part):
     for x, y in path:
         for mixture in (x, y): assert mixture.min() >= gamma - 1e-9 and abs(mixture.sum() - 1) < 1e-9
     x, y = projected_replicator(a, b, steps=50, dt=.3, gamma=gamma)
-    close(x, sum(x for x, _ in path)/51); close(y, sum(y for _, y in path)/51)
+    close(x, sum(x for x, _ in path)/51)
+    close(y, sum(y for _, y in path)/51)
     assert random_states() == before
 
 def test_replicator_numbers():
     "As OpenSpiel 2.0.2 (its projected_replicator_dynamics, two seats, dt=.1, gamma=.05, 40 steps)."
     x, y = projected_replicator([[1., -2], [-1, 3], [0, .5]], [[-1., 2], [1, -3], [.25, 1]], steps=40, dt=.1, gamma=.05)
-    close(x, OPEN_SPIEL[0], atol=1e-9, rtol=0); close(y, OPEN_SPIEL[1], atol=1e-9, rtol=0)
+    close(x, OPEN_SPIEL[0], atol=1e-9, rtol=0)
+    close(y, OPEN_SPIEL[1], atol=1e-9, rtol=0)
 
 OPEN_SPIEL = ([0.33106350497, 0.350651087694, 0.318285407337], [0.76977850401, 0.23022149599])
 
@@ -242,13 +254,23 @@ def test_risk_averse(answers, opponents, seed, aversion):
     assert response[u.argmax()] > 0 and math.isclose(response.sum(), 1, abs_tol=1e-12)
 
 @pytest.mark.parametrize('call, match', [
-    (lambda: tally([('a', 'b', -.1)]), 'score'), (lambda: tally([('a', 'b', 1)], ['a', 'c']), 'two different'), (lambda: wilson(-1, 2), 'from 0'),
-    (lambda: bradley_terry(tally([('a', 'b', 1)]), prior=-1), 'above 0'), (lambda: bradley_terry(tally([('a', 'b', 1)]), prior=math.nan), 'above 0'),
-    (lambda: hodge(torch.zeros(2, 3)), 'antisymmetric|payoff'), (lambda: hodge([[0., math.nan], [1, 0]]), 'payoff'), (lambda: cyclic_triples([[1., 0], [0, 1]]), 'payoff'),
-    (lambda: pfsp([[.5]]), 'one rate per opponent'), (lambda: pfsp([1.1]), 'from 0 to 1'), (lambda: pfsp([.5], lambda x: x*math.inf), 'finite'),
-    (lambda: project([], .1), 'finite numbers'), (lambda: project([1., 2], -.1), 'least share'), (lambda: project([1., 2], math.nan), 'least share'),
-    (lambda: projected_replicator([[1.]], [[1., 2]]), 'one shape'), (lambda: projected_replicator([[math.inf]]), 'finite'), (lambda: projected_replicator([[1., 0], [0, 1]], gamma=.7), 'least share'),
-    (lambda: nash_sampler(torch.zeros(0, 0)), 'square'), (lambda: nash_sampler([[.5, 1.5], [-.5, .5]]), 'win_rates must'),
-    (lambda: risk_averse_utility([[1., 2]], [.5, -.5]), 'probabilities'), (lambda: risk_averse_utility([[1., 2]], [.5, .5], math.inf), 'aversion'), (lambda: risk_averse_utility([[math.nan]], [1.]), 'finite')])
+    (lambda: tally([('a', 'b', -.1)]), 'score'), (lambda: tally([('a', 'b', 1)], ['a', 'c']), 'two different'),
+    (lambda: wilson(-1, 2), 'from 0'),
+    (lambda: bradley_terry(tally([('a', 'b', 1)]), prior=-1), 'above 0'),
+    (lambda: bradley_terry(tally([('a', 'b', 1)]), prior=math.nan), 'above 0'),
+    (lambda: hodge(torch.zeros(2, 3)), 'antisymmetric|payoff'), (lambda: hodge([[0., math.nan], [1, 0]]), 'payoff'),
+    (lambda: cyclic_triples([[1., 0], [0, 1]]), 'payoff'),
+    (lambda: pfsp([[.5]]), 'one rate per opponent'), (lambda: pfsp([1.1]), 'from 0 to 1'),
+    (lambda: pfsp([.5], lambda x: x*math.inf), 'finite'),
+    (lambda: project([], .1), 'finite numbers'), (lambda: project([1., 2], -.1), 'least share'),
+    (lambda: project([1., 2], math.nan), 'least share'),
+    (lambda: projected_replicator([[1.]], [[1., 2]]), 'one shape'),
+    (lambda: projected_replicator([[math.inf]]), 'finite'),
+    (lambda: projected_replicator([[1., 0], [0, 1]], gamma=.7), 'least share'),
+    (lambda: nash_sampler(torch.zeros(0, 0)), 'square'),
+    (lambda: nash_sampler([[.5, 1.5], [-.5, .5]]), 'win_rates must'),
+    (lambda: risk_averse_utility([[1., 2]], [.5, -.5]), 'probabilities'),
+    (lambda: risk_averse_utility([[1., 2]], [.5, .5], math.inf), 'aversion'),
+    (lambda: risk_averse_utility([[math.nan]], [1.]), 'finite')])
 def test_bad_input(call, match):
     with pytest.raises(ValueError, match=match): call()

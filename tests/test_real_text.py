@@ -1,4 +1,5 @@
-"""Views of a model with a real vocabulary: pieces of words, halves of letters, parts of a reply, long thoughts, marks of the template, and text that attacks the page."""
+"""Views of a model with a real vocabulary: pieces of words, halves of letters, parts of a reply, long thoughts,
+marks of the template, and text that attacks the page."""
 import html, json, math, re
 from functools import cache
 
@@ -11,12 +12,14 @@ from agentlab.policy.text import control_ids, of_bytes, token_texts, with_token_
 from agentlab.train import Run, recipes
 from agentlab.view import game_of, group_html, report, side_by_side, turnscope, turnscope_html
 from agentlab.view.entropy_lab import EntropyLab, entropy_lab_html
-from agentlab.view.reading import FOLD, Fold, Lexicon, joined, laid_out, letters_shared, lexicon, parts_shown, read_pieces, segments
+from agentlab.view.reading import (FOLD, Fold, Lexicon, joined, laid_out, letters_shared, lexicon, parts_shown,
+                                   read_pieces, segments)
 from agentlab.view.turnscope import LONG, PARTS, TOKENS
 from small import Paying, exactly, small_policy, small_recipe, train_small
 from view_data import HOSTILE, WORDS, hostile_batch, played, turn, write_run
 
-SENTENCES = ['the hall is dark and the door is shut', 'go north and take the key', 'I think the number is low, so I guess high', '<think> </think> <tool_call>', 'print(1)\n    x = 2\n\n']
+SENTENCES = ['the hall is dark and the door is shut', 'go north and take the key',
+             'I think the number is low, so I guess high', '<think> </think> <tool_call>', 'print(1)\n    x = 2\n\n']
 MARKS = '<|im_start|>', '<|im_end|>'
 
 @cache
@@ -26,7 +29,9 @@ def bytewise():
     from transformers import PreTrainedTokenizerFast
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    raw.train_from_iterator(SENTENCES, trainers.BpeTrainer(vocab_size=340, special_tokens=list(MARKS), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    raw.train_from_iterator(SENTENCES, trainers.BpeTrainer(vocab_size=340, special_tokens=list(MARKS),
+                                                           initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+                                                           show_progress=False))
     return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=MARKS[1], additional_special_tokens=[MARKS[0]])
 
 @cache
@@ -34,12 +39,14 @@ def pieced():
     "A vocabulary as sentencepiece writes it: a mark for the space in front, bytes where a letter is unknown."
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
-    words = ['<unk>', '<s>', '</s>', *(f'<0x{b:02X}>' for b in range(256)), '▁the', '▁h', 'all', '▁', 't', 'h', 'e', 'a', 'l']
+    words = ['<unk>', '<s>', '</s>', *(f'<0x{b:02X}>' for b in range(256)), '▁the', '▁h', 'all', '▁', 't', 'h', 'e',
+             'a', 'l']
     merges = [('▁', 't'), ('▁t', 'h'), ('▁th', 'e'), ('▁', 'h'), ('a', 'l'), ('al', 'l')]
     vocabulary = {w: i for i, w in enumerate([*words, '▁t', '▁th', 'al'])}
     raw = Tokenizer(models.BPE(vocabulary, merges, unk_token='<unk>', byte_fallback=True, fuse_unk=True))
     raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme='first', split=False)
-    raw.decoder = decoders.Sequence([decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)])
+    raw.decoder = decoders.Sequence([decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(),
+                                     decoders.Strip(' ', 1, 0)])
     return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token='<s>', eos_token='</s>', unk_token='<unk>')
 
 def encode(text): return bytewise()(text, add_special_tokens=False)['input_ids']
@@ -59,7 +66,8 @@ def spoken(*parts, seen='The hall is dark.', **more):
 
 def batch_of(*turns, parts=True):
     "One group with an episode for every turn."
-    made = Batch.from_episodes([Episode([t], game=k, outcome=float(k % 2), success=bool(k % 2), final='ok') for k, (t, _) in enumerate(turns)])
+    made = Batch.from_episodes([Episode([t], game=k, outcome=float(k % 2), success=bool(k % 2), final='ok')
+                                for k, (t, _) in enumerate(turns)])
     if parts: made = made.with_action(part=torch.tensor([code for _, codes in turns for code in codes]))
     return with_token_text(made, bytewise())
 
@@ -68,12 +76,14 @@ def text_of(page):
     page = re.sub(r'<style>.*?</style>', '', page, flags=re.S)
     return html.unescape(re.sub(r'<[^>]+>', '', page))
 
-ALL = ('thought', 'I think the door is shut.'), ('markup', '</think>'), ('call', 'guess high'), ('action', 'go north'), ('subgoal', 'the key'), ('switch', 'so'), ('other', 'and')
+ALL = (('thought', 'I think the door is shut.'), ('markup', '</think>'), ('call', 'guess high'), ('action', 'go north'),
+       ('subgoal', 'the key'), ('switch', 'so'), ('other', 'and'))
 
 
 # ---- the text of a token
 
-@pytest.mark.parametrize('text', ['go to the hall', 'hello 日本 🤖!', '\n\n    x = 1\n', 'a\u0301 ﷽ \u202e', '7  7', ''.join(map(chr, range(32, 300)))])
+@pytest.mark.parametrize('text', ['go to the hall', 'hello 日本 🤖!', '\n\n    x = 1\n', 'a\u0301 ﷽ \u202e', '7  7',
+                                  ''.join(map(chr, range(32, 300)))])
 def test_texts_of_bytes_join_to_what_was_written(text):
     ids = encode(text)
     texts = token_texts(bytewise(), ids)
@@ -95,7 +105,8 @@ def test_whole_words_stay_as_they_were():
     assert token_texts(tokenizer, ids) == {i: tokenizer.decode([i]) for i in ids}
     batch = with_token_text(Batch.from_episodes([Episode([turn(0, ids, ids)])]), tokenizer)
     assert lexicon(batch).between == ' '
-    assert {tokenizer.decode([i]) for i in batch.labels['control']} == {'<|end|>', '<|system|>', '<|user|>', '<|assistant|>'}
+    assert {tokenizer.decode([i]) for i in batch.labels['control']} == {'<|end|>', '<|system|>', '<|user|>',
+                                                                        '<|assistant|>'}
 
 def test_an_id_that_the_tokenizer_lacks():
     assert token_texts(bytewise(), [10**6]) == {10**6: ''}
@@ -104,7 +115,8 @@ def test_labels_survive_a_file_and_an_old_file_opens(tmp_path):
     "Half letters too; a batch without the new labels shows everything, as before."
     batch = batch_of(spoken(('action', 'go 日')))
     kept = Batch.load(batch.save(tmp_path/'new.parquet'))
-    assert kept.labels == batch.labels and any('\udc80' <= c <= '\udcff' for text in kept.labels['token'].values() for c in text)
+    assert kept.labels == batch.labels and any('\udc80' <= c <= '\udcff' for text in kept.labels['token'].values()
+                                               for c in text)
     old = Batch.load(played(0, .5).save(tmp_path/'old.parquet'))
     assert lexicon(old).control == frozenset() and lexicon(old).between == ' '
     scope = turnscope(old, dict(grpo=grpo))
@@ -113,7 +125,8 @@ def test_labels_survive_a_file_and_an_old_file_opens(tmp_path):
 
 def test_words_that_were_likely_and_not_taken_have_texts():
     batch, extra = batch_of(spoken(('action', 'go'))), plainly('north')[0]
-    batch = batch.with_action(top1_id=torch.full((len(batch.actions),), extra), top2_id=torch.full((len(batch.actions),), -1))
+    batch = batch.with_action(top1_id=torch.full((len(batch.actions),), extra),
+                              top2_id=torch.full((len(batch.actions),), -1))
     assert extra in with_token_text(batch, bytewise()).labels['token']
 
 
@@ -132,7 +145,9 @@ def test_a_letter_that_was_cut_is_an_escape():
     assert r'\xe6' in page and '\ufffd' not in page
     page.encode()       # it can be written down
 
-@pytest.mark.parametrize('texts', [['a', 'b'], ['\udce6', '\udc97', '\udca5'], ['x\udce6', 'y'], ['\udcf0\udc9f', '\udca4\udc96z', ''], ['', '\udcff'], ['日', '\udce6\udc97\udca5\udce6']])
+@pytest.mark.parametrize('texts', [['a', 'b'], ['\udce6', '\udc97', '\udca5'], ['x\udce6', 'y'],
+                                   ['\udcf0\udc9f', '\udca4\udc96z', ''], ['', '\udcff'],
+                                   ['日', '\udce6\udc97\udca5\udce6']])
 def test_sharing_letters_loses_nothing(texts):
     shared = letters_shared(texts)
     assert len(shared) == len(texts) and ''.join(shared) == joined(texts)
@@ -156,7 +171,8 @@ def test_control_tokens_come_with_the_batch_not_from_their_text():
     "What the template wrote is hidden; what the model or the environment spelled is shown, escaped."
     batch = batch_of(spoken(('action', f'go {MARKS[0]} now'), seen=f'a sign says {MARKS[1]}'))
     page = group_html(batch, grpo(batch))
-    bare = text_of(re.sub(r'<span class="[^"]*al-control[^"]*".*?</span>(<i></i><small>.*?</small></span>)?', '', page, flags=re.S))
+    bare = text_of(re.sub(r'<span class="[^"]*al-control[^"]*".*?</span>(<i></i><small>.*?</small></span>)?', '', page,
+                          flags=re.S))
     assert f'a sign says {MARKS[1]}' in bare and 'user' not in bare and 'assistant' not in bare
     assert '<|im' not in re.sub('&lt;', '', page)
     scope = turnscope(batch, dict(grpo=grpo))
@@ -190,13 +206,15 @@ def test_every_part_has_a_name_and_a_shape():
     assert parts_shown(batch, lexicon(batch)) == (1, 2, 3, 4, 5, 6)
     page = group_html(batch, grpo(batch))
     for name, _ in ALL[:-1]: assert f'al-p{PART_CODES[name]}' in page
-    for name in ('thought', 'call', 'action', 'subgoal', 'switch'): assert f'<b class="al-part">{name}</b>' in page      # told without a colour
+    # told without a colour
+    for name in ('thought', 'call', 'action', 'subgoal', 'switch'): assert f'<b class="al-part">{name}</b>' in page
     scope = turnscope(batch, dict(grpo=grpo))
     scope.choose_turn(0)
     said = scope.part('pane')['sides'][0]['bubbles'][0]['said']
     assert [code for _, code, _, _ in said] == [PART_CODES[name] for name, _ in ALL]
     assert {name for name, *_ in said} == {'thought', '', 'call', 'action', 'subgoal', 'switch'}
-    assert [name for _, name in scope.part('row')['legend']] == ['switch', 'subgoal', 'action', 'thought', 'call', 'markup']
+    assert [name for _, name in scope.part('row')['legend']] == ['switch', 'subgoal', 'action', 'thought', 'call',
+                                                                 'markup']
 
 def test_where_all_is_action_nothing_is_marked():
     batch = batch_of(spoken(('action', 'go')), spoken(('action', 'wait')))
@@ -211,7 +229,8 @@ def test_a_long_thought_is_one_line():
     assert count > 3000
     scope = turnscope(batch, dict(grpo=grpo))
     row = scope.part('row')
-    assert [fold[1:3] for fold in row['folds']] == [[0, count]] and row['ids'] == plainly('go north') and row['total'] == count + len(row['ids']) + 1
+    assert ([fold[1:3] for fold in row['folds']] == [[0, count]] and row['ids'] == plainly('go north')
+            and row['total'] == count + len(row['ids']) + 1)
     assert scope.token == count and len(json.dumps(row)) < 20_000
     assert scope.part('pane')['sides'][0]['bubbles'][0]['said'][0][3] == count
     scope.act(dict(do='open_thoughts'))
@@ -244,7 +263,8 @@ def test_what_a_rule_put_inside_of_an_action_is_not_shown_as_said():
     forced = batch.with_tokens(turn=torch.where(torch.arange(len(batch.tokens)) == at, -1, batch.tokens.turn))
     scope = turnscope(forced, dict(grpo=grpo))
     scope.act(dict(do='show_controls'))
-    assert scope.part('row')['ids'] == [*made.ids[:1], *made.ids[2:]] and scope.part('row')['total'] == len(made.ids) - 1
+    assert scope.part('row')['ids'] == [*made.ids[:1],
+                                        *made.ids[2:]] and scope.part('row')['total'] == len(made.ids) - 1
     assert 'The hall is dark.' in text_of(group_html(forced, grpo(forced)))
 
 
@@ -252,11 +272,15 @@ def test_what_a_rule_put_inside_of_an_action_is_not_shown_as_said():
 
 def test_hostile_text_in_every_part_and_on_every_page():
     names = list(PART_CODES)
-    turns = [spoken(*[(names[(k + j) % len(names)], text[:3000]) for j, text in enumerate(x.encode('utf-8', 'replace').decode() for x in HOSTILE) if text], seen=HOSTILE[k]) for k in range(2)]
+    turns = [spoken(*[(names[(k + j) % len(names)], text[:3000])
+                      for j, text in enumerate(x.encode('utf-8', 'replace').decode() for x in HOSTILE) if text],
+                    seen=HOSTILE[k]) for k in range(2)]
     batch = batch_of(*turns)
-    pages = [group_html(batch, grpo(batch)), turnscope_html(batch, dict(grpo=grpo)), side_by_side([('a', batch), ('b', batch)])]
+    pages = [group_html(batch, grpo(batch)), turnscope_html(batch, dict(grpo=grpo)),
+             side_by_side([('a', batch), ('b', batch)])]
     for page in pages:
-        assert not re.search(r'<(script|img|iframe|b>out)', page) and 'onerror="' not in page and '\x1b' not in page and '\u202e' not in page
+        assert (not re.search(r'<(script|img|iframe|b>out)', page) and 'onerror="' not in page and '\x1b' not in page
+                and '\u202e' not in page)
         page.encode()
     scope = turnscope(batch, dict(grpo=grpo))
     for name in PARTS: json.dumps(scope.part(name), allow_nan=False).encode()
@@ -287,7 +311,8 @@ def test_a_run_keeps_held_out_games_and_shows_them(tmp_path):
     assert run.tested() == [0, 2, 3] and [row['step'] for row in run.tests()] == [0, 2, 3]
     for step, row in zip(run.tested(), run.tests()):
         batch = run.tests_episodes(step)
-        assert len(batch) == 1 and float(batch.episodes.success[0]) == row['test_greedy'] and batch.labels['between'] == {0: ' '}
+        assert (len(batch) == 1 and float(batch.episodes.success[0]) == row['test_greedy']
+                and batch.labels['between'] == {0: ' '})
     page = report(run.folder).read_text()
     assert 'id="said"' in page and 'before the first update' in page and 'after 3 updates' in page
 
@@ -313,7 +338,8 @@ def test_a_run_without_tests_has_no_such_section(tmp_path):
 
 @pytest.mark.parametrize('swap', [False, True])
 def test_both_sides_say_what_was_said(swap):
-    "Texts, endings and parts of both; a task that ends differently first; the first observation once where both read the same."
+    """Texts, endings and parts of both; a task that ends differently first; the first observation once where both
+    read the same."""
     one = batch_of(spoken(('thought', 'I think low'), ('action', 'guess low'), seen='Between 0 and 15.'))
     two = batch_of(spoken(('action', 'guess high'), seen='Between 0 and 15.', reward=1.))
     pages = side_by_side([('told', two), ('trained', one)] if swap else [('told', one), ('trained', two)])
@@ -332,12 +358,14 @@ def test_a_run_keeps_what_a_step_computed(tmp_path):
         batch = run.episodes(step)
         assert {'old_logp', 'ref_logp', 'advantage'} <= {*batch.tokens.columns}
         assert (batch.action('old_logp') - batch.action('sampler_logp')).abs().max() < 1e-4
-    assert (run.episodes(0).action('ref_logp') - run.episodes(0).action('old_logp')).abs().max() < 1e-4   # the reference is where it began
+    # the reference is where it began
+    assert (run.episodes(0).action('ref_logp') - run.episodes(0).action('old_logp')).abs().max() < 1e-4
     assert (run.episodes(1).action('ref_logp') - run.episodes(1).action('old_logp')).abs().max() > 1e-4
     scope = turnscope(run)
     lacking = {key: missing for key, _, missing in scope.part('menu')['modes']}
     assert lacking['difference'] == lacking['kl'] == [] and lacking['ratio'] == ['new_logp']
-    assert scope.first == 'gigpo' and 'recorded' in dict(scope.part('menu')['estimators'])      # the recipe's own comes first, what was recorded is offered
+    # the recipe's own comes first, what was recorded is offered
+    assert scope.first == 'gigpo' and 'recorded' in dict(scope.part('menu')['estimators'])
     assert {'old_logp', 'ref_logp', 'difference', 'kl'} <= {*scope.part('row')['columns']}
 
 def drop_first(batch): return batch.select(torch.arange(len(batch)) > 0)
@@ -351,7 +379,8 @@ def test_what_a_filter_dropped_is_unknown(tmp_path):
 
 def test_a_skipped_step_has_the_columns_too(tmp_path):
     "Steps of one run can be put together."
-    run = train_small(tmp_path/'run', steps=2, schedule=lambda step: dict(reward=lambda b: b.turns.reward*math.nan) if step else {})
+    run = train_small(tmp_path/'run', steps=2, schedule=lambda step: dict(reward=lambda b: b.turns.reward*math.nan)
+                      if step else {})
     assert run.rows()[1]['skipped'] and run.episodes(1).action('advantage').isnan().all()
     assert len(Batch.concat([run.episodes(0), run.episodes(1)])) == 8
 
@@ -376,13 +405,16 @@ def test_games_of_smollm2_can_be_read(smollm2):
     batch = with_token_text(Batch.from_episodes(episodes), smollm2.tokenizer)
     for i, e in enumerate(episodes):
         for t, was in zip(e.turns, game_of(batch, i)[0].turns):
-            assert smollm2.tokenizer.decode(t.ids, skip_special_tokens=True).strip() == was.text.replace('\udce2', '').strip() or '\ufffd' in smollm2.tokenizer.decode(t.ids)
+            assert (smollm2.tokenizer.decode(t.ids, skip_special_tokens=True).strip()
+                    == was.text.replace('\udce2', '').strip() or '\ufffd' in smollm2.tokenizer.decode(t.ids))
             assert was.observation.endswith(t.observation.strip())
-    page = text_of(re.sub(r'<span class="[^"]*al-control[^"]*".*?</span>', '', turnscope_html(batch, dict(grpo=grpo)), flags=re.S))
+    page = text_of(re.sub(r'<span class="[^"]*al-control[^"]*".*?</span>', '', turnscope_html(batch, dict(grpo=grpo)),
+                          flags=re.S))
     assert '<|im_' not in page and '\ufffd' not in page
 
 @pytest.mark.lm
 @pytest.mark.parametrize('text', ['guess  7', '\n\n7', 'def f(x):\n    return x + 10\n', 'hello 日本 🤖'])
 def test_texts_of_smollm2_join(smollm2, text):
     ids = smollm2.tokenizer.encode(text, add_special_tokens=False)
-    assert joined(token_texts(smollm2.tokenizer, ids).values() if len({*ids}) == len(ids) else [token_texts(smollm2.tokenizer, ids)[i] for i in ids]) == text
+    assert joined(token_texts(smollm2.tokenizer, ids).values() if len({*ids}) == len(ids)
+                  else [token_texts(smollm2.tokenizer, ids)[i] for i in ids]) == text

@@ -1,4 +1,5 @@
-"Recipes whose estimators need more than a rollout has by itself: what stands in the columns, and a run that goes on where it was stopped."
+"""Recipes whose estimators need more than a rollout has by itself: what stands in the columns, and a run that goes
+on where it was stopped."""
 import pytest
 import torch
 
@@ -29,7 +30,8 @@ def short(name, out, steps=3, resume=False, should_stop=None, **changes):
     house = KeyDoor() if name == 'ui_s1' else Coin()        # the expert's actions are no accident
     env = AROUND.get(name, lambda inner: inner)(house)
     policy = tiny_policy(env) if name == 'ui_s1' else small_policy(env)
-    recipe = recipes.known[name](**dict(steps=steps, groups=3, group_size=4, minibatches=1, max_tokens=4, test_tasks=0, checkpoint_every=1) | changes)
+    recipe = recipes.known[name](**dict(steps=steps, groups=3, group_size=4, minibatches=1, max_tokens=4, test_tasks=0,
+                                        checkpoint_every=1) | changes)
     return train(policy, env, recipe, out, resume=resume, should_stop=should_stop, progress=False)
 
 @pytest.mark.parametrize('name', NAMES + ['vl_dac'])
@@ -56,7 +58,8 @@ def test_the_bar_is_the_greedy_game_of_the_policy_of_that_step(tmp_path):
 
 @pytest.mark.parametrize('patches', [None, 0, 1, 3])
 def test_who_plays_beside_the_expert(patches):
-    "Untrained agents: at most `patches` actions are replaced, the first mismatch after them ends the episode, and nobody is called successful who was helped."
+    """Untrained agents: at most `patches` actions are replaced, the first mismatch after them ends the episode, and
+    nobody is called successful who was helped."""
     env = KeyDoor(size=2, horizon=6, closed=0)
     b = Batch.from_episodes(play_beside_expert(small_policy(env), env, range(8), 3, patches=patches, max_tokens=3))
     per = lambda x: torch.zeros(len(b), dtype=torch.float64).index_add(0, b.turns.episode, x.double())
@@ -64,12 +67,16 @@ def test_who_plays_beside_the_expert(patches):
     assert wrong.max() > 0 and not (b.episodes.success & (patched > 0)).any()
     assert b.turns.invalid.any() and not (b.turns.invalid & (b.turns.matched > 0)).any()
     if patches is None: assert patched.sum() == 0 and turns.max() == 6
-    else: assert (patched == wrong.clamp(max=patches)).all() and wrong.max() == patches + 1 and b.episodes.truncated[wrong > patches].all()
+    else:
+        assert ((patched == wrong.clamp(max=patches)).all() and wrong.max() == patches + 1
+                and b.episodes.truncated[wrong > patches].all())
 
 def test_two_seats_have_columns_of_their_own():
     env = HopSearch(seats=('planner', 'searcher'))
     policy = tiny_policy(env, warm=False)
-    for b in (Batch.from_episodes(f(policy, env, range(3), 2, max_tokens=4)) for f in (play_beside_greedy, play_beside_expert)): assert len(b) == 12
+    for b in (Batch.from_episodes(f(policy, env, range(3), 2, max_tokens=4))
+              for f in (play_beside_greedy, play_beside_expert)):
+        assert len(b) == 12
     assert not b.turns.matched.isnan().any() and 'greedy' not in b.episodes
 
 def test_the_expert_is_not_disturbed_and_nobody_else_either():
@@ -77,7 +84,9 @@ def test_the_expert_is_not_disturbed_and_nobody_else_either():
     env = KeyDoor(size=2, horizon=6, closed=0)
     policy = small_policy(env)
     alone, beside = (Batch.from_episodes(f(policy, env, range(6), 2, max_tokens=3)) for f in (play, play_beside_expert))
-    for table, column in (('tokens', 'id'), ('turns', 'reward'), ('turns', 'state'), ('turns', 'invalid'), ('episodes', 'truncated')): exactly(getattr(alone, table)[column], getattr(beside, table)[column], column)
+    for table, column in (('tokens', 'id'), ('turns', 'reward'), ('turns', 'state'), ('turns', 'invalid'),
+                          ('episodes', 'truncated')):
+        exactly(getattr(alone, table)[column], getattr(beside, table)[column], column)
     one = BesideExpert(env, patches=1)
     one.reset(0)
     two = one.clone()
@@ -86,8 +95,10 @@ def test_the_expert_is_not_disturbed_and_nobody_else_either():
 
 def test_words_that_a_policy_cannot_say(tmp_path):
     for name, word in (('hae', 'switch'), ('rlvmr', 'planning')):
-        with pytest.raises(ValueError, match=f"no token for '{word}': put agentlab.env.wrappers.{AROUND[name].__name__}"):
-            train(small_policy(), Paying(), recipes.known[name](steps=1, groups=2, group_size=2, test_tasks=0), tmp_path/name, progress=False)
+        with pytest.raises(ValueError,
+                           match=f"no token for '{word}': put agentlab.env.wrappers.{AROUND[name].__name__}"):
+            train(small_policy(), Paying(), recipes.known[name](steps=1, groups=2, group_size=2, test_tasks=0),
+                  tmp_path/name, progress=False)
 
 def test_tags_and_parts_of_nonsense():
     "Whatever an untrained policy says: a column for every turn, and parts that follow from the words."
@@ -96,12 +107,15 @@ def test_tags_and_parts_of_nonsense():
         policy = small_policy(env)
         b = Batch.from_episodes(play(policy, env, range(12), 4, max_tokens=4, temperature=2.))
         b = read(b, policy)
-        if wrapper is Tagged: assert set(b.turns.tag.tolist()) <= set(TAGS.values()) and (b.turns.meta[b.turns.tag < 0] == 0).all()
+        if wrapper is Tagged:
+            assert set(b.turns.tag.tolist()) <= set(TAGS.values()) and (b.turns.meta[b.turns.tag < 0] == 0).all()
         else:
             first = torch.cat([torch.tensor([True]), b.action_turn[1:] != b.action_turn[:-1]])
             words = [policy.tokenizer.decode([i]) for i in b.action('id').tolist()]
-            assert [w == 'switch' for w, f in zip(words, first.tolist()) if f] == b.turns.switch.tolist() and b.turns.switch.any()
-            assert [int(p) for p, f in zip(b.action('part').tolist(), first.tolist()) if f] == [1 if w in ('switch', 'keep') else 3 for w, f in zip(words, first.tolist()) if f]
+            assert ([w == 'switch' for w, f in zip(words, first.tolist()) if f] == b.turns.switch.tolist()
+                    and b.turns.switch.any())
+            assert ([int(p) for p, f in zip(b.action('part').tolist(), first.tolist()) if f]
+                    == [1 if w in ('switch', 'keep') else 3 for w, f in zip(words, first.tolist()) if f])
 
 def test_a_faulty_greedy_game_costs_its_group_only(tmp_path):
     class Odd(Coin):

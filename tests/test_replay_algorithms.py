@@ -1,4 +1,5 @@
-"Success replay and self-imitation against loops written from their rules, on random batches; their state comes back bit for bit."
+"""Success replay and self-imitation against loops written from their rules, on random batches; their state comes
+back bit for bit."""
 import math
 import random as rnd
 import statistics
@@ -13,8 +14,10 @@ from agentlab.credit import grpo
 from agentlab.env import KeyDoor
 from agentlab.episodes import Batch, Table, derive, state_key
 from agentlab.policy import tiny_policy
-from agentlab.replay.self_imitation import SelfImitation, acted, as_many, group_levels, middle, power_of_two, recalibrated, warm_up, worth_keeping
-from agentlab.replay.success import SuccessReplay, by_prompt, by_start, draw_same, everything, failed, first_of, success_pool, swap_in
+from agentlab.replay.self_imitation import (SelfImitation, acted, as_many, group_levels, middle, power_of_two,
+                                            recalibrated, warm_up, worth_keeping)
+from agentlab.replay.success import (SuccessReplay, by_prompt, by_start, draw_same, everything, failed, first_of,
+                                     success_pool, swap_in)
 from agentlab.rollout import play
 from agentlab.train import recipes
 from small import Paying, same_batch, small_policy
@@ -27,8 +30,10 @@ outcomes = st.lists(st.lists(scores, min_size=1, max_size=5), min_size=1, max_si
 def batch_of(groups, step=0, keys=None, task=None):
     "One to three turns of two tokens an episode; group g starts in the state task[g], its place by default."
     keys, task = keys or range(len(groups)), task or range(len(groups))
-    rows = [dict(group=k, episode=f'{g} {i}', t=t, outcome=x, state=task[g] if t == 0 else f'on {t}', n_tokens=2, step=step)
-            for (g, group), k in zip(enumerate(groups), keys) for i, x in enumerate(group) for t in range(1 + (g + i) % 3)]
+    rows = [dict(group=k, episode=f'{g} {i}', t=t, outcome=x, state=task[g] if t == 0 else f'on {t}', n_tokens=2,
+                 step=step)
+            for (g, group), k in zip(enumerate(groups), keys) for i, x in enumerate(group)
+            for t in range(1 + (g + i) % 3)]
     b = Batch.from_turns(pd.DataFrame(rows))
     id = torch.arange(len(b.tokens)) + 1000*step
     return b.with_tokens(id=id, old_logp=-id.float()/1000).with_episodes(number=torch.arange(len(b)))
@@ -61,7 +66,8 @@ def test_swap_in_changes_what_was_named_and_nothing_else(groups, seed):
     stay = [i for i in range(len(b)) if i not in where]
     same_batch(joined.select(range(len(stay))), b.select(stay), labels=False)
     new = joined.select(range(len(stay), len(b)))
-    assert new.episodes.group.tolist() == b.episodes.group[where].tolist() and new.episodes.game.tolist() == b.episodes.game[where].tolist()
+    assert (new.episodes.group.tolist() == b.episodes.group[where].tolist()
+            and new.episodes.game.tolist() == b.episodes.game[where].tolist())
     assert new.action('old_logp').tolist() == past.select(range(len(where))).action('old_logp').tolist()
     assert (new.turns.origin == torch.arange(len(new.turns))).all()
     assert joined.episodes.group.bincount().tolist() == b.episodes.group.bincount().tolist()
@@ -70,13 +76,16 @@ def test_swap_in_changes_what_was_named_and_nothing_else(groups, seed):
 @given(steps=st.lists(outcomes, min_size=1, max_size=4), per_task=st.integers(1, 3), shuffle=st.booleans())
 @quick
 def test_success_replay_is_the_rule(steps, per_task, shuffle):
-    "Against a dictionary of lists; the drawn success is one of the newest `per_task` of its task, and everything else is the rule's."
+    """Against a dictionary of lists; the drawn success is one of the newest `per_task` of its task, and everything
+    else is the rule's."""
     replay, memory = SuccessReplay(None, 3, per_task=per_task), {}
     for step, groups in enumerate(steps):
-        b = batch_of(groups, step, keys=[50*step + (7*g if shuffle else g) for g in range(len(groups))], task=[f'task {g % 4}' for g in range(len(groups))])
+        b = batch_of(groups, step, keys=[50*step + (7*g if shuffle else g) for g in range(len(groups))],
+                     task=[f'task {g % 4}' for g in range(len(groups))])
         joined, place = replay.join(b, step), 0
         replayed = dict(zip(joined.episodes.group.tolist(), joined.action('old_logp').tolist())) and {
-            g: joined.select((joined.episodes.group == g) & (joined.episodes.source == state_key('replay'))) for g in joined.episodes.group.unique().tolist()}
+            g: joined.select((joined.episodes.group == g) & (joined.episodes.source == state_key('replay')))
+            for g in joined.episodes.group.unique().tolist()}
         swapped = 0
         for g, group in enumerate(groups):
             key, number = f'task {g % 4}', 50*step + (7*g if shuffle else g)
@@ -90,22 +99,28 @@ def test_success_replay_is_the_rule(steps, per_task, shuffle):
             for x in group:
                 if x > .1: memory.setdefault(f'task {g % 4}', []).append(b.select([place]).tokens.id.tolist())
                 place += 1
-        assert replay.keep(joined, None, step) == dict(failed=sum(map(lost, groups)), swapped=swapped, stored=sum(map(len, memory.values())))
-        assert len(joined) == len(b) and set(joined.tokens.columns) == set(b.tokens.columns) and set(joined.episodes.columns) == set(b.episodes.columns)
+        assert replay.keep(joined, None, step) == dict(failed=sum(map(lost, groups)), swapped=swapped,
+                                                       stored=sum(map(len, memory.values())))
+        assert (len(joined) == len(b) and set(joined.tokens.columns) == set(b.tokens.columns)
+                and set(joined.episodes.columns) == set(b.episodes.columns))
 
 
 def test_the_recipe_gives_back_successes_of_the_same_task():
-    "Tasks come round; whoever stands in a failed group began where the others began. With the next seeds of a run they never would."
+    """Tasks come round; whoever stands in a failed group began where the others began. With the next seeds of a run
+    they never would."""
     env, recipe = KeyDoor(), recipes.success_replay()
     policy = tiny_policy(env, progress=False)
     replay, swapped, begun = recipe.replay(policy, 0), 0, set()
     for step in range(9):
-        episodes = recipe.rollout(policy, env, [derive('test', step, i) for i in range(8)], 2, groups=[8*step + i for i in range(8)], max_tokens=8, seed=step, step=step, **recipe.rollout_args)
+        episodes = recipe.rollout(policy, env, [derive('test', step, i) for i in range(8)], 2,
+                                  groups=[8*step + i for i in range(8)], max_tokens=8, seed=step, step=step,
+                                  **recipe.rollout_args)
         batch = Batch.from_episodes(episodes)
         joined = replay.join(batch.with_action(old_logp=batch.action('sampler_logp')), step)
         swapped += replay.row['swapped']
         begun |= set(by_start(batch).tolist())
-        for group in joined.episodes.group.unique(): assert len(by_start(joined.select(joined.episodes.group == group)).unique()) == 1
+        for group in joined.episodes.group.unique():
+            assert len(by_start(joined.select(joined.episodes.group == group)).unique()) == 1
     assert swapped > 3 and 25 < len(begun) <= 32       # two tasks may be the same house
 
 def test_hand_check_of_success_replay():
@@ -145,7 +160,8 @@ def test_draws_depend_on_seed_and_step_alone():
     differ = 0
     for step in range(12):
         b = batch_of([[0., 0.]]*4 + [[1., 1.]], step, task=['x']*5)
-        ids = [r.join(b if r is not two else b.with_episodes(group=9 - b.episodes.group), step).tokens.id.tolist() for r in (one, two, other)]
+        ids = [r.join(b if r is not two else b.with_episodes(group=9 - b.episodes.group), step).tokens.id.tolist()
+               for r in (one, two, other)]
         torch.rand(3)       # the global generator has no say
         assert ids[0] == ids[1]
         differ += ids[0] != ids[2]
@@ -180,10 +196,12 @@ def test_faithful_recomputes_what_is_replayed(faithful):
     assert torch.equal(rest.action('old_logp'), b.select([1]).action('old_logp'))
 
 
-@given(have=st.lists(st.integers(-3, 3), max_size=8), want=st.lists(st.integers(-4, 4), max_size=8), seed=st.integers(0, 99))
+@given(have=st.lists(st.integers(-3, 3), max_size=8), want=st.lists(st.integers(-4, 4), max_size=8),
+       seed=st.integers(0, 99))
 @quick
 def test_draw_same(have, want, seed):
-    found = draw_same(torch.tensor(have, dtype=torch.int64), torch.tensor(want, dtype=torch.int64), torch.Generator().manual_seed(seed)).tolist()
+    found = draw_same(torch.tensor(have, dtype=torch.int64), torch.tensor(want, dtype=torch.int64),
+                      torch.Generator().manual_seed(seed)).tolist()
     assert all((have[i] == w) if i >= 0 else w not in have for i, w in zip(found, want)) and len(found) == len(want)
 
 
@@ -193,7 +211,8 @@ def pool_by_hand(rows, size, versions):
     "{task: (rows that are certain, rows of which the rest is drawn)}."
     newest, chosen = sorted({step for _, step, _, _ in rows})[-versions:], {}
     for task in {r[0] for r in rows}:
-        candidates = [i for i, (k, step, x, used) in enumerate(rows) if k == task and step in newest and not used and not math.isnan(x) and x != -1]
+        candidates = [i for i, (k, step, x, used) in enumerate(rows) if k == task and step in newest and not used
+                      and not math.isnan(x) and x != -1]
         if len(candidates) < size: continue
         mean = statistics.fmean(rows[i][2] for i in candidates)
         if mean >= 1: continue
@@ -205,13 +224,17 @@ def pool_by_hand(rows, size, versions):
     return chosen
 
 
-@given(rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from([0., 0., 1., -1., math.nan]), st.booleans()), max_size=40), size=st.integers(2, 4), seed=st.integers(0, 99))
+@given(rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from([0., 0., 1., -1., math.nan]),
+                               st.booleans()), max_size=40), size=st.integers(2, 4), seed=st.integers(0, 99))
 @quick
 def test_success_pool(rows, size, seed):
     rows = sorted(rows, key=lambda r: r[1])
-    facts = Table(task=torch.tensor([r[0] for r in rows], dtype=torch.int64), step=torch.tensor([r[1] for r in rows], dtype=torch.int64),
-                  outcome=torch.tensor([r[2] for r in rows], dtype=torch.float64), used=torch.tensor([r[3] for r in rows], dtype=torch.bool))
-    found, expected = success_pool(facts, torch.Generator().manual_seed(seed), size).tolist(), pool_by_hand(rows, size, 2)
+    facts = Table(task=torch.tensor([r[0] for r in rows], dtype=torch.int64),
+                  step=torch.tensor([r[1] for r in rows], dtype=torch.int64),
+                  outcome=torch.tensor([r[2] for r in rows], dtype=torch.float64),
+                  used=torch.tensor([r[3] for r in rows], dtype=torch.bool))
+    found, expected = (success_pool(facts, torch.Generator().manual_seed(seed), size).tolist(),
+                       pool_by_hand(rows, size, 2))
     for task, candidates in expected.items():
         mine = [i for i in found if rows[i][0] == task]
         assert len(mine) == len(set(mine)) == size and set(mine) <= set(candidates)
@@ -234,8 +257,10 @@ def test_levels_and_recalibration(groups, base):
     levels = group_levels(b)
     for g, group in enumerate(groups):
         xs = seen(group)
-        assert math.isnan(levels.mean[g]) if not xs else levels.mean[g].item() == pytest.approx(statistics.fmean(xs), abs=1e-12)
-        assert math.isnan(levels.std[g]) if len(xs) < 2 else levels.std[g].item() == pytest.approx(statistics.stdev(xs), abs=1e-12)
+        assert (math.isnan(levels.mean[g]) if not xs
+                else levels.mean[g].item() == pytest.approx(statistics.fmean(xs), abs=1e-12))
+        assert (math.isnan(levels.std[g]) if len(xs) < 2
+                else levels.std[g].item() == pytest.approx(statistics.stdev(xs), abs=1e-12))
     means = torch.tensor(base, dtype=torch.float64)
     middle_ = median_by_hand(base)
     assert middle(means) == pytest.approx(middle_, nan_ok=True)
@@ -260,19 +285,23 @@ def test_worth_keeping(groups, seed, zero):
     b = b.with_turns(invalid=torch.rand(len(b.turns), generator=random) < .6)
     for e, kept in enumerate(worth_keeping(b, advantage, or_zero=zero).tolist()):
         mine = (b.turns.episode[b.action_turn] == e)
-        assert kept == (advantage[mine].double().mean().item() > 0 and bool((~b.turns.invalid[b.turns.episode == e]).any()))
-    assert worth_keeping(b, torch.zeros(len(b.actions)), lambda b: torch.ones(len(b.turns)), zero).tolist() == [zero]*len(b)
+        assert kept == (advantage[mine].double().mean().item() > 0
+                        and bool((~b.turns.invalid[b.turns.episode == e]).any()))
+    assert worth_keeping(b, torch.zeros(len(b.actions)), lambda b: torch.ones(len(b.turns)),
+                         zero).tolist() == [zero]*len(b)
     assert acted(b).tolist() == (~b.turns.invalid).tolist()
 
 
 wins = st.lists(st.lists(st.sampled_from([0., 0., 1., .4]), min_size=1, max_size=5), min_size=1, max_size=5)
 
-@given(steps=st.lists(wins, min_size=1, max_size=6), size=st.integers(1, 4), trigger=st.sampled_from([0., .5, 1.5]), tolerate=st.integers(0, 3), faithful=st.booleans(), many=st.booleans())
+@given(steps=st.lists(wins, min_size=1, max_size=6), size=st.integers(1, 4), trigger=st.sampled_from([0., .5, 1.5]),
+       tolerate=st.integers(0, 3), faithful=st.booleans(), many=st.booleans())
 @quick
 def test_self_imitation_is_the_rule(steps, size, trigger, tolerate, faithful, many):
     "Against lists: what is stored, when an update comes, of how many, with which advantage, and what is forgotten."
     subset = as_many if many else power_of_two
-    sil = SelfImitation(None, 5, size=size, trigger=trigger, tolerate=tolerate, subset=subset, weight=partial(warm_up, rise=0), faithful=faithful)
+    sil = SelfImitation(None, 5, size=size, trigger=trigger, tolerate=tolerate, subset=subset,
+                        weight=partial(warm_up, rise=0), faithful=faithful)
     stored, means = [], []      # (step, ids, outcome)
     for step, groups in enumerate(steps):
         b = batch_of(groups, step)
@@ -286,7 +315,8 @@ def test_self_imitation_is_the_rule(steps, size, trigger, tolerate, faithful, ma
             assert len(past) == expected and fields == dict(kl_coef=0.)
             ids = [past.select([i]).tokens.id.tolist() for i in range(len(past))]
             assert all(x in [s[1] for s in above] for x in ids) and len(set(map(tuple, ids))) == len(ids)
-            assert torch.allclose(fresh.double(), (past.episodes.outcome - median_by_hand(means))[past.turns.episode][past.action_turn])
+            assert torch.allclose(fresh.double(),
+                                  (past.episodes.outcome - median_by_hand(means))[past.turns.episode][past.action_turn])
             assert torch.equal(past.action('old_logp'), -past.action('id').float()/1000)
         if expected or (expected == 0 and faithful): stored = []
         row = sil.keep(b, advantage, step)
@@ -294,7 +324,8 @@ def test_self_imitation_is_the_rule(steps, size, trigger, tolerate, faithful, ma
         means += [statistics.fmean(g) for g in groups]
         if faithful: stored = [s for s in stored if s[0] >= stored[-1][0] - tolerate]    # before the new ones come in
         good = worth_keeping(b, advantage).tolist()
-        stored += [(step, b.select([e]).tokens.id.tolist(), b.episodes.outcome[e].item()) for e in range(len(b)) if good[e]]
+        stored += [(step, b.select([e]).tokens.id.tolist(), b.episodes.outcome[e].item()) for e in range(len(b))
+                   if good[e]]
 
 
 def test_released_quirks_and_ours():
@@ -303,7 +334,8 @@ def test_released_quirks_and_ours():
         sil = SelfImitation(None, 0, size=4, trigger=0., weight=partial(warm_up, rise=0), faithful=faithful)
         sil.keep(b, grpo(b), 0)
         assert sil.updates(b, grpo(b), 1) == [] and sil.keep(b, grpo(b), 1)['stored'] == stored
-    assert SelfImitation(None, 0, tolerate=30, faithful=True).tolerate == 10 and SelfImitation(None, 0, tolerate=30).tolerate == 30
+    assert (SelfImitation(None, 0, tolerate=30, faithful=True).tolerate == 10
+            and SelfImitation(None, 0, tolerate=30).tolerate == 30)
 
 
 @pytest.mark.parametrize('tolerate', (0, 1, 3))
@@ -331,7 +363,9 @@ def test_baseline_bound_lets_whole_steps_go_before_it_adds():
 
 
 @pytest.mark.parametrize('folder', (False, True))
-@pytest.mark.parametrize('make', (SuccessReplay, partial(SelfImitation, size=4, weight=partial(warm_up, rise=0)), partial(SelfImitation, size=5, trigger=1., tolerate=1, weight=partial(warm_up, rise=0), faithful=True)))
+@pytest.mark.parametrize('make', (SuccessReplay, partial(SelfImitation, size=4, weight=partial(warm_up, rise=0)),
+                                  partial(SelfImitation, size=5, trigger=1., tolerate=1,
+                                          weight=partial(warm_up, rise=0), faithful=True)))
 def test_resume_is_bit_for_bit(make, folder, tmp_path):
     whole, resumed, wins = make(None, 4), make(None, 4), 0
     if folder: whole.open(tmp_path, True)
@@ -346,7 +380,10 @@ def test_resume_is_bit_for_bit(make, folder, tmp_path):
     resumed.restore(tensors)
     for step in range(4, 9):
         one, two = go(whole, step), go(resumed, step)
-        same_batch(one[0], two[0]); assert one[2] == two[2] and len(one[1]) == len(two[1])
-        for x, y in zip(one[1], two[1]): same_batch(x[0], y[0]); assert torch.equal(x[1], y[1]) and x[2] == y[2]
+        same_batch(one[0], two[0])
+        assert one[2] == two[2] and len(one[1]) == len(two[1])
+        for x, y in zip(one[1], two[1]):
+            same_batch(x[0], y[0])
+            assert torch.equal(x[1], y[1]) and x[2] == y[2]
         wins += len(one[1]) + one[2].get('swapped', 0)
     assert wins

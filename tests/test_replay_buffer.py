@@ -79,7 +79,8 @@ def test_pick_keeps_order_and_repeats(index):
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_origins_stay_inside_what_was_added(data):
-    "A copied turn leads to the turn that was sampled, in the same set of copies; where that is not there, to its first copy."
+    """A copied turn leads to the turn that was sampled, in the same set of copies; where that is not there, to its
+    first copy."""
     forks = [numbered(i, group=0) for i in range(4)]
     for i, (e, t) in {1: (0, 0), 2: (0, 0), 3: (2, 0)}.items():     # three fork from the first, one in a second step
         forks[i].turns[0] = Turn(**{**vars(forks[0].turns[0]), 'origin': (0, 0)})
@@ -88,7 +89,8 @@ def test_origins_stay_inside_what_was_added(data):
     index = data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=12))
     batch = buffer.take(tensor(index))
     copies = [index[:i].count(x) for i, x in enumerate(index)]
-    for turn, (episode, origin, t) in enumerate(zip(batch.turns.episode.tolist(), batch.turns.origin.tolist(), batch.turns.t.tolist())):
+    for turn, (episode, origin, t) in enumerate(zip(batch.turns.episode.tolist(), batch.turns.origin.tolist(),
+                                                    batch.turns.t.tolist())):
         family = [j for j in range(len(index)) if index[j]//4 == index[episode]//4 and copies[j] == copies[episode]]
         if t > 0: assert origin == turn
         else:
@@ -100,7 +102,8 @@ def test_columns_may_differ_from_add_to_add():
     buffer.add(played(0, 2).with_episodes(hint=tensor([1., 2.])), 0)
     buffer.add(played(2, 2).with_turns(visits=torch.arange(len(played(2, 2).turns))), 1)
     both = buffer.take(tensor([3, 0]))
-    assert both.episodes.hint.isnan().tolist() == [True, False] and buffer.facts.hint.isnan().tolist() == [False, False, True, True]
+    assert (both.episodes.hint.isnan().tolist() == [True, False]
+            and buffer.facts.hint.isnan().tolist() == [False, False, True, True])
     assert (both.turns.visits[both.turns.episode == 1] == -1).all()
     like = played(9, 2)
     joined = Batch.concat([like, alike(both, like)])
@@ -117,24 +120,28 @@ def test_bounds(sizes, episodes, size):
     buffer, everything, first = Buffer(episodes=episodes, bytes=size), [], 0
     for step, n in enumerate(sizes):
         buffer.add(played(first, n), step)
-        alone = Buffer(); alone.add(played(first, n), step)
+        alone = Buffer()
+        alone.add(played(first, n), step)
         everything += alone.facts.bytes.tolist()
         first += n
         facts = buffer.facts
         assert len(buffer) == len(facts) <= episodes and facts.bytes.sum() <= size
         assert facts.number.tolist() == list(range(first - len(buffer), first))
-        if len(buffer) < min(episodes, first): assert sum(everything[-len(buffer) - 1:] if len(buffer) else everything[-1:]) > size
+        if len(buffer) < min(episodes, first):
+            assert sum(everything[-len(buffer) - 1:] if len(buffer) else everything[-1:]) > size
         is_numbered(buffer.take(torch.arange(len(buffer))), facts.number.tolist())
 
 def test_stale_episodes_are_not_given_out():
     buffer = filled(adds=6, stale=2)        # the steps of the episodes are 0 ... 5
     assert buffer.facts.step.tolist() == sum([[s]*4 for s in (3, 4, 5)], [])
     for step in (5, 6, 7):
-        given_out = set(buffer.sample(8, uniform if step == 5 else prioritised(), generator=drawn(), step=step).episodes.step.tolist())
+        given_out = set(buffer.sample(8, uniform if step == 5 else prioritised(), generator=drawn(), step=step)
+                        .episodes.step.tolist())
         assert given_out <= set(range(step - 2, 6))
     assert len(buffer.fresh(6)) == 8
     with pytest.raises(ValueError, match='n=9 different episodes of 8'): buffer.sample(9, generator=drawn(), step=6)
-    with pytest.raises(ValueError, match='all 12 episodes are more than stale=2 steps older than step 8'): buffer.sample(1, generator=drawn(), step=8)
+    with pytest.raises(ValueError, match='all 12 episodes are more than stale=2 steps older than step 8'):
+        buffer.sample(1, generator=drawn(), step=8)
 
 def test_clear(tmp_path):
     for folder in (None, tmp_path):
@@ -207,8 +214,11 @@ def test_updates_of_priorities(pairs):
     "The last one of an episode holds; the largest ever is what new ones get."
     buffer, model, largest = filled(adds=2), [1.]*8, 1.
     for part in (pairs[:5], pairs[5:]):
-        buffer.update(tensor([i for i, _ in part], dtype=torch.int64), tensor([p for _, p in part], dtype=torch.float64))
-        for i, p in part: model[i] = abs(p) + 1e-6; largest = max(largest, model[i])
+        buffer.update(tensor([i for i, _ in part], dtype=torch.int64),
+                      tensor([p for _, p in part], dtype=torch.float64))
+        for i, p in part:
+            model[i] = abs(p) + 1e-6
+            largest = max(largest, model[i])
     assert buffer.facts.priority.tolist() == model
     buffer.update(torch.arange(8), torch.zeros(8))
     buffer.add(played(8), 2)
@@ -268,11 +278,15 @@ def test_files_outlive_the_last_two_checkpoints(tmp_path):
     assert oldest() == 16               # files go in the next add: then the newest checkpoint has been written
     buffer.add(played(48), 12)
     assert oldest() == 28               # 8 episodes before the checkpoint of step 9
-    with pytest.raises(FileNotFoundError): fresh = Buffer(); fresh.open(tmp_path, write=False); fresh.restore(checkpoints[0][1])
+    with pytest.raises(FileNotFoundError):
+        fresh = Buffer()
+        fresh.open(tmp_path, write=False)
+        fresh.restore(checkpoints[0][1])
 
 def test_only_the_writer_writes(tmp_path):
     writer, other = Buffer(**bounds), Buffer(**bounds)
-    writer.open(tmp_path); other.open(tmp_path, write=False)
+    writer.open(tmp_path)
+    other.open(tmp_path, write=False)
     for a, b in zip(story(writer, range(4)), story(other, range(4))): same_batch(a, b)
     tensors, before = writer.tensors(), {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     other.restore(tensors)
@@ -289,20 +303,26 @@ def test_what_a_killed_run_left_goes_with_the_first_add(tmp_path):
 
 def test_a_filled_buffer_moves_to_a_folder(tmp_path):
     buffer = filled()
-    buffer.open(tmp_path/'one'); buffer.open(tmp_path/'two')
+    buffer.open(tmp_path/'one')
+    buffer.open(tmp_path/'two')
     for folder in ('one', 'two'): same_buffer(Buffer(tmp_path/folder), filled())
 
 def test_replay_passes_everything_through(tmp_path):
     nothing, batch = Replay(), played(0)
-    nothing.open(tmp_path, True); nothing.restore({})
-    assert nothing.join(batch, 0) is batch and list(nothing.updates(batch, None, 0)) == [] and nothing.keep(batch, None, 0) == {} == nothing.tensors()
+    nothing.open(tmp_path, True)
+    nothing.restore({})
+    assert (nothing.join(batch, 0) is batch and list(nothing.updates(batch, None, 0)) == []
+            and nothing.keep(batch, None, 0) == {} == nothing.tensors())
     class Keeps(Replay):
         def __init__(self): self.buffer = Buffer()
-        def keep(self, batch, advantage, step): self.buffer.add(batch, step); return super().keep(batch, advantage, step)
+        def keep(self, batch, advantage, step):
+            self.buffer.add(batch, step)
+            return super().keep(batch, advantage, step)
     one, two = Keeps(), Keeps()
     one.open(tmp_path/'replay', True)
     assert one.keep(batch, None, 0) == dict(stored=4)
-    two.open(tmp_path/'replay', True); two.restore(one.tensors())
+    two.open(tmp_path/'replay', True)
+    two.restore(one.tensors())
     same_buffer(one.buffer, two.buffer)
 
 
@@ -317,8 +337,10 @@ def test_errors(tmp_path):
     for how in (uniform, success_first):
         with pytest.raises(ValueError, match='n=25 different episodes of 24'): buffer.sample(25, how, generator=drawn())
     for bad, said in ((math.nan, 'nan'), (math.inf, 'inf')):
-        with pytest.raises(ValueError, match=rf'priority\[1\] = {said}'): buffer.update(tensor([0, 1]), tensor([1., bad]))
-        with pytest.raises(ValueError, match=rf'priority\[1\] = {said}'): buffer.add(played(24, 2), 6, priority=tensor([1., bad]))
+        with pytest.raises(ValueError, match=rf'priority\[1\] = {said}'):
+            buffer.update(tensor([0, 1]), tensor([1., bad]))
+        with pytest.raises(ValueError, match=rf'priority\[1\] = {said}'):
+            buffer.add(played(24, 2), 6, priority=tensor([1., bad]))
     assert buffer.facts.priority.tolist() == [1.]*24
     with pytest.raises(ValueError, match='shape'): buffer.update(tensor([0, 1]), tensor([1.]))
     with pytest.raises(ValueError, match='index goes from -2 to 0'): buffer.update(tensor([-2, 0]), torch.ones(2))
@@ -328,10 +350,14 @@ def test_errors(tmp_path):
     for arguments, said in ((dict(episodes=0), 'episodes=0'), (dict(bytes=0), 'bytes=0'), (dict(stale=-1), 'stale=-1')):
         with pytest.raises(ValueError, match=said): Buffer(**arguments)
     with pytest.raises(ValueError, match='alpha=nan'): prioritised(math.nan)
-    with pytest.raises(ValueError, match='tokens.old_logp is torch.bfloat16'): Buffer().add(played(0).with_action(old_logp=torch.ones(len(played(0).actions), dtype=torch.bfloat16)), 0)
+    with pytest.raises(ValueError, match='tokens.old_logp is torch.bfloat16'):
+        Buffer().add(played(0).with_action(old_logp=torch.ones(len(played(0).actions), dtype=torch.bfloat16)), 0)
     disk = filled(tmp_path)
     with pytest.raises(ValueError, match='Open it first'): Buffer().restore(disk.tensors())
-    with pytest.raises(ValueError, match='replay_version 99'): tensors = buffer.tensors(); tensors['state'][0] = 99; Buffer().restore(tensors)
+    with pytest.raises(ValueError, match='replay_version 99'):
+        tensors = buffer.tensors()
+        tensors['state'][0] = 99
+        Buffer().restore(tensors)
 
 def cut(file): os.truncate(file, os.path.getsize(file) - 20)
 def empty(file): os.truncate(file, 0)
@@ -339,7 +365,7 @@ def flip(file):
     import pyarrow.parquet as pq
     column = pq.read_metadata(file).row_group(0).column(0)
     data = bytearray(file.read_bytes())
-    data[4 + column.total_compressed_size - 3] ^= 1         # in the last page of the first column; the footer has no checksum
+    data[4 + column.total_compressed_size - 3] ^= 1  # in the last page of the first column; the footer has no checksum
     file.write_bytes(data)
 
 @pytest.mark.parametrize('damage', [cut, empty, flip])
@@ -365,7 +391,8 @@ def test_no_flipped_bit_of_the_state_is_believed(tmp_path):
 def test_foreign_and_missing_files_are_named(tmp_path):
     import pyarrow.parquet as pq
     filled(tmp_path)
-    (tmp_path/'notes.parquet').write_text('not ours'); (tmp_path/'.000000000024.parquet.1.tmp').write_text('half')
+    (tmp_path/'notes.parquet').write_text('not ours')
+    (tmp_path/'.000000000024.parquet.1.tmp').write_text('half')
     assert len(Buffer(tmp_path)) == 24
     shutil.copytree(tmp_path, tmp_path/'gap')
     (tmp_path/'gap'/'000000000008.parquet').unlink()
@@ -374,7 +401,8 @@ def test_foreign_and_missing_files_are_named(tmp_path):
     with pytest.raises(ValueError, match='000000000024.parquet is no segment of a replay buffer'): Buffer(tmp_path)
     (tmp_path/'000000000024.parquet').unlink()
     table = pq.read_table(tmp_path/'state.parquet')
-    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b'replay_version': b'9'}), tmp_path/'state.parquet')
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b'replay_version': b'9'}),
+                   tmp_path/'state.parquet')
     with pytest.raises(ValueError, match='state.parquet has replay_version 9'): Buffer(tmp_path)
 
 
@@ -393,14 +421,18 @@ def check_left(folder, said, known):
     return buffer, lines
 
 def check_priorities(buffer, lines, model):
-    "Every priority is the last one whose update returned; of the update under way it may be the new one, for all or for none."
+    """Every priority is the last one whose update returned; of the update under way it may be the new one, for all
+    or for none."""
     pending = None
     for x in lines:
         if 'trying' in x: pending = {int(k): v + 1e-6 for k, v in x['trying'].items()}
-        if 'done' in x: model.update(pending); pending = None
+        if 'done' in x:
+            model.update(pending)
+            pending = None
     found = dict(zip(buffer.facts.number.tolist(), buffer.facts.priority.tolist()))
     wrong = {n: p for n, p in found.items() if n in model and model[n] != p}
-    assert not wrong or pending and all(found[n] == p for n, p in pending.items() if n in found) and set(wrong) <= set(pending)
+    assert not wrong or pending and all(found[n] == p for n, p in pending.items()
+                                        if n in found) and set(wrong) <= set(pending)
     if pending and all(found.get(n) == p for n, p in pending.items() if n in found): model.update(pending)
 
 def test_thirty_kills_at_random_moments(tmp_path):
@@ -408,8 +440,11 @@ def test_thirty_kills_at_random_moments(tmp_path):
     for death in range(30):
         said, log = tmp_path/f'said{death}', tmp_path/'log'
         process = fork(live, folder, said, log=log)
-        lines, deadline = chance.randint(0, 25), time.monotonic() + 100         # so many lines were said: a busy machine is as far as an idle one
-        while process.exitcode is None and time.monotonic() < deadline and (not said.exists() or said.read_bytes().count(b'\n') < lines): time.sleep(.002)
+        # so many lines were said: a busy machine is as far as an idle one
+        lines, deadline = chance.randint(0, 25), time.monotonic() + 100
+        while (process.exitcode is None and time.monotonic() < deadline
+               and (not said.exists() or said.read_bytes().count(b'\n') < lines)):
+            time.sleep(.002)
         time.sleep(chance.uniform(0, .05))
         os.kill(process.pid, signal.SIGKILL)
         status, printed = finish(process, log)
@@ -441,7 +476,8 @@ def check_end(folder):
     whole = Buffer(**bounds)
     story(whole)
     buffer = Buffer(**bounds)
-    buffer.open(folder/'replay', write=False); buffer.restore(load_file(folder/'mark8'))
+    buffer.open(folder/'replay', write=False)
+    buffer.restore(load_file(folder/'mark8'))
     same_buffer(whole, buffer)
     same_buffer(whole, Buffer(folder/'replay', **bounds, write=False))
 

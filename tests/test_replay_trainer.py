@@ -1,4 +1,5 @@
-"Past episodes in the real trainer: they change the gradient as the formula says, an idle buffer is found out, and a killed run goes on with the same past."
+"""Past episodes in the real trainer: they change the gradient as the formula says, an idle buffer is found out, and
+a killed run goes on with the same past."""
 import copy
 import pytest, torch
 from agentlab.credit import grpo
@@ -18,7 +19,9 @@ class Joined(Replay):
     def __init__(self, policy, seed): self.buffer, self.seed = Buffer(episodes=64), seed
     def join(self, batch, step):
         groups, past = batch.episodes.group.unique(), None
-        if len(self.buffer): past = alike(self.buffer.sample(len(groups), how=uniform, generator=torch.Generator().manual_seed(derive(self.seed, step)), step=step), batch)
+        if len(self.buffer):
+            past = alike(self.buffer.sample(len(groups), how=uniform, generator=torch.Generator()
+                                            .manual_seed(derive(self.seed, step)), step=step), batch)
         self.buffer.add(batch, step)
         return batch if past is None else Batch.concat([batch, past.with_episodes(group=groups)])
 
@@ -28,7 +31,8 @@ class Afterwards(Replay):
     def updates(self, batch, advantage, step):
         if self.last is None: return
         batch, advantage = self.last
-        yield batch.with_action(past=torch.ones_like(advantage)), advantage, dict(objective_args=dict(low=LOW, high=HIGH), minibatches=1)
+        yield batch.with_action(past=torch.ones_like(advantage)), advantage, dict(objective_args=dict(
+            low=LOW, high=HIGH), minibatches=1)
     def keep(self, batch, advantage, step):
         self.last = batch, advantage
         return dict(stored=len(batch))
@@ -45,7 +49,9 @@ class Idle(Joined):
 
 
 house = KeyDoor()
-def recipe(**changes): return recipes.grpo(**dict(steps=4, groups=3, group_size=4, minibatches=1, test_tasks=0, checkpoint_every=2, objective_args=dict(low=LOW, high=HIGH)) | changes)
+def recipe(**changes):
+    return recipes.grpo(**dict(steps=4, groups=3, group_size=4, minibatches=1, test_tasks=0, checkpoint_every=2,
+                               objective_args=dict(low=LOW, high=HIGH)) | changes)
 def begun(replay, steps=1):
     "A training with `steps` updates behind it."
     training = trainer.Training(tiny_policy(house, progress=False), house, recipe(replay=replay))
@@ -53,7 +59,8 @@ def begun(replay, steps=1):
     return training
 
 def formula(policy, batch, advantage):
-    "The gradient of the clipped loss, mean over the action tokens, with the ratio to whatever `old_logp` says: written from the paper, not with the trainer's functions."
+    """The gradient of the clipped loss, mean over the action tokens, with the ratio to whatever `old_logp` says:
+    written from the paper, not with the trainer's functions."""
     for p in policy.model.parameters(): p.grad = None
     total = len(batch.actions)
     for part, which in parts(batch, torch.arange(len(batch.rows)), 4096):
@@ -84,12 +91,15 @@ def contract(replay):
     assert len(batch) > len(played) and (advantage[past] != 0).any(), 'past episodes have no advantage'
     now = training.policy.logprobs(batch, 1.)[0]
     off = (now - batch.action('old_logp')).abs()
-    assert off[past].max() > 1e-3 > off[~past].max(), 'the ratio of a past token is not taken against the policy that sampled it'
+    assert (off[past].max() > 1e-3
+            > off[~past].max()), 'the ratio of a past token is not taken against the policy that sampled it'
     torch.testing.assert_close(batch.action('old_logp')[past], batch.action('sampler_logp')[past])
-    torch.testing.assert_close(advantage.double(), grpo(batch), rtol=1e-5, atol=1e-5)                # peers of the fresh ones, and the other way round
+    # peers of the fresh ones, and the other way round
+    torch.testing.assert_close(advantage.double(), grpo(batch), rtol=1e-5, atol=1e-5)
     found = gradient(training, batch, advantage)
     assert close(found, formula(training.policy, batch, advantage)), 'the gradient is not that of the formula'
-    assert not close(found, formula(training.policy, batch.select(batch.episodes.source == state_key('policy')), advantage[~past])), 'past episodes do not change the gradient'
+    assert not close(found, formula(training.policy, batch.select(batch.episodes.source == state_key('policy')),
+                                    advantage[~past])), 'past episodes do not change the gradient'
 
 
 def test_past_episodes_change_the_gradient_as_the_formula_says(): contract(Joined)
@@ -109,13 +119,15 @@ def test_updates_on_the_past_are_the_steps_of_the_formula():
     torch.nn.utils.clip_grad_norm_(twin.weights.values(), twin.recipe.max_grad_norm)
     twin.optimizer.step()
     for name, p in training.weights.items(): torch.testing.assert_close(p, twin.weights[name], rtol=1e-4, atol=2e-5)
-    assert row['replayed'] == pytest.approx(len(past.actions)/(len(past.actions) + len(batch.actions))) and row['stored'] == len(batch)
+    assert (row['replayed'] == pytest.approx(len(past.actions)/(len(past.actions) + len(batch.actions)))
+            and row['stored'] == len(batch))
 
 def test_weights_of_a_prioritised_draw_are_in_the_gradient():
     class Weighted(Afterwards):
         def updates(self, batch, advantage, step):
             for batch, advantage, fields in super().updates(batch, advantage, step):
-                yield batch.with_episodes(replay_weight=torch.linspace(.1, 1., len(batch), dtype=torch.float64)), advantage, fields
+                yield batch.with_episodes(replay_weight=torch.linspace(.1, 1., len(batch),
+                                                                       dtype=torch.float64)), advantage, fields
     training, twin = begun(Weighted), begun(Nothing)
     batch, advantage, _ = trainer.prepare(training, trainer.usable(trainer.collect(training, 1)), 1)
     row = trainer.learn(training, batch, advantage, None, 1)
@@ -135,7 +147,8 @@ def test_weights_of_joined_episodes_are_in_the_advantage():
             return (joined := super().join(batch, step)).with_episodes(replay_weight=weight(joined).double())
     training, plain = begun(Weighted), begun(Joined)
     for one in (training, plain): one.policy = training.policy
-    (batch, advantage, _), (same_batch, whole, _) = (trainer.prepare(one, trainer.usable(trainer.collect(one, 1)), 1) for one in (training, plain))
+    (batch, advantage, _), (same_batch, whole, _) = (trainer.prepare(one, trainer.usable(trainer.collect(one, 1)), 1)
+                                                     for one in (training, plain))
     past = batch.action('past') > 0
     assert past.any() and torch.equal(batch.tokens.id, same_batch.tokens.id)
     torch.testing.assert_close(advantage, torch.where(past, whole*.25, whole))
@@ -144,30 +157,42 @@ def without_time(rows): return [{k: v for k, v in row.items() if k != 'seconds'}
 
 @pytest.mark.parametrize('minibatches', [1, 2])
 def test_a_run_says_how_much_was_past_and_is_another_run(tmp_path, minibatches):
-    rows = {name: train(tiny_policy(house, progress=False), house, recipe(replay=replay, minibatches=minibatches), tmp_path/name, progress=False).rows()
+    rows = {name: train(tiny_policy(house, progress=False), house, recipe(replay=replay, minibatches=minibatches),
+                        tmp_path/name, progress=False).rows()
             for name, replay in dict(none=None, idle=Idle, nothing=Nothing, joined=Joined, again=Afterwards).items()}
     assert without_time(rows['nothing']) == [row | dict(replayed=0.) for row in without_time(rows['none'])]
-    assert [row['stored'] for row in rows['joined']] == [12, 24, 36, 48] and [row['replayed'] > 0 for row in rows['joined']] == [False, True, True, True]
-    assert [row['loss'] for row in rows['idle']] == [row['loss'] for row in rows['none']] and all(row['replayed'] == 0 for row in rows['idle'])
+    assert ([row['stored'] for row in rows['joined']] == [12, 24, 36, 48]
+            and [row['replayed'] > 0 for row in rows['joined']] == [False, True, True, True])
+    assert ([row['loss'] for row in rows['idle']] == [row['loss'] for row in rows['none']]
+            and all(row['replayed'] == 0 for row in rows['idle']))
     for name in ('joined', 'again'):
-        assert rows[name][0]['loss'] == rows['none'][0]['loss'] and rows[name][-1]['loss'] != rows['none'][-1]['loss'] and rows[name][-1]['replayed'] > 0
-    assert all(row['sampler_gap'] < 1e-3 for found in rows.values() for row in found)     # of fresh tokens; a past one had another sampler
+        assert (rows[name][0]['loss'] == rows['none'][0]['loss'] and rows[name][-1]['loss'] != rows['none'][-1]['loss']
+                and rows[name][-1]['replayed'] > 0)
+    # of fresh tokens; a past one had another sampler
+    assert all(row['sampler_gap'] < 1e-3 for found in rows.values() for row in found)
 
 def test_a_killed_run_goes_on_with_the_same_past(tmp_path):
     whole = train(tiny_policy(house, progress=False), house, recipe(replay=Joined), tmp_path/'whole', progress=False)
     calls = iter([False]*3 + [True])
-    train(tiny_policy(house, progress=False), house, recipe(replay=Joined), tmp_path/'parts', should_stop=lambda: next(calls), progress=False)
+    train(tiny_policy(house, progress=False), house, recipe(replay=Joined), tmp_path/'parts',
+          should_stop=lambda: next(calls), progress=False)
     checkpoints = sorted((tmp_path/'parts'/'checkpoints').iterdir())
-    for file in checkpoints[-1].iterdir(): file.unlink()                  # the kill came before the newest checkpoint: two steps are played again, the buffer has seen them
+    # the kill came before the newest checkpoint: two steps are played again, the buffer has seen them
+    for file in checkpoints[-1].iterdir(): file.unlink()
     checkpoints[-1].rmdir()
-    resumed = train(tiny_policy(house, progress=False), house, recipe(replay=Joined), tmp_path/'parts', resume=True, progress=False)
+    resumed = train(tiny_policy(house, progress=False), house, recipe(replay=Joined), tmp_path/'parts', resume=True,
+                    progress=False)
     assert without_time(resumed.rows()) == without_time(whole.rows()) and len(resumed.rows()) == 4
-    assert len(Buffer(tmp_path/'parts'/'replay', write=False)) == len(Buffer(tmp_path/'whole'/'replay', write=False)) == 48
+    assert len(Buffer(tmp_path/'parts'/'replay',
+                      write=False)) == len(Buffer(tmp_path/'whole'/'replay', write=False)) == 48
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_an_empty_past(tmp_path):
     def stop(row): raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt): train(tiny_policy(house, progress=False), house, recipe(replay=Joined, steps=2), tmp_path/'parts', on_row=stop, progress=False)
-    resumed = train(tiny_policy(house, progress=False), house, recipe(replay=Joined, steps=2), tmp_path/'parts', resume=True, progress=False).rows()
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_policy(house, progress=False), house, recipe(replay=Joined, steps=2), tmp_path/'parts', on_row=stop,
+              progress=False)
+    resumed = train(tiny_policy(house, progress=False), house, recipe(replay=Joined, steps=2), tmp_path/'parts',
+                    resume=True, progress=False).rows()
     assert [row['stored'] for row in resumed] == [12, 24] and resumed[0]['replayed'] == 0
 
 def test_a_schedule_of_the_memory_and_arguments_of_each_group(tmp_path):
@@ -180,8 +205,10 @@ def test_a_schedule_of_the_memory_and_arguments_of_each_group(tmp_path):
         def learn(self, row): return {}
         def tensors(self): return dict(steps=self.steps)
         def restore(self, tensors): self.steps = tensors['steps']
-    run = train(tiny_policy(house, progress=False), house, recipe(memory=Planner, steps=2, curate=None, rollout=told), tmp_path/'run', progress=False)
-    assert [(row['episodes'], len(run.episodes(i).episodes.group.unique())) for i, row in enumerate(run.rows())] == [(4, 2), (9, 3)]
+    run = train(tiny_policy(house, progress=False), house, recipe(memory=Planner, steps=2, curate=None, rollout=told),
+                tmp_path/'run', progress=False)
+    assert [(row['episodes'], len(run.episodes(i).episodes.group.unique()))
+            for i, row in enumerate(run.rows())] == [(4, 2), (9, 3)]
 
 def told(policy, env, seeds, group_size, tasks=None, **more):
     from agentlab.rollout import play

@@ -1,6 +1,8 @@
-"""A run that was killed with SIGKILL and resumed is the run that was not: weights, rows, tests and episodes, bit for bit.
+"""A run that was killed with SIGKILL and resumed is the run that was not: weights, rows, tests and episodes, bit for
+bit.
 
-Kills come at random moments, and in the middle of every kind of disk operation: the n-th write, flush, rename or removal is half done and is the last.
+Kills come at random moments, and in the middle of every kind of disk operation: the n-th write, flush, rename or
+removal is half done and is the last.
 """
 import builtins, errno, json, os, random, shutil, signal, subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +17,15 @@ from agentlab.train import Run, runs, trainer
 from agentlab.train.runs import load_checkpoint
 
 pytestmark = pytest.mark.xdist_group('forks')
-settings = dict(steps=5, checkpoint_every=2, test_every=3, test_tasks=1)    # checkpoints after 2, 4 and 5 updates, of which two are kept
+# checkpoints after 2, 4 and 5 updates, of which two are kept
+settings = dict(steps=5, checkpoint_every=2, test_every=3, test_tasks=1)
 
 
 # ---- a process that kills itself in the middle of a disk operation
 
 class Scissors:
-    "Counts disk operations; the one that `at` names, as (kind, how many of that kind before it), is done by half and is the last thing that the process does."
+    """Counts disk operations; the one that `at` names, as (kind, how many of that kind before it), is done by half
+    and is the last thing that the process does."""
     def __init__(self, at): self.at, self.seen = at, []
     def cut(self, kind, half=lambda: None):
         if (kind, self.seen.count(kind)) == self.at:
@@ -40,7 +44,8 @@ class Scissors:
     def everywhere(self):
         import pyarrow.parquet
         from agentlab.policy.core import Policy
-        for owner, name in ((os, 'fsync'), (os, 'replace'), (os, 'truncate'), (os, 'unlink'), (os, 'mkdir')): self.around(owner, name, name)
+        for owner, name in ((os, 'fsync'), (os, 'replace'), (os, 'truncate'), (os, 'unlink'), (os, 'mkdir')):
+            self.around(owner, name, name)
         self.around(shutil, 'rmtree', 'rmtree', half_tree)
         self.around(Path, 'write_bytes', 'checkpoint', lambda whole, path, data: whole(path, data[:len(data)//2]))
         self.around(Path, 'write_text', 'json', lambda whole, path, text: whole(path, text[:len(text)//2]))
@@ -87,7 +92,8 @@ mutations = dict(
     no_weights=lambda: setattr(torch.Tensor, 'copy_', lambda self, other, *a: self),
     no_optimizer=lambda: setattr(torch.optim.AdamW, 'load_state_dict', lambda self, state: None),
     no_rewind=lambda: setattr(trainer, 'rewind', lambda run, step: None),
-    no_checkpoint=lambda: (setattr(trainer, 'load_checkpoint', lambda run: None), setattr(trainer, 'rewind', lambda run, step: None)),
+    no_checkpoint=lambda: (setattr(trainer, 'load_checkpoint', lambda run: None),
+                           setattr(trainer, 'rewind', lambda run, step: None)),
     carried_seed=lambda: setattr(trainer, 'derive', lambda *parts, numbers=random.Random(0): numbers.getrandbits(63)))
 
 def attempt(out, at=None, mutation=None, seen=None):
@@ -142,7 +148,8 @@ def killed_at(folder, at):
 
 @pytest.mark.parametrize('kind', sorted(kinds))
 def test_killed_in_the_middle_of_a_write(whole, tmp_path, kind):
-    "At the first of its kind, then in the resumed run at another one, and so on: the repairs of a resumed run are cut short, too."
+    """At the first of its kind, then in the resumed run at another one, and so on: the repairs of a resumed run are
+    cut short, too."""
     folder, last = tmp_path/'run', whole.seen.count(kind) - 1
     assert killed_at(folder, (kind, 0))
     for number in sorted({min(2, last), last//2}): killed_at(folder, (kind, number))
@@ -162,7 +169,8 @@ def test_killed_at_random_moments(whole, tmp_path, seed):
     while status != 0 or not deaths:
         if status == 0: shutil.rmtree(folder)     # it was faster than its killer
         process = fork(attempt, folder, log=log)
-        process.join(chance.uniform(.1, .8)*whole.seconds*(1 + deaths/3))     # longer and longer, so that it ends on a busy machine too
+        # longer and longer, so that it ends on a busy machine too
+        process.join(chance.uniform(.1, .8)*whole.seconds*(1 + deaths/3))
         if process.exitcode is None: process.kill()     # which may find that it has just ended: os.kill would raise
         status, said = finish(process, log)
         assert status in (0, -signal.SIGKILL), said[-3000:]
@@ -231,8 +239,10 @@ def test_damaged_checkpoints_do_not_push_out_whole_ones(short, tmp_path):
     "Two are kept; a run that begins again keeps its first, although two damaged ones have higher numbers."
     run = Run(shutil.copytree(short.folder, tmp_path/'run'))
     for name in ('000001', '000002'): empty(run.folder/'checkpoints'/name/'state.json')
-    for name in ('000001', '000002'): os.rename(run.folder/'checkpoints'/name, run.folder/'checkpoints'/f'00000{int(name) + 5}')
-    with pytest.warns(UserWarning, match='damaged'): train_small(run.folder, steps=2, resume=True, should_stop=iter([False, True]).__next__)
+    for name in ('000001', '000002'):
+        os.rename(run.folder/'checkpoints'/name, run.folder/'checkpoints'/f'00000{int(name) + 5}')
+    with pytest.warns(UserWarning, match='damaged'):
+        train_small(run.folder, steps=2, resume=True, should_stop=iter([False, True]).__next__)
     assert load_checkpoint(run)[0] == 1
 
 def test_more_steps(short, tmp_path):
@@ -241,10 +251,12 @@ def test_more_steps(short, tmp_path):
     train_small(run.folder, steps=3, resume=True)
     once = train_small(tmp_path/'once', steps=3)
     assert facts(run) == facts(once)
-    for key, weight in load_checkpoint(once)[1]['model'].items(): exactly(weight, load_checkpoint(run)[1]['model'][key], key)
+    for key, weight in load_checkpoint(once)[1]['model'].items():
+        exactly(weight, load_checkpoint(run)[1]['model'][key], key)
 
 def test_half_a_removed_checkpoint_is_none(short, tmp_path, monkeypatch):
-    "The process dies while it removes the oldest of three: what is left of it is not counted, and is gone after the next one."
+    """The process dies while it removes the oldest of three: what is left of it is not counted, and is gone after
+    the next one."""
     run = Run(shutil.copytree(short.folder, tmp_path/'run'))
     def half(path, *a, **k):
         half_tree(None, path)
@@ -253,7 +265,8 @@ def test_half_a_removed_checkpoint_is_none(short, tmp_path, monkeypatch):
         only.setattr(shutil, 'rmtree', lambda path, *a, **k: half(path) if Path(path).exists() else None)
         with pytest.raises(InterruptedError): train_small(run.folder, steps=3, resume=True)
     places = run.folder/'checkpoints'
-    assert [p.name for p in sorted(places.iterdir()) if not p.name.startswith('.')] == ['000002', '000003'] and load_checkpoint(run)[0] == 3
+    assert ([p.name for p in sorted(places.iterdir()) if not p.name.startswith('.')] == ['000002', '000003']
+            and load_checkpoint(run)[0] == 3)
     train_small(run.folder, steps=4, resume=True)
     assert sorted(p.name for p in places.iterdir()) == ['000003', '000004']
 
@@ -262,14 +275,17 @@ def test_a_folder_that_is_removed_meanwhile(tmp_path, step):
     "The run ends with an error that says so, not with exit 0 and a folder that is no run."
     def remove(row):
         if row['step'] == step: shutil.rmtree(tmp_path/'run')
-    with pytest.raises(FileNotFoundError, match='run.json is gone: somebody removed or moved'): train_small(tmp_path/'run', steps=2, on_row=remove)
+    with pytest.raises(FileNotFoundError, match='run.json is gone: somebody removed or moved'):
+        train_small(tmp_path/'run', steps=2, on_row=remove)
     assert not (tmp_path/'run'/'policy').exists()
 
 def test_what_is_left_is_said_as_it_is(tmp_path):
     "Before the first checkpoint nothing is called whole."
     def full(row): raise OSError(errno.ENOSPC, 'No space left on device')
-    with pytest.raises(RuntimeError, match='has no checkpoint yet: .* begin again'): train_small(tmp_path/'run', steps=4, checkpoint_every=3, on_row=full)
-    with pytest.raises(RuntimeError, match='The checkpoints in .* are whole: .* go on'): train_small(tmp_path/'other', steps=4, checkpoint_every=1, on_row=full)
+    with pytest.raises(RuntimeError, match='has no checkpoint yet: .* begin again'):
+        train_small(tmp_path/'run', steps=4, checkpoint_every=3, on_row=full)
+    with pytest.raises(RuntimeError, match='The checkpoints in .* are whole: .* go on'):
+        train_small(tmp_path/'other', steps=4, checkpoint_every=1, on_row=full)
 
 
 # ---- one writer
@@ -284,8 +300,11 @@ def test_a_folder_has_one_writer(tmp_path):
     process = fork(slowly, folder, beat, log=log)
     until = time.monotonic() + 90
     while not beat.exists() and time.monotonic() < until: time.sleep(.05)
-    with pytest.raises(BlockingIOError, match=f'process {process.pid} on .*, since 20..-'): train_small(folder, steps=60, resume=True)
-    with pytest.raises(FileExistsError, match='already holds a run') if process.exitcode is not None else pytest.raises(BlockingIOError): train_small(folder, steps=60)
+    with pytest.raises(BlockingIOError, match=f'process {process.pid} on .*, since 20..-'):
+        train_small(folder, steps=60, resume=True)
+    with (pytest.raises(FileExistsError, match='already holds a run') if process.exitcode is not None
+          else pytest.raises(BlockingIOError)):
+        train_small(folder, steps=60)
     assert process.exitcode is None
     os.kill(process.pid, signal.SIGKILL)
     finish(process, log)
@@ -324,8 +343,10 @@ def dead_process():
 
 def contents(folder): return {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
 
-@pytest.mark.parametrize('changes, said', [(dict(lr=.5), r'recipe\.lr=0\.001, you asked for 0\.5'), (dict(seed=7), r'recipe\.seed=0'),
-                                           (dict(make=small.recipes.rloo), r'recipe\.credit='), (dict(env=small.Paying(horizon=5)), r'env\.horizon=4, you asked for 5')])
+@pytest.mark.parametrize('changes, said',
+                         [(dict(lr=.5), r'recipe\.lr=0\.001, you asked for 0\.5'), (dict(seed=7), r'recipe\.seed=0'),
+                          (dict(make=small.recipes.rloo), r'recipe\.credit='),
+                          (dict(env=small.Paying(horizon=5)), r'env\.horizon=4, you asked for 5')])
 def test_another_recipe_is_refused(short, changes, said):
     "Nothing in the folder is touched."
     before = contents(short.folder)

@@ -1,4 +1,5 @@
-"Whatever an environment does, `play` pays every seat what it earned, trains on what was sampled, ends what failed, and leaves nothing running."
+"""Whatever an environment does, `play` pays every seat what it earned, trains on what was sampled, ends what failed,
+and leaves nothing running."""
 import contextlib, gc, random, sys, threading, time
 from types import SimpleNamespace
 
@@ -19,7 +20,8 @@ chat = Chat(tokenizer)
 
 def reader(**changes):
     "All that `play` needs of a policy: no model."
-    return SimpleNamespace(**dict(chat=chat, end_id=chat.end_id, max_context=100, text=lambda ids: tokenizer.decode(ids, skip_special_tokens=True)) | changes)
+    return SimpleNamespace(**dict(chat=chat, end_id=chat.end_id, max_context=100,
+                                  text=lambda ids: tokenizer.decode(ids, skip_special_tokens=True)) | changes)
 
 class Babble:
     "A sampler that says anything, with and without the end token, and remembers what it was shown."
@@ -32,42 +34,55 @@ class Babble:
     def say(self, most):
         ids = self.chance.choices(tokenizer.convert_tokens_to_ids(words), k=self.chance.randint(1, most))
         if self.chance.random() < .7: ids[-1] = chat.end_id
-        return SimpleNamespace(ids=ids, logprobs=[-self.chance.random() for _ in ids], entropies=[self.chance.random() for _ in ids], finish='stop')
+        return SimpleNamespace(ids=ids, logprobs=[-self.chance.random() for _ in ids],
+                               entropies=[self.chance.random() for _ in ids], finish='stop')
 
 
 # ---- environments drawn at random
 
 class Table(Env):
     "Plays a script that its seed draws: who moves when, what is paid to whom, and whether it fails on the way."
-    def __init__(self, seats=('player',), most=6, faults=0.): self.seats, self.most, self.faults, self.log = tuple(seats), most, faults, []
+    def __init__(self, seats=('player',), most=6, faults=0.):
+        self.seats, self.most, self.faults, self.log = tuple(seats), most, faults, []
     def clone(self): return Table(self.seats, self.most, self.faults)
     def reset(self, seed, task=None):
-        self.chance, self.paid, self.left = random.Random(seed), dict.fromkeys(self.seats, 0.), random.Random(seed).randint(0, self.most)
+        self.chance, self.paid, self.left = (random.Random(seed), dict.fromkeys(self.seats, 0.),
+                                             random.Random(seed).randint(0, self.most))
         return self.answer()
     def step(self, action): return self.answer()
     def answer(self):
-        if self.chance.random() < self.faults: raise self.chance.choice([ValueError('bad move'), KeyError('room'), RecursionError(), MemoryError(), AssertionError()])
+        if self.chance.random() < self.faults:
+            raise self.chance.choice([ValueError('bad move'), KeyError('room'), RecursionError(), MemoryError(),
+                                      AssertionError()])
         reward = {seat: self.chance.randint(-4, 4)/4 for seat in self.seats if self.chance.random() < .6}
         for seat, x in reward.items(): self.paid[seat] += x
         self.left -= 1
         done = self.left < 0
-        info = dict(state=(self.left,), invalid=self.chance.random() < .3, cost=self.left/2, success=done and self.chance.random() < .5)
-        return Step(self.chance.choice(self.seats), ' '.join(self.chance.choices(words, k=self.chance.randint(0, 3))), reward, done, info)
+        info = dict(state=(self.left,), invalid=self.chance.random() < .3, cost=self.left/2,
+                    success=done and self.chance.random() < .5)
+        return Step(self.chance.choice(self.seats), ' '.join(self.chance.choices(words, k=self.chance.randint(0, 3))),
+                    reward, done, info)
 
-tables = st.builds(Table, st.sampled_from([('player',), ('red', 'blue'), ('a', 'b', 'c')]), st.integers(0, 6), st.sampled_from([0., .1, .5]))
-games = dict(env=tables, seeds=st.lists(st.integers(0, 10**6), min_size=1, max_size=3), group_size=st.integers(1, 3), max_turns=st.integers(1, 7), seed=st.integers(0, 9))
+tables = st.builds(Table, st.sampled_from([('player',), ('red', 'blue'), ('a', 'b', 'c')]), st.integers(0, 6),
+                   st.sampled_from([0., .1, .5]))
+games = dict(env=tables, seeds=st.lists(st.integers(0, 10**6), min_size=1, max_size=3), group_size=st.integers(1, 3),
+             max_turns=st.integers(1, 7), seed=st.integers(0, 9))
 
 def played(env, seeds, group_size, max_turns, seed, **how):
     "Episodes, the environments that played them and what the sampler was shown."
     made, sampler = [], Babble(seed)
-    def make(): made.append(env.clone()); return made[-1]
-    return play(reader(), make, seeds, group_size, sampler=sampler, max_turns=max_turns, max_tokens=3, **how), made, sampler
+    def make():
+        made.append(env.clone())
+        return made[-1]
+    return play(reader(), make, seeds, group_size, sampler=sampler, max_turns=max_turns, max_tokens=3,
+                **how), made, sampler
 
 @quick
 @given(**games)
 def test_every_seat_gets_what_was_paid_to_it(env, seeds, group_size, max_turns, seed):
     episodes, made, _ = played(env, seeds, group_size, max_turns, seed)
-    assert [(e.game, e.seat) for e in episodes] == [(g, seat) for g in range(len(seeds)*group_size) for seat in env.seats]
+    assert [(e.game, e.seat) for e in episodes] == [(g, seat) for g in range(len(seeds)*group_size)
+                                                    for seat in env.seats]
     assert [e.group for e in episodes] == [i for i in range(len(seeds)) for _ in range(group_size*len(env.seats))]
     for e in episodes:
         assert e.outcome == made[e.game].paid[e.seat]
@@ -96,7 +111,8 @@ def test_what_was_sampled_is_what_is_trained_on(env, seeds, group_size, max_turn
     for i, e in enumerate(episodes):
         assert bool(e.turns) == (i in batch.rows.episode.tolist())
         if e.turns: assert any(context + said == rows[batch.rows.episode.tolist().index(i)] for context, said in shown)
-    assert sorted(x for _, said in shown for x in said) == sorted(batch.tokens.id[batch.actions].tolist())     # each id once
+    # each id once
+    assert sorted(x for _, said in shown for x in said) == sorted(batch.tokens.id[batch.actions].tolist())
     for e in episodes:      # and on the way: every context begins with all that this seat had read and said before
         so_far = []
         for t in e.turns:
@@ -152,7 +168,8 @@ def test_nothing_longer_than_the_context_is_shown(limit, seed):
 @quick
 @given(budget=st.integers(1, 12), seed=st.integers(0, 99))
 def test_token_budget(budget, seed):
-    for e in play(reader(), Table(('red', 'blue'), most=20), [seed], sampler=Babble(seed), max_tokens=3, token_budget=budget):
+    for e in play(reader(), Table(('red', 'blue'), most=20), [seed], sampler=Babble(seed), max_tokens=3,
+                  token_budget=budget):
         assert sum(len(t.ids) for t in e.turns) < budget + 3
         assert all(sum(len(t.ids) for t in e.turns[:i]) < budget for i in range(len(e.turns)))
 
@@ -163,14 +180,22 @@ class Faulty(TextEnv):
     "Answers what `answer` says in the games whose seed is odd."
     name, horizon = 'faulty', 3
     def __init__(self, answer): self.answer = answer
-    def start(self, seed, task=None): self.bad = seed % 2; return 'speak'
+    def start(self, seed, task=None):
+        self.bad = seed % 2
+        return 'speak'
     def turn(self, action): return 'speak', .5, False, {}
     def step(self, action): return self.answer() if self.bad and self.turns else super().step(action)
 
 def boom(): raise RuntimeError('boom')
-faulty = dict(raises=boom, exits=lambda: sys.exit(3), nothing=lambda: None, text=lambda: 'speak', unknown_seat=lambda: Step('nobody', 'speak'), unknown_payee=lambda: Step('player', 'speak', dict(nobody=1.)),
-              no_reward=lambda: Step('player', 'speak', None), text_reward=lambda: Step('player', 'speak', dict(player='much')), empty_reward=lambda: Step('player', 'speak', dict(player=None)),
-              list_reward=lambda: Step('player', 'speak', [1.]), no_info=lambda: Step('player', 'speak', {}, False, None), no_text=lambda: Step('player', None), number=lambda: Step('player', 3),
+faulty = dict(raises=boom, exits=lambda: sys.exit(3), nothing=lambda: None,
+              text=lambda: 'speak', unknown_seat=lambda: Step('nobody', 'speak'),
+              unknown_payee=lambda: Step('player', 'speak', dict(nobody=1.)),
+              no_reward=lambda: Step('player', 'speak', None),
+              text_reward=lambda: Step('player', 'speak', dict(player='much')),
+              empty_reward=lambda: Step('player', 'speak', dict(player=None)),
+              list_reward=lambda: Step('player', 'speak', [1.]),
+              no_info=lambda: Step('player', 'speak', {}, False, None), no_text=lambda: Step('player', None),
+              number=lambda: Step('player', 3),
               bad_cost=lambda: Step('player', 'speak', {}, False, dict(cost='dear')))
 
 
@@ -200,14 +225,16 @@ def test_an_interruption_is_obeyed():
     class Interrupted(Faulty):
         def close(self): closed.append(self)
     def interrupt(): raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt): play(reader(), Interrupted(interrupt), [0, 1], sampler=Babble(), max_tokens=2)
+    with pytest.raises(KeyboardInterrupt):
+        play(reader(), Interrupted(interrupt), [0, 1], sampler=Babble(), max_tokens=2)
     assert len(closed) == 2
 
 def test_a_state_that_cannot_be_compared():
     "A fault of one environment is found while it plays, not when all episodes are joined."
     class Odd(Faulty):
         def facts(self): return dict(state={1, 2} if self.bad else 'fine')
-    good, bad = play(reader(), Odd(lambda: Step('player', 'speak', {}, False, dict(state={1, 2}))), [0, 1], sampler=Babble(), max_tokens=2)
+    good, bad = play(reader(), Odd(lambda: Step('player', 'speak', {}, False, dict(state={1, 2}))), [0, 1],
+                     sampler=Babble(), max_tokens=2)
     Batch.from_episodes([good, bad])
     assert bad.error and not good.error
 
@@ -215,11 +242,14 @@ def test_a_state_that_cannot_be_compared():
 # ---- worker processes
 
 def stuck():
-    "An environment whose class is made here: it is sent to a worker as it is, and the worker need not import this file and torch."
+    """An environment whose class is made here: it is sent to a worker as it is, and the worker need not import this
+    file and torch."""
     class Stuck(TextEnv):
         "Never answers the second action where the seed is odd; a thread of its own runs on."
         name, horizon = 'stuck', 3
-        def start(self, seed, task=None): self.bad = seed % 2; return 'speak'
+        def start(self, seed, task=None):
+            self.bad = seed % 2
+            return 'speak'
         def turn(self, action):
             if self.bad and self.turns == 2:
                 threading.Thread(target=time.sleep, args=(1000,)).start()
@@ -242,19 +272,24 @@ def test_nothing_outlives_play():
     env.close()
 
 def test_an_endless_loop_ends_its_own_episode():
-    with nothing_left(), contextlib.closing(Isolated(stuck(), limit=1.)) as env: good, bad = play(reader(), env, [0, 1], sampler=Babble(), max_tokens=2)
+    with nothing_left(), contextlib.closing(Isolated(stuck(), limit=1.)) as env:
+        good, bad = play(reader(), env, [0, 1], sampler=Babble(), max_tokens=2)
     assert bad.error.startswith('EnvTimeout') and len(bad.turns) == 2 and bad.outcome == .5
     assert good.error is None and good.outcome == 1.5
 
 def test_workers_end_when_play_fails():
     class Broken(Babble):
         def sample(self, *a, **k): raise RuntimeError('out of memory')
-    with nothing_left(), contextlib.closing(Isolated(KeyDoor(), limit=20.)) as env, pytest.raises(RuntimeError, match='out of memory'): play(reader(), env, [0], sampler=Broken())
+    with (nothing_left(), contextlib.closing(Isolated(KeyDoor(), limit=20.)) as env,
+          pytest.raises(RuntimeError, match='out of memory')):
+        play(reader(), env, [0], sampler=Broken())
 
 
 # ---- bad input
 
-@pytest.mark.parametrize('how, said', [(dict(group_size=0), 'group_size=0'), (dict(tasks=[1, 2]), '2 tasks for 1 seeds'), (dict(groups=[]), '0 groups for 1 seeds')])
+@pytest.mark.parametrize('how, said',
+                         [(dict(group_size=0), 'group_size=0'), (dict(tasks=[1, 2]), '2 tasks for 1 seeds'),
+                          (dict(groups=[]), '0 groups for 1 seeds')])
 def test_bad_input(how, said):
     with pytest.raises(ValueError, match=said): play(reader(), Table(), [0], sampler=Babble(), **how)
 
@@ -285,14 +320,18 @@ def test_64_waiting_tools_take_less_than_four_calls():
         call_all(games, 'reset', [(0,)]*len(games))
         return call_all(games, 'step', [('speak',)]*len(games), **how)
     _, serial = clocked(lambda: call(waiting(8)))
-    best = min(clocked(lambda: call(waiting(64), workers=64))[1] for _ in range(3))     # this test shares its machine with others
+    # this test shares its machine with others
+    best = min(clocked(lambda: call(waiting(64), workers=64))[1] for _ in range(3))
     assert best < 4*serial/8
-    assert all(e.error is None and len(e.turns) == 2 for e in play(reader(), Waits(), range(64), sampler=Babble(), workers=64))
+    assert all(e.error is None and len(e.turns) == 2
+               for e in play(reader(), Waits(), range(64), sampler=Babble(), workers=64))
 
 def test_a_hanging_tool_delays_nobody_beyond_its_limit():
-    episodes, seconds = clocked(lambda: play(reader(), Waits(hangs=(5, 6)), range(8), sampler=Babble(), workers=8, limit=.4))
+    episodes, seconds = clocked(lambda: play(reader(), Waits(hangs=(5, 6)), range(8), sampler=Babble(), workers=8,
+                                             limit=.4))
     assert [e.error is None for e in episodes] == [i not in (5, 6) for i in range(8)]
-    assert all(e.outcome == 2. for i, e in enumerate(episodes) if i not in (5, 6)) and 'has not returned after 0.4 s' in episodes[5].error
+    assert all(e.outcome == 2. for i, e in enumerate(episodes)
+               if i not in (5, 6)) and 'has not returned after 0.4 s' in episodes[5].error
     alone, least = clocked(lambda: play(reader(), Waits(), range(8), sampler=Babble(), workers=8))
     assert seconds < least + 4*.4
 

@@ -1,22 +1,30 @@
-"""The sampler against the slow truth: one uncached forward over the whole text. Random episodes, what it costs, and what must not depend on the cache."""
+"""The sampler against the slow truth: one uncached forward over the whole text. Random episodes, what it costs, and
+what must not depend on the cache."""
 import random
 import warnings
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
-from agentlab.policy.sampler import RowCache, TorchSampler, Window, likeliest_tokens, longest_prefixes, pick, plan_rows, shared_prefix, uniforms
+from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+                          Qwen3Config, Qwen3ForCausalLM)
+from agentlab.policy.sampler import (RowCache, TorchSampler, Window, likeliest_tokens, longest_prefixes, pick,
+                                     plan_rows, shared_prefix, uniforms)
 
 VOCABULARY = 40
 
 def build(kind, attention='sdpa', context=256, hidden=32):
     "A tiny model with weights large enough that what it says depends on what it read."
     torch.manual_seed(0)
-    size = dict(vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=2*hidden, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=context)
-    if kind == 'gpt2': config, make = GPT2Config(vocab_size=VOCABULARY, n_embd=hidden, n_layer=2, n_head=4, n_positions=context, bos_token_id=0, eos_token_id=0), GPT2LMHeadModel
+    size = dict(vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=2*hidden, num_hidden_layers=2,
+                num_attention_heads=4, max_position_embeddings=context)
+    if kind == 'gpt2':
+        config, make = GPT2Config(vocab_size=VOCABULARY, n_embd=hidden, n_layer=2, n_head=4, n_positions=context,
+                                  bos_token_id=0, eos_token_id=0), GPT2LMHeadModel
     elif kind == 'llama': config, make = LlamaConfig(**size, num_key_value_heads=1), LlamaForCausalLM
-    else: config, make = Qwen3Config(**size, num_key_value_heads=2 if kind == 'qwen3-gqa' else 4, head_dim=hidden//4), Qwen3ForCausalLM
+    else:
+        config, make = Qwen3Config(**size, num_key_value_heads=2 if kind == 'qwen3-gqa' else 4,
+                                   head_dim=hidden//4), Qwen3ForCausalLM
     config._attn_implementation = attention
     model = make(config).eval()
     with torch.no_grad():
@@ -45,14 +53,18 @@ def play(sampler, rng, rows, turns, each_turn=lambda turn, rows: rows, add=(1, 9
     contexts = [tokens(rng, 1, 12) for _ in range(rows)]
     for turn in range(turns):
         contexts = each_turn(turn, contexts)
-        said = sampler.sample(contexts, **dict(dict(max_tokens=4, seeds=[rng.randrange(2**60) for _ in contexts]), **kw))
+        said = sampler.sample(contexts, **dict(dict(max_tokens=4, seeds=[rng.randrange(2**60) for _ in contexts]),
+                                               **kw))
         yield contexts, said
         contexts = [context + one.ids + tokens(rng, *add) for context, one in zip(contexts, said)]
 
 class Meter:
     "Counts what really goes through the model, whatever the sampler says."
-    def __init__(self, model): self.positions, self.forwards, self.handle = 0, 0, model.register_forward_pre_hook(self.see, with_kwargs=True)
-    def see(self, module, args, kwargs): self.positions += kwargs['input_ids'].numel(); self.forwards += 1
+    def __init__(self, model):
+        self.positions, self.forwards, self.handle = 0, 0, model.register_forward_pre_hook(self.see, with_kwargs=True)
+    def see(self, module, args, kwargs):
+        self.positions += kwargs['input_ids'].numel()
+        self.forwards += 1
     def __enter__(self): return self
     def __exit__(self, *_): self.handle.remove()
 
@@ -62,49 +74,64 @@ class Meter:
 def test_many_ragged_turns_with_forks_and_departures(kind):
     model, rng, parked = MODELS[kind], random.Random(1), []
     def shuffle(turn, rows):
-        if turn % 3 == 2: parked.append(rows.pop(rng.randrange(len(rows)))); rng.shuffle(rows)
-        if turn % 4 == 1: rows = rows + [rows[0][:len(rows[0])//2] + [7], list(rows[1]), rows[2] + [3]]    # from its middle; a twin; at its end
+        if turn % 3 == 2:
+            parked.append(rows.pop(rng.randrange(len(rows))))
+            rng.shuffle(rows)
+        # from its middle; a twin; at its end
+        if turn % 4 == 1: rows = rows + [rows[0][:len(rows[0])//2] + [7], list(rows[1]), rows[2] + [3]]
         if turn % 5 == 4: rows = rows + [parked.pop() + [9]]                                             # comes back
         return rows
-    for contexts, said in play(TorchSampler(model, stop={3, 4, 5}), rng, rows=6, turns=14, each_turn=shuffle, max_tokens=6):
+    for contexts, said in play(TorchSampler(model, stop={3, 4, 5}), rng, rows=6, turns=14, each_turn=shuffle,
+                               max_tokens=6):
         assert_true(model, contexts, said)
 
 @pytest.mark.parametrize('attention', ['sdpa', 'eager'])
 def test_attention_implementations(attention):
     model = build('qwen3-gqa', attention)
-    for contexts, said in play(TorchSampler(model, stop={1}), random.Random(0), rows=4, turns=4): assert_true(model, contexts, said)
+    for contexts, said in play(TorchSampler(model, stop={1}), random.Random(0), rows=4, turns=4):
+        assert_true(model, contexts, said)
     assert model.config._attn_implementation == attention
 
 event = st.fixed_dictionaries(dict(
-    drop=st.sets(st.integers(0, 8), max_size=4), fork=st.lists(st.tuples(st.integers(0, 8), st.floats(0, 1)), max_size=3), fresh=st.integers(0, 2), back=st.booleans(),
-    shuffle=st.booleans(), max_tokens=st.integers(1, 7), temperature=st.sampled_from([0, .7, 1., 2.]), top_p=st.sampled_from([1., .8]), new=st.integers(0, 9)))
+    drop=st.sets(st.integers(0, 8), max_size=4), fork=st.lists(st.tuples(st.integers(0, 8), st.floats(0, 1)),
+                                                               max_size=3), fresh=st.integers(0, 2), back=st.booleans(),
+    shuffle=st.booleans(), max_tokens=st.integers(1, 7), temperature=st.sampled_from([0, .7, 1., 2.]),
+    top_p=st.sampled_from([1., .8]), new=st.integers(0, 9)))
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(kind=st.sampled_from(sorted(MODELS)), events=st.lists(event, min_size=2, max_size=7), seed=st.integers(0, 2**32), budget=st.sampled_from([None, 60_000, 200_000]))
+@given(kind=st.sampled_from(sorted(MODELS)), events=st.lists(event, min_size=2, max_size=7), seed=st.integers(0, 2**32),
+       budget=st.sampled_from([None, 60_000, 200_000]))
 def test_random_episodes(kind, events, seed, budget):
     model, rng, parked = MODELS[kind], random.Random(seed), []
-    sampler, rows = TorchSampler(model, stop={3, 4}, budget=budget, positions=rng.choice([30, 16384])), [tokens(rng, 1, 20) for _ in range(3)]
+    sampler, rows = (TorchSampler(model, stop={3, 4}, budget=budget, positions=rng.choice([30, 16384])),
+                     [tokens(rng, 1, 20) for _ in range(3)])
     for e in events:
         parked += [row for i, row in enumerate(rows) if i in e['drop']]
         rows = [row for i, row in enumerate(rows) if i not in e['drop']]
-        rows += [rows[i % len(rows)][:max(1, int(share * len(rows[i % len(rows)])))] + tokens(rng, 0, 3) for i, share in e['fork'] if rows]
+        rows += [rows[i % len(rows)][:max(1, int(share * len(rows[i % len(rows)])))] + tokens(rng, 0, 3)
+                 for i, share in e['fork'] if rows]
         rows += [tokens(rng, 1, 30) for _ in range(e['fresh'])] + ([parked.pop()] if e['back'] and parked else [])
         if e['shuffle']: rng.shuffle(rows)
         rows = [row for row in rows if len(row) < 200]
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
-            said = sampler.sample(rows, e['max_tokens'], e['temperature'], e['top_p'], seeds=[rng.randrange(2**40) for _ in rows])
+            said = sampler.sample(rows, e['max_tokens'], e['temperature'], e['top_p'],
+                                  seeds=[rng.randrange(2**40) for _ in rows])
         assert_true(model, rows, said, e['temperature'])
-        for one in said: assert 1 <= len(one.ids) <= e['max_tokens'] and (one.finish == 'stop') == (one.ids[-1] in {3, 4}) and not {3, 4} & set(one.ids[:-1])
+        for one in said:
+            assert (1 <= len(one.ids) <= e['max_tokens'] and (one.finish == 'stop') == (one.ids[-1] in {3, 4})
+                    and not {3, 4} & set(one.ids[:-1]))
         rows = [row + one.ids + tokens(rng, 0, e['new']) for row, one in zip(rows, said)]
 
 def test_every_resize_keeps_what_is_cached(monkeypatch):
     "Grow to exactly what each call needs, so that every call moves everything."
     model = MODELS['qwen3-gqa']
-    monkeypatch.setattr(TorchSampler, '_size', lambda self, rows, columns, others: (rows + others, max(columns, *map(len, self.rows.values())) if self.rows else columns))
+    monkeypatch.setattr(TorchSampler, '_size', lambda self, rows, columns, others: (
+        rows + others, max(columns, *map(len, self.rows.values())) if self.rows else columns))
     sampler = TorchSampler(model, stop={3})
     before, resizes = None, 0
-    for contexts, said in play(sampler, random.Random(5), rows=5, turns=8, each_turn=lambda turn, rows: rows[turn % 2:] + [rows[0] + [2]]):
+    for contexts, said in play(sampler, random.Random(5), rows=5, turns=8,
+                               each_turn=lambda turn, rows: rows[turn % 2:] + [rows[0] + [2]]):
         assert_true(model, contexts, said)
         resizes += (sampler.cache.slots, sampler.cache.capacity) != before
         before = sampler.cache.slots, sampler.cache.capacity
@@ -127,7 +154,8 @@ def test_growth_on_an_accelerator_is_by_doubling():
 def test_bfloat16():
     model = build('qwen3-gqa').to(torch.bfloat16)
     for contexts, said in play(TorchSampler(model), random.Random(0), rows=3, turns=3):
-        for context, one in zip(contexts, said): assert one.logprobs == pytest.approx(truth(model, context, one.ids)[0], abs=.5)
+        for context, one in zip(contexts, said):
+            assert one.logprobs == pytest.approx(truth(model, context, one.ids)[0], abs=.5)
 
 def test_padding_that_was_never_written_is_finite():
     "A diverged model fills the cache with NaN; once it is mended, nothing of that is left."
@@ -149,7 +177,8 @@ def plain_pick(logits, draws, temperature, top_p):
         p, order = p.sort(dim=-1, descending=True, stable=True)
         p = p * (p.cumsum(-1) - p < top_p)
     total = p.cumsum(-1)
-    ids = order.gather(1, torch.searchsorted(total, draws[:, None]*total[:, -1:], right=True).clamp_(max=p.shape[1] - 1))
+    ids = order.gather(1,
+                       torch.searchsorted(total, draws[:, None]*total[:, -1:], right=True).clamp_(max=p.shape[1] - 1))
     return ids[:, 0], logp.gather(1, ids)[:, 0], torch.special.entr(logp.exp()).sum(-1), p.sum(-1).log()
 
 @pytest.mark.parametrize('words', [40, 4096, 5003, 49152])
@@ -180,11 +209,13 @@ def test_the_likeliest_words_of_every_token():
         assert len(one.top_ids) == len(one.top_logps) == len(one.ids)
         for at, (ids, logps) in enumerate(zip(one.top_ids, one.top_logps)):
             true = [truth(model, context, one.ids[:at] + [i])[0][-1] for i in ids]
-            assert logps == pytest.approx(true, abs=1e-5) and logps == sorted(logps, reverse=True) and max(logps) >= one.logprobs[at] - 1e-6
+            assert (logps == pytest.approx(true, abs=1e-5) and logps == sorted(logps, reverse=True)
+                    and max(logps) >= one.logprobs[at] - 1e-6)
     greedy = TorchSampler(model).sample(contexts, 4, temperature=0)
     assert all([top[0] for top in one.top_ids] == one.ids for one in greedy)
     without = TorchSampler(model, stop={3, 4}, likeliest=0).sample(contexts, 9, seeds=1)
-    assert [(one.ids, one.logprobs, one.entropies) for one in without] == [(one.ids, one.logprobs, one.entropies) for one in said]
+    assert [(one.ids, one.logprobs, one.entropies) for one in without] == [(one.ids, one.logprobs, one.entropies)
+                                                                           for one in said]
     assert all(one.top_ids is None and one.top_logps is None for one in without)
 
 def test_rows_of_a_real_model_stay_cached(monkeypatch):
@@ -230,20 +261,24 @@ def test_arguments_are_not_kept():
 def test_other_sequences_than_lists():
     sampler = TorchSampler(MODELS['qwen3'])
     expected = sampler.sample([[1, 2, 3]], 4)[0].ids
-    for context in (np.array([1, 2, 3]), torch.tensor([1, 2, 3]), (1, 2, 3)): assert sampler.sample([context], 4)[0].ids == expected
+    for context in (np.array([1, 2, 3]), torch.tensor([1, 2, 3]), (1, 2, 3)):
+        assert sampler.sample([context], 4)[0].ids == expected
 
 def test_global_random_state_and_model_are_left_alone():
     model = build('gpt2').train()     # GPT-2 has dropout
     model.transformer.h[0].eval()
     modes = [module.training for module in model.modules()]
-    torch_state, numpy_state, python_state = torch.random.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+    torch_state, numpy_state, python_state = (torch.random.get_rng_state(), np.random.get_state()[1].copy(),
+                                              random.getstate())
     sampler = TorchSampler(model)
     first, second = sampler.sample([[1, 2]], 5), TorchSampler(model).sample([[1, 2]], 5)
     assert first[0].ids == second[0].ids
-    assert torch.equal(torch_state, torch.random.get_rng_state()) and (numpy_state == np.random.get_state()[1]).all() and python_state == random.getstate()
+    assert (torch.equal(torch_state, torch.random.get_rng_state()) and (numpy_state == np.random.get_state()[1]).all()
+            and python_state == random.getstate())
     assert modes == [module.training for module in model.modules()] and model.config._attn_implementation == 'sdpa'
     assert_true(model.eval(), [[1, 2]], first)
-    assert all(parameter.grad is None for parameter in model.parameters()) and model(torch.tensor([[1]])).logits.requires_grad
+    assert (all(parameter.grad is None for parameter in model.parameters())
+            and model(torch.tensor([[1]])).logits.requires_grad)
 
 # ---------------------------------------------------------------- the distribution
 
@@ -258,7 +293,8 @@ def test_frequencies(temperature, top_p):
     logp = torch.log_softmax(model(torch.tensor([[1, 2, 3]])).logits[0, -1] / temperature, -1).detach().double().numpy()
     order = np.argsort(-logp)
     stay = order[np.cumsum(np.exp(logp[order])) - np.exp(logp[order]) < top_p]
-    p = np.zeros(VOCABULARY); p[stay] = np.exp(logp[stay]) / np.exp(logp[stay]).sum()
+    p = np.zeros(VOCABULARY)
+    p[stay] = np.exp(logp[stay]) / np.exp(logp[stay]).sum()
     counts = np.bincount([one.ids[0] for one in said], minlength=VOCABULARY)
     assert counts[p == 0].sum() == 0
     often = p * rows > 5
@@ -274,7 +310,8 @@ def test_greedy_takes_the_likeliest_and_reports_temperature_one():
     said = TorchSampler(model).sample(contexts, 6, temperature=0, top_p=.3)
     assert_true(model, contexts, said)
     for context, one in zip(contexts, said):
-        for k, token in enumerate(one.ids): assert token == model(torch.tensor([context + one.ids[:k]])).logits[0, -1].argmax()
+        for k, token in enumerate(one.ids):
+            assert token == model(torch.tensor([context + one.ids[:k]])).logits[0, -1].argmax()
         assert one.truncated_logprobs is None
 
 def test_uniforms_look_independent():
@@ -286,7 +323,8 @@ def test_uniforms_look_independent():
     assert abs(torch.corrcoef(torch.stack([draws[:, :-1].flatten(), draws[:, 1:].flatten()]))[0, 1]) < .01
 
 def test_a_token_of_probability_zero_is_never_drawn():
-    logits = torch.full((3, 5), -torch.inf); logits[:, 2] = 0.
+    logits = torch.full((3, 5), -torch.inf)
+    logits[:, 2] = 0.
     for top_p in (1., .5):
         ids, logp, entropy, *_ = pick(logits, torch.tensor([0., .5, 1 - 2**-23]), top_p=top_p)
         assert ids.tolist() == [2, 2, 2] and logp.tolist() == [0]*3 and entropy.tolist() == [0]*3
@@ -298,9 +336,11 @@ def test_every_token_is_read_once():
     sampler = TorchSampler(model)
     with Meter(model) as meter:
         for turn, (contexts, said) in enumerate(play(sampler, random.Random(2), rows=6, turns=10, add=(5, 5))):
-            if not turn: padding = 6*max(map(len, contexts)) - sum(map(len, contexts))  # later, all rows get equally much
+            # later, all rows get equally much
+            if not turn: padding = 6*max(map(len, contexts)) - sum(map(len, contexts))
     ever = sum(len(context) + len(one.ids) - 1 for context, one in zip(contexts, said))
-    assert meter.positions == 1 + ever + padding == sampler.counts['positions']     # 1: a token read to learn what a column weighs
+    # 1: a token read to learn what a column weighs
+    assert meter.positions == 1 + ever + padding == sampler.counts['positions']
     assert meter.forwards == 1 + 10*4 == sampler.counts['forwards']                 # 4 tokens a turn, 4 forwards
     assert sampler.counts['padding'] == padding and sampler.counts['copied'] == 0
 
@@ -314,12 +354,14 @@ def test_equal_rows_go_on_in_place():
     sampler = TorchSampler(MODELS['qwen3'])
     contexts = [[5]*20]*8
     for turn in range(6):
-        contexts = [context + one.ids + [7] for context, one in zip(contexts, sampler.sample(contexts, 3, temperature=0))]
+        contexts = [context + one.ids + [7]
+                    for context, one in zip(contexts, sampler.sample(contexts, 3, temperature=0))]
         if not turn: first = sampler.counts['copied']
     assert sampler.counts['copied'] == first == 7*20
 
 def test_a_group_is_copied_once():
-    "Members of a group often say the same, or begin the same: each must find its own row again, not a copy of a neighbour's."
+    """Members of a group often say the same, or begin the same: each must find its own row again, not a copy of a
+    neighbour's."""
     sampler, contexts = TorchSampler(MODELS['qwen3-gqa'], stop={3}), [[5]*20]*8
     for turn in range(12):
         said = sampler.sample(contexts, 2, temperature=.1, seeds=[100*turn + k for k in range(8)])
@@ -329,11 +371,14 @@ def test_a_group_is_copied_once():
 
 def copied(turns, leave):
     sampler = TorchSampler(MODELS['qwen3'], max_context=2000, budget=2**28)
-    for _ in play(sampler, random.Random(0), rows=12, turns=turns, each_turn=lambda turn, rows: rows[:3] + rows[4:] if leave and turn and len(rows) > 4 else rows, add=(6, 6), max_tokens=1): pass
+    for _ in play(sampler, random.Random(0), rows=12, turns=turns, each_turn=lambda turn, rows: rows[:3] + rows[4:]
+                  if leave and turn and len(rows) > 4 else rows, add=(6, 6), max_tokens=1):
+        pass
     return sampler.counts['copied']
 
 def test_copies_grow_linearly():
-    "Each departure costs at most two row copies, and nothing else is copied: after the last departure the number stands still."
+    """Each departure costs at most two row copies, and nothing else is copied: after the last departure the number
+    stands still."""
     assert copied(12, leave=False) == copied(24, leave=False) == 0
     assert copied(10, leave=True) == copied(24, leave=True) <= sum(2 * (12 + 7*turn) for turn in range(1, 9))
 
@@ -345,7 +390,8 @@ def test_rows_that_are_done_leave_the_window():
     said = sampler.sample(contexts, 120, stop={9, 10}, seeds=seeds)
     lengths = sorted(len(one.ids) for one in said)
     assert lengths[0] < 20 and lengths[-1] > 60
-    sampler.forget(); sampler.counts.update(positions=0, copied=0)
+    sampler.forget()
+    sampler.counts.update(positions=0, copied=0)
     with Meter(model) as meter: again = sampler.sample(contexts, 120, stop={9, 10}, seeds=seeds)
     assert [one.ids for one in again] == [one.ids for one in said]
     assert meter.positions < 1.35 * sum(lengths) < .75 * 24 * lengths[-1]
@@ -367,7 +413,8 @@ def test_memory_is_bounded():
 
 def test_the_row_that_waited_longest_makes_room():
     model = MODELS['qwen3']
-    sampler, games = TorchSampler(model, budget=3*64*512), {name: [k]*30 for k, name in enumerate('abc')}   # three rows of 63 tokens
+    # three rows of 63 tokens
+    sampler, games = TorchSampler(model, budget=3*64*512), {name: [k]*30 for k, name in enumerate('abc')}
     sampler._size = lambda rows, columns, others: (2, 63)                           # room for two
     for name in 'abac': games[name] = games[name] + sampler.sample([games[name]], 1)[0].ids
     read = {}
@@ -389,7 +436,8 @@ def test_rows_beyond_the_budget_are_sampled_in_parts():
     model, contexts = MODELS['qwen3-gqa'], [[k]*30 for k in range(10)]
     sampler = TorchSampler(model, budget=40_000)
     with pytest.warns(UserWarning, match='Raise budget'): said = sampler.sample(contexts, 4, seeds=list(range(10)))
-    assert [one.ids for one in said] == [one.ids for one in TorchSampler(model).sample(contexts, 4, seeds=list(range(10)))]
+    assert [one.ids for one in said] == [one.ids
+                                         for one in TorchSampler(model).sample(contexts, 4, seeds=list(range(10)))]
     assert sampler.cache.slots * (sampler.cache.capacity + 1) * sampler.cache.token_bytes <= 40_000
 
 def test_two_players_keep_their_rows():
@@ -414,9 +462,11 @@ def changes():
             model(torch.tensor([[1, 2, 3]])).logits.pow(2).mean().backward()
             optimizer.step()
         return change
-    return dict(sgd=step(sgd), adamw=step(adamw()), foreach=step(adamw(foreach=True)), fused=step(adamw(fused=True)), no_foreach=step(adamw(foreach=False)),
+    return dict(sgd=step(sgd), adamw=step(adamw()), foreach=step(adamw(foreach=True)), fused=step(adamw(fused=True)),
+                no_foreach=step(adamw(foreach=False)),
                 load=lambda model: model.load_state_dict({k: v*1.1 for k, v in model.state_dict().items()}),
-                assign=lambda model: model.load_state_dict({k: v*1.1 for k, v in model.state_dict().items()}, assign=True))
+                assign=lambda model: model.load_state_dict({k: v*1.1 for k, v in model.state_dict().items()},
+                                                           assign=True))
 
 @pytest.mark.parametrize('change', changes())
 def test_new_weights_are_noticed(change):
@@ -430,7 +480,8 @@ def test_new_weights_are_noticed(change):
 
 def test_adapters():
     from peft import LoraConfig, get_peft_model
-    model = get_peft_model(build('qwen3-gqa'), LoraConfig(r=4, target_modules=['q_proj', 'v_proj'], init_lora_weights=False))
+    model = get_peft_model(build('qwen3-gqa'),
+                           LoraConfig(r=4, target_modules=['q_proj', 'v_proj'], init_lora_weights=False))
     sampler, rng = TorchSampler(model), random.Random(0)
     for contexts, said in play(sampler, rng, rows=3, turns=3): assert_true(model.eval(), contexts, said)
     contexts = [context + one.ids + [3] for context, one in zip(contexts, said)]
@@ -463,9 +514,13 @@ def test_a_call_that_is_interrupted_leaves_nothing_wrong(monkeypatch, where):
         assert model.config._attn_implementation == 'sdpa'
 
 @pytest.mark.parametrize('says, contexts, kw', [
-    (r'contexts\[1\] is empty', [[1], []], {}), (r'contexts\[0\] has 256 tokens, but max_context=256', [[1]*256], {}), ('the id 40', [[1, 40]], {}), ('the id -1', [[-1]], {}),
-    ('whole numbers', [[1.5]], {}), ('whole numbers', [['a']], {}), ('max_tokens=0', [[1]], dict(max_tokens=0)), ('temperature=-0.1', [[1]], dict(temperature=-.1)),
-    ('temperature=nan', [[1]], dict(temperature=float('nan'))), ('top_p=0', [[1]], dict(top_p=0)), ('top_p=1.1', [[1]], dict(top_p=1.1)), ('seeds: 1 for 2', [[1], [2]], dict(seeds=[1])), (r'stop=\[40\]', [[1]], dict(stop={40}))])
+    (r'contexts\[1\] is empty', [[1], []], {}), (r'contexts\[0\] has 256 tokens, but max_context=256', [[1]*256], {}),
+    ('the id 40', [[1, 40]], {}), ('the id -1', [[-1]], {}),
+    ('whole numbers', [[1.5]], {}), ('whole numbers', [['a']], {}), ('max_tokens=0', [[1]], dict(max_tokens=0)),
+    ('temperature=-0.1', [[1]], dict(temperature=-.1)),
+    ('temperature=nan', [[1]], dict(temperature=float('nan'))), ('top_p=0', [[1]], dict(top_p=0)),
+    ('top_p=1.1', [[1]], dict(top_p=1.1)), ('seeds: 1 for 2', [[1], [2]], dict(seeds=[1])),
+    (r'stop=\[40\]', [[1]], dict(stop={40}))])
 def test_bad_requests(says, contexts, kw):
     sampler = TorchSampler(MODELS['qwen3'])
     sampler.sample([[1, 2, 3]], 2)
@@ -474,21 +529,26 @@ def test_bad_requests(says, contexts, kw):
     assert sampler.rows == rows                                # nothing is lost
 
 def test_models_that_cannot_be_sampled():
-    size = dict(vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2)
+    size = dict(vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+                num_key_value_heads=2)
     mistral = MistralForCausalLM(MistralConfig(**size, sliding_window=8, max_position_embeddings=64))
     with pytest.raises(ValueError, match='max_context=8 or less'): TorchSampler(mistral)
     assert_true(mistral.eval(), [[1, 2, 3]], TorchSampler(mistral, max_context=8).sample([[1, 2, 3]], 9))
-    stretched = LlamaForCausalLM(LlamaConfig(**size, max_position_embeddings=64, rope_parameters=dict(rope_type='dynamic', rope_theta=1e4, factor=2.)))
+    stretched = LlamaForCausalLM(LlamaConfig(**size, max_position_embeddings=64,
+                                             rope_parameters=dict(rope_type='dynamic', rope_theta=1e4, factor=2.)))
     with pytest.raises(ValueError, match='max_context=64 or less'): TorchSampler(stretched, max_context=100)
-    flash = build('qwen3'); flash.config._attn_implementation = 'flash_attention_2'
+    flash = build('qwen3')
+    flash.config._attn_implementation = 'flash_attention_2'
     with pytest.raises(ValueError, match="attn_implementation='sdpa'"): TorchSampler(flash)
-    hybrid = build('qwen3'); hybrid.config.layer_types = ['linear_attention', 'full_attention']
+    hybrid = build('qwen3')
+    hybrid.config.layer_types = ['linear_attention', 'full_attention']
     with pytest.raises(ValueError, match='needs full attention'): TorchSampler(hybrid)
 
 # ---------------------------------------------------------------- the parts
 
 def test_a_row_that_is_contained_goes_before_one_that_shares_as_much():
-    assert plan_rows([[1, 2, 3]], {0: [1, 2, 4], 1: [1, 2]}).own == {0: (1, 2)} == plan_rows([[1, 2, 3]], {0: [1, 2, 2], 1: [1, 2]}).own
+    assert (plan_rows([[1, 2, 3]], {0: [1, 2, 4], 1: [1, 2]}).own == {0: (1, 2)}
+            == plan_rows([[1, 2, 3]], {0: [1, 2, 2], 1: [1, 2]}).own)
     assert plan_rows([[1, 2, 3, 4]], {0: [1], 1: [1, 2, 3, 9]}).new == {0: (1, 3)}     # but reading less comes first
 
 lists = st.lists(st.integers(0, 2), min_size=1, max_size=8)
@@ -509,6 +569,8 @@ def test_plans_are_sound(contexts, rows):
     plan, cached = plan_rows(contexts, dict(enumerate(rows))), dict(enumerate(rows))
     assert sorted([*plan.own, *plan.new, *plan.twins]) == list(range(len(contexts)))
     assert len({slot for slot, _ in plan.own.values()}) == len(plan.own)
-    for i, (slot, n) in plan.own.items(): assert cached[slot] == contexts[i][:n] and n == len(cached[slot]) < len(contexts[i])
-    for i, (slot, n) in plan.new.items(): assert n < len(contexts[i]) and (n == 0 if slot is None else cached[slot][:n] == contexts[i][:n])
+    for i, (slot, n) in plan.own.items():
+        assert cached[slot] == contexts[i][:n] and n == len(cached[slot]) < len(contexts[i])
+    for i, (slot, n) in plan.new.items():
+        assert n < len(contexts[i]) and (n == 0 if slot is None else cached[slot][:n] == contexts[i][:n])
     for i, leader in plan.twins.items(): assert contexts[i] == contexts[leader] and leader not in plan.twins

@@ -13,21 +13,30 @@ from agentlab.episodes import Batch
 from agentlab.policy.core import Policy, word_tokenizer
 from agentlab.policy.tiny import tiny_model
 from agentlab.rollout.players import play_players
-from agentlab.selfplay.preferences import best_and_worst, by_outcome, episode_logp, inpo, pair_advantage, rivals, sppo, win_rate_reward, win_rates
-from agentlab.selfplay.proposers import (ProposeHop, Proposal, absolute_zero, absolute_zero_solver, bug_refusal, hop_lookup, hop_task, noise_of, proposer_reward, read_proposal, refusal, same_answer, search_self_play,
+from agentlab.selfplay.preferences import (best_and_worst, by_outcome, episode_logp, inpo, pair_advantage, rivals, sppo,
+                                           win_rate_reward, win_rates)
+from agentlab.selfplay.proposers import (ProposeHop, Proposal, absolute_zero, absolute_zero_solver, bug_refusal,
+    hop_lookup, hop_task, noise_of, proposer_reward, read_proposal, refusal, same_answer, search_self_play,
     search_solver, success_rate, swe_self_play, trr_pp, verify)
-from agentlab.selfplay.roles import coalition_values, judge_score, mae_judge, mae_proposer, mae_solver, marft, sampled_shapley, seating, shapley, shared_reward, tag_score, without_one
+from agentlab.selfplay.roles import (coalition_values, judge_score, mae_judge, mae_proposer, mae_solver, marft,
+                                     sampled_shapley, seating, shapley, shared_reward, tag_score, without_one)
 
 few = settings(max_examples=15, deadline=None)
 seeds = st.integers(0, 2**32)
 
-def close(a, b, **how): torch.testing.assert_close(torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64), equal_nan=True, **how)
+def close(a, b, **how):
+    torch.testing.assert_close(torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64),
+                               equal_nan=True, **how)
 
 def groups(seed, most=12):
-    "Episodes of up to three tasks, two seats, one to three turns of one to three tokens; outcomes that repeat, some missing."
+    """Episodes of up to three tasks, two seats, one to three turns of one to three tokens; outcomes that repeat,
+    some missing."""
     draw = Random(seed)
-    rows = [dict(group=draw.randrange(3), episode=e, t=t, seat=seat, outcome=outcome, reward=0., n_tokens=draw.randrange(1, 4))
-            for e in range(draw.randrange(1, most)) for seat, outcome, turns in [(draw.choice('xo'), draw.choice([0., 1., 1., 2.5, math.nan]), draw.randrange(1, 4))] for t in range(turns)]
+    rows = [dict(group=draw.randrange(3), episode=e, t=t, seat=seat, outcome=outcome, reward=0.,
+                 n_tokens=draw.randrange(1, 4))
+            for e in range(draw.randrange(1, most)) for seat, outcome, turns in [
+                (draw.choice('xo'), draw.choice([0., 1., 1., 2.5, math.nan]), draw.randrange(1, 4))]
+            for t in range(turns)]
     frame = pd.DataFrame(rows)
     frame['group'] = frame.groupby('episode').group.transform('first')
     return Batch.from_turns(frame)
@@ -46,7 +55,8 @@ def test_win_rates_count(seed):
     b = groups(seed)
     e = b.episodes
     for i in range(len(b)):
-        others = [j for j in range(len(b)) if j != i and e.group[i] == e.group[j] and e.seat[i] == e.seat[j] and not e.outcome[[i, j]].isnan().any()]
+        others = [j for j in range(len(b)) if j != i and e.group[i] == e.group[j] and e.seat[i] == e.seat[j]
+                  and not e.outcome[[i, j]].isnan().any()]
         wins = [float(e.outcome[i] > e.outcome[j]) + .5*float(e.outcome[i] == e.outcome[j]) for j in others]
         assert math.isclose(float(win_rates(b)[i]), sum(wins)/len(wins) if wins else .5)
     for peers in {(int(g), int(s)) for g, s in zip(e.group, e.seat)}:
@@ -58,22 +68,26 @@ def test_win_rates_count(seed):
 @few
 @given(seeds)
 def test_win_rate_reward(seed):
-    "One reward per episode on its last turn, or as many equal parts as turns; with itself counted, rates move to one half."
+    """One reward per episode on its last turn, or as many equal parts as turns; with itself counted, rates move to
+    one half."""
     b = groups(seed)
     total = lambda x: torch.zeros(len(b), dtype=torch.float64).index_add_(0, b.turns.episode, x)
     rate = win_rates(b)
-    close(total(win_rate_reward(b)), rate); close(total(win_rate_reward(b, each_turn=True)), rate)
+    close(total(win_rate_reward(b)), rate)
+    close(total(win_rate_reward(b, each_turn=True)), rate)
     full = b.select(~b.episodes.outcome.isnan())
     i, _ = rivals(full)
     size = torch.bincount(i, minlength=len(full)) + 1
     close(win_rates(full, include_self=True) - .5, (size - 1)/size*(win_rates(full) - .5))
     everybody = torch.ones(len(b), dtype=torch.bool)
-    close(win_rates(b, against=everybody), rate); close(win_rates(b, against=~everybody), torch.full_like(rate, .5))
+    close(win_rates(b, against=everybody), rate)
+    close(win_rates(b, against=~everybody), torch.full_like(rate, .5))
 
 @few
 @given(seeds)
 def test_best_and_worst(seed):
-    "No two pairs share an episode; the winner has the group's most, the loser its least, and groups without a better one have none."
+    """No two pairs share an episode; the winner has the group's most, the loser its least, and groups without a
+    better one have none."""
     b = groups(seed)
     e, pairs = b.episodes, best_and_worst(b)
     mine = {}
@@ -81,7 +95,9 @@ def test_best_and_worst(seed):
     wanted = []
     for members in mine.values():
         scored = [k for k in members if not e.outcome[k].isnan()]
-        if len({float(e.outcome[k]) for k in scored}) > 1: wanted.append((max(scored, key=lambda k: (float(e.outcome[k]), -k)), min(scored, key=lambda k: (float(e.outcome[k]), k))))
+        if len({float(e.outcome[k]) for k in scored}) > 1:
+            wanted.append((max(scored, key=lambda k: (float(e.outcome[k]), -k)),
+                           min(scored, key=lambda k: (float(e.outcome[k]), k))))
     assert list(zip(pairs.winner.tolist(), pairs.loser.tolist())) == sorted(wanted)
 
 @few
@@ -96,8 +112,10 @@ def test_pair_losses(seed, eta, pull, mean):
     said = lambda x, k: float(x[owner == k].mean() if mean else x[owner == k].sum())
     gap = lambda x, w, l: said(x, w) - said(x, l)
     both = list(zip(pairs.winner.tolist(), pairs.loser.tolist()))
-    close(inpo(now, b, pairs, eta, pull*eta, mean), [(gap(now, w, l) - pull*gap(ref, w, l) - (1-pull)*gap(prev, w, l) - 1/(2*eta))**2 for w, l in both])
-    close(sppo(now, b, pairs, rates, eta, mean), [sum((said(now, k) - said(prev, k) - (float(rates[k]) - .5)/eta)**2 for k in pair)/2 for pair in both])
+    close(inpo(now, b, pairs, eta, pull*eta, mean),
+          [(gap(now, w, l) - pull*gap(ref, w, l) - (1-pull)*gap(prev, w, l) - 1/(2*eta))**2 for w, l in both])
+    close(sppo(now, b, pairs, rates, eta, mean),
+          [sum((said(now, k) - said(prev, k) - (float(rates[k]) - .5)/eta)**2 for k in pair)/2 for pair in both])
     if not both: return
     x = now.clone().requires_grad_()
     loss = inpo(x, b, pairs, eta, pull*eta, mean).mean()
@@ -115,7 +133,8 @@ def test_tokens_without_weight_say_nothing():
 
 def test_a_judge_must_give_chances():
     b = groups(0)
-    with pytest.raises(ValueError, match='from 0 to 1'): win_rates(Batch.concat([b, b]), lambda b, i, j: -torch.ones(len(i)))
+    with pytest.raises(ValueError, match='from 0 to 1'):
+        win_rates(Batch.concat([b, b]), lambda b, i, j: -torch.ones(len(i)))
     close(win_rates(b, lambda b, i, j: torch.full((len(i),), math.nan)), torch.full((len(b),), .5))
     close(win_rates(b, by_outcome), win_rates(b))
 
@@ -123,20 +142,25 @@ def test_a_judge_must_give_chances():
 # roles
 
 def teams(seed, seats, games, tokens=3):
-    "Games of a team in which each seat moves in turn, the last round perhaps cut short; every payment goes to all seats."
+    """Games of a team in which each seat moves in turn, the last round perhaps cut short; every payment goes to all
+    seats."""
     draw, rows = Random(seed), []
     for game in range(games):
         turns, truncated = draw.randrange(seats, 4*seats), draw.random() < .5
         pay, last = [draw.choice([0., 1., -.5]) for _ in range(turns)], draw.random()
         for t in range(turns):
             upto = min(t + seats, turns)        # what is paid until this seat moves again
-            rows.append(dict(group=0, game=game, episode=game*seats + t % seats, seat=str(t % seats), t=t, paid=pay[t], reward=sum(pay[t:upto]), n_tokens=draw.randrange(1, tokens + 1), truncated=truncated, last_value=last))
+            rows.append(dict(group=0, game=game, episode=game*seats + t % seats, seat=str(t % seats), t=t, paid=pay[t],
+                             reward=sum(pay[t:upto]), n_tokens=draw.randrange(1, tokens + 1), truncated=truncated,
+                             last_value=last))
     for row in rows:                            # what is paid before a seat's first turn it gets with that turn
-        if row['t'] < seats: row['reward'] += sum(r['paid'] for r in rows if r['game'] == row['game'] and r['t'] < row['t'])
+        if row['t'] < seats:
+            row['reward'] += sum(r['paid'] for r in rows if r['game'] == row['game'] and r['t'] < row['t'])
     return Batch.from_turns(pd.DataFrame(rows)), rows
 
 @few
-@given(seeds, st.integers(1, 3), st.integers(1, 4), st.floats(0, 1), st.floats(0, 1), st.sampled_from(['turn', 'token']))
+@given(seeds, st.integers(1, 3), st.integers(1, 4), st.floats(0, 1), st.floats(0, 1),
+       st.sampled_from(['turn', 'token']))
 def test_marft_is_the_plain_loop(seed, seats, games, gamma, lam, level):
     "Backwards through each game: the reward of a round is counted once, at its end."
     b, rows = teams(seed, seats, games)
@@ -158,14 +182,17 @@ def test_marft_is_the_plain_loop(seed, seats, games, gamma, lam, level):
         for where, paid in reversed(steps):
             carry = paid + gamma*following - float(value[where[0]]) + gamma*lam*carry
             following = float(value[where[0]])
-            close(advantage[where], [carry]*len(where)); close(targets[where], [carry + following]*len(where))
+            close(advantage[where], [carry]*len(where))
+            close(targets[where], [carry + following]*len(where))
 
 @few
 @given(seeds, st.sampled_from(['turn', 'token']))
 def test_marft_of_one_seat_is_gae(seed, level):
     b, _ = teams(seed, 1, 3)
     b = b.with_action(value=logps(b, seed, 1)[0])
-    for found, wanted in zip(marft(b, gamma=.9, lam=.7, level=level, scale=None), gae(b, gamma=.9, lam=.7, level=level, whiten=False)): close(found, wanted)
+    for found, wanted in zip(marft(b, gamma=.9, lam=.7, level=level, scale=None),
+                             gae(b, gamma=.9, lam=.7, level=level, whiten=False)):
+        close(found, wanted)
 
 @few
 @given(seeds, st.integers(1, 5), st.integers(1, 7), st.integers(0, 100))
@@ -204,8 +231,9 @@ def test_shapley(seed, n):
     close(shapley(with_dummy), torch.cat([shapley(v), torch.tensor([3.], dtype=torch.float64)]))
     estimate, _ = sampled_shapley(worth, n, 5, g)
     close(estimate.sum(), v[-1] - v[0])
-    estimate, error = sampled_shapley(lambda S: sum(float(v[i]) for i in S), n, 2, g)     # additive: every order is exact
-    close(estimate, v[:n]); close(error, torch.zeros(n))
+    estimate, error = sampled_shapley(lambda S: sum(float(v[i]) for i in S), n, 2, g)  # additive: every order is exact
+    close(estimate, v[:n])
+    close(error, torch.zeros(n))
     same = coalition_values(lambda S: float(len(S))**1.5, n)
     close(shapley(same), [n**1.5/n]*n)
 
@@ -264,7 +292,8 @@ def test_trr_pp_centres_each_role_and_kind(seed):
 @given(st.text(max_size=80), st.text(max_size=10), seeds)
 def test_any_text_is_read(text, answer, seed):
     "Whatever a proposer writes is refused with a reason or passes all checks; a failing verifier never passes it."
-    for p in (read_proposal(text, answer), read_proposal(f'<question>{text}</question><search>{answer}</search>', answer), Proposal(text, answer, (text, answer), (text,))):
+    for p in (read_proposal(text, answer), read_proposal(f'<question>{text}</question><search>{answer}</search>',
+                                                         answer), Proposal(text, answer, (text, answer), (text,))):
         assert isinstance(refusal(p), str)
         def broken(question, passages): raise RuntimeError(text)
         assert verify(p, broken, (), Random(seed)) and not verify(p, broken, (), Random(seed), faithful=True)
@@ -285,7 +314,7 @@ def test_lookup_answers_hopsearch(seed, hops):
     assert hop_lookup(question, pages) == answer
     assert all(hop_lookup(question, [page for page in pages if page != world.sentence(fact)]) == '' for fact in chain)
     wrong = next(name for name in world.people if name != answer)
-    assert hop_lookup(question, [*pages, f'The {chain[-1][0]} of {chain[-1][1]} is {wrong}.']) == ''      # a contradiction
+    assert hop_lookup(question, [*pages, f'The {chain[-1][0]} of {chain[-1][1]} is {wrong}.']) == ''  # a contradiction
     p = Proposal(question, answer, (), tuple(world.sentence(fact) for fact in chain))
     other = Proposal('', '', (), tuple(pages))
     noise = noise_of([p, other], 0, Random(seed))
@@ -308,7 +337,9 @@ def test_every_accepted_question_can_be_answered(seed, noise, hops, split):
     "Whoever proposes: the game ends, and what it accepts HopSearch takes, with the given answer."
     env, draw = ProposeHop(hops=hops, horizon=hops + 2, split=split), Random(seed)
     step, turns = env.reset(seed), 0
-    while not step.done: action, turns = env.expert(noise, draw), turns + 1; step = env.step(action)
+    while not step.done:
+        action, turns = env.expert(noise, draw), turns + 1
+        step = env.step(action)
     assert turns <= hops + 2 and step.reward['proposer'] == (0. if step.info['success'] else -1.)
     assert bool(env.reason) != step.info['success']
     if not step.info['success']: return
@@ -336,7 +367,8 @@ def test_proposer_reward(seed):
     s = torch.randint(9, (len(b),), generator=g)/8
     for rule in (absolute_zero, search_self_play, swe_self_play):
         found = proposer_reward(b, torch.where(b.episodes.success, s, math.nan), rule)
-        close(torch.zeros(len(b), dtype=torch.float64).index_add_(0, b.turns.episode, found), rule(s.double(), b.episodes.success))
+        close(torch.zeros(len(b), dtype=torch.float64).index_add_(0, b.turns.episode, found),
+              rule(s.double(), b.episodes.success))
         assert (found != 0).sum() <= len(b)
 
 def test_a_silent_partner_is_a_team():
@@ -345,7 +377,8 @@ def test_a_silent_partner_is_a_team():
     tokenizer = word_tokenizer(env.vocabulary())
     policy = Policy(tiny_model(len(tokenizer), 64, hidden=16, layers=1, seed=0), tokenizer)
     def knows(env, generator): return f'answer {env.game.world.chain(env.game.start, env.game.path)[1]}'
-    b = Batch.from_episodes(play_players(policy, env, range(2), players=dict(planner=knows, searcher=knows), keep=True, max_tokens=8))
+    b = Batch.from_episodes(play_players(policy, env, range(2), players=dict(planner=knows, searcher=knows), keep=True,
+                                         max_tokens=8))
     assert (len(b), len(b.turns)) == (4, 2)
     b = b.with_action(value=torch.zeros(len(b.actions)))
     close(marft(b, gamma=1., lam=1., scale=None)[1], torch.ones(len(b.actions)))

@@ -1,4 +1,5 @@
-"The trainer: what a step does to the weights, what stops an update, what stops a run, and what a number in a row means."
+"""The trainer: what a step does to the weights, what stops an update, what stops a run, and what a number in a row
+means."""
 import ctypes, errno, json, math, os, socket, subprocess
 from functools import partial
 from pathlib import Path
@@ -28,18 +29,23 @@ def test_a_row_says_what_was_played(tmp_path):
         b = run.episodes(row['step'])
         assert (row['episodes'], row['errors'], row['tokens']) == (6, 0, len(b.actions)) == (len(b), 0, len(b.actions))
         assert row['reward'] == pytest.approx(b.episodes.outcome.mean().item())
-        assert row['success'] == b.episodes.success.double().mean().item() and row['truncated'] == b.episodes.truncated.double().mean().item()
+        assert (row['success'] == b.episodes.success.double().mean().item()
+                and row['truncated'] == b.episodes.truncated.double().mean().item())
         assert row['turns'] == len(b.turns)/len(b)
         assert row['entropy'] == pytest.approx(b.action('entropy').double().mean().item())
-        for t, entropy in enumerate(row['entropy_by_turn']): assert entropy == pytest.approx(b.action('entropy')[b.turns.t[b.action_turn] == t].double().mean().item())
-        assert row['dead_groups'] == sum(len(b.episodes.outcome[b.episodes.group == g].unique()) == 1 for g in b.episodes.group.unique())/3
-        assert b.episodes.group.unique().tolist() == [row['step']*3 + i for i in range(3)] and set(b.episodes.step.tolist()) == {row['step']}
+        for t, entropy in enumerate(row['entropy_by_turn']):
+            assert entropy == pytest.approx(b.action('entropy')[b.turns.t[b.action_turn] == t].double().mean().item())
+        assert row['dead_groups'] == sum(len(b.episodes.outcome[b.episodes.group == g].unique()) == 1
+                                         for g in b.episodes.group.unique())/3
+        assert (b.episodes.group.unique().tolist() == [row['step']*3 + i for i in range(3)]
+                and set(b.episodes.step.tolist()) == {row['step']})
         words = run.episodes(row['step']).labels['token']
         assert set(words) >= set(b.tokens.id.unique().tolist())
 
 def test_the_same_seed_trains_the_same_and_another_does_not(tmp_path):
     policies = [small_policy() for _ in range(3)]
-    runs = [train_small(tmp_path/f'{i}', policy=p, seed=seed, steps=2) for i, (p, seed) in enumerate(zip(policies, (0, 0, 1)))]
+    runs = [train_small(tmp_path/f'{i}', policy=p, seed=seed, steps=2)
+            for i, (p, seed) in enumerate(zip(policies, (0, 0, 1)))]
     assert facts(runs[0]) == facts(runs[1]) != facts(runs[2])
     assert not moved(weights(policies[0]), policies[1]) and moved(weights(policies[0]), policies[2])
 
@@ -53,7 +59,8 @@ def test_the_policy_of_a_run_opens_in_transformers(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
     policy = small_policy()
     run = train_small(tmp_path, policy=policy)
-    for name, p in AutoModelForCausalLM.from_pretrained(run.folder/'policy').named_parameters(): exactly(p.data, policy.model.get_parameter(name).data, name)
+    for name, p in AutoModelForCausalLM.from_pretrained(run.folder/'policy').named_parameters():
+        exactly(p.data, policy.model.get_parameter(name).data, name)
     assert AutoTokenizer.from_pretrained(run.folder/'policy').get_vocab() == policy.tokenizer.get_vocab()
 
 
@@ -70,13 +77,15 @@ def test_replayed_log_probabilities():
     batch = Batch.from_episodes(play(policy, Paying(), [0, 1, 2], group_size=2, max_tokens=4, temperature=.5))
     for budget in (32, 16384):
         logp, entropy = policy.logprobs(batch, temperature=.5, budget=budget)
-        assert (logp - batch.action('sampler_logp')).abs().max() < 1e-4 and (entropy - batch.action('entropy')).abs().max() < 1e-4
+        assert ((logp - batch.action('sampler_logp')).abs().max() < 1e-4
+                and (entropy - batch.action('entropy')).abs().max() < 1e-4)
     assert (policy.logprobs(batch)[0] - batch.action('sampler_logp')).abs().max() > .01
 
 def test_recomputed_old_log_probabilities(tmp_path):
     "`recompute_old` changes nothing where the sampler is exact."
     one, two = (train_small(tmp_path/f'{again}', recompute_old=again).rows()[0] for again in (False, True))
-    assert one['grad_norm'] == pytest.approx(two['grad_norm'], rel=1e-4) and one['loss'] == pytest.approx(two['loss'], abs=1e-5)
+    assert one['grad_norm'] == pytest.approx(two['grad_norm'],
+                                             rel=1e-4) and one['loss'] == pytest.approx(two['loss'], abs=1e-5)
 
 
 # ---- the gradient of a minibatch, however it is cut
@@ -101,16 +110,20 @@ def test_micro_batches_and_processes_add_up_to_one_gradient(loss_per):
     for budget, ranks in ((1, 1), (150, 1), (16384, 2), (150, 4), (16384, 7)):
         cut, pieces = gradients(budget, ranks, loss_per=loss_per, kl_coef=.1)
         for name, gradient in whole.items(): torch.testing.assert_close(cut[name], gradient, rtol=1e-4, atol=1e-6)
-        for key in ('loss', 'kl', 'clip_fraction', 'tokens'): assert sum(p[key] for p in pieces) == pytest.approx(measured[0][key], abs=1e-5)
+        for key in ('loss', 'kl', 'clip_fraction', 'tokens'):
+            assert sum(p[key] for p in pieces) == pytest.approx(measured[0][key], abs=1e-5)
         for key in ('kl_each', 'kl_reference_each'):        # every token once, whoever read it
             one, many = (torch.cat([x for p in ps for x in p[key]]).sort().values for ps in (measured, pieces))
             torch.testing.assert_close(many, one, rtol=1e-3, atol=1e-5)
 
 def test_a_row_says_how_far_the_middle_token_moved_and_the_farthest(tmp_path):
-    "Median and largest of k3 over the tokens of all minibatches; of the reference where there is one; one spike makes the mean and leaves the median."
-    plain, with_reference = (train_small(tmp_path/name, steps=2, minibatches=2, lr=.02, **more).rows()[1] for name, more in dict(a={}, b=dict(kl_coef=.1)).items())
+    """Median and largest of k3 over the tokens of all minibatches; of the reference where there is one; one spike
+    makes the mean and leaves the median."""
+    plain, with_reference = (train_small(tmp_path/name, steps=2, minibatches=2, lr=.02, **more).rows()[1]
+                             for name, more in dict(a={}, b=dict(kl_coef=.1)).items())
     for row in (plain, with_reference): assert 0 < row['kl_median'] < row['kl_max'] > row['kl']
-    assert plain['kl_reference_median'] is None is plain['kl_reference_max'] and with_reference['kl_reference_median'] < with_reference['kl_reference'] < with_reference['kl_reference_max']
+    assert (plain['kl_reference_median'] is None is plain['kl_reference_max'] and with_reference['kl_reference_median']
+            < with_reference['kl_reference'] < with_reference['kl_reference_max'])
     moved = torch.tensor([.1]*6 + [8.])
     each = [part.exp() - 1 - part for part in (moved[:2], moved[2:])]
     assert trainer.spread_of('kl', each) == dict(kl_median=each[0][0].item(), kl_max=each[1][-1].item())
@@ -138,18 +151,24 @@ def test_a_reward_that_is_no_number(tmp_path, amount):
     env.amount, before = amount, weights(policy)
     run = train_small(tmp_path, policy=policy, env=env, steps=2)
     assert [row['step'] for row in run.rows()] == [0, 1] and not moved(before, policy)
-    for row in run.rows(): assert 'values of reward are NaN or infinite' in row['skipped'] and row['reward'] is None and row['loss'] is None
-    for line in run.folder.joinpath('metrics.jsonl').read_text().splitlines(): json.loads(line, parse_constant=lambda name: pytest.fail(f'{name} is no JSON'))
+    for row in run.rows():
+        assert ('values of reward are NaN or infinite' in row['skipped'] and row['reward'] is None
+                and row['loss'] is None)
+    for line in run.folder.joinpath('metrics.jsonl').read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f'{name} is no JSON'))
     assert not run.episodes(0).episodes.outcome.isfinite().any()        # the episodes are kept as they were
     assert load_checkpoint(run)[0] == 2
 
 def test_a_loss_that_is_no_number_stops_one_update_and_the_next_goes_on(tmp_path):
     policy, seen = small_policy(), []
     before = weights(policy)
-    def once(logp, batch, advantage, entropy=None): return (infinite if not seen else trainer.Recipe.objective)(logp, batch, advantage)
-    run = train_small(tmp_path, policy=policy, objective=once, steps=2, on_row=lambda row: seen.append(moved(before, policy)))
+    def once(logp, batch, advantage, entropy=None):
+        return (infinite if not seen else trainer.Recipe.objective)(logp, batch, advantage)
+    run = train_small(tmp_path, policy=policy, objective=once, steps=2,
+                      on_row=lambda row: seen.append(moved(before, policy)))
     assert seen == [False, True]
-    assert 'are not finite, so this update was not made' in run.rows()[0]['skipped'] and run.rows()[1]['skipped'] is None
+    assert ('are not finite, so this update was not made' in run.rows()[0]['skipped']
+            and run.rows()[1]['skipped'] is None)
 
 def test_a_late_fault_does_not_hide_the_first_half(tmp_path):
     "Where the second minibatch has no finite loss, the first has already moved the weights: undo it, or say so."
@@ -178,9 +197,11 @@ def test_a_policy_that_has_blown_up(tmp_path):
 # ---- what stops a run
 
 def stopped(tmp_path, error, said):
-    "The run ends in its second step; its checkpoint is whole, and once the cause is gone it goes on as if nothing had been."
+    """The run ends in its second step; its checkpoint is whole, and once the cause is gone it goes on as if nothing
+    had been."""
     fails = dict(now=False)
-    def objective(logp, batch, advantage, entropy=None): return (error() if fails['now'] else trainer.Recipe.objective(logp, batch, advantage))
+    def objective(logp, batch, advantage, entropy=None):
+        return (error() if fails['now'] else trainer.Recipe.objective(logp, batch, advantage))
     with pytest.raises(RuntimeError, match=said) as caught:
         train_small(tmp_path/'run', objective=objective, steps=2, on_row=lambda row: fails.update(now=True))
     assert 'resume' in str(caught.value) and load_checkpoint(Run(tmp_path/'run'))[0] == 1
@@ -192,7 +213,8 @@ def out_of_memory(kind):
     def fail(): raise kind('tried to allocate 8 GiB')
     return fail
 
-@pytest.mark.parametrize('error', [out_of_memory(MemoryError), out_of_memory(torch.OutOfMemoryError), lambda: torch.empty(2**60)], ids=['python', 'cuda', 'cpu'])
+@pytest.mark.parametrize('error', [out_of_memory(MemoryError), out_of_memory(torch.OutOfMemoryError),
+                                   lambda: torch.empty(2**60)], ids=['python', 'cuda', 'cpu'])
 def test_memory_runs_out(tmp_path, error): stopped(tmp_path, error, r'memory ran out.*Lower budget.*group_size')
 
 def full(*_): raise OSError(errno.ENOSPC, 'No space left on device')
@@ -209,7 +231,8 @@ def small_disk(folder, size, again=False):
     if not again and ctypes.CDLL(None, use_errno=True).unshare(0x00020000): raise SystemExit(77)    # CLONE_NEWNS
     flags = ['-o', f'remount,size={size}k'] if again else ['-t', 'tmpfs', '-o', f'size={size}k']
     made = not again and subprocess.run(['mount', '--make-rprivate', '/'], stderr=subprocess.DEVNULL).returncode
-    if made or subprocess.run(['mount', *flags, 'tmpfs', folder], stderr=subprocess.DEVNULL).returncode: raise SystemExit(77)
+    if made or subprocess.run(['mount', *flags, 'tmpfs', folder], stderr=subprocess.DEVNULL).returncode:
+        raise SystemExit(77)
 
 def train_on_small_disks(folder, whole):
     "Whatever the size of the disk: a clear message, a whole checkpoint or none, and the same run once there is room."
@@ -245,7 +268,8 @@ def test_other_faults_of_the_disk_say_what_they_are(tmp_path):
 def test_should_stop(tmp_path):
     "Polled between steps: the run ends with a checkpoint of all it has done, and goes on from there."
     polls = []
-    run = train_small(tmp_path/'run', steps=4, checkpoint_every=10, should_stop=lambda: polls.append(1) or len(polls) > 2)
+    run = train_small(tmp_path/'run', steps=4, checkpoint_every=10, should_stop=lambda: polls.append(1)
+                      or len(polls) > 2)
     assert len(run.rows()) == 2 and load_checkpoint(run)[0] == 2 and not (run.folder/'policy').exists()
     run = train_small(tmp_path/'run', steps=4, checkpoint_every=10, resume=True)
     assert facts(run) == facts(train_small(tmp_path/'whole', steps=4, checkpoint_every=10))
@@ -275,7 +299,8 @@ def test_faulty_episodes_are_counted_and_not_trained_on(tmp_path):
 def test_an_environment_that_always_fails(tmp_path):
     env = Fragile()
     env.share = 1
-    with pytest.raises(RuntimeError, match='all 4 episodes ended with an error.*the house burned down'): train_small(tmp_path, env=env)
+    with pytest.raises(RuntimeError, match='all 4 episodes ended with an error.*the house burned down'):
+        train_small(tmp_path, env=env)
 
 
 # ---- less than all weights, and not too far
@@ -284,11 +309,13 @@ def test_lora_trains_the_adapter_alone(tmp_path):
     fresh, policy = small_policy(), small_policy()
     run = train_small(tmp_path, policy=policy, steps=2, minibatches=1, lora=dict(r=2), kl_coef=.1)
     saved, now = load_checkpoint(run)[1]['model'], dict(policy.model.named_parameters())
-    assert all('lora_' in name for name in saved) and any('lora_B' in name and p.abs().max() > 0 for name, p in saved.items())
+    assert all('lora_' in name for name in saved) and any('lora_B' in name and p.abs().max() > 0
+                                                          for name, p in saved.items())
     base = {name.replace('.base_layer', ''): p for name, p in now.items() if 'lora_' not in name}
     for name, p in fresh.model.named_parameters(): exactly(base[name].data, p.data, name)
     one, two = run.rows()
-    assert one['kl_reference'] < 1e-9 < two['kl_reference']     # the reference is the model without its adapter, which began as nothing
+    # the reference is the model without its adapter, which began as nothing
+    assert one['kl_reference'] < 1e-9 < two['kl_reference']
 
 def test_the_reference_is_where_training_began():
     "A copy, or the model with its adapter switched off; after a step of either the policy has left it."
@@ -332,8 +359,10 @@ def free_port():
 
 def in_processes(count, out, **settings):
     "What `torchrun` or `accelerate launch` would start: one process per rank."
-    shared = dict(WORLD_SIZE=str(count), LOCAL_WORLD_SIZE=str(count), MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free_port()), ACCELERATE_USE_CPU='true', OMP_NUM_THREADS='1')
-    processes = [fork(train_ranked, out, settings, log=f'{out}.{rank}', RANK=str(rank), LOCAL_RANK=str(rank), **shared) for rank in range(count)]
+    shared = dict(WORLD_SIZE=str(count), LOCAL_WORLD_SIZE=str(count), MASTER_ADDR='127.0.0.1',
+                  MASTER_PORT=str(free_port()), ACCELERATE_USE_CPU='true', OMP_NUM_THREADS='1')
+    processes = [fork(train_ranked, out, settings, log=f'{out}.{rank}', RANK=str(rank), LOCAL_RANK=str(rank), **shared)
+                 for rank in range(count)]
     for rank, process in enumerate(processes):
         status, said = finish(process, f'{out}.{rank}')
         assert status == 0, said[-3000:]
@@ -341,7 +370,8 @@ def in_processes(count, out, **settings):
 
 def train_ranked(out, settings): train_small(out, **settings)
 
-two_processes = dict(steps=2, groups=3, kl_coef=.1, test_tasks=1, lr=1e-4)      # Adam divides by the size of a gradient, so its rounding error grows with lr
+# Adam divides by the size of a gradient, so its rounding error grows with lr
+two_processes = dict(steps=2, groups=3, kl_coef=.1, test_tasks=1, lr=1e-4)
 
 @pytest.fixture(scope='module')
 def both(tmp_path_factory):
@@ -353,8 +383,10 @@ def both(tmp_path_factory):
 def test_two_processes_train_the_same_weights(both):
     one, two = both
     began = small_policy()
-    assert max((p - began.model.get_parameter(name)).abs().max() for name, p in load_checkpoint(one)[1]['model'].items()) > 3e-4
-    for name, p in load_checkpoint(one)[1]['model'].items(): torch.testing.assert_close(load_checkpoint(two)[1]['model'][name], p, rtol=0, atol=1e-5)
+    assert max((p - began.model.get_parameter(name)).abs().max()
+               for name, p in load_checkpoint(one)[1]['model'].items()) > 3e-4
+    for name, p in load_checkpoint(one)[1]['model'].items():
+        torch.testing.assert_close(load_checkpoint(two)[1]['model'][name], p, rtol=0, atol=1e-5)
     assert one.steps() == two.steps() and one.tests() == two.tests()
     for step in one.steps(): assert one.episodes(step).tokens.id.tolist() == two.episodes(step).tokens.id.tolist()
 
@@ -364,21 +396,28 @@ def test_two_processes_write_the_same_rows(both):
         assert set(one) == set(two)
         for name, value in one.items():
             if name == 'computed': continue     # each process pads its own share
-            assert two[name] == (value if value is None or isinstance(value, str) else pytest.approx(value, rel=1e-3, abs=1e-5)), name
+            assert two[name] == (value if value is None or isinstance(value, str)
+                                 else pytest.approx(value, rel=1e-3, abs=1e-5)), name
 
 
 # ---- bad input
 
-@pytest.mark.parametrize('name', [name for name, make in recipes.known.items() if 'group' in getattr(make().credit, 'needs', ())])
+@pytest.mark.parametrize('name', [name for name, make in recipes.known.items()
+                                  if 'group' in getattr(make().credit, 'needs', ())])
 def test_a_group_of_one_is_refused(name):
     with pytest.raises(ValueError, match='group_size=1.*compare'): load_recipe(name, group_size=1)
 
-def test_there_are_recipes_that_compare_in_groups(): assert {'grpo', 'rloo', 'gigpo'} <= {name for name, make in recipes.known.items() if 'group' in getattr(make().credit, 'needs', ())}
+def test_there_are_recipes_that_compare_in_groups():
+    assert {'grpo', 'rloo', 'gigpo'} <= {name for name, make in recipes.known.items()
+                                         if 'group' in getattr(make().credit, 'needs', ())}
 
 @pytest.mark.parametrize('changes, said', [
-    (dict(steps=0), 'steps=0'), (dict(groups=2.5), 'groups=2.5'), (dict(group_size=True), 'group_size=True'), (dict(lr=-1.), r'lr=-1\.0: give a number above 0'), (dict(lr=math.nan), 'lr=nan'),
-    (dict(temperature=0.), 'temperature'), (dict(minibatches=100), 'minibatches=100: at most'), (dict(learning_rate=1), "no field 'learning_rate'. Fields: .*lr"), (dict(budget=0), 'budget=0'),
-    (dict(lr='much'), 'lr'), (dict(kl_coef=-1.), 'kl_coef'), (dict(loss_per='word'), 'loss_per'), (dict(test_tasks=-1), 'test_tasks'), (dict(test_every=.5), 'test_every')])
+    (dict(steps=0), 'steps=0'), (dict(groups=2.5), 'groups=2.5'), (dict(group_size=True), 'group_size=True'),
+    (dict(lr=-1.), r'lr=-1\.0: give a number above 0'), (dict(lr=math.nan), 'lr=nan'),
+    (dict(temperature=0.), 'temperature'), (dict(minibatches=100), 'minibatches=100: at most'),
+    (dict(learning_rate=1), "no field 'learning_rate'. Fields: .*lr"), (dict(budget=0), 'budget=0'),
+    (dict(lr='much'), 'lr'), (dict(kl_coef=-1.), 'kl_coef'), (dict(loss_per='word'), 'loss_per'),
+    (dict(test_tasks=-1), 'test_tasks'), (dict(test_every=.5), 'test_every')])
 def test_recipes_that_cannot_work(changes, said):
     "Refused before anything is played, naming the field."
     with pytest.raises(ValueError, match=said): load_recipe('grpo', **changes)
@@ -388,7 +427,10 @@ def test_a_precision_that_cannot_work(tmp_path, precision):
     with pytest.raises(ValueError, match=f'precision=.{precision}.*bf16'): train_small(tmp_path, precision=precision)
     assert not (tmp_path/'run.json').exists()
 
-@pytest.mark.parametrize('name, said', [('gigpoo', "recipe='gigpoo' is unknown. Known: grpo, dr_grpo, rloo, gigpo"), ('nowhere:grpo', "no module 'nowhere'"), ('agentlab.train.recipes:nothing', "has no 'nothing'"), ('agentlab.train.recipes:known', 'cannot be called')])
+@pytest.mark.parametrize('name, said', [('gigpoo', "recipe='gigpoo' is unknown. Known: grpo, dr_grpo, rloo, gigpo"),
+                                        ('nowhere:grpo', "no module 'nowhere'"),
+                                        ('agentlab.train.recipes:nothing', "has no 'nothing'"),
+                                        ('agentlab.train.recipes:known', 'cannot be called')])
 def test_recipes_that_nobody_knows(name, said):
     with pytest.raises(ValueError, match=said): load_recipe(name)
 
@@ -397,28 +439,36 @@ def test_recipes_that_nobody_knows(name, said):
 
 @pytest.mark.parametrize('name', recipes.known)
 def test_a_known_recipe_trains(tmp_path, name):
-    "Two updates, from the policy that the package ships; information gain where somebody knows the answer, tags and subgoals where they can be said, void turns and errors where there is a tool."
+    """Two updates, from the policy that the package ships; information gain where somebody knows the answer, tags
+    and subgoals where they can be said, void turns and errors where there is a tool."""
     from agentlab.env import Clarify, KeyDoor
     from agentlab.env.wrappers import Planned, Tagged
     from agentlab.policy import tiny_policy
     from test_python_recipes import Eager
-    house = dict(igpo=Clarify(), hae=Planned(Paying()), rlvmr=Tagged(Paying()), roc=Eager(), simpletir=Eager()).get(name, KeyDoor())
+    house = dict(igpo=Clarify(), hae=Planned(Paying()), rlvmr=Tagged(Paying()), roc=Eager(),
+                 simpletir=Eager()).get(name, KeyDoor())
     closing = dict(columns=partial(recipes.measure_answers, closing='book')) if name == 'igpo' else {}
-    size = dict(remax=dict(groups=20, group_size=1), roc=dict(groups=3, group_size=16)).get(name, dict(groups=4, group_size=5))
+    size = dict(remax=dict(groups=20, group_size=1), roc=dict(groups=3,
+                                                              group_size=16)).get(name, dict(groups=4, group_size=5))
     recipe = load_recipe(name, steps=2, test_tasks=0, **size, **closing)
-    run = trainer.train(tiny_policy(house, warm=isinstance(house, KeyDoor)), house, recipe, tmp_path/'run', progress=False)
+    run = trainer.train(tiny_policy(house, warm=isinstance(house, KeyDoor)), house, recipe, tmp_path/'run',
+                        progress=False)
     rows = run.rows()
-    assert run.info['facts']['recipe']['name'] == name and recipe.paper and all(set(row) <= set(METRICS) for row in rows)
+    assert (run.info['facts']['recipe']['name'] == name and recipe.paper
+            and all(set(row) <= set(METRICS) for row in rows))
     late = recipe.critic_warmup     # updates in which only the critic learns
-    assert all('warming up' in row['skipped'] for row in rows[:late]) and [row['skipped'] for row in rows[late:]] == [None]*(2 - late)
+    assert (all('warming up' in row['skipped'] for row in rows[:late])
+            and [row['skipped'] for row in rows[late:]] == [None]*(2 - late))
     assert all(math.isfinite(row['loss']) for row in rows[late:])
     assert max(row['grad_norm'] for row in rows[late:]) > 1e-3 or name == 'cm2'      # KeyDoor pays at different turns
     assert (rows[1]['value_loss'] is not None) == (recipe.critic is not None)
 
 def test_information_gain_without_an_answer_says_so(tmp_path):
-    with pytest.raises(ValueError, match=r"this environment does not say it: info\['answer'\]"): train_small(tmp_path/'run', columns=recipes.measure_answers)
+    with pytest.raises(ValueError, match=r"this environment does not say it: info\['answer'\]"):
+        train_small(tmp_path/'run', columns=recipes.measure_answers)
     assert not (tmp_path/'run').exists()        # it was asked before anything was made
-    with pytest.raises(ValueError, match=r"no episode of this batch has one.*info\['answer'\]"): recipes.measure_answers(train_small(tmp_path/'other', steps=1).episodes(0), small_policy())
+    with pytest.raises(ValueError, match=r"no episode of this batch has one.*info\['answer'\]"):
+        recipes.measure_answers(train_small(tmp_path/'other', steps=1).episodes(0), small_policy())
 
 def test_a_value_without_a_critic_is_refused(tmp_path):
     with pytest.raises(ValueError, match='critic=None: .*agentlab.train.Critic'): load_recipe('ppo', critic=None)

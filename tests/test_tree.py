@@ -17,9 +17,11 @@ from agentlab.train import recipes, train
 from agentlab.train.trainer import Training, backward, collect, prepare, with_lora
 
 WORDS = 50
-SIZES = dict(vocab_size=WORDS, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+SIZES = dict(vocab_size=WORDS, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2, head_dim=8,
              max_position_embeddings=128, bos_token_id=None, eos_token_id=0, pad_token_id=0)
-SLIDING = dict(use_sliding_window=True, sliding_window=4, layer_types=['sliding_attention', 'full_attention', 'sliding_attention'])
+SLIDING = dict(use_sliding_window=True, sliding_window=4,
+               layer_types=['sliding_attention', 'full_attention', 'sliding_attention'])
 CONFIGS = dict(
     llama=lambda: transformers.LlamaConfig(**SIZES),
     llama_all_heads=lambda: transformers.LlamaConfig(**SIZES | dict(num_key_value_heads=4)),
@@ -28,11 +30,13 @@ CONFIGS = dict(
     qwen3=lambda: transformers.Qwen3Config(**SIZES),
     qwen3_sliding=lambda: transformers.Qwen3Config(**SIZES, **SLIDING),
     mistral=lambda: transformers.MistralConfig(**SIZES, sliding_window=4),
-    gemma2=lambda: transformers.Gemma2Config(**SIZES, sliding_window=4, layer_types=SLIDING['layer_types'], attn_implementation='eager'),
+    gemma2=lambda: transformers.Gemma2Config(**SIZES, sliding_window=4, layer_types=SLIDING['layer_types'],
+                                             attn_implementation='eager'),
     gemma3=lambda: transformers.Gemma3TextConfig(**SIZES, sliding_window=4, layer_types=SLIDING['layer_types']),
 )
 FREE = Work(0., 0., 0.)         # nothing but tokens costs: the deepest tree
-MAMBA = partial(transformers.Mamba2Config, vocab_size=WORDS, hidden_size=32, num_heads=8, head_dim=8, state_size=8, num_hidden_layers=2, n_groups=1,
+MAMBA = partial(transformers.Mamba2Config, vocab_size=WORDS, hidden_size=32, num_heads=8, head_dim=8, state_size=8,
+                num_hidden_layers=2, n_groups=1,
                 bos_token_id=None, eos_token_id=0, pad_token_id=0)
 
 
@@ -65,7 +69,8 @@ def games(seed: int = 0, groups: int = 2, size: int = 5, guide: int = 9) -> Batc
         first, stems = start + draw(3), [[(draw(3), draw(2)) for _ in range(3)] for _ in range(2)]
         for i in range(size):
             said, count = stems[i % 2], 1 + int(torch.randint(0, 3, (1,), generator=g))
-            turns = [turn(t, first if t == 0 else said[t][0], said[t][1] if torch.rand(1, generator=g) < .6 else draw(2)) for t in range(count)]
+            turns = [turn(t, first if t == 0 else said[t][0], said[t][1] if torch.rand(1, generator=g) < .6
+                          else draw(2)) for t in range(count)]
             episodes.append(Episode(turns, group=group))
     return Batch.from_episodes(episodes)
 
@@ -126,14 +131,15 @@ def read_by(plan) -> list:
             for ids, position, path in zip(run.ids.tolist(), run.position.tolist(), run.path.tolist()):
                 before = [known[slot][-1] for slot in path if slot >= 0]
                 real = [slot for slot in path if slot >= 0]
-                assert not real or known[real[-1]] == before        # a path is a path: each slot has read those before it
+                assert not real or known[real[-1]] == before  # a path is a path: each slot has read those before it
                 assert position[0] == len(before) and path == [-1]*(len(path) - len(real)) + real
                 read += [before + ids[:n + 1] for n in range(len(ids))]
     return read
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=8), min_size=1, max_size=10), st.sampled_from([0., 1., 4., 100.]), st.integers(1, 60), st.sampled_from([1, 1, 20]))
+@given(st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=8), min_size=1, max_size=10),
+       st.sampled_from([0., 1., 4., 100.]), st.integers(1, 60), st.sampled_from([1, 1, 20]))
 def test_a_plan_reads_before_every_action_token_what_stands_before_it(rows, forward, budget, least):
     batch = as_batch([[(r[:1], r[1:])] for r in rows])
     seen = torch.zeros(len(batch.actions), dtype=torch.long)
@@ -141,7 +147,8 @@ def test_a_plan_reads_before_every_action_token_what_stands_before_it(rows, forw
         seen[which] += 1
         plan, read = part.plan, read_by(part.plan)
         assert plan.computed == len(read) and plan.held == len(part.tokens)
-        assert len(set(map(tuple, (read[s] for s in plan.before.tolist())))) == len(plan.before)     # each prefix is asked once
+        # each prefix is asked once
+        assert len(set(map(tuple, (read[s] for s in plan.before.tolist())))) == len(plan.before)
         for k, where in enumerate(part.actions.tolist()):
             row, column = part.tokens.row[where], int(part.tokens.position[where])
             ids = part.tokens.id[part.tokens.row == row].tolist()
@@ -156,7 +163,9 @@ def test_at_most_log_rows_levels(rows):
     assert 2**max(level) <= len(level)
     for i, p in enumerate(parent):
         if p < 0: assert (start[i], level[i]) == (0, 0)
-        else: assert start[p] < start[i] and level[i] == level[p] + 1 and found.ids[i, :start[i]].equal(found.ids[p, :start[i]])
+        else:
+            assert (start[p] < start[i] and level[i] == level[p] + 1
+                    and found.ids[i, :start[i]].equal(found.ids[p, :start[i]]))
     assert sum(n - s for n, s in zip(found.lengths.tolist(), start)) == found.distinct
 
 
@@ -182,7 +191,8 @@ def test_with_an_adapter(name):
 ODD = {
     'one token before the action': [[([3], [4, 5])], [([3], [4, 6])], [([2], [7])]],
     'equal rows': [[([1, 2, 3], [4, 5])]]*4,
-    'a row inside another': [[([1, 2, 3], [4])], [([1, 2, 3], [4]), ([5, 6], [7])], [([1, 2, 3], [4]), ([5, 6], [8]), ([9], [1])]],
+    'a row inside another': [[([1, 2, 3], [4])], [([1, 2, 3], [4]), ([5, 6], [7])],
+                             [([1, 2, 3], [4]), ([5, 6], [8]), ([9], [1])]],
     'nothing in common': [[([1, 2], [3])], [([2, 3], [4, 4])], [([5], [6])]],
     'a group of one': [[([1, 2, 3], [4, 5])]],
     'no action in the shared part': [[(list(range(12)), [20 + i, 3])] for i in range(4)],
@@ -227,7 +237,8 @@ def test_shares_of_processes_add_up():
 def test_a_row_that_begins_with_an_action_is_refused_as_ever():
     policy = a_policy('llama')
     policy.tree = True
-    with pytest.raises(ValueError, match='begins with an action token'): policy.logprobs(as_batch([[([], [1, 2])], [([], [1, 3])]]))
+    with pytest.raises(ValueError, match='begins with an action token'):
+        policy.logprobs(as_batch([[([], [1, 2])], [([], [1, 3])]]))
 
 
 def test_it_is_deterministic_and_leaves_the_random_state_alone():
@@ -263,7 +274,9 @@ def recurrent() -> Policy:
 def forgetful() -> Policy:
     policy = a_policy('llama')
     forward = policy.model.forward
-    policy.model.forward = lambda input_ids, use_cache=None, past_key_values=None, attention_mask=None, position_ids=None: forward(input_ids=input_ids, use_cache=False)
+    policy.model.forward = (
+        lambda input_ids, use_cache=None, past_key_values=None, attention_mask=None, position_ids=None: forward(
+            input_ids=input_ids, use_cache=False))
     policy._head = None
     return policy
 
@@ -288,7 +301,8 @@ def blind_to_windows() -> Policy:
     return policy
 
 
-@pytest.mark.parametrize('make, why', [(recurrent, 'whole'), (forgetful, 'log-probabilities'), (without_cache, 'TypeError'), (blind_to_windows, 'whole')])
+@pytest.mark.parametrize('make, why', [(recurrent, 'whole'), (forgetful, 'log-probabilities'),
+                                       (without_cache, 'TypeError'), (blind_to_windows, 'whole')])
 def test_a_model_that_cannot_is_computed_flat_and_that_is_said_once(make, why):
     policy, batch = make(), games()
     flat = measured(policy, batch, parts(batch))
@@ -349,7 +363,9 @@ def a_tiny_policy() -> Policy:
     return Policy(tiny_model(len(tokenizer)), tokenizer, name='tiny')
 
 
-def small(**changes): return recipes.gigpo(**dict(steps=4, groups=3, group_size=4, minibatches=2, max_turns=4, checkpoint_every=1, test_tasks=0, tree=True) | changes)
+def small(**changes):
+    return recipes.gigpo(**dict(steps=4, groups=3, group_size=4, minibatches=2, max_turns=4, checkpoint_every=1,
+                                test_tasks=0, tree=True) | changes)
 
 
 def test_an_update_on_the_tree_has_the_gradient_of_a_flat_one(monkeypatch):
@@ -361,7 +377,8 @@ def test_an_update_on_the_tree_has_the_gradient_of_a_flat_one(monkeypatch):
         batch, advantage, _ = prepare(training, collect(training, 0), 0)
         advantage = torch.randn(len(advantage), generator=torch.Generator().manual_seed(0))
         sums = backward(training, batch, advantage, action_rows(batch))
-        found.append((batch.action('old_logp'), batch.action('ref_logp'), torch.cat([p.grad.flatten() for p in training.weights.values()]), sums))
+        found.append((batch.action('old_logp'), batch.action('ref_logp'),
+                      torch.cat([p.grad.flatten() for p in training.weights.values()]), sums))
     ours, flat = found
     for a, b in zip(ours[:2], flat[:2]): assert (a - b).abs().max() < 1e-4
     assert (ours[2] - flat[2]).norm() < 1e-5*flat[2].norm()

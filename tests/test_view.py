@@ -1,4 +1,5 @@
-"""The views without a browser: what a model wrote cannot leave its place, a page is complete in itself, and the dashboard's logic holds."""
+"""The views without a browser: what a model wrote cannot leave its place, a page is complete in itself, and the
+dashboard's logic holds."""
 import asyncio, json, math, re, subprocess, sys, threading, time, unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
@@ -10,13 +11,18 @@ from hypothesis import given, settings, strategies as st
 from agentlab import view
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.view.dashboard import Dashboard, Tail, status_text, time_left
-from agentlab.view.report import attribute, clip, collect, group_html, integrity, letters, pick_group, report, row_findings, safe, thin, ticks, visible
+from agentlab.view.report import (attribute, clip, collect, group_html, integrity, letters, pick_group, report,
+                                  row_findings, safe, thin, ticks, visible)
 from view_data import HOSTILE, hostile_batch, played, turn, write_run
 
 VOID = {'meta', 'br', 'img', 'input', 'link', 'hr'}
-TAGS = {'section', 'style', 'h1', 'h2', 'h3', 'p', 'div', 'span', 'em', 'b', 'i', 'u', 'small', 'strong', 'bdi', 'table', 'caption', 'thead', 'tbody', 'tr', 'th', 'td', 'a', 'details', 'summary', 'code',
-        'dl', 'dt', 'dd', 'html', 'head', 'body', 'meta', 'title', 'main', 'header', 'nav', 'figure', 'figcaption', 'svg', 'g', 'line', 'path', 'circle', 'rect', 'text'}
-ATTRIBUTES = {'class', 'id', 'style', 'title', 'open', 'href', 'aria-label', 'role', 'tabindex', 'scope', 'lang', 'charset', 'name', 'content', 'http-equiv', 'viewbox', 'width', 'height', 'x', 'y', 'x1', 'x2', 'y1', 'y2',
+TAGS = {'section', 'style', 'h1', 'h2', 'h3', 'p', 'div', 'span', 'em', 'b', 'i', 'u', 'small', 'strong', 'bdi',
+        'table', 'caption', 'thead', 'tbody', 'tr', 'th', 'td', 'a', 'details', 'summary', 'code',
+        'dl', 'dt', 'dd', 'html', 'head', 'body', 'meta', 'title', 'main', 'header', 'nav', 'figure', 'figcaption',
+        'svg', 'g', 'line', 'path', 'circle', 'rect', 'text'}
+ATTRIBUTES = {'class', 'id', 'style', 'title', 'open', 'href', 'aria-label', 'role', 'tabindex', 'scope', 'lang',
+              'charset', 'name', 'content', 'http-equiv', 'viewbox', 'width', 'height', 'x', 'y', 'x1', 'x2', 'y1',
+              'y2',
               'cx', 'cy', 'r', 'd', 'text-anchor', 'fill-opacity'}
 
 class Reader(HTMLParser):
@@ -24,7 +30,8 @@ class Reader(HTMLParser):
     def __init__(self, page):
         super().__init__()
         self.tags, self.text, self.open, self.crossed = [], [], [], []
-        self.feed(page); self.close()
+        self.feed(page)
+        self.close()
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, attributes))
         if tag not in VOID: self.open.append(tag)
@@ -34,16 +41,19 @@ class Reader(HTMLParser):
     def handle_data(self, data):
         if 'style' not in self.open: self.text.append(data)
     @property
-    def attributes(self): return [(tag, name, value or '') for tag, attributes in self.tags for name, value in attributes]
+    def attributes(self):
+        return [(tag, name, value or '') for tag, attributes in self.tags for name, value in attributes]
 
 def assert_harmless(page):
-    """Only our own tags and attributes, all closed; links stay on the page; nothing is loaded; ids are unique; no raw control or bidi character."""
+    """Only our own tags and attributes, all closed; links stay on the page; nothing is loaded; ids are unique; no
+    raw control or bidi character."""
     read = Reader(page)
     assert not read.crossed and not read.open
     assert {tag for tag, _ in read.tags} <= TAGS
     assert {name for _, name, _ in read.attributes} <= ATTRIBUTES
     assert all(value.startswith('#') for _, name, value in read.attributes if name == 'href')
-    assert all(re.fullmatch(r'[-\w:;#.,% ()]*', value) and 'url' not in value for _, name, value in read.attributes if name == 'style')
+    assert all(re.fullmatch(r'[-\w:;#.,% ()]*', value) and 'url' not in value for _, name, value in read.attributes
+               if name == 'style')
     ids = [value for _, name, value in read.attributes if name == 'id']
     assert len(ids) == len(set(ids)) and all(re.fullmatch(r'[\w-]+', i) for i in ids)
     assert {value[1:] for _, name, value in read.attributes if name == 'href'} <= set(ids)
@@ -56,7 +66,8 @@ def assert_harmless(page):
 @given(st.text(st.characters(), max_size=60), st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_shown_as_it_is(text, lines):
-    """Whatever the text, the HTML holds only our three tags, and what a reader sees is the visible text, character for character."""
+    """Whatever the text, the HTML holds only our three tags, and what a reader sees is the visible text, character
+    for character."""
     read = assert_harmless(safe(text, limit=100, lines=lines))
     assert {tag for tag, _ in read.tags} <= {'bdi', 'b', 'em'}
     assert ''.join(read.text) == visible(text, lines)
@@ -90,28 +101,37 @@ def test_missing_token_text_is_an_id_never_invented():
     batch = hostile_batch()
     assert '#999' in Reader(group_html(batch, torch.zeros(len(batch.actions)))).text
     import pandas as pd
-    table = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0, 0, 1], t=[0, 1, 0], reward=[0., 1., 0.], n_tokens=[2, 1, 3])))
+    table = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0, 0, 1], t=[0, 1, 0], reward=[0., 1., 0.],
+                                               n_tokens=[2, 1, 3])))
     assert Reader(group_html(table, torch.zeros(6))).text.count('#0') == 6
 
 def test_tiles_are_links_to_their_turn_with_words():
     """Every tile names turn, advantage, tokens and what happened; its link leads to the turn below."""
     batch = played(1, .5)
     page = group_html(batch, batch.spread(batch.of_turn('outcome') - .5), group=0)
-    tiles = [dict(attributes) for tag, attributes in Reader(page).tags if dict(attributes).get('class', '').startswith('al-tile')]
+    tiles = [dict(attributes) for tag, attributes in Reader(page).tags
+             if dict(attributes).get('class', '').startswith('al-tile')]
     assert len(tiles) == 20
     assert all(re.search(r'rollout \d, turn \d, advantage [+−]0\.50, 2 tokens', tile['aria-label']) for tile in tiles)
-    assert sum('cut by a budget' in tile['aria-label'] for tile in tiles) == sum('al-cut-off' in tile['class'] for tile in tiles) == int(batch.select(batch.episodes.group == 0).episodes.truncated.sum()) > 0
+    assert (sum('cut by a budget' in tile['aria-label'] for tile in tiles)
+            == sum('al-cut-off' in tile['class'] for tile in tiles)
+            == int(batch.select(batch.episodes.group == 0).episodes.truncated.sum()) > 0)
     assert any('reward +1.00' in tile['aria-label'] for tile in tiles)
     assert_harmless(page)
 
 def test_scale_is_one_for_the_group_and_symmetric():
-    """The largest absolute turn advantage has the full colour on both sides, zero is white, NaN is white and says so."""
+    """The largest absolute turn advantage has the full colour on both sides, zero is white, NaN is white and says
+    so."""
     batch = played(1, .5, groups=1, size=4, turns=1)
-    colours = re.findall(r'background-color:(#\w{6})">(?:<span class=al-letter>\w+</span>)?(?:<span class="al-chip">[^<]*</span>)?<b>([^<]*)</b>', group_html(batch, torch.tensor([2., 2., -2., -2., 0., 0., math.nan, math.nan])))
-    assert dict((number, colour) for colour, number in colours) == {'+2.00': '#4393c3', '−2.00': '#e08214', '0': '#ffffff', 'NaN': '#ffffff'}
+    colours = re.findall(r'background-color:(#\w{6})">(?:<span '
+                         r'class=al-letter>\w+</span>)?(?:<span class="al-chip">[^<]*</span>)?<b>([^<]*)</b>',
+                         group_html(batch, torch.tensor([2., 2., -2., -2., 0., 0., math.nan, math.nan])))
+    assert dict((number, colour) for colour, number in colours) == {'+2.00': '#4393c3', '−2.00': '#e08214',
+                                                                    '0': '#ffffff', 'NaN': '#ffffff'}
 
 def test_context_windows_and_many_tokens():
-    """An episode of two windows keeps its turns in order; a turn beyond the budget says how many tokens are not drawn."""
+    """An episode of two windows keeps its turns in order; a turn beyond the budget says how many tokens are not
+    drawn."""
     episode = Episode([turn(0, [8], [1]*500), turn(1, [9, 10], [2], window=1)])
     batch = Batch.from_episodes([episode, Episode([turn(0, [8], [])])])
     rollout = collect(batch, torch.zeros(501), 0)[0]
@@ -121,28 +141,34 @@ def test_context_windows_and_many_tokens():
 
 def test_a_state_of_one_visit_has_no_letter():
     """Letters are for states that recur; turns without a state never share one."""
-    batch = Batch.from_episodes([Episode([turn(0, [8], [1], state='x'), turn(1, [8], [1], state='y'), turn(2, [8], [1], state='x')]), Episode([turn(0, [8], [1]), turn(1, [8], [1])])])
+    batch = Batch.from_episodes([Episode([turn(0, [8], [1], state='x'),
+                                          turn(1, [8], [1], state='y'), turn(2, [8], [1], state='x')]),
+                                 Episode([turn(0, [8], [1]), turn(1, [8], [1])])])
     named = letters(collect(batch, torch.zeros(5), 0))
     assert [batch.labels['state'][key] for key in named] == ['x']
 
 def test_pick_group_prefers_mixed_outcomes():
     """Half and half before nearly all; spread of outcomes before none; an empty batch is refused."""
     def group(g, wins): return [Episode([turn(0, [8], [1])], group=g, outcome=float(w), success=bool(w)) for w in wins]
-    assert pick_group(Batch.from_episodes(group(3, [1, 1, 1, 1]) + group(4, [1, 1, 1, 0]) + group(7, [1, 1, 0, 0]))) == 7
+    assert (pick_group(Batch.from_episodes(group(3, [1, 1, 1, 1]) + group(4, [1, 1, 1, 0]) + group(7, [1, 1, 0, 0])))
+            == 7)
     assert pick_group(Batch.from_episodes(group(3, [1, 1]) + group(5, [1, 1]))) == 3
     with pytest.raises(ValueError, match='no episodes'): pick_group(Batch.from_episodes([]))
 
 # --- the page
 
 def test_report_is_self_contained(tmp_path):
-    """No script, no address, a policy that forbids both, every definition line, both ends of the run, held-out success with its tasks."""
-    path = report(write_run(tmp_path/'run'), definitions=dict(success=('share that reached the goal', 'mean over episodes', '0-1')))
+    """No script, no address, a policy that forbids both, every definition line, both ends of the run, held-out
+    success with its tasks."""
+    path = report(write_run(tmp_path/'run'),
+                  definitions=dict(success=('share that reached the goal', 'mean over episodes', '0-1')))
     page = path.read_text(encoding='utf-8')
     text = ' '.join(''.join(assert_harmless(page).text).split())
     assert path == tmp_path/'run'/'report.html' and len(page) < 300_000
     assert not re.search(r'https?:|//\w+\.|<script|@import|url\(', page)
     assert "default-src 'none'" in page
-    assert 'gigpo on KeyDoor' in text and 'Success on 512 held-out tasks went from 27 % to 98 % (greedy) and from 25 % to 96 % (sampled).' in text
+    assert ('gigpo on KeyDoor' in text and 'Success on 512 held-out tasks went from 27 % to 98 % (greedy) and from 25 '
+            '% to 96 % (sampled).' in text)
     assert 'share that reached the goal · mean over episodes · 0-1' in text
     assert 'Step 0, at the start' in text and 'Step 3, at the end' in text and 'advantage by gigpo' in text
 
@@ -156,7 +182,8 @@ def test_report_of_a_hostile_run(tmp_path):
     """Names, settings, reasons and rollouts that attack the page stay text."""
     folder = write_run(tmp_path/'run', name=HOSTILE[0], note=HOSTILE[1])
     hostile_batch().save(folder/'episodes'/'step_000003.parquet')
-    with open(folder/'metrics.jsonl', 'a') as f: f.write(json.dumps(dict(step=4, skipped=''.join(HOSTILE[:6]), reward=math.nan)) + '\n')
+    with open(folder/'metrics.jsonl', 'a') as f:
+        f.write(json.dumps(dict(step=4, skipped=''.join(HOSTILE[:6]), reward=math.nan)) + '\n')
     page = report(folder, definitions=dict(success=HOSTILE[0])).read_text(encoding='utf-8')
     read = assert_harmless(page)
     assert HOSTILE[0] in ''.join(read.text) and HOSTILE[1] in ''.join(read.text)
@@ -171,7 +198,8 @@ def test_report_of_a_run_that_has_hardly_begun(tmp_path):
     with pytest.raises(ValueError, match='schema_version 99'): report(tmp_path)
 
 def test_report_runs_no_code_that_a_folder_names(tmp_path):
-    """run.json may come from anywhere: a credit function outside agentlab.credit is neither imported nor called; GRPO stands in and the page says so."""
+    """run.json may come from anywhere: a credit function outside agentlab.credit is neither imported nor called;
+    GRPO stands in and the page says so."""
     (tmp_path/'trap.py').write_text('raise SystemExit("imported")')
     folder = write_run(tmp_path/'run', credit='trap:spring')
     sys.path.insert(0, str(tmp_path))
@@ -201,7 +229,8 @@ def test_thin_keeps_extremes(values, points):
 def test_ticks_cover_the_range(low, span):
     """Few round values that enclose the data."""
     values = ticks(low, low + span)
-    assert 2 <= len(values) <= 12 and values[0] <= low + span*1e-6 + 1e-9 and values[-1] >= low + span - span*1e-6 - 1e-9
+    assert (2 <= len(values) <= 12 and values[0] <= low + span*1e-6 + 1e-9
+            and values[-1] >= low + span - span*1e-6 - 1e-9)
 
 # --- the dashboard
 
@@ -214,17 +243,22 @@ def threads(): return [t for t in threading.enumerate() if t.name.startswith('ag
 def counting(on_row, should_stop):
     for step in range(100_000):
         if should_stop(): return step
-        on_row(dict(step=step, reward=step)); time.sleep(.001)
+        on_row(dict(step=step, reward=step))
+        time.sleep(.001)
 
 def test_half_written_and_replaced_logs(tmp_path):
     """Cut at every byte, the rows come out once and whole; a file put in its place is read from the start."""
     lines = b''.join(json.dumps(dict(step=i, text='é')).encode() + b'\n' for i in range(3))
     for cut in range(len(lines)):
         log = tmp_path/f'{cut}.jsonl'
-        log.write_bytes(lines[:cut]); tail = Tail(log); rows = tail.read()
+        log.write_bytes(lines[:cut])
+        tail = Tail(log)
+        rows = tail.read()
         with open(log, 'ab') as f: f.write(lines[cut:])
         assert [r['step'] for r in rows + tail.read()] == [0, 1, 2] and not tail.damaged
-    other = tmp_path/'other'; other.write_bytes(lines + lines); other.replace(log)
+    other = tmp_path/'other'
+    other.write_bytes(lines + lines)
+    other.replace(log)
     assert len(tail.read()) == 6 and tail.restarted
 
 def test_dashboard_of_a_folder_follows_and_restarts(tmp_path):
@@ -247,7 +281,8 @@ def test_button_only_sets_a_flag():
     assert dashboard.button.disabled
     dashboard.button.click()
     assert dashboard.state == 'idle'
-    dashboard.state = 'running'; dashboard.draw(force=True)
+    dashboard.state = 'running'
+    dashboard.draw(force=True)
     assert not dashboard.button.disabled
     dashboard.button.click()
     assert dashboard.state == 'stopping' and dashboard._flag.is_set()
@@ -263,10 +298,12 @@ def test_stop_from_another_thread_ends_the_run():
         return dashboard, kept, await dashboard
     dashboard, kept, steps = outside(main())
     assert dashboard.state == 'stopped' and steps == len(dashboard.rows) == len(kept) > 0
-    time.sleep(.1); assert not threads()
+    time.sleep(.1)
+    assert not threads()
 
 def test_interrupted_cell_stops_and_waits():
-    """Cancelling the task asks the function to stop and waits for it: no thread goes on training behind the reader's back."""
+    """Cancelling the task asks the function to stop and waits for it: no thread goes on training behind the reader's
+    back."""
     async def main():
         dashboard = Dashboard()
         dashboard._start(dashboard.run(counting))
@@ -276,43 +313,60 @@ def test_interrupted_cell_stops_and_waits():
         return dashboard
     dashboard = outside(main())
     assert dashboard.state == 'stopped'
-    time.sleep(.1); assert not threads()
+    time.sleep(.1)
+    assert not threads()
 
 def test_error_is_shown_escaped_and_raised():
-    """What the function raises is raised where it is awaited, and stands in the label as text; rows before it are kept."""
+    """What the function raises is raised where it is awaited, and stands in the label as text; rows before it are
+    kept."""
     async def main():
         dashboard = Dashboard()
-        def fails(on_row, should_stop): on_row(dict(step=0)); raise KeyError(HOSTILE[1] + HOSTILE[5])
+        def fails(on_row, should_stop):
+            on_row(dict(step=0))
+            raise KeyError(HOSTILE[1] + HOSTILE[5])
         with pytest.raises(KeyError): await dashboard.run(fails)
         return dashboard
-    dashboard = outside(main()); dashboard.widget
+    dashboard = outside(main())
+    dashboard.widget
     assert dashboard.state == 'failed' and len(dashboard.rows) == 1
     assert {tag for tag, _ in Reader(dashboard.label.value).tags} == {'span'} and '\u202e' not in dashboard.label.value
 
 def test_at_most_eight_frames_a_second():
     """Draw calls come far faster than frames; a frame that the browser has not drawn yet is waited for."""
-    dashboard = Dashboard([]); dashboard.widget
+    dashboard = Dashboard([])
+    dashboard.widget
     began, frames = time.monotonic(), dashboard.frames
     dashboard.plots.send, dashboard.plots.painted = lambda *_: None, True        # a browser that draws at once
-    while time.monotonic() - began < 1: dashboard._list.append(dict(step=len(dashboard._list))); dashboard.draw()
+    while time.monotonic() - began < 1:
+        dashboard._list.append(dict(step=len(dashboard._list)))
+        dashboard.draw()
     assert 3 <= dashboard.frames - frames <= 9
-    slow = Dashboard([]); slow.widget; frames = slow.frames
+    slow = Dashboard([])
+    slow.widget
+    frames = slow.frames
     began = time.monotonic()
-    while time.monotonic() - began < 1: slow._list.append(dict(step=len(slow._list))); slow.draw()
+    while time.monotonic() - began < 1:
+        slow._list.append(dict(step=len(slow._list)))
+        slow.draw()
     assert slow.frames - frames == 0           # nobody has reported the first frame as drawn
 
 def test_long_runs_are_thinned():
     """20,000 rows: at most 300 points a curve and columns of the table, as JSON can hold them, in one message."""
-    dashboard = Dashboard([dict(step=i, reward=math.sin(i), entropy_by_turn=[1.]*12, success=None) for i in range(20_000)]); dashboard.widget
+    dashboard = Dashboard([dict(step=i, reward=math.sin(i), entropy_by_turn=[1.]*12, success=None)
+                           for i in range(20_000)])
+    dashboard.widget
     lines = {name for parts in dashboard.plots.parts for name in parts[0].get('lines', ())}
-    assert max(len(dashboard.plots.line(name)) for name in lines) <= 300 and sum(len(parts[0].get('steps', ())) for parts in dashboard.plots.parts) <= 300
+    assert (max(len(dashboard.plots.line(name)) for name in lines) <= 300
+            and sum(len(parts[0].get('steps', ())) for parts in dashboard.plots.parts) <= 300)
     json.dumps(dashboard.plots.parts, allow_nan=False)      # raises for what is no JSON
 
 def test_status_and_time_left():
     """Errors and skipped updates are counted; the time left needs a total and seconds."""
-    rows = [dict(step=i, seconds=2., errors=1, success=.25) for i in range(5)] + [dict(step=5, seconds=None, errors=0, skipped='NaN loss', success=None)]
+    rows = ([dict(step=i, seconds=2., errors=1, success=.25) for i in range(5)]
+            + [dict(step=5, seconds=None, errors=0, skipped='NaN loss', success=None)])
     assert time_left(rows, 10) == 8. and time_left([], 10) is None and time_left([dict(step=0)], 10) is None
-    assert status_text(rows, 'running', 10) == 'running · update 6 of 10 · 8 s left · 5 environment errors · 1 updates skipped, last: NaN loss'
+    assert (status_text(rows, 'running', 10) == 'running · update 6 of 10 · 8 s left · 5 environment errors · 1 '
+            'updates skipped, last: NaN loss')
 
 def test_outside_a_notebook_and_without_the_extra(monkeypatch):
     """watch in a script says what to do instead; a missing package names the extra, and the report needs none of it."""
@@ -323,6 +377,8 @@ def test_outside_a_notebook_and_without_the_extra(monkeypatch):
 
 def test_front_door_is_light():
     """Importing agentlab.view loads neither plotly, ipywidgets nor torch."""
-    code = 'import sys, agentlab.view; print([m for m in ("plotly", "ipywidgets", "anywidget", "torch", "pandas") if m in sys.modules])'
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=Path(view.__file__).parents[2])
+    code = ('import sys, agentlab.view; print([m for m in ("plotly", "ipywidgets", "anywidget", "torch", "pandas") if '
+            'm in sys.modules])')
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
+                          cwd=Path(view.__file__).parents[2])
     assert done.stdout.strip() == '[]', done.stdout + done.stderr

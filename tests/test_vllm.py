@@ -1,6 +1,8 @@
-"""VLLMSampler: the contract of a Sampler, an adapter that follows every update, and servers that are lost, slow, restarted, wrong, or answer with rubbish.
+"""VLLMSampler: the contract of a Sampler, an adapter that follows every update, and servers that are lost, slow,
+restarted, wrong, or answer with rubbish.
 
-They speak to tests/vllm_server.py, which answers as the real server does: `make test-vllm` asked both (assets/interop/vllm_contract.json), and the contract
+They speak to tests/vllm_server.py, which answers as the real server does: `make test-vllm` asked both
+(assets/interop/vllm_contract.json), and the contract
 is kept here. The last test runs the real engine on a GPU.
 """
 import copy, gc, itertools, json, shutil, threading, time
@@ -49,7 +51,9 @@ def move(policy, seed, scale=.3):
 def servers():
     "One server for each way of reporting log-probabilities."
     all_of_them = dict(max_len=512, max_logprobs=SIZE)
-    with vllm_server.Server(BASE.model, **all_of_them) as processed, vllm_server.Server(BASE.model, mode='raw_logprobs', **all_of_them) as raw: yield dict(processed=processed, raw=raw)
+    with (vllm_server.Server(BASE.model, **all_of_them) as processed,
+          vllm_server.Server(BASE.model, mode='raw_logprobs', **all_of_them) as raw):
+        yield dict(processed=processed, raw=raw)
 
 @pytest.fixture
 def server():
@@ -59,24 +63,28 @@ def reach(server, **how): return VLLMServer(server.url, **dict(dict(wait=0., tim
 
 def contexts(rows=4, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(0, SIZE, (int(torch.randint(3, 12, (), generator=generator)),), generator=generator).tolist() for _ in range(rows)]
+    return [torch.randint(0, SIZE, (int(torch.randint(3, 12, (), generator=generator)),), generator=generator).tolist()
+            for _ in range(rows)]
 
 @torch.no_grad()
 def truth(policy, context, ids, temperature=1.):
     logits = policy.model(input_ids=torch.tensor([context + ids])).logits[0, len(context)-1:-1] / (temperature or 1.)
     logp = logits.log_softmax(-1)
-    return logp.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist(), torch.special.entr(logp.exp()).sum(-1).tolist(), logp
+    return (logp.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist(), torch.special.entr(logp.exp()).sum(-1).tolist(),
+            logp)
 
 # ---------------------------------------------------------------- the contract, for everybody who samples
 
-def torch_form(servers, mode, patch, policy): return TorchSampler(policy.model, max_context=policy.max_context, stop={policy.end_id})
+def torch_form(servers, mode, patch, policy):
+    return TorchSampler(policy.model, max_context=policy.max_context, stop={policy.end_id})
 def server_form(servers, mode, patch, policy): return VLLMSampler(reach(servers[mode])).sync(policy)
 def engine_form(servers, mode, patch, policy):
     vllm_server.install(patch)
     return VLLMSampler(start_vllm(BASE.model, rank=4, logprobs_mode=f'{mode}_logprobs', max_model_len=512)).sync(policy)
 
 @pytest.fixture(params=[torch_form, server_form, engine_form])
-def form(request, servers, monkeypatch): return lambda policy, mode='processed': request.param(servers, mode, monkeypatch, policy)
+def form(request, servers, monkeypatch):
+    return lambda policy, mode='processed': request.param(servers, mode, monkeypatch, policy)
 
 def test_log_probabilities_are_those_of_the_trainer(form):
     policy = learned()
@@ -86,19 +94,23 @@ def test_log_probabilities_are_those_of_the_trainer(form):
         for context, one in zip(rows, said, strict=True):
             logp, entropy, _ = truth(policy, context, one.ids, temperature)
             assert one.logprobs == pytest.approx(logp, abs=1e-4) and one.truncated_logprobs is None
-            assert len(one.logprobs) == len(one.entropies) == len(one.ids) and all(low <= full + 1e-4 for low, full in zip(one.entropies, entropy))
+            assert (len(one.logprobs) == len(one.entropies) == len(one.ids)
+                    and all(low <= full + 1e-4 for low, full in zip(one.entropies, entropy)))
 
 def test_stop_length_order_and_seeds(form):
     sampler, rows = form(learned()), contexts(1)*8 + contexts(4)
     said = sampler.sample(rows, 6, stop=set(range(0, SIZE, 5)), seeds=list(range(12)))
     assert {one.finish for one in said} == {'stop', 'length'}
     for one in said:
-        assert (one.finish == 'stop') == (one.ids[-1] % 5 == 0) and all(i % 5 for i in one.ids[:-1]) and (one.finish == 'stop' or len(one.ids) == 6)
+        assert ((one.finish == 'stop') == (one.ids[-1] % 5 == 0) and all(i % 5 for i in one.ids[:-1])
+                and (one.finish == 'stop' or len(one.ids) == 6))
     assert len({tuple(one.ids) for one in said[:8]}) > 4       # equal contexts, other seeds
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0)).tolist()
     again = sampler.sample([rows[i] for i in order], 6, stop=set(range(0, SIZE, 5)), seeds=order)
     assert [one.ids for one in again] == [said[i].ids for i in order]
-    assert [one.ids for one in sampler.sample(rows[:3], 4, seeds=7)] == [one.ids for one in sampler.sample(rows[:3], 4, seeds=[21, 22, 23])]    # one seed for the call
+    # one seed for the call
+    assert ([one.ids for one in sampler.sample(rows[:3], 4, seeds=7)]
+            == [one.ids for one in sampler.sample(rows[:3], 4, seeds=[21, 22, 23])])
     assert sampler.sample(rows[:1], 2, seeds=[2**64 - 1])[0].ids                # any whole number is a seed
 
 def test_greedy_empty_and_the_end_of_the_context(form):
@@ -107,9 +119,11 @@ def test_greedy_empty_and_the_end_of_the_context(form):
     assert sampler.sample([], 4) == []
     one = sampler.sample(contexts(1), 4, temperature=0, top_p=.5, stop=())[0]
     logp = truth(policy, contexts(1)[0], one.ids)[2]
-    assert one.ids == logp.argmax(-1).tolist() and one.logprobs == pytest.approx(logp.amax(-1).tolist(), abs=1e-4) and one.truncated_logprobs is None
+    assert (one.ids == logp.argmax(-1).tolist() and one.logprobs == pytest.approx(logp.amax(-1).tolist(), abs=1e-4)
+            and one.truncated_logprobs is None)
     long = [1]*(policy.max_context - 2)
-    assert [len(one.ids) for one in sampler.sample([long, [1]], 5, stop=())] == [2, 5] and sampler.sample([long], 5, stop=())[0].finish == 'length'
+    assert ([len(one.ids) for one in sampler.sample([long, [1]], 5, stop=())] == [2, 5]
+            and sampler.sample([long], 5, stop=())[0].finish == 'length')
     for bad, said in (([[]], 'empty'), ([[1]*policy.max_context], 'no room'), ([[SIZE]], 'tokenizer')):
         with pytest.raises(ValueError, match=said): sampler.sample(bad, 4)
 
@@ -121,28 +135,34 @@ def test_top_p(form):
         p = full.exp().sort(descending=True).values
         mass = (p * (p.cumsum(-1) - p < .6)).sum(-1).log().tolist()
         assert one.logprobs == pytest.approx(logp, abs=1e-4)
-        for x, kept, gone in zip(one.logprobs, one.truncated_logprobs, mass): assert kept != kept or kept == pytest.approx(x - gone, abs=1e-4)
+        for x, kept, gone in zip(one.logprobs, one.truncated_logprobs, mass):
+            assert kept != kept or kept == pytest.approx(x - gone, abs=1e-4)
         assert any(kept == kept for kept in one.truncated_logprobs)
 
 def test_a_convention_that_cannot_be_kept_is_refused(servers):
     policy = learned()
-    with pytest.raises(ValueError, match='top_p=0.6.*raw_logprobs'): VLLMSampler(reach(servers['processed'])).sync(policy).sample(contexts(1), 2, top_p=.6)
-    with pytest.raises(ValueError, match='temperature=0.5.*processed_logprobs'): VLLMSampler(reach(servers['raw'])).sync(policy).sample(contexts(1), 2, .5)
+    with pytest.raises(ValueError, match='top_p=0.6.*raw_logprobs'):
+        VLLMSampler(reach(servers['processed'])).sync(policy).sample(contexts(1), 2, top_p=.6)
+    with pytest.raises(ValueError, match='temperature=0.5.*processed_logprobs'):
+        VLLMSampler(reach(servers['raw'])).sync(policy).sample(contexts(1), 2, .5)
     with pytest.raises(RuntimeError, match='knows no policy'): VLLMSampler(reach(servers['raw'])).sample(contexts(1), 2)
     with pytest.raises(ValueError, match='top=0'): VLLMSampler(reach(servers['raw']), top=0)
 
 def test_nothing_is_left_to_the_generation_config_and_special_tokens_do_not_stop():
     policy = learned()
     with vllm_server.Server(BASE.model, max_len=512, defaults=dict(temperature=.1, top_k=1, top_p=.1)) as server:
-        said = VLLMSampler(reach(server)).sync(policy).sample(contexts(1)*80, 6, 2., stop={SIZE - 1}, seeds=list(range(80)))
+        said = VLLMSampler(reach(server)).sync(policy).sample(contexts(1)*80, 6, 2., stop={SIZE - 1},
+                                                              seeds=list(range(80)))
     assert len({tuple(one.ids) for one in said}) > 15 and any(policy.end_id in one.ids[:-1] for one in said)
 
 def test_entropies_are_exact_where_all_tokens_are_seen_and_a_bound_elsewhere(servers):
     policy, row = learned(), contexts(1)
-    found = {top: VLLMSampler(reach(servers['processed']), top=top).sync(policy).sample(row, 5, stop=())[0] for top in (1, 5, SIZE + 9)}
+    found = {top: VLLMSampler(reach(servers['processed']), top=top).sync(policy).sample(row, 5, stop=())[0]
+             for top in (1, 5, SIZE + 9)}
     _, entropy, _ = truth(policy, row[0], found[1].ids)
     assert found[SIZE + 9].entropies == pytest.approx(entropy, abs=1e-4)
-    for low, more, full in zip(found[1].entropies, found[5].entropies, entropy): assert 0 <= low <= more + 1e-6 <= full + 1e-4
+    for low, more, full in zip(found[1].entropies, found[5].entropies, entropy):
+        assert 0 <= low <= more + 1e-6 <= full + 1e-4
 
 def test_a_temperature_that_vllm_changes_is_refused(servers):
     sampler = VLLMSampler(reach(servers['processed'])).sync(learned())
@@ -158,14 +178,16 @@ CONTRACT = Path(__file__).parent.parent/'assets'/'interop'/'vllm_contract.json'
 def test_the_fixture_answers_as_vllm_does(case, tmp_path):
     recorded = json.loads(CONTRACT.read_text())['answers']
     policy = vllm_contract.base()
-    with vllm_server.Server(policy.model, max_len=vllm_contract.MAX_LEN) as server: found = case(vllm_contract.Asker(server.url, policy, tmp_path))
+    with vllm_server.Server(policy.model, max_len=vllm_contract.MAX_LEN) as server:
+        found = case(vllm_contract.Asker(server.url, policy, tmp_path))
     assert json.loads(json.dumps(found)) == recorded[case.__name__]
 
 def test_the_contract_tells_a_server_that_is_kinder(tmp_path):
     "One that takes every rank, as the fixture did once."
     policy, recorded = vllm_contract.base(), json.loads(CONTRACT.read_text())['answers']
     with vllm_server.Server(policy.model, max_len=vllm_contract.MAX_LEN, max_rank=64) as server:
-        assert vllm_contract.a_rank_above_the_limit(vllm_contract.Asker(server.url, policy, tmp_path)) != recorded['a_rank_above_the_limit']
+        assert (vllm_contract.a_rank_above_the_limit(vllm_contract.Asker(server.url, policy, tmp_path))
+                != recorded['a_rank_above_the_limit'])
 
 # ---------------------------------------------------------------- the weights follow
 
@@ -181,7 +203,8 @@ def test_sync_brings_the_adapter_once_under_a_new_name_and_drops_the_old_one(ser
     names = []
     for step in range(3):
         bound = sampler.sync(policy)
-        assert sampler.sync(policy).adapter is bound.adapter and says(bound, policy) < 1e-4 and says(sampler, policy) < 1e-4
+        assert (sampler.sync(policy).adapter is bound.adapter and says(bound, policy) < 1e-4
+                and says(sampler, policy) < 1e-4)
         names.append(bound.adapter.name)
         assert list(server.adapters) == names[-1:] and engine.counts['loads'] == step + 1
         move(policy, step + 1)
@@ -193,13 +216,15 @@ def test_folders_do_not_pile_up(server, tmp_path):
     policy = learned()
     sampler = VLLMSampler(reach(server, keep=2), folder=tmp_path)
     for step in range(5):
-        sampler.sync(policy); move(policy, step)
+        sampler.sync(policy)
+        move(policy, step)
     assert len(list(tmp_path.iterdir())) == 2 == len(server.adapters)
     folder = VLLMSampler(reach(server)).folder
     assert not folder.exists()              # a temporary one goes with its sampler
 
 def test_two_clients_never_share_a_name(server):
-    "Equal weights, two processes: the first one ends, and the second one's adapter is still there, even when the server has to read it again."
+    """Equal weights, two processes: the first one ends, and the second one's adapter is still there, even when the
+    server has to read it again."""
     one, two = learned(7), learned(7)
     first, second = VLLMSampler(reach(server, keep=1)), VLLMSampler(reach(server, keep=1))
     names = [first.sync(one).adapter.name, second.sync(two).adapter.name]
@@ -230,7 +255,8 @@ def test_several_policies_share_an_engine(server):
     snapshot = Borrowing(two, weights_of(two.model), 'snapshot')       # weights of its own on the modules of `two`
     snapshot.samples_by = sampler
     move(two, 9)
-    assert says(snapshot.sampler(), snapshot) < 1e-4 and says(two.sampler(), two) < 1e-4 and says(snapshot.sampler(), two) > .05
+    assert (says(snapshot.sampler(), snapshot) < 1e-4 and says(two.sampler(), two) < 1e-4
+            and says(snapshot.sampler(), two) > .05)
 
 def test_what_cannot_be_sent_is_refused(server):
     full = Policy(copy.deepcopy(BASE.model), BASE.tokenizer, name='full')
@@ -238,10 +264,12 @@ def test_what_cannot_be_sent_is_refused(server):
     full.model.requires_grad_(False)
     sampler = VLLMSampler(reach(server))
     assert says(sampler.sync(full), full) < 1e-4 and not server.adapters
-    with torch.no_grad(): full.model.lm_head.weight.normal_()       # frozen, but no longer what the server was started with
+    with torch.no_grad(): full.model.lm_head.weight.normal_()  # frozen, but no longer what the server was started with
     with pytest.raises(ValueError, match='another model'): sampler.sync(full)
     for config, said in ((dict(use_dora=True), 'use_dora'), (dict(bias='all'), 'bias'), (dict(r=32), 'max-lora-rank')):
-        with pytest.raises(ValueError, match=said): VLLMSampler(reach(server)).sync(with_lora(Policy(copy.deepcopy(BASE.model), BASE.tokenizer), **LORA | config))
+        with pytest.raises(ValueError, match=said):
+            VLLMSampler(reach(server)).sync(with_lora(Policy(copy.deepcopy(BASE.model), BASE.tokenizer),
+                                                      **LORA | config))
     policy = learned()
     next(p for p in policy.model.parameters() if p.requires_grad).data[0, 0] = torch.nan
     with pytest.raises(FloatingPointError, match='diverged'): VLLMSampler(reach(server)).sync(policy)
@@ -254,11 +282,14 @@ def test_a_refusal_of_the_server_is_not_tried_again(server):
     "vLLM says 500 for an adapter that it cannot serve; that is an answer, as long as the server is well."
     waits = []
     engine = reach(server, wait=1., sleep=waits.append)
-    with pytest.raises(ValueError, match='of rank 32.*max_lora_rank 16.*--max-lora-rank'): VLLMSampler(engine).sync(with_lora(Policy(copy.deepcopy(BASE.model), BASE.tokenizer), r=32))
-    with pytest.raises(ValueError, match='top=21.*max allowed: 20.*--max-logprobs 21'): VLLMSampler(engine, top=21).sync(learned())
+    with pytest.raises(ValueError, match='of rank 32.*max_lora_rank 16.*--max-lora-rank'):
+        VLLMSampler(engine).sync(with_lora(Policy(copy.deepcopy(BASE.model), BASE.tokenizer), r=32))
+    with pytest.raises(ValueError, match='top=21.*max allowed: 20.*--max-logprobs 21'):
+        VLLMSampler(engine, top=21).sync(learned())
     sampler = VLLMSampler(engine).sync(learned())
     shutil.rmtree(sampler.adapter.path)
-    engine._unload(sampler.adapter); engine.shelf.forget(sampler.adapter)
+    engine._unload(sampler.adapter)
+    engine.shelf.forget(sampler.adapter)
     with pytest.raises(ValueError, match='does not see the folder.*VLLMSampler.folder'): sampler.sample(contexts(1), 2)
     assert not waits
 
@@ -283,7 +314,8 @@ def test_another_model_is_refused_before_anything_is_played(tmp_path):
             engine = VLLMServer(server.url, model=name, wait=0.)
             policy.samples_by = VLLMSampler(engine)
             with pytest.raises(ValueError, match=match): train_small(tmp_path/'run', policy=policy)
-            assert not (tmp_path/'run').exists() and len({tuple(body['prompt']) for body in server.asked}) <= 2     # the comparison and no game
+            # the comparison and no game
+            assert not (tmp_path/'run').exists() and len({tuple(body['prompt']) for body in server.asked}) <= 2
     refused('another model than the policy.*nats', tiny_model(SIZE, 512, seed=9))
     refused('another model than the policy.*ids of', tiny_model(SIZE*3, 512, seed=9))
     refused('max_context=512.*256 tokens.*--max-model-len 512', max_len=256)
@@ -292,7 +324,8 @@ def test_another_model_is_refused_before_anything_is_played(tmp_path):
     refused('0.10.2 or later', token_ids=False)
 
 def test_something_that_is_no_vllm(server):
-    with pytest.raises(ValueError, match='does not speak the protocol.*vllm serve'): VLLMSampler(VLLMServer(f'{server.url}/elsewhere', wait=0.)).sync(learned())
+    with pytest.raises(ValueError, match='does not speak the protocol.*vllm serve'):
+        VLLMSampler(VLLMServer(f'{server.url}/elsewhere', wait=0.)).sync(learned())
     with pytest.raises(ValueError, match='VLLM_API_KEY'): _read(Got(401), '/v1/models')
 
 def test_addresses():
@@ -305,21 +338,32 @@ def test_addresses():
 # ---------------------------------------------------------------- lost, slow, restarted, broken
 
 def changed(**how):
-    def fault(answer): answer['choices'][0].update(how); return answer
+    def fault(answer):
+        answer['choices'][0].update(how)
+        return answer
     return fault
 
 def scores(change):
-    def fault(answer): change(answer['choices'][0]['logprobs']); return answer
+    def fault(answer):
+        change(answer['choices'][0]['logprobs'])
+        return answer
     return fault
 
-def slow(answer): time.sleep(.6); return answer
+def slow(answer):
+    time.sleep(.6)
+    return answer
 
 FAULTS = dict(
-    overloaded=lambda a: Response('busy', 503), crash=lambda a: Response('', 500), too_many=lambda a: Response('', 429), slow=slow,
-    half=lambda a: Response(json.dumps(a)[:90], media_type='application/json'), other_json=lambda a: [1], nothing=lambda a: a | dict(choices=[]),
-    index=changed(index=1), no_ids=changed(token_ids=None), no_scores=changed(logprobs=None), aborted=changed(finish_reason='abort'), prompt=changed(prompt_token_ids=[1]), other_ids=changed(token_ids=[1]*4),
-    nan=lambda a: Response(json.dumps(scores(lambda l: l.update(token_logprobs=[float('nan')]*4))(a)), media_type='application/json'),
-    short=scores(lambda l: l.update(token_logprobs=l['token_logprobs'][:-1])), none=scores(lambda l: l.update(token_logprobs=[None]*4)), no_tops=scores(lambda l: l.update(top_logprobs=[{}]*4)))
+    overloaded=lambda a: Response('busy', 503), crash=lambda a: Response('', 500), too_many=lambda a: Response('', 429),
+    slow=slow,
+    half=lambda a: Response(json.dumps(a)[:90], media_type='application/json'), other_json=lambda a: [1],
+    nothing=lambda a: a | dict(choices=[]),
+    index=changed(index=1), no_ids=changed(token_ids=None), no_scores=changed(logprobs=None),
+    aborted=changed(finish_reason='abort'), prompt=changed(prompt_token_ids=[1]), other_ids=changed(token_ids=[1]*4),
+    nan=lambda a: Response(json.dumps(scores(lambda l: l.update(token_logprobs=[float('nan')]*4))(a)),
+                           media_type='application/json'),
+    short=scores(lambda l: l.update(token_logprobs=l['token_logprobs'][:-1])),
+    none=scores(lambda l: l.update(token_logprobs=[None]*4)), no_tops=scores(lambda l: l.update(top_logprobs=[{}]*4)))
 
 def test_what_is_no_answer_is_asked_again_with_the_same_seed(server):
     policy, waits = learned(), []
@@ -337,7 +381,8 @@ def test_after_the_last_try_the_error_says_what_to_do(server):
     engine = reach(server, tries=3)
     sampler = VLLMSampler(engine).sync(learned())
     server.faults = [FAULTS['crash']]*100
-    with pytest.raises(ConnectionError, match=rf'{server.url} gave no usable answer in 3 tries.*500.*resume=True'): sampler.sample(contexts(1), 4)
+    with pytest.raises(ConnectionError, match=rf'{server.url} gave no usable answer in 3 tries.*500.*resume=True'):
+        sampler.sample(contexts(1), 4)
     server.faults, engine.http = [lambda a: vllm_server.refused(400, 'no')], None
     with pytest.raises(ValueError, match='answered 400'): sampler.sample(contexts(1), 4)        # not worth another try
     server.stop()
@@ -356,22 +401,27 @@ def test_a_server_that_comes_back_gets_its_adapter_again(server):
     assert sampler.sample(contexts(9), 4, stop=()) == expected
     server.adapters.clear()                 # restarted between two calls
     assert sampler.sample(contexts(9), 4, stop=()) == expected and says(policy.sampler(), policy) < 1e-4
-    server.stop(); server.model = tiny_model(SIZE, 512, seed=9); server.start()     # somebody started another model on that port
+    server.stop()
+    server.model = tiny_model(SIZE, 512, seed=9)
+    server.start()     # somebody started another model on that port
     sampler.sample(contexts(1), 1)
     with pytest.raises(ValueError, match='another model'): policy.sampler()
 
 # ---------------------------------------------------------------- runs
 
-def remote(server, **how): return Policy(copy.deepcopy(BASE.model), BASE.tokenizer, name='tiny', sampler=VLLMSampler(reach(server, **how)))
+def remote(server, **how):
+    return Policy(copy.deepcopy(BASE.model), BASE.tokenizer, name='tiny', sampler=VLLMSampler(reach(server, **how)))
 
-def learn(out, policy, **how): return train_small(out, recipes.grpo, policy, Paying(), **dict(dict(lora=LORA, lr=3e-2, steps=2), **how))
+def learn(out, policy, **how):
+    return train_small(out, recipes.grpo, policy, Paying(), **dict(dict(lora=LORA, lr=3e-2, steps=2), **how))
 
 def test_an_update_reaches_the_server_and_one_that_does_not_is_seen(server, tmp_path, monkeypatch):
     run = learn(tmp_path/'synced', remote(server))
     gaps = [row['sampler_gap'] for row in run.rows()]
     assert max(gaps) < 1e-4 and all(row['entropy'] > 0 for row in run.rows())
     sync, first = VLLMSampler.sync, []
-    monkeypatch.setattr(VLLMSampler, 'sync', lambda self, policy: first[0] if first else first.append(sync(self, policy)) or first[0])
+    monkeypatch.setattr(VLLMSampler, 'sync', lambda self, policy: first[0] if first
+                        else first.append(sync(self, policy)) or first[0])
     stale = [row['sampler_gap'] for row in learn(tmp_path/'stale', remote(server)).rows()]
     assert stale[0] < 1e-4 and max(stale[1:]) > 100*max(gaps)
 
@@ -379,7 +429,7 @@ def test_a_server_that_dies_in_the_middle_of_a_step_loses_no_episode(server, tmp
     whole = learn(tmp_path/'whole', remote(server))
     count = itertools.count()
     def dying(answer):
-        if next(count) >= 26: return Response('gone', 503)      # in the second step: the comparison is 6, a step at most 16
+        if next(count) >= 26: return Response('gone', 503)  # in the second step: the comparison is 6, a step at most 16
         return answer
     server.adapters.clear()
     server.faults = [dying]*10_000
@@ -413,7 +463,8 @@ def test_without_vllm(monkeypatch):
 
 @pytest.mark.gpu
 def test_real_vllm(tmp_path):
-    "The real engine on a small base (attention kernels want heads of 64): log-probabilities up to what bfloat16 rounds, an adapter that arrives, seeds. Not run so far."
+    """The real engine on a small base (attention kernels want heads of 64): log-probabilities up to what bfloat16
+    rounds, an adapter that arrives, seeds. Not run so far."""
     pytest.importorskip('vllm')
     base = Policy(tiny_model(SIZE, 512, hidden=256), BASE.tokenizer, name='tiny')
     base.save_pretrained(tmp_path/'base')

@@ -1,4 +1,5 @@
-"What a user gets from the package index: the wheel and the sdist hold what they should, and the wheel works without the repository."
+"""What a user gets from the package index: the wheel and the sdist hold what they should, and the wheel works
+without the repository."""
 from email import message_from_string
 import os
 import shutil
@@ -16,14 +17,16 @@ pytestmark = pytest.mark.xdist_group('wheel')  # one worker: the wheel is built 
 
 def must(*command, **kw):
     "The output of a command that must succeed; what it printed, if it does not."
-    done = subprocess.run([str(word) for word in command], text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **kw)
+    done = subprocess.run([str(word) for word in command], text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, **kw)
     if done.returncode: pytest.fail(f'{command}\n{done.stdout}', pytrace=False)
     return done.stdout
 
 
 @pytest.fixture(scope='module')
 def dist(tmp_path_factory):
-    "A folder with the sdist, and the wheel built from it. They are built from a copy, so that nothing is left in the tree."
+    """A folder with the sdist, and the wheel built from it. They are built from a copy, so that nothing is left in
+    the tree."""
     source, out = tmp_path_factory.mktemp('source'), tmp_path_factory.mktemp('dist')
     for path in tracked():
         (source/path).parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +48,8 @@ def installed(wheel, tmp_path_factory):
 
 
 def in_wheel(wheel, ending):
-    with ZipFile(wheel) as file: return file.read(next(name for name in file.namelist() if name.endswith(ending))).decode()
+    with ZipFile(wheel) as file:
+        return file.read(next(name for name in file.namelist() if name.endswith(ending))).decode()
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel):
@@ -58,13 +62,17 @@ def test_wheel_holds_the_package_and_nothing_else(wheel):
 def test_metadata(wheel):
     facts = message_from_string(in_wheel(wheel, 'METADATA'))
     assert facts['Name'] == 'agentlab-rl' and facts['License-Expression'] == 'Apache-2.0'
-    assert set(facts.get_all('Provides-Extra')) == {'lab', 'lora', 'qlora', 'ray', 'trl', 'python', 'llm', 'gepa', 'gym', 'textarena', 'openspiel', 'textworld', 'openenv', 'gpu', 'all', 'dev'}
+    assert set(facts.get_all('Provides-Extra')) == {'lab', 'lora', 'qlora', 'ray', 'trl', 'python', 'llm', 'gepa',
+                                                    'gym', 'textarena', 'openspiel', 'textworld', 'openenv', 'gpu',
+                                                    'all', 'dev'}
     entries = in_wheel(wheel, 'entry_points.txt')
-    assert 'agentlab = agentlab.cli:main' in entries and '[verl.plugins]\nagentlab = agentlab.interop.verl_plugin' in entries
+    assert ('agentlab = agentlab.cli:main' in entries
+            and '[verl.plugins]\nagentlab = agentlab.interop.verl_plugin' in entries)
 
 
 def test_sdist_builds_without_the_repository(dist):
-    with tarfile.open(next(dist.glob('agentlab_rl-*.tar.gz'))) as file: names = {name.partition('/')[2] for name in file.getnames()}
+    with tarfile.open(next(dist.glob('agentlab_rl-*.tar.gz'))) as file:
+        names = {name.partition('/')[2] for name in file.getnames()}
     assert {'settings.ini', 'setup.py', 'LICENSE', 'README.md', 'agentlab/py.typed'} <= names
     assert not any(name.startswith(('tests', 'nbs', 'tools')) for name in names)
 

@@ -1,7 +1,10 @@
-"""What somebody who speaks vLLM's protocol answers: one list of questions for the real server and for tests/vllm_server.py.
+"""What somebody who speaks vLLM's protocol answers: one list of questions for the real server and for
+tests/vllm_server.py.
 
-Every case is a function (Asker) -> dict of what JSON holds. `make test-vllm` puts them to the real server and writes assets/interop/vllm_contract.json;
-tests/test_vllm.py puts them to the fixture and compares. No case looks at which tokens are drawn: the generators differ.
+Every case is a function (Asker) -> dict of what JSON holds. `make test-vllm` puts them to the real server and writes
+assets/interop/vllm_contract.json;
+tests/test_vllm.py puts them to the fixture and compares. No case looks at which tokens are drawn: the generators
+differ.
 """
 import copy, shutil, time
 import httpx
@@ -11,11 +14,13 @@ from agentlab.policy.tiny import tiny_model
 from agentlab.policy.vllm import Ask, request_body
 from small import small_policy
 
-NAME, MAX_LEN, RANK, CACHED, LOGPROBS = 'tiny', 512, 16, 3, 20     # of the server: served name, longest row, largest rank, adapters it has room for, log-probabilities it gives
+# of the server: served name, longest row, largest rank, adapters it has room for, log-probabilities it gives
+NAME, MAX_LEN, RANK, CACHED, LOGPROBS = 'tiny', 512, 16, 3, 20
 TOP = 5
 
 def base():
-    "A small random llama with heads of 64 (attention kernels want them), which says something; the same in every process."
+    """A small random llama with heads of 64 (attention kernels want them), which says something; the same in every
+    process."""
     tokenizer = small_policy().tokenizer
     policy = Policy(tiny_model(max(len(tokenizer), 64), MAX_LEN, hidden=128, heads=2, seed=3), tokenizer, name='tiny')
     torch.manual_seed(1)
@@ -27,7 +32,8 @@ def base():
 def write_lora(policy, folder, seed=0, scale=.2, **config):
     "An adapter in peft's layout that does something."
     from peft import LoraConfig, get_peft_model
-    model = get_peft_model(copy.deepcopy(policy.model), LoraConfig(**dict(dict(r=4, lora_alpha=8, target_modules='all-linear', task_type='CAUSAL_LM'), **config)))
+    model = get_peft_model(copy.deepcopy(policy.model), LoraConfig(
+        **dict(dict(r=4, lora_alpha=8, target_modules='all-linear', task_type='CAUSAL_LM'), **config)))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -55,22 +61,27 @@ class Asker:
         "The message of a refusal, without what differs from run to run."
         text = body.get('error', {}).get('message', str(body)) if isinstance(body, dict) else str(body)
         return text.replace(str(self.folder), 'FOLDER')[:200]
-    def load(self, name, path, **changes): return self.told('/v1/load_lora_adapter', dict(lora_name=name, lora_path=str(path), **changes))
+    def load(self, name, path, **changes):
+        return self.told('/v1/load_lora_adapter', dict(lora_name=name, lora_path=str(path), **changes))
     def unload(self, name): return self.told('/v1/unload_lora_adapter', dict(lora_name=name))
     def told(self, path, body):
         status, said = self.ask(path, body)
         return dict(status=status, said=self.plain(said))
     def lora(self, name, **config): return write_lora(self.policy, self.folder/name, **config)
 
-def refused(answer): return dict(status=answer[0], said=answer[1] if isinstance(answer[1], str) else f"{len(answer[1]['token_ids'])} tokens, {answer[1]['finish_reason']}")
+def refused(answer):
+    return dict(status=answer[0], said=answer[1] if isinstance(answer[1], str)
+                else f"{len(answer[1]['token_ids'])} tokens, {answer[1]['finish_reason']}")
 
 # ---- answers
 
 def what_an_answer_holds(asker):
     status, one = asker.say(ignore_eos=True, stop_token_ids=[])
     scores, ids = one['logprobs'], one['token_ids']
-    return dict(status=status, ids=len(ids), prompt=one['prompt_token_ids'], finish=one['finish_reason'], index=one['index'], scores=len(scores['token_logprobs']),
-                names=scores['tokens'] == [f'token_id:{i}' for i in ids], likely=[len(top) in (TOP, TOP + 1) for top in scores['top_logprobs']],
+    return dict(status=status, ids=len(ids), prompt=one['prompt_token_ids'], finish=one['finish_reason'],
+                index=one['index'], scores=len(scores['token_logprobs']),
+                names=scores['tokens'] == [f'token_id:{i}' for i in ids],
+                likely=[len(top) in (TOP, TOP + 1) for top in scores['top_logprobs']],
                 drawn_is_among_them=all(f'token_id:{i}' in top for i, top in zip(ids, scores['top_logprobs'])))
 
 def the_stop_token_is_part_of_the_answer(asker):
@@ -81,20 +92,24 @@ def the_stop_token_is_part_of_the_answer(asker):
 def the_end_token_alone_does_not_stop(asker):
     "With ignore_eos and no stop tokens the row goes on to its length."
     found = [asker.say(16, seed=seed, temperature=2.)[1] for seed in range(6)]
-    return dict(lengths=[len(one['token_ids']) for one in found], finish=sorted({one['finish_reason'] for one in found}))
+    return dict(lengths=[len(one['token_ids']) for one in found],
+                finish=sorted({one['finish_reason'] for one in found}))
 
 def seeds(asker):
     draw = lambda seed: asker.say(6, seed=seed, temperature=2.)[1]['token_ids']
-    return dict(same=draw(3) == draw(3), others=len({tuple(draw(seed)) for seed in range(6)}) > 3, largest=asker.say(seed=2**63 - 1)[0], beyond=asker.say(seed=2**63)[0])
+    return dict(same=draw(3) == draw(3), others=len({tuple(draw(seed)) for seed in range(6)}) > 3,
+                largest=asker.say(seed=2**63 - 1)[0], beyond=asker.say(seed=2**63)[0])
 
 def log_probabilities_after_the_temperature(asker):
     "At temperature 2 those of the five likeliest are half as far apart as at temperature 1."
-    width = lambda t: (lambda top: max(top) - min(top))(sorted(asker.say(1, temperature=t)[1]['logprobs']['top_logprobs'][0].values())[-TOP:])
+    width = lambda t: (lambda top: max(top) - min(top))(
+        sorted(asker.say(1, temperature=t)[1]['logprobs']['top_logprobs'][0].values())[-TOP:])
     return dict(ratio=round(width(1.)/width(2.), 2))
 
 def a_temperature_close_to_nothing(asker):
     "What is reported at .002 is what is reported at .01."
-    width = lambda t: (lambda top: top[-1] - top[-2])(sorted(asker.say(1, temperature=t)[1]['logprobs']['top_logprobs'][0].values()))
+    width = lambda t: (lambda top: top[-1] - top[-2])(sorted(
+        asker.say(1, temperature=t)[1]['logprobs']['top_logprobs'][0].values()))
     return dict(ratio=round(width(.002)/width(.01), 2))
 
 # ---- what is refused
@@ -115,7 +130,8 @@ def an_adapter_comes_and_goes(asker):
     cards = asker.ask('/v1/models')[1]['data']
     listed = {card['id']: card.get('parent') for card in cards}
     spoke = asker.say(model='one')[0]
-    return dict(loaded=loaded, parent=listed['one'], of_the_base=listed[NAME], length=cards[0]['max_model_len'], spoke=spoke, unloaded=asker.unload('one'), then=asker.say(model='one')[0])
+    return dict(loaded=loaded, parent=listed['one'], of_the_base=listed[NAME], length=cards[0]['max_model_len'],
+                spoke=spoke, unloaded=asker.unload('one'), then=asker.say(model='one')[0])
 
 def it_changes_what_is_said(asker):
     likely = lambda model: asker.say(1, model=model, temperature=0.)[1]['logprobs']['token_logprobs'][0]
@@ -125,11 +141,13 @@ def it_changes_what_is_said(asker):
 
 def the_same_name_again(asker):
     path = asker.lora('twice')
-    found = dict(first=asker.load('twice', path)['status'], again=asker.load('twice', path), in_place=asker.load('twice', path, load_inplace=True))
+    found = dict(first=asker.load('twice', path)['status'], again=asker.load('twice', path),
+                 in_place=asker.load('twice', path, load_inplace=True))
     asker.unload('twice')
     return found
 
-def an_adapter_that_is_not_there(asker): return dict(unload=asker.unload('nobody'), load=asker.load('lost', asker.folder/'lost'))
+def an_adapter_that_is_not_there(asker):
+    return dict(unload=asker.unload('nobody'), load=asker.load('lost', asker.folder/'lost'))
 def the_name_of_the_base(asker): return asker.load(NAME, asker.lora('base-name'))
 def a_rank_above_the_limit(asker): return asker.load('wide', asker.lora('wide', r=RANK*2))
 def dora(asker): return asker.load('dora', asker.lora('dora', use_dora=True))
@@ -142,12 +160,14 @@ def an_adapter_without_room_is_read_again(asker):
     before = first()
     loaded += [asker.load(name, asker.lora(name, seed=i + 1))['status'] for i, name in enumerate(names[1:])]
     again = first()
-    return dict(loaded=loaded, same=abs(before - again) < 1e-3, unloaded=[asker.unload(name)['status'] for name in names])
+    return dict(loaded=loaded, same=abs(before - again) < 1e-3,
+                unloaded=[asker.unload(name)['status'] for name in names])
 
 # ---- what kills it: each of these wants a server of its own
 
 def end_of(asker, name):
-    "How a question to that adapter is answered, what /health says then (-1: nobody is there), and how the next question is answered."
+    """How a question to that adapter is answered, what /health says then (-1: nobody is there), and how the next
+    question is answered."""
     status = asker.say(model=name)[0]
     for _ in range(40):
         health = asker.ask('/health')[0]
@@ -169,8 +189,11 @@ def loaded_in_place_and_its_folder_gone(asker):
     shutil.rmtree(path)
     return end_of(asker, 'place')
 
-CASES = [what_an_answer_holds, the_stop_token_is_part_of_the_answer, the_end_token_alone_does_not_stop, seeds, log_probabilities_after_the_temperature, a_temperature_close_to_nothing,
-         a_temperature_above_two, an_unknown_model, an_id_that_the_model_has_not, a_negative_id, an_empty_prompt, a_prompt_as_long_as_the_model, a_row_beyond_the_length, too_many_log_probabilities,
-         an_adapter_comes_and_goes, it_changes_what_is_said, the_same_name_again, an_adapter_that_is_not_there, the_name_of_the_base, a_rank_above_the_limit, dora, a_bias,
+CASES = [what_an_answer_holds, the_stop_token_is_part_of_the_answer, the_end_token_alone_does_not_stop, seeds,
+         log_probabilities_after_the_temperature, a_temperature_close_to_nothing,
+         a_temperature_above_two, an_unknown_model, an_id_that_the_model_has_not, a_negative_id, an_empty_prompt,
+         a_prompt_as_long_as_the_model, a_row_beyond_the_length, too_many_log_probabilities,
+         an_adapter_comes_and_goes, it_changes_what_is_said, the_same_name_again, an_adapter_that_is_not_there,
+         the_name_of_the_base, a_rank_above_the_limit, dora, a_bias,
          an_adapter_without_room_is_read_again]
 DEADLY = [evicted_and_its_folder_gone, loaded_in_place_and_its_folder_gone]

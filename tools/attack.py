@@ -1,11 +1,14 @@
 """Attack agentlab by class, as much as `make attack` has time for, and write down what survived.
 
-    python tools/attack.py                          every class; a table, assets/attack/attack.json, exit status 1 unless all survived
+    python tools/attack.py                          every class; a table, assets/attack/attack.json, exit status 1
+    unless all survived
     python tools/attack.py kills commands           some classes; the others keep the rows that they have in the record
     python tools/attack.py --every 10 --out /tmp    every tenth try
 
-A class is a row of the record, written as soon as it is done. Hostile environments (here and isolated), sandboxed programs (both sandboxes, where
-bubblewrap works), damaged run folders, wrong command lines, kills (six recipes, replay, self-play, prompts, a sweep), dumps of others, pages in a browser.
+A class is a row of the record, written as soon as it is done. Hostile environments (here and isolated), sandboxed
+programs (both sandboxes, where
+bubblewrap works), damaged run folders, wrong command lines, kills (six recipes, replay, self-play, prompts, a sweep),
+dumps of others, pages in a browser.
 """
 from argparse import ArgumentParser
 import contextlib
@@ -50,7 +53,8 @@ def attacked(name: str, every: int) -> dict:
             why = attempt(function)
             if why: lost[title] = why
             if why: print(f'{name}: {title}\n{why}', file=sys.stderr, flush=True)
-    return dict(tries=number + 1, survived=number + 1 - len(lost), lost=list(lost), seconds=round(time.monotonic() - began))
+    return dict(tries=number + 1, survived=number + 1 - len(lost), lost=list(lost),
+                seconds=round(time.monotonic() - began))
 
 
 def table(rows: dict) -> str:
@@ -70,8 +74,10 @@ def main() -> int:
     from agentlab.bench import circumstances, keep
     path = Path(asked.out)/'attack.json'
     for name in asked.classes or CLASSES:
-        row = attacked(name, asked.every) | circumstances(f'python tools/attack.py {name}' + (f' --every {asked.every}' if asked.every > 1 else ''))
-        rows = json.loads(path.read_text())['rows'] if path.exists() else {}     # read late: another process may have made rows meanwhile
+        row = attacked(name, asked.every) | circumstances(f'python tools/attack.py {name}'
+                                                          + (f' --every {asked.every}' if asked.every > 1 else ''))
+        # read late: another process may have made rows meanwhile
+        rows = json.loads(path.read_text())['rows'] if path.exists() else {}
         rows = {kind: (rows | {name: row})[kind] for kind in CLASSES if kind in rows or kind == name}
         keep(dict(schema_version=1, rows=rows), asked.out, 'attack')
         print(table({name: row}).splitlines()[-1], flush=True)

@@ -1,6 +1,7 @@
 """What must hold of the files of this repository: `make check`. tests/test_drift.py runs the same functions.
 
-Each function of CHECKS returns a list of problems, each with its remedy; its docstring says what holds when the list is empty.
+Each function of CHECKS returns a list of problems, each with its remedy; its docstring says what holds when the list is
+empty.
 """
 import ast
 from configparser import ConfigParser
@@ -23,7 +24,8 @@ TREE_LIMIT = 20_000_000    # bytes of all tracked files
 LINE_LIMIT = 40            # lines of one function of the package, signature and docstring included
 STATEMENT_LIMIT = 25       # statements of one function of the package
 # Split, so that this file passes its own check.
-HOSTS = [''.join(parts) for parts in [('pypi.', 'org'), ('pythonhosted.', 'org'), ('npmjs.', 'org'), ('npmjs.', 'com'), ('download.', 'pytorch.org'),
+HOSTS = [''.join(parts) for parts in [('pypi.', 'org'), ('pythonhosted.', 'org'), ('npmjs.', 'org'), ('npmjs.', 'com'),
+    ('download.', 'pytorch.org'),
     ('deb.', 'debian.org'), ('security.', 'debian.org'), ('conda.', 'anaconda.org'), ('proxy.', 'golang.org')]]
 UNREPRODUCIBLE = {
     'a temporary path': r'/tmp/|/var/folders/|\\Temp\\',
@@ -35,7 +37,8 @@ UNREPRODUCIBLE = {
 
 def tracked() -> list[Path]:
     "The files of the repository: tracked, and untracked ones that git does not ignore."
-    listed = subprocess.run(['git', 'ls-files', '-coz', '--exclude-standard'], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(['git', 'ls-files', '-coz', '--exclude-standard'], cwd=ROOT, check=True,
+                            capture_output=True, text=True).stdout
     return [Path(name) for name in sorted(set(listed.split('\0'))) if name and (ROOT/name).is_file()]
 
 
@@ -51,7 +54,8 @@ def outputs(path: Path) -> list[dict]: return [output for cell in cells(path) fo
 
 def exported(folder: Path) -> dict[str, str]:
     "Every module of the package in `folder`: {path: source}."
-    return {path.relative_to(folder).as_posix(): path.read_text(encoding='utf-8') for path in (folder/'agentlab').rglob('*.py')}
+    return {path.relative_to(folder).as_posix(): path.read_text(encoding='utf-8')
+            for path in (folder/'agentlab').rglob('*.py')}
 
 
 def export_is_current() -> list[str]:
@@ -74,7 +78,8 @@ def defaults_are_current() -> list[str]:
     home, packaged = ConfigParser(interpolation=None), ConfigParser(interpolation=None)
     home.read(ROOT/'settings.ini', encoding='utf-8')
     packaged.read(ROOT/'agentlab'/'lab.ini', encoding='utf-8')
-    return [] if 'lab' in packaged and dict(home['lab']) == dict(packaged['lab']) else ['agentlab/lab.ini differs: make install']
+    return ([] if 'lab' in packaged and dict(home['lab']) == dict(packaged['lab'])
+            else ['agentlab/lab.ini differs: make install'])
 
 
 def readme_is_current() -> list[str]:
@@ -83,7 +88,8 @@ def readme_is_current() -> list[str]:
     text, pictures = readme.render()
     wanted = {'README.md': text.encode(), **pictures}
     found = {path.relative_to(ROOT).as_posix() for path in (ROOT/readme.PICTURES).rglob('*') if path.is_file()}
-    stale = [name for name, content in wanted.items() if not (ROOT/name).exists() or (ROOT/name).read_bytes() != content]
+    stale = [name for name, content in wanted.items() if not (ROOT/name).exists()
+             or (ROOT/name).read_bytes() != content]
     return [f'{name}: make readme' for name in stale + sorted(found - wanted.keys())]
 
 
@@ -95,13 +101,15 @@ def notebooks_are_tidy() -> list[str]:
 def cell_ids_are_unique() -> list[str]:
     "Every cell has an id of its own."
     ids = {path: [cell.get('id') for cell in cells(path)] for path in notebooks()}
-    return [f'{path}: {[name for name in named if named.count(name) > 1 or not name]}' for path, named in ids.items() if len(set(named) - {None}) < len(named)]
+    return [f'{path}: {[name for name in named if named.count(name) > 1 or not name]}' for path, named in ids.items()
+            if len(set(named) - {None}) < len(named)]
 
 
 def outputs_are_small() -> list[str]:
     "The outputs of a notebook take less than 500 kB."
     sizes = {path: sum(len(json.dumps(output)) for output in outputs(path)) for path in notebooks()}
-    return [f'{path}: {size} bytes; draw fewer points or smaller figures' for path, size in sizes.items() if size >= OUTPUT_LIMIT]
+    return [f'{path}: {size} bytes; draw fewer points or smaller figures' for path, size in sizes.items()
+            if size >= OUTPUT_LIMIT]
 
 
 def texts(output: dict) -> str:
@@ -115,8 +123,10 @@ def outputs_are_reproducible() -> list[str]:
     found = []
     for path in notebooks():
         for output in outputs(path):
-            if output['output_type'] == 'error' or output.get('name') == 'stderr': found.append(f"{path}: {output.get('name', 'error')}: {texts(output)[:200]}")
-            found += [f'{path}: {what}: {match[0]!r}' for what, pattern in UNREPRODUCIBLE.items() if (match := re.search(pattern, texts(output)))]
+            if output['output_type'] == 'error' or output.get('name') == 'stderr':
+                found.append(f"{path}: {output.get('name', 'error')}: {texts(output)[:200]}")
+            found += [f'{path}: {what}: {match[0]!r}' for what, pattern in UNREPRODUCIBLE.items()
+                      if (match := re.search(pattern, texts(output)))]
     return found
 
 
@@ -130,25 +140,30 @@ def no_registry_host() -> list[str]:
 
 
 def functions_are_short() -> list[str]:
-    "Every function of the package has at most 25 statements, docstring left out, and at most 40 lines with its signature."
+    """Every function of the package has at most 25 statements, docstring left out, and at most 40 lines with its
+    signature."""
     found = []
     for path in sorted((ROOT/'agentlab').rglob('*.py')):
         for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef): continue
             lines, count = node.end_lineno - node.lineno + 1, statements(node)
-            if lines > LINE_LIMIT or count > STATEMENT_LIMIT: found.append(f'{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines, {count} statements; split it')
+            if lines > LINE_LIMIT or count > STATEMENT_LIMIT:
+                found.append(f'{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines, {count} '
+                             f'statements; split it')
     return found
 
 
 def statements(function: ast.FunctionDef) -> int:
     "Statements of a function with what it defines inside, its docstring left out."
-    return sum(isinstance(node, ast.stmt) for node in ast.walk(function)) - 1 - (ast.get_docstring(function) is not None)
+    return (sum(isinstance(node, ast.stmt) for node in ast.walk(function)) - 1
+            - (ast.get_docstring(function) is not None))
 
 
 def links_lead_somewhere() -> list[str]:
     "Every relative link of a page or notebook leads to a file."
     pages = {path: read(path) for path in tracked() if path.suffix == '.md'}
-    pages |= {path: '\n'.join(''.join(cell['source']) for cell in cells(path) if cell['cell_type'] == 'markdown') for path in notebooks()}
+    pages |= {path: '\n'.join(''.join(cell['source']) for cell in cells(path) if cell['cell_type'] == 'markdown')
+              for path in notebooks()}
     links = re.compile(r'\]\((?![a-z]+:|#)([^)#\s]+)')
     found = []
     for path, text in pages.items():
@@ -158,18 +173,22 @@ def links_lead_somewhere() -> list[str]:
 
 
 def lessons_have_one_form() -> list[str]:
-    "Every lesson has its header, an early result, three exercises with a solution and a check, its limits and its references."
+    """Every lesson has its header, an early result, three exercises with a solution and a check, its limits and its
+    references."""
     return [f'{path}: {fault}' for path in lessons() for fault in course.faults(path)]
 
 
 def tree_is_small() -> list[str]:
     "The files of the repository take less than 20 MB."
     size = sum((ROOT/path).stat().st_size for path in tracked())
-    return [] if size < TREE_LIMIT else [f'{size} bytes; `git ls-files -z | xargs -0 du -b | sort -n | tail` shows the largest']
+    return [] if size < TREE_LIMIT else [f'{size} bytes; `git ls-files -z | xargs -0 du -b | sort -n | tail` shows '
+                                         f'the largest']
 
 
-CHECKS = [export_is_current, defaults_are_current, readme_is_current, notebooks_are_tidy, cell_ids_are_unique, outputs_are_small,
-    outputs_are_reproducible, no_registry_host, functions_are_short, links_lead_somewhere, lessons_have_one_form, tree_is_small]
+CHECKS = [export_is_current, defaults_are_current, readme_is_current, notebooks_are_tidy, cell_ids_are_unique,
+    outputs_are_small,
+    outputs_are_reproducible, no_registry_host, functions_are_short, links_lead_somewhere, lessons_have_one_form,
+    tree_is_small]
 
 
 def main() -> int:

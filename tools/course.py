@@ -1,7 +1,9 @@
 """The student edition of the course: `make course` writes course/*.ipynb from tutorials/, without the solutions.
 
-A lesson marks its cells: `#| exercise` (a stub to fill in), `#| solution` (assigns an answer where the stub is untouched), `#| check` (fails until there
-is one). tests/test_lessons.py runs each lesson as `proved` writes it: every check must fail before its solution and pass after it.
+A lesson marks its cells: `#| exercise` (a stub to fill in), `#| solution` (assigns an answer where the stub is
+untouched), `#| check` (fails until there
+is one). tests/test_lessons.py runs each lesson as `proved` writes it: every check must fail before its solution and
+pass after it.
 """
 from argparse import ArgumentParser
 from copy import deepcopy
@@ -62,7 +64,8 @@ def proved(notebook: dict) -> dict:
         if mark(cell) == 'solution':
             number += 1
             check = next(later for later in made['cells'][place:] if mark(later) == 'check')
-            cells.append(dict(cell_type='code', id=f'before{number}', metadata={}, execution_count=None, outputs=[], source=must_fail(source(check), number)))
+            cells.append(dict(cell_type='code', id=f'before{number}', metadata={}, execution_count=None, outputs=[],
+                              source=must_fail(source(check), number)))
         cells.append(cell)
     made['cells'] = cells
     return made
@@ -73,13 +76,17 @@ def faults(path: Path) -> list[str]:
     cells = json.loads((ROOT/path).read_text(encoding='utf-8'))['cells']
     text, number = '\n'.join(source(cell) for cell in cells if cell['cell_type'] == 'markdown'), int(path.name[:2])
     if len(cells) < 2: return ['there is no lesson here']
-    found = [] if source(cells[0]).startswith(f'# Lesson {number}: ') else [f'the first line is not "# Lesson {number}: ..."']
+    found = ([] if source(cells[0]).startswith(f'# Lesson {number}: ')
+             else [f'the first line is not "# Lesson {number}: ..."'])
     found += [f'the first cell has no line {name}' for name in HEADER if name not in source(cells[0])]
     if source(cells[1]) != INSTALL: found.append('the second cell is not INSTALL of tools/course.py')
-    if not any(cell.get('outputs') for cell in cells[:EARLY]): found.append(f'none of the first {EARLY} cells shows a result')
-    found += [f'no section "## {name}"' for name in SECTIONS if not re.search(rf'^## (?:\d+ )?{name}', text, re.MULTILINE)]
+    if not any(cell.get('outputs') for cell in cells[:EARLY]):
+        found.append(f'none of the first {EARLY} cells shows a result')
+    found += [f'no section "## {name}"' for name in SECTIONS
+              if not re.search(rf'^## (?:\d+ )?{name}', text, re.MULTILINE)]
     order = ' '.join(filter(None, map(mark, cells)))
-    if not re.fullmatch(f'(?:{" ".join(MARKS)} ?){{{EXERCISES},}}', order): found.append(f'exercises: {EXERCISES} or more times {", ".join(MARKS)}, in this order; found {order!r}')
+    if not re.fullmatch(f'(?:{" ".join(MARKS)} ?){{{EXERCISES},}}', order):
+        found.append(f'exercises: {EXERCISES} or more times {", ".join(MARKS)}, in this order; found {order!r}')
     return found
 
 

@@ -1,7 +1,10 @@
-"""The site of the documentation: `make docs` writes build/docs/html from the notebooks and the docstrings, and checks every link inside.
+"""The site of the documentation: `make docs` writes build/docs/html from the notebooks and the docstrings, and checks
+every link inside.
 
-The pages are the notebooks without their hidden cells and without live figures (their pictures stay). The reference is read from the source of
-agentlab/, so that nothing has to be imported; maths is drawn by a MathJax that lies beside the pages. Nothing is fetched when a page is read.
+The pages are the notebooks without their hidden cells and without live figures (their pictures stay). The reference is
+read from the source of
+agentlab/, so that nothing has to be imported; maths is drawn by a MathJax that lies beside the pages. Nothing is
+fetched when a page is read.
 """
 import ast
 from html.parser import HTMLParser
@@ -18,7 +21,8 @@ from notebooks import ROOT, notebooks
 from readme import LINK, shown_source
 
 SITE = ROOT/'build'/'docs'
-FOLDERS = 'env', 'policy', 'rollout', 'reward', 'credit', 'objective', 'entropy', 'replay', 'prompt', 'selfplay', 'train', 'view', 'bench', 'interop', 'cli'
+FOLDERS = ('env', 'policy', 'rollout', 'reward', 'credit', 'objective', 'entropy', 'replay', 'prompt', 'selfplay',
+           'train', 'view', 'bench', 'interop', 'cli')
 PAGES, FILES = ('CHANGELOG.md', 'CONTRIBUTING.md', 'LOG.md'), ('LICENSE', 'CITATION.cff')
 SETTINGS = '''
 project, author, html_title = 'agentlab', 'agentlab developers', 'agentlab'
@@ -39,17 +43,19 @@ add_module_names = False
 '''
 
 
-ANCHOR = re.compile(r'(?<=\]\()#[^)]+')                 # JupyterLab keeps capitals in the anchors of headings, MyST does not
+ANCHOR = re.compile(r'(?<=\]\()#[^)]+')  # JupyterLab keeps capitals in the anchors of headings, MyST does not
 PAGE = re.compile(r'(href="(?![a-z]+:)[^"#]*)\.ipynb')  # a link in a table that a cell has written as HTML
 
-STYLE = '.content { width: 54em } .sidebar-drawer { width: calc(50% - 30em) } div.highlight pre { font-size: 12.5px }\n'   # lines of code are longer than those of prose
+# lines of code are longer than those of prose
+STYLE = '.content { width: 54em } .sidebar-drawer { width: calc(50% - 30em) } div.highlight pre { font-size: 12.5px }\n'
 
 
 def markdown(text: str) -> dict: return dict(cell_type='markdown', id=f'added{len(text)}', metadata={}, source=text)
 
 
 def cleaned(notebook: dict) -> dict:
-    "The notebook as a page: without hidden cells and directives, live figures and execution counts; solutions folded away."
+    """The notebook as a page: without hidden cells and directives, live figures and execution counts; solutions
+    folded away."""
     cells = []
     for cell in notebook['cells']:
         source, hidden = ''.join(cell['source']), False
@@ -57,8 +63,11 @@ def cleaned(notebook: dict) -> dict:
             is_solution = course.mark(cell) == 'solution'
             source, hidden, no_input = shown_source(source)
             tags = ['hide-input'] if is_solution else ['remove-input'] if no_input else []
-            spoken = [about['alt'] for output in cell['outputs'] for about in output.get('metadata', {}).values() if 'alt' in about]
-            cell = cell | dict(metadata=dict(tags=tags) | (dict(mystnb=dict(image=dict(alt=spoken[0]))) if spoken else {}), outputs=[still(output) for output in cell['outputs']], execution_count=None)
+            spoken = [about['alt'] for output in cell['outputs'] for about in output.get('metadata', {}).values()
+                      if 'alt' in about]
+            cell = cell | dict(metadata=dict(tags=tags)
+                               | (dict(mystnb=dict(image=dict(alt=spoken[0]))) if spoken else {}),
+                               outputs=[still(output) for output in cell['outputs']], execution_count=None)
         else: source = ANCHOR.sub(lambda link: link[0].lower(), source)
         if not hidden: cells.append(cell | dict(id=f'cell{len(cells)}', source=source))
     return notebook | dict(cells=cells)
@@ -66,7 +75,8 @@ def cleaned(notebook: dict) -> dict:
 
 def still(output: dict) -> dict:
     "An output without its live figure, whose links lead to pages of the site."
-    data = {kind: value for kind, value in output.get('data', {}).items() if 'plotly' not in kind and 'widget' not in kind}
+    data = {kind: value for kind, value in output.get('data', {}).items() if 'plotly' not in kind
+            and 'widget' not in kind}
     if 'text/html' in data: data['text/html'] = PAGE.sub(r'\1.html', ''.join(data['text/html']))
     return output | dict(data=data) if 'data' in output else output
 
@@ -78,12 +88,14 @@ def toctree(names: list[str], caption: str = '', depth: int = 1) -> str:
 
 def opening(path: Path) -> str:
     "The title of a notebook."
-    return ''.join(json.loads((ROOT/path).read_text(encoding='utf-8'))['cells'][0]['source']).splitlines()[0].removeprefix('# ')
+    return (''.join(json.loads((ROOT/path).read_text(encoding='utf-8'))['cells'][0]['source'])
+            .splitlines()[0].removeprefix('# '))
 
 
 def from_root(text: str) -> str:
     "The text of nbs/index with its links made relative to the root."
-    return LINK.sub(lambda link: link[1] + ('' if link[2].startswith('../') else 'nbs/') + link[2].removeprefix('../'), text)
+    return LINK.sub(lambda link: link[1] + ('' if link[2].startswith('../') else 'nbs/') + link[2].removeprefix('../'),
+                    text)
 
 
 def start(notebook: dict) -> dict:
@@ -95,7 +107,8 @@ def start(notebook: dict) -> dict:
             if 'text/markdown' in output.get('data', {}):
                 output['data'] = {'text/markdown': from_root(''.join(output['data']['text/markdown']))}
     alone = [path for path in notebooks() if path.parent == Path('nbs') and path.stem != 'index']
-    made['cells'] += [markdown(toctree([path.with_suffix('').as_posix() for path in notebooks() if path.parts[0] == 'tutorials'], 'The course')),
+    made['cells'] += [markdown(toctree([path.with_suffix('').as_posix() for path in notebooks()
+                                        if path.parts[0] == 'tutorials'], 'The course')),
         markdown(toctree([path.with_suffix('').as_posix() for path in alone] + ['metrics'], 'Foundations')),
         markdown(toctree([front(folder) for folder in FOLDERS], 'One choice, one folder')),
         markdown(toctree(['api/index', *(name.removesuffix('.md') for name in PAGES)], 'Reference'))]
@@ -104,7 +117,8 @@ def start(notebook: dict) -> dict:
 
 def front(folder: str) -> str:
     "The first page of a folder."
-    return f'nbs/{folder}/index' if (ROOT/'nbs'/folder/'index.ipynb').exists() else next(path for path in notebooks() if path.parts[:2] == ('nbs', folder)).with_suffix('').as_posix()
+    return (f'nbs/{folder}/index' if (ROOT/'nbs'/folder/'index.ipynb').exists()
+            else next(path for path in notebooks() if path.parts[:2] == ('nbs', folder)).with_suffix('').as_posix())
 
 
 def write_pages(folder: Path) -> None:
@@ -113,7 +127,8 @@ def write_pages(folder: Path) -> None:
         notebook = json.loads((ROOT/path).read_text(encoding='utf-8'))
         page = start(notebook) if path == Path('nbs/index.ipynb') else cleaned(notebook)
         siblings = [other.stem for other in notebooks() if other.parent == path.parent and other != path]
-        is_front = path.parts[0] == 'nbs' and len(path.parts) == 3 and path.with_suffix('').as_posix() == front(path.parts[1])
+        is_front = (path.parts[0] == 'nbs' and len(path.parts) == 3
+                    and path.with_suffix('').as_posix() == front(path.parts[1]))
         if is_front and siblings: page['cells'].append(markdown(toctree(siblings)))
         target = folder/('index.ipynb' if path == Path('nbs/index.ipynb') else path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +143,8 @@ def write_pages(folder: Path) -> None:
 def signature(node: ast.AST) -> str:
     "The arguments of a function, on one line, without annotations."
     a = node.args
-    for argument in filter(None, [*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg]): argument.annotation = None
+    for argument in filter(None, [*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg]):
+        argument.annotation = None
     return f'({ast.unparse(a)})'
 
 
@@ -144,12 +160,14 @@ def described(kind: str, name: str, node: ast.AST, lines: list[str], inner: str 
     call = signature(node) if kind != 'class' else ''
     text = ast.get_docstring(node) or ''
     plain = re.sub(r'([*_<>\[\]|$\\{}])(?=(?:[^`]*`[^`]*`)*[^`]*\Z)', r'\\\1', text)    # but not inside `code`
-    return f'`````{{py:{kind}}} {name}{call}\n\n{plain}\n{code}\n{inner}\n`````\n' if kind != 'method' else f'````{{py:method}} {name}{call}\n\n{plain}\n{code}\n````\n'
+    return (f'`````{{py:{kind}}} {name}{call}\n\n{plain}\n{code}\n{inner}\n`````\n' if kind != 'method'
+            else f'````{{py:method}} {name}{call}\n\n{plain}\n{code}\n````\n')
 
 
 def public(tree: ast.Module) -> list[str]:
     "`__all__` of a module."
-    named = [ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == '__all__']
+    named = [ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign)
+             and getattr(node.targets[0], 'id', '') == '__all__']
     return named[0] if named else []
 
 
@@ -160,12 +178,15 @@ def module_reference(path: Path) -> str:
     module, entries = '.'.join(path.relative_to(ROOT).with_suffix('').parts), []
     for node in tree.body:
         if getattr(node, 'name', None) not in public(tree): continue
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef): entries.append(described('function', f'{module}.{node.name}', node, lines))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            entries.append(described('function', f'{module}.{node.name}', node, lines))
         elif isinstance(node, ast.ClassDef):
-            methods = [described('method', m.name, m, lines) for m in node.body if isinstance(m, ast.FunctionDef) and not m.name.startswith('_') and ast.get_docstring(m)]
+            methods = [described('method', m.name, m, lines) for m in node.body if isinstance(m, ast.FunctionDef)
+                       and not m.name.startswith('_') and ast.get_docstring(m)]
             entries.append(described('class', f'{module}.{node.name}', node, lines, '\n'.join(methods)))
     source = re.search(r'File to edit: (?:\.\./)*(nbs/\S+\.ipynb)', text)
-    page = f'From the page [{opening(Path(source[1]))}](../{source[1]}).\n\n' if source and source[1] != 'nbs/index.ipynb' else ''
+    page = (f'From the page [{opening(Path(source[1]))}](../{source[1]}).\n\n' if source
+            and source[1] != 'nbs/index.ipynb' else '')
     return f'## {module}\n{page}' + '\n'.join(entries) if entries else ''
 
 
@@ -174,21 +195,29 @@ def write_reference(folder: Path) -> None:
     api = folder/'api'
     api.mkdir(parents=True, exist_ok=True)
     alone = [path for path in sorted((ROOT/'agentlab').glob('*.py')) if not path.stem.startswith('_')]
-    groups = {'core': alone} | {name: sorted(p for p in (ROOT/'agentlab'/name).glob('*.py') if not p.stem.startswith('_')) for name in FOLDERS if (ROOT/'agentlab'/name).is_dir()}
+    groups = {'core': alone} | {name: sorted(p for p in (ROOT/'agentlab'/name).glob('*.py')
+                                             if not p.stem.startswith('_')) for name in FOLDERS
+                                if (ROOT/'agentlab'/name).is_dir()}
     for name, paths in groups.items():
         title = 'agentlab' if name == 'core' else f'agentlab.{name}'
-        (api/f'{name}.md').write_text(f'# {title}\n\n' + '\n'.join(filter(None, map(module_reference, paths))), encoding='utf-8')
+        (api/f'{name}.md').write_text(f'# {title}\n\n' + '\n'.join(filter(None, map(module_reference, paths))),
+                                      encoding='utf-8')
     lines = [f'- [agentlab{"" if name == "core" else "." + name}]({name}.md)' for name in groups]
-    (api/'index.md').write_text('# Functions and classes\nRead from the source: signature, what stands beside each parameter, docstring. The page of each module tells the idea.\n\n'
+    (api/'index.md').write_text('# Functions and classes\nRead from the source: signature, what stands beside each '
+        'parameter, docstring. The page of each module tells the idea.\n\n'
         + '\n'.join(lines) + '\n\n' + toctree(list(groups)), encoding='utf-8')
 
 
 def write_metrics(folder: Path) -> None:
     "The dictionary of metrics, from METRICS of agentlab.train.runs."
     tree = ast.parse((ROOT/'agentlab'/'train'/'runs.py').read_text(encoding='utf-8'))
-    call = next(node.value for node in tree.body if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == 'METRICS')
-    lines = [f'| `{word.arg}` | ' + ' | '.join(part.replace('|', r'\|').replace('*', r'\*') for part in ast.literal_eval(word.value)) + ' |' for word in call.keywords]
-    (folder/'metrics.md').write_text('# Metrics\nWhat a row of `metrics.jsonl` holds, one row an update (`tests.jsonl` where it says so). [The page of runs](nbs/train/00_runs.ipynb) writes them.\n\n'
+    call = next(node.value for node in tree.body if isinstance(node, ast.Assign)
+                and getattr(node.targets[0], 'id', '') == 'METRICS')
+    lines = [f'| `{word.arg}` | ' + ' | '.join(part.replace('|', r'\|').replace('*', r'\*')
+                                               for part in ast.literal_eval(word.value)) + ' |'
+             for word in call.keywords]
+    (folder/'metrics.md').write_text('# Metrics\nWhat a row of `metrics.jsonl` holds, one row an update (`tests.jsonl` '
+        'where it says so). [The page of runs](nbs/train/00_runs.ipynb) writes them.\n\n'
         '| name | is | estimated by | unit |\n|---|---|---|---|\n' + '\n'.join(lines) + '\n', encoding='utf-8')
 
 
@@ -202,7 +231,8 @@ class Links(HTMLParser):
         at = dict(attributes)
         self.anchors |= {at[name] for name in ('id', 'name') if at.get(name)}
         if tag == 'a' and at.get('href'): self.links.append(at['href'])
-        elif tag == 'link' and at.get('href') and at.get('rel') in ('stylesheet', 'icon', 'preload'): self.loads.append(at['href'])
+        elif tag == 'link' and at.get('href') and at.get('rel') in ('stylesheet', 'icon', 'preload'):
+            self.loads.append(at['href'])
         elif tag != 'a' and at.get('src'): self.loads.append(at['src'])
 
 
@@ -211,14 +241,16 @@ def broken(site: Path) -> list[str]:
     pages = {path: Links(path.read_text(encoding='utf-8')) for path in site.rglob('*.html')}
     found = []
     for path, page in pages.items():
-        found += [f'{path.relative_to(site)} loads {url}' for url in page.loads if urlsplit(url).scheme in ('http', 'https') or url.startswith('//')]
+        found += [f'{path.relative_to(site)} loads {url}' for url in page.loads
+                  if urlsplit(url).scheme in ('http', 'https') or url.startswith('//')]
         for url in page.links + page.loads:
             parts = urlsplit(url)
             if parts.scheme or url.startswith('//'): continue
             target = (path.parent/unquote(parts.path)).resolve() if parts.path else path
             if target.is_dir(): target = target/'index.html'
             if not target.exists(): found.append(f'{path.relative_to(site)} -> {url}: no such file')
-            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors: found.append(f'{path.relative_to(site)} -> {url}: no such anchor')
+            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
+                found.append(f'{path.relative_to(site)} -> {url}: no such anchor')
     return sorted(set(found))
 
 
@@ -226,9 +258,12 @@ def mathjax(folder: Path, package: str = 'mathjax@3.2.2') -> Path:
     "tex-svg.js of MathJax, fetched once by npm into `folder`."
     script = folder/'package'/'es5'/'tex-svg.js'
     if not script.exists():
-        if not shutil.which('npm'): raise SystemExit('the maths of the site needs MathJax, which npm brings: install npm (Debian: apt-get install npm), then make docs again')
+        if not shutil.which('npm'):
+            raise SystemExit('the maths of the site needs MathJax, which npm brings: install npm (Debian: apt-get '
+                             'install npm), then make docs again')
         folder.mkdir(parents=True, exist_ok=True)
-        name = subprocess.run(['npm', 'pack', '--silent', package], cwd=folder, check=True, capture_output=True, text=True).stdout.split()[-1]
+        name = subprocess.run(['npm', 'pack', '--silent', package], cwd=folder, check=True, capture_output=True,
+                              text=True).stdout.split()[-1]
         shutil.unpack_archive(folder/name, folder)
     return script
 
@@ -241,7 +276,8 @@ def main() -> int:
     (source/'_static'/'wide.css').write_text(STYLE)
     (source/'conf.py').write_text(SETTINGS)
     write_pages(source), write_reference(source), write_metrics(source)
-    command = [sys.executable, '-m', 'sphinx', '--fail-on-warning', '--keep-going', '--quiet', '--jobs', '2', '--builder', 'html', '--doctree-dir', str(SITE/'doctrees'), str(source), str(html)]
+    command = [sys.executable, '-m', 'sphinx', '--fail-on-warning', '--keep-going', '--quiet', '--jobs', '2',
+               '--builder', 'html', '--doctree-dir', str(SITE/'doctrees'), str(source), str(html)]
     built = subprocess.run(command).returncode
     problems = broken(html) if html.exists() else ['nothing was built']
     print(*problems, f'{len(list(html.rglob("*.html")))} pages: {html/"index.html"}', sep='\n')

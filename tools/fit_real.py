@@ -1,8 +1,10 @@
-"""Record the memory that `agentlab fit` predicts for SmolLM2's update beside its measured peak on a CPU: flat and on the tree of prefixes.
+"""Record the memory that `agentlab fit` predicts for SmolLM2's update beside its measured peak on a CPU: flat and on
+the tree of prefixes.
 
     python tools/fit_real.py    writes assets/bench/fit_smollm2.json (make lm first)
 
-The batch is real: eight games of PythonTool by the model as it came. The trainer's own `backward` does the work; the profiler counts every tensor.
+The batch is real: eight games of PythonTool by the model as it came. The trainer's own `backward` does the work; the
+profiler counts every tensor.
 The prediction knows no tree: there it is asked for one row of as many tokens as the tree computes in a part.
 """
 from pathlib import Path
@@ -11,7 +13,8 @@ import sys
 from notebooks import ROOT
 
 GROUPS, SIZE = 1, 8
-WAYS = {f'{way}, attention {kind}': (way == 'tree', kind == 'exact') for way in ('flat', 'tree') for kind in ('exact', 'as it comes')}
+WAYS = {f'{way}, attention {kind}': (way == 'tree', kind == 'exact') for way in ('flat', 'tree')
+        for kind in ('exact', 'as it comes')}
 
 
 def played(policy):
@@ -19,7 +22,8 @@ def played(policy):
     from agentlab.env import load_env
     from agentlab.episodes import Batch
     from agentlab.rollout import play
-    batch = Batch.from_episodes(play(policy, load_env('python_tool'), list(range(GROUPS)), SIZE, max_turns=3, max_tokens=24))
+    batch = Batch.from_episodes(play(policy, load_env('python_tool'), list(range(GROUPS)), SIZE, max_turns=3,
+                                     max_tokens=24))
     return batch.with_action(old_logp=batch.action('sampler_logp'))
 
 
@@ -48,7 +52,8 @@ def measured(policy, batch, tree: bool, exact: bool, budget: int = 4096) -> dict
     peak = measured_peak(lambda: backward(training, batch, advantage, torch.arange(len(batch.rows))))
     there = bytes_of(tensors_of(policy.model))
     memory = predict(read_config('smollm2'), **how, budget=rows*width, length=width, said=said/(rows*width), rows=rows)
-    return dict(rows=rows, width=width, action_tokens=said, model=there, predicted_model=memory.weights + memory.adapter,
+    return dict(rows=rows, width=width, action_tokens=said, model=there,
+                predicted_model=memory.weights + memory.adapter,
                 peak=there + kept + peak, predicted=memory.weights + memory.adapter + memory.phases['learning'])
 
 
@@ -63,8 +68,10 @@ def main() -> int:
     batch, found = played(policy), {}
     for name, (tree, exact) in WAYS.items():
         found[name] = row = measured(policy, batch, tree, exact)
-        print(f"{name:28} {row['peak']/1e6:7.0f} MB measured, {row['predicted']/1e6:7.0f} predicted: {row['predicted']/row['peak']:.2f}", flush=True)
-    facts = circumstances('python tools/fit_real.py') | dict(episodes=len(batch), tokens=len(batch.tokens), dtype=str(policy.model.dtype), ways=found)
+        print(f"{name:28} {row['peak']/1e6:7.0f} MB measured, {row['predicted']/1e6:7.0f} predicted: "
+              f"{row['predicted']/row['peak']:.2f}", flush=True)
+    facts = circumstances('python tools/fit_real.py') | dict(episodes=len(batch), tokens=len(batch.tokens),
+                                                             dtype=str(policy.model.dtype), ways=found)
     keep(dict(schema_version=1) | facts, ROOT/'assets'/'bench', 'fit_smollm2')
     return 0
 

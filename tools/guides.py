@@ -1,9 +1,11 @@
 """Record what a pretrained model makes of the guides: the share of valid actions in every world, told only and primed.
 
     python tools/guides.py                             every world that has no row yet
-    python tools/guides.py --worlds guess keydoor      some of them; `keydoor+listed` ends every observation with what can be done
+    python tools/guides.py --worlds guess keydoor      some of them; `keydoor+listed` ends every observation with what
+    can be done
 
-Greedy, on held-out tasks. A world is a row of assets/results/guides.json, written as soon as it is there; a row of the same model, guide and
+Greedy, on held-out tasks. A world is a row of assets/results/guides.json, written as soon as it is there; a row of the
+same model, guide and
 settings is not made again. Every world is primed with as many updates as `agentlab demo --model smollm2`,
 of half as many demonstrations: with all of them KeyDoor alone took a core ten minutes.
 """
@@ -15,8 +17,10 @@ import sys
 import time
 
 ROOT = Path(__file__).resolve().parent.parent
-SETTINGS = dict(episodes=12, max_turns=8, updates=30, lr=1e-3, demonstrations=4, noise=0.)       # no slips: what is asked is form, not skill
-LISTED = ('keydoor', 'guess', 'tictactoe', 'nim', 'kuhn', 'leduc')      # worlds that are also played with their actions listed
+# no slips: what is asked is form, not skill
+SETTINGS = dict(episodes=12, max_turns=8, updates=30, lr=1e-3, demonstrations=4, noise=0.)
+# worlds that are also played with their actions listed
+LISTED = ('keydoor', 'guess', 'tictactoe', 'nim', 'kuhn', 'leduc')
 EXAMPLES = 3        # invalid answers that are kept
 
 
@@ -52,19 +56,23 @@ def played(policy, env) -> dict:
     from agentlab.rollout import play
     count, began = SETTINGS['episodes'], time.monotonic()
     seeds = [derive('guides', i) for i in range(count)]
-    episodes = play(policy, env, seeds, tasks=held_out(env, count), temperature=0., max_tokens=longest(env), max_turns=SETTINGS['max_turns'])
+    episodes = play(policy, env, seeds, tasks=held_out(env, count), temperature=0., max_tokens=longest(env),
+                    max_turns=SETTINGS['max_turns'])
     turns = [turn for episode in episodes for turn in episode.turns]
     wrong = list(dict.fromkeys(turn.text[:200] for turn in turns if turn.invalid))
     won = [episode.success for episode in episodes]
-    return dict(valid=1 - sum(bool(turn.invalid) for turn in turns)/len(turns), turns=len(turns), success=sum(won)/len(won),
-                errors=sum(bool(episode.error) for episode in episodes), invalid=wrong[:EXAMPLES], seconds=round(time.monotonic() - began, 1))
+    return dict(valid=1 - sum(bool(turn.invalid) for turn in turns)/len(turns), turns=len(turns),
+                success=sum(won)/len(won),
+                errors=sum(bool(episode.error) for episode in episodes), invalid=wrong[:EXAMPLES],
+                seconds=round(time.monotonic() - began, 1))
 
 
 def primed(policy, name: str) -> tuple:
     "The policy after its imitation, and what was done."
     from agentlab.policy import prime
     began = time.monotonic()
-    prime(policy, made(name, 'demo'), steps=SETTINGS['updates'], episodes=SETTINGS['demonstrations'], lr=SETTINGS['lr'], noise=SETTINGS['noise'], progress=False)
+    prime(policy, made(name, 'demo'), steps=SETTINGS['updates'], episodes=SETTINGS['demonstrations'], lr=SETTINGS['lr'],
+          noise=SETTINGS['noise'], progress=False)
     return policy, dict(updates=SETTINGS['updates'], prime_seconds=round(time.monotonic() - began, 1))
 
 
@@ -79,7 +87,8 @@ def row_of(name: str, policy, told_only: bool) -> dict:
     if not told_only:
         policy, done = primed(policy, name)
         row['primed'] = done | played(policy, env)
-    return row | dict(circumstances=circumstances(f'python tools/guides.py --worlds {name} --model {policy.name}'), model=getattr(policy, 'weights', None))
+    return row | dict(circumstances=circumstances(f'python tools/guides.py --worlds {name} --model {policy.name}'),
+                      model=getattr(policy, 'weights', None))
 
 
 def key_of(name: str, model: str, told_only: bool) -> str:
@@ -93,7 +102,8 @@ def key_of(name: str, model: str, told_only: bool) -> str:
 def table(rows: dict) -> str:
     "The rows as Markdown."
     share = lambda part: f"{part['valid']:.0%} | {part['success']:.0%}" if part else '- | -'
-    lines = [f"| {name} | {row['guide_tokens']} | {share(row['told'])} | {share(row.get('primed'))} | {row.get('primed', {}).get('prime_seconds', '-')} |" for name, row in rows.items()]
+    lines = [f"| {name} | {row['guide_tokens']} | {share(row['told'])} | {share(row.get('primed'))} | "
+             f"{row.get('primed', {}).get('prime_seconds', '-')} |" for name, row in rows.items()]
     head = '| world | tokens of the guide | told: valid | won | primed: valid | won | seconds of priming |'
     return '\n'.join([head, '|' + '---|'*7, *lines])
 
@@ -110,7 +120,8 @@ def main():
     known, path = worlds(), Path(given.out)
     for name in given.worlds or known:
         if name not in known: sys.exit(f'--worlds {name}: known are {", ".join(known)}')
-    def kept(): return json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(settings=SETTINGS, rows={})
+    def kept():
+        return json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(settings=SETTINGS, rows={})
     for name in given.worlds or known:
         key = key_of(name, given.model, given.told_only)
         if kept()['rows'].get(name, {}).get('key') == key: continue
@@ -119,7 +130,8 @@ def main():
         record['rows'][name] = row | dict(key=key)
         record['settings'] = SETTINGS
         keep(record, path.parent, path.stem)
-        print(f"{name}: {row['told']['valid']:.0%} valid when told" + (f", {row['primed']['valid']:.0%} when primed" if 'primed' in row else ''), flush=True)
+        print(f"{name}: {row['told']['valid']:.0%} valid when told"
+              + (f", {row['primed']['valid']:.0%} when primed" if 'primed' in row else ''), flush=True)
     print(table(kept()['rows']))
 
 

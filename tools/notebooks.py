@@ -1,7 +1,9 @@
 """Every notebook of the project: find it, run it in a process of its own, tidy its file.
 
-`python tools/notebooks.py NOTEBOOK [--save] [--flag gpu]` runs one; `make save` uses it. tests/test_notebooks.py runs many: there a `Nursery`
-imports once what nearly all of them import, which takes longer than many a notebook, and every notebook gets a fork of it.
+`python tools/notebooks.py NOTEBOOK [--save] [--flag gpu]` runs one; `make save` uses it. tests/test_notebooks.py runs
+many: there a `Nursery`
+imports once what nearly all of them import, which takes longer than many a notebook, and every notebook gets a fork of
+it.
 With JITTER=1 (or 2, ...) in the environment every training in them goes as it might on another processor: see `jitter`.
 """
 from argparse import ArgumentParser
@@ -20,7 +22,8 @@ import time
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = 'nbs', 'tutorials'
 SOLUTION = re.compile(r'#\s*\|\s*solution\b')
-COMMON = 'torch', 'transformers', 'transformers.models.qwen3', 'transformers.models.qwen3.modeling_qwen3', 'pandas', 'plotly.graph_objects', 'plotly.subplots', 'execnb.shell', 'nbdev.test'
+COMMON = ('torch', 'transformers', 'transformers.models.qwen3', 'transformers.models.qwen3.modeling_qwen3', 'pandas',
+          'plotly.graph_objects', 'plotly.subplots', 'execnb.shell', 'nbdev.test')
 KERNEL = dict(display_name='python3', language='python', name='python3')
 
 
@@ -41,14 +44,17 @@ def reads(path: Path) -> bool:
 
 
 PLOTLY = 'application/vnd.plotly.v1+json'
-ADVICE = re.compile(r'Failed to load CPU gemm_4bit_forward from kernels-community[^\n]*\n?$')     # bitsandbytes, on a CPU with AVX512-BF16, when somebody imports it
+# bitsandbytes, on a CPU with AVX512-BF16, when somebody imports it
+ADVICE = re.compile(r'Failed to load CPU gemm_4bit_forward from kernels-community[^\n]*\n?$')
 
 
 def tidy(text: str) -> str:
-    """The notebook file as `nbdev-clean` writes it, with a kernel, so that JupyterLab opens it without a question, and no trace of jupytext.
+    """The notebook file as `nbdev-clean` writes it, with a kernel, so that JupyterLab opens it without a question, and
+    no trace of jupytext.
 
-    Solutions are folded away, pictures have alternative text, and the data of a live figure is left out where a picture of it stands beside.
-    """
+    Solutions are folded away, pictures have alternative text, and the data of a live figure is left out where a picture
+    of it stands beside.
+"""
     from fastcore.nbio import nb2str
     from nbdev.clean import clean_nb
     nb = json.loads(text)
@@ -61,13 +67,16 @@ def tidy(text: str) -> str:
         if cell['cell_type'] == 'markdown': above = said
         elif SOLUTION.match(said): cell['metadata'] = dict(jupyter=dict(source_hidden=True))
         else: cell['metadata'].pop('jupyter', None)
-        if 'outputs' in cell: cell['outputs'] = [output for output in cell['outputs'] if not ADVICE.match(''.join(output.get('text', '')))]
+        if 'outputs' in cell:
+            cell['outputs'] = [output for output in cell['outputs']
+                               if not ADVICE.match(''.join(output.get('text', '')))]
         for output in cell.get('outputs', []):
             data = output.get('data', {})
             if 'image/png' not in data: continue
             told = output.get('metadata', {}).get('image/png', {}).get('alt')
-            output['metadata'] = {'image/png': dict(alt=told if told and PLOTLY not in data else alternative(data, above))}
-            data.pop(PLOTLY, None)      # the live figure comes back when the cell runs; its picture is enough until then
+            output['metadata'] = {'image/png': dict(alt=told if told and PLOTLY not in data
+                                                    else alternative(data, above))}
+            data.pop(PLOTLY, None)  # the live figure comes back when the cell runs; its picture is enough until then
     return nb2str(nb)
 
 
@@ -75,11 +84,15 @@ def alternative(data: dict, above: str, longest: int = 400) -> str:
     "What somebody hears who cannot see the picture: its titles, axes and curves, and the paragraph above it."
     figure = data.get(PLOTLY, {})
     layout = figure.get('layout', {})
-    text = lambda value: re.sub(r'<[^>]+>', ' ', str((value or {}).get('text', '') if isinstance(value, dict) else value or ''))
+    text = lambda value: re.sub(r'<[^>]+>', ' ',
+                                str((value or {}).get('text', '') if isinstance(value, dict) else value or ''))
     axes = [text(axis.get('title')) for name, axis in layout.items() if re.match('[xy]axis', name)]
-    parts = dict(panels=[text(layout.get('title'))] + [text(note) for note in layout.get('annotations', [])][:6], axes=axes,
-        shown=[str(trace.get('name') or '') for trace in figure.get('data', []) if trace.get('showlegend') is not False][:8])
-    listed = [f'{name}: {", ".join(found)}' for name, values in parts.items() if (found := list(dict.fromkeys(filter(None, map(str.strip, values)))))]
+    parts = dict(panels=[text(layout.get('title'))] + [text(note) for note in layout.get('annotations', [])][:6],
+        axes=axes,
+        shown=[str(trace.get('name') or '') for trace in figure.get('data', [])
+               if trace.get('showlegend') is not False][:8])
+    listed = [f'{name}: {", ".join(found)}' for name, values in parts.items()
+              if (found := list(dict.fromkeys(filter(None, map(str.strip, values)))))]
     prose = re.sub(r'[*_`>#$|]|\[([^]]*)\]\([^)]*\)', lambda m: m[1] or '', above.strip().split('\n\n')[-1])
     return ' '.join(f'{"; ".join(listed) or "Picture"}. {prose}'.split())[:longest]
 
@@ -87,9 +100,11 @@ def alternative(data: dict, above: str, longest: int = 400) -> str:
 def jitter(number: float) -> None:
     """Move each weight by about a millionth after every step of an optimizer; 0: leave it alone.
 
-    Processors round in another order, and in a training the difference grows until another token is drawn: from there on it is another run. So does
-    this. By how much a weight moves follows from the weight and the number: a run repeats itself bit for bit, and every number is another processor.
-    """
+    Processors round in another order, and in a training the difference grows until another token is drawn: from there
+    on it is another run. So does
+    this. By how much a weight moves follows from the weight and the number: a run repeats itself bit for bit, and every
+    number is another processor.
+"""
     if not number: return
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -112,13 +127,15 @@ def execute(path: Path, flags: list[str], save: bool) -> bool:
     jitter(float(os.environ.get('JITTER') or 0))
     if save: draw_fast()
     with path_to_run(path, save) as run_path:
-        passed, _ = test_nb(run_path, skip_flags=skip, force_flags=flags, basepath=ROOT, save=save, cell_timeout=config.cell_timeout)
+        passed, _ = test_nb(run_path, skip_flags=skip, force_flags=flags, basepath=ROOT, save=save,
+                            cell_timeout=config.cell_timeout)
     return passed
 
 
 @contextmanager
 def path_to_run(path: Path, save: bool):
-    "The notebook itself; for a lesson that is tested a copy beside it, in which each check must also fail before its solution."
+    """The notebook itself; for a lesson that is tested a copy beside it, in which each check must also fail before
+    its solution."""
     if save or path.parent != ROOT/'tutorials':
         yield path
         return
@@ -145,7 +162,8 @@ def environment(save: bool) -> dict[str, str]:
 
 def run(path: Path, flags: tuple[str, ...] = (), save: bool = False, seconds: float = 900) -> str:
     "Run the notebook in a new process; the empty string if it passed, else what it printed. Its children end with it."
-    command = [sys.executable, __file__, str(path), *(['--save'] if save else []), *(word for flag in flags for word in ('--flag', flag))]
+    command = [sys.executable, __file__, str(path), *(['--save'] if save else []),
+               *(word for flag in flags for word in ('--flag', flag))]
     child = subprocess.Popen(command, cwd=ROOT, env=environment(save), text=True, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     try: said, _ = child.communicate(timeout=seconds)
@@ -163,10 +181,12 @@ class Nursery:
         "As `run`, which does it where there is no Linux to fork."
         if sys.platform != 'linux': return run(path, flags, seconds=seconds)
         if self.server is None:
-            self.server = subprocess.Popen([sys.executable, __file__, '--serve'], cwd=ROOT, env=environment(False), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self.server = subprocess.Popen([sys.executable, __file__, '--serve'], cwd=ROOT, env=environment(False),
+                                           text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         with tempfile.TemporaryDirectory() as folder:
             said = Path(folder)/'said'
-            self.server.stdin.write(json.dumps(dict(path=str(path), flags=flags, seconds=seconds, said=str(said))) + '\n')
+            self.server.stdin.write(json.dumps(dict(path=str(path), flags=flags, seconds=seconds, said=str(said)))
+                                    + '\n')
             self.server.stdin.flush()
             status, text = json.loads(self.server.stdout.readline()), said.read_text(errors='replace')
         if status is None: return f'{path}: still running after {seconds} seconds'
@@ -176,7 +196,8 @@ class Nursery:
 
 
 def serve() -> int:
-    "Fork for every line that says what to run; in the fork, whether the notebook failed. Ends when there are no more lines."
+    """Fork for every line that says what to run; in the fork, whether the notebook failed. Ends when there are no
+    more lines."""
     from importlib import import_module
     for name in COMMON: import_module(name)
     gc.freeze()     # a collection in a fork would copy all of it

@@ -1,4 +1,5 @@
-"""README.md from nbs/index.ipynb: `make readme`. Hidden cells are left out, pictures go to assets/readme, links are made relative to the root."""
+"""README.md from nbs/index.ipynb: `make readme`. Hidden cells are left out, pictures go to assets/readme, links are
+made relative to the root."""
 import posixpath
 import re
 import shutil
@@ -33,7 +34,8 @@ def shown(cell):
 
 
 def prose(text: str) -> str:
-    "Text between code blocks: links relative to nbs/ become relative to the root, and no more than one empty line at a time."
+    """Text between code blocks: links relative to nbs/ become relative to the root, and no more than one empty line
+    at a time."""
     text = LINK.sub(lambda link: link[1] + posixpath.normpath('nbs/' + link[2]), text)
     return re.sub(r'\n{3,}', '\n\n', re.sub(r'[ \t]+\n', '\n', text))
 
@@ -50,7 +52,8 @@ def render() -> tuple[str, dict[str, bytes]]:
     made = dict(unique_key='figure', output_files_dir=PICTURES)
     text, resources = exporter.from_notebook_node(nb, resources=made)
     text = re.sub(r'<style scoped>.*?</style>\n?', '', text, flags=re.DOTALL)
-    spoken = iter([about['alt'] for cell in nb.cells for output in cell.get('outputs', []) for about in output.metadata.values() if 'alt' in about])
+    spoken = iter([about['alt'] for cell in nb.cells for output in cell.get('outputs', [])
+                   for about in output.metadata.values() if 'alt' in about])
     text = re.sub(r'!\[png\]', lambda _: f"![{next(spoken, 'picture')}]".replace('\n', ' '), text)
     parts = [part if part.startswith('```') else prose(part) for part in CODE.split(text)]
     return MADE + ''.join(parts).strip() + '\n', resources.get('outputs', {})

@@ -1,14 +1,22 @@
 """Record what a pretrained model learns on this machine: the demo, and worlds x ways to learn x seeds.
 
-    python tools/real.py demo      `agentlab demo --model smollm2`, a seed a row: told, primed, trained, greedy and sampled, and the seconds of each
-    python tools/real.py grid      worlds x (grpo, gigpo, imitation) from the same priming; imitation sees as many games as the others play
-    python tools/real.py hack      GuessNumber under a reward with a hole, beside the honest one: what is paid, what is won, what is said
-    python tools/real.py knobs     how long to prime, how warm to play, how much of the vocabulary to cut off: valid, won, entropy, dead groups
-    python tools/real.py entropy   of the demos' games: the first tokens of a turn, before any tool has answered and after
+    python tools/real.py demo      `agentlab demo --model smollm2`, a seed a row: told, primed, trained, greedy and
+    sampled, and the seconds of each
+    python tools/real.py grid      worlds x (grpo, gigpo, imitation) from the same priming; imitation sees as many games
+    as the others play
+    python tools/real.py hack      GuessNumber under a reward with a hole, beside the honest one: what is paid, what is
+    won, what is said
+    python tools/real.py knobs     how long to prime, how warm to play, how much of the vocabulary to cut off: valid,
+    won, entropy, dead groups
+    python tools/real.py entropy   of the demos' games: the first tokens of a turn, before any tool has answered and
+    after
 
-`make results` makes all of them after the other parts and writes assets/results/real_*.json (make lm first). Every row is kept in runs/real; a second
-call goes on where the first was killed. Rows of the grid stand in its record too, so that another machine can go on from there. A row of the demo takes about a quarter of an hour, and nothing else should run meanwhile: it is timed.
-The others are not; with OMP_NUM_THREADS=1, another --out and --seeds of their own, two calls make rows side by side, and a last one the record.
+`make results` makes all of them after the other parts and writes assets/results/real_*.json (make lm first). Every row
+is kept in runs/real; a second
+call goes on where the first was killed. Rows of the grid stand in its record too, so that another machine can go on
+from there. A row of the demo takes about a quarter of an hour, and nothing else should run meanwhile: it is timed.
+The others are not; with OMP_NUM_THREADS=1, another --out and --seeds of their own, two calls make rows side by side,
+and a last one the record.
 """
 from argparse import ArgumentParser
 import json
@@ -25,8 +33,10 @@ SEEDS = 0, 1, 2
 WORLDS = dict(guess=dict(steps=20), python_tool=dict(steps=30), clarify=dict(steps=20))     # world -> how it is primed
 ARMS = 'grpo', 'gigpo', 'imitation'
 UPDATES, GROUPS, GROUP_SIZE, TASKS = 12, 8, 6, 100
-PLAIN = ('The harbour was quiet in the morning. Two boats came in, and the men carried the fish up to the market, where the first people were already '
-         'waiting with their baskets.')      # English that no world speaks: how surprising it is shows what training does to the language
+PLAIN = ('The harbour was quiet in the morning. Two boats came in, and the men carried the fish up to the market, '
+         'where the first people were already '
+         # English that no world speaks: how surprising it is shows what training does to the language
+         'waiting with their baskets.')
 LENGTHS, WARMTHS, MASSES = (5, 10, 20, 40), (.5, .7, 1.), (1., .9)      # updates of priming; temperatures; top_p
 TRIED = 16              # tasks, of six games each, at every place of the knobs
 FIRST = 8               # tokens of a turn whose entropy is compared
@@ -48,7 +58,8 @@ def demo(seed: int, folder: Path) -> dict:
     place = folder/f'demo-{seed}'
     def make():
         run = place/'run'
-        command = [sys.executable, '-m', 'agentlab', 'demo', '--model', 'smollm2', '--seed', str(seed), '--out', str(run), '--no-open']
+        command = [sys.executable, '-m', 'agentlab', 'demo', '--model', 'smollm2', '--seed', str(seed), '--out',
+                   str(run), '--no-open']
         environment = {name: value for name, value in os.environ.items() if name != 'OMP_NUM_THREADS'}      # all cores
         began, load = time.monotonic(), os.getloadavg()[0]
         subprocess.run(command, check=True, env=environment)
@@ -57,8 +68,11 @@ def demo(seed: int, folder: Path) -> dict:
         stages = dict(told=json.loads((run/'told.json').read_text()), primed=tests[0], trained=tests[-1])
         numbers = {f'{stage}_{name}': found[name] for stage, found in stages.items() for name in TESTS}
         facts = json.loads((run/'run.json').read_text())['facts']
-        return numbers | dict(seed=seed, tasks=tests[0]['tasks'], success=[row['success'] for row in rows], seconds=round(time.monotonic() - began),
-                              told_seconds=stages['told']['seconds'], update_seconds=[round(row['seconds'], 1) for row in rows], weights=facts['weights'], load=load)
+        return numbers | dict(seed=seed, tasks=tests[0]['tasks'], success=[row['success'] for row in rows],
+                              seconds=round(time.monotonic() - began),
+                              told_seconds=stages['told']['seconds'],
+                              update_seconds=[round(row['seconds'], 1) for row in rows], weights=facts['weights'],
+                              load=load)
     return once(place, make)
 
 
@@ -69,7 +83,8 @@ def begun(world: str, seed: int, folder: Path) -> Path:
     place = folder/f'{world}-primed-{seed}'
     def make():
         env = load_env(world)
-        policy = prime(pretrained('smollm2', source='package', seed=seed), env, seed=seed, progress=False, **WORLDS[world])
+        policy = prime(pretrained('smollm2', source='package', seed=seed), env, seed=seed, progress=False,
+                       **WORLDS[world])
         policy.save_pretrained(place/'policy')
         return dict(weights=policy.provenance) | tested(policy, env, seed)
     once(place, make)
@@ -80,7 +95,8 @@ def tested(policy, env, seed: int) -> dict:
     from agentlab.train import evaluate, recipes
     from agentlab.train.trainer import for_pretrained
     how = for_pretrained(recipes.grpo())
-    budget = dict(tasks=TASKS, seed=seed, temperature=how.temperature, max_turns=how.max_turns, max_tokens=how.max_tokens)
+    budget = dict(tasks=TASKS, seed=seed, temperature=how.temperature, max_turns=how.max_turns,
+                  max_tokens=how.max_tokens)
     found = {name: evaluate(policy, env, greedy=name == 'test_greedy', **budget) for name in TESTS}
     return found | dict(tasks=TASKS, english=surprise(policy))
 
@@ -102,13 +118,16 @@ def arm(world: str, name: str, seed: int, folder: Path) -> dict:
     from agentlab.train.trainer import for_pretrained
     place, start = folder/f'{world}-{name}-{seed}', begun(world, seed, folder)
     def make():
-        env, policy, began = load_env(world), Policy.load(start/'policy', name=f'primed-{world}-{seed}'), time.monotonic()
+        env, policy, began = (load_env(world), Policy.load(start/'policy', name=f'primed-{world}-{seed}'),
+                              time.monotonic())
         if name == 'imitation':
             prime(policy, env, steps=UPDATES*GROUPS*GROUP_SIZE//8, seed=1000 + seed, lr=2e-4, progress=False)
             curve = []
         else:
-            recipe = for_pretrained(load_recipe(name, steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1), groups=GROUPS, group_size=GROUP_SIZE)
-            curve = [row['success'] for row in train(policy, env, recipe, place/'run', resume=True, progress=False).rows()]
+            recipe = for_pretrained(load_recipe(name, steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1),
+                                    groups=GROUPS, group_size=GROUP_SIZE)
+            curve = [row['success'] for row in train(policy, env, recipe, place/'run', resume=True,
+                                                     progress=False).rows()]
         return dict(success=curve, seconds=round(time.monotonic() - began)) | tested(policy, env, seed)
     return once(place, make)
 
@@ -119,7 +138,8 @@ def by_the_guess(batch):
 
 
 def hacked(name: str, seed: int, folder: Path) -> dict:
-    "GRPO from the priming of the grid, under one of two rewards; games of its last update in words. The honest run is the grid's."
+    """GRPO from the priming of the grid, under one of two rewards; games of its last update in words. The honest run
+    is the grid's."""
     from agentlab.env import load_env
     from agentlab.policy import Policy
     from agentlab.reward import paid
@@ -131,7 +151,8 @@ def hacked(name: str, seed: int, folder: Path) -> dict:
         return Run(folder/f'guess-grpo-{seed}'/'run')
     def by_guess(policy):
         recipe = load_recipe('grpo', steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1, reward=by_the_guess)
-        return train(policy, load_env('guess'), for_pretrained(recipe, groups=GROUPS, group_size=GROUP_SIZE), place/'run', resume=True, progress=False)
+        return train(policy, load_env('guess'), for_pretrained(recipe, groups=GROUPS, group_size=GROUP_SIZE),
+                     place/'run', resume=True, progress=False)
     def make():
         policy = Policy.load(start/'policy', name=f'primed-guess-{seed}')
         run = honest() if name == 'honest' else by_guess(policy)
@@ -145,7 +166,8 @@ def hacked(name: str, seed: int, folder: Path) -> dict:
 def earned_by(batch, reward) -> float:
     "Mean over the episodes of what a reward pays them; the row log has what the environment paid."
     import torch
-    return torch.zeros(len(batch), dtype=torch.float64).index_add(0, batch.turns.episode, reward(batch).double()).mean().item()
+    return torch.zeros(len(batch), dtype=torch.float64).index_add(0, batch.turns.episode,
+                                                                  reward(batch).double()).mean().item()
 
 
 def replies(batch, episode: int, tokenizer) -> list[str]:
@@ -157,11 +179,15 @@ def replies(batch, episode: int, tokenizer) -> list[str]:
 def record_hack(asked) -> None:
     from agentlab.bench import circumstances, keep
     rows = {name: [hacked(name, seed, asked.runs) for seed in asked.seeds] for name in ('honest', 'by the guess')}
-    curves = {name: {what: [row[what] for row in found] for what in ('reward', 'success')} for name, found in rows.items()}
-    ends = {name: intervals([{what: sum(row[what][-3:])/3 for what in ('reward', 'success')} for row in found]) for name, found in rows.items()}
-    facts = circumstances('python tools/real.py hack') | dict(seeds=asked.seeds, curves=curves, last_three=ends, said={name: found[0]['said'] for name, found in rows.items()})
+    curves = {name: {what: [row[what] for row in found] for what in ('reward', 'success')}
+              for name, found in rows.items()}
+    ends = {name: intervals([{what: sum(row[what][-3:])/3 for what in ('reward', 'success')} for row in found])
+            for name, found in rows.items()}
+    facts = circumstances('python tools/real.py hack') | dict(seeds=asked.seeds, curves=curves, last_three=ends, said={
+        name: found[0]['said'] for name, found in rows.items()})
     keep(dict(schema_version=1) | facts, asked.out, 'real_hack')
-    for name, found in ends.items(): print(name, {what: f"{x['mean']:.2f} [{x['low'] or 0:.2f}, {x['high'] or 0:.2f}]" for what, x in found.items()})
+    for name, found in ends.items():
+        print(name, {what: f"{x['mean']:.2f} [{x['low'] or 0:.2f}, {x['high'] or 0:.2f}]" for what, x in found.items()})
 
 
 def knob(steps: int, seed: int, folder: Path) -> dict:
@@ -176,10 +202,12 @@ def knob(steps: int, seed: int, folder: Path) -> dict:
         policy = prime(pretrained('smollm2', source='package', seed=seed), env, steps=steps, seed=seed, progress=False)
         for warmth in WARMTHS:
             for mass in MASSES:
-                games = play(policy, env, list(range(TRIED)), GROUP_SIZE, tasks=env.tasks('test', TRIED), temperature=warmth, top_p=mass, max_tokens=32, seed=seed)
+                games = play(policy, env, list(range(TRIED)), GROUP_SIZE, tasks=env.tasks('test', TRIED),
+                             temperature=warmth, top_p=mass, max_tokens=32, seed=seed)
                 batch = Batch.from_episodes(games)
                 found = measure_play(batch, batch)
-                rows.append(dict(temperature=warmth, top_p=mass, won=found['success'], dead=found['dead_groups'], entropy=found['entropy'],
+                rows.append(dict(temperature=warmth, top_p=mass, won=found['success'], dead=found['dead_groups'],
+                                 entropy=found['entropy'],
                                  valid=1 - batch.turns.invalid.double().mean().item()))
         return dict(rows=rows, english=surprise(policy))
     return once(folder/f'knobs-{steps}-{seed}', make)
@@ -194,7 +222,8 @@ def record_knobs(asked) -> None:
             place = dict(steps=steps, temperature=rows[0]['temperature'], top_p=rows[0]['top_p'])
             table.append(place | intervals([{what: row[what] for what in KNOBS} for row in rows]))
             print(place, {what: round(table[-1][what]['mean'], 3) for what in KNOBS}, flush=True)
-    facts = circumstances('python tools/real.py knobs') | dict(seeds=asked.seeds, tasks=TRIED, group_size=GROUP_SIZE, table=table)
+    facts = circumstances('python tools/real.py knobs') | dict(seeds=asked.seeds, tasks=TRIED, group_size=GROUP_SIZE,
+                                                               table=table)
     keep(dict(schema_version=1) | facts, asked.out, 'real_knobs')
 
 
@@ -211,7 +240,8 @@ def first_tokens(run) -> dict:
         for name, which in (('before', ~later), ('after', later)):
             which = which & (place < FIRST)
             found = batch.action('entropy')[which].double()
-            sums[name] += torch.stack([torch.zeros(FIRST, dtype=torch.float64).index_add(0, place[which], x) for x in (found, torch.ones_like(found))])
+            sums[name] += torch.stack([torch.zeros(FIRST, dtype=torch.float64).index_add(0, place[which], x)
+                                       for x in (found, torch.ones_like(found))])
     return {name: (total/count).tolist() for name, (total, count) in sums.items()}
 
 
@@ -219,9 +249,12 @@ def record_entropy(asked) -> None:
     from agentlab.bench import circumstances, keep
     from agentlab.train import Run
     found = [first_tokens(Run(asked.runs/f'demo-{seed}'/'run')) for seed in asked.seeds]
-    positions = {name: [intervals([dict(x=one[name][i]) for one in found])['x'] for i in range(FIRST)] for name in found[0]}
-    change = intervals([dict(x=sum(one['after'])/FIRST - sum(one['before'])/FIRST) for one in found], least=-float('inf'))['x']
-    facts = circumstances('python tools/real.py entropy') | dict(seeds=asked.seeds, positions=positions, difference=change)
+    positions = {name: [intervals([dict(x=one[name][i]) for one in found])['x'] for i in range(FIRST)]
+                 for name in found[0]}
+    change = intervals([dict(x=sum(one['after'])/FIRST - sum(one['before'])/FIRST) for one in found],
+                       least=-float('inf'))['x']
+    facts = circumstances('python tools/real.py entropy') | dict(seeds=asked.seeds, positions=positions,
+                                                                 difference=change)
     keep(dict(schema_version=1) | facts, asked.out, 'real_tool_entropy')
     print(f"after minus before: {change['mean']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}]")
 
@@ -230,13 +263,16 @@ def record_demo(asked) -> None:
     from agentlab.bench import circumstances, keep
     rows = [demo(seed, asked.runs) for seed in asked.seeds]
     shares = intervals([{name: row[name] for name in row if name.endswith(TESTS)} for row in rows], most=1)
-    keep(dict(schema_version=1) | circumstances('python tools/real.py demo') | dict(rows=rows, shares=shares), asked.out, 'real_demo')
-    for name, found in shares.items(): print(f"{name:20} {found['mean']:.3f} [{found['low'] or 0:.3f}, {found['high'] or 0:.3f}]")
+    keep(dict(schema_version=1) | circumstances('python tools/real.py demo') | dict(rows=rows, shares=shares),
+         asked.out, 'real_demo')
+    for name, found in shares.items():
+        print(f"{name:20} {found['mean']:.3f} [{found['low'] or 0:.3f}, {found['high'] or 0:.3f}]")
 
 
 def summed(rows: list[dict]) -> dict:
     "Shares with their intervals, and the surprise at English."
-    return intervals([{test: row[test] for test in TESTS} for row in rows], most=1) | intervals([dict(english=row['english']) for row in rows])
+    return (intervals([{test: row[test] for test in TESTS} for row in rows], most=1)
+            | intervals([dict(english=row['english']) for row in rows]))
 
 
 def over(one: dict, other: dict) -> dict:
@@ -246,9 +282,11 @@ def over(one: dict, other: dict) -> dict:
 
 
 def row_of(world: str, name: str, seed: int, asked) -> dict:
-    "A row of the grid: from its record where it is there, since the record outlives a machine and runs/ does not; else made, and written there."
+    """A row of the grid: from its record where it is there, since the record outlives a machine and runs/ does not;
+    else made, and written there."""
     from agentlab.bench import circumstances, keep
-    key, how = f'{world} {name} {seed}', dict(updates=UPDATES, groups=GROUPS, group_size=GROUP_SIZE, tasks=TASKS) | WORLDS[world]
+    key, how = f'{world} {name} {seed}', dict(updates=UPDATES, groups=GROUPS, group_size=GROUP_SIZE,
+                                              tasks=TASKS) | WORLDS[world]
     if (row := grid_rows(asked.out).get(key)) and row['settings'] == how: return row
     if name == 'primed': row = json.loads((begun(world, seed, asked.runs)/'row.json').read_text())
     else: row = arm(world, name, seed, asked.runs)
@@ -272,9 +310,11 @@ def cells_of(rows: dict) -> dict:
         if not all(all(seeds) for seeds in found.values()): continue
         cells[f'{world} primed'] = summed(found['primed']) | dict(weights=found['primed'][0]['weights'])
         for name in ARMS:
-            curves = dict(curves=[row['success'] for row in found[name]], seconds=[row['seconds'] for row in found[name]])
+            curves = dict(curves=[row['success'] for row in found[name]],
+                          seconds=[row['seconds'] for row in found[name]])
             cells[f'{world} {name}'] = summed(found[name]) | curves
-        for name in ('grpo', 'gigpo'): cells[f'{world} {name}']['over_imitation'] = over(cells[f'{world} {name}'], cells[f'{world} imitation'])
+        for name in ('grpo', 'gigpo'):
+            cells[f'{world} {name}']['over_imitation'] = over(cells[f'{world} {name}'], cells[f'{world} imitation'])
     return cells
 
 
@@ -285,7 +325,8 @@ def record_grid(asked) -> None:
                 row = row_of(world, name, seed, asked)
                 print(f'{world} {name} {seed}', {test: row[test] for test in TESTS}, flush=True)
     for name, cell in cells_of(grid_rows(asked.out)).items():
-        print(name, {test: f"{cell[test]['mean']:.3f} [{cell[test]['low'] or 0:.3f}, {cell[test]['high'] or 0:.3f}]" for test in TESTS})
+        print(name, {test: f"{cell[test]['mean']:.3f} [{cell[test]['low'] or 0:.3f}, {cell[test]['high'] or 0:.3f}]"
+                     for test in TESTS})
 
 
 def main() -> int:
@@ -297,7 +338,8 @@ def main() -> int:
     parser.add_argument('--runs', type=Path, default=ROOT/'runs'/'real')
     parser.add_argument('--out', type=Path, default=ROOT/'assets'/'results')
     asked = parser.parse_args()
-    if unknown := set(asked.what) - set(parts): parser.error(f'{unknown}: give {", ".join(parts)}, or nothing for all of them')
+    if unknown := set(asked.what) - set(parts):
+        parser.error(f'{unknown}: give {", ".join(parts)}, or nothing for all of them')
     import torch
     from agentlab.policy.reader import installed
     if not installed(source='package'):

@@ -1,7 +1,9 @@
 """Run notebooks and keep their outputs, then tidy the files.
 
-`make save` runs all of them; `make save NB=nbs/00_groups.ipynb` one; `python tools/save.py --tidy` runs none and only tidies.
-A notebook whose run fails keeps its old outputs. Figures are kept as PNG, so Chromium must be installed; the live figure comes back when its cell runs.
+`make save` runs all of them; `make save NB=nbs/00_groups.ipynb` one; `python tools/save.py --tidy` runs none and only
+tidies.
+A notebook whose run fails keeps its old outputs. Figures are kept as PNG, so Chromium must be installed; the live
+figure comes back when its cell runs.
 Pictures are kept with a palette of their own, which takes a quarter of the space; `--pictures` does only that.
 """
 from argparse import ArgumentParser
@@ -59,7 +61,8 @@ def main() -> int:
     failed = 0
     for path in [path.resolve().relative_to(ROOT) for path in asked.notebook] or notebooks():
         problem = save(path, asked.tidy, asked.pictures)
-        print(f"{'FAILED' if problem else 'tidied' if asked.tidy or asked.pictures else 'saved'} {path}\n{problem}".rstrip(), flush=True)
+        print(f"{'FAILED' if problem else 'tidied' if asked.tidy or asked.pictures else 'saved'} "
+              f"{path}\n{problem}".rstrip(), flush=True)
         failed += bool(problem)
     return 1 if failed else 0
 

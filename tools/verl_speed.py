@@ -1,6 +1,8 @@
-"""Our estimators beside verl's: the same numbers, and the time of both. `make test-verl` runs it in an environment of its own.
+"""Our estimators beside verl's: the same numbers, and the time of both. `make test-verl` runs it in an environment of
+its own.
 
-Writes assets/bench/verl.json. Ends with 1, naming them, if estimators disagree or take more than three times verl's CPU time.
+Writes assets/bench/verl.json. Ends with 1, naming them, if estimators disagree or take more than three times verl's CPU
+time.
 `--episodes 64 --out DIR` is a quick look; what it writes means nothing.
 """
 import os
@@ -22,12 +24,14 @@ REFUSES_ONE = 'grpo_passk',     # verl raises for a group of one
 
 def ragged_gap(name: str, pair, seeds: int = 10) -> float:
     "Largest difference on small batches in float64: 12 episodes in fours, and 13, of which one is alone."
-    batches = [ragged_batch(episodes, seed=seed) for episodes in ((12,) if name in REFUSES_ONE else (12, 13)) for seed in range(seeds)]
+    batches = [ragged_batch(episodes, seed=seed) for episodes in ((12,) if name in REFUSES_ONE else (12, 13))
+               for seed in range(seeds)]
     return max(apart(*pair, batch, padded(batch, torch.float64)) for batch in batches)
 
 
 def when_equal(pair):
-    "Largest advantage that verl gives to eight episodes that earn .7 each; None where ours is not 0 either, because turns or tokens are compared."
+    """Largest advantage that verl gives to eight episodes that earn .7 each; None where ours is not 0 either,
+    because turns or tokens are compared."""
     batch = ragged_batch(8, 8)
     last = torch.cat([batch.turns.episode[1:] != batch.turns.episode[:-1], torch.ones(1, dtype=torch.bool)])
     alike = torch.full((8,), .7, dtype=torch.float64)
@@ -69,10 +73,13 @@ def main() -> int:
     for name, pair in pairs.items():
         gap, large = ragged_gap(name, pair), apart(*pair, batch, held)
         rows[name] = race(*pair, batch, held, asked.repeats) | dict(gap=gap, gap_float32=large, equal=when_equal(pair))
-        print(f"{name:32}{1000*rows[name]['ours']:8.1f} ms, verl{1000*rows[name]['verl']:8.1f} ms, ratio {rows[name]['ratio']:5.2f}, apart {gap:.0e} and {large:.0e}", flush=True)
+        print(f"{name:32}{1000*rows[name]['ours']:8.1f} ms, verl{1000*rows[name]['verl']:8.1f} ms, ratio "
+              f"{rows[name]['ratio']:5.2f}, apart {gap:.0e} and {large:.0e}", flush=True)
     record = circumstances('make test-verl')
     record['versions'] |= {name: version(name) for name in ('verl', 'tensordict', 'numpy')}
-    record |= dict(episodes=asked.episodes, turns=16, tokens=128, repeats=asked.repeats, estimators=rows, small=few(pairs, asked.repeats), missing=sorted(registry.keys() - {name.split(',')[0] for name in pairs}))
+    record |= dict(episodes=asked.episodes, turns=16, tokens=128,
+                   repeats=asked.repeats, estimators=rows, small=few(pairs, asked.repeats),
+                   missing=sorted(registry.keys() - {name.split(',')[0] for name in pairs}))
     found = problems(record)
     print(keep(record, asked.out, 'verl'), *found, sep='\n')
     return 1 if found else 0

@@ -1,4 +1,5 @@
-"""The adapters against the real packages: `make test-adapters`, in an environment of its own. A package that is missing there is a failure.
+"""The adapters against the real packages: `make test-adapters`, in an environment of its own. A package that is missing
+there is a failure.
 
 What was played, and with which versions, is written to assets/results/adapters.json when everything has passed.
 """
@@ -17,7 +18,8 @@ import time
 import pytest
 
 from agentlab.bench import circumstances, keep
-from agentlab.env.adapters import environment_factory, from_gymnasium, from_openenv, from_openspiel, from_textarena, from_textworld, written
+from agentlab.env.adapters import (environment_factory, from_gymnasium, from_openenv, from_openspiel, from_textarena,
+                                   from_textworld, written)
 from agentlab.env.cue_door import CueDoor
 from agentlab.env.kuhn import Kuhn
 from agentlab.env.protocol import check_env, check_random, check_step, random_states
@@ -34,18 +36,22 @@ def kept(request):
     "Write the record when no test has failed."
     failed = request.session.testsfailed
     yield
-    if request.session.testsfailed > failed or len(record) < 6: return      # some tests only (-k), or a failure: the old record stays
-    keep(circumstances('make test-adapters') | dict(packages={name: version(name) for name in PACKAGES}) | record, ROOT/'assets'/'results', 'adapters')
+    # some tests only (-k), or a failure: the old record stays
+    if request.session.testsfailed > failed or len(record) < 6: return
+    keep(circumstances('make test-adapters') | dict(packages={name: version(name) for name in PACKAGES}) | record,
+         ROOT/'assets'/'results', 'adapters')
 
 
 def episode(env, seed, texts, turns=200, nonsense=.1):
-    "Play one episode: (transcript, last step, invalid turns). A legal text where they are listed, else one that was shown in brackets, else (and in a share `nonsense` of the turns) any of `texts`."
+    """Play one episode: (transcript, last step, invalid turns). A legal text where they are listed, else one that
+    was shown in brackets, else (and in a share `nonsense` of the turns) any of `texts`."""
     generator, before = Random(seed), random_states()
     step = env.reset(seed)
     transcript = [check_step(step, env)]
     while not step.done and len(transcript) <= turns:
         legal = step.info.get('legal')
-        shown = list(dict.fromkeys(re.findall(r'\[[^\[\]]{1,20}\]', ' '.join(turn[1] for turn in transcript))))     # what stands in brackets is often an example of a move
+        # what stands in brackets is often an example of a move
+        shown = list(dict.fromkeys(re.findall(r'\[[^\[\]]{1,20}\]', ' '.join(turn[1] for turn in transcript))))
         text = generator.choice(legal or shown or texts) if generator.random() >= nonsense else generator.choice(texts)
         step = env.step(text)
         transcript.append(check_step(step, env))
@@ -58,7 +64,8 @@ def episode(env, seed, texts, turns=200, nonsense=.1):
 MOVES = ['left', 'down', 'right', 'up']
 TAXI = ['south', 'north', 'east', 'west', 'pick up', 'drop off']
 GYM = {'FrozenLake-v1': (MOVES, dict(render_mode='ansi'), None), 'Taxi-v4': (TAXI, dict(render_mode='ansi'), None),
-       'CliffWalking-v1': (['up', 'right', 'down', 'left'], dict(render_mode='ansi'), lambda reward, terminated, info: terminated), 'Blackjack-v1': (['stick', 'hit'], {}, None)}
+       'CliffWalking-v1': (['up', 'right', 'down', 'left'], dict(render_mode='ansi'),
+                           lambda reward, terminated, info: terminated), 'Blackjack-v1': (['stick', 'hit'], {}, None)}
 
 def test_gymnasium():
     "Four of its environments keep our rules, and the picture says where the agent is."
@@ -93,8 +100,10 @@ def test_gymnasium_solved():
 
 # TextArena: every game that needs no network
 
-TEXTS = ['[0]', '[1]', '[2]', '[3]', '[4]', '[0 1]', '[1 2]', '[up]', '[left]', '[right]', '[w]', '[d]', '[check]', '[call]', '[bet]', '[fold]', '[cooperate]', '[defect]', '[rock]', '[paper]', '[pass]', '[a]', '[c4]', '[Call]',
-         '[hit]', '[stand]', '[roll]', '[hold]', '[play 1]', '[Accept]', '[Deny]', '[submit 1 1 1]', '[A5 B5 C10]', '[e2e4]', '[continue]', 'xyzzy', '', 'I would rather talk about the weather.']
+TEXTS = ['[0]', '[1]', '[2]', '[3]', '[4]', '[0 1]', '[1 2]', '[up]', '[left]', '[right]', '[w]', '[d]', '[check]',
+         '[call]', '[bet]', '[fold]', '[cooperate]', '[defect]', '[rock]', '[paper]', '[pass]', '[a]', '[c4]', '[Call]',
+         '[hit]', '[stand]', '[roll]', '[hold]', '[play 1]', '[Accept]', '[Deny]', '[submit 1 1 1]', '[A5 B5 C10]',
+         '[e2e4]', '[continue]', 'xyzzy', '', 'I would rather talk about the weather.']
 
 LIMIT = 15     # seconds for a game; some would wait for a download for ever
 
@@ -145,7 +154,9 @@ def played(name):
             two, *_ = episode(env, 1, TEXTS)
             ends = [episode(env, seed, TEXTS, nonsense=0)[1] for seed in range(8)]
     except Exception as error: return dict(seats=len(env.seats), fault=told(error))
-    return dict(seats=len(env.seats), turns=len(one) - 1, invalid=invalid, without_forfeit=sum(end.done and not end.info['invalid'] for end in ends), done=step.done, repeats=one == two, legal='legal' in step.info or any('vailable' in turn[1] for turn in one))
+    return dict(seats=len(env.seats), turns=len(one) - 1, invalid=invalid,
+                without_forfeit=sum(end.done and not end.info['invalid'] for end in ends), done=step.done,
+                repeats=one == two, legal='legal' in step.info or any('vailable' in turn[1] for turn in one))
 
 def test_textarena(monkeypatch):
     "At least 20 games end, twice alike from one seed, and leave the caller's generators alone."
@@ -158,16 +169,22 @@ def test_textarena(monkeypatch):
         print(name, found[name], flush=True)
     good = [name for name, row in found.items() if row.get('done') and row.get('repeats')]
     fair = [name for name in good if found[name]['without_forfeit']]
-    record['textarena'] = dict(tried=len(found), played_to_the_end=len(good), with_an_episode_of_8_that_ends_without_forfeit=len(fair), not_ended_in_200_turns=sorted(name for name, row in found.items() if row.get('done') is False),
-                               not_repeatable=sorted(name for name, row in found.items() if row.get('repeats') is False), failed=sorted(name for name, row in found.items() if 'fault' in row), games=found)
+    record['textarena'] = dict(tried=len(found), played_to_the_end=len(good),
+                               with_an_episode_of_8_that_ends_without_forfeit=len(fair), not_ended_in_200_turns=sorted(
+                                   name for name, row in found.items() if row.get('done') is False),
+                               not_repeatable=sorted(name for name, row in found.items()
+                                                     if row.get('repeats') is False),
+                               failed=sorted(name for name, row in found.items() if 'fault' in row), games=found)
     print(Counter(row.get('fault', 'played')[:40] for row in found.values()))
     assert len(good) >= 20 and len(fair) >= 20, found
     assert not [row for row in found.values() if re.search('global generator', row.get('fault', ''))]
 
-@pytest.mark.parametrize('name, seats', [('TicTacToe-v0', 2), ('ConnectFour-v0', 2), ('KuhnPoker-v0', 2), ('ThreePlayerTicTacToe-v0', 3), ('GuessTheNumber-v0', 1)])
+@pytest.mark.parametrize('name, seats', [('TicTacToe-v0', 2), ('ConnectFour-v0', 2), ('KuhnPoker-v0', 2),
+                                         ('ThreePlayerTicTacToe-v0', 3), ('GuessTheNumber-v0', 1)])
 def test_textarena_keeps_the_rules(name, seats):
     "The protocol's check, with clones, on games of one, two and three seats."
-    check_env(from_textarena(name, seats), actions=('[0]', '[1]', '[4]', '[7]', '[check]', '[bet]', '[call]', '[fold]'), turns=60)
+    check_env(from_textarena(name, seats), actions=('[0]', '[1]', '[4]', '[7]', '[check]', '[bet]', '[call]', '[fold]'),
+              turns=60)
 
 def test_textarena_by_hand():
     "A won and a forfeited game of TicTacToe."
@@ -177,7 +194,8 @@ def test_textarena_by_hand():
     for text in ('[0]', '[3]', '[1]', '[4]'): step = env.step(text)
     assert step.info['legal'] == ['[2]', '[5]', '[6]', '[7]', '[8]'] and 'You are Player' not in step.observation
     step = env.step('[2]')
-    assert step.done and step.reward == dict(player0=1., player1=-1.) and step.info['success'] == dict(player0=True, player1=False)
+    assert step.done and step.reward == dict(player0=1.,
+                                             player1=-1.) and step.info['success'] == dict(player0=True, player1=False)
     env.reset(0)
     assert (step := env.step('nonsense')).info['invalid'] and not step.done and step.seat == 'player0'
     assert (step := env.step('[99]')).info['invalid'] and step.done and step.reward == dict(player0=-1., player1=1.)
@@ -199,7 +217,8 @@ def test_openspiel():
     theirs = exploitability.nash_conv(game, policy.UniformRandomPolicy(game))
     assert abs(value - theirs) < 1e-12
     found = dict(kuhn_nash_conv=value, kuhn_nash_conv_of_open_spiel=theirs)
-    for name in ('kuhn_poker', 'tic_tac_toe', 'leduc_poker', 'connect_four', 'liars_dice', 'matrix_rps', 'backgammon', 'chess'):
+    for name in ('kuhn_poker', 'tic_tac_toe', 'leduc_poker', 'connect_four', 'liars_dice', 'matrix_rps', 'backgammon',
+                 'chess'):
         env = from_openspiel(name)
         check_env(env, turns=400 if name in ('backgammon', 'chess') else 50, seeds=(0,))
         if name not in ('backgammon', 'chess'): found[name] = match(env, dict.fromkeys(env.seats, random_player), 200)
@@ -247,7 +266,8 @@ def guessing():
         def step(self, action, timeout_s=None, **rest):
             self.left -= 1
             right = action.number == self.secret
-            return Heard(text='right' if right else 'higher' if action.number < self.secret else 'lower', done=right or not self.left, reward=float(right))
+            return Heard(text='right' if right else 'higher' if action.number < self.secret else 'lower',
+                         done=right or not self.left, reward=float(right))
         @property
         def state(self): return State(step_count=6 - self.left)
     return Guessing, Say, Heard
@@ -255,7 +275,8 @@ def guessing():
 def test_openenv():
     "An Environment of theirs in this process."
     Guessing, Say, Heard = guessing()
-    env = from_openenv(Guessing, action=lambda text: Say(number=text), text=lambda heard: heard.text, state=lambda env, heard: [env.state.step_count, heard.text])
+    env = from_openenv(Guessing, action=lambda text: Say(number=text), text=lambda heard: heard.text,
+                       state=lambda env, heard: [env.state.step_count, heard.text])
     report = check_env(env, actions=tuple('12345678'))     # pydantic's ValidationError is a ValueError
     env.reset(2)
     assert env.step('four').info['invalid']
@@ -271,11 +292,13 @@ def test_openenv_server():
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(create_app(*guessing(), max_concurrent_envs=4), host='127.0.0.1', port=port, log_level='error'))
+    server = uvicorn.Server(uvicorn.Config(create_app(*guessing(), max_concurrent_envs=4), host='127.0.0.1', port=port,
+                                           log_level='error'))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started: time.sleep(.05)
-    env = from_openenv(f'http://127.0.0.1:{port}', action=lambda text: dict(number=int(text)), text=lambda heard: heard['text'])
+    env = from_openenv(f'http://127.0.0.1:{port}', action=lambda text: dict(number=int(text)),
+                       text=lambda heard: heard['text'])
     try:
         secret = Random(3).randint(1, 8)
         assert env.reset(3).observation.startswith('Guess') and env.step('four').info['invalid']
@@ -297,9 +320,11 @@ def test_trl():
     from trl import GRPOConfig, GRPOTrainer
     made = environment_factory(CueDoor)
     assert 'environment_factory' in inspect.signature(GRPOTrainer.__init__).parameters
-    tools = [name for name, _ in inspect.getmembers(made, inspect.isfunction) if name not in ('reset', 'get_reward') and not name.startswith('_')]
+    tools = [name for name, _ in inspect.getmembers(made, inspect.isfunction) if name not in ('reset', 'get_reward')
+             and not name.startswith('_')]
     schema = get_json_schema(made().act)['function']
-    assert tools == ['act'] and schema['parameters']['required'] == ['action'] and schema['parameters']['properties']['action']['type'] == 'string'
+    assert (tools == ['act'] and schema['parameters']['required'] == ['action']
+            and schema['parameters']['properties']['action']['type'] == 'string')
     trainer = trainer_of(GRPOTrainer, GRPOConfig, Dataset, made)
     assert [tool.__name__ for tool in trainer.tools] == ['act'] and trainer.reward_func_names == ['CueDoor']
     record['trl'] = dict(tools=tools, schema=schema, reward=trainer.reward_func_names)
@@ -312,11 +337,14 @@ def trainer_of(GRPOTrainer, GRPOConfig, Dataset, made):
     words = ['<pad>', '<|im_end|>', '<unk>', 'wait', 'open']
     raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token='<unk>'))
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token='<pad>', eos_token='<|im_end|>', unk_token='<unk>')
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token='<pad>', eos_token='<|im_end|>',
+                                        unk_token='<unk>')
     from trl.chat_template_utils import qwen3_chat_template
     tokenizer.chat_template = qwen3_chat_template
-    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=len(words), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8))
+    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=len(words), hidden_size=16, intermediate_size=16,
+                                         num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8))
     rows = Dataset.from_list([dict(prompt=[dict(role='user', content='Play. ')], seed=seed) for seed in range(4)])
     with tempfile.TemporaryDirectory() as folder:
-        args = GRPOConfig(folder, bf16=False, gradient_checkpointing=False, use_cpu=True, report_to='none', num_generations=2, per_device_train_batch_size=2, max_completion_length=4)
+        args = GRPOConfig(folder, bf16=False, gradient_checkpointing=False, use_cpu=True, report_to='none',
+                          num_generations=2, per_device_train_batch_size=2, max_completion_length=4)
         return GRPOTrainer(model, args=args, train_dataset=rows, processing_class=tokenizer, environment_factory=made)

@@ -1,7 +1,9 @@
 """The real vLLM on a CPU: `make test-vllm`, in an environment of its own.
 
-Its server and its engine serve a small random model in float32, so that everything but the speed can be compared to four digits, and SmolLM2 in bf16. The
-server answers the questions of tests/vllm_contract.py, and tests/vllm_server.py has to answer alike. What was seen is written to
+Its server and its engine serve a small random model in float32, so that everything but the speed can be compared to
+four digits, and SmolLM2 in bf16. The
+server answers the questions of tests/vllm_contract.py, and tests/vllm_server.py has to answer alike. What was seen is
+written to
 assets/interop/vllm_contract.json when everything has passed.
 """
 import copy
@@ -22,7 +24,8 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT/'tests'))
-ENVIRONMENT = dict(TORCHDYNAMO_DISABLE='1', VLLM_CPU_KVCACHE_SPACE='1', VLLM_CPU_OMP_THREADS_BIND='nobind', VLLM_ALLOW_RUNTIME_LORA_UPDATING='True', VLLM_NO_USAGE_STATS='1',
+ENVIRONMENT = dict(TORCHDYNAMO_DISABLE='1', VLLM_CPU_KVCACHE_SPACE='1', VLLM_CPU_OMP_THREADS_BIND='nobind',
+                   VLLM_ALLOW_RUNTIME_LORA_UPDATING='True', VLLM_NO_USAGE_STATS='1',
                    DO_NOT_TRACK='1', HF_HUB_OFFLINE='1', VLLM_LOGGING_LEVEL='WARNING')
 os.environ.update(ENVIRONMENT)      # the engine in this process reads them, too
 
@@ -47,8 +50,10 @@ def kept(request):
     "Write the record when no test has failed."
     failed = request.session.testsfailed
     yield
-    if request.session.testsfailed > failed or len(record['seen']) < 5: return      # some tests only (-k), or a failure: the old record stays
-    keep(circumstances('make test-vllm') | dict(packages={name: version(name) for name in PACKAGES}) | record, ROOT/'assets'/'interop', 'vllm_contract')
+    # some tests only (-k), or a failure: the old record stays
+    if request.session.testsfailed > failed or len(record['seen']) < 5: return
+    keep(circumstances('make test-vllm') | dict(packages={name: version(name) for name in PACKAGES}) | record,
+         ROOT/'assets'/'interop', 'vllm_contract')
 
 
 class Real:
@@ -58,11 +63,15 @@ class Real:
             free.bind(('127.0.0.1', 0))
             self.port = free.getsockname()[1]
         self.log, self.process, self.url = folder/'log.txt', None, f'http://127.0.0.1:{self.port}'
-        self.command = [sys.executable, '-m', 'vllm.entrypoints.openai.api_server', '--model', str(model), '--served-model-name', contract.NAME, '--enforce-eager', '--enable-lora',
-                        '--max-loras', '1', '--max-cpu-loras', str(contract.CACHED), '--max-lora-rank', str(contract.RANK), '--logprobs-mode', 'processed_logprobs',
-                        '--max-logprobs', str(contract.LOGPROBS), '--enable-prefix-caching', '--host', '127.0.0.1', '--port', str(self.port), *flags]
+        self.command = [sys.executable, '-m', 'vllm.entrypoints.openai.api_server', '--model', str(model),
+                        '--served-model-name', contract.NAME, '--enforce-eager', '--enable-lora',
+                        '--max-loras', '1', '--max-cpu-loras', str(contract.CACHED), '--max-lora-rank',
+                        str(contract.RANK), '--logprobs-mode', 'processed_logprobs',
+                        '--max-logprobs', str(contract.LOGPROBS), '--enable-prefix-caching', '--host', '127.0.0.1',
+                        '--port', str(self.port), *flags]
     def start(self, longest=300):
-        self.process = subprocess.Popen(self.command, stdout=self.log.open('a'), stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | ENVIRONMENT)
+        self.process = subprocess.Popen(self.command, stdout=self.log.open('a'), stderr=subprocess.STDOUT,
+                                        start_new_session=True, env=os.environ | ENVIRONMENT)
         for _ in range(longest):
             assert self.process.poll() is None, self.log.read_text()[-3000:]
             if self.well(): return self
@@ -90,7 +99,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def real(folder):
-    with Real(folder/'base', folder, '--dtype', 'float32', '--max-model-len', str(contract.MAX_LEN)) as server: yield server
+    with Real(folder/'base', folder, '--dtype', 'float32', '--max-model-len', str(contract.MAX_LEN)) as server:
+        yield server
 
 def learned(seed=0, r=4, **config):
     "A policy with an adapter that does something, on a copy of the base."
@@ -108,14 +118,17 @@ def reach(server, **how): return VLLMServer(server.url, **dict(dict(timeout=120.
 
 def contexts(rows, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(5, 40, (int(torch.randint(3, 40, (), generator=generator)),), generator=generator).tolist() for _ in range(rows)]
+    return [torch.randint(5, 40, (int(torch.randint(3, 40, (), generator=generator)),), generator=generator).tolist()
+            for _ in range(rows)]
 
 @torch.no_grad()
 def apart(sampler, policy, temperature=1., rows=6, count=6):
     "|sampled - computed| log-probability of every token."
     found, temper = [], temperature or 1.
-    for context, one in zip(contexts(rows), sampler.sample(contexts(rows), count, temperature, stop=(), seeds=list(range(rows)))):
-        logp = (policy.model(input_ids=torch.tensor([context + one.ids])).logits[0, len(context)-1:-1].float()/temper).log_softmax(-1)
+    for context, one in zip(contexts(rows),
+                            sampler.sample(contexts(rows), count, temperature, stop=(), seeds=list(range(rows)))):
+        logp = ((policy.model(input_ids=torch.tensor([context + one.ids])).logits[0, len(context)-1:-1].float()/temper)
+                .log_softmax(-1))
         found.append(logp.gather(1, torch.tensor(one.ids)[:, None])[:, 0] - torch.tensor(one.logprobs))
     return torch.cat(found).abs()
 
@@ -142,7 +155,9 @@ def test_both_answer_alike(case, real, folder, tmp_path):
 @pytest.mark.parametrize('case', contract.DEADLY, ids=lambda case: case.__name__)
 def test_both_die_alike(case, real, folder, tmp_path):
     try: first, second = both(case, real, folder, tmp_path)
-    finally: real.kill(); real.start()
+    finally:
+        real.kill()
+        real.start()
     assert first == second
 
 
@@ -200,8 +215,10 @@ def test_a_server_that_is_killed_and_started_again(real):
     waiting.start()
     real.start()
     waiting.join(240)
-    assert [one.ids for one in found[0]] == [one.ids for one in expected] and apart(policy.sampler(), policy).max() < 2e-3
-    record['seen']['killed'] = dict(seconds_until_answered=round(time.monotonic() - began, 1), tries=policy.samples_by.engine.counts['again'])
+    assert [one.ids for one in found[0]] == [one.ids
+                                             for one in expected] and apart(policy.sampler(), policy).max() < 2e-3
+    record['seen']['killed'] = dict(seconds_until_answered=round(time.monotonic() - began, 1),
+                                    tries=policy.samples_by.engine.counts['again'])
 
 def test_two_clients_with_equal_weights(real):
     one, two = learned(7), learned(7)
@@ -209,9 +226,9 @@ def test_two_clients_with_equal_weights(real):
     names = [first.sync(one).adapter.name, second.sync(two).adapter.name]
     assert names[0] != names[1] and names[0].rpartition('-')[0] == names[1].rpartition('-')[0]
     gone = first.sync(one).adapter.path
-    one.samples_by = first = None                       # the first client ends: its adapter is unloaded, its folder goes
+    one.samples_by = first = None  # the first client ends: its adapter is unloaded, its folder goes
     assert not gone.exists()
-    for seed in range(contract.CACHED + 1):             # others push the second one's adapter out of the server's memory
+    for seed in range(contract.CACHED + 1):  # others push the second one's adapter out of the server's memory
         VLLMSampler(reach(real, keep=1)).sync(learned(20 + seed))
     assert apart(second.sync(two), two).max() < 2e-3 and real.well()
     served = [card['id'] for card in httpx.get(f'{real.url}/v1/models', trust_env=False).json()['data']]
@@ -219,14 +236,16 @@ def test_two_clients_with_equal_weights(real):
     record['seen']['two clients'] = dict(alive=True, adapters_left=len(served) - 1)
 
 def test_a_run(real, tmp_path):
-    policy = Policy(copy.deepcopy(BASE.model), BASE.tokenizer, name='tiny', max_context=contract.MAX_LEN, sampler=VLLMSampler(reach(real)))
+    policy = Policy(copy.deepcopy(BASE.model), BASE.tokenizer, name='tiny', max_context=contract.MAX_LEN,
+                    sampler=VLLMSampler(reach(real)))
     run = train_small(tmp_path/'run', recipes.grpo, policy, Paying(), lora=dict(r=4, lora_alpha=8), lr=3e-2, steps=3)
     gaps = [row['sampler_gap'] for row in run.rows()]
     assert max(gaps) < 5e-3
     record['seen']['a run'] = dict(steps=3, sampler_gap=gaps)
 
 def test_the_engine_in_this_process(folder):
-    engine = start_vllm(str(folder/'base'), rank=5, keep=2, max_model_len=contract.MAX_LEN, dtype='float32', enforce_eager=True)
+    engine = start_vllm(str(folder/'base'), rank=5, keep=2, max_model_len=contract.MAX_LEN, dtype='float32',
+                        enforce_eager=True)
     policy = learned()
     sampler, gaps = VLLMSampler(engine), []
     for step in range(4):
@@ -251,9 +270,12 @@ def test_smollm2(folder):
         said = sampler.sample(asked, 32, seeds=list(range(8)))
         seconds, found = time.monotonic() - began, []
         for context, one in zip(asked, said):
-            with torch.no_grad(): logp = policy.model(input_ids=torch.tensor([context + one.ids])).logits[0, len(context)-1:-1].float().log_softmax(-1)
+            with torch.no_grad():
+                logp = (policy.model(input_ids=torch.tensor([context + one.ids])).logits[0, len(context)-1:-1].float()
+                        .log_softmax(-1))
             found.append(logp.gather(1, torch.tensor(one.ids)[:, None])[:, 0] - torch.tensor(one.logprobs))
     gap = torch.cat(found).abs()
-    record['seen']['smollm2'] = dict(tokens=len(gap), mean=gap.mean().item(), p99=gap.quantile(.99).item(), largest=gap.max().item(), tokens_per_second=len(gap)/seconds,
+    record['seen']['smollm2'] = dict(tokens=len(gap), mean=gap.mean().item(), p99=gap.quantile(.99).item(),
+                                     largest=gap.max().item(), tokens_per_second=len(gap)/seconds,
                                      said=policy.tokenizer.decode(said[0].ids))
     assert gap.mean() < .15
