@@ -344,6 +344,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                               'agentlab.cli._run_line': ('cli/cli.html#_run_line', 'agentlab/cli.py'),
                               'agentlab.cli._said': ('cli/cli.html#_said', 'agentlab/cli.py'),
                               'agentlab.cli._say_tests': ('cli/cli.html#_say_tests', 'agentlab/cli.py'),
+                              'agentlab.cli._summary': ('cli/cli.html#_summary', 'agentlab/cli.py'),
                               'agentlab.cli._tested': ('cli/cli.html#_tested', 'agentlab/cli.py'),
                               'agentlab.cli._weights': ('cli/cli.html#_weights', 'agentlab/cli.py'),
                               'agentlab.cli.clean': ('cli/cli.html#clean', 'agentlab/cli.py'),

@@ -4,7 +4,7 @@
 
 # %% ../nbs/cli/00_cli.ipynb #4fcf8973
 from __future__ import annotations
-import importlib, json, os, shutil, sys, tempfile, time, traceback
+import importlib, json, os, re, shutil, sys, tempfile, time, traceback
 from contextlib import contextmanager
 from dataclasses import replace
 from dis import opmap
@@ -441,16 +441,20 @@ def _drawn(world, seed: int)->str:
     except Exception as e: return f'(no picture: {in_words(e)})'
 
 # %% ../nbs/cli/00_cli.ipynb #4d26604e
+def _summary(thing)->str:
+    "The first sentence of a docstring, in one line."
+    return re.split(r'(?<=[a-z0-9)]{3}\.) (?=[A-Z])', ' '.join((thing.__doc__ or '').split()))[0]
+
 def envs():
     "List the environments."
     from agentlab.env import envs as known
-    for name, kind in known.items(): print(f'{name:12} {(kind.__doc__ or "").strip().splitlines()[0]}')
+    for name, kind in known.items(): print(f'{name:12} {_summary(kind)}')
     print('your own: --env package.module:Class')
 
 def recipes():
     "List the recipes and their papers."
     from agentlab.train.recipes import known
-    for name, make in known.items(): print(f'{name:12} {make.__doc__.strip().splitlines()[0]}')
+    for name, make in known.items(): print(f'{name:12} {_summary(make)}')
     print('your own: --recipe package.module:function')
 
 def runs(
@@ -559,7 +563,7 @@ def command(name: str):
     return getattr(importlib.import_module(module), function)
 
 def usage()->str:
-    said = ({name: function.__doc__.strip().splitlines()[0] for name, function in COMMANDS.items()}
+    said = ({name: _summary(function) for name, function in COMMANDS.items()}
             | {name: line for name, (_, line) in ELSEWHERE.items()})
     lines = [f'  {name:11} {line}' for name, line in said.items()]
     return '\n'.join(['usage: agentlab COMMAND [options]', '', *lines, '',

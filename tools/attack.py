@@ -64,7 +64,7 @@ def table(rows: dict) -> str:
 
 def main() -> int:
     from attacks import CLASSES
-    parser = ArgumentParser(description=__doc__.split('\n')[0])
+    parser = ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('classes', nargs='*', help=f'{", ".join(CLASSES)} (default: all)')
     parser.add_argument('--every', type=int, default=1, help='every how manieth try')
     parser.add_argument('--out', default=str(ROOT/'assets'/'attack'))

@@ -195,7 +195,7 @@ def main() -> int:
     failed = 0
     for check in CHECKS:
         problems = check()
-        print('\n    '.join([f"{'FAILED' if problems else 'ok    '} {check.__doc__}", *problems]), flush=True)
+        print('\n    '.join([f"{'FAILED' if problems else 'ok    '} {' '.join(check.__doc__.split())}", *problems]), flush=True)
         failed += bool(problems)
     return 1 if failed else 0
 

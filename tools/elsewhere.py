@@ -50,7 +50,7 @@ def ran(path: Path, processor: int) -> dict:
 
 
 def main() -> int:
-    parser = ArgumentParser(description=__doc__.split('\n')[0])
+    parser = ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('--only', nargs='*', help='names of lessons; all of them')
     parser.add_argument('--out', default=str(ROOT/'assets/lessons'), help='folder of the record')
     given = parser.parse_args()

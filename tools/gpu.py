@@ -175,7 +175,7 @@ def write(path: Path, record: dict):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('--device', default='cuda', choices=('cuda', 'cpu'))
     parser.add_argument('--tiny', action='store_true', help='small models, to play every line on a CPU')
     parser.add_argument('--part', default='',

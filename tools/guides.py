@@ -109,7 +109,7 @@ def table(rows: dict) -> str:
 
 
 def main():
-    parser = ArgumentParser(description=__doc__.split('\n')[0])
+    parser = ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('--worlds', nargs='*', default=None, help='rows to make; all of them')
     parser.add_argument('--model', default='smollm2', help='what `agentlab.policy.pretrained` takes')
     parser.add_argument('--told-only', action='store_true', help='leave priming out')

@@ -150,7 +150,7 @@ def unpack(asked) -> None:
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__.split('\n')[0])
+    parser = ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('what', choices=('pack', 'unpack'))
     parser.add_argument('--need', nargs='+', help=f'packages, with what they ask for (default: {" ".join(ASKED)})')
     parser.add_argument('--folder', type=Path, default=ROOT/'.kit', help='of the parts (default: .kit)')

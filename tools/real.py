@@ -330,7 +330,7 @@ def record_grid(asked) -> None:
 
 
 def main() -> int:
-    parser = ArgumentParser(description=__doc__.split('\n')[0])
+    parser = ArgumentParser(description=__doc__.split('\n\n')[0])
     parts = dict(demo=record_demo, grid=record_grid, hack=record_hack, knobs=record_knobs, entropy=record_entropy)
     parser.add_argument('what', nargs='*', help=f'{", ".join(parts)} (default: all of them)')
     parser.add_argument('--seeds', type=int, nargs='+', default=list(SEEDS))
