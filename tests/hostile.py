@@ -22,7 +22,8 @@ class Echo(Env):
 class Raises:
     "A value whose every use raises."
     def _no(self, *a, **k): raise RuntimeError('never')
-    __float__ = __bool__ = __str__ = __repr__ = __eq__ = __hash__ = __len__ = __iter__ = __index__ = __int__ = __format__ = __getitem__ = _no
+    __float__ = __bool__ = __str__ = __repr__ = __eq__ = __hash__ = _no
+    __len__ = __iter__ = __index__ = __int__ = __format__ = __getitem__ = _no
 
 class LoudText(str):
     "A text that is none."

@@ -4,7 +4,8 @@ Use: `from lab import browser, lab` in a test module, then `with lab.open(notebo
 name what to install,
 where playwright, JupyterLab or Chromium is missing.
 """
-import contextlib, importlib.util, json, os, secrets, shutil, socket, subprocess, sys, time, urllib.error, urllib.request
+import contextlib, importlib.util, json, os, secrets, shutil, socket, subprocess, sys, time
+import urllib.error, urllib.request
 from pathlib import Path
 import pytest
 
@@ -57,7 +58,9 @@ class Lab:
         page = self.browser.new_page(viewport=dict(width=1280, height=1000))
         page.goto(f'{self.url}/doc/tree/{name}?token={self.token}&reset', timeout=90_000)
         page.wait_for_function('''() => { const w = window.jupyterapp?.shell?.currentWidget; const s = w?.sessionContext;
-            return s && s.isReady && s.session?.kernel?.connectionStatus === 'connected' && s.session.kernel.status === 'idle' }''', timeout=90_000)
+            const kernel = s?.session?.kernel;
+            return s?.isReady && kernel?.connectionStatus === 'connected' && kernel.status === 'idle' }''',
+                               timeout=90_000)
         try: yield page
         finally:
             page.evaluate('async () => { await window.jupyterapp.shell.currentWidget?.sessionContext?.shutdown() }')
@@ -67,9 +70,12 @@ class Lab:
         page.evaluate("() => { window.ran = window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => "
                       "true, () => false); window.ran.then(() => window.over = true) }")
         page.wait_for_function('() => window.over', timeout=seconds*1000, polling=250)
-        return page.evaluate('''() => { const cells = window.jupyterapp.shell.currentWidget.content.model.sharedModel.toJSON().cells.filter(c => c.cell_type === 'code');
-            const said = cells.flatMap(c => c.outputs.filter(o => o.output_type === 'error').map(o => o.ename + ': ' + o.evalue));
-            return [said, cells.filter(c => c.execution_count === null && (c.source + '').trim()).map(c => c.source + '')] }''')
+        return page.evaluate('''() => {
+            const page = window.jupyterapp.shell.currentWidget.content.model.sharedModel.toJSON();
+            const cells = page.cells.filter(c => c.cell_type === 'code');
+            const errors = c => c.outputs.filter(o => o.output_type === 'error').map(o => o.ename + ': ' + o.evalue);
+            const left = cells.filter(c => c.execution_count === null && (c.source + '').trim());
+            return [cells.flatMap(errors), left.map(c => c.source + '')] }''')
     def run(self, page, cell):
         """Run one cell by its number; gives the JavaScript expression of its node. The command is used, as a click
         on the menu is dropped now and then."""

@@ -10,8 +10,11 @@ pytestmark = pytest.mark.browser
 PAGE, UPDATES, TURNS = 'nbs/view/01_dashboard.ipynb', 60, 12
 BLUE = (59, 131, 181)                                               # of a line
 PURPLE = dict(Light=(122, 74, 158), Dark=(195, 162, 232))           # of the strongest cell of the table
-LINES = '''() => Object.fromEntries([...document.querySelectorAll('.al-db-live .al-db-pane')].map(pane =>
-    [pane.dataset.name, [...pane.querySelectorAll('.al-db-box .al-db-line')].map(p => p.getAttribute('d').match(/[ML]/g).length)]))'''
+LINES = '''() => {
+    const points = line => line.getAttribute('d').match(/[ML]/g).length;
+    const lines = pane => [...pane.querySelectorAll('.al-db-box .al-db-line')].map(points);
+    const panes = [...document.querySelectorAll('.al-db-live .al-db-pane')];
+    return Object.fromEntries(panes.map(pane => [pane.dataset.name, lines(pane)])) }'''
 CELLS = '''() => [...document.querySelectorAll('.al-db-live .al-db-cell')]
     .reduce((n, p) => n + p.getAttribute('d').match(/M/g).length, 0)'''
 RED = '''() => window.jupyterapp.shell.currentWidget.content.model.sharedModel.toJSON().cells.flatMap(c => c.outputs ?? [])

@@ -11,7 +11,9 @@ import pytest
 from notebooks import ROOT, notebooks
 
 PAGE = Path('nbs/notation.ipynb')
-GREEK = re.compile(r'\\(alpha|beta|gamma|delta|epsilon|varepsilon|eta|theta|vartheta|lambda|mu|nu|rho|sigma|tau|phi|varphi|psi|omega|kappa|xi|chi|zeta|Delta|Phi|Omega|Gamma|Theta|Lambda|Sigma|Psi|pi|Pi)(?![a-zA-Z])')
+LETTERS = ('alpha beta gamma delta epsilon varepsilon eta theta vartheta lambda mu nu rho sigma tau phi '
+           'varphi psi omega kappa xi chi zeta Delta Phi Omega Gamma Theta Lambda Sigma Psi pi Pi').split()
+GREEK = re.compile(rf'\\({"|".join(LETTERS)})(?![a-zA-Z])')
 MATHS = re.compile(r'\$\$.*?\$\$|\$[^$\n]+\$', re.DOTALL)
 
 

@@ -13,9 +13,12 @@ import re
 import shutil
 import subprocess
 import sys
+from io import StringIO
 from tempfile import TemporaryDirectory
+from tokenize import STRING, generate_tokens
 
 import course
+import nbformat
 from notebooks import ROOT, lessons, notebooks, tidy
 import readme
 
@@ -23,9 +26,10 @@ OUTPUT_LIMIT = 500_000     # bytes of the outputs of one notebook
 TREE_LIMIT = 20_000_000    # bytes of all tracked files
 LINE_LIMIT = 40            # lines of one function of the package, signature and docstring included
 STATEMENT_LIMIT = 25       # statements of one function of the package
+WIDTH, LESSON_WIDTH = 120, 95       # characters of a line of code; a JupyterLab page of 1280 pixels shows 95
 # Split, so that this file passes its own check.
-HOSTS = [''.join(parts) for parts in [('pypi.', 'org'), ('pythonhosted.', 'org'), ('npmjs.', 'org'), ('npmjs.', 'com'),
-    ('download.', 'pytorch.org'),
+HOSTS = [''.join(parts) for parts in [
+    ('pypi.', 'org'), ('pythonhosted.', 'org'), ('npmjs.', 'org'), ('npmjs.', 'com'), ('download.', 'pytorch.org'),
     ('deb.', 'debian.org'), ('security.', 'debian.org'), ('conda.', 'anaconda.org'), ('proxy.', 'golang.org')]]
 UNREPRODUCIBLE = {
     'a temporary path': r'/tmp/|/var/folders/|\\Temp\\',
@@ -33,6 +37,9 @@ UNREPRODUCIBLE = {
     'a wall time': r'Wall time|CPU times|\b\d+(?:\.\d+)?(?:it/s|s/it)\b|\b\d\d:\d\d<',
     'a memory address': r'\bat 0x[0-9a-f]{6,}',
 }
+
+# HTML, CSS and JavaScript in strings: they go to files of their own.
+WEB = re.compile(r'[<{;]/?[a-z#.]|\);|=> |\{ |^\s*\.')
 
 
 def tracked() -> list[Path]:
@@ -98,6 +105,15 @@ def notebooks_are_tidy() -> list[str]:
     return [f'{path}: python tools/save.py --tidy {path}' for path in notebooks() if tidy(read(path)) != read(path)]
 
 
+def notebooks_are_valid() -> list[str]:
+    "Every notebook has the form that Jupyter asks for."
+    found = []
+    for path in notebooks():
+        try: nbformat.validate(json.loads(read(path)))
+        except nbformat.ValidationError as error: found.append(f'{path}: {str(error).splitlines()[0]}')
+    return found
+
+
 def cell_ids_are_unique() -> list[str]:
     "Every cell has an id of its own."
     ids = {path: [cell.get('id') for cell in cells(path)] for path in notebooks()}
@@ -137,6 +153,28 @@ def no_registry_host() -> list[str]:
         content = (ROOT/path).read_bytes()
         found += [f'{path}: {host}' for host in HOSTS if host.encode() in content]
     return found
+
+
+def lines_are_narrow() -> list[str]:
+    "No line of code is wider than 120 characters, none of a lesson wider than 95; HTML and programs in strings may be."
+    found = []
+    scripts = [path for path in tracked() if path.parts[0] in ('tests', 'tools') and path.suffix == '.py']
+    code = [(path, ''.join(cell['source'])) for path in notebooks() for cell in cells(path)
+            if cell['cell_type'] == 'code'] + [(path, read(path)) for path in scripts]
+    for path, source in code:
+        limit = LESSON_WIDTH if path.parts[0] == 'tutorials' else WIDTH
+        found += [f'{path}: {len(line)} characters: {line.strip()[:60]}' for line in own_lines(source)
+                  if len(line) > limit and '</' not in line]
+    return found
+
+
+def own_lines(source: str) -> list[str]:
+    "The lines of Python: without those that lie in a string of several lines."
+    lines = source.split('\n')
+    for token in generate_tokens(StringIO(source).readline):
+        begin, end = token.start[0], token.end[0]
+        if token.type == STRING and end > begin: lines[begin-1:end] = ['']*(end - begin + 1)
+    return lines
 
 
 def functions_are_short() -> list[str]:
@@ -185,17 +223,17 @@ def tree_is_small() -> list[str]:
                                          f'the largest']
 
 
-CHECKS = [export_is_current, defaults_are_current, readme_is_current, notebooks_are_tidy, cell_ids_are_unique,
-    outputs_are_small,
-    outputs_are_reproducible, no_registry_host, functions_are_short, links_lead_somewhere, lessons_have_one_form,
-    tree_is_small]
+CHECKS = [export_is_current, defaults_are_current, readme_is_current, notebooks_are_tidy, notebooks_are_valid,
+          cell_ids_are_unique, outputs_are_small, outputs_are_reproducible, no_registry_host, functions_are_short,
+          lines_are_narrow, links_lead_somewhere, lessons_have_one_form, tree_is_small]
 
 
 def main() -> int:
     failed = 0
     for check in CHECKS:
         problems = check()
-        print('\n    '.join([f"{'FAILED' if problems else 'ok    '} {' '.join(check.__doc__.split())}", *problems]), flush=True)
+        said = ' '.join(check.__doc__.split())
+        print('\n    '.join([f"{'FAILED' if problems else 'ok    '} {said}", *problems]), flush=True)
         failed += bool(problems)
     return 1 if failed else 0
 

@@ -385,7 +385,9 @@ class HopSearch(Env):
         "The way to the answer, for us: retrieved hops are drawn through."
         game = self.game
         chain, answer = game.world.chain(game.start, game.path)
-        return ' '.join(f"{name} {'=' if (relation, name) in game.found else '.'}{relation}{'=>' if (relation, name) in game.found else '.>'}" for relation, name in chain) + f' {answer}'
+        lines = ('=' if hop in game.found else '.' for hop in chain)
+        hops = (f'{name} {line}{relation}{line}>' for (relation, name), line in zip(chain, lines))
+        return f"{' '.join(hops)} {answer}"
 
 # %% ../../nbs/env/04_hopsearch.ipynb #88480533
 def missing(

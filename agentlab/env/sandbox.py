@@ -8,7 +8,8 @@ __all__ = ['LONGEST', 'value_', 'print_', 'repr_', 'begun', 'machines', 'allowed
            'end_workers', 'run_python', 'call_filter', 'needed', 'Bubblewrap', 'listen', 'end']
 
 # %% ../../nbs/env/08_sandbox.ipynb #14fea524
-import ast, json, os, platform, re, selectors, shutil, signal, struct, subprocess, sys, tempfile, threading, time, weakref
+import ast, json, os, platform, re, selectors, shutil, signal, struct, subprocess, sys, tempfile, threading, time
+import weakref
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache

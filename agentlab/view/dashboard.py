@@ -711,7 +711,8 @@ def _on_loop(self, act):
     if self._loop in (None, here): act()
     else: self._loop.call_soon_threadsafe(act)
 
-Dashboard.ask_stop, Dashboard._answered, Dashboard._may_resume, Dashboard._fresh, Dashboard.resume, Dashboard._on_loop = _ask_stop, _answered, _may_resume, _fresh, _resume, _on_loop
+Dashboard.ask_stop, Dashboard._answered, Dashboard._may_resume = _ask_stop, _answered, _may_resume
+Dashboard._fresh, Dashboard.resume, Dashboard._on_loop = _fresh, _resume, _on_loop
 
 # %% ../../nbs/view/01_dashboard.ipynb #dc514a47
 def resume_command(
@@ -836,7 +837,9 @@ async def _watch(self, every):
     finally: self.draw(force=True)
     return self.rows
 
-Dashboard.run, Dashboard._work, Dashboard.follow, Dashboard._watch, Dashboard._take, Dashboard._begin, Dashboard._cut, Dashboard._unfinished = _run, _work, _follow, _watch, _take, _begin, _cut, _unfinished
+Dashboard.run, Dashboard._work, Dashboard.follow = _run, _work, _follow
+Dashboard._watch, Dashboard._take, Dashboard._begin = _watch, _take, _begin
+Dashboard._cut, Dashboard._unfinished = _cut, _unfinished
 
 # %% ../../nbs/view/01_dashboard.ipynb #864cfafe
 def _start(self, work):

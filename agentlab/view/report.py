@@ -715,7 +715,8 @@ def _curve(frame, early, name, x, y)->str:
     "One curve with its last point, its name, and a tooltip on every point."
     known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
     if not known: return ''
-    area = f'{_path(frame, *zip(*known))}L{frame.px(known[-1][0])},{frame.py(frame.y[0])}L{frame.px(known[0][0])},{frame.py(frame.y[0])}Z'
+    floor = frame.py(frame.y[0])
+    area = f'{_path(frame, *zip(*known))}L{frame.px(known[-1][0])},{floor}L{frame.px(known[0][0])},{floor}Z'
     fill = f'<path d="{area}" class="a"/>' if not name else ''
     end = (f'<text x="{frame.px(known[-1][0]) + 7}" y="{frame.py(known[-1][1]) + 4}" '
            f'class="n">{html.escape(name)}</text>' if name else '')

@@ -518,7 +518,8 @@ def _group_by(self, by):
 
 TurnScope.choose_token, TurnScope.items, TurnScope.reveal, TurnScope.show_controls, TurnScope.open_thoughts = (
     _choose_token, _items, _reveal, _show_controls, _open_thoughts)
-TurnScope.choose_step, TurnScope.choose_group, TurnScope.choose_turn, TurnScope.step_by, TurnScope.step_near, TurnScope.group_by = _choose_step, _choose_group, _choose_turn, _step_by, _step_near, _group_by
+TurnScope.choose_step, TurnScope.choose_group, TurnScope.choose_turn = _choose_step, _choose_group, _choose_turn
+TurnScope.step_by, TurnScope.step_near, TurnScope.group_by = _step_by, _step_near, _group_by
 TurnScope._works, TurnScope._first_that_works = _works, _first_that_works
 
 # %% ../../nbs/view/05_turnscope.ipynb #4919eab5
@@ -645,7 +646,9 @@ def _findings(self)->list:
     wrong, looked = cache[self.group]
     return [*self.played._findings, (Finding(RETOKENISED, what, meaning, len(wrong), looked), wrong)]
 
-TurnScope.estimate, TurnScope.pin, TurnScope._known, TurnScope.colour, TurnScope.search, TurnScope.to_finding, TurnScope._reading = _estimate, _pin, _known, _colour, _search, _to_finding, _reading
+TurnScope.estimate, TurnScope.pin, TurnScope._known = _estimate, _pin, _known
+TurnScope.colour, TurnScope.search, TurnScope.to_finding = _colour, _search, _to_finding
+TurnScope._reading = _reading
 TurnScope.findings = property(_findings)
 
 # %% ../../nbs/view/05_turnscope.ipynb #33340774
