@@ -137,7 +137,8 @@ def tiny_name(env, **arguments)->str:
     demo_env = _demonstrator(env)
     tokenizer = word_tokenizer(demo_env.vocabulary() + ['.'])
     demos = demonstrate(demo_env, Chat(tokenizer), [derive('name', i) for i in range(8)], noise=.5)
-    code = [inspect.getsource(f) for f in (tiny_model, demonstrate, _demonstration, _pay, warm_start, imitate)]
+    functions = tiny_model, demonstrate, _demonstration, _pay, warm_start, imitate
+    code = [''.join(inspect.getsource(f).split()) for f in functions]       # line breaks do not count
     facts = [sorted(arguments.items()), tokenizer.get_vocab(), tokenizer.chat_template,
              [[t.context_ids + t.ids for t in e.turns] for e in demos], code]
     return f'{env.name}-' + hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
