@@ -4926,6 +4926,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'agentlab.view.report._mark': ('view/report.html#_mark', 'agentlab/view/report.py'),
                                       'agentlab.view.report._mismatch': ('view/report.html#_mismatch', 'agentlab/view/report.py'),
                                       'agentlab.view.report._not_finite': ('view/report.html#_not_finite', 'agentlab/view/report.py'),
+                                      'agentlab.view.report._or_recorded': ('view/report.html#_or_recorded', 'agentlab/view/report.py'),
                                       'agentlab.view.report._panel_html': ('view/report.html#_panel_html', 'agentlab/view/report.py'),
                                       'agentlab.view.report._path': ('view/report.html#_path', 'agentlab/view/report.py'),
                                       'agentlab.view.report._percent': ('view/report.html#_percent', 'agentlab/view/report.py'),

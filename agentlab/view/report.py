@@ -1143,6 +1143,14 @@ def _card(heading, look, figure, note)->str:
             f'class="al-look">{look}</p></figcaption>{figure}<p class="al-def">{note}</p></figure>')
 
 # %% ../../nbs/view/00_report.ipynb #b765487d
+def _or_recorded(function, batch):
+    """What the run's own estimator makes of a batch. Where it reads a column that a run does not keep, such as the
+    values of a critic: the advantage that the run recorded."""
+    try: return function(batch)
+    except ValueError:
+        if 'advantage' not in batch.tokens: raise
+        return batch.action('advantage').nan_to_num()
+
 def own_estimator(estimator, run)->tuple:
     "Name and function: what the caller gave, else what the recipe names in agentlab.credit, else GRPO."
     if callable(estimator): return getattr(estimator, '__name__', type(estimator).__name__), estimator
@@ -1152,7 +1160,8 @@ def own_estimator(estimator, run)->tuple:
     ours = fact.startswith('agentlab.credit')
     name = estimator or (_short(fact) if ours else '')
     function = getattr(credit, name, None)
-    if callable(function): return name, partial(function, **({} if estimator else _fact(run, 'credit_args') or {}))
+    if callable(function) and estimator: return name, function
+    if callable(function): return name, partial(_or_recorded, partial(function, **(_fact(run, 'credit_args') or {})))
     if estimator:
         raise ValueError(f"estimator={estimator!r}: agentlab.credit has no such function. Give one of its names, or a "
                          f"function of a batch.")
