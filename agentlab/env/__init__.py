@@ -11,27 +11,29 @@ __all__ = ['envs', 'games', 'load_env', 'BesideExpert', 'Bubblewrap', 'BugRepair
            'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc']
 
 # %% ../../nbs/env/index.ipynb #bd9d556e
-from ..settings import called, imported
-from .protocol import Env, EnvError, Step, TextEnv, check_env, check_seat_order, split_of, splits
-from .keydoor import KeyDoor
+from ..settings import called, door, imported
+from .protocol import Env, EnvError, Step, TextEnv, check_env, check_seat_order, split_of, splits, tidy
+from .keydoor import KeyDoor, all_layouts, draw_layout, shortest
 from .guess import GuessNumber
 from .hopsearch import HopSearch
 from .clarify import Clarify
-from .python_tool import PythonTool
+from .python_tool import PythonTool, answers, slips, well_formed
 from .cue_door import CueDoor
-from .bug_repair import BugRepair, BugWork, InjectBug
-from .tools import action_of, call_of, tool
-from .sandbox import Bubblewrap, MontySandbox, Refused, Result, run_python
+from .bug_repair import BugRepair, BugWork, InjectBug, consistency
+from .tools import action_of, call_of, fault_of, tool
+from .sandbox import Bubblewrap, MontySandbox, Refused, Result, readable, run_python, telling
 from .wrappers import BesideExpert, Listed, Planned, Tagged, Wrapper
-from .isolation import EnvTimeout, Isolated, together
-from .two_seats import SeatedGame, expert_player, match, random_player
+from .isolation import EnvTimeout, Isolated, Worker, together
+from .two_seats import SeatedGame, expert_player, match, outlook, play_game, random_player
 from .tictactoe import TicTacToe
 from .nim import Nim
 from .matrix_games import MatrixGame, prisoners_dilemma, rock_paper_scissors, stag_hunt
 from .signals import Signals
-from .negotiation import Negotiation
+from .negotiation import Negotiation, worth
 from .kuhn import Kuhn
 from .leduc import Leduc
+from .adapters import (environment_factory, from_gymnasium, from_openenv, from_openspiel, from_textarena,
+                                   from_textworld)
 
 _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError',
          'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox', 'Planned',
@@ -39,6 +41,8 @@ _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Cla
          'check_seat_order', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of', 'call_of',
          'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
          'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc']
+
+__getattr__ = door(__name__)
 
 # %% ../../nbs/env/index.ipynb #76d09d20
 # name -> class; `load_env` also takes 'package.module:Class'

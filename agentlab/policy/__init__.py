@@ -6,10 +6,19 @@
 __all__ = []
 
 # %% ../../nbs/policy/index.ipynb #5e2a73d4
-from .core import Chat, Policy, parts, take_rows, token_logps, word_tokenizer
+from ..settings import door
+from .core import (Chat, Policy, checkpoint_layers, parts, take_rows, template_facts, token_logps,
+                                  word_tokenizer)
 from .sampler import Completion, TorchSampler
 from .reader import pretrained
 from .priming import prime
-from .qlora import qlora_policy
+from .qlora import base_in_nf4, qlora_policy
 from .tiny import demonstrate, tiny_model, tiny_policy, warm_start
-from .vllm import VLLMEngine, VLLMSampler, VLLMServer, start_vllm
+from .vllm import Ask, Said, Shelf, VLLMEngine, VLLMSampler, VLLMServer, checked, start_vllm
+from .tree import Work
+from .formats import (Call, Calls, Plain, Reading, Spoken, Thinking, as_one, fitted_policy, hermes,
+                                     message, plan, spell, style_of, wordwise, xml)
+from .exact import in_base_dtype
+from .guide import suited
+
+__getattr__ = door(__name__)

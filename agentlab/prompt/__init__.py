@@ -6,9 +6,13 @@
 __all__ = []
 
 # %% ../../nbs/prompt/index.ipynb #e92bdded
+from ..settings import door
 from .instruction import (Instruction, Instructed, play_instructed, read_instruction, render,
                                          render_english, warm_views)
 from .population import Population, lenient, strict
-from .propose import ask_model, mined, mutate, reflect, together, with_gepa
+from .propose import (Play, ask_model, batch_plays, diagnose, mined, mutate, plays_of, reflect,
+                                     together, with_gepa)
 from .inspo import Inspo
 from .endpoint import Endpoint, EndpointError, ask_json
+
+__getattr__ = door(__name__)

@@ -6,14 +6,18 @@
 __all__ = []
 
 # %% ../../nbs/replay/index.ipynb #bb2517b8
+from ..settings import door
 from .buffer import Buffer, Replay, alike, pick, prioritised, stratified, success_first, uniform
-from .success import (SuccessReplay, by_number, by_prompt, by_start, everything, failed, play_recurring,
-                                     success_pool, swap_in)
-from .self_imitation import SelfImitation, recalibrated, warm_up, worth_keeping
-from .recomposition import Recomposition, priority, priority_only
-from .rl_plus import Demonstrations, grpo_split, rl_plus, with_demonstration
-from .splice import Imitation, agent_r, first_errors, imitation, purified, spliced
-from .tasks import TaskSelection, learnability
-from .archer import ArcherCritic, archer
-from .experience import Experienced, Library
-from .training_free import Advised, training_free
+from .success import (SuccessReplay, by_number, by_prompt, by_start, draw_same, everything, failed,
+                                     play_recurring, success_pool, swap_in)
+from .self_imitation import SelfImitation, acted, power_of_two, recalibrated, warm_up, worth_keeping
+from .recomposition import Recomposition, all_together, priority, priority_only
+from .rl_plus import (Demonstrations, grpo_split, mixture, over_target, own_probability, rl_plus,
+                                     with_demonstration)
+from .splice import Imitation, agent_r, first_errors, imitation, purified, spliced, unlike_winners
+from .tasks import TaskSelection, hardness, learnability
+from .archer import ArcherCritic, archer, archer_targets, critic_step
+from .experience import Clusters, Experienced, Library, bare
+from .training_free import Advised, keydoor_names, training_free
+
+__getattr__ = door(__name__)

@@ -6,12 +6,17 @@
 __all__ = []
 
 # %% ../../nbs/rollout/index.ipynb #9a40212e
-from .plain import Game, Side, call_all, play, play_as_drawn
+from ..settings import door
+from .plain import (Game, Side, admit, call_all, guarded, new_games, play, play_as_drawn, play_round,
+                                    receive_all, within_budget)
 from .beside import play_beside_expert, play_beside_greedy
-from .branching import aepo, aepo_budget, aepo_score, arpo, arpo_score, segment_entropy, top_entropy
+from .branching import (Rule, aepo, aepo_budget, aepo_score, arpo, arpo_score, segment_entropy,
+                                        top_entropy)
 from .curation import *
 from .resampling import dynamic_sampling, retry_failures, with_rollback
-from .turns import TurnLimit, UnaryFeedback, costs, scaling_inter, turn_percentile
+from .turns import Timed, TurnLimit, UnaryFeedback, costs, scaling_inter, turn_percentile
 from .windows import with_summaries
 from .players import play_players
 from ..policy.guide import reads, suited, told
+
+__getattr__ = door(__name__)

@@ -6,9 +6,13 @@
 __all__ = []
 
 # %% ../../nbs/train/index.ipynb #27a80340
+from ..settings import door
 from . import recipes
 from .critic import Critic
 from .learned import ImplicitPRM, Prior, Progress, ThreeValues
 from .recipes import Recipe, load_recipe
-from .runs import METRICS, Run
-from .trainer import evaluate, for_gpu, train
+from .runs import METRICS, Run, rewind
+from .trainer import dead_groups, evaluate, for_gpu, minibatches, train
+from .fit import check_fits, predict, propose
+
+__getattr__ = door(__name__)

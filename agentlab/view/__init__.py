@@ -10,6 +10,7 @@ __all__ = ['open', 'Finding', 'Html', 'entropy_by_turn', 'group_html', 'integrit
            'entropy_lab', 'entropy_lab_html', 'region', 'Play', 'chances', 'game_of', 'side_by_side']
 
 # %% ../../nbs/view/index.ipynb #04f8fdef
+from ..settings import door
 from .report import (Finding, Html, entropy_by_turn, group_html, integrity, pick_group, png, report, safe,
                                   visible)
 from .dashboard import Dashboard, Overlay, Tail, dashboard_html, resume_command, watch
@@ -27,3 +28,5 @@ _all_ = ["Finding", "Html", "entropy_by_turn", "group_html", "integrity", "pick_
          "turn_grid", "Opened", "open", "open_run", "opened_html", "advantages", "disagreement", "microscope",
          "microscope_html", "TurnScope", "before_after", "turnscope", "turnscope_html", "EntropyLab", "controllers",
          "entropy_lab", "entropy_lab_html", "region", "Play", "chances", "game_of", "side_by_side"]
+
+__getattr__ = door(__name__)
