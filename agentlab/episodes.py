@@ -172,11 +172,13 @@ SCHEMA_VERSION = 1  # of the Parquet file; a reader refuses a newer one
 LABELLED = ('seat', 'source', 'policy', 'instruction', 'answer', 'error', 'final', 'state')
 
 # %% ../nbs/01_episodes.ipynb #c4aca47d
-class Batch:
-    "Episodes, context windows, turns and tokens as tables; every row names its parent by an integer."
-    def __init__(self, episodes: Table, rows: Table, turns: Table, tokens: Table, labels: dict|None = None):
-        self.episodes, self.rows, self.turns, self.tokens = episodes, rows, turns, tokens
-        self.labels = labels or {}
+class _Tables:
+    "The tables of a batch, and which tokens are actions."
+    episodes: Table
+    rows: Table     # the context windows
+    turns: Table
+    tokens: Table
+    labels: dict    # column -> {key: the text or state behind it}
     def __len__(self): return len(self.episodes)
     def __repr__(self):
         groups = len(self.episodes.group.unique())
@@ -196,76 +198,106 @@ class Batch:
                     f'Set it with batch.with_action({column}=values).').index_select(0, self.actions)
 
 # %% ../nbs/01_episodes.ipynb #9c3b30ea
-def _of_turn(self, *columns: str)->Tensor:
-    "(turns,) one episode column read by every turn, or the joint key of several."
-    for name in columns: need(self.episodes, name, f'this call reads episodes.{name}', 'Give it to your episodes.')
-    values = self.episodes[columns[0]] if len(columns) == 1 else same(*(self.episodes[c] for c in columns))
-    return values[self.turns.episode]
-
-def _spread(self, x: Tensor)->Tensor:
-    "(action tokens,) the value of each token's turn; `x` is (turns,)."
-    if len(x) != len(self.turns):
-        raise ValueError(f'spread takes one value per turn: got {len(x)} values for {len(self.turns)} turns')
-    return x.index_select(0, self.action_turn)   # x[self.action_turn], but twice as fast
-
-def _unit(self, rows: str)->Tensor|None:
-    "What counts once in statistics over turns: every turn (None), or every episode (its key)."
-    if rows not in ('turn', 'episode'):
-        raise ValueError(f"rows={rows!r}: use 'turn' (every turn counts) or 'episode' (every episode counts once)")
-    return self.turns.episode if rows == 'episode' else None
-
-def _turn_lengths(self)->Tensor:
-    "(turns,) number of action tokens of every turn."
-    # they stand in the order of the turns
-    return torch.searchsorted(self.action_turn,
-                              torch.arange(len(self.turns) + 1, device=self.action_turn.device)).diff()
-
-Batch.of_turn, Batch.spread, Batch.unit, Batch.turn_lengths = _of_turn, _spread, _unit, _turn_lengths
+class _Down(_Tables):
+    "Values that go down the tree."
+    def of_turn(self, *columns: str)->Tensor:
+        "(turns,) one episode column read by every turn, or the joint key of several."
+        for name in columns: need(self.episodes, name, f'this call reads episodes.{name}', 'Give it to your episodes.')
+        values = self.episodes[columns[0]] if len(columns) == 1 else same(*(self.episodes[c] for c in columns))
+        return values[self.turns.episode]
+    def spread(self, x: Tensor)->Tensor:
+        "(action tokens,) the value of each token's turn; `x` is (turns,)."
+        if len(x) != len(self.turns):
+            raise ValueError(f'spread takes one value per turn: got {len(x)} values for {len(self.turns)} turns')
+        return x.index_select(0, self.action_turn)   # x[self.action_turn], but twice as fast
+    def unit(self, rows: str)->Tensor|None:
+        "What counts once in statistics over turns: every turn (None), or every episode (its key)."
+        if rows not in ('turn', 'episode'):
+            raise ValueError(f"rows={rows!r}: use 'turn' (every turn counts) or 'episode' (every episode counts once)")
+        return self.turns.episode if rows == 'episode' else None
+    def turn_lengths(self)->Tensor:
+        "(turns,) number of action tokens of every turn."
+        # they stand in the order of the turns
+        return torch.searchsorted(self.action_turn,
+                                  torch.arange(len(self.turns) + 1, device=self.action_turn.device)).diff()
 
 # %% ../nbs/01_episodes.ipynb #81b3e955
-def _replace(self, **parts)->Batch:
-    "A new batch with these tables or labels replaced."
-    return Batch(**{**dict(episodes=self.episodes, rows=self.rows, turns=self.turns, tokens=self.tokens,
-                           labels=self.labels), **parts})
-
-def _with_episodes(self, **columns: Tensor)->Batch: return self.replace(episodes=self.episodes.with_(**columns))
-def _with_turns(self, **columns: Tensor)->Batch: return self.replace(turns=self.turns.with_(**columns))
-def _with_tokens(self, **columns: Tensor)->Batch: return self.replace(tokens=self.tokens.with_(**columns))
-
-def _with_action(self, **columns: Tensor)->Batch:
-    "Set token columns from one value per action token; context tokens get NaN, in a column of whole numbers -1."
-    full = {}
-    for name, x in columns.items():
-        x = as_column(name, x)
-        if len(x) != len(self.actions):
-            raise ValueError(f'{name}: got {len(x)} values for {len(self.actions)} action tokens')
-        nothing = float('nan') if x.is_floating_point() else -1
-        full[name] = torch.full((len(self.tokens),), nothing, dtype=x.dtype, device=x.device).index_copy(
-            0, self.actions.to(x.device), x.detach())
-    return self.with_tokens(**full)
-
-def _to(self, device)->Batch:
-    "The same batch on another device (float64 becomes float32 on a device that has none)."
-    def move(x):
-        return x.float().to(device) if x.dtype == torch.float64 and torch.device(device).type == 'mps' else x.to(device)
-    tables = {n: Table(**{k: move(v) for k, v in vars(getattr(self, n)).items()})
-              for n in ('episodes', 'rows', 'turns', 'tokens')}
-    return self.replace(**tables)
-
-Batch.replace, Batch.with_episodes, Batch.with_turns, Batch.with_tokens = (_replace, _with_episodes, _with_turns,
-                                                                           _with_tokens)
-Batch.with_action, Batch.to = _with_action, _to
+class _Replaced(_Down):
+    "New batches out of this one."
+    def replace(self, **parts)->Batch:
+        "A new batch with these tables or labels replaced."
+        return Batch(**{**dict(episodes=self.episodes, rows=self.rows, turns=self.turns, tokens=self.tokens,
+                               labels=self.labels), **parts})
+    def with_episodes(self, **columns: Tensor)->Batch: return self.replace(episodes=self.episodes.with_(**columns))
+    def with_turns(self, **columns: Tensor)->Batch: return self.replace(turns=self.turns.with_(**columns))
+    def with_tokens(self, **columns: Tensor)->Batch: return self.replace(tokens=self.tokens.with_(**columns))
+    def with_action(self, **columns: Tensor)->Batch:
+        "Set token columns from one value per action token; context tokens get NaN, in a column of whole numbers -1."
+        full = {}
+        for name, x in columns.items():
+            x = as_column(name, x)
+            if len(x) != len(self.actions):
+                raise ValueError(f'{name}: got {len(x)} values for {len(self.actions)} action tokens')
+            nothing = float('nan') if x.is_floating_point() else -1
+            full[name] = torch.full((len(self.tokens),), nothing, dtype=x.dtype, device=x.device).index_copy(
+                0, self.actions.to(x.device), x.detach())
+        return self.with_tokens(**full)
+    def to(self, device)->Batch:
+        "The same batch on another device (float64 becomes float32 on a device that has none)."
+        def move(x):
+            narrow = x.dtype == torch.float64 and torch.device(device).type == 'mps'
+            return x.float().to(device) if narrow else x.to(device)
+        tables = {n: Table(**{k: move(v) for k, v in vars(getattr(self, n)).items()})
+                  for n in ('episodes', 'rows', 'turns', 'tokens')}
+        return self.replace(**tables)
 
 # %% ../nbs/01_episodes.ipynb #b481f3c4
-def _of_part(self, *names: str)->Tensor:
-    "(action tokens,) bool: the token belongs to one of these parts of a reply, by the names of PART_CODES."
-    who, hint = (f'of_part looks for {" and ".join(names)}', 'Play with a format that records parts '
-                 '(agentlab.policy.formats), or set it with batch.with_action(part=codes).')
-    codes = part_codes(*names)
-    part = need(self.tokens, 'part', who, hint).index_select(0, self.actions)
-    return torch.isin(part, torch.tensor(codes, dtype=part.dtype, device=part.device))
-
-Batch.of_part = _of_part
+class Batch(_Replaced):
+    "Episodes, context windows, turns and tokens as tables; every row names its parent by an integer."
+    def __init__(self, episodes: Table, rows: Table, turns: Table, tokens: Table, labels: dict|None = None):
+        self.episodes, self.rows, self.turns, self.tokens = episodes, rows, turns, tokens
+        self.labels = labels or {}
+    def of_part(self, *names: str)->Tensor:
+        "(action tokens,) bool: the token belongs to one of these parts of a reply, by the names of PART_CODES."
+        who, hint = (f'of_part looks for {" and ".join(names)}', 'Play with a format that records parts '
+                     '(agentlab.policy.formats), or set it with batch.with_action(part=codes).')
+        codes = part_codes(*names)
+        part = need(self.tokens, 'part', who, hint).index_select(0, self.actions)
+        return torch.isin(part, torch.tensor(codes, dtype=part.dtype, device=part.device))
+    @staticmethod
+    def from_turns(
+        # pandas table, a row per turn: group, episode, t; optional reward, outcome, state, seat, n_tokens, and any
+        # numeric column
+        frame,
+    )->Batch:           # rows of `turns` are sorted by (episode, t); `turns.frame_row` names the caller's row
+        """A batch from a small table. Raises ValueError for missing columns, repeated turns and episode columns that
+        vary."""
+        return Batch(*_tables_of_frame(frame))
+    @staticmethod
+    def from_episodes(
+        episodes: list[Episode],    # as `play` gives them; each turn needs one logp and one entropy per sampled id
+    )->Batch:
+        "The tables of played episodes. Raises ValueError where ids and log-probabilities differ in number."
+        return Batch(*_tables_of_episodes(episodes))
+    def select(self, index)->Batch:
+        "The episodes at `index` (a mask or numbers), in their present order, with their rows, turns and tokens."
+        return self.replace(**_chosen(self, index))
+    @staticmethod
+    def concat(
+        batches: list[Batch],   # batches with the same columns; equal group numbers mean the same group
+    )->Batch:
+        "One batch of all episodes. Raises ValueError where the columns differ."
+        return Batch(*_joined(batches))
+    def save(self, path)->Path:
+        "Write the batch as Parquet, one line per episode. Atomic; returns the path."
+        return _write(self, path)
+    @staticmethod
+    def load(path)->Batch:
+        "Read what `save` wrote. Raises ValueError for a newer schema, missing columns, or a damaged file."
+        return Batch(*_tables_of_file(path))
+    def frame(self):
+        "The turns as a pandas table, with their episode's columns and the text behind the keys."
+        return _person_frame(self)
 
 # %% ../nbs/01_episodes.ipynb #eefb3399
 EPISODE_COLUMNS = dict(group=0, game=0, seat='player', outcome=0., success=False, truncated=False, last_value=0.,
@@ -334,12 +366,8 @@ def _check_frame(frame):
     return frame.sort_values(['_episode', 't'], kind='stable')
 
 # %% ../nbs/01_episodes.ipynb #97038699
-def _from_turns(
-    # pandas table, a row per turn: group, episode, t; optional reward, outcome, state, seat, n_tokens, and any numeric
-    # column
-    frame,
-)->Batch:           # rows of `turns` are sorted by (episode, t); `turns.frame_row` names the caller's row
-    "A batch from a small table. Raises ValueError for missing columns, repeated turns and episode columns that vary."
+def _tables_of_frame(frame)->tuple[Table, Table, Table, Table, dict]:
+    "Episodes, rows, turns, tokens and labels of a pandas table; see `Batch.from_turns`."
     frame = _check_frame(frame)
     if frame['group'].dtype.kind not in 'iu': frame['group'] = frame['group'].factorize()[0]
     first, labels = _episode_frame(frame), {}
@@ -360,9 +388,7 @@ def _from_turns(
     tokens = Table(row=row, turn=turn, id=torch.zeros_like(turn), position=torch.arange(len(turn)) - start,
                    weight=torch.ones(len(turn)))
     episodes = episodes.with_(outcome=episodes.outcome.double(), last_value=episodes.last_value.double())
-    return Batch(episodes, Table(episode=torch.arange(len(episodes))), Table(**turns), tokens, labels)
-
-Batch.from_turns = staticmethod(_from_turns)
+    return episodes, Table(episode=torch.arange(len(episodes))), Table(**turns), tokens, labels
 
 # %% ../nbs/01_episodes.ipynb #3b24fe74
 def _turn_columns(episodes: list[Episode], turns: list[Turn], labels: dict)->dict:
@@ -449,10 +475,8 @@ def _rectangle(lists: list, width: int, other, kind)->np.ndarray:
     full = lists if all(len(x) == width for x in lists) else [[*x, *[other]*(width - len(x))] for x in lists]
     return np.asarray(full, dtype=kind).reshape(-1, width)
 
-def _from_episodes(
-    episodes: list[Episode],    # as `play` gives them; each turn needs one logp and one entropy per sampled id
-)->Batch:
-    "The tables of played episodes. Raises ValueError where ids and log-probabilities differ in number."
+def _tables_of_episodes(episodes: list[Episode])->tuple[Table, Table, Table, Table, dict]:
+    "Episodes, rows, turns, tokens and labels of played episodes; see `Batch.from_episodes`."
     turns, labels = [t for e in episodes for t in e.turns], {}
     for e in episodes:
         for t in e.turns:
@@ -472,10 +496,8 @@ def _from_episodes(
                      else _column(np.asarray(v, dtype=kinds[c])) for c, v in columns.items()},
                   **_own_columns(episodes, {*EPISODE_COLUMNS}))
     rows, tokens = _token_columns(episodes, turns)
-    return Batch(table, rows, Table(**_turn_columns(episodes, turns, labels)),
-                 tokens.with_(**_likeliest_columns(turns, tokens)), labels)
-
-Batch.from_episodes = staticmethod(_from_episodes)
+    return (table, rows, Table(**_turn_columns(episodes, turns, labels)),
+            tokens.with_(**_likeliest_columns(turns, tokens)), labels)
 
 # %% ../nbs/01_episodes.ipynb #a0c60f63
 def _renumber(keep: Tensor)->Tensor:
@@ -488,19 +510,19 @@ def _origins(origin: Tensor, turn: Tensor)->Tensor:
                                                               torch.arange(len(origin), device=origin.device), 'amin')
     return torch.where(turn[origin] < 0, first[origin], turn[origin])
 
-def _select(self, index)->Batch:
-    "The episodes at `index` (a mask or numbers), in their present order, with their rows, turns and tokens."
-    keep = torch.zeros(len(self), dtype=torch.bool, device=self.episodes.group.device)
+def _chosen(batch: Batch, index)->dict:
+    "The tables of the episodes at `index`."
+    keep = torch.zeros(len(batch), dtype=torch.bool, device=batch.episodes.group.device)
     index = torch.as_tensor(index, device=keep.device)
     keep[index if index.numel() else index.long()] = True
-    rows, turns = keep[self.rows.episode], keep[self.turns.episode]
-    tokens = rows[self.tokens.row]
+    rows, turns = keep[batch.rows.episode], keep[batch.turns.episode]
+    tokens = rows[batch.tokens.row]
     episode, row, turn = _renumber(keep), _renumber(rows), _renumber(turns)
-    t, k = self.turns.take(turns), self.tokens.take(tokens)
+    t, k = batch.turns.take(turns), batch.tokens.take(tokens)
     t = t.with_(episode=episode[t.episode], origin=_origins(t.origin, turn))
     k = k.with_(row=row[k.row], turn=torch.where(k.turn < 0, -1, turn[k.turn.clamp(min=0)] if len(turn) else k.turn))
-    r = self.rows.take(rows)
-    return self.replace(episodes=self.episodes.take(keep), rows=r.with_(episode=episode[r.episode]), turns=t, tokens=k)
+    r = batch.rows.take(rows)
+    return dict(episodes=batch.episodes.take(keep), rows=r.with_(episode=episode[r.episode]), turns=t, tokens=k)
 
 def _same_likeliest(batches: list[Batch])->list[Batch]:
     "The batches with the columns of the likeliest tokens where any has them: a demonstration has none."
@@ -509,10 +531,8 @@ def _same_likeliest(batches: list[Batch])->list[Batch]:
                else torch.full_like(b.tokens.sampler_logp, torch.nan))
     return [b.with_tokens(**{name: nothing(name, b) for name in names if name not in b.tokens}) for b in batches]
 
-def _concat(
-    batches: list[Batch],   # batches with the same columns; equal group numbers mean the same group
-)->Batch:
-    "One batch of all episodes. Raises ValueError where the columns differ."
+def _joined(batches: list[Batch])->tuple[Table, Table, Table, Table, dict]:
+    "Episodes, rows, turns, tokens and labels of all batches, end to end."
     if not batches: raise ValueError('Batch.concat: there are no batches to join. Give at least one.')
     tables, batches = {}, _same_likeliest(batches)
     for name in ('episodes', 'rows', 'turns', 'tokens'):
@@ -526,9 +546,7 @@ def _concat(
                                   ('turns', 'origin', 'turns'), ('tokens', 'row', 'rows'), ('tokens', 'turn', 'turns')):
         tables[table][column] = [torch.where(x < 0, x, x + o) for x, o in zip(tables[table][column], offsets[parent])]
     labels = {k: {key: v for b in batches for key, v in b.labels.get(k, {}).items()} for b in batches for k in b.labels}
-    return Batch(**{n: Table(**{c: torch.cat(x) for c, x in t.items()}) for n, t in tables.items()}, labels=labels)
-
-Batch.select, Batch.concat = _select, staticmethod(_concat)
+    return *(Table(**{c: torch.cat(x) for c, x in t.items()}) for t in tables.values()), labels
 
 # %% ../nbs/01_episodes.ipynb #3ddf894a
 def rename(source: Path, target: Path):
@@ -575,24 +593,22 @@ def _footer_check(labels: str, names)->str:
     pages only."""
     return hashlib.blake2b('\n'.join([*names, labels]).encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()
 
-def _save(self, path)->Path:
-    "Write the batch as Parquet, one line per episode. Atomic; returns the path."
+def _write(batch: Batch, path)->Path:
+    "Write the batch as Parquet, one line per episode."
     import pyarrow as pa, pyarrow.parquet as pq
-    arrays = {f'episodes.{c}': pa.array(self.episodes[c].cpu().numpy()) for c in self.episodes.columns}
-    host = self.to('cpu')
+    arrays = {f'episodes.{c}': pa.array(batch.episodes[c].cpu().numpy()) for c in batch.episodes.columns}
+    host = batch.to('cpu')
     for name in _PARENT:
         cut, columns = _local(host, name)
         for c, x in columns.items():
             arrays[f'{name}.{c}'] = pa.LargeListArray.from_arrays(pa.array(cut, pa.int64()), pa.array(x.numpy()))
-    labels = json.dumps({k: {str(key): text for key, text in v.items()} for k, v in self.labels.items()})
+    labels = json.dumps({k: {str(key): text for key, text in v.items()} for k, v in batch.labels.items()})
     meta = dict(schema_version=str(SCHEMA_VERSION), agentlab_labels=labels,
                 agentlab_check=_footer_check(labels, arrays))
     with atomic(path) as temporary:
         pq.write_table(pa.table(arrays).replace_schema_metadata(meta), temporary, compression='zstd',
                        write_page_checksum=True)
     return Path(path)
-
-Batch.save = _save
 
 # %% ../nbs/01_episodes.ipynb #61918a77
 def _is_table(field)->bool:
@@ -716,8 +732,8 @@ def read_file(path)->tuple:     # a pyarrow table, labels with their keys
     except ValueError as e: raise e if str(path) in str(e) else ValueError(f'{path} is damaged: {e}') from None
     return table, labels
 
-def _load(path)->Batch:
-    "Read what `save` wrote. Raises ValueError for a newer schema, missing columns, or a damaged file."
+def _tables_of_file(path)->tuple[Table, Table, Table, Table, dict]:
+    "Episodes, rows, turns, tokens and labels of a file; see `Batch.load`."
     table, labels = read_file(path)
     episodes = {c.split('.', 1)[1]: torch.from_numpy(table[c].to_numpy().copy()) for c in table.column_names
                 if c.startswith('episodes.')}
@@ -730,22 +746,18 @@ def _load(path)->Batch:
     token_owner = owner(n_tokens)
     tokens['row'] = tokens['row'] + first(n_rows)[token_owner]
     tokens['turn'] = torch.where(tokens['turn'] < 0, -1, tokens['turn'] + first(n_turns)[token_owner])
-    return Batch(Table(**episodes), Table(**rows), Table(**turns), Table(**tokens), labels)
-
-Batch.load = staticmethod(_load)
+    return Table(**episodes), Table(**rows), Table(**turns), Table(**tokens), labels
 
 # %% ../nbs/01_episodes.ipynb #2036135f
-def _frame(self):
-    "The turns as a pandas table, with their episode's columns and the text behind the keys."
+def _person_frame(batch: Batch):
+    "The turns as a pandas table; see `Batch.frame`."
     import pandas as pd
-    columns = {c: self.episodes[c][self.turns.episode] for c in self.episodes.columns}
-    columns |= {c: self.turns[c] for c in self.turns.columns}
+    columns = {c: batch.episodes[c][batch.turns.episode] for c in batch.episodes.columns}
+    columns |= {c: batch.turns[c] for c in batch.turns.columns}
     frame = pd.DataFrame({c: x.cpu().numpy() for c, x in columns.items()})
     for c in frame.columns:
         if c in LABELLED:
             # pandas text cannot hold every str
-            frame[c] = pd.Series([self.labels.get(c, {}).get(int(key), None if key == -1 else int(key))
+            frame[c] = pd.Series([batch.labels.get(c, {}).get(int(key), None if key == -1 else int(key))
                                   for key in frame[c]], dtype=object)
     return frame
-
-Batch.frame = _frame

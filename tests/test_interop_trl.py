@@ -374,7 +374,7 @@ def test_contract_with_trl():
     given = set(re.findall(r'output\["(\w+)"\]|^            "(\w+)":',
                            inspect.getsource(GRPOTrainer._generate_and_score_completions), re.M))
     assert known <= {name for pair in given for name in pair}, "TRL's own method names its tensors otherwise"
-    own = ({name for name in vars(interop.AgentTrainer) if not name.startswith('__')}
+    own = ({name for part in interop.AgentTrainer.__mro__[:-1] for name in vars(part) if not name.startswith('__')}
            - {'_generate_and_score_completions'} | {'policy', 'guest', 'split', 'skipped', 'own_beta'})
     assert not [name for name in own if hasattr(GRPOTrainer, name)
                 or f'self.{name} ' in inspect.getsource(GRPOTrainer)], 'a name of ours is a name of TRL'

@@ -309,6 +309,30 @@ class TrlSide(Side):
         "Until the thread stands before its next step; whatever ended it is raised here."
         error = self.ready.get()
         if error is not None: raise error
+    def step(self)->dict:
+        "Make a step; its CPU seconds."
+        self.asked.put(True)
+        self.wait()
+        return self.lap()
+    def work(self)->list[tuple]:
+        "Of every episode: ids, places that are trained, advantage."
+        s = self.scored
+        ids, there = torch.cat([s['prompt_ids'], s['completion_ids']],
+                               1), torch.cat([s['prompt_mask'], s['completion_mask']], 1).bool()
+        trained = torch.cat([torch.zeros_like(s['prompt_mask']), s['completion_mask']*s['tool_mask']], 1)
+        return [(ids[i][there[i]].tolist(), trained[i][there[i]].nonzero()[:, 0].tolist(), float(s['advantages'][i]))
+                for i in range(len(ids))]
+    def tokens(self)->dict:
+        "Sampled and trained; of all rows; read by the model in the update, padding included."
+        s = self.scored
+        rows = torch.cat([s['prompt_mask'], s['completion_mask']], 1)
+        sampled = int((s['completion_mask']*s['tool_mask']).sum())
+        return dict(sampled=sampled, held=int(rows.sum()), computed=rows.numel())
+    def close(self):
+        "End the thread."
+        self.asked.put(False)
+        self.thread.join()
+        self.folder.cleanup()
 
 # %% ../../nbs/bench/00_training_step.ipynb #c9aa613d
 @contextmanager
@@ -322,35 +346,6 @@ def quiet():
             warnings.simplefilter('ignore')
             yield
     finally: logging.set_verbosity(level)
-
-def _step(self)->dict:
-    "Make a step; its CPU seconds."
-    self.asked.put(True)
-    self.wait()
-    return self.lap()
-
-def _work(self)->list[tuple]:
-    "Of every episode: ids, places that are trained, advantage."
-    s = self.scored
-    ids, there = torch.cat([s['prompt_ids'], s['completion_ids']],
-                           1), torch.cat([s['prompt_mask'], s['completion_mask']], 1).bool()
-    trained = torch.cat([torch.zeros_like(s['prompt_mask']), s['completion_mask']*s['tool_mask']], 1)
-    return [(ids[i][there[i]].tolist(), trained[i][there[i]].nonzero()[:, 0].tolist(), float(s['advantages'][i]))
-            for i in range(len(ids))]
-
-def _tokens(self)->dict:
-    "Sampled and trained; of all rows; read by the model in the update, padding included."
-    s = self.scored
-    rows = torch.cat([s['prompt_mask'], s['completion_mask']], 1)
-    return dict(sampled=int((s['completion_mask']*s['tool_mask']).sum()), held=int(rows.sum()), computed=rows.numel())
-
-def _close(self):
-    "End the thread."
-    self.asked.put(False)
-    self.thread.join()
-    self.folder.cleanup()
-
-TrlSide.step, TrlSide.work, TrlSide.tokens, TrlSide.close = _step, _work, _tokens, _close
 
 # %% ../../nbs/bench/00_training_step.ipynb #694b5583
 SIDES = ('agentlab', 'rollout_func', 'environment_factory')

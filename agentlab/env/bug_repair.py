@@ -378,28 +378,23 @@ class BugRepair(TextEnv):
         return '\n'.join([self.program, *(f'{k}: {mark}' for k, mark in enumerate(marks))])
 
     def vocabulary(self)->list: return vocabulary()
-
-# %% ../../nbs/env/19_bug_repair.ipynb #ca0e668a
-def _expert(
-    self,
-    noise:float=0.,             # share of actions drawn at random from `legal`
-    generator:Random=None       # seeded by the caller; needed if noise > 0
-)->str:                         # an action
-    "Put back the first word that differs from the original."
-    if noisy(noise, generator, 'expert'): return generator.choice(self.facts()['legal'])
-    place, _, old = taken_back(difference(self.task['program'], self.program))[-1]
-    return f'put {old} at {place}'
-
-def _demonstrator(
-    self,
-    noise:float=0.,             # chance of a slip
-    generator:Random=None       # seeded by the caller; needed if noise > 0
-)->str:                         # an action
-    "The expert, but a slip replaces any word by another of its sort."
-    return (generator.choice(slips(self.program, self.level)) if noisy(noise, generator, 'demonstrator')
-            else self.expert())
-
-BugRepair.expert, BugRepair.demonstrator = _expert, _demonstrator
+    def expert(
+        self,
+        noise:float=0.,             # share of actions drawn at random from `legal`
+        generator:Random=None       # seeded by the caller; needed if noise > 0
+    )->str:                         # an action
+        "Put back the first word that differs from the original."
+        if noisy(noise, generator, 'expert'): return generator.choice(self.facts()['legal'])
+        place, _, old = taken_back(difference(self.task['program'], self.program))[-1]
+        return f'put {old} at {place}'
+    def demonstrator(
+        self,
+        noise:float=0.,             # chance of a slip
+        generator:Random=None       # seeded by the caller; needed if noise > 0
+    )->str:                         # an action
+        "The expert, but a slip replaces any word by another of its sort."
+        return (generator.choice(slips(self.program, self.level)) if noisy(noise, generator, 'demonstrator')
+                else self.expert())
 
 # %% ../../nbs/env/19_bug_repair.ipynb #7254d344
 class InjectBug(TextEnv):
@@ -505,6 +500,35 @@ class InjectBug(TextEnv):
                         key=lambda task: task['program'])
 
     def vocabulary(self)->list: return vocabulary()
+    def expert(
+        self,
+        noise:float=0.,             # share of actions drawn at random from `legal`
+        generator:Random=None       # seeded by the caller; without one, the first replacement that will do
+    )->str:                         # an action
+        "Replace a word (or remove a mark and what follows it) until some tests fail; then take these away."
+        if noisy(noise, generator, 'expert'): return generator.choice(self.facts()['legal'])
+        done, lines = difference(self.task['program'], self.program), lines_of(self.program)
+        removing = self.allowed == ('_',)
+        if self.broken() and not (removing and len(done) == 1): return 'drop fail'
+        if removing:
+            choices = [f'put _ at {done[-1][0] + 1}'] if done else [f'put _ at {place}' for place, i in enumerate(
+                places(self.program)) if self.program.split()[i] in '+-*']
+        else: choices = self.choices()
+        aimed = [action for action in choices if action in self.choices()
+                 and (not self.line or lines[int(action.split()[-1])] == self.line)] or self.choices()
+        if generator: return generator.choice(aimed)
+        noticed = lambda action: self.tester(with_word(self.program, *read_put(action, self.program))) != self.expected
+        return next(filter(noticed, aimed), aimed[0])
+    def demonstrator(
+        self,
+        noise:float=0.,             # chance of a slip
+        generator:Random=None       # seeded by the caller; needed if noise > 0
+    )->str:                         # an action
+        "The expert, but a slip forgets a test or takes away another one, or puts another word."
+        right = self.expert(0., generator)
+        if not noisy(noise, generator, 'demonstrator'): return right
+        if right != 'drop fail': return generator.choice(self.choices())
+        return f'drop {numbers(sorted(set(self.broken()) ^ {generator.randrange(8)}))}'.strip()
 
 def solver_task(
     artifact:Artifact
@@ -512,40 +536,6 @@ def solver_task(
     "The repair of an artifact, as a task."
     return dict(program=artifact.program, bug=changed(artifact.program, artifact.diff), dropped=list(artifact.dropped),
                 order=1)
-
-# %% ../../nbs/env/19_bug_repair.ipynb #935e272a
-def _inject(
-    self,
-    noise:float=0.,             # share of actions drawn at random from `legal`
-    generator:Random=None       # seeded by the caller; without one, the first replacement that will do
-)->str:                         # an action
-    "Replace a word (or remove a mark and what follows it) until some tests fail; then take these away."
-    if noisy(noise, generator, 'expert'): return generator.choice(self.facts()['legal'])
-    done, lines = difference(self.task['program'], self.program), lines_of(self.program)
-    removing = self.allowed == ('_',)
-    if self.broken() and not (removing and len(done) == 1): return 'drop fail'
-    if removing:
-        choices = [f'put _ at {done[-1][0] + 1}'] if done else [f'put _ at {place}' for place, i in enumerate(
-            places(self.program)) if self.program.split()[i] in '+-*']
-    else: choices = self.choices()
-    aimed = [action for action in choices if action in self.choices()
-             and (not self.line or lines[int(action.split()[-1])] == self.line)] or self.choices()
-    if generator: return generator.choice(aimed)
-    return next((action for action in aimed
-                 if self.tester(with_word(self.program, *read_put(action, self.program))) != self.expected), aimed[0])
-
-def _careless(
-    self,
-    noise:float=0.,             # chance of a slip
-    generator:Random=None       # seeded by the caller; needed if noise > 0
-)->str:                         # an action
-    "The expert, but a slip forgets a test or takes away another one, or puts another word."
-    right = self.expert(0., generator)
-    if not noisy(noise, generator, 'demonstrator'): return right
-    if right != 'drop fail': return generator.choice(self.choices())
-    return f'drop {numbers(sorted(set(self.broken()) ^ {generator.randrange(8)}))}'.strip()
-
-InjectBug.expert, InjectBug.demonstrator = _inject, _careless
 
 # %% ../../nbs/env/19_bug_repair.ipynb #e73fea9c
 class BugWork(Env):

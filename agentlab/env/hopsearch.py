@@ -363,6 +363,23 @@ class HopSearch(Env):
     def clone(self):
         return copy.copy(self)      # a game is never changed, only replaced, and the world is shared
 
+    def expert(
+        self,
+        noise:float=0.,             # share of actions drawn at random from the legal ones
+        generator:Random=None       # seeded by the caller; needed if noise > 0
+    )->str:                         # an action
+        "Ask for the first fact that is missing, then answer; for any seat, from what that seat has read."
+        return _expert(self, noise, generator)
+
+    def demonstrator(
+        self,
+        noise:float=0.,             # chance of a slip at every hop
+        generator:Random=None       # seeded by the caller; needed if noise > 0
+    )->str:                         # an action
+        """Follow the path and take every page for the right one; a slip asks for another relation of the question
+        (for any other, if it has no second)."""
+        return _demonstrator(self, noise, generator)
+
     def tasks(
         self,
         split:str,      # 'train', 'demo' or 'test'
@@ -400,14 +417,10 @@ def missing(
         start = known[relation, start]
     return None, start
 
-def _expert(
-    self,
-    noise:float=0.,             # share of actions drawn at random from the legal ones
-    generator:Random=None       # seeded by the caller; needed if noise > 0
-)->str:                         # an action
-    "Ask for the first fact that is missing, then answer; for any seat, from what that seat has read."
-    if noisy(noise, generator, 'expert'): return generator.choice(self.legal())
-    game, (learn, finish), (start, path) = self.game, verbs[self.game.role], self.game.errand()
+def _expert(env: HopSearch, noise: float, generator: Random)->str:
+    "See `HopSearch.expert`."
+    if noisy(noise, generator, 'expert'): return generator.choice(env.legal())
+    game, (learn, finish), (start, path) = env.game, verbs[env.game.role], env.game.errand()
     if not path: return 'report nothing'
     known = {fact: game.world.links[fact] for fact in game.found}
     if game.role == 'planner':
@@ -416,15 +429,10 @@ def _expert(
     fact, name = missing(start, path, known)
     return f"{learn} {' '.join(fact)}" if fact else f'{finish} {name}'
 
-def _demonstrator(
-    self,
-    noise:float=0.,             # chance of a slip at every hop
-    generator:Random=None       # seeded by the caller; needed if noise > 0
-)->str:                         # an action
-    """Follow the path and take every page for the right one; a slip asks for another relation of the question (for
-    any other, if it has no second)."""
+def _demonstrator(env: HopSearch, noise: float, generator: Random)->str:
+    "See `HopSearch.demonstrator`."
     check_noise(noise, generator, 'demonstrator')
-    game, (learn, finish), (start, path) = self.game, verbs[self.game.role], self.game.errand()
+    game, (learn, finish), (start, path) = env.game, verbs[env.game.role], env.game.errand()
     if not path: return 'report nothing'
     if game.role == 'planner': way = [start] + [name for _, told in game.told for name in full_name.findall(told)]
     else: way = [start] + [game.world.links[fact] for fact in game.shown]
@@ -433,5 +441,3 @@ def _demonstrator(
     others = ([relation for relation in path if relation != due]
               or [relation for relation in relations if relation != due])
     return f'{learn} {generator.choice(others) if noise and generator.random() < noise else due} {way[-1]}'
-
-HopSearch.expert, HopSearch.demonstrator = _expert, _demonstrator

@@ -226,6 +226,42 @@ class PythonTool(TextEnv):
         "The calls so far and what they gave, for us."
         return '\n'.join([f"{forms[self.task['form']][0]} (it is {self.truth})"]
                          + [f'>>> {code}\n{text}' for code, _, text in self.calls])
+    def legal(self)->list:
+        "Some of what can be said: the right code, a slip of each kind, the number that was shown."
+        code = forms[self.task['form']][1]
+        return ([f'python {code}'] + [some[0] for some in slips(code).values() if some]
+                + [f'answer {self.result()}']*bool(self.result()))
+    def expert(
+        self,
+        noise:float=0.,             # share of actions drawn at random from `legal`
+        generator:Random=None       # seeded by the caller; needed if noise > 0
+    )->str:                         # an action
+        "Run the right code, then answer."
+        if noisy(noise, generator, 'expert'): return generator.choice(self.legal())
+        return f'answer {self.write(self.truth)}' if self.shown else f"python {forms[self.task['form']][1]}"
+    def demonstrator(
+        self,
+        noise:float=0.,  # chance of the habit, if there is one for this form; if it does not strike, chance of a slip
+        generator:Random=None       # seeded by the caller; needed if noise > 0
+    )->str:                         # an action
+        """Write code until a number comes back, then answer that number, right or wrong; once in a while guess without
+        any."""
+        check_noise(noise, generator, 'demonstrator')
+        if self.result(): return f'answer {self.result()}'
+        code, usual = forms[self.task['form']][1], habit(self.task['form'])
+        if noise and usual and generator.random() < noise: return f'python {usual}'
+        if not noise or generator.random() >= noise: return f'python {code}'
+        kind = generator.choices(('word', 'bracket', 'name', 'void', 'guess'), (4, 2, 1, 2, 1))[0]
+        if kind == 'guess': return f'answer {self.write(str(generator.randint(100, 999)))}'
+        return generator.choice(slips(code)[kind])
+    def vocabulary(self)->list:
+        "Every word and mark that is said or read here with the slips of `slips`, for a word-level tokenizer."
+        said = ("What is . , = ? Right Wrong No output Nothing was run python answer ' ` : z - NameError SyntaxError "
+                "TypeError ValueError argument empty name not defined unexpected EOF while parsing Simple statements "
+                "must be separated by newlines or semicolons Expected found a statement else object iterable callable "
+                "expression int list")
+        written = [part for form in forms.values() for part in form]
+        return list(dict.fromkeys(' '.join([said, '0 1 2 3 4 5 6 7 8 9', *written, *swaps.values()]).split()))
 
 # %% ../../nbs/env/07_python_tool.ipynb #5c26cb3c
 swaps = {'*': '+', '<': '>', '>': '<', '%': '*', 'sum': 'max', 'x': 'y', 'a': 'b', 'b': 'a', 'p': 'q', 'q': 'p',
@@ -254,45 +290,3 @@ def slips(
                                      if word in ('(', ')')],
                 name=[call(*words[:i], 'z', *words[i + 1:]) for i, word in enumerate(words) if word in ('x', 'a', 'p')],
                 void=[code, 'python', ' '.join(words[:3])])
-
-def _legal(self)->list:
-    "Some of what can be said: the right code, a slip of each kind, the number that was shown."
-    code = forms[self.task['form']][1]
-    return ([f'python {code}'] + [some[0] for some in slips(code).values() if some]
-            + [f'answer {self.result()}']*bool(self.result()))
-
-def _expert(
-    self,
-    noise:float=0.,             # share of actions drawn at random from `legal`
-    generator:Random=None       # seeded by the caller; needed if noise > 0
-)->str:                         # an action
-    "Run the right code, then answer."
-    if noisy(noise, generator, 'expert'): return generator.choice(self.legal())
-    return f'answer {self.write(self.truth)}' if self.shown else f"python {forms[self.task['form']][1]}"
-
-def _demonstrator(
-    self,
-    noise:float=0.,  # chance of the habit, if there is one for this form; if it does not strike, chance of a slip
-    generator:Random=None       # seeded by the caller; needed if noise > 0
-)->str:                         # an action
-    "Write code until a number comes back, then answer that number, right or wrong; once in a while guess without any."
-    check_noise(noise, generator, 'demonstrator')
-    if self.result(): return f'answer {self.result()}'
-    code, usual = forms[self.task['form']][1], habit(self.task['form'])
-    if noise and usual and generator.random() < noise: return f'python {usual}'
-    if not noise or generator.random() >= noise: return f'python {code}'
-    kind = generator.choices(('word', 'bracket', 'name', 'void', 'guess'), (4, 2, 1, 2, 1))[0]
-    if kind == 'guess': return f'answer {self.write(str(generator.randint(100, 999)))}'
-    return generator.choice(slips(code)[kind])
-
-def _vocabulary(self)->list:
-    "Every word and mark that is said or read here with the slips of `slips`, for a word-level tokenizer."
-    said = ("What is . , = ? Right Wrong No output Nothing was run python answer ' ` : z - NameError SyntaxError "
-            "TypeError ValueError argument empty name not defined unexpected EOF while parsing Simple statements "
-            "must be separated by newlines or semicolons Expected found a statement else object iterable callable "
-            "expression int list")
-    return list(dict.fromkeys(' '.join([said, '0 1 2 3 4 5 6 7 8 9',
-                                        *(part for form in forms.values() for part in form), *swaps.values()]).split()))
-
-PythonTool.legal, PythonTool.expert, PythonTool.demonstrator, PythonTool.vocabulary = (_legal, _expert, _demonstrator,
-                                                                                       _vocabulary)

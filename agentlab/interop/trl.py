@@ -23,8 +23,8 @@ from ..train.trainer import (Skip, Training, collect, computed, env_facts, measu
 # %% auto #0
 __all__ = ['LOSSES', 'SAMPLING', 'NEUTRAL', 'KNOWN', 'STATE', 'hand_over', 'of_trl', 'as_clip', 'as_cispo', 'as_sapo',
            'fixed_fields', 'episodes_of', 'trl_config', 'check_config', 'check_steps', 'check_hosted', 'check_model',
-           'Guest', 'twin', 'is_split', 'bring_together', 'counts', 'row_scale', 'AgentTrainer', 'outcome',
-           'past_share', 'restore', 'keep_state', 'companion', 'trainer_class']
+           'Guest', 'twin', 'is_split', 'bring_together', 'counts', 'row_scale', 'outcome', 'past_share', 'restore',
+           'keep_state', 'companion', 'AgentTrainer', 'trainer_class']
 
 # %% ../../nbs/interop/00_trl.ipynb #648d7c5a
 def hand_over(
@@ -336,7 +336,127 @@ def row_scale(
     return rows/len(counted[loss_type]) if loss_type in counted else 1.
 
 # %% ../../nbs/interop/00_trl.ipynb #231384af
-class AgentTrainer:
+def outcome(**_): raise NotImplementedError("rewards are agentlab's business")
+
+# %% ../../nbs/interop/00_trl.ipynb #dd422a74
+def past_share(batch: Batch)->float:
+    "Share of the tokens in the loss that are from past episodes."
+    counted = batch.action('weight') > 0
+    return ((batch.action('past') > 0) & counted).sum().item()/counted.sum().item()
+
+class _Step:
+    "A step of TRL's trainer on our rollouts. Names without an own definition are those of trl.GRPOTrainer."
+    def step(self, step: int, start: float)->dict:
+        "Play, compare, keep the episodes and the row of this step."
+        guest = self.guest
+        played = collect(guest, step)
+        batch = usable(played)
+        row = (dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step)
+               | measure_play(played, batch))
+        learned = None
+        try:
+            batch, advantage, _ = prepare(guest, batch, step)
+            learned = batch.with_action(advantage=advantage)
+            found, self.skipped = self.tensors(batch, advantage), None
+            row |= dict(kept=(batch.action('weight') > 0).double().mean().item())
+            if guest.replay is not None:
+                row |= dict(replayed=past_share(batch)) | guest.replay.keep(batch.to('cpu'), advantage.cpu(), step)
+        except Skip as why: found, self.skipped = self.empty(), str(why)
+        row['skipped'] = self.skipped
+        if guest.memory is not None: row |= guest.memory.learn(row)
+        row['seconds'] = time.monotonic() - start
+        kept = with_token_text(with_computed(played, learned, computed(guest.recipe)), self.policy.tokenizer)
+        if self.accelerator.is_main_process:
+            guest.run.save_episodes(step, kept)
+            guest.run.append(row)
+        self.report(row, usable(played))
+        return found
+    def tensors(self, batch: Batch, advantage: Tensor)->dict:
+        """The rows of this process, as many as in every other one. Raises Skip where a token has no old log-probability
+        or none counts."""
+        guest, args = self.guest, self.args
+        weight = counts(batch, guest.recipe.loss_per)
+        if not (weight > 0).any():
+            raise Skip('no action token counts in the loss, so this update was not made. Look at tokens.weight.')
+        if not batch.action('old_logp')[weight > 0].isfinite().all():
+            raise Skip('a token that counts in the loss has no old log-probability, so this update was not made. Give '
+                       'demonstrations weight 0, or recompute_old=True.')
+        rows = batch.tokens.row[batch.actions][weight > 0].unique()
+        each = math.ceil(len(rows)/guest.ranks/args.steps_per_generation)*args.steps_per_generation
+        mine = rows[guest.rank::guest.ranks] if guest.rank < len(rows) else rows[:1]
+        scale = row_scale(args.loss_type, batch, weight, each*guest.ranks)
+        self.beta = self.own_beta*scale
+        found = hand_over(batch, advantage*scale, weight, mine, each, self.policy.pad_id, self.pad_to_multiple_of or 1)
+        # more processes than rows: it reads one and learns nothing
+        if guest.rank >= len(rows): found['tool_mask'] = torch.zeros_like(found['tool_mask'])
+        return found | dict(num_items_in_batch=weight.sum())
+    def empty(self)->dict:
+        "Rows without any action, for a step without an update."
+        if self.is_deepspeed_enabled:
+            raise RuntimeError('this update cannot be made, and DeepSpeed cannot leave one out.')
+        shape, device = (self.args.steps_per_generation, 1), self.accelerator.device
+        ids, ones, zeros = (torch.full(shape, self.policy.pad_id, device=device),
+                            torch.ones(shape, dtype=torch.long, device=device), torch.zeros(shape, device=device))
+        found = dict(prompt_ids=ids, prompt_mask=ones, completion_ids=ids, completion_mask=ones, tool_mask=zeros,
+                     advantages=zeros, old_per_token_logps=zeros, num_items_in_batch=torch.ones((), device=device))
+        return found | (dict(ref_per_token_logps=zeros - 1e4) if self.beta else {})
+
+# %% ../../nbs/interop/00_trl.ipynb #53c32ec1
+STATE = 'agentlab.safetensors'      # in a checkpoint of TRL
+
+def restore(guest: Guest, path: Path):
+    "Put memory and replay back."
+    from safetensors.torch import load_file
+    if not path.exists():
+        raise FileNotFoundError(f'{path} is missing, so the past episodes of this run are unknown. Resume from a '
+                                f'checkpoint in output_dir that has it.')
+    tensors = load_file(path)
+    for name in ('memory', 'replay'):
+        if getattr(guest, name) is not None:
+            getattr(guest, name).restore({key.partition('/')[2]: x for key, x in tensors.items()
+                                          if key.partition('/')[0] == name})
+
+def keep_state(guest: Guest, folder: Path):
+    "Memory and replay, beside TRL's checkpoint."
+    from safetensors.torch import save_file
+    tensors = {f'{name}/{key}': x.detach().cpu().contiguous() for name in ('memory', 'replay')
+               if getattr(guest, name) is not None for key, x in getattr(guest, name).tensors().items()}
+    if not tensors: return
+    with atomic(folder/STATE) as path: save_file(tensors, path)
+
+def companion(trainer):
+    """A callback of transformers: no step where there is nothing to learn, and the state of replay and memory in
+    every checkpoint."""
+    from transformers import TrainerCallback
+    class Companion(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, model=None, **_):
+            grads = [p.grad for p in model.parameters() if p.grad is not None]
+            fine = trainer.skipped is None and (trainer.split or not grads
+                                                or bool(torch.stack([g.isfinite().all() for g in grads]).all()))
+            trainer._metrics['train']['agentlab/skipped'].append(float(not fine))
+            if not fine: model.zero_grad(set_to_none=True)
+        def on_save(self, args, state, control, **_):
+            if state.is_world_process_zero and trainer.guest.run is not None:
+                keep_state(trainer.guest, Path(args.output_dir)/f'checkpoint-{state.global_step}')
+    return Companion()
+
+class _Resumed(_Step):
+    "The run folder of it."
+    def begin(self, step: int):
+        "Open the run folder, and put back what a checkpoint knows. Called before the first rollout."
+        guest = self.guest
+        if guest.run is not None: return
+        if self.split: guest.policy.model.to(self.accelerator.device)
+        folder, first = Path(self.args.output_dir)/'agentlab', self.accelerator.is_main_process
+        facts = dict(recipe=guest.planned.facts(), env=env_facts(guest.env), policy=self.policy.name)
+        guest.run = open_run(folder, facts, step > 0, dict(recipe=field_defaults())) if first else Run(folder)
+        if first: rewind(guest.run, step)
+        open_replay(guest, guest.run, step > 0)
+        if step and (guest.memory or guest.replay):
+            restore(guest, Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'/STATE)
+
+# %% ../../nbs/interop/00_trl.ipynb #823b9094
+class AgentTrainer(_Resumed):
     "What AgentGRPOTrainer adds to trl.GRPOTrainer."
     def __init__(
         self,
@@ -377,146 +497,21 @@ class AgentTrainer:
         self.model.eval()  # as in agentlab.train; gradient checkpointing would also take the cache from the sampler
         try: return self.step(step, start)
         finally: self.model.train()
-
-def outcome(**_): raise NotImplementedError("rewards are agentlab's business")
-
-# %% ../../nbs/interop/00_trl.ipynb #dd422a74
-def _step(self, step: int, start: float)->dict:
-    "Play, compare, keep the episodes and the row of this step."
-    guest = self.guest
-    played = collect(guest, step)
-    batch = usable(played)
-    row = (dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step)
-           | measure_play(played, batch))
-    learned = None
-    try:
-        batch, advantage, _ = prepare(guest, batch, step)
-        learned = batch.with_action(advantage=advantage)
-        found, self.skipped = self.tensors(batch, advantage), None
-        row |= dict(kept=(batch.action('weight') > 0).double().mean().item())
-        if guest.replay is not None:
-            row |= dict(replayed=past_share(batch)) | guest.replay.keep(batch.to('cpu'), advantage.cpu(), step)
-    except Skip as why: found, self.skipped = self.empty(), str(why)
-    row['skipped'] = self.skipped
-    if guest.memory is not None: row |= guest.memory.learn(row)
-    row['seconds'] = time.monotonic() - start
-    kept = with_token_text(with_computed(played, learned, computed(guest.recipe)), self.policy.tokenizer)
-    if self.accelerator.is_main_process:
-        guest.run.save_episodes(step, kept)
-        guest.run.append(row)
-    self.report(row, usable(played))
-    return found
-
-def _tensors(self, batch: Batch, advantage: Tensor)->dict:
-    """The rows of this process, as many as in every other one. Raises Skip where a token has no old log-probability
-    or none counts."""
-    guest, args = self.guest, self.args
-    weight = counts(batch, guest.recipe.loss_per)
-    if not (weight > 0).any():
-        raise Skip('no action token counts in the loss, so this update was not made. Look at tokens.weight.')
-    if not batch.action('old_logp')[weight > 0].isfinite().all():
-        raise Skip('a token that counts in the loss has no old log-probability, so this update was not made. Give '
-                   'demonstrations weight 0, or recompute_old=True.')
-    rows = batch.tokens.row[batch.actions][weight > 0].unique()
-    each = math.ceil(len(rows)/guest.ranks/args.steps_per_generation)*args.steps_per_generation
-    mine = rows[guest.rank::guest.ranks] if guest.rank < len(rows) else rows[:1]
-    scale = row_scale(args.loss_type, batch, weight, each*guest.ranks)
-    self.beta = self.own_beta*scale
-    found = hand_over(batch, advantage*scale, weight, mine, each, self.policy.pad_id, self.pad_to_multiple_of or 1)
-    # more processes than rows: it reads one and learns nothing
-    if guest.rank >= len(rows): found['tool_mask'] = torch.zeros_like(found['tool_mask'])
-    return found | dict(num_items_in_batch=weight.sum())
-
-def _empty(self)->dict:
-    "Rows without any action, for a step without an update."
-    if self.is_deepspeed_enabled: raise RuntimeError(f'this update cannot be made, and DeepSpeed cannot leave one out.')
-    shape, device = (self.args.steps_per_generation, 1), self.accelerator.device
-    ids, ones, zeros = (torch.full(shape, self.policy.pad_id, device=device),
-                        torch.ones(shape, dtype=torch.long, device=device), torch.zeros(shape, device=device))
-    found = dict(prompt_ids=ids, prompt_mask=ones, completion_ids=ids, completion_mask=ones, tool_mask=zeros,
-                 advantages=zeros, old_per_token_logps=zeros, num_items_in_batch=torch.ones((), device=device))
-    return found | (dict(ref_per_token_logps=zeros - 1e4) if self.beta else {})
-
-def past_share(batch: Batch)->float:
-    "Share of the tokens in the loss that are from past episodes."
-    counted = batch.action('weight') > 0
-    return ((batch.action('past') > 0) & counted).sum().item()/counted.sum().item()
-
-AgentTrainer.step, AgentTrainer.tensors, AgentTrainer.empty = _step, _tensors, _empty
-
-# %% ../../nbs/interop/00_trl.ipynb #53c32ec1
-STATE = 'agentlab.safetensors'      # in a checkpoint of TRL
-
-def _begin(self, step: int):
-    "Open the run folder, and put back what a checkpoint knows. Called before the first rollout."
-    guest = self.guest
-    if guest.run is not None: return
-    if self.split: guest.policy.model.to(self.accelerator.device)
-    folder, facts = Path(self.args.output_dir)/'agentlab', dict(recipe=guest.planned.facts(), env=env_facts(guest.env),
-                                                                policy=self.policy.name)
-    guest.run = (open_run(folder, facts, step > 0, dict(recipe=field_defaults())) if self.accelerator.is_main_process
-                 else Run(folder))
-    if self.accelerator.is_main_process: rewind(guest.run, step)
-    open_replay(guest, guest.run, step > 0)
-    if step and (guest.memory or guest.replay):
-        restore(guest, Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'/STATE)
-
-def restore(guest: Guest, path: Path):
-    "Put memory and replay back."
-    from safetensors.torch import load_file
-    if not path.exists():
-        raise FileNotFoundError(f'{path} is missing, so the past episodes of this run are unknown. Resume from a '
-                                f'checkpoint in output_dir that has it.')
-    tensors = load_file(path)
-    for name in ('memory', 'replay'):
-        if getattr(guest, name) is not None:
-            getattr(guest, name).restore({key.partition('/')[2]: x for key, x in tensors.items()
-                                          if key.partition('/')[0] == name})
-
-def keep_state(guest: Guest, folder: Path):
-    "Memory and replay, beside TRL's checkpoint."
-    from safetensors.torch import save_file
-    tensors = {f'{name}/{key}': x.detach().cpu().contiguous() for name in ('memory', 'replay')
-               if getattr(guest, name) is not None for key, x in getattr(guest, name).tensors().items()}
-    if not tensors: return
-    with atomic(folder/STATE) as path: save_file(tensors, path)
-
-def companion(trainer):
-    """A callback of transformers: no step where there is nothing to learn, and the state of replay and memory in
-    every checkpoint."""
-    from transformers import TrainerCallback
-    class Companion(TrainerCallback):
-        def on_pre_optimizer_step(self, args, state, control, model=None, **_):
-            grads = [p.grad for p in model.parameters() if p.grad is not None]
-            fine = trainer.skipped is None and (trainer.split or not grads
-                                                or bool(torch.stack([g.isfinite().all() for g in grads]).all()))
-            trainer._metrics['train']['agentlab/skipped'].append(float(not fine))
-            if not fine: model.zero_grad(set_to_none=True)
-        def on_save(self, args, state, control, **_):
-            if state.is_world_process_zero and trainer.guest.run is not None:
-                keep_state(trainer.guest, Path(args.output_dir)/f'checkpoint-{state.global_step}')
-    return Companion()
-
-AgentTrainer.begin = _begin
-
-# %% ../../nbs/interop/00_trl.ipynb #823b9094
-def _report(self, row: dict, batch: Batch):
-    "The row of a step among TRL's metrics: TRL's names where it has them, agentlab/NAME for the others."
-    log, outcomes = self._metrics['train'], batch.episodes.outcome
-    self.state.num_input_tokens_seen += len(batch.tokens)
-    log['num_tokens'] = [self.state.num_input_tokens_seen]
-    log['reward'].append(outcomes.mean().item())
-    log['reward_std'].append(outcomes.std(correction=len(batch) > 1).item())
-    log['frac_reward_zero_std'].append(row['dead_groups'])
-    lengths = torch.zeros(len(batch.rows)).index_add_(0, batch.tokens.row[batch.actions].cpu(),
-                                                      torch.ones(len(batch.actions)))
-    for name, x in dict(mean=lengths.mean(), min=lengths.min(), max=lengths.max()).items():
-        log[f'completions/{name}_length'].append(x.item())
-    numbers = {name: x for name, x in row.items() if isinstance(x, (int, float)) and not isinstance(x, bool)
-               and name not in ('step', 'reward', 'dead_groups')}
-    for name, x in numbers.items(): log[f'agentlab/{name}'].append(float(x))
-
-AgentTrainer.report = _report
+    def report(self, row: dict, batch: Batch):
+        "The row of a step among TRL's metrics: TRL's names where it has them, agentlab/NAME for the others."
+        log, outcomes = self._metrics['train'], batch.episodes.outcome
+        self.state.num_input_tokens_seen += len(batch.tokens)
+        log['num_tokens'] = [self.state.num_input_tokens_seen]
+        log['reward'].append(outcomes.mean().item())
+        log['reward_std'].append(outcomes.std(correction=len(batch) > 1).item())
+        log['frac_reward_zero_std'].append(row['dead_groups'])
+        lengths = torch.zeros(len(batch.rows)).index_add_(0, batch.tokens.row[batch.actions].cpu(),
+                                                          torch.ones(len(batch.actions)))
+        for name, x in dict(mean=lengths.mean(), min=lengths.min(), max=lengths.max()).items():
+            log[f'completions/{name}_length'].append(x.item())
+        numbers = {name: x for name, x in row.items() if isinstance(x, (int, float)) and not isinstance(x, bool)
+                   and name not in ('step', 'reward', 'dead_groups')}
+        for name, x in numbers.items(): log[f'agentlab/{name}'].append(float(x))
 
 @cache
 def trainer_class():    # a subclass of trl.GRPOTrainer

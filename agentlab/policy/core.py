@@ -13,9 +13,9 @@ from ..episodes import Batch, Episode, Turn
 
 # %% auto #0
 __all__ = ['KEPT', 'remedy', 'fixed_day', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'template_facts', 'check_role', 'word_tokenizer',
-           'micro_batches', 'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'Policy',
-           'checkpoint_layers', 'check_learnable', 'check_bf16', 'closing', 'quiet', 'adapted', 'find_model',
-           'without_code', 'fetching', 'check_vocabulary']
+           'micro_batches', 'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'checkpoint_layers',
+           'check_learnable', 'check_bf16', 'Policy', 'closing', 'quiet', 'adapted', 'find_model', 'without_code',
+           'fetching', 'check_vocabulary']
 
 # %% ../../nbs/policy/00_policy.ipynb #834f0844
 KEPT = 2**26        # bytes of encoded texts that a chat keeps
@@ -289,33 +289,13 @@ def token_logps(
     return logp.gather(1, ids[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
 
 # %% ../../nbs/policy/00_policy.ipynb #94f762e9
-class Policy:
-    "A transformers causal language model with its tokenizer, acting through a chat template."
-    tree: bool|None = None  # agentlab.policy.tree: compute shared prefixes once; None: where that is cheaper
-    def __init__(
-        self,
-        model,                      # transformers causal language model, or a peft model around one
-        tokenizer,                  # its tokenizer, with a chat template and an end-of-turn token
-        max_context: int|None = None, # longest context in tokens; default: what the model's config says
-        name: str = '',             # shown in reports
-        # what samples in place of a TorchSampler, and is told the weights by `sync(policy)`; see agentlab.policy.vllm
-        sampler = None,
-        precision: str = 'no',      # 'bf16': forward passes under autocast. A recipe sets its own
-        chat: Chat|None = None,     # how a conversation is written down; default: Chat(tokenizer)
-        # where the weights come from: name, source, hash; kept with every run. See agentlab.policy.reader
-        provenance: dict|None = None,
-        # log-probabilities of trainer and sampler agree bit for bit; None: in bf16 on a CPU, where that can be had
-        # (agentlab.policy.exact)
-        exact: bool|None = None,
-    ):
-        self.provenance = provenance
-        self.model, self.tokenizer, self.name, self.samples_by, self.precision = (model.eval(), tokenizer, name,
-                                                                                  sampler, precision)
-        self.chat = chat or Chat(tokenizer)
-        self.end_id = self.chat.end_id
-        self.pad_id = self.end_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        self.max_context = max_context or getattr(model.config, 'max_position_embeddings', 2048)
-        self.exact, self._settled, self._head = exact, {}, _plain_head(model)
+class _Model:
+    "A transformers model, and what it says of padded rows."
+    model: torch.nn.Module
+    exact: bool|None        # log-probabilities of trainer and sampler agree bit for bit, see agentlab.policy.exact
+    samples_by: object      # what samples in place of a TorchSampler
+    _settled: dict          # (device, dtype, threads, exact) -> whether attention is exact there
+    _head: tuple|None       # body and vocabulary layer, where logits are just head(body(ids))
     @property
     def device(self): return next(self.model.parameters()).device
     def at(self, seat: str)->Policy:
@@ -393,89 +373,129 @@ def check_bf16(device):
                          "Use a GPU from NVIDIA's Ampere generation on (compute capability 8.0), or precision='no' "
                          "without QLoRA, or the CPU (device='cpu').")
 
-@contextmanager
-def _computing(self):
-    "Around a forward pass: its precision, and gradient checkpointing where that is enabled and gradients are wanted."
-    layers = ([m for m in self.model.modules() if getattr(m, 'gradient_checkpointing', False)]
-              if torch.is_grad_enabled() else [])
-    exact = self.settle()       # then it is computed as it was sampled, without autocast
-    with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == 'bf16' and not exact):
-        try:
-            for layer in layers: layer.training = True      # that of the layer alone is asked; dropout inside stays off
-            yield
-        finally:
-            for layer in layers: layer.training = False
+# %% ../../nbs/policy/00_policy.ipynb #211c9936
+class _Scored(_Model):
+    "How likely every action token of a batch was."
+    tokenizer: object
+    precision: str      # 'no' or 'bf16'
+    pad_id: int
+    @contextmanager
+    def computing(self):
+        """Around a forward pass: its precision, and gradient checkpointing where that is enabled and gradients are
+        wanted."""
+        layers = ([m for m in self.model.modules() if getattr(m, 'gradient_checkpointing', False)]
+                  if torch.is_grad_enabled() else [])
+        exact = self.settle()       # then it is computed as it was sampled, without autocast
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == 'bf16' and not exact):
+            try:
+                # that of the layer alone is asked; dropout inside stays off
+                for layer in layers: layer.training = True
+                yield
+            finally:
+                for layer in layers: layer.training = False
+    def parts(self, batch: Batch, rows: Tensor|None = None, budget: int = 4096):
+        """Parts of a batch for `forward`, each with the index of its action tokens; on the tree of prefixes where that
+        is cheaper."""
+        from agentlab.policy.tree import tree_parts
+        return tree_parts(self, batch, rows, budget)
+    def forward(self, part: Batch, temperature: float = 1.)->tuple[Tensor, Tensor]:
+        "Log-probability and entropy of every action token, computed in one piece and with their gradients."
+        from agentlab.policy.tree import tree_logps
+        if hasattr(part, 'plan'): return tree_logps(self, part, temperature)
+        ids, place = pad_rows(part, self.pad_id)
+        if (place[:, 1] == 0).any():
+            raise ValueError('a row begins with an action token, which nothing predicts. Give every first turn some '
+                             'context ids.')
+        ids, place = ids.to(self.device), place.to(self.device)
+        with self.computing(): logits = self.action_logits(ids, place)
+        return token_logps(logits, ids[place[:, 0], place[:, 1]], temperature)
+    @torch.no_grad()
+    def logprobs(
+        self, batch: Batch,
+        temperature: float = 1.,    # that of the sampler, so that both speak of the same distribution
+        budget: int = 4096,         # tokens of one micro-batch
+    )->tuple[Tensor, Tensor]:       # (action tokens,) log-probability; (action tokens,) entropy in nats
+        "Log-probability and entropy of every action token, in the order of `batch.actions`."
+        if temperature <= 0:
+            raise ValueError(f'temperature={temperature}: log-probabilities need a positive temperature; greedy play '
+                             f'is recorded at temperature 1')
+        logp = torch.zeros(len(batch.actions), device=self.device)
+        entropy = torch.zeros_like(logp)
+        for part, which in self.parts(batch, budget=budget):
+            logp[which], entropy[which] = self.forward(part, temperature)
+        return logp, entropy
+    @torch.no_grad()
+    def features(
+        self, batch: Batch,
+        budget: int = 4096,         # tokens of one micro-batch
+    )->Tensor:                      # (action tokens, width) float32, without gradients
+        "The last hidden state before every action token, in the order of `batch.actions`: what a value head reads."
+        from agentlab.policy.tree import tree_hidden
+        found = None
+        for part, which in self.parts(batch, budget=budget):
+            ids, place = (x.to(self.device) for x in pad_rows(part, self.pad_id))
+            with self.computing():
+                hidden = (tree_hidden(self, part) if hasattr(part, 'plan') else self.action_hidden(ids, place)).float()
+            if found is None: found = hidden.new_zeros(len(batch.actions), hidden.shape[1])
+            found[which] = hidden
+        return found
 
-def _parts(self, batch: Batch, rows: Tensor|None = None, budget: int = 4096):
-    """Parts of a batch for `forward`, each with the index of its action tokens; on the tree of prefixes where that
-    is cheaper."""
-    from agentlab.policy.tree import tree_parts
-    return tree_parts(self, batch, rows, budget)
-
-def _forward(self, part: Batch, temperature: float = 1.)->tuple[Tensor, Tensor]:
-    "Log-probability and entropy of every action token, computed in one piece and with their gradients."
-    from agentlab.policy.tree import tree_logps
-    if hasattr(part, 'plan'): return tree_logps(self, part, temperature)
-    ids, place = pad_rows(part, self.pad_id)
-    if (place[:, 1] == 0).any():
-        raise ValueError('a row begins with an action token, which nothing predicts. Give every first turn some '
-                         'context ids.')
-    ids, place = ids.to(self.device), place.to(self.device)
-    with self.computing(): logits = self.action_logits(ids, place)
-    return token_logps(logits, ids[place[:, 0], place[:, 1]], temperature)
-
-@torch.no_grad()
-def _logprobs(
-    self, batch: Batch,
-    temperature: float = 1.,    # that of the sampler, so that both speak of the same distribution
-    budget: int = 4096,         # tokens of one micro-batch
-)->tuple[Tensor, Tensor]:       # (action tokens,) log-probability; (action tokens,) entropy in nats
-    "Log-probability and entropy of every action token, in the order of `batch.actions`."
-    if temperature <= 0:
-        raise ValueError(f'temperature={temperature}: log-probabilities need a positive temperature; greedy play is '
-                         f'recorded at temperature 1')
-    logp = torch.zeros(len(batch.actions), device=self.device)
-    entropy = torch.zeros_like(logp)
-    for part, which in self.parts(batch, budget=budget):
-        logp[which], entropy[which] = self.forward(part, temperature)
-    return logp, entropy
-
-@torch.no_grad()
-def _features(
-    self, batch: Batch,
-    budget: int = 4096,         # tokens of one micro-batch
-)->Tensor:                      # (action tokens, width) float32, without gradients
-    "The last hidden state before every action token, in the order of `batch.actions`: what a value head reads."
-    from agentlab.policy.tree import tree_hidden
-    found = None
-    for part, which in self.parts(batch, budget=budget):
-        ids, place = (x.to(self.device) for x in pad_rows(part, self.pad_id))
-        with self.computing():
-            hidden = (tree_hidden(self, part) if hasattr(part, 'plan') else self.action_hidden(ids, place)).float()
-        if found is None: found = hidden.new_zeros(len(batch.actions), hidden.shape[1])
-        found[which] = hidden
-    return found
-
-Policy.computing, Policy.parts, Policy.forward, Policy.logprobs, Policy.features = (_computing, _parts, _forward,
-                                                                                    _logprobs, _features)
-
-def _text(self, ids: list[int])->str:
-    "The text of sampled ids, without control tokens."
-    return self.tokenizer.decode(ids, skip_special_tokens=True)
-
-def _sampler(self, **kw):
-    "A TorchSampler on this policy's weights, or the sampler that it was given, with these weights."
-    if self.samples_by is not None:
-        if kw:
-            raise TypeError(f'{sorted(kw)} are arguments of a TorchSampler, but the policy {self.name!r} samples by '
-                            f'{type(self.samples_by).__name__}: set them there')
-        # what it gives back is bound to these weights; a sampler of one policy gives nothing
-        return self.samples_by.sync(self) or self.samples_by
-    from agentlab.policy.sampler import TorchSampler
-    self.settle()
-    return TorchSampler(self.model, max_context=self.max_context, **kw)
-
-Policy.text, Policy.sampler = _text, _sampler
+# %% ../../nbs/policy/00_policy.ipynb #017653cb
+class Policy(_Scored):
+    "A transformers causal language model with its tokenizer, acting through a chat template."
+    tree: bool|None = None  # agentlab.policy.tree: compute shared prefixes once; None: where that is cheaper
+    def __init__(
+        self,
+        model,                      # transformers causal language model, or a peft model around one
+        tokenizer,                  # its tokenizer, with a chat template and an end-of-turn token
+        max_context: int|None = None, # longest context in tokens; default: what the model's config says
+        name: str = '',             # shown in reports
+        # what samples in place of a TorchSampler, and is told the weights by `sync(policy)`; see agentlab.policy.vllm
+        sampler = None,
+        precision: str = 'no',      # 'bf16': forward passes under autocast. A recipe sets its own
+        chat: Chat|None = None,     # how a conversation is written down; default: Chat(tokenizer)
+        # where the weights come from: name, source, hash; kept with every run. See agentlab.policy.reader
+        provenance: dict|None = None,
+        # log-probabilities of trainer and sampler agree bit for bit; None: in bf16 on a CPU, where that can be had
+        # (agentlab.policy.exact)
+        exact: bool|None = None,
+    ):
+        self.provenance = provenance
+        self.model, self.tokenizer, self.name, self.samples_by, self.precision = (model.eval(), tokenizer, name,
+                                                                                  sampler, precision)
+        self.chat = chat or Chat(tokenizer)
+        self.end_id = self.chat.end_id
+        self.pad_id = self.end_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        self.max_context = max_context or getattr(model.config, 'max_position_embeddings', 2048)
+        self.exact, self._settled, self._head = exact, {}, _plain_head(model)
+    def text(self, ids: list[int])->str:
+        "The text of sampled ids, without control tokens."
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+    def sampler(self, **kw):
+        "A TorchSampler on this policy's weights, or the sampler that it was given, with these weights."
+        if self.samples_by is not None:
+            if kw:
+                raise TypeError(f'{sorted(kw)} are arguments of a TorchSampler, but the policy {self.name!r} samples '
+                                f'by {type(self.samples_by).__name__}: set them there')
+            # what it gives back is bound to these weights; a sampler of one policy gives nothing
+            return self.samples_by.sync(self) or self.samples_by
+        from agentlab.policy.sampler import TorchSampler
+        self.settle()
+        return TorchSampler(self.model, max_context=self.max_context, **kw)
+    def save_pretrained(self, folder)->Path:
+        """Write model and tokenizer in the transformers layout (safetensors); of an adapter on weights that can be
+        found again, the adapter alone."""
+        return _write(self, folder)
+    @staticmethod
+    def load(
+        folder,  # what save_pretrained wrote, a local model in the transformers layout, or the name of one on the hub
+        # of an adapter on quantised weights the device decides the dtype
+        device: str = 'cpu', dtype: torch.dtype = torch.float32,
+        **kw                            # of Policy
+    )->Policy:
+        """A policy from a folder in the transformers layout, or from the hub. Raises FileNotFoundError where there is
+        none."""
+        return _read(folder, device, dtype, **kw)
 
 # %% ../../nbs/policy/00_policy.ipynb #4582b835
 def closing(
@@ -510,18 +530,17 @@ def quiet():
         adviser.disabled = False
         if shown: logging.enable_progress_bar()
 
-def _save_pretrained(self, folder)->Path:
-    """Write model and tokenizer in the transformers layout (safetensors); of an adapter on weights that can be found
-    again, the adapter alone."""
-    model = self.model
-    if adapted(model) and (getattr(model, 'is_quantized', False) or self.provenance):
+def _write(policy: Policy, folder)->Path:
+    "Write model and tokenizer; see `Policy.save_pretrained`."
+    model = policy.model
+    if adapted(model) and (getattr(model, 'is_quantized', False) or policy.provenance):
         from agentlab.policy.qlora import save_adapter
-        return save_adapter(self, folder)
+        return save_adapter(policy, folder)
     # An adapter becomes part of the weights: in float32, because in bf16 what a small one changes would be rounded
     # away.
     if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).float().merge_and_unload()
     with quiet(): model.save_pretrained(folder)
-    self.tokenizer.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
     return Path(folder)
 
 def adapted(model)->bool:
@@ -571,13 +590,8 @@ def check_vocabulary(tokenizer, tokens: int, name=''):
                          f'belong together: give the tokenizer that the model was trained with, or resize the '
                          f'embedding first.')
 
-def _load(
-    folder,  # what save_pretrained wrote, a local model in the transformers layout, or the name of one on the hub
-    # of an adapter on quantised weights the device decides the dtype
-    device: str = 'cpu', dtype: torch.dtype = torch.float32,
-    **kw                            # of Policy
-)->Policy:
-    "A policy from a folder in the transformers layout, or from the hub. Raises FileNotFoundError where there is none."
+def _read(folder, device: str, dtype: torch.dtype, **kw)->Policy:
+    "A policy from a folder or from the hub; see `Policy.load`."
     from transformers import AutoModelForCausalLM, AutoTokenizer
     if (Path(folder) / 'adapter_config.json').exists() and not (Path(folder) / 'config.json').exists():
         from agentlab.policy.qlora import load_adapter
@@ -588,5 +602,3 @@ def _load(
         tokenizer = AutoTokenizer.from_pretrained(found, trust_remote_code=False)
     check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, found)
     return Policy(model.to(device), tokenizer, **kw)
-
-Policy.save_pretrained, Policy.load = _save_pretrained, staticmethod(_load)

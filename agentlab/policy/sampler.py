@@ -20,7 +20,7 @@ from .exact import EXACT, MOST, fewest_rows
 # %% auto #0
 __all__ = ['Completion', 'Sampler', 'uniforms', 'likeliest_tokens', 'pick', 'zeros', 'RowLayer', 'RowCache', 'row_attention',
            'shared_prefix', 'longest_prefixes', 'Plan', 'plan_rows', 'best_window', 'arrange', 'pieces', 'ahead',
-           'TorchSampler', 'check_model', 'check_request', 'check_ids', 'Window']
+           'check_model', 'check_request', 'check_ids', 'Window', 'TorchSampler']
 
 # %% ../../nbs/policy/02_sampler.ipynb #7d758394
 @dataclass
@@ -202,29 +202,25 @@ class RowCache(Cache):
     def token_bytes(self)->int:
         "Bytes of one column of one row, all layers."
         return sum(s.element_size() * s.shape[1] * s.shape[3] for s in (getattr(*x) for x in self.stores()))
-
-# %% ../../nbs/policy/02_sampler.ipynb #dc44ce70
-def _move(
-    self: RowCache,
-    moves: list[tuple[int, int, int]],  # (source slot, target slot, columns)
-    slots: int|None = None, capacity: int|None = None, # the new size; when it changes, what no move names is lost
-):
-    "Copy rows, as if all at once: every source is read before any target is written."
-    size, by_length = (slots or self.slots, capacity or self.capacity), {}
-    resize = size != (self.slots, self.capacity)
-    self.slots, self.capacity = size
-    for source, target, columns in moves:
-        if columns and (resize or source != target): by_length.setdefault(columns, []).append((source, target))
-    for layer, name in self.stores():
-        store = getattr(layer, name)
-        plan = [(n, *torch.tensor(pairs, device=store.device).T) for n, pairs in by_length.items()]
-        taken = [store[source, :, :n] for n, source, target in plan]
-        if resize: store = zeros(store, self.slots, store.shape[1], self.capacity + 1, store.shape[3])
-        for (n, source, target), rows in zip(plan, taken): store[target, :, :n] = rows
-        setattr(layer, name, store)
-    self.counts['copied'] += sum(n * len(pairs) for n, pairs in by_length.items())
-
-RowCache.move = _move
+    def move(
+        self,
+        moves: list[tuple[int, int, int]],  # (source slot, target slot, columns)
+        slots: int|None = None, capacity: int|None = None, # the new size; when it changes, what no move names is lost
+    ):
+        "Copy rows, as if all at once: every source is read before any target is written."
+        size, by_length = (slots or self.slots, capacity or self.capacity), {}
+        resize = size != (self.slots, self.capacity)
+        self.slots, self.capacity = size
+        for source, target, columns in moves:
+            if columns and (resize or source != target): by_length.setdefault(columns, []).append((source, target))
+        for layer, name in self.stores():
+            store = getattr(layer, name)
+            plan = [(n, *torch.tensor(pairs, device=store.device).T) for n, pairs in by_length.items()]
+            taken = [store[source, :, :n] for n, source, target in plan]
+            if resize: store = zeros(store, self.slots, store.shape[1], self.capacity + 1, store.shape[3])
+            for (n, source, target), rows in zip(plan, taken): store[target, :, :n] = rows
+            setattr(layer, name, store)
+        self.counts['copied'] += sum(n * len(pairs) for n, pairs in by_length.items())
 
 # %% ../../nbs/policy/02_sampler.ipynb #dfc9dac4
 def row_attention(
@@ -375,32 +371,24 @@ def ahead(
     return width, longer(width)
 
 # %% ../../nbs/policy/02_sampler.ipynb #a1f544b6
-class TorchSampler:
-    "Samples from a transformers causal language model, and remembers what it has read from call to call."
-    def __init__(
-        self,
-        model,                          # transformers causal language model, or a peft model around one
-        stop: set[int] = frozenset(),   # token ids that end a row, where a call names none
-        max_context: int|None = None,  # tokens of one row, sampled ones included; default: what the model's config says
-        budget: int|None = None,        # bytes for the cache; default: 2 GiB, on a GPU half of its free memory
-        positions: int = 16384,         # token positions of one forward at most
-        likeliest: int = 5,             # of the likeliest tokens at each position so many are reported; 0: none
-    ):
-        from transformers import AttentionInterface
-        AttentionInterface.register('agentlab_rows', row_attention)
-        self.model, self.stop, self.positions, self.budget = model, frozenset(stop), positions, budget
-        self.likeliest, self.least = likeliest, 1  # least: token positions of one forward, see `agentlab.policy.exact`
-        self.max_context = max_context or getattr(model.config, 'max_position_embeddings', 2048)
-        check_model(model, self.max_context)
-        self.vocabulary = model.get_input_embeddings().weight.shape[0]
-        self.counts = dict(calls=0, forwards=0, positions=0, padding=0, copied=0)
-        self.forget(free=True)
+class _Memory:
+    "A model, and what it has read."
+    model: torch.nn.Module
+    rows: dict[int, list[int]]  # slot -> token ids whose keys and values it holds, least recently used first
+    cache: RowCache
+    counts: dict[str, int]      # calls, forwards, positions, padding, copied
+    budget: int|None            # bytes for the cache
+    max_context: int            # tokens of one row, sampled ones included
+    positions: int              # token positions of one forward at most
+    least: int                  # token positions of one forward at least, see `agentlab.policy.exact`
+    vocabulary: int
+    device: torch.device
+    dtype: torch.dtype
     def forget(
         self,
         free: bool = False,     # give the memory back as well
     ):
         "Drop every cached row. Needed only after a change of weights that nobody can notice: see `_notice_weights`."
-        # slot -> token ids whose keys and values it holds, least recently used first
         self.rows, self._weights = {}, None
         if free: self.cache = RowCache(self.model.config.get_text_config().num_hidden_layers, self.counts)
 
@@ -454,181 +442,154 @@ def check_ids(contexts, vocabulary: int):
         raise ValueError(f'contexts hold the id {ids.min() if ids.min() < 0 else ids.max()}, but this model has '
                          f'{vocabulary} tokens. Encode with its own tokenizer.')
 
-# %% ../../nbs/policy/02_sampler.ipynb #5dc594f5
-def _sample(
-    self: TorchSampler, contexts: list[list[int]], max_tokens: int, temperature: float = 1., top_p: float = 1.,
-    stop: set[int]|None = None, seeds: int|list[int] = 0,
-)->list[Completion]:
-    "Continue every context (see `Sampler`). What is cached changes the cost, never the answer."
-    stop = self.stop if stop is None else frozenset(stop)
-    check_request(contexts, max_tokens, temperature, top_p, stop, seeds, self.max_context, self.vocabulary)
-    contexts = [c if isinstance(c, list) else [int(token) for token in c] for c in contexts]
-    if not hasattr(seeds, '__len__'): seeds = [seeds * len(contexts) + i for i in range(len(contexts))]
-    self.counts['calls'] += 1
-    with torch.inference_mode(), self._ready():
-        fits = self._rows_that_fit(min(max(map(len, contexts), default=1) + max_tokens, self.max_context),
-                                   len(contexts))
-        parts = [slice(start, start + fits) for start in range(0, len(contexts), fits)]
-        return [c for part in parts
-                for c in self._sample_rows(contexts[part], seeds[part], max_tokens, temperature, top_p, stop)]
-
-@contextmanager
-def _ready(self):
-    "The model as it samples: no dropout, attention over cached rows; afterwards as it was."
-    training, config = self._notice_weights(), self.model.config
-    self.device, self.dtype, attention = (next(self.model.parameters()).device, self.model.dtype,
-                                          config._attn_implementation)
-    try:
-        for module in training: module.training = False
-        self.least = (fewest_rows(self.model) or MOST) if attention == EXACT else 1
-        # GPU kernels need no help
-        if self.device.type == 'cpu' and attention == 'sdpa': config._attn_implementation = 'agentlab_rows'
-        yield
-    finally:
-        config._attn_implementation = attention
-        for module in training: module.training = True
-
-TorchSampler.sample, TorchSampler._ready = _sample, _ready
-
 # %% ../../nbs/policy/02_sampler.ipynb #9d1d1067
-def _notice_weights(self: TorchSampler)->list:
-    "Forget the rows if the weights are not those that read them. Returns the modules in training mode."
-    seen, training, weights, modules = [], [], [], [self.model]
-    while modules:
-        module = modules.pop()
-        modules += [child for child in module._modules.values() if child is not None]
-        if module.training: training.append(module)
-        # a peft layer
-        if hasattr(module, '_active_adapter'): seen.append((module._disable_adapters, str(module._active_adapter)))
-        weights += [p for p in module._parameters.values() if p is not None]
-    seen += [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
-    learned, whole = [p for p in weights if p.requires_grad], {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    # of a large one some
-    some = [p.detach().flatten()[::max(p.numel() // 2**16, 1)] for p in learned[:2] + learned[-2:]]
-    seen += [p.contiguous().view(whole[p.element_size()]).sum().item() for p in some]
-    if hash(tuple(seen)) != self._weights: self.forget()
-    self._weights = hash(tuple(seen))
-    return training
-
-def _rows_that_fit(self, columns: int, rows: int)->int:
-    "Rows of this length that the budget holds; if they are fewer than asked for, say that they cannot stay cached."
-    if not self.cache.token_bytes:  # read one token, to learn what a column weighs
-        self.cache.move([], 1, 1)
-        self._extend(0, [[0]], [0])
-    if self.budget is None:
-        self.budget = torch.cuda.mem_get_info(self.device)[0] // 2 if self.device.type == 'cuda' else 2**31
-    fits = max(self.budget // (self.cache.token_bytes * (columns + 1)), 1)
-    if fits < rows:
-        warnings.warn(f'{rows} rows of {columns} tokens need {rows*columns*self.cache.token_bytes/1e6:.0f} MB of '
-                      f'cache, and budget={self.budget} bytes holds {fits} of them: '
-                      'they are sampled in parts and read again every turn. Raise budget, or play fewer '
-                      'episodes at once.', stacklevel=3)
-    return fits
-
-def _size(self, rows: int, columns: int, others: int)->tuple[int, int]:
-    """Slots and capacity for this call. Both grow by a factor, so that growing copies each column a bounded number
-    of times."""
-    cache, weight = self.cache, self.cache.token_bytes
-    capacity, slots = cache.capacity, cache.slots
-    if columns > capacity:
-        capacity = self.max_context if self.device.type == 'cpu' else min(2*columns, self.max_context)
-    if rows * weight * (capacity + 1) > self.budget: capacity = max(columns, self.budget // (rows * weight) - 1)
-    if rows + others > slots: slots = max(rows + others, slots * 3 // 2)
-    return max(rows, min(slots, self.budget // (weight * (capacity + 1)))), capacity
-
-TorchSampler._notice_weights, TorchSampler._rows_that_fit, TorchSampler._size = _notice_weights, _rows_that_fit, _size
-
-# %% ../../nbs/policy/02_sampler.ipynb #615a9c9f
-def _place(self: TorchSampler, contexts: list[list[int]], columns: int)->tuple[Plan, dict[int, int]]:
-    "Find or make a row for every context. Rows of nobody stay while the budget holds them, the latest ones first."
-    try: plan = plan_rows(contexts, self.rows)
-    except TypeError as error: raise ValueError(f'contexts must hold token ids, whole numbers: {error}') from error
-    # the rest was checked when it was read
-    check_ids([contexts[i][n:] for i, (_, n) in [*plan.own.items(), *plan.new.items()]], self.vocabulary)
-    used = {slot for slot, _ in plan.own.values()}
-    others = [slot for slot in self.rows if slot not in used]
-    slots, capacity = self._size(len(contexts), columns, len(others))
-    others = [slot for slot in others if len(self.rows[slot]) <= capacity]
-    others = others[max(len(others) - (slots - len(contexts)), 0):]
-    slot_of, home_of, moves = arrange(slots, plan, {slot: len(self.rows[slot]) for slot in others})
-    try: self.cache.move(moves, slots, capacity)
-    except BaseException:
-        self.forget(free=True)
-        raise     # half moved: memory ran out, or the user interrupted
-    self.rows = {home_of[slot]: self.rows[slot] for slot in others}
-    return plan, slot_of
-
-def _read(self: TorchSampler, contexts: list[list[int]], plan: Plan, slot_of: dict[int, int])->Tensor:
-    "Read every token that is not cached; (rows, vocabulary) logits in the order of the slots."
-    cached = {i: n for i, (_, n) in [*plan.own.items(), *plan.new.items()]}
-    order = sorted(slot_of, key=slot_of.get)
-    rows, first, logits = order[:len(cached)], slot_of[order[0]], []
-    self._read_once([i for i in rows if not cached[i]], contexts, slot_of, cached)
-    new = [contexts[i][cached[i]:] for i in rows]
-    for a, b in pieces([len(tokens) for tokens in new], len(plan.own), self.positions):
-        logits.append(self._read_piece(first + a, new[a:b], [cached[i] for i in rows[a:b]]))
-    logits = torch.cat(logits)
-    if not plan.twins: return logits
-    self.cache.move([(slot_of[one], slot_of[other], len(contexts[one])) for other, one in plan.twins.items()])
-    return logits[[slot_of[plan.twins.get(i, i)] - first for i in order]]
-
-def _read_piece(self: TorchSampler, first: int, new: list[list[int]], starts: list[int])->Tensor:
-    "As `_extend`, after the long rows among them have read ahead."
-    width, longer = ahead([len(tokens) for tokens in new])
-    for a, b in longer: self._extend(first + a, [tokens[:-width] for tokens in new[a:b]], starts[a:b])
-    return self._extend(first, [tokens[-width:] for tokens in new],
-                        [start + max(len(tokens) - width, 0) for start, tokens in zip(starts, new)])
-
-def _read_once(self: TorchSampler, fresh: list[int], contexts: list[list[int]], slot_of: dict[int, int],
-               cached: dict[int, int]):
-    "Read what all new rows begin with, such as a guide, in the first of them, and copy it to the others."
-    if len(fresh) < 2: return
-    begun = [contexts[i] for i in fresh]
-    # the first and the last in dictionary order differ soonest
-    shared = min(shared_prefix(min(begun), max(begun)), min(map(len, begun)) - 1)
-    if shared < 64: return      # about what the forward costs
-    self._extend(slot_of[fresh[0]], [begun[0][:shared]], [0])
-    self.cache.move([(slot_of[fresh[0]], slot_of[i], shared) for i in fresh[1:]])
-    cached.update(dict.fromkeys(fresh, shared))
-
-TorchSampler._place, TorchSampler._read, TorchSampler._read_piece, TorchSampler._read_once = (
-    _place, _read, _read_piece, _read_once)
+class _Ready(_Memory):
+    "The model as it samples; what it had read is forgotten if its weights have changed."
+    def _notice_weights(self)->list:
+        "Forget the rows if the weights are not those that read them. Returns the modules in training mode."
+        seen, training, weights, modules = [], [], [], [self.model]
+        while modules:
+            module = modules.pop()
+            modules += [child for child in module._modules.values() if child is not None]
+            if module.training: training.append(module)
+            # a peft layer
+            if hasattr(module, '_active_adapter'): seen.append((module._disable_adapters, str(module._active_adapter)))
+            weights += [p for p in module._parameters.values() if p is not None]
+        seen += [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
+        learned, whole = [p for p in weights if p.requires_grad], {2: torch.int16, 4: torch.int32, 8: torch.int64}
+        # of a large one some
+        some = [p.detach().flatten()[::max(p.numel() // 2**16, 1)] for p in learned[:2] + learned[-2:]]
+        seen += [p.contiguous().view(whole[p.element_size()]).sum().item() for p in some]
+        if hash(tuple(seen)) != self._weights: self.forget()
+        self._weights = hash(tuple(seen))
+        return training
+    @contextmanager
+    def _ready(self):
+        "The model as it samples: no dropout, attention over cached rows; afterwards as it was."
+        training, config = self._notice_weights(), self.model.config
+        self.device, self.dtype, attention = (next(self.model.parameters()).device, self.model.dtype,
+                                              config._attn_implementation)
+        try:
+            for module in training: module.training = False
+            self.least = (fewest_rows(self.model) or MOST) if attention == EXACT else 1
+            # GPU kernels need no help
+            if self.device.type == 'cpu' and attention == 'sdpa': config._attn_implementation = 'agentlab_rows'
+            yield
+        finally:
+            config._attn_implementation = attention
+            for module in training: module.training = True
 
 # %% ../../nbs/policy/02_sampler.ipynb #873cc76b
-def _extend(
-    self: TorchSampler,
-    first: int,             # slot of the first row
-    new: list[list[int]],   # tokens to read, per row
-    starts: list[int],      # tokens of that row that are cached
-)->Tensor:                  # (rows, vocabulary) logits after each row's last token
-    "Read new tokens of neighbouring rows in one forward: padded on the left, so that all rows end in the same column."
-    width, device = max(*map(len, new), -(-self.least // len(new))), self.device
-    pad = torch.tensor([width - len(tokens) for tokens in new], device=device)[:, None]
-    column = torch.arange(width, device=device)
-    real, positions = column >= pad, torch.tensor(starts, device=device)[:, None] + column - pad
-    ids = torch.zeros(len(new), width, dtype=torch.long, device=device)
-    ids[real] = torch.tensor([token for tokens in new for token in tokens], device=device)
-    length = max(start + len(tokens) for start, tokens in zip(starts, new))
-    self.cache.aim(first, torch.where(real, positions, self.cache.capacity), length)
-    positions = torch.where(real, positions, 0)     # padding looks at column 0, so that nothing is divided by zero
-    mask = torch.where(torch.arange(length, device=device) > positions[:, None, :, None], float('-inf'),
-                       0.).to(self.dtype)
-    self.counts['padding'] += ids.numel() - sum(map(len, new))
-    return self._forward(ids, positions, mask)
+class _Reading(_Ready):
+    "One forward: new tokens of neighbouring rows."
+    def _extend(
+        self,
+        first: int,             # slot of the first row
+        new: list[list[int]],   # tokens to read, per row
+        starts: list[int],      # tokens of that row that are cached
+    )->Tensor:                  # (rows, vocabulary) logits after each row's last token
+        """Read new tokens of neighbouring rows in one forward: padded on the left, so that all rows end in the same
+        column."""
+        width, device = max(*map(len, new), -(-self.least // len(new))), self.device
+        pad = torch.tensor([width - len(tokens) for tokens in new], device=device)[:, None]
+        column = torch.arange(width, device=device)
+        real, positions = column >= pad, torch.tensor(starts, device=device)[:, None] + column - pad
+        ids = torch.zeros(len(new), width, dtype=torch.long, device=device)
+        ids[real] = torch.tensor([token for tokens in new for token in tokens], device=device)
+        length = max(start + len(tokens) for start, tokens in zip(starts, new))
+        self.cache.aim(first, torch.where(real, positions, self.cache.capacity), length)
+        positions = torch.where(real, positions, 0)     # padding looks at column 0, so that nothing is divided by zero
+        mask = torch.where(torch.arange(length, device=device) > positions[:, None, :, None], float('-inf'),
+                           0.).to(self.dtype)
+        self.counts['padding'] += ids.numel() - sum(map(len, new))
+        return self._forward(ids, positions, mask)
+    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor)->Tensor:
+        """(rows, vocabulary) logits after the last column of `ids`, of which there are enough. The mask is ready, so
+        the model builds none."""
+        self.counts['forwards'] += 1
+        self.counts['positions'] += ids.numel()
+        width = ids.shape[1]
+        # an index makes a copy: the vocabulary's product is far slower on a slice
+        last = torch.arange(width - -(-self.least // len(ids)), width, device=ids.device)
+        out = self.model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache,
+                         use_cache=True, logits_to_keep=last)
+        return out.logits[:, -1].float()
 
-def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor)->Tensor:
-    """(rows, vocabulary) logits after the last column of `ids`, of which there are enough. The mask is ready, so the
-    model builds none."""
-    self.counts['forwards'] += 1
-    self.counts['positions'] += ids.numel()
-    width = ids.shape[1]
-    # an index makes a copy: the vocabulary's product is far slower on a slice
-    last = torch.arange(width - -(-self.least // len(ids)), width, device=ids.device)
-    out = self.model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache,
-                     use_cache=True, logits_to_keep=last)
-    return out.logits[:, -1].float()
-
-TorchSampler._extend, TorchSampler._forward = _extend, _forward
+# %% ../../nbs/policy/02_sampler.ipynb #615a9c9f
+class _Placing(_Reading):
+    "Rows for all contexts, and what they have not read."
+    def _rows_that_fit(self, columns: int, rows: int)->int:
+        "Rows of this length that the budget holds; if they are fewer than asked for, say that they cannot stay cached."
+        if not self.cache.token_bytes:  # read one token, to learn what a column weighs
+            self.cache.move([], 1, 1)
+            self._extend(0, [[0]], [0])
+        if self.budget is None:
+            self.budget = torch.cuda.mem_get_info(self.device)[0] // 2 if self.device.type == 'cuda' else 2**31
+        fits = max(self.budget // (self.cache.token_bytes * (columns + 1)), 1)
+        if fits < rows:
+            warnings.warn(f'{rows} rows of {columns} tokens need {rows*columns*self.cache.token_bytes/1e6:.0f} MB of '
+                          f'cache, and budget={self.budget} bytes holds {fits} of them: '
+                          'they are sampled in parts and read again every turn. Raise budget, or play fewer '
+                          'episodes at once.', stacklevel=3)
+        return fits
+    def _size(self, rows: int, columns: int, others: int)->tuple[int, int]:
+        """Slots and capacity for this call. Both grow by a factor, so that growing copies each column a bounded number
+        of times."""
+        cache, weight = self.cache, self.cache.token_bytes
+        capacity, slots = cache.capacity, cache.slots
+        if columns > capacity:
+            capacity = self.max_context if self.device.type == 'cpu' else min(2*columns, self.max_context)
+        if rows * weight * (capacity + 1) > self.budget: capacity = max(columns, self.budget // (rows * weight) - 1)
+        if rows + others > slots: slots = max(rows + others, slots * 3 // 2)
+        return max(rows, min(slots, self.budget // (weight * (capacity + 1)))), capacity
+    def _place(self, contexts: list[list[int]], columns: int)->tuple[Plan, dict[int, int]]:
+        "Find or make a row for every context. Rows of nobody stay while the budget holds them, the latest ones first."
+        try: plan = plan_rows(contexts, self.rows)
+        except TypeError as error: raise ValueError(f'contexts must hold token ids, whole numbers: {error}') from error
+        # the rest was checked when it was read
+        check_ids([contexts[i][n:] for i, (_, n) in [*plan.own.items(), *plan.new.items()]], self.vocabulary)
+        used = {slot for slot, _ in plan.own.values()}
+        others = [slot for slot in self.rows if slot not in used]
+        slots, capacity = self._size(len(contexts), columns, len(others))
+        others = [slot for slot in others if len(self.rows[slot]) <= capacity]
+        others = others[max(len(others) - (slots - len(contexts)), 0):]
+        slot_of, home_of, moves = arrange(slots, plan, {slot: len(self.rows[slot]) for slot in others})
+        try: self.cache.move(moves, slots, capacity)
+        except BaseException:
+            self.forget(free=True)
+            raise     # half moved: memory ran out, or the user interrupted
+        self.rows = {home_of[slot]: self.rows[slot] for slot in others}
+        return plan, slot_of
+    def _read(self, contexts: list[list[int]], plan: Plan, slot_of: dict[int, int])->Tensor:
+        "Read every token that is not cached; (rows, vocabulary) logits in the order of the slots."
+        cached = {i: n for i, (_, n) in [*plan.own.items(), *plan.new.items()]}
+        order = sorted(slot_of, key=slot_of.get)
+        rows, first, logits = order[:len(cached)], slot_of[order[0]], []
+        self._read_once([i for i in rows if not cached[i]], contexts, slot_of, cached)
+        new = [contexts[i][cached[i]:] for i in rows]
+        for a, b in pieces([len(tokens) for tokens in new], len(plan.own), self.positions):
+            logits.append(self._read_piece(first + a, new[a:b], [cached[i] for i in rows[a:b]]))
+        logits = torch.cat(logits)
+        if not plan.twins: return logits
+        self.cache.move([(slot_of[one], slot_of[other], len(contexts[one])) for other, one in plan.twins.items()])
+        return logits[[slot_of[plan.twins.get(i, i)] - first for i in order]]
+    def _read_piece(self, first: int, new: list[list[int]], starts: list[int])->Tensor:
+        "As `_extend`, after the long rows among them have read ahead."
+        width, longer = ahead([len(tokens) for tokens in new])
+        for a, b in longer: self._extend(first + a, [tokens[:-width] for tokens in new[a:b]], starts[a:b])
+        return self._extend(first, [tokens[-width:] for tokens in new],
+                            [start + max(len(tokens) - width, 0) for start, tokens in zip(starts, new)])
+    def _read_once(self, fresh: list[int], contexts: list[list[int]], slot_of: dict[int, int],
+                   cached: dict[int, int]):
+        "Read what all new rows begin with, such as a guide, in the first of them, and copy it to the others."
+        if len(fresh) < 2: return
+        begun = [contexts[i] for i in fresh]
+        # the first and the last in dictionary order differ soonest
+        shared = min(shared_prefix(min(begun), max(begun)), min(map(len, begun)) - 1)
+        if shared < 64: return      # about what the forward costs
+        self._extend(slot_of[fresh[0]], [begun[0][:shared]], [0])
+        self.cache.move([(slot_of[fresh[0]], slot_of[i], shared) for i in fresh[1:]])
+        cached.update(dict.fromkeys(fresh, shared))
 
 # %% ../../nbs/policy/02_sampler.ipynb #f3284bff
 class Window:
@@ -678,59 +639,97 @@ class Window:
         return keep
 
 # %% ../../nbs/policy/02_sampler.ipynb #1f822210
-def _decode(
-    self: TorchSampler, logits: Tensor, window: Window, draws: Tensor, limits: list[int], stop: set[int],
-    temperature: float, top_p: float,
-)->list[Completion]:
-    "Draw tokens until every row has met a stop token or its limit; rows in the order that the window began with."
-    ids, record, alive = [[] for _ in limits], [], [True]*len(limits)
-    while True:
-        tokens, *scores = pick(logits, draws[:, window.done], temperature, top_p, self.likeliest)
-        best = [scores.pop(), scores.pop()] if self.likeliest else []       # log-probabilities, ids
-        record.append((window.order[:window.width], torch.stack(scores, -1), *best))
-        for k, (row, token) in enumerate(zip(window.order, tokens.tolist())):
-            if alive[k]:
-                ids[row].append(token)
-                alive[k] = token not in stop and len(ids[row]) < limits[row]
-        if not any(alive): break
-        keep = window.close_ranks(alive)
-        if keep is not None: tokens, draws, alive = tokens[keep], draws[keep], [True]*len(keep)
-        self.counts['padding'] += alive.count(False)
-        logits = window.read(tokens)
-    scores, *best = (_noted(record, part, len(ids)) for part in range(1, len(record[0])))
-    cut = lambda lines, length: [line[:length] for line in lines] + [None]*(3 - len(lines))     # the third: after top-p
-    scores = [cut(lines, len(said)) for said, lines in zip(ids, scores.transpose(1, 2).tolist())]
-    said = [Completion(said, logp, entropy, 'stop' if said[-1] in stop else 'length', kept)
-            for said, (logp, entropy, kept) in zip(ids, scores)]
-    if best:
-        for one, logps, tops in zip(said, *(table.tolist() for table in best)):
-            one.top_ids, one.top_logps = tops[:len(one.ids)], logps[:len(one.ids)]
-    return said
-
 def _noted(record: list, part: int, rows: int)->Tensor:
     "(rows, steps, numbers) of what was noted at each step, for the rows that ran."
     table = record[0][part].new_zeros((rows, len(record), record[0][part].shape[1]), device='cpu')
     for step, noted in enumerate(record): table[noted[0], step] = noted[part].cpu()
     return table
 
-# %% ../../nbs/policy/02_sampler.ipynb #47d68af9
-def _sample_rows(self: TorchSampler, contexts, seeds, max_tokens, temperature, top_p, stop)->list[Completion]:
-    "Sample rows that fit into the cache together."
-    lengths, limits = [len(c) for c in contexts], [min(max_tokens, self.max_context - len(c)) for c in contexts]
-    plan, slot_of = self._place(contexts, min(max(lengths) + max_tokens, self.max_context))
-    order = sorted(slot_of, key=slot_of.get)
-    in_order = lambda values: [values[i] for i in order]
-    logits = self._read(contexts, plan, slot_of)
-    window = Window(self, slot_of[order[0]], in_order(lengths), max(limits))
-    draws = uniforms(in_order(seeds), in_order(lengths), max(limits)).to(self.device)
-    said = self._decode(logits, window, draws, in_order(limits), stop, temperature, top_p)
-    bad = [i for i, one in zip(order, said) if any(x != x for x in one.logprobs)]
-    if bad:
-        self.forget(free=True)
-        raise FloatingPointError(f'the logits after contexts[{bad[0]}] are not a number: the weights have diverged. Go '
-                                 f'back to an earlier checkpoint and lower the learning rate.')
-    for k, row in enumerate(window.order): self.rows[window.first + k] = contexts[order[row]] + said[row].ids[:-1]
-    said = dict(zip(order, said))
-    return [said[i] for i in range(len(contexts))]
+class _Decoding(_Placing):
+    "Tokens drawn until every row is done."
+    likeliest: int          # so many of the likeliest tokens are noted at each position
+    def _decode(
+        self, logits: Tensor, window: Window, draws: Tensor, limits: list[int], stop: set[int],
+        temperature: float, top_p: float,
+    )->list[Completion]:
+        "Draw tokens until every row has met a stop token or its limit; rows in the order that the window began with."
+        ids, record, alive = [[] for _ in limits], [], [True]*len(limits)
+        while True:
+            tokens, *scores = pick(logits, draws[:, window.done], temperature, top_p, self.likeliest)
+            best = [scores.pop(), scores.pop()] if self.likeliest else []       # log-probabilities, ids
+            record.append((window.order[:window.width], torch.stack(scores, -1), *best))
+            for k, (row, token) in enumerate(zip(window.order, tokens.tolist())):
+                if alive[k]:
+                    ids[row].append(token)
+                    alive[k] = token not in stop and len(ids[row]) < limits[row]
+            if not any(alive): break
+            keep = window.close_ranks(alive)
+            if keep is not None: tokens, draws, alive = tokens[keep], draws[keep], [True]*len(keep)
+            self.counts['padding'] += alive.count(False)
+            logits = window.read(tokens)
+        scores, *best = (_noted(record, part, len(ids)) for part in range(1, len(record[0])))
+        # the third: after top-p
+        cut = lambda lines, length: [line[:length] for line in lines] + [None]*(3 - len(lines))
+        scores = [cut(lines, len(said)) for said, lines in zip(ids, scores.transpose(1, 2).tolist())]
+        said = [Completion(said, logp, entropy, 'stop' if said[-1] in stop else 'length', kept)
+                for said, (logp, entropy, kept) in zip(ids, scores)]
+        if best:
+            for one, logps, tops in zip(said, *(table.tolist() for table in best)):
+                one.top_ids, one.top_logps = tops[:len(one.ids)], logps[:len(one.ids)]
+        return said
 
-TorchSampler._decode, TorchSampler._sample_rows = _decode, _sample_rows
+# %% ../../nbs/policy/02_sampler.ipynb #47d68af9
+class TorchSampler(_Decoding):
+    "Samples from a transformers causal language model, and remembers what it has read from call to call."
+    def __init__(
+        self,
+        model,                          # transformers causal language model, or a peft model around one
+        stop: set[int] = frozenset(),   # token ids that end a row, where a call names none
+        max_context: int|None = None,  # tokens of one row, sampled ones included; default: what the model's config says
+        budget: int|None = None,        # bytes for the cache; default: 2 GiB, on a GPU half of its free memory
+        positions: int = 16384,         # token positions of one forward at most
+        likeliest: int = 5,             # of the likeliest tokens at each position so many are reported; 0: none
+    ):
+        from transformers import AttentionInterface
+        AttentionInterface.register('agentlab_rows', row_attention)
+        self.model, self.stop, self.positions, self.budget = model, frozenset(stop), positions, budget
+        self.likeliest, self.least = likeliest, 1
+        self.max_context = max_context or getattr(model.config, 'max_position_embeddings', 2048)
+        check_model(model, self.max_context)
+        self.vocabulary = model.get_input_embeddings().weight.shape[0]
+        self.counts = dict(calls=0, forwards=0, positions=0, padding=0, copied=0)
+        self.forget(free=True)
+    def sample(
+        self, contexts: list[list[int]], max_tokens: int, temperature: float = 1., top_p: float = 1.,
+        stop: set[int]|None = None, seeds: int|list[int] = 0,
+    )->list[Completion]:
+        "Continue every context (see `Sampler`). What is cached changes the cost, never the answer."
+        stop = self.stop if stop is None else frozenset(stop)
+        check_request(contexts, max_tokens, temperature, top_p, stop, seeds, self.max_context, self.vocabulary)
+        contexts = [c if isinstance(c, list) else [int(token) for token in c] for c in contexts]
+        if not hasattr(seeds, '__len__'): seeds = [seeds * len(contexts) + i for i in range(len(contexts))]
+        self.counts['calls'] += 1
+        with torch.inference_mode(), self._ready():
+            fits = self._rows_that_fit(min(max(map(len, contexts), default=1) + max_tokens, self.max_context),
+                                       len(contexts))
+            parts = [slice(start, start + fits) for start in range(0, len(contexts), fits)]
+            return [c for part in parts
+                    for c in self._sample_rows(contexts[part], seeds[part], max_tokens, temperature, top_p, stop)]
+    def _sample_rows(self, contexts, seeds, max_tokens, temperature, top_p, stop)->list[Completion]:
+        "Sample rows that fit into the cache together."
+        lengths, limits = [len(c) for c in contexts], [min(max_tokens, self.max_context - len(c)) for c in contexts]
+        plan, slot_of = self._place(contexts, min(max(lengths) + max_tokens, self.max_context))
+        order = sorted(slot_of, key=slot_of.get)
+        in_order = lambda values: [values[i] for i in order]
+        logits = self._read(contexts, plan, slot_of)
+        window = Window(self, slot_of[order[0]], in_order(lengths), max(limits))
+        draws = uniforms(in_order(seeds), in_order(lengths), max(limits)).to(self.device)
+        said = self._decode(logits, window, draws, in_order(limits), stop, temperature, top_p)
+        bad = [i for i, one in zip(order, said) if any(x != x for x in one.logprobs)]
+        if bad:
+            self.forget(free=True)
+            raise FloatingPointError(f'the logits after contexts[{bad[0]}] are not a number: the weights have '
+                                     f'diverged. Go back to an earlier checkpoint and lower the learning rate.')
+        for k, row in enumerate(window.order): self.rows[window.first + k] = contexts[order[row]] + said[row].ids[:-1]
+        said = dict(zip(order, said))
+        return [said[i] for i in range(len(contexts))]

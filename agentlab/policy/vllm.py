@@ -192,38 +192,14 @@ def read_choice(answer: dict, ask: Ask)->Said:
         raise NoAnswer(f'an answer without the form of /v1/completions ({type(e).__name__}: {e})') from e
 
 # %% ../../nbs/policy/04_vllm.ipynb #2e014fef
-class VLLMServer:
-    "A vLLM server over HTTP (vLLM 0.10.2 or later, with LoRA switched on)."
-    def __init__(
-        self,
-        url: str,                   # such as 'http://127.0.0.1:8000'
-        model: str|None = None,     # name under which it serves the base; None: the first one that it names
-        key_name: str = 'VLLM_API_KEY', # environment variable that holds its key; unset: none is sent
-        timeout: float = 600.,      # seconds for one row
-        tries: int = 8,             # of every request
-        # seconds before the second try, doubled before each one after it; at most
-        wait: float = 1., longest: float = 60.,
-        workers: int = 256,         # rows under way at a time
-        keep: int = 2,              # adapters that the server holds for us; --max-cpu-loras must not be less
-        sleep = time.sleep,
-    ):
-        parts = urlsplit(url)
-        if parts.scheme not in ('http', 'https') or not parts.hostname:
-            raise ValueError(f'url={url!r}: give http://host:port')
-        if parts.username or parts.password or parts.query:
-            raise ValueError('url: leave the key out of the address; put it into the environment variable that '
-                             'key_name names')
-        if tries < 1 or workers < 1 or not timeout > 0 or wait < 0:
-            raise ValueError(f'tries={tries}, workers={workers}, timeout={timeout}, wait={wait}: give at least one try '
-                             f'and one worker, and times above 0')
-        self.url, self.model, self.key_name, self.timeout, self.tries, self.wait, self.longest = (
-            url.rstrip('/').removesuffix('/v1'), model, key_name, timeout, tries, wait, longest)
-        me = weakref.proxy(self)  # a server and its shelf that hold each other would end when the collector comes by
-        self.shelf = Shelf(lambda adapter: me._load(adapter), lambda adapter: me._unload(adapter), keep)
-        self.workers, self.sleep, self.counts, self.http = workers, sleep, dict(requests=0, again=0, loads=0), None
-        self.starts = 0     # restarts that were noticed
-        self.close = weakref.finalize(self, _leave, self.url, key_name, self.shelf.held)
-    def __repr__(self): return f'VLLMServer({self.url!r})'
+class _Requests:
+    "One request to a server."
+    url: str
+    key_name: str       # environment variable that holds its key
+    timeout: float      # seconds for one row
+    workers: int        # rows under way at a time
+    counts: dict        # requests, again, loads
+    http: object        # the client, once it was needed
     def call(self, path: str, body: dict|None = None):
         """One request. Raises NoAnswer for what is worth asking again, LookupError for 404, ValueError for any other
         refusal."""
@@ -273,77 +249,47 @@ def _read(answer, path: str):
     except ValueError as e: raise NoAnswer(f'{path} answered with broken JSON ({e}): {text[:80]}') from e
 
 # %% ../../nbs/policy/04_vllm.ipynb #5f3462b1
-def _patiently(self: VLLMServer, attempt, given_up=lambda: False):
-    "What `attempt` returns, the first time that it has an answer. Raises ConnectionError after the last try."
-    for k in range(self.tries):
-        try: return attempt()
-        except NoAnswer as e:
-            last = e
-            if k + 1 == self.tries or given_up(): break
-            self.counts['again'] += 1
-            self.sleep(min(self.wait * 2**k, self.longest))
-    raise ConnectionError(f'{self.url} gave no usable answer in {k + 1} tries; the last time: {last}. Nothing of this '
-                          f'step was kept: look at the log of the server, start it again with the same flags, '
-                          'and go on with train(..., resume=True). Raise tries or wait where it needs longer to '
-                          'come back.') from last
-
-def _row(self: VLLMServer, ask: Ask, adapter: Adapter|None, given_up)->Said:
-    "One row, asked until it is answered; a server that has forgotten the adapter gets it again."
-    def attempt():
-        self.shelf.use(adapter)
-        try:
-            return read_choice(self.call('/v1/completions',
-                                         request_body(ask, adapter.name if adapter else self.base())), ask)
-        except LookupError as e:
-            self.shelf.forget(adapter)
-            self.starts += 1    # at the next sync its weights are compared again
-            self.same_base()
-            raise NoAnswer(f'it does not know {adapter or self.model}: it was restarted') from e
-    return self.patiently(attempt, given_up)
-
-def _take(self: VLLMServer, adapter: Adapter|None):
-    "Have the adapter loaded. Raises ValueError where the server cannot."
-    self.patiently(lambda: self.shelf.use(adapter))
-
-def _ask(self: VLLMServer, asks: list[Ask], adapter: Adapter|None)->list[Said]:
-    "All rows side by side; the answers in the order of the questions. The first failure ends the call."
-    pool, failed = ThreadPoolExecutor(min(self.workers, max(len(asks), 1)), 'vllm'), threading.Event()
-    try: return [row.result() for row in [pool.submit(self.row, ask, adapter, failed.is_set) for ask in asks]]
-    except BaseException:
-        failed.set()
-        raise
-    finally: pool.shutdown(wait=False, cancel_futures=True)
-
-VLLMServer.patiently, VLLMServer.row, VLLMServer.ask, VLLMServer.take = _patiently, _row, _ask, _take
+class _Rows(_Requests):
+    "Rows, asked until they are answered."
+    def patiently(self, attempt, given_up=lambda: False):
+        "What `attempt` returns, the first time that it has an answer. Raises ConnectionError after the last try."
+        for k in range(self.tries):
+            try: return attempt()
+            except NoAnswer as e:
+                last = e
+                if k + 1 == self.tries or given_up(): break
+                self.counts['again'] += 1
+                self.sleep(min(self.wait * 2**k, self.longest))
+        raise ConnectionError(f'{self.url} gave no usable answer in {k + 1} tries; the last time: {last}. Nothing of '
+                              f'this step was kept: look at the log of the server, start it again with the same flags, '
+                              'and go on with train(..., resume=True). Raise tries or wait where it needs longer to '
+                              'come back.') from last
+    def row(self, ask: Ask, adapter: Adapter|None, given_up)->Said:
+        "One row, asked until it is answered; a server that has forgotten the adapter gets it again."
+        def attempt():
+            self.shelf.use(adapter)
+            try:
+                return read_choice(self.call('/v1/completions',
+                                             request_body(ask, adapter.name if adapter else self.base())), ask)
+            except LookupError as e:
+                self.shelf.forget(adapter)
+                self.starts += 1    # at the next sync its weights are compared again
+                self.same_base()
+                raise NoAnswer(f'it does not know {adapter or self.model}: it was restarted') from e
+        return self.patiently(attempt, given_up)
+    def take(self, adapter: Adapter|None):
+        "Have the adapter loaded. Raises ValueError where the server cannot."
+        self.patiently(lambda: self.shelf.use(adapter))
+    def ask(self, asks: list[Ask], adapter: Adapter|None)->list[Said]:
+        "All rows side by side; the answers in the order of the questions. The first failure ends the call."
+        pool, failed = ThreadPoolExecutor(min(self.workers, max(len(asks), 1)), 'vllm'), threading.Event()
+        try: return [row.result() for row in [pool.submit(self.row, ask, adapter, failed.is_set) for ask in asks]]
+        except BaseException:
+            failed.set()
+            raise
+        finally: pool.shutdown(wait=False, cancel_futures=True)
 
 # %% ../../nbs/policy/04_vllm.ipynb #420d2f7f
-def _base_card(self: VLLMServer)->dict:
-    "What the server says about the base: `id` and `max_model_len`. Raises ValueError where it serves another one."
-    cards = self.call('/v1/models').get('data', [])
-    bases = [card for card in cards if not card.get('parent')]
-    found = next((card for card in bases if self.model in (None, card['id'])), None)
-    if found is None:
-        raise ValueError(f'{self.url} serves {[card["id"] for card in bases]}, not {self.model!r}. Start it with that '
-                         f'model, or give VLLMServer(url, model=...) the name under which it is served.')
-    return found
-
-def _base(self: VLLMServer)->str:
-    "The name of the base."
-    if self.model is None: self.model = self.base_card()['id']
-    return self.model
-
-def _load(self: VLLMServer, adapter: Adapter):
-    "Let the server read the adapter from its folder."
-    try: self.call('/v1/load_lora_adapter', dict(lora_name=adapter.name, lora_path=str(adapter.path)))
-    except ValueError as e:
-        # else: it took an earlier try of this very folder
-        if 'already been loaded' not in str(e): raise ValueError(_not_taken(self.url, adapter, e)) from e
-    except Broke as e:
-        if not self.alive(): raise
-        raise ValueError(_not_taken(self.url, adapter, e)) from e  # vLLM says 500 for an adapter that it cannot serve
-    except LookupError as e: raise ValueError(_not_found(self.url, adapter, e)) from e
-    self.counts['loads'] += 1
-
 def _not_taken(where, adapter: Adapter, why)->str:
     "Why an engine refuses an adapter, and what to do."
     rank = json.loads((adapter.path/'adapter_config.json').read_text())['r']
@@ -358,34 +304,85 @@ def _not_found(where, adapter: Adapter, why)->str:
     return (f'{where} has no route to load an adapter ({why}). Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and '
             f'--enable-lora.')
 
-def _alive(self: VLLMServer)->bool:
-    "Whether the server says that it is well."
-    try: return self.http.get(f'{self.url}/health', timeout=10.).status_code == 200
-    except Exception: return False
-
-def _unload(self: VLLMServer, adapter: Adapter):
-    "Let the server drop the adapter; one that it has not is dropped already."
-    try: self.call('/v1/unload_lora_adapter', dict(lora_name=adapter.name))
-    except (LookupError, ValueError, NoAnswer): pass
-
-VLLMServer.base_card, VLLMServer.same_base, VLLMServer.base, VLLMServer._load, VLLMServer._unload, VLLMServer.alive = (
-    _base_card, _base_card, _base, _load, _unload, _alive)
-
-def _limits(self: VLLMServer)->dict:
-    "Longest row in tokens, and where this was learned. Raises ValueError for a server that returns no token ids."
-    try:
-        card = self.patiently(self.base_card)
-        self.model = card['id']
-        one = self.patiently(lambda: self.call('/v1/completions',
-                                               request_body(Ask([0], 1, top=1), self.model)))['choices'][0]
-    except (LookupError, TypeError) as e:
-        raise ValueError(f'{self.url} does not speak the protocol of /v1/completions: {e}. Start it with: '
-                         f'vllm serve') from e
-    if not one.get('token_ids'):
-        raise ValueError(f'{self.url} does not return token ids. It needs vLLM 0.10.2 or later.')
-    return dict(max_len=card.get('max_model_len'), where=f'{self.url} ({self.model})', flag='--max-model-len')
-
-VLLMServer.limits = _limits
+class VLLMServer(_Rows):
+    "A vLLM server over HTTP (vLLM 0.10.2 or later, with LoRA switched on)."
+    def __init__(
+        self,
+        url: str,                   # such as 'http://127.0.0.1:8000'
+        model: str|None = None,     # name under which it serves the base; None: the first one that it names
+        key_name: str = 'VLLM_API_KEY', # environment variable that holds its key; unset: none is sent
+        timeout: float = 600.,      # seconds for one row
+        tries: int = 8,             # of every request
+        # seconds before the second try, doubled before each one after it; at most
+        wait: float = 1., longest: float = 60.,
+        workers: int = 256,         # rows under way at a time
+        keep: int = 2,              # adapters that the server holds for us; --max-cpu-loras must not be less
+        sleep = time.sleep,
+    ):
+        parts = urlsplit(url)
+        if parts.scheme not in ('http', 'https') or not parts.hostname:
+            raise ValueError(f'url={url!r}: give http://host:port')
+        if parts.username or parts.password or parts.query:
+            raise ValueError('url: leave the key out of the address; put it into the environment variable that '
+                             'key_name names')
+        if tries < 1 or workers < 1 or not timeout > 0 or wait < 0:
+            raise ValueError(f'tries={tries}, workers={workers}, timeout={timeout}, wait={wait}: give at least one try '
+                             f'and one worker, and times above 0')
+        self.url, self.model, self.key_name, self.timeout, self.tries, self.wait, self.longest = (
+            url.rstrip('/').removesuffix('/v1'), model, key_name, timeout, tries, wait, longest)
+        me = weakref.proxy(self)  # a server and its shelf that hold each other would end when the collector comes by
+        self.shelf = Shelf(lambda adapter: me._load(adapter), lambda adapter: me._unload(adapter), keep)
+        self.workers, self.sleep, self.counts, self.http = workers, sleep, dict(requests=0, again=0, loads=0), None
+        self.starts = 0     # restarts that were noticed
+        self.close = weakref.finalize(self, _leave, self.url, key_name, self.shelf.held)
+    def __repr__(self): return f'VLLMServer({self.url!r})'
+    def base_card(self)->dict:
+        "What the server says about the base: `id` and `max_model_len`. Raises ValueError where it serves another one."
+        cards = self.call('/v1/models').get('data', [])
+        bases = [card for card in cards if not card.get('parent')]
+        found = next((card for card in bases if self.model in (None, card['id'])), None)
+        if found is None:
+            raise ValueError(f'{self.url} serves {[card["id"] for card in bases]}, not {self.model!r}. Start it with '
+                             f'that model, or give VLLMServer(url, model=...) the name under which it is served.')
+        return found
+    same_base = base_card
+    def base(self)->str:
+        "The name of the base."
+        if self.model is None: self.model = self.base_card()['id']
+        return self.model
+    def _load(self, adapter: Adapter):
+        "Let the server read the adapter from its folder."
+        try: self.call('/v1/load_lora_adapter', dict(lora_name=adapter.name, lora_path=str(adapter.path)))
+        except ValueError as e:
+            # else: it took an earlier try of this very folder
+            if 'already been loaded' not in str(e): raise ValueError(_not_taken(self.url, adapter, e)) from e
+        except Broke as e:
+            if not self.alive(): raise
+            # vLLM says 500 for an adapter that it cannot serve
+            raise ValueError(_not_taken(self.url, adapter, e)) from e
+        except LookupError as e: raise ValueError(_not_found(self.url, adapter, e)) from e
+        self.counts['loads'] += 1
+    def alive(self)->bool:
+        "Whether the server says that it is well."
+        try: return self.http.get(f'{self.url}/health', timeout=10.).status_code == 200
+        except Exception: return False
+    def _unload(self, adapter: Adapter):
+        "Let the server drop the adapter; one that it has not is dropped already."
+        try: self.call('/v1/unload_lora_adapter', dict(lora_name=adapter.name))
+        except (LookupError, ValueError, NoAnswer): pass
+    def limits(self)->dict:
+        "Longest row in tokens, and where this was learned. Raises ValueError for a server that returns no token ids."
+        try:
+            card = self.patiently(self.base_card)
+            self.model = card['id']
+            one = self.patiently(lambda: self.call('/v1/completions',
+                                                   request_body(Ask([0], 1, top=1), self.model)))['choices'][0]
+        except (LookupError, TypeError) as e:
+            raise ValueError(f'{self.url} does not speak the protocol of /v1/completions: {e}. Start it with: '
+                             f'vllm serve') from e
+        if not one.get('token_ids'):
+            raise ValueError(f'{self.url} does not return token ids. It needs vLLM 0.10.2 or later.')
+        return dict(max_len=card.get('max_model_len'), where=f'{self.url} ({self.model})', flag='--max-model-len')
 
 # %% ../../nbs/policy/04_vllm.ipynb #8e78b01a
 class VLLMEngine:
@@ -491,6 +488,27 @@ class VLLMSampler:
         self.engine.take(self.adapter)
         self.max_context, self.vocabulary, self.stop = policy.max_context, vocabulary(policy), (policy.end_id,)
         return copy.copy(self)
+    def sample(
+        self, contexts: list[list[int]], max_tokens: int, temperature: float = 1., top_p: float = 1.,
+        stop: set[int]|None = None, seeds: int|list[int] = 0,
+    )->list[Completion]:
+        "Continue every context (see `Sampler`); entropies are the least that the likeliest tokens allow."
+        if self.max_context is None:
+            raise RuntimeError('this VLLMSampler knows no policy yet. Give it to one, Policy(..., sampler=...), and '
+                               'ask policy.sampler(), or call sync(policy).')
+        stop = tuple(sorted(self.stop if stop is None else stop))
+        check_request(contexts, max_tokens, temperature, top_p, stop, seeds, self.max_context, self.vocabulary)
+        check_convention(temperature, top_p, self.seen['scaled'])
+        contexts = [[int(token) for token in c] for c in contexts]
+        if not contexts: return []
+        check_ids(contexts, self.vocabulary)
+        if not hasattr(seeds, '__len__'): seeds = [seeds * len(contexts) + i for i in range(len(contexts))]
+        asks = [Ask(c, min(max_tokens, self.max_context - len(c)), temperature, top_p, stop, int(seed) % 2**63,
+                    min(self.top, self.vocabulary)) for c, seed in zip(contexts, seeds)]
+        said = self.engine.ask(asks, self.adapter)
+        if any(i >= self.vocabulary for one in said for i in one.ids):
+            raise RuntimeError(f'{self.engine} said an id that the policy does not have: it serves another model')
+        return [completion(one, ask, self.vocabulary) for one, ask in zip(said, asks)]
 
 def vocabulary(policy)->int: return policy.model.config.get_text_config().vocab_size
 
@@ -556,30 +574,6 @@ def _other(limits, why)->str:
             f"policy was loaded from, in the same revision; raise tolerance where only the precision differs.")
 
 # %% ../../nbs/policy/04_vllm.ipynb #15d46279
-def _sample(
-    self: VLLMSampler, contexts: list[list[int]], max_tokens: int, temperature: float = 1., top_p: float = 1.,
-    stop: set[int]|None = None, seeds: int|list[int] = 0,
-)->list[Completion]:
-    "Continue every context (see `Sampler`); entropies are the least that the likeliest tokens allow."
-    if self.max_context is None:
-        raise RuntimeError('this VLLMSampler knows no policy yet. Give it to one, Policy(..., sampler=...), and ask '
-                           'policy.sampler(), or call sync(policy).')
-    stop = tuple(sorted(self.stop if stop is None else stop))
-    check_request(contexts, max_tokens, temperature, top_p, stop, seeds, self.max_context, self.vocabulary)
-    check_convention(temperature, top_p, self.seen['scaled'])
-    contexts = [[int(token) for token in c] for c in contexts]
-    if not contexts: return []
-    check_ids(contexts, self.vocabulary)
-    if not hasattr(seeds, '__len__'): seeds = [seeds * len(contexts) + i for i in range(len(contexts))]
-    asks = [Ask(c, min(max_tokens, self.max_context - len(c)), temperature, top_p, stop, int(seed) % 2**63,
-                min(self.top, self.vocabulary)) for c, seed in zip(contexts, seeds)]
-    said = self.engine.ask(asks, self.adapter)
-    if any(i >= self.vocabulary for one in said for i in one.ids):
-        raise RuntimeError(f'{self.engine} said an id that the policy does not have: it serves another model')
-    return [completion(one, ask, self.vocabulary) for one, ask in zip(said, asks)]
-
-VLLMSampler.sample = _sample
-
 def check_convention(temperature: float, top_p: float, scaled: bool):
     "Refuse settings under which the engine does not report the full softmax at the sampling temperature."
     if temperature == 0: return

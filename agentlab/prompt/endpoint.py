@@ -47,35 +47,32 @@ class Endpoint:
             try: return self.request(body)
             except EndpointError as e:
                 if attempt == self.attempts - 1 or getattr(e, 'final', False): raise
+    def request(self, body):
+        "One request: the text of the first choice."
+        try: import httpx
+        except ImportError: raise ImportError('an Endpoint needs httpx: pip install "agentlab-rl[llm]"') from None
+        key = os.environ.get(self.key_name)
+        try:
+            answer = httpx.post(f'{self.url}/chat/completions', json=body, timeout=self.timeout,
+                                headers=dict(Authorization=f'Bearer {key}') if key else {})
+        except httpx.TimeoutException:
+            raise EndpointError(f'{self.url} has not answered within {self.timeout} s. Raise timeout, or look at '
+                                f'the server.') from None
+        except (httpx.HTTPError, ValueError) as e:
+            # a key with a line break is a ValueError
+            raise EndpointError(f'{self.url} cannot be reached: {without(str(e), key)}') from None
+        if answer.status_code != 200:
+            error = EndpointError(f'{self.url} answered {answer.status_code}: {without(answer.text[:200], key)}')
+            error.final = 400 <= answer.status_code < 500 and answer.status_code not in (408, 429)
+            raise error
+        try: text = answer.json()['choices'][0]['message']['content']
+        except (ValueError, LookupError, TypeError):
+            raise EndpointError(f'{self.url} did not answer as a chat completion: '
+                                f'{without(answer.text[:200], key)}') from None
+        if not isinstance(text, str): raise EndpointError(f'{self.url} answered without a text')
+        return text
 
 # %% ../../nbs/prompt/04_endpoint.ipynb #15a52e21
-def _request(self, body):
-    "One request: the text of the first choice."
-    try: import httpx
-    except ImportError: raise ImportError('an Endpoint needs httpx: pip install "agentlab-rl[llm]"') from None
-    key = os.environ.get(self.key_name)
-    try:
-        answer = httpx.post(f'{self.url}/chat/completions', json=body, timeout=self.timeout,
-                            headers=dict(Authorization=f'Bearer {key}') if key else {})
-    except httpx.TimeoutException:
-        raise EndpointError(f'{self.url} has not answered within {self.timeout} s. Raise timeout, or look at '
-                            f'the server.') from None
-    except (httpx.HTTPError, ValueError) as e:
-        # a key with a line break is a ValueError
-        raise EndpointError(f'{self.url} cannot be reached: {without(str(e), key)}') from None
-    if answer.status_code != 200:
-        error = EndpointError(f'{self.url} answered {answer.status_code}: {without(answer.text[:200], key)}')
-        error.final = 400 <= answer.status_code < 500 and answer.status_code not in (408, 429)
-        raise error
-    try: text = answer.json()['choices'][0]['message']['content']
-    except (ValueError, LookupError, TypeError):
-        raise EndpointError(f'{self.url} did not answer as a chat completion: '
-                            f'{without(answer.text[:200], key)}') from None
-    if not isinstance(text, str): raise EndpointError(f'{self.url} answered without a text')
-    return text
-
-Endpoint.request = _request
-
 def without(text:str, key)->str:
     "A text in which the key is struck out."
     return text.replace(key, '***') if key else text

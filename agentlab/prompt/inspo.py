@@ -90,24 +90,19 @@ class Inspo:
                                    seed=derive(self.seed, 'checks', step), **self.budget)
         paid = torch.tensor([e.outcome for e in episodes if e.seat == self.env.seats[0]], dtype=torch.float64)
         return paid.view(len(candidates), self.checks).mean(1).tolist()
+    def tensors(self)->dict:
+        "For a checkpoint: the population, and the plays that wait to be read."
+        plays = json.dumps([asdict(p) | dict(instruction=p.instruction.json()) for p in self.plays])
+        return self.population.tensors() | dict(plays=torch.frombuffer(bytearray(plays.encode()), dtype=torch.uint8)
+                                                .clone())
+    def restore(self, tensors:dict):
+        "From a checkpoint."
+        self.population.restore(tensors)
+        found = json.loads(bytes(tensors['plays'].cpu().tolist()).decode())
+        self.plays = [Play(**p | dict(instruction=read_instruction(p['instruction']),
+                                      turns=tuple(map(tuple, p['turns'])))) for p in found]
 
 def nearest(candidate:Instruction, population:Population, among:list)->int:
     "The member that shares most slots with a candidate: its parent in the family tree. Of equals the first."
     return max(among, key=lambda i: sum(population.members[i].instruction.slots[name] == value
                                         for name, value in candidate.slots.items()))
-
-# %% ../../nbs/prompt/03_inspo.ipynb #fd06b480
-def _tensors(self)->dict:
-    "For a checkpoint: the population, and the plays that wait to be read."
-    plays = json.dumps([asdict(p) | dict(instruction=p.instruction.json()) for p in self.plays])
-    return self.population.tensors() | dict(plays=torch.frombuffer(bytearray(plays.encode()), dtype=torch.uint8)
-                                            .clone())
-
-def _restore(self, tensors:dict):
-    "From a checkpoint."
-    self.population.restore(tensors)
-    found = json.loads(bytes(tensors['plays'].cpu().tolist()).decode())
-    self.plays = [Play(**p | dict(instruction=read_instruction(p['instruction']), turns=tuple(map(tuple, p['turns']))))
-                  for p in found]
-
-Inspo.tensors, Inspo.restore = _tensors, _restore

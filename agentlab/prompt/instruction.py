@@ -174,21 +174,18 @@ class Instructed(Wrapper):
                              'Instructed(env, instruction)')
         return [dict(instruction=self.default.json(), task=task) for task in self.env.tasks(split, n, seed)]
     def vocabulary(self): return [*self.env.vocabulary(), *control_words]
+    def demonstrator(self, noise=0., generator=None):
+        "What somebody does who has only read the text, rules included."
+        text, s = squeezed(self.render(self.instruction.edit(facts=()), self.turns())), self.instruction.slots
+        if s['style'] == 'explore' and self.legal and generator: return generator.choice(self.legal)
+        for after, do in self.stated():
+            if (self.facts_read or squeezed(after) in text) and do in self.legal: return do
+        return getattr(self.env, 'demonstrator', self.env.expert)(0. if s['style'] == 'commit' else noise, generator)
 
 # %% ../../nbs/prompt/00_instruction.ipynb #296646ab
-def _demonstrator(self, noise=0., generator=None):
-    "What somebody does who has only read the text, rules included."
-    text, s = squeezed(self.render(self.instruction.edit(facts=()), self.turns())), self.instruction.slots
-    if s['style'] == 'explore' and self.legal and generator: return generator.choice(self.legal)
-    for after, do in self.stated():
-        if (self.facts_read or squeezed(after) in text) and do in self.legal: return do
-    return getattr(self.env, 'demonstrator', self.env.expert)(0. if s['style'] == 'commit' else noise, generator)
-
 def squeezed(text:str)->str:
     "A text without spaces: a tokenizer may give 'Cue red .' for 'Cue red.'."
     return ''.join(text.split())
-
-Instructed.demonstrator = _demonstrator
 
 # %% ../../nbs/prompt/00_instruction.ipynb #ca776ac0
 def play_instructed(

@@ -218,7 +218,27 @@ def closing_features(
             known.index_fill(0, cut, True))
 
 # %% ../../nbs/replay/07_archer.ipynb #6956ebdf
-class ArcherCritic:
+class _Reads:
+    "What the heads say of a batch."
+    heads: TwinHeads
+    token: ValueHead|None   # the baseline by token
+    buffer: Buffer          # past episodes
+    @torch.no_grad()
+    def read(self, policy, batch:Batch, budget:int)->Batch:
+        """The batch with what `archer` reads: `turns.q1`, `q2`, `v1`, `v2`, and `tokens.baseline` where there is
+        one. What was played just now is kept."""
+        self.policy, self.budget, self.step = policy, budget, int(batch.episodes.step.max())
+        new = batch.episodes.source != state_key('replay')
+        if new.any(): self.buffer.add(batch.select(new).to('cpu'), self.step)
+        state, said = utterance_features(policy, batch, budget)
+        columns = torch.cat([self.heads.q(state, said), self.heads.v(state)], 1).to(batch.turns.reward).unbind(1)
+        batch = batch.with_turns(**dict(zip(('q1', 'q2', 'v1', 'v2'), columns)))
+        if self.token is None: return batch
+        self.hidden = policy.features(batch, budget)
+        return batch.with_action(baseline=self.token.value(self.hidden))
+
+# %% ../../nbs/replay/07_archer.ipynb #cbbb772c
+class ArcherCritic(_Reads):
     "Twin Q and V of utterances on the policy's features, fitted each step to episodes of all ages."
     def __init__(
         self,
@@ -246,65 +266,47 @@ class ArcherCritic:
         self.past, self.passes, self.how, self.reward, self.max_tokens, self.temperature = (
             past, passes, how, reward, max_tokens, temperature)
         self.update = dict(gamma=gamma, tau=tau, faithful=faithful, max_grad_norm=max_grad_norm)
-    @torch.no_grad()
-    def read(self, policy, batch:Batch, budget:int)->Batch:
-        """The batch with what `archer` reads: `turns.q1`, `q2`, `v1`, `v2`, and `tokens.baseline` where there is
-        one. What was played just now is kept."""
-        self.policy, self.budget, self.step = policy, budget, int(batch.episodes.step.max())
-        new = batch.episodes.source != state_key('replay')
-        if new.any(): self.buffer.add(batch.select(new).to('cpu'), self.step)
-        state, said = utterance_features(policy, batch, budget)
-        columns = torch.cat([self.heads.q(state, said), self.heads.v(state)], 1).to(batch.turns.reward).unbind(1)
-        batch = batch.with_turns(**dict(zip(('q1', 'q2', 'v1', 'v2'), columns)))
-        if self.token is None: return batch
-        self.hidden = policy.features(batch, budget)
-        return batch.with_action(baseline=self.token.value(self.hidden))
-
-# %% ../../nbs/replay/07_archer.ipynb #cbbb772c
-def _fit(self, targets:Tensor, seed:int)->dict:
-    """Learn from past episodes, with what the policy, as it is now, says in their states; and the baseline from the
-    targets."""
-    n = min(self.past, len(self.buffer.fresh(self.step)))
-    past = self.buffer.sample(n, how=self.how, generator=torch.Generator().manual_seed(seed),
-                              step=self.step).to(self.policy.device)
-    past = pay(past, self.reward(past))
-    state, said = utterance_features(self.policy, past, self.budget)
-    fresh = fresh_utterances(self.policy, past, seed, self.max_tokens, self.temperature, self.budget)
-    last, known = closing_features(self.policy, past, self.budget)
-    past = past.with_episodes(truncated=known)      # where there is nothing more to be read, nothing more comes
-    found = [critic_step(self.heads, self.slow, self.optimizer, past, state, said, fresh, last, **self.update)
-             for _ in range(self.passes)]
-    if self.token is not None: self.fit_baseline(targets)
-    loss, (_, q, wanted) = found[-1][0], found[0]
-    spread = wanted.var().item()
-    return dict(value_loss=loss.item(), value_explained=1 - (wanted - q).var().item()/spread if spread > 0 else None)
-
-def _fit_baseline(self, targets:Tensor):
-    "Learn the advantage of its turn at every token of the batch that was read last."
-    known = targets.isfinite().to(self.hidden.device)
-    for _ in range(self.passes if known.any() else 0):
-        self.optimizer.zero_grad()
-        self.token.loss(self.hidden[known], targets.to(self.hidden)[known]).mean().backward()
-        self.optimizer.step()
-
-def _tensors(self)->dict[str, Tensor]:
-    "Heads, slow heads, moments of the optimiser, and the episodes of the buffer."
-    nets = dict(heads=self.heads, slow=self.slow) | (dict(token=self.token) if self.token is not None else {})
-    own = {f'{net}.{name}': x for net, module in nets.items() for name, x in module.state_dict().items()}
-    own |= {f'optimizer.{i}.{name}': torch.as_tensor(x) for i, values in self.optimizer.state_dict()['state'].items()
-            for name, x in values.items()}
-    return own | {f'buffer.{name}': x for name, x in self.buffer.tensors().items()}
-
-def _restore(self, tensors:dict[str, Tensor]):
-    "Go on from what `tensors` gave."
-    def of(kind):
-        return {name.removeprefix(f'{kind}.'): x for name, x in tensors.items() if name.startswith(f'{kind}.')}
-    for kind in ('heads', 'slow', *(('token',) if self.token is not None else ())):
-        getattr(self, kind).load_state_dict(of(kind))
-    state = {}
-    for key, x in of('optimizer').items(): state.setdefault(int(key.partition('.')[0]), {})[key.partition('.')[2]] = x
-    self.optimizer.load_state_dict(self.optimizer.state_dict() | dict(state=state))
-    self.buffer.restore(of('buffer'))
-
-ArcherCritic.fit, ArcherCritic.fit_baseline, ArcherCritic.tensors, ArcherCritic.restore = (
-    _fit, _fit_baseline, _tensors, _restore)
+    def fit(self, targets:Tensor, seed:int)->dict:
+        """Learn from past episodes, with what the policy, as it is now, says in their states; and the baseline from the
+        targets."""
+        n = min(self.past, len(self.buffer.fresh(self.step)))
+        past = self.buffer.sample(n, how=self.how, generator=torch.Generator().manual_seed(seed),
+                                  step=self.step).to(self.policy.device)
+        past = pay(past, self.reward(past))
+        state, said = utterance_features(self.policy, past, self.budget)
+        fresh = fresh_utterances(self.policy, past, seed, self.max_tokens, self.temperature, self.budget)
+        last, known = closing_features(self.policy, past, self.budget)
+        past = past.with_episodes(truncated=known)      # where there is nothing more to be read, nothing more comes
+        found = [critic_step(self.heads, self.slow, self.optimizer, past, state, said, fresh, last, **self.update)
+                 for _ in range(self.passes)]
+        if self.token is not None: self.fit_baseline(targets)
+        loss, (_, q, wanted) = found[-1][0], found[0]
+        spread = wanted.var().item()
+        return dict(value_loss=loss.item(),
+                    value_explained=1 - (wanted - q).var().item()/spread if spread > 0 else None)
+    def fit_baseline(self, targets:Tensor):
+        "Learn the advantage of its turn at every token of the batch that was read last."
+        known = targets.isfinite().to(self.hidden.device)
+        for _ in range(self.passes if known.any() else 0):
+            self.optimizer.zero_grad()
+            self.token.loss(self.hidden[known], targets.to(self.hidden)[known]).mean().backward()
+            self.optimizer.step()
+    def tensors(self)->dict[str, Tensor]:
+        "Heads, slow heads, moments of the optimiser, and the episodes of the buffer."
+        nets = dict(heads=self.heads, slow=self.slow) | (dict(token=self.token) if self.token is not None else {})
+        own = {f'{net}.{name}': x for net, module in nets.items() for name, x in module.state_dict().items()}
+        own |= {f'optimizer.{i}.{name}': torch.as_tensor(x)
+                for i, values in self.optimizer.state_dict()['state'].items() for name, x in values.items()}
+        return own | {f'buffer.{name}': x for name, x in self.buffer.tensors().items()}
+    def restore(self, tensors:dict[str, Tensor]):
+        "Go on from what `tensors` gave."
+        def of(kind):
+            return {name.removeprefix(f'{kind}.'): x for name, x in tensors.items() if name.startswith(f'{kind}.')}
+        for kind in ('heads', 'slow', *(('token',) if self.token is not None else ())):
+            getattr(self, kind).load_state_dict(of(kind))
+        state = {}
+        for key, x in of('optimizer').items():
+            number, _, name = key.partition('.')
+            state.setdefault(int(number), {})[name] = x
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | dict(state=state))
+        self.buffer.restore(of('buffer'))

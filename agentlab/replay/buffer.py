@@ -234,27 +234,14 @@ def _measured(batch: Batch, first: int, step: int, priority: Tensor)->_Segment:
     return _Segment(first, batch.episodes.with_(**own), batch)
 
 # %% ../../nbs/replay/00_buffer.ipynb #23bc95b3
-class Buffer:
-    """Whole episodes of the past, the oldest of which go first. In memory, or in a folder as Parquet files that are
-    never changed."""
-    cache_bytes = 2**28     # of files that were read, kept in memory
-    def __init__(self,
-        folder=None,                # where the episodes are kept; what is there already is read. None: in memory
-        episodes:int=4096,          # at most so many episodes
-        bytes:int=2**30,  # at most so many bytes of columns and labels in memory (files are compressed, and smaller)
-        stale:int|None=None,        # episodes more than so many training steps old are not given out; None: no limit
-        write:bool=True,            # False: the folder is only read; what is added stays in memory
-    ):
-        for name, x in (('episodes', episodes), ('bytes', bytes)):
-            if x < 1: raise ValueError(f'{name}={x}: give a number from 1')
-        if stale is not None and stale < 0:
-            raise ValueError(f'stale={stale}: give a number of training steps from 0, or None for no limit')
-        self.episodes, self.bytes, self.stale = episodes, bytes, stale
-        self.folder, self.writes = None if folder is None else Path(folder), write
-        self.segments, self.start, self.end, self.latest = [], 0, 0, 0  # live episodes have the numbers start ... end-1
-        self.priority, self.max_priority = torch.zeros(0, dtype=torch.float64), 1.
-        self._files, self._named, self._claimed, self._facts, self._cache = set(), [], False, None, OrderedDict()
-        if folder is not None: self._read()
+class _Stored:
+    "What a buffer holds."
+    folder: Path|None       # where the episodes are kept
+    segments: list          # what each `add` brought, the oldest first
+    start: int              # number of the oldest live episode
+    end: int                # number that the next episode will have
+    priority: Tensor        # (episodes,) float64
+    _facts: Table|None      # of all live episodes, once it was asked for
     def __len__(self): return self.end - self.start
     def __repr__(self): return f'Buffer of {len(self)} episodes' + (f' in {self.folder}' if self.folder else '')
     @property
@@ -284,200 +271,190 @@ def _checked_priority(priority, n: int)->Tensor:
                          f'numbers, such as the mean |advantage| of an episode')
     return x.abs() + PRIORITY_EPS
 
-def _add(self,
-    batch:Batch,                # whole episodes with all their columns; on any device
-    step:int,                   # training step
-    # (episodes,) any finite number, of which the absolute value counts; None: the largest ever set (1 at first)
-    priority:Tensor|None=None,
-):
-    "Store the episodes, then let the oldest go until the bounds hold. After the call they are on disk."
-    if not len(batch): return
-    new = torch.full((len(batch),), self.max_priority,
-                     dtype=torch.float64) if priority is None else _checked_priority(priority, len(batch))
-    segment = _measured(_owned(batch), self.end, step, new)
-    if int(segment.facts.bytes.max()) > self.bytes:
-        raise ValueError(f'an episode takes {int(segment.facts.bytes.max())} bytes, more than bytes={self.bytes}. Give '
-                         f'the buffer more.')
-    if self._on_disk():
-        self._claim()
-        self._save(segment)
-    alike = (all(_kind(s.facts) == _kind(segment.facts) for s in self.segments[-1:]) and self._facts is not None
-             and _kind(self._facts) == _kind(segment.facts))
-    self._facts = _stacked([self._facts, segment.facts]) if alike else None
-    self.segments.append(segment)
-    self.end, self.latest = segment.end, step
-    self.priority = torch.cat([self.priority, new])
-    self._raise_to(float(new.max()))
-    self._evict(step)
-    self._sweep()
-
-def _raise_to(self, largest: float):
-    "Remember the largest priority ever set; on disk, too."
-    if largest <= self.max_priority: return
-    self.max_priority = largest
-    if self._on_disk(): self._write_state()
-
-def _evict(self, step: int|None = None):
-    "Drop the oldest episodes beyond the bounds, and those at the head that are stale."
-    if not len(self): return
-    facts, old = self.facts, 0
-    size = facts.bytes.flip(0).cumsum(0).flip(0)        # of an episode and all younger ones
-    if step is not None and self.stale is not None: old = int((step - facts.step > self.stale).long().cumprod(0).sum())
-    self._drop(max(len(self) - self.episodes, int((size > self.bytes).sum()), old))
-
-def _drop(self, n: int):
-    "Forget the n oldest episodes."
-    if not n: return
-    self.start += n
-    gone = [s for s in self.segments if s.end <= self.start]
-    self.priority, self.segments = self.priority[n:], self.segments[len(gone):]
-    alike = self._facts is not None and all(_kind(s.facts) == _kind(self._facts) for s in gone)
-    self._facts = self._facts.take(slice(n, None)) if alike and self.segments else None
-    for first in set(self._cache) - {s.first for s in self.segments}: del self._cache[first]
-
-Buffer.add, Buffer._raise_to, Buffer._evict, Buffer._drop = _add, _raise_to, _evict, _drop
+class _Adding(_Stored):
+    "New episodes come, the oldest go."
+    def add(self,
+        batch:Batch,                # whole episodes with all their columns; on any device
+        step:int,                   # training step
+        # (episodes,) any finite number, of which the absolute value counts; None: the largest ever set (1 at first)
+        priority:Tensor|None=None,
+    ):
+        "Store the episodes, then let the oldest go until the bounds hold. After the call they are on disk."
+        if not len(batch): return
+        new = torch.full((len(batch),), self.max_priority,
+                         dtype=torch.float64) if priority is None else _checked_priority(priority, len(batch))
+        segment = _measured(_owned(batch), self.end, step, new)
+        if int(segment.facts.bytes.max()) > self.bytes:
+            raise ValueError(f'an episode takes {int(segment.facts.bytes.max())} bytes, more than bytes={self.bytes}. '
+                             f'Give the buffer more.')
+        if self._on_disk():
+            self._claim()
+            self._save(segment)
+        alike = (all(_kind(s.facts) == _kind(segment.facts) for s in self.segments[-1:]) and self._facts is not None
+                 and _kind(self._facts) == _kind(segment.facts))
+        self._facts = _stacked([self._facts, segment.facts]) if alike else None
+        self.segments.append(segment)
+        self.end, self.latest = segment.end, step
+        self.priority = torch.cat([self.priority, new])
+        self._raise_to(float(new.max()))
+        self._evict(step)
+        self._sweep()
+    def _raise_to(self, largest: float):
+        "Remember the largest priority ever set; on disk, too."
+        if largest <= self.max_priority: return
+        self.max_priority = largest
+        if self._on_disk(): self._write_state()
+    def _evict(self, step: int|None = None):
+        "Drop the oldest episodes beyond the bounds, and those at the head that are stale."
+        if not len(self): return
+        facts, old = self.facts, 0
+        size = facts.bytes.flip(0).cumsum(0).flip(0)        # of an episode and all younger ones
+        if step is not None and self.stale is not None:
+            old = int((step - facts.step > self.stale).long().cumprod(0).sum())
+        self._drop(max(len(self) - self.episodes, int((size > self.bytes).sum()), old))
+    def _drop(self, n: int):
+        "Forget the n oldest episodes."
+        if not n: return
+        self.start += n
+        gone = [s for s in self.segments if s.end <= self.start]
+        self.priority, self.segments = self.priority[n:], self.segments[len(gone):]
+        alike = self._facts is not None and all(_kind(s.facts) == _kind(self._facts) for s in gone)
+        self._facts = self._facts.take(slice(n, None)) if alike and self.segments else None
+        for first in set(self._cache) - {s.first for s in self.segments}: del self._cache[first]
 
 # %% ../../nbs/replay/00_buffer.ipynb #c3397fd3
-def _take(self,
-    index:Tensor,               # (n,) rows of `facts`; a repeated one gives a repeated episode in a game of its own
-    source:str='replay',        # what `episodes.source` of the copies says
-    # (n,) group numbers; None: those they had. `facts.group_number[index]` keeps groups of different adds apart
-    group:Tensor|None=None,
-)->Batch:  # n episodes in that order, with all columns; `episodes.replay_number` is their number in the buffer
-    "Stored episodes as a batch. Their games get negative numbers, so that they are nobody else's."
-    index = self._checked(index)
-    which = torch.searchsorted(tensor([s.first for s in self.segments]), index + self.start, right=True) - 1
-    order = which.argsort(stable=True)
-    used, counts = which[order].unique_consecutive(return_counts=True)
-    segments = [self.segments[i] for i in used.tolist()] or self.segments[:1]
-    contents = [self._content(s) for s in segments]
-    local = [index[mine] + self.start - s.first
-             for s, mine in zip(segments, order.split(counts.tolist()) if len(order) else [order])]
-    batch = pick(_assemble([c for c, _ in contents], [cut for _, cut in contents], local), order.argsort())
-    group = batch.episodes.group if group is None else torch.as_tensor(group).cpu().long().expand(len(index)).clone()
-    # the n-th copies of the seats of a game stay one game
-    game = -1 - self.facts.game_number[index] - 2**32*cumcount(index)
-    batch = batch.with_episodes(group=group, game=game, source=torch.full((len(index),), state_key(source)),
-                                replay_number=index + self.start)
-    return batch.replace(labels=_texts(batch,
-                                       [dict(source={state_key(source): source}), *(c.labels for c, _ in contents)]))
-
-def _checked(self, index)->Tensor:
-    "Rows of `facts` as whole numbers, or a ValueError."
-    index = torch.as_tensor(index).cpu()
-    if not len(self): raise ValueError('the buffer is empty. Add episodes before you take any.')
-    if not index.numel(): return torch.zeros(0, dtype=torch.int64)
-    if index.ndim != 1 or index.dtype == torch.bool or index.is_floating_point():
-        raise ValueError(f'index is {index.dtype} of shape {tuple(index.shape)}: give a list of whole numbers, rows of '
-                         f'buffer.facts')
-    index = index.long()
-    if not 0 <= int(index.min()) <= int(index.max()) < len(self):
-        raise ValueError(f'index goes from {int(index.min())} to {int(index.max())}, the buffer has {len(self)} '
-                         f'episodes: give rows of buffer.facts')
-    return index
-
-Buffer.take, Buffer._checked = _take, _checked
+class _Taking(_Adding):
+    "Stored episodes become a batch."
+    def take(self,
+        index:Tensor,               # (n,) rows of `facts`; a repeated one gives a repeated episode in a game of its own
+        source:str='replay',        # what `episodes.source` of the copies says
+        # (n,) group numbers; None: those they had. `facts.group_number[index]` keeps groups of different adds apart
+        group:Tensor|None=None,
+    )->Batch:  # n episodes in that order, with all columns; `episodes.replay_number` is their number in the buffer
+        "Stored episodes as a batch. Their games get negative numbers, so that they are nobody else's."
+        index = self._checked(index)
+        which = torch.searchsorted(tensor([s.first for s in self.segments]), index + self.start, right=True) - 1
+        order = which.argsort(stable=True)
+        used, counts = which[order].unique_consecutive(return_counts=True)
+        segments = [self.segments[i] for i in used.tolist()] or self.segments[:1]
+        contents = [self._content(s) for s in segments]
+        local = [index[mine] + self.start - s.first
+                 for s, mine in zip(segments, order.split(counts.tolist()) if len(order) else [order])]
+        batch = pick(_assemble([c for c, _ in contents], [cut for _, cut in contents], local), order.argsort())
+        if group is None: group = batch.episodes.group
+        else: group = torch.as_tensor(group).cpu().long().expand(len(index)).clone()
+        # the n-th copies of the seats of a game stay one game
+        game = -1 - self.facts.game_number[index] - 2**32*cumcount(index)
+        batch = batch.with_episodes(group=group, game=game, source=torch.full((len(index),), state_key(source)),
+                                    replay_number=index + self.start)
+        sources = [dict(source={state_key(source): source}), *(c.labels for c, _ in contents)]
+        return batch.replace(labels=_texts(batch, sources))
+    def _checked(self, index)->Tensor:
+        "Rows of `facts` as whole numbers, or a ValueError."
+        index = torch.as_tensor(index).cpu()
+        if not len(self): raise ValueError('the buffer is empty. Add episodes before you take any.')
+        if not index.numel(): return torch.zeros(0, dtype=torch.int64)
+        if index.ndim != 1 or index.dtype == torch.bool or index.is_floating_point():
+            raise ValueError(f'index is {index.dtype} of shape {tuple(index.shape)}: give a list of whole numbers, '
+                             f'rows of buffer.facts')
+        index = index.long()
+        if not 0 <= int(index.min()) <= int(index.max()) < len(self):
+            raise ValueError(f'index goes from {int(index.min())} to {int(index.max())}, the buffer has {len(self)} '
+                             f'episodes: give rows of buffer.facts')
+        return index
 
 # %% ../../nbs/replay/00_buffer.ipynb #368e602b
-def _sample(self,
-    n:int,                      # how many episodes
-    # (facts, n, generator, step) -> rows of facts; where it has `weights`, they are put on the episodes
-    how:Callable=uniform,
-    *, generator:torch.Generator,   # of the draw
-    step:int|None=None,         # training step, for staleness and annealing; None: of the last add
-    **kw,                       # source and group of `take`
-)->Batch:  # n episodes; `episodes.replay_number`, and `episodes.replay_weight` from a sampler with weights
-    "Draw episodes. Those that are stale at `step` are not there."
-    if n < 0: raise ValueError(f'n={n}: give a number of episodes from 0')
-    if not len(self): raise ValueError('the buffer is empty. Add episodes before you sample.')
-    step, facts = self.latest if step is None else step, self.facts
-    fresh = self.fresh(step)
-    if not len(fresh):
-        raise ValueError(f'all {len(self)} episodes are more than stale={self.stale} steps older than step {step}: '
-                         f'there is none to give out')
-    facts = facts.take(fresh)
-    drawn = how(facts, n, generator, step)
-    batch = self.take(fresh[drawn], **kw)
-    return batch.with_episodes(replay_weight=how.weights(facts, drawn, step)) if hasattr(how, 'weights') else batch
-
-def _fresh(self, step: int)->Tensor:
-    "Rows of `facts` that may be given out at this training step."
-    return torch.arange(len(self)) if self.stale is None else (step - self.facts.step <= self.stale).nonzero()[:, 0]
-
-def _positions(self, number: Tensor)->Tensor:
-    "Rows of `facts` that hold these numbers (`replay_number` of a sample); -1 for episodes that have gone."
-    index = torch.as_tensor(number).cpu().long() - self.start
-    return torch.where((index >= 0) & (index < len(self)), index, -1)
-
-def _update(self,
-    index:Tensor,       # (n,) rows of `facts`; -1 is passed over
-    priority:Tensor,    # (n,) any finite number, of which the absolute value counts; of a repeated row the last one
-):
-    "Set priorities. The largest ever set is what new episodes begin with."
-    index = torch.as_tensor(index).cpu()
-    value = _checked_priority(priority, len(index))
-    index, value = index[index != -1], value[index != -1]
-    if not len(index): return
-    index = self._checked(index)
-    last = torch.full((len(self),), -1).scatter_reduce(0, index, torch.arange(len(index)), 'amax')
-    self.priority = torch.where(last >= 0, value[last.clamp(min=0)], self.priority)
-    self.max_priority = max(self.max_priority, float(value.max()))
-    if self._on_disk():
-        self._claim()
-        self._write_state()
-
-def _clear(self):
-    "Forget all episodes. Numbers go on."
-    self._drop(len(self))
-    if self._on_disk():
-        self._claim()
-        self._write_state()
-        self._sweep()
-
-Buffer.sample, Buffer.fresh, Buffer.positions, Buffer.update, Buffer.clear = (_sample, _fresh, _positions, _update,
-                                                                              _clear)
+class _Drawing(_Taking):
+    "Who is drawn, and what its priority becomes."
+    def sample(self,
+        n:int,                      # how many episodes
+        # (facts, n, generator, step) -> rows of facts; where it has `weights`, they are put on the episodes
+        how:Callable=uniform,
+        *, generator:torch.Generator,   # of the draw
+        step:int|None=None,         # training step, for staleness and annealing; None: of the last add
+        **kw,                       # source and group of `take`
+    )->Batch:  # n episodes; `episodes.replay_number`, and `episodes.replay_weight` from a sampler with weights
+        "Draw episodes. Those that are stale at `step` are not there."
+        if n < 0: raise ValueError(f'n={n}: give a number of episodes from 0')
+        if not len(self): raise ValueError('the buffer is empty. Add episodes before you sample.')
+        step, facts = self.latest if step is None else step, self.facts
+        fresh = self.fresh(step)
+        if not len(fresh):
+            raise ValueError(f'all {len(self)} episodes are more than stale={self.stale} steps older than step {step}: '
+                             f'there is none to give out')
+        facts = facts.take(fresh)
+        drawn = how(facts, n, generator, step)
+        batch = self.take(fresh[drawn], **kw)
+        return batch.with_episodes(replay_weight=how.weights(facts, drawn, step)) if hasattr(how, 'weights') else batch
+    def fresh(self, step: int)->Tensor:
+        "Rows of `facts` that may be given out at this training step."
+        return torch.arange(len(self)) if self.stale is None else (step - self.facts.step <= self.stale).nonzero()[:, 0]
+    def positions(self, number: Tensor)->Tensor:
+        "Rows of `facts` that hold these numbers (`replay_number` of a sample); -1 for episodes that have gone."
+        index = torch.as_tensor(number).cpu().long() - self.start
+        return torch.where((index >= 0) & (index < len(self)), index, -1)
+    def update(self,
+        index:Tensor,       # (n,) rows of `facts`; -1 is passed over
+        priority:Tensor,    # (n,) any finite number, of which the absolute value counts; of a repeated row the last one
+    ):
+        "Set priorities. The largest ever set is what new episodes begin with."
+        index = torch.as_tensor(index).cpu()
+        value = _checked_priority(priority, len(index))
+        index, value = index[index != -1], value[index != -1]
+        if not len(index): return
+        index = self._checked(index)
+        last = torch.full((len(self),), -1).scatter_reduce(0, index, torch.arange(len(index)), 'amax')
+        self.priority = torch.where(last >= 0, value[last.clamp(min=0)], self.priority)
+        self.max_priority = max(self.max_priority, float(value.max()))
+        if self._on_disk():
+            self._claim()
+            self._write_state()
+    def clear(self):
+        "Forget all episodes. Numbers go on."
+        self._drop(len(self))
+        if self._on_disk():
+            self._claim()
+            self._write_state()
+            self._sweep()
 
 # %% ../../nbs/replay/00_buffer.ipynb #2a7bdc2b
-def _on_disk(self)->bool: return self.folder is not None and self.writes
-
 def _with_own(segment: _Segment)->Batch:
     "The content with the buffer's columns, as it is written."
     return segment.batch.with_episodes(**{f'replay_{c}': segment.facts[c] for c in _OWN},
                                        replay_number=torch.arange(segment.first, segment.end))
 
-def _save(self, segment: _Segment):
-    "Write a segment, whole or not at all; then its content need not stay in memory."
-    _with_own(segment).save(self.folder/segment.file)
-    self._files.add(segment.first)
-    self._remember(segment, segment.batch)
-    segment.batch = segment.cuts = None
-
-def _remember(self, segment: _Segment, batch: Batch)->tuple[Batch, Tensor]:
-    "Keep content at hand, the most recently used first to stay."
-    self._cache[segment.first] = batch, _cuts(batch), int(segment.facts.bytes.sum())
-    while len(self._cache) > 1 and sum(size for *_, size in self._cache.values()) > self.cache_bytes:
-        self._cache.popitem(last=False)
-    return self._cache[segment.first][:2]
-
-def _content(self, segment: _Segment)->tuple[Batch, Tensor]:
-    "The episodes of a segment, from memory or from its file, and where each begins."
-    if segment.batch is not None:
-        if segment.cuts is None: segment.cuts = _cuts(segment.batch)
-        return segment.batch, segment.cuts
-    if segment.first in self._cache:
-        self._cache.move_to_end(segment.first)
-        return self._cache[segment.first][:2]
-    try: batch = Batch.load(self.folder/segment.file)
-    except FileNotFoundError:
-        raise FileNotFoundError(f'{self.folder/segment.file} is gone: another process writes to this folder. Open it '
-                                f'again: Buffer({str(self.folder)!r}, write=False).') from None
-    return self._remember(segment, _without_own(batch))
-
 def _without_own(batch: Batch)->Batch:
     return batch.replace(episodes=Table(**{c: x for c, x in vars(batch.episodes).items()
                                            if not c.startswith('replay_')}))
 
-Buffer._on_disk, Buffer._save, Buffer._remember, Buffer._content = _on_disk, _save, _remember, _content
+class _Content(_Drawing):
+    "Tokens of the episodes, in memory or in a file each `add`."
+    def _on_disk(self)->bool: return self.folder is not None and self.writes
+    def _save(self, segment: _Segment):
+        "Write a segment, whole or not at all; then its content need not stay in memory."
+        _with_own(segment).save(self.folder/segment.file)
+        self._files.add(segment.first)
+        self._remember(segment, segment.batch)
+        segment.batch = segment.cuts = None
+    def _remember(self, segment: _Segment, batch: Batch)->tuple[Batch, Tensor]:
+        "Keep content at hand, the most recently used first to stay."
+        self._cache[segment.first] = batch, _cuts(batch), int(segment.facts.bytes.sum())
+        while len(self._cache) > 1 and sum(size for *_, size in self._cache.values()) > self.cache_bytes:
+            self._cache.popitem(last=False)
+        return self._cache[segment.first][:2]
+    def _content(self, segment: _Segment)->tuple[Batch, Tensor]:
+        "The episodes of a segment, from memory or from its file, and where each begins."
+        if segment.batch is not None:
+            if segment.cuts is None: segment.cuts = _cuts(segment.batch)
+            return segment.batch, segment.cuts
+        if segment.first in self._cache:
+            self._cache.move_to_end(segment.first)
+            return self._cache[segment.first][:2]
+        try: batch = Batch.load(self.folder/segment.file)
+        except FileNotFoundError:
+            raise FileNotFoundError(f'{self.folder/segment.file} is gone: another process writes to this folder. Open '
+                                    f'it again: Buffer({str(self.folder)!r}, write=False).') from None
+        return self._remember(segment, _without_own(batch))
 
 # %% ../../nbs/replay/00_buffer.ipynb #53ef09fb
 def _stored(path: Path)->_Segment:
@@ -513,16 +490,6 @@ def _digest(facts: dict, priority: Tensor)->str:
     return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode() + priority.numpy().tobytes(),
                            digest_size=16).hexdigest()
 
-def _write_state(self):
-    "Priorities and bounds, in a file that is replaced as a whole."
-    import pyarrow as pa, pyarrow.parquet as pq
-    facts = dict(replay_version=str(REPLAY_VERSION), start=str(self.start), end=str(self.end),
-                 max_priority=self.max_priority.hex())
-    facts['blake2b'] = _digest(facts, self.priority)
-    with atomic(self.folder/'state.parquet') as temporary:
-        pq.write_table(pa.table(dict(priority=self.priority.numpy())).replace_schema_metadata(facts), temporary,
-                       write_page_checksum=True)
-
 def _read_state(path: Path)->tuple[int, int, float, Tensor]|None:
     "Start, end, largest priority ever, and the priorities that were written last; None where nothing was."
     import pyarrow as pa, pyarrow.parquet as pq
@@ -543,128 +510,150 @@ def _read_state(path: Path)->tuple[int, int, float, Tensor]|None:
     if meta.get('blake2b') != _digest(facts, priority): raise ValueError(f'{path} is not what was written. {remedy}')
     return int(meta['start']), int(meta['end']), float.fromhex(meta['max_priority']), priority
 
-Buffer._write_state = _write_state
+class _Journal(_Content):
+    "What changes, in a file of its own."
+    def _write_state(self):
+        "Priorities and bounds, in a file that is replaced as a whole."
+        import pyarrow as pa, pyarrow.parquet as pq
+        facts = dict(replay_version=str(REPLAY_VERSION), start=str(self.start), end=str(self.end),
+                     max_priority=self.max_priority.hex())
+        facts['blake2b'] = _digest(facts, self.priority)
+        with atomic(self.folder/'state.parquet') as temporary:
+            pq.write_table(pa.table(dict(priority=self.priority.numpy())).replace_schema_metadata(facts), temporary,
+                           write_page_checksum=True)
 
 # %% ../../nbs/replay/00_buffer.ipynb #d0bd22b9
-def _read(self, tries: int = 5):
-    "Take over what a folder holds. Another process may be writing to it: what vanishes while it is read was evicted."
-    state = _read_state(self.folder/'state.parquet')
-    for left in reversed(range(tries)):
-        try: segments = [_stored(self.folder/f'{first:012d}.parquet') for first in _names(self.folder)]
-        except FileNotFoundError:
-            if left: continue
-            raise
-        gaps = [(a.end, b.first) for a, b in zip(segments, segments[1:]) if a.end != b.first]
-        if not gaps: break
-        if not left:
-            raise ValueError(f'{self.folder} lacks the episodes {gaps[0][0]} to {gaps[0][1] - 1}: a file was removed. '
-                             f'Put it back, or remove all older files.')
-    self.segments, self._files = segments, {s.first for s in segments}
-    if segments: self.start, self.end = segments[0].first, segments[-1].end
-    elif state: self.start = self.end = state[1]
-    self.priority = torch.cat([torch.zeros(0, dtype=torch.float64)] + [s.facts.priority for s in segments])
-    self._apply(state)
-    self.max_priority = max([self.max_priority, *(float(s.facts.priority.max()) for s in segments)])
-    self.latest = int(segments[-1].facts.added[-1]) if segments else 0
-    self._evict()
-
-def _apply(self, state):
-    "Put back the priorities that were written last; younger episodes keep those they began with."
-    if state is None: return
-    start, end, self.max_priority, priority = state
-    low, high = max(start, self.start), min(end, self.end)
-    if low < high: self.priority[low - self.start:high - self.start] = priority[low - start:high - start]
-    self._drop(max(0, min(start, self.end) - self.start))
-
-def _claim(self):
-    "Before the first write: what this buffer does not know is from a process that was killed, and goes."
-    if self._claimed: return
-    self.folder.mkdir(parents=True, exist_ok=True)
-    self._write_state()
-    for first in _names(self.folder):
-        if first not in self._files: (self.folder/f'{first:012d}.parquet').unlink()
-    for path in self.folder.glob('.*.parquet.*.tmp'): path.unlink(missing_ok=True)
-    self._claimed = True
-
-def _sweep(self):
-    """Remove the oldest files, up to the first that is alive or named by one of the last two checkpoints: the rest
-    stays without a gap."""
-    if not self._on_disk(): return
-    kept = {s.first for s in self.segments}.union(*self._named)
-    for first in sorted(self._files):
-        if first in kept: break
-        (self.folder/f'{first:012d}.parquet').unlink(missing_ok=True)
-        self._files.discard(first)
-
-Buffer._read, Buffer._apply, Buffer._claim, Buffer._sweep = _read, _apply, _claim, _sweep
+class _Folder(_Journal):
+    "The files of a folder: read, put right, removed."
+    def _read(self, tries: int = 5):
+        """Take over what a folder holds. Another process may be writing to it: what vanishes while it is read was
+        evicted."""
+        state = _read_state(self.folder/'state.parquet')
+        for left in reversed(range(tries)):
+            try: segments = [_stored(self.folder/f'{first:012d}.parquet') for first in _names(self.folder)]
+            except FileNotFoundError:
+                if left: continue
+                raise
+            gaps = [(a.end, b.first) for a, b in zip(segments, segments[1:]) if a.end != b.first]
+            if not gaps: break
+            if not left:
+                raise ValueError(f'{self.folder} lacks the episodes {gaps[0][0]} to {gaps[0][1] - 1}: a file was '
+                                 f'removed. Put it back, or remove all older files.')
+        self.segments, self._files = segments, {s.first for s in segments}
+        if segments: self.start, self.end = segments[0].first, segments[-1].end
+        elif state: self.start = self.end = state[1]
+        self.priority = torch.cat([torch.zeros(0, dtype=torch.float64)] + [s.facts.priority for s in segments])
+        self._apply(state)
+        self.max_priority = max([self.max_priority, *(float(s.facts.priority.max()) for s in segments)])
+        self.latest = int(segments[-1].facts.added[-1]) if segments else 0
+        self._evict()
+    def _apply(self, state):
+        "Put back the priorities that were written last; younger episodes keep those they began with."
+        if state is None: return
+        start, end, self.max_priority, priority = state
+        low, high = max(start, self.start), min(end, self.end)
+        if low < high: self.priority[low - self.start:high - self.start] = priority[low - start:high - start]
+        self._drop(max(0, min(start, self.end) - self.start))
+    def _claim(self):
+        "Before the first write: what this buffer does not know is from a process that was killed, and goes."
+        if self._claimed: return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._write_state()
+        for first in _names(self.folder):
+            if first not in self._files: (self.folder/f'{first:012d}.parquet').unlink()
+        for path in self.folder.glob('.*.parquet.*.tmp'): path.unlink(missing_ok=True)
+        self._claimed = True
+    def _sweep(self):
+        """Remove the oldest files, up to the first that is alive or named by one of the last two checkpoints: the rest
+        stays without a gap."""
+        if not self._on_disk(): return
+        kept = {s.first for s in self.segments}.union(*self._named)
+        for first in sorted(self._files):
+            if first in kept: break
+            (self.folder/f'{first:012d}.parquet').unlink(missing_ok=True)
+            self._files.discard(first)
 
 # %% ../../nbs/replay/00_buffer.ipynb #883bcbe9
-def _open(self,
-    folder,             # where the episodes are kept from now on
-    write:bool=True,    # False: another process writes there
-):
-    """Move the buffer to a folder. What is there already is kept until `restore` names it, or the first `add`
-    removes it."""
-    for segment in self.segments: segment.batch = self._content(segment)[0]
-    self.folder, self.writes = Path(folder), write
-    self._files, self._named, self._claimed = set(), [], False
-    self._cache.clear()
-    if not write: return
-    self.folder.mkdir(parents=True, exist_ok=True)
-    for segment in self.segments: self._save(segment)
-
-def _tensors(self)->dict[str, Tensor]:
-    "All that a resumed process needs: with a folder the names of its files, otherwise their bytes."
-    if self._on_disk(): self._claim()
-    content = {f'segment.{s.first}': _to_bytes(s) for s in self.segments if s.batch is not None}
-    self._named = (self._named + [{s.first for s in self.segments}])[-2:]
-    return dict(state=tensor([REPLAY_VERSION, self.start, self.end, self.latest]),
-                max_priority=tensor(self.max_priority, dtype=torch.float64),
-                priority=self.priority.clone(),
-                segments=tensor([s.first for s in self.segments], dtype=torch.int64)) | content
-
-def _restore(self,
-    tensors:dict[str, Tensor],  # what `tensors` gave
-):
-    "Be the buffer that gave these tensors. What was added to the folder after that is dropped."
-    version, start, end, latest = tensors['state'].tolist()
-    if version != REPLAY_VERSION:
-        raise ValueError(f'these tensors are of replay_version {version}, this agentlab reads {REPLAY_VERSION}. Go on '
-                         f'with the agentlab that wrote them.')
-    segments = [self._restored(first, tensors.get(f'segment.{first}')) for first in tensors['segments'].tolist()]
-    if [s.end for s in segments] != [s.first for s in segments[1:]] + [end]*bool(segments):
-        raise ValueError(f'{self.folder} does not hold the episodes {start} to {end - 1} of this checkpoint: its files '
-                         f'were changed')
-    self.segments, self.start, self.end, self.latest = segments, start, end, latest
-    self.priority, self.max_priority = tensors['priority'].clone(), float(tensors['max_priority'])
-    self._facts = None
-    self._cache.clear()
-    if not self._on_disk(): return
-    self.folder.mkdir(parents=True, exist_ok=True)
-    live = {s.first for s in segments}
-    self._files = self._unbroken(live)
-    self._named, self._claimed = [set(self._files), live], False
-    self._claim()
-    for segment in segments:
-        if segment.batch is not None: self._save(segment)
-
-def _unbroken(self, live: set)->set:
-    "The live files and older ones that join them without a gap: an earlier checkpoint may name these."
-    first = min(live, default=self.end)
-    for older in reversed([n for n in _names(self.folder) if n < first]):
-        if _stored(self.folder/f'{older:012d}.parquet').end != first: break
-        live, first = live | {older}, older
-    return live
-
-def _restored(self, first: int, data: Tensor|None)->_Segment:
-    "A segment from its bytes, or from its file."
-    if data is not None: return _from_bytes(data)
-    if self.folder is None:
-        raise ValueError('these tensors name files of a folder. Open it first: buffer.open(folder).')
-    return _stored(self.folder/f'{first:012d}.parquet')
-
-Buffer.open, Buffer.tensors, Buffer.restore, Buffer._unbroken, Buffer._restored = (_open, _tensors, _restore, _unbroken,
-                                                                                   _restored)
+class Buffer(_Folder):
+    """Whole episodes of the past, the oldest of which go first. In memory, or in a folder as Parquet files that are
+    never changed."""
+    cache_bytes = 2**28     # of files that were read, kept in memory
+    def __init__(self,
+        folder=None,                # where the episodes are kept; what is there already is read. None: in memory
+        episodes:int=4096,          # at most so many episodes
+        bytes:int=2**30,  # at most so many bytes of columns and labels in memory (files are compressed, and smaller)
+        stale:int|None=None,        # episodes more than so many training steps old are not given out; None: no limit
+        write:bool=True,            # False: the folder is only read; what is added stays in memory
+    ):
+        for name, x in (('episodes', episodes), ('bytes', bytes)):
+            if x < 1: raise ValueError(f'{name}={x}: give a number from 1')
+        if stale is not None and stale < 0:
+            raise ValueError(f'stale={stale}: give a number of training steps from 0, or None for no limit')
+        self.episodes, self.bytes, self.stale = episodes, bytes, stale
+        self.folder, self.writes = None if folder is None else Path(folder), write
+        self.segments, self.start, self.end, self.latest = [], 0, 0, 0  # live episodes have the numbers start ... end-1
+        self.priority, self.max_priority = torch.zeros(0, dtype=torch.float64), 1.
+        self._files, self._named, self._claimed, self._facts, self._cache = set(), [], False, None, OrderedDict()
+        if folder is not None: self._read()
+    def open(self,
+        folder,             # where the episodes are kept from now on
+        write:bool=True,    # False: another process writes there
+    ):
+        """Move the buffer to a folder. What is there already is kept until `restore` names it, or the first `add`
+        removes it."""
+        for segment in self.segments: segment.batch = self._content(segment)[0]
+        self.folder, self.writes = Path(folder), write
+        self._files, self._named, self._claimed = set(), [], False
+        self._cache.clear()
+        if not write: return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for segment in self.segments: self._save(segment)
+    def tensors(self)->dict[str, Tensor]:
+        "All that a resumed process needs: with a folder the names of its files, otherwise their bytes."
+        if self._on_disk(): self._claim()
+        content = {f'segment.{s.first}': _to_bytes(s) for s in self.segments if s.batch is not None}
+        self._named = (self._named + [{s.first for s in self.segments}])[-2:]
+        return dict(state=tensor([REPLAY_VERSION, self.start, self.end, self.latest]),
+                    max_priority=tensor(self.max_priority, dtype=torch.float64),
+                    priority=self.priority.clone(),
+                    segments=tensor([s.first for s in self.segments], dtype=torch.int64)) | content
+    def restore(self,
+        tensors:dict[str, Tensor],  # what `tensors` gave
+    ):
+        "Be the buffer that gave these tensors. What was added to the folder after that is dropped."
+        version, start, end, latest = tensors['state'].tolist()
+        if version != REPLAY_VERSION:
+            raise ValueError(f'these tensors are of replay_version {version}, this agentlab reads {REPLAY_VERSION}. Go '
+                             f'on with the agentlab that wrote them.')
+        segments = [self._restored(first, tensors.get(f'segment.{first}')) for first in tensors['segments'].tolist()]
+        if [s.end for s in segments] != [s.first for s in segments[1:]] + [end]*bool(segments):
+            raise ValueError(f'{self.folder} does not hold the episodes {start} to {end - 1} of this checkpoint: its '
+                             f'files were changed')
+        self.segments, self.start, self.end, self.latest = segments, start, end, latest
+        self.priority, self.max_priority = tensors['priority'].clone(), float(tensors['max_priority'])
+        self._facts = None
+        self._cache.clear()
+        if not self._on_disk(): return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        live = {s.first for s in segments}
+        self._files = self._unbroken(live)
+        self._named, self._claimed = [set(self._files), live], False
+        self._claim()
+        for segment in segments:
+            if segment.batch is not None: self._save(segment)
+    def _unbroken(self, live: set)->set:
+        "The live files and older ones that join them without a gap: an earlier checkpoint may name these."
+        first = min(live, default=self.end)
+        for older in reversed([n for n in _names(self.folder) if n < first]):
+            if _stored(self.folder/f'{older:012d}.parquet').end != first: break
+            live, first = live | {older}, older
+        return live
+    def _restored(self, first: int, data: Tensor|None)->_Segment:
+        "A segment from its bytes, or from its file."
+        if data is not None: return _from_bytes(data)
+        if self.folder is None:
+            raise ValueError('these tensors name files of a folder. Open it first: buffer.open(folder).')
+        return _stored(self.folder/f'{first:012d}.parquet')
 
 # %% ../../nbs/replay/00_buffer.ipynb #bf10c9b7
 def _to_bytes(segment: _Segment)->Tensor:

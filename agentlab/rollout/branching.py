@@ -150,9 +150,8 @@ def _closes(policy)->bool:
     how = getattr(policy, 'format', None)
     return bool(how and how.thoughts and how.thoughts.close)
 
-class Forest:
-    """All groups of a call and what they are played with. It is the sampler of its own rounds, so that it hears what
-    is said before it is done."""
+class _Groups:
+    "All groups of a call and what they are played with."
     def __init__(self, rule: Rule, policy, env, seeds, group_size, **how):
         given = inspect.signature(play).bind(policy, env, seeds, group_size, **how)
         given.apply_defaults()
@@ -183,94 +182,89 @@ class Forest:
                     self.policy, self.system)
 
 # %% ../../nbs/rollout/02_branching.ipynb #2dfa2c01
-def _grow(self):
-    "Play until every group is full and every game is over."
-    g = self.given
-    how = dict(max_tokens=self.budget['max_tokens'], temperature=g.temperature, top_p=g.top_p,
-               stop=(self.policy.end_id,))
-    while True:
-        live = [[game for game in tree.games[:tree.begun] if not game.over
-                 and within_budget(game, self.policy, **self.budget)] for tree in self.trees]
-        fresh = [tree for tree, games in zip(self.trees, live) if tree.free and not games]
-        self.begin(fresh)
-        self.settle(fresh)
-        self.live = [game for games in live for game in games]
-        if self.live: play_round(self.live, self.policy, self, how, g.limit, self.system)
-        elif not fresh: return
-        if self.rule.faithful: self.fork_after()
-
-def _settle(self, fresh: list[Tree]):
-    "Count the rounds in a row in which a group has forked; a round without a fork ends the row."
-    # as released: a game begun afresh counts too, and a round in which no group got a game counts for nobody
-    if self.rule.faithful:
-        for tree in fresh: tree.made += 1
-        if not any(tree.made for tree in self.trees): return
-    for tree in self.trees: tree.streak, tree.made = tree.streak + 1 if tree.made else 0, 0
-
-def _sample(self, contexts, **how)->list:
-    """Ask the sampler, and fork where a game hesitates after an answer of its environment: before it has acted on
-    it. The place where a fork began has had its tries."""
-    said = self.sampler.sample(contexts, **how)
-    if self.rule.faithful: return said
-    for game, c in zip(self.live, said):
-        if game.side.turns and game.last_side.turns[-1].origin is None:
-            self.tries(game, self.rule.measure(c.entropies), self.rule.measure(game.side.turns[0].entropies))
-    return said
-
-def _tries(self, game: Game, now: float, first: float):
-    "As many draws as the beam and the free slots allow; each may fork."
-    tree = self.tree_of[game]
-    for _ in range(min(self.rule.beam - 1, tree.free)):
-        if self.rule.forks(now, first, tree.chance.random(), tree.streak):
-            self.numbers[tree.games[tree.begun]] = len(self.numbers)
-            tree.fork(game)
-
-def _fork_after(self):
-    "As released: fork where the environment has answered, by the entropy of the action *before* the answer."
-    for game in self.live:
-        now = self.rule.measure(game.last_side.turns[-1].entropies)
-        # a fork begins with its own; a dictionary used before holds those of other games
-        first = self.rule.baselines.setdefault(self.numbers[game], now)
-        if not game.over and within_budget(game, self.policy, **self.budget): self.tries(game, now, first)
-
-Forest.grow, Forest.settle, Forest.sample, Forest.tries, Forest.fork_after = (_grow, _settle, _sample, _tries,
-                                                                              _fork_after)
+class _Growing(_Groups):
+    "Rounds of play, in which games fork."
+    def grow(self):
+        "Play until every group is full and every game is over."
+        g = self.given
+        how = dict(max_tokens=self.budget['max_tokens'], temperature=g.temperature, top_p=g.top_p,
+                   stop=(self.policy.end_id,))
+        while True:
+            live = [[game for game in tree.games[:tree.begun] if not game.over
+                     and within_budget(game, self.policy, **self.budget)] for tree in self.trees]
+            fresh = [tree for tree, games in zip(self.trees, live) if tree.free and not games]
+            self.begin(fresh)
+            self.settle(fresh)
+            self.live = [game for games in live for game in games]
+            if self.live: play_round(self.live, self.policy, self, how, g.limit, self.system)
+            elif not fresh: return
+            if self.rule.faithful: self.fork_after()
+    def settle(self, fresh: list[Tree]):
+        "Count the rounds in a row in which a group has forked; a round without a fork ends the row."
+        # as released: a game begun afresh counts too, and a round in which no group got a game counts for nobody
+        if self.rule.faithful:
+            for tree in fresh: tree.made += 1
+            if not any(tree.made for tree in self.trees): return
+        for tree in self.trees: tree.streak, tree.made = tree.streak + 1 if tree.made else 0, 0
+    def sample(self, contexts, **how)->list:
+        """Ask the sampler, and fork where a game hesitates after an answer of its environment: before it has acted on
+        it. The place where a fork began has had its tries."""
+        said = self.sampler.sample(contexts, **how)
+        if self.rule.faithful: return said
+        for game, c in zip(self.live, said):
+            if game.side.turns and game.last_side.turns[-1].origin is None:
+                self.tries(game, self.rule.measure(c.entropies), self.rule.measure(game.side.turns[0].entropies))
+        return said
+    def tries(self, game: Game, now: float, first: float):
+        "As many draws as the beam and the free slots allow; each may fork."
+        tree = self.tree_of[game]
+        for _ in range(min(self.rule.beam - 1, tree.free)):
+            if self.rule.forks(now, first, tree.chance.random(), tree.streak):
+                self.numbers[tree.games[tree.begun]] = len(self.numbers)
+                tree.fork(game)
+    def fork_after(self):
+        "As released: fork where the environment has answered, by the entropy of the action *before* the answer."
+        for game in self.live:
+            now = self.rule.measure(game.last_side.turns[-1].entropies)
+            # a fork begins with its own; a dictionary used before holds those of other games
+            first = self.rule.baselines.setdefault(self.numbers[game], now)
+            if not game.over and within_budget(game, self.policy, **self.budget): self.tries(game, now, first)
 
 # %% ../../nbs/rollout/02_branching.ipynb #eae3f238
-def _first_look(self)->list[tuple]:
-    """Play a game of every group to its end: (entropy of its first action, mean entropy of its later ones) for each
-    group."""
-    g, looks = self.given, []
-    if self.rule.faithful:      # as released: a first action of up to 50 tokens, and a game, both thrown away
-        how = {k: v for k, v in vars(g).items() if k != 'group_size'} | dict(sampler=self.sampler)
-        asked = play(**how | dict(max_turns=1, max_tokens=50, seed=derive(g.seed, 'root')))
-        probes = play(**how | dict(seed=derive(g.seed, 'probe')))
-        games = [[[e.turns for e in found if e.group == number] for number in g.groups] for found in (asked, probes)]
-        return [(self.look(a)[0], self.look(p, 0)[1]) for a, p in zip(*games)]
-    for tree in self.trees: tree.size = 1
-    self.begin(self.trees)
-    self.grow()
-    for tree in self.trees: tree.size = len(tree.games)
-    return [self.look([side.turns for side in tree.games[0].sides.values()]) for tree in self.trees]
-
-def _look(self, seats: list[list], skip: int = 1)->tuple[float, float]:
-    """Entropy of the first action of a game, and the mean over all but the first `skip`; where there is none, the
-    first one's."""
-    seen = [self.rule.measure(turn.entropies)
-            for turn in sorted((t for turns in seats for t in turns), key=lambda turn: turn.t)]
-    root, later = (seen or [0.])[0], seen[skip:]
-    return root, sum(later)/len(later) if later else root
-
-def _play_all(self, shares: Callable)->list[Episode]:
-    "Begin as many games of every group as `shares` says, let them grow, and close every environment."
-    try:
-        self.begin([tree for tree, share in zip(self.trees, shares(self)) for _ in range(share - tree.begun)])
+class Forest(_Growing):
+    """All groups of a call and what they are played with. It is the sampler of its own rounds, so that it hears what
+    is said before it is done."""
+    def first_look(self)->list[tuple]:
+        """Play a game of every group to its end: (entropy of its first action, mean entropy of its later ones) for each
+        group."""
+        g, looks = self.given, []
+        if self.rule.faithful:      # as released: a first action of up to 50 tokens, and a game, both thrown away
+            how = {k: v for k, v in vars(g).items() if k != 'group_size'} | dict(sampler=self.sampler)
+            asked = play(**how | dict(max_turns=1, max_tokens=50, seed=derive(g.seed, 'root')))
+            probes = play(**how | dict(seed=derive(g.seed, 'probe')))
+            games = [[[e.turns for e in found if e.group == number] for number in g.groups]
+                     for found in (asked, probes)]
+            return [(self.look(a)[0], self.look(p, 0)[1]) for a, p in zip(*games)]
+        for tree in self.trees: tree.size = 1
+        self.begin(self.trees)
         self.grow()
-    finally:
-        for game in self.games: guarded(lambda: game.env.close())
-    return [e for game in self.games for e in game.episodes(step=self.given.step, policy=self.given.name)]
-
-Forest.first_look, Forest.look, Forest.play = _first_look, _look, _play_all
+        for tree in self.trees: tree.size = len(tree.games)
+        return [self.look([side.turns for side in tree.games[0].sides.values()]) for tree in self.trees]
+    def look(self, seats: list[list], skip: int = 1)->tuple[float, float]:
+        """Entropy of the first action of a game, and the mean over all but the first `skip`; where there is none, the
+        first one's."""
+        seen = [self.rule.measure(turn.entropies)
+                for turn in sorted((t for turns in seats for t in turns), key=lambda turn: turn.t)]
+        root, later = (seen or [0.])[0], seen[skip:]
+        return root, sum(later)/len(later) if later else root
+    def play(self, shares: Callable)->list[Episode]:
+        "Begin as many games of every group as `shares` says, let them grow, and close every environment."
+        try:
+            self.begin([tree for tree, share in zip(self.trees, shares(self)) for _ in range(share - tree.begun)])
+            self.grow()
+        finally:
+            for game in self.games: guarded(lambda: game.env.close())
+        return [e for game in self.games for e in game.episodes(step=self.given.step, policy=self.given.name)]
 
 # %% ../../nbs/rollout/02_branching.ipynb #ce7603cd
 def arpo(

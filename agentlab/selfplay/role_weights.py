@@ -57,6 +57,17 @@ class RoleWeights(Policy):
         "As `Policy.parts`; every role computes its rows whole."
         return parts(batch, rows, budget)
     def sampler(self, **kw): return self.model()
+    def forward(self, part: Batch, temperature: float = 1.)->tuple[Tensor, Tensor]:
+        "Log-probability and entropy of every action token, each by the weights of its seat, with their gradients."
+        return by_seat(self, part, lambda one, rows: one.forward(rows, temperature))
+    @torch.no_grad()
+    def features(self, batch: Batch, budget: int = 4096)->Tensor:
+        "(action tokens, width) what the weights of its seat knew before each action token."
+        return by_seat(self, batch, lambda one, rows: (one.features(rows, budget),))[0]
+    def save_pretrained(self, folder)->Path:
+        "A folder for every role, each a policy that needs no other."
+        for role, one in self.of.items(): one.save_pretrained(Path(folder)/role)
+        return Path(folder)
 
 # %% ../../nbs/selfplay/12_role_weights.ipynb #50c2fff0
 def by_seat(
@@ -71,22 +82,6 @@ def by_seat(
     order = torch.cat([which for _, _, which in parts]).argsort()
     return tuple(torch.cat(found)[order.to(found[0].device)]
                  for found in zip(*(ask(one, part) for one, part, _ in parts)))
-
-def _forward(self, part: Batch, temperature: float = 1.)->tuple[Tensor, Tensor]:
-    "Log-probability and entropy of every action token, each by the weights of its seat, with their gradients."
-    return by_seat(self, part, lambda one, rows: one.forward(rows, temperature))
-
-@torch.no_grad()
-def _features(self, batch: Batch, budget: int = 4096)->Tensor:
-    "(action tokens, width) what the weights of its seat knew before each action token."
-    return by_seat(self, batch, lambda one, rows: (one.features(rows, budget),))[0]
-
-def _save_pretrained(self, folder)->Path:
-    "A folder for every role, each a policy that needs no other."
-    for role, one in self.of.items(): one.save_pretrained(Path(folder)/role)
-    return Path(folder)
-
-RoleWeights.forward, RoleWeights.features, RoleWeights.save_pretrained = _forward, _features, _save_pretrained
 
 # %% ../../nbs/selfplay/12_role_weights.ipynb #3a5a2b49
 class Exchange:

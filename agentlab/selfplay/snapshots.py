@@ -88,17 +88,16 @@ class Snapshot(Borrowing):
                              f"{strange[0] if strange else 'there are none'}. Take a snapshot of the same model (and "
                              f"the same adapter).")
         super().__init__(policy, {n: x.detach().to(own[n].device) for n, x in weights.items()}, name)
+    def save(self, path)->Path:
+        "Write the weights as one safetensors file, whole or not at all, with a key of the vocabulary."
+        from safetensors.torch import save_file
+        path = Path(path)
+        with atomic(path) as temporary:
+            save_file({n: x.contiguous().cpu() for n, x in self.weights.items()}, temporary,
+                      metadata=dict(name=self.name, vocabulary=vocabulary_of(self.tokenizer)))
+        return path
 
 # %% ../../nbs/selfplay/03_snapshots.ipynb #effda452
-def _save(self, path)->Path:
-    "Write the weights as one safetensors file, whole or not at all, with a key of the vocabulary."
-    from safetensors.torch import save_file
-    path = Path(path)
-    with atomic(path) as temporary:
-        save_file({n: x.contiguous().cpu() for n, x in self.weights.items()}, temporary,
-                  metadata=dict(name=self.name, vocabulary=vocabulary_of(self.tokenizer)))
-    return path
-
 def load_snapshot(
     policy,     # who lends the modules
     path,       # what `Snapshot.save` wrote
@@ -114,5 +113,3 @@ def load_snapshot(
         raise ValueError(f'the snapshot {path} was made for another vocabulary than that of the policy '
                          f'{policy.name!r}. Load it into a policy with the tokenizer it was trained with.')
     return Snapshot(policy, weights, facts.get('name', 'snapshot'))
-
-Snapshot.save = _save

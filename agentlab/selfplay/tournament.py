@@ -25,9 +25,8 @@ __all__ = ['COUNTS', 'SUMS', 'Tournament', 'Unread', 'Patient', 'games_of', 'fau
 COUNTS = ('games', 'wins', 'draws', 'losses', 'truncated', 'faults')
 SUMS = ('paid_first', 'paid_second')
 
-@dataclass(frozen=True, eq=False)
-class Tournament:
-    "Who beat whom: a row for each seating, and what all matches had in common."
+class _Table:
+    "The seatings as pandas tables."
     facts: dict     # env, seats, games (deals of a match), seed, and what else a game depends on
     rows: dict      # (first, second) -> counts, sums and reason of that seating
 
@@ -64,32 +63,39 @@ class Tournament:
                            paid_other=both.paid_other/played)
 
 # %% ../../nbs/selfplay/08_tournament.ipynb #6a338b28
-def _square(self, column: str, empty: float = math.nan)->Tensor:
-    "(players, players) float64: a column of `frame()`, the row against the column."
-    number, frame = {name: i for i, name in enumerate(self.players)}, self.frame()
-    table = torch.full((len(number), len(number)), empty, dtype=torch.float64)
-    for player, other, x in zip(frame.player, frame.other, frame[column].astype(float)):
-        table[number[player], number[other]] = x
-    return table
-
-def _results(self)->Results:
-    """Points and games for `wilson`, `bradley_terry` and `log_odds` of the page on ratings; a draw is half a point
-    for each, a missing match has no games."""
-    points = (self.square('wins', 0.) + self.square('draws', 0.)/2).fill_diagonal_(0)
-    return Results(self.players, points, points + points.T)
-
-def _payoffs(self)->Tensor:
-    "(players, players) float64: what the row is paid on average against the column; NaN where no game counts."
-    own, other = self.square('paid'), self.square('paid_other')
-    return torch.where(torch.eye(len(own), dtype=torch.bool), (own + other)/2, own)
-
-def _margins(self)->Tensor:
-    """(players, players) float64, antisymmetric: half of what the row is paid more than the column; NaN where no
-    game counts, 0 on the diagonal."""
-    paid = self.payoffs()
-    return ((paid - paid.T)/2).fill_diagonal_(0)
-
-Tournament.square, Tournament.results, Tournament.payoffs, Tournament.margins = _square, _results, _payoffs, _margins
+@dataclass(frozen=True, eq=False)
+class Tournament(_Table):
+    "Who beat whom: a row for each seating, and what all matches had in common."
+    facts: dict     # env, seats, games (deals of a match), seed, and what else a game depends on
+    rows: dict      # (first, second) -> counts, sums and reason of that seating
+    def square(self, column: str, empty: float = math.nan)->Tensor:
+        "(players, players) float64: a column of `frame()`, the row against the column."
+        number, frame = {name: i for i, name in enumerate(self.players)}, self.frame()
+        table = torch.full((len(number), len(number)), empty, dtype=torch.float64)
+        for player, other, x in zip(frame.player, frame.other, frame[column].astype(float)):
+            table[number[player], number[other]] = x
+        return table
+    def results(self)->Results:
+        """Points and games for `wilson`, `bradley_terry` and `log_odds` of the page on ratings; a draw is half a point
+        for each, a missing match has no games."""
+        points = (self.square('wins', 0.) + self.square('draws', 0.)/2).fill_diagonal_(0)
+        return Results(self.players, points, points + points.T)
+    def payoffs(self)->Tensor:
+        "(players, players) float64: what the row is paid on average against the column; NaN where no game counts."
+        own, other = self.square('paid'), self.square('paid_other')
+        return torch.where(torch.eye(len(own), dtype=torch.bool), (own + other)/2, own)
+    def margins(self)->Tensor:
+        """(players, players) float64, antisymmetric: half of what the row is paid more than the column; NaN where no
+        game counts, 0 on the diagonal."""
+        paid = self.payoffs()
+        return ((paid - paid.T)/2).fill_diagonal_(0)
+    def save(self, path)->Path:
+        "Write the table as JSON, whole or not at all; returns the path."
+        with atomic(path) as temporary:
+            Path(temporary).write_text(json.dumps(dict(facts=self.facts,
+                                                       rows=[[*pair, row] for pair, row in sorted(self.rows.items())]),
+                                                  indent=1, ensure_ascii=False), encoding='utf-8')
+        return Path(path)
 
 # %% ../../nbs/selfplay/08_tournament.ipynb #a554aeaf
 class Unread:
@@ -266,14 +272,6 @@ def heat_map(
                                 margin=dict(l=60, r=20, t=20, b=45))
 
 # %% ../../nbs/selfplay/08_tournament.ipynb #070f7083
-def _save(self, path)->Path:
-    "Write the table as JSON, whole or not at all; returns the path."
-    with atomic(path) as temporary:
-        Path(temporary).write_text(json.dumps(dict(facts=self.facts,
-                                                   rows=[[*pair, row] for pair, row in sorted(self.rows.items())]),
-                                              indent=1, ensure_ascii=False), encoding='utf-8')
-    return Path(path)
-
 def load_tournament(path)->Tournament:
     "The table that `Tournament.save` wrote. Raises FileNotFoundError, or ValueError where it is something else."
     if not Path(path).exists():
@@ -286,5 +284,3 @@ def load_tournament(path)->Tournament:
     except (ValueError, KeyError, TypeError) as e:
         raise ValueError(f'{path} is no table of a tournament ({type(e).__name__}: {e}). Give a file that '
                          f'Tournament.save wrote.') from None
-
-Tournament.save = _save

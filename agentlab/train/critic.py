@@ -63,15 +63,10 @@ class Critic:
         spread = targets.var().item()
         return dict(value_loss=loss.item(), value_explained=1 - (targets - old).var().item()/spread if spread > 0
                     else None)
-
-# %% ../../nbs/train/03_critic.ipynb #54cca50b
-def _tensors(self)->dict[str, Tensor]:
-    "Weights of the head and moments of its optimiser."
-    return self.head.state_dict() | moments(self.optimizer)
-
-def _restore(self, tensors: dict[str, Tensor]):
-    "Go on from what `tensors` gave."
-    self.head.load_state_dict({name: tensors[name] for name in self.head.state_dict()})
-    restore_moments(self.optimizer, tensors)
-
-Critic.tensors, Critic.restore = _tensors, _restore
+    def tensors(self)->dict[str, Tensor]:
+        "Weights of the head and moments of its optimiser."
+        return self.head.state_dict() | moments(self.optimizer)
+    def restore(self, tensors: dict[str, Tensor]):
+        "Go on from what `tensors` gave."
+        self.head.load_state_dict({name: tensors[name] for name in self.head.state_dict()})
+        restore_moments(self.optimizer, tensors)
