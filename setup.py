@@ -2,6 +2,7 @@
 from configparser import ConfigParser
 from pathlib import Path
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
 here = Path(__file__).resolve().parent
 facts = ConfigParser(interpolation=None)
@@ -18,7 +19,15 @@ rows = [f"{name} = {value}" for name, value in facts["lab"].items()]
 text = "\n".join(["; Made by setup.py from settings.ini: edit it there.", "[lab]", *rows, ""])
 if not lab.exists() or lab.read_text(encoding="utf-8") != text: lab.write_text(text, encoding="utf-8")
 
+
+class Modules(build_py):
+    "Every module but nbdev's index of names, half a megabyte that nothing reads."
+    def find_package_modules(self, package, folder):
+        return [found for found in super().find_package_modules(package, folder) if found[1] != "_modidx"]
+
+
 setup(
+    cmdclass={"build_py": Modules},
     description=package["description"],
     author=package["author"],
     license_expression=package["license"],

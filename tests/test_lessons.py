@@ -1,5 +1,5 @@
 """The course: a check that would accept an untouched notebook is found, the student edition has no solutions, and
-nobody's answers are overwritten."""
+nobody's answers are overwritten. The folded solutions of a page are run."""
 import json
 import pytest
 import course
@@ -24,6 +24,26 @@ def test_a_check_must_fail_before_the_solution_and_pass_after_it(check, said, tm
     path.write_text(json.dumps(course.proved(lesson(check))))
     problem = run(path)
     assert said in problem and bool(said) == bool(problem)
+
+
+def page(solution, check='if four is not None: check_four(four)'):
+    fold = f'<details><summary>Solution</summary>\n\n```python\n{solution}\n```\nThe sum.\n</details>'
+    return dict(nbformat=4, nbformat_minor=5, metadata={}, cells=[cell('two = 2'), cell('four = None # your number'),
+        cell(fold, 'markdown'), cell(f'def check_four(n): assert n == two + 2, n\n{check}'), cell('assert two == 2')])
+
+
+@pytest.mark.parametrize('solution, said', [('four = 2*two', ''), ('four = 5', 'AssertionError: 5'),
+                                            ('four = twice(2)', 'NameError'), ('four = None', 'its own solution')])
+def test_the_folded_code_is_run_and_looked_at(solution, said, tmp_path):
+    path = tmp_path/'page.ipynb'
+    path.write_text(json.dumps(course.solved(page(solution))))
+    problem = run(path)
+    assert said in problem and bool(said) == bool(problem)
+
+
+def test_a_solution_runs_also_where_nothing_looks_at_it():
+    cells = course.solved(page('four = 4', check=''))['cells']
+    assert [c['source'] for c in cells[5:]] == ['four = 4']
 
 
 def test_the_student_edition_has_no_solution():

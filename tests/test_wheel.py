@@ -24,13 +24,20 @@ def must(*command, **kw):
 
 
 @pytest.fixture(scope='module')
-def dist(tmp_path_factory):
-    """A folder with the sdist, and the wheel built from it. They are built from a copy, so that nothing is left in
-    the tree."""
-    source, out = tmp_path_factory.mktemp('source'), tmp_path_factory.mktemp('dist')
+def source(tmp_path_factory):
+    "A copy of the tree, so that nothing is left in it; with nbdev's index of names, as after an export."
+    folder = tmp_path_factory.mktemp('source')
     for path in tracked():
-        (source/path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT/path, source/path)
+        (folder/path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT/path, folder/path)
+    (folder/'agentlab'/'_modidx.py').write_text('d = {}')
+    return folder
+
+
+@pytest.fixture(scope='module')
+def dist(source, tmp_path_factory):
+    "A folder with the sdist, and the wheel built from it."
+    out = tmp_path_factory.mktemp('dist')
     must(sys.executable, '-m', 'build', '--no-isolation', '--outdir', out, source)
     return out
 
@@ -74,7 +81,14 @@ def test_sdist_builds_without_the_repository(dist):
     with tarfile.open(next(dist.glob('agentlab_rl-*.tar.gz'))) as file:
         names = {name.partition('/')[2] for name in file.getnames()}
     assert {'settings.ini', 'setup.py', 'LICENSE', 'README.md', 'agentlab/py.typed'} <= names
-    assert not any(name.startswith(('tests', 'nbs', 'tools')) for name in names)
+    assert not any(name.startswith(('tests', 'nbs', 'tools')) or '_modidx' in name for name in names)
+
+
+def test_a_wheel_from_the_folder_has_no_index_either(source, tmp_path):
+    "As `pip install .` builds it: from the folder and not from the sdist."
+    must(sys.executable, '-m', 'build', '--wheel', '--no-isolation', '--outdir', tmp_path, source)
+    with ZipFile(next(tmp_path.glob('*.whl'))) as file:
+        assert not any('_modidx' in name for name in file.namelist())
 
 
 def test_wheel_works(installed, tmp_path):

@@ -63,9 +63,9 @@ def outputs(path: Path) -> list[dict]: return [output for cell in cells(path) fo
 
 
 def exported(folder: Path) -> dict[str, str]:
-    "Every module of the package in `folder`: {path: source}."
+    "Every module of the package in `folder`: {path: source}; not nbdev's index of names, which is not kept."
     return {path.relative_to(folder).as_posix(): path.read_text(encoding='utf-8')
-            for path in (folder/'agentlab').rglob('*.py')}
+            for path in (folder/'agentlab').rglob('*.py') if path.name != '_modidx.py'}
 
 
 def export_is_current() -> list[str]:

@@ -1,11 +1,14 @@
-"""The student edition of the course: `make course` writes course/*.ipynb from tutorials/, without the solutions.
+"""The exercises: those of the pages under nbs/, whose folded solutions are run, and the student edition of the course:
+`make course` writes course/*.ipynb from tutorials/, without the solutions.
 
 A lesson marks its cells: `#| exercise` (a stub to fill in), `#| solution` (assigns an answer where the stub is
 untouched), `#| check` (fails until there
 is one). tests/test_lessons.py runs each lesson as `proved` writes it: every check must fail before its solution and
-pass after it.
+pass after it. A page of
+nbs/ has its solution folded in the text, and only there: `solved` runs it.
 """
 from argparse import ArgumentParser
+import ast
 from copy import deepcopy
 from hashlib import blake2b
 import json
@@ -16,6 +19,8 @@ import sys
 from notebooks import ROOT, lessons, tidy
 
 MARKS = 'exercise', 'solution', 'check'
+FOLDED = re.compile(r'<details><summary>Solution.*?</details>', re.DOTALL)
+PYTHON = re.compile(r'^```python\n(.*?)^```', re.DOTALL | re.MULTILINE)
 REMARKS = '<details><summary>About the solution'
 HEADER = '**Goal**', '**Time**', '**You need**'
 SECTIONS = 'Exercises', 'What this does not show', 'References'   # headings, with or without a number
@@ -64,11 +69,61 @@ def proved(notebook: dict) -> dict:
         if mark(cell) == 'solution':
             number += 1
             check = next(later for later in made['cells'][place:] if mark(later) == 'check')
-            cells.append(dict(cell_type='code', id=f'before{number}', metadata={}, execution_count=None, outputs=[],
-                              source=must_fail(source(check), number)))
+            cells.append(code_cell(must_fail(source(check), number), f'before{number}'))
         cells.append(cell)
     made['cells'] = cells
     return made
+
+
+def answers(cell: dict) -> list[str]:
+    "The code of each folded solution in a cell of text."
+    if cell['cell_type'] != 'markdown': return []
+    return [code for text in FOLDED.findall(source(cell)) if (code := '\n'.join(PYTHON.findall(text)).strip())]
+
+
+def bound(code: str) -> set[str]:
+    "The names that the code gives a value to, outside of its functions."
+    body = ast.parse(code).body
+    made = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return made | {part.id for node in body if isinstance(node, ast.Assign) for target in node.targets
+                   for part in ast.walk(target) if isinstance(part, ast.Name)}
+
+
+def checks(code: str, names: set[str]) -> list[ast.stmt]:
+    "The statements of a cell that look at an answer: `if answer: check(answer)`, `check_it(answer)`."
+    return [node for node in ast.parse(code).body
+            if isinstance(node, ast.If) or isinstance(node, ast.Expr) and ast.unparse(node).startswith('check_')
+            if names & {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}]
+
+
+def run_with(code: str, looks: list[ast.stmt], directives: str) -> str:
+    "A cell that gives the answer and looks at it: what the check asks first must then be true."
+    asked = [ast.unparse(part) for node in looks for part in
+             ([ast.Assert(node.test, ast.Constant('the page does not see its own solution')), *node.body]
+              if isinstance(node, ast.If) else [node])]
+    return '\n'.join([*filter(None, [directives]), code, *asked])
+
+
+def solved(notebook: dict) -> dict:
+    """The page with every folded solution run: right after the first cell that looks at its answer, and then looked at
+    again. So the page runs untouched and solved."""
+    made, cells, waiting = deepcopy(notebook), [], []
+    for cell in made['cells']:
+        cells.append(cell)
+        waiting += answers(cell)
+        if cell['cell_type'] != 'code' or not waiting: continue
+        text = source(cell)
+        directives = '\n'.join(line for line in text.splitlines() if re.match(r'#\s*\|\s*(?!hide)', line))
+        for code in list(waiting):
+            if not (looks := checks(text, bound(code))): continue
+            cells.append(code_cell(run_with(code, looks, directives), f'solved{len(cells)}'))
+            waiting.remove(code)
+    made['cells'] = cells + [code_cell(code, f'solved{k}') for k, code in enumerate(waiting)]
+    return made
+
+
+def code_cell(text: str, name: str) -> dict:
+    return dict(cell_type='code', id=name, metadata={}, execution_count=None, outputs=[], source=text)
 
 
 def faults(path: Path) -> list[str]:

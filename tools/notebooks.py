@@ -134,14 +134,16 @@ def execute(path: Path, flags: list[str], save: bool) -> bool:
 
 @contextmanager
 def path_to_run(path: Path, save: bool):
-    """The notebook itself; for a lesson that is tested a copy beside it, in which each check must also fail before
-    its solution."""
-    if save or path.parent != ROOT/'tutorials':
+    """The notebook itself; where it is tested a copy beside it, in which its solutions run too: of a lesson every
+    check must fail before its solution, of a page the folded code is the solution."""
+    folders = {ROOT/name for name in FOLDERS} & set(path.parents)
+    if save or not folders:
         yield path
         return
     import course
-    copy = path.with_name(f'.proved-{path.name}')
-    copy.write_text(json.dumps(course.proved(json.loads(path.read_text(encoding='utf-8')))), encoding='utf-8')
+    made = course.proved if ROOT/'tutorials' in folders else course.solved
+    copy = path.with_name(f'.proved-{os.getpid()}-{path.name}')
+    copy.write_text(json.dumps(made(json.loads(path.read_text(encoding='utf-8')))), encoding='utf-8')
     try: yield copy
     finally: copy.unlink()
 
