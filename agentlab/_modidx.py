@@ -5182,6 +5182,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'agentlab.view.turnscope.pieces': ('view/turnscope.html#pieces', 'agentlab/view/turnscope.py'),
                                          'agentlab.view.turnscope.retokenised': ( 'view/turnscope.html#retokenised',
                                                                                   'agentlab/view/turnscope.py'),
+                                         'agentlab.view.turnscope.script': ('view/turnscope.html#script', 'agentlab/view/turnscope.py'),
                                          'agentlab.view.turnscope.source_of': ( 'view/turnscope.html#source_of',
                                                                                 'agentlab/view/turnscope.py'),
                                          'agentlab.view.turnscope.turnscope': ( 'view/turnscope.html#turnscope',

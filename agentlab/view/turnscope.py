@@ -4,25 +4,27 @@
 
 # %% ../../nbs/view/05_turnscope.ipynb #d813cd74
 from __future__ import annotations
-import hashlib, json, math
+import math, re
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from .reading import (Fold, joined, laid_out, lexicon, part_names, parts_shown, QUIET, read_pieces,
                                    segments, FOLD, thought)
-from .report import (BLAME, CHECKS, CSS, PAGE_CSS, PRAISE, Html, attribute, clip, column, curve_svg,
+from .report import (CHECKS, CSS, PAGE_CSS, Html, attribute, clip, column, curve_svg,
                                   entropy_by_turn, fate, first_whole, group_html, heat_svg)
 from .report import (integrity, letters, number, own_estimator, pick_group, rollouts_of, safe, signed,
                                   thin, titled, visible)
 
 # %% auto #0
 __all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'PLACES', 'ROWS', 'COLUMNS', 'TOKENS', 'KEEP', 'UNSURE', 'PARTS', 'AROUND', 'LONG',
-           'SHORT', 'STRIP', 'ACTIONS', 'ESM_HELPERS', 'ESM_STRIP', 'ESM_GRID', 'ESM_PANE', 'ESM_ROW', 'KEYS',
+           'SHORT', 'STRIP', 'ACTIONS', 'STATIC', 'ESM_HELPERS', 'ESM_STRIP', 'ESM_GRID', 'ESM_PANE', 'ESM_ROW', 'KEYS',
            'ESM_SCOPE', 'ESM', 'TURNSCOPE_CSS', 'STATIC_CSS', 'Played', 'Members', 'pieces', 'clipped', 'findings',
-           'retokenised', 'Source', 'source_of', 'TurnScope', 'turnscope', 'turnscope_html', 'before_after', 'crowd']
+           'retokenised', 'Source', 'source_of', 'TurnScope', 'script', 'turnscope', 'turnscope_html', 'before_after',
+           'crowd']
 
 # %% ../../nbs/view/05_turnscope.ipynb #1c9c5a47
 # sampler, trainer before the update, trainer after it, reference
@@ -1121,447 +1123,39 @@ TurnScope.part_head, TurnScope.part_menu, TurnScope.part_banner, TurnScope.act, 
     _part_head, _part_menu, _part_banner, _act, _part)
 
 # %% ../../nbs/view/05_turnscope.ipynb #536442a5
-ESM_HELPERS = r'''
-const PRAISE = @PRAISE, BLAME = @BLAME;
-const make = (tag, attributes = {}, ...children) => {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
-    else node.setAttribute(name, value === true ? '' : value);
-  }
-  node.append(...children.filter(child => child !== null && child !== undefined && child !== false));
-  return node;
-};
-const shape = (tag, attributes) => {
-  const node = document.createElementNS('http://www.w3.org/2000/svg', tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  return node;
-};
-const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
-const keyed = (parent, items, key, create, update) => {
-  const old = parent.drawn ?? new Map(), fresh = new Map();
-  let next = parent.firstChild;
-  for (const item of items) {
-    const name = key(item), node = old.get(name) ?? create(item);
-    old.delete(name); update(node, item); fresh.set(name, node);
-    if (node === next) next = next.nextSibling; else parent.insertBefore(node, next);
-  }
-  for (const node of old.values()) node.remove();
-  parent.drawn = fresh;
-};
-const marked = (text, query) => {
-  const nodes = [], low = text.toLowerCase(), wanted = (query ?? '').toLowerCase();
-  let from = 0;
-  for (let at; wanted && low.length === text.length && (at = low.indexOf(wanted, from)) >= 0; from = at + wanted.length)
-    nodes.push(text.slice(from, at), make('mark', {}, text.slice(at, at + wanted.length)));
-  return [...nodes, text.slice(from)];
-};
-const written = (pieces, query) => pieces.flatMap(([kind, text]) => kind === 'e' ? [make('b', {class: 'al-esc'}, text)] : kind === 'c' ? [make('em', {class: 'al-cut'}, text)] : kind === 'r' ? [make('b', {class: 'al-role'}, text)] : marked(text, query));
-const plain = pieces => pieces.map(piece => piece[1]).join('');
-const tint = share => {
-  const part = Math.min(1, Math.abs(share)/100), end = share > 0 ? PRAISE : BLAME;
-  return `rgb(${end.map(v => Math.round(255 + (v - 255)*part)).join(' ')})`;
-};
-const wash = share => `rgb(${(share > 0 ? PRAISE : BLAME).join(' ')} / ${(Math.min(100, Math.abs(share))*.85/100).toFixed(3)})`;
-const minus = text => String(text).replace('-', '\u2212');
-'''.replace('@PRAISE', str(list(PRAISE))).replace('@BLAME', str(list(BLAME)))
+STATIC = files('agentlab')/'view'/'static'      # what the browser runs, and how it looks
+
+def script(
+    *names,     # files of the folder, without their ending
+)->str:
+    "One module of several files: without their import lines, since a widget is one module."
+    text = '\n'.join((STATIC/f'{name}.js').read_text(encoding='utf-8') for name in names)
+    return re.sub(r'^import [^;]*;\n', '', text, flags=re.MULTILINE)
+
+ESM_HELPERS = script('helpers')
 
 # %% ../../nbs/view/05_turnscope.ipynb #2dceda88
-ESM_STRIP = r'''
-const makeStrip = send => {
-  const panels = make('div', {class: 'ts-panels'});
-  const node = make('div', {class: 'ts-strip', role: 'slider', tabindex: 0, 'aria-label': 'step of the run', title: 'click, or use the arrow keys, to choose a step'}, panels);
-  let data = null;
-  node.addEventListener('click', event => {
-    const plot = event.target.closest('.ts-plot');
-    if (!plot || !data) return;
-    const box = plot.getBoundingClientRect();
-    send('step_near', {to: data.low + Math.max(0, Math.min(1, (event.clientX - box.left)/box.width))*(data.high - data.low)});
-  });
-  node.addEventListener('keydown', event => {
-    const by = {ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10, Home: -1e6, End: 1e6}[event.key];
-    if (by) { event.preventDefault(); event.stopPropagation(); send('step_by', {by}); }
-  });
-  const curve = panel => {
-    const svg = shape('svg', {viewBox: '0 -4 1000 108', preserveAspectRatio: 'none', 'aria-hidden': 'true'});
-    for (const line of panel.lines) {
-      const path = line.map(([x, y], i) => `${i ? 'L' : 'M'}${x},${y}`).join('');
-      if (line.length > 1) svg.append(shape('path', {d: `${path}L${line.at(-1)[0]},104L${line[0][0]},104Z`, class: 'ts-area'}), shape('path', {d: path, class: 'ts-line'}));
-    }
-    return svg;
-  };
-  const heat = panel => {
-    const svg = shape('svg', {viewBox: '0 0 1000 100', preserveAspectRatio: 'none', 'aria-hidden': 'true'});
-    const many = panel.shades.length, high = Math.max(...panel.shades.map(line => line.length));
-    panel.shades.forEach((line, i) => line.forEach((share, t) => {
-      if (share !== null) svg.append(shape('rect', {x: 1000*i/many, y: 100 - 100*(t + 1)/high, width: 1000/many + .5, height: 100/high + .5, 'fill-opacity': .05 + .95*share/100, class: 'ts-shade'}));
-    }));
-    return svg;
-  };
-  const draw = part => {
-    data = part.panels ? part : null;
-    panels.replaceChildren(...(part.panels ?? []).map(panel => {
-      const drawn = panel.lines ? curve(panel) : panel.shades ? heat(panel) : make('span', {class: 'ts-none'}, 'not recorded');
-      const single = (panel.lines ?? []).filter(line => line.length === 1).map(([[x, y]]) => make('i', {class: 'ts-dot', style: `left:${x/10}%;top:${y}%`}));
-      const dots = panel.lines && part.saved ? part.saved.map(x => make('i', {class: 'ts-saved', style: `left:${x/10}%`})) : [];
-      return make('div', {class: 'ts-panel', 'data-name': panel.name}, make('div', {class: 'ts-panel-head'}, make('span', {}, panel.label), make('b', {})),
-        make('div', {class: 'ts-box'}, make('div', {class: 'ts-axis'}, make('span', {}, panel.high), make('span', {}, panel.low)), make('div', {class: 'ts-plot'}, drawn, ...dots, make('i', {class: 'ts-cursor'}), ...single)));
-    }));
-    node.hidden = !data;
-  };
-  const point = head => {
-    for (const panel of panels.children) {
-      put(panel.querySelector('b'), head.readings?.[panel.dataset.name] ?? '');
-      const cursor = panel.querySelector('.ts-cursor');
-      cursor.style.left = `${100*(head.place ?? 0)}%`;
-    }
-    node.setAttribute('aria-valuemin', data?.low ?? 0); node.setAttribute('aria-valuemax', data?.high ?? 0); node.setAttribute('aria-valuenow', head.step ?? 0);
-    node.setAttribute('aria-valuetext', `step ${head.step}, ${(head.at ?? 0) + 1} of ${head.steps} saved; ` + Object.entries(head.readings ?? {}).map(([name, value]) => `${name.replaceAll('_', ' ')} ${value}`).join(', '));
-  };
-  return {node, draw, point};
-};
-'''
+ESM_STRIP = script('turnscope_strip')
 
 # %% ../../nbs/view/05_turnscope.ipynb #22222ff3
-ESM_GRID = r'''
-const NAME = 136, HEAD = 22, HIGH = 62, ROWS = @ROWS, COLUMNS = @COLUMNS;
-const WORDS = {c: 'cut by a budget', e: 'environment failed', r: 'refused by the environment', b: 'copied from another rollout', o: 'copied by other rollouts'};
-const described = (cell, time, line, names) => [`${line.name}, turn ${time}`, `advantage ${cell[2] || 'none'}`, cell[4] && `${names[1]} ${cell[4]}, difference ${cell[6]}`,
-  cell[8] === null ? 'tokens not recorded' : `${cell[8]} token${cell[8] === 1 ? '' : 's'}`, cell[10] ? `mean entropy ${cell[10]}` : 'entropy not recorded', cell[12] && `reward ${cell[12]}`, cell[13] && `state ${cell[13]}`,
-  ...[...cell[14]].map(flag => WORDS[flag])].filter(Boolean).join(', ');
-const makeGrid = (send, options) => {
-  const caption = make('div', {class: 'ts-caption'}), lines = make('div', {class: 'ts-lines', role: 'presentation'}), times = make('div', {class: 'ts-times', role: 'row'}), column = make('div', {class: 'ts-names', 'aria-hidden': 'true'});    // one sticky column: a sticky name in every row would make the browser paint hundreds of layers
-  const plane = make('div', {class: 'ts-plane', role: 'presentation'}, times, column, lines), scroll = make('div', {class: 'ts-scroll', role: 'grid', tabindex: -1, 'aria-label': 'advantage of every turn'}, plane);
-  const node = make('section', {class: 'ts-card ts-grid'}, caption, scroll);
-  let data = null, wide = 66, names = ['', ''], asked = '';
-  const ask = () => {
-    if (!data?.lines) return;
-    const row = Math.floor(scroll.scrollTop/HIGH), many = Math.ceil(scroll.clientHeight/HIGH), left = Math.floor(scroll.scrollLeft/wide), across = Math.ceil((scroll.clientWidth - NAME)/wide);
-    const covers = (from, size, first, count, all) => from >= first && Math.min(from + size, all) <= first + count;
-    if (covers(row, many, data.row, data.lines.length, data.rows) && covers(left, across, data.column, data.times.length, data.columns)) return;
-    const wish = {row: Math.max(0, row - 4), column: Math.max(0, left - 4), other: options.other};
-    if (JSON.stringify(wish) !== asked) { asked = JSON.stringify(wish); send('look', wish); }
-  };
-  let waiting = false;
-  scroll.addEventListener('scroll', () => { if (!waiting) { waiting = true; requestAnimationFrame(() => { waiting = false; ask(); }); } }, {passive: true});
-  const link = (from, on) => { const {letter, origin} = from.dataset; for (const tile of lines.querySelectorAll('.ts-tile')) if (letter && tile.dataset.letter === letter || origin !== '-1' && tile.dataset.origin === origin) tile.classList.toggle('ts-same', on); };
-  const tile = () => {
-    const made = make('button', {class: 'ts-tile', role: 'gridcell', type: 'button', onclick: () => options.choose(Number(made.dataset.turn)), onmouseenter: () => link(made, true), onmouseleave: () => link(made, false),
-      onfocus: () => link(made, true), onblur: () => link(made, false)}, make('span', {class: 'ts-fill'}, make('b'), make('b')), make('i', {class: 'ts-letter'}), make('span', {class: 'ts-chip'}), make('small', {}));
-    return made;
-  };
-  const fill = (made, cell, line) => {
-    const time = data.times[cell[1] - data.column], chosen = cell[0] === data.chosen;
-    const [face, letter, chip, note] = made.children, pinned = Boolean(data.pinned && cell[4]);
-    if (made === document.activeElement && made.dataset.turn !== `${cell[0]}`) scroll.focus({preventScroll: true});      // nodes are used again for what comes into view
-    made.style.left = `${NAME + cell[1]*wide}px`; made.style.width = `${wide - 6}px`; made.style.height = `${26 + .22*cell[9]}px`; made.style.setProperty('--frame', `${cell[11] ? 1 + .04*cell[11] : 1}px`);
-    made.classList.toggle('ts-open', cell[11] > 0); made.classList.toggle('ts-chosen', chosen); made.classList.toggle('ts-hatch', /[ce]/.test(cell[14]));
-    made.tabIndex = chosen ? 0 : -1; made.dataset.turn = cell[0]; made.dataset.letter = cell[13]; made.dataset.origin = cell[15];
-    if (chosen) made.setAttribute('aria-current', 'true'); else made.removeAttribute('aria-current');
-    made.setAttribute('aria-colindex', cell[1] + 2); made.title = described(cell, time, line, names); made.setAttribute('aria-label', made.title);
-    const half = (part, text, share) => { put(part, text || '–'); part.style.backgroundColor = text ? tint(share) : 'transparent'; };
-    half(face.firstChild, cell[2], cell[3]); half(face.lastChild, cell[4], cell[5]); face.lastChild.hidden = !pinned;
-    put(letter, cell[13]); put(chip, cell[12]); chip.hidden = !cell[12];
-    put(note, pinned ? `Δ ${cell[6]}` : [/e/.test(cell[14]) && 'error', /c/.test(cell[14]) && 'cut', /r/.test(cell[14]) && 'refused', /b/.test(cell[14]) && '↳ copied', /o/.test(cell[14]) && '↱ origin'].filter(Boolean).join(' '));
-    made.classList.toggle('ts-noted', Boolean(note.textContent)); note.className = pinned ? (cell[7] > 0 ? 'ts-up' : cell[7] < 0 ? 'ts-down' : 'ts-level') : '';
-  };
-  const draw = (part, head) => {
-    data = part; asked = ''; names = [head.first, head.second];
-    node.hidden = !part.lines;
-    if (!part.lines) return;
-    wide = part.pinned ? 104 : 66;
-    plane.style.width = `${NAME + part.columns*wide}px`; plane.style.height = `${HEAD + part.rows*HIGH}px`; column.style.height = `${part.rows*HIGH}px`;
-    scroll.setAttribute('aria-rowcount', part.rows); scroll.setAttribute('aria-colcount', part.columns + 1);
-    const scale = make('span', {class: 'ts-scale'}, part.top.replace('+', '\u2212'), make('i', {class: 'al-ramp', role: 'img', 'aria-label': 'orange is blame, white is zero, blue is praise'}), part.top);
-    caption.replaceChildren(make('h4', {}, options.title(part, head)), make('span', {class: 'ts-soft'}, part.title), scale);
-    keyed(times, [{corner: true}, ...part.times.map((t, i) => ({t, at: part.column + i}))], item => item.corner ? 'corner' : item.at % COLUMNS, item => make('span', {class: item.corner ? 'ts-corner' : 'ts-time', role: 'columnheader'}), (made, item) => {
-      put(made, item.corner ? 'turn' : `${item.t}`); if (!item.corner) { made.style.left = `${NAME + item.at*wide}px`; made.style.width = `${wide - 6}px`; } });
-    const shown = part.lines.map((line, i) => ({line, at: part.row + i})), same = item => item.at % ROWS;
-    keyed(column, shown, same, () => make('div', {class: 'ts-name'}, make('b'), make('span'), make('em')), (made, {line, at}) => {
-      const [title, fate, delta] = made.children;
-      made.style.top = `${at*HIGH}px`; put(title, line.name); put(fate, line.fate); put(delta, line.delta[0] && `Δ ${line.delta[0]}`); delta.className = line.delta[1] > 0 ? 'ts-up' : line.delta[1] < 0 ? 'ts-down' : '';
-      delta.title = line.delta[0] && `mean difference ${names[0]} − ${names[1]} over the turns`;
-    });
-    keyed(lines, shown, same, () => make('div', {class: 'ts-row', role: 'row'}), (made, {line, at}) => {
-      made.style.top = `${HEAD + at*HIGH}px`; made.setAttribute('aria-rowindex', at + 1); made.setAttribute('aria-label', `${line.name}, ${line.fate}`);
-      keyed(made, line.cells, cell => cell[1] % COLUMNS, tile, (one, cell) => fill(one, cell, line));
-    });
-  };
-  const current = () => lines.querySelector('.ts-chosen');
-  const show = focus => {
-    const one = current();
-    if (!one) return;
-    const top = parseFloat(one.closest('.ts-row').style.top), left = parseFloat(one.style.left);
-    if (top - HEAD < scroll.scrollTop) scroll.scrollTop = top - HEAD; else if (top + HIGH > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = top + HIGH - scroll.clientHeight;
-    if (left - NAME < scroll.scrollLeft) scroll.scrollLeft = left - NAME; else if (left + wide > scroll.scrollLeft + scroll.clientWidth) scroll.scrollLeft = Math.ceil((left + wide - scroll.clientWidth)/wide)*wide;
-    if (focus) one.focus({preventScroll: true});
-  };
-  return {node, draw, show, has: target => scroll.contains(target)};
-};
-'''.replace('@ROWS', str(ROWS)).replace('@COLUMNS', str(COLUMNS))
+ESM_GRID = script('turnscope_grid')
 
 # %% ../../nbs/view/05_turnscope.ipynb #f7519511
-ESM_PANE = r'''
-const makePane = (send, options) => {
-  const node = make('section', {class: 'ts-card ts-pane', 'aria-label': 'the conversation'});
-  const said = (pieces, kind, who, query) => pieces === null ? make('p', {class: `ts-bubble ${kind} ts-none`}, `${who}: text not recorded`)
-    : pieces.length ? make('div', {class: `ts-bubble ${kind}`}, make('span', {class: 'al-hide'}, `${who}: `), make('bdi', {}, ...written(pieces, query))) : null;
-  const answered = (parts, query) => {
-    if (parts === null) return said(null, 'ts-policy', 'policy', query);
-    if (!parts.length) return null;
-    const shown = ([name, code, text, folded]) => {
-      const label = name ? make('b', {class: 'al-part'}, name) : null, words = make('bdi', {class: `al-p${code}`}, ...written(text, query));
-      if (!folded) return make('span', {class: 'ts-segment'}, label, words);
-      const fold = make('details', {class: 'al-fold', open: options.opened()}, make('summary', {}, label, ` ${folded.toLocaleString('en')} tokens: `, make('bdi', {}, plain(text).slice(0, 80))), words);
-      fold.firstChild.addEventListener('click', event => event.stopPropagation());
-      return fold;
-    };
-    return make('div', {class: 'ts-bubble ts-policy'}, make('span', {class: 'al-hide'}, 'policy: '), ...parts.map(shown));
-  };
-  const side = (one, query, alone) => {
-    const facts = make('dl', {class: 'ts-facts'}, ...one.facts.map(([name, value, act]) => make('div', {}, make('dt', {}, name), make('dd', {}, act && alone ? make('button', {type: 'button', class: 'ts-link', onclick: () => send(act, {})}, value) : value))));
-    const talk = make('div', {class: 'ts-talk', tabindex: 0, role: 'region', 'aria-label': 'what was read and said'});
-    for (const bubble of one.bubbles) {
-      const turn = make('div', {class: `ts-turn${bubble.chosen ? ' ts-now' : ''}`, 'data-turn': bubble.turn}, make('span', {class: 'ts-number'}, `turn ${bubble.t}`), said(bubble.read, 'ts-env', 'environment', query), answered(bubble.said, query));
-      if (!bubble.chosen && alone) turn.addEventListener('click', () => options.choose(bubble.turn));
-      talk.append(turn);
-    }
-    if (one.final.length) talk.append(make('div', {class: 'ts-turn'}, make('span', {class: 'ts-number'}, 'end'), said(one.final, 'ts-env', 'environment', query)));
-    if (one.error.length) talk.append(make('div', {class: 'ts-turn'}, make('span', {class: 'ts-number ts-down'}, 'error'), said(one.error, 'ts-env', 'environment', query)));
-    const state = one.state.length ? make('p', {class: 'ts-state'}, make('span', {class: 'ts-soft'}, 'state '), make('bdi', {}, ...written(one.state))) : null;
-    return make('div', {class: 'ts-side'}, make('div', {class: 'ts-caption'}, make('h4', {}, `${alone ? '' : `step ${one.step} · `}${one.name}`), make('span', {class: 'ts-soft'}, `${one.fate} · turn ${one.at} of ${one.of}`)), facts, state, talk);
-  };
-  const draw = part => {
-    node.hidden = !part.sides;
-    if (!part.sides) return;
-    node.replaceChildren(make('div', {class: 'ts-sides'}, ...part.sides.map((one, i) => side(one, part.query, i === 0))));
-    follow();
-  };
-  const follow = () => {
-    for (const talk of node.querySelectorAll('.ts-talk')) { const now = talk.querySelector('.ts-now'); if (now) talk.scrollTop = Math.max(0, now.offsetTop - 40); }
-  };
-  return {node, draw, follow};
-};
-'''
+ESM_PANE = script('turnscope_pane')
 
 # %% ../../nbs/view/05_turnscope.ipynb #be7dca4e
-ESM_ROW = r'''
-const FACTS = [['sampler logp', 'sampler_logp'], ['trainer logp', 'old_logp'], ['difference', 'difference'], ['entropy', 'entropy'], ['ratio', 'ratio'], ['reference logp', 'ref_logp'], ['KL', 'kl'], ['advantage', 'advantage'], ['pinned', 'pinned']];
-const makeRow = (send, options) => {
-  const modes = make('div', {class: 'ts-modes', role: 'radiogroup', 'aria-label': 'what colours a token'}), title = make('h4'), pages = make('span', {class: 'ts-pages'});
-  const toggle = (label, hint, act) => make('button', {type: 'button', class: 'ts-button ts-toggle', title: hint, onclick: () => send(act, {})}, label);
-  const controls = toggle('control tokens', 'show or hide the marks of the chat template (key c)', 'show_controls'), thoughts = toggle('long thoughts', 'show long thoughts token by token, or as one line (key t)', 'open_thoughts'), legend = make('span', {class: 'ts-parts ts-soft'});
-  const row = make('div', {class: 'ts-tokens', role: 'listbox', 'aria-label': 'tokens of the turn'}), card = make('div', {class: 'ts-token-card', role: 'status'});
-  const node = make('section', {class: 'ts-card ts-row-card', 'aria-label': 'tokens'}, make('div', {class: 'ts-caption'}, title, modes, controls, thoughts, legend, pages), row, card);
-  let data = null, token = 0;
-  const value = (name, i) => { const column = data.columns[name]; return !column ? 'not recorded' : column[i] === null ? 'NaN' : minus(column[i]); };
-  const named = code => data.legend.find(([known]) => known === code)?.[1] ?? 'other';
-  const tell = at => {
-    const i = data.ats.indexOf(at);
-    if (i < 0) { card.replaceChildren(); return; }
-    const facts = FACTS.filter(([, name]) => name !== 'pinned' || data.columns.pinned).map(([label, name]) =>
-      [name === 'advantage' && data.names[0] ? `advantage (${data.names[0]})` : name === 'pinned' ? `advantage (${data.names[1]})` : label, value(name, i) + (name === 'ratio' && data.stopped?.[i] ? ' clipped' : ''), name]);
-    const likely = data.likely ? data.likely[i].flatMap(([text, logp]) => [make('bdi', {class: 'ts-word'}, ...written(text)), logp === null ? ' ' : ` ${minus(logp)}  `]) : ['not recorded'];
-    card.replaceChildren(make('div', {class: 'ts-token-name'}, make('span', {class: 'ts-soft'}, `token ${at + 1} of ${data.total} · id `), make('b', {'data-fact': 'id'}, `${data.ids[i]}`), ' ', make('bdi', {class: 'ts-word', 'data-fact': 'text'}, ...(data.texts[i] ? written(data.whole[i] ?? data.texts[i]) : ['text not recorded'])), data.parts[i] ? make('span', {class: 'ts-soft'}, ` · ${named(data.parts[i])}`) : null),
-      make('dl', {class: 'ts-facts'}, ...facts.map(([label, text, name]) => make('div', {}, make('dt', {}, label), make('dd', {'data-fact': name, class: text === 'not recorded' ? 'ts-none' : ''}, text))),
-        make('div', {}, make('dt', {}, 'most likely'), make('dd', {'data-fact': 'likely', class: data.likely ? '' : 'ts-none'}, ...likely))));
-  };
-  const pick = (at, focus) => {
-    token = at;
-    for (const one of row.querySelectorAll('.ts-token')) { const on = Number(one.dataset.at) === at; one.tabIndex = on ? 0 : -1; one.setAttribute('aria-selected', on); one.classList.toggle('ts-chosen', on); if (on && focus) one.focus({preventScroll: true}); if (on) { const top = one.offsetTop - row.offsetTop; if (top < row.scrollTop) row.scrollTop = top - 4; else if (top + one.offsetHeight > row.scrollTop + row.clientHeight) row.scrollTop = top + one.offsetHeight - row.clientHeight + 4; } }
-    tell(at);
-  };
-  row.addEventListener('keydown', event => {
-    const by = {ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9}[event.key];
-    if (!by) return;
-    event.preventDefault(); event.stopPropagation();
-    const now = data.ats.indexOf(token), next = now + by, last = data.ats.length - 1;
-    const to = Math.abs(by) > 1 ? (by < 0 ? 0 : data.total - 1) : next < 0 ? data.earlier : next > last ? data.later : data.ats[next];
-    if (to === null || to === undefined) return;
-    if (data.ats.includes(to)) pick(to, true);
-    send('choose_token', {to});
-  });
-  row.addEventListener('mouseleave', () => data?.ids && tell(token));
-  const small = i => { const column = {entropy: 'entropy', advantage: 'advantage', difference: 'difference', ratio: 'ratio', kl: 'kl'}[data.mode], x = data.columns[column]?.[i]; return x === undefined || x === null ? '–' : minus((data.signs && data.mode !== 'ratio' && x > 0 ? '+' : '') + x.toFixed(2)) + (data.stopped?.[i] && data.mode === 'ratio' ? ' clip' : ''); };
-  const space = piece => piece && !plain(piece).trim() && plain(piece) ? [['e', '\u2423'.repeat(Math.min(8, plain(piece).length))]] : piece && !piece.length ? [['e', '\u2205']] : piece;
-  const draw = (part, head) => {
-    data = part; node.hidden = part.turn === undefined;
-    if (node.hidden) return;
-    put(title, 'Tokens');
-    if (part.total === null) { row.replaceChildren(make('p', {class: 'ts-none'}, 'tokens not recorded')); row.drawn = undefined; card.replaceChildren(); pages.replaceChildren(); return; }
-    if (!row.drawn) row.replaceChildren();
-    const entries = [];
-    part.ats.forEach((at, i) => {
-      for (const fold of part.folds) if (fold[0] === i) entries.push({key: `f${fold[1]}`, fold});
-      const name = part.parts[i] && part.parts[i] !== part.parts[i - 1] || part.folds.some(fold => fold[0] === i) ? named(part.parts[i]) : '';
-      if (name && !['other', 'markup'].includes(name) && part.legend.length > 1) entries.push({key: `l${at}`, name});
-      entries.push({key: `${at}`, at, i});
-      if (part.places[i].includes('b')) entries.push({key: `b${at}`});
-    });
-    for (const fold of part.folds) if (fold[0] === part.ats.length) entries.push({key: `f${fold[1]}`, fold});
-    const token_of = at => make('button', {class: 'ts-token', type: 'button', role: 'option', 'data-at': at, onclick: () => { pick(at); send('choose_token', {to: at}); }, onmouseenter: () => tell(at), onfocus: () => tell(at)}, make('bdi', {class: 'ts-word'}), make('small'));
-    const fresh = entry => entry.fold ? make('button', {type: 'button', class: 'ts-fold', 'aria-expanded': 'false', onclick: () => send('open_thoughts', {})}) : entry.name ? make('b', {class: 'al-part'}, entry.name) : entry.at === undefined ? make('i', {class: 'al-br', 'aria-hidden': 'true'}) : token_of(entry.at);
-    keyed(row, entries, entry => entry.key, fresh, (made, {fold, at, i}) => {
-      if (fold) made.replaceChildren(make('b', {class: 'al-part'}, 'thought'), ` ${fold[2].toLocaleString('en')} tokens: `, make('bdi', {}, ...written(fold[3])));
-      if (at === undefined) return;
-      const [word, note] = made.children, text = space(part.texts[i]), place = part.places[i], glued = place.includes('g'), more = (part.places[i + 1] ?? '').includes('g');
-      word.replaceChildren(...(text ? written(text) : [make('span', {class: 'ts-none'}, `#${part.ids[i]}`)]));
-      word.className = `ts-word${part.parts[i] ? ` al-p${part.parts[i]}` : ''}`;
-      made.style.backgroundColor = part.signs ? wash(part.shares[i]) : `color-mix(in srgb, var(--heat) ${(.62*part.shares[i]).toFixed(0)}%, transparent)`;
-      const number = small(i);
-      put(note, number); made.classList.toggle('ts-hatch', Boolean(part.stopped?.[i]) && part.mode === 'ratio');
-      for (const [name, on] of [['ts-glued', glued], ['ts-more', more], ['ts-gap', place.includes('s')], ['ts-control-token', place.includes('c')], ['ts-slim', (glued || more) && plain(text ?? []).length < 3]]) made.classList.toggle(name, on);
-      if (part.parts[i]) made.title = named(part.parts[i]); else made.removeAttribute('title');
-    });
-    for (const [button, [on, count]] of [[controls, part.controls], [thoughts, part.thoughts]]) { button.hidden = !count && !on; button.setAttribute('aria-pressed', on); put(button, `${on ? '✓ ' : ''}${button === controls ? 'control tokens' : 'long thoughts'} (${count})`); }
-    legend.replaceChildren(...part.legend.flatMap(([code, name]) => [make('span', {class: `al-p${code}`}, 'abc'), ` ${name}  `]));
-    const many = part.ids.length, more = (label, to) => make('button', {type: 'button', class: 'ts-button', onclick: () => send('choose_token', {to})}, label);
-    const [from, until, all] = part.page;
-    pages.replaceChildren(...(all > until - from + 1 ? [part.earlier !== null ? more('‹ earlier', part.earlier) : null, `${from.toLocaleString('en')}–${until.toLocaleString('en')} of ${all.toLocaleString('en')}`, part.later !== null ? more('later ›', part.later) : null].filter(Boolean) : [`${part.total} · strongest colour ${part.top}`]));
-    if (!many && !part.folds.length) { row.replaceChildren(make('p', {class: 'ts-none'}, part.total ? 'only control tokens, which are hidden' : 'this turn has no tokens')); row.drawn = undefined; }
-    pick(head.token ?? 0, options.focused() === 'row');
-  };
-  const menu = (part, head) => keyed(modes, part.modes ?? [], mode => mode[0], mode => make('button', {type: 'button', role: 'radio', class: 'ts-mode', 'data-mode': mode[0], onclick: () => send('colour', {to: mode[0]})}), (made, [key, label, missing]) => {
-    made.replaceChildren(label, ...(missing.length ? [make('small', {}, ' not recorded')] : []));
-    made.title = missing.length ? `not recorded: ${missing.join(', ')}` : `colour the tokens by ${label}`;
-    made.setAttribute('aria-disabled', missing.length > 0); made.setAttribute('aria-checked', key === head.mode && !missing.length);
-  });
-  return {node, draw, menu, opened: () => Boolean(data?.thoughts?.[0]), point: head => { if (data?.ids && head.turn === data.turn && head.token !== token) pick(head.token ?? 0, options.focused() === 'row'); }};
-};
-'''
+ESM_ROW = script('turnscope_row')
 
 # %% ../../nbs/view/05_turnscope.ipynb #7a342a0b
 KEYS = (('j k', 'rollout'), ('h l', 'turn'), ('n N', 'unsure token'), ('s', 'same state'), ('o', 'origin of a copy'),
         ('/', 'search'), ('[ ]', 'task'), ('c', 'control tokens'), ('t', 'long thoughts'), (', .', 'step'),
         ('Enter', 'to the tokens'), ('Esc', 'back to the grid'))
 
-ESM_SCOPE = r'''
-const KEYS = @KEYS;
-const DO = {j: ['move', {rows: 1}], k: ['move', {rows: -1}], l: ['move', {turns: 1}], h: ['move', {turns: -1}], n: ['next_unsure', {}], N: ['next_unsure', {by: -1}], s: ['next_visit', {}], S: ['next_visit', {by: -1}], o: ['to_origin', {}], c: ['show_controls', {}], t: ['open_thoughts', {}],
-  '[': ['group_by', {by: -1}], ']': ['group_by', {by: 1}], ',': ['step_by', {by: -1}], '.': ['step_by', {by: 1}], ArrowDown: ['move', {rows: 1}], ArrowUp: ['move', {rows: -1}], ArrowRight: ['move', {turns: 1}], ArrowLeft: ['move', {turns: -1}]};
-function render({model, el}) {
-  const send = (name, extra) => model.send({do: name, ...extra});
-  const get = name => model.get(name) ?? {};
-  let follow = false, toTokens = false;
-  const focused = () => toTokens || row?.node.querySelector('.ts-tokens')?.contains(document.activeElement) ? 'row' : grid?.has(document.activeElement) ? 'grid' : '';
-  const choose = turn => { follow = true; send('choose_turn', {to: turn}); };
-  let row = null, grid = null;
-  const strip = makeStrip(send);
-  grid = makeGrid(send, {other: false, choose, title: (part, head) => head.beside === null ? `Step ${part.step}, task ${head.group + 1} of ${head.groups}` : `Step ${part.step}`});
-  const other = makeGrid(send, {other: true, choose: () => {}, title: part => `Step ${part.step}`});
-  const pane = makePane(send, {choose, opened: () => Boolean(get('row').thoughts?.[0])});
-  row = makeRow(send, {focused});
-  const title = make('h3'), where = make('span', {class: 'ts-soft'}), banner = make('div', {class: 'ts-banner'}), message = make('p', {class: 'ts-message', role: 'status'});
-  const select = (label, act) => { const box = make('select', {'aria-label': label, onchange: event => send(act, {to: event.target.value})}); return [box, make('label', {class: 'ts-control'}, make('span', {}, label), box)]; };
-  const [first, firstLabel] = select('advantage by', 'estimate'), [second, secondLabel] = select('against', 'pin');
-  const search = make('input', {type: 'search', placeholder: 'words of this step', 'aria-label': 'search the texts of this step', onkeydown: event => {
-    event.stopPropagation();
-    if (event.key === 'Enter') { event.preventDefault(); send('search', {text: search.value, by: event.shiftKey ? -1 : 1}); }
-    if (event.key === 'Escape') { search.value = ''; send('search', {text: ''}); grid.show(true); } }});
-  const besideStep = make('input', {type: 'number', class: 'ts-step', 'aria-label': 'step to show beside this one', placeholder: '–', onkeydown: event => { event.stopPropagation(); if (event.key === 'Enter') { event.preventDefault(); send('beside', {to: Number(besideStep.value)}); } }});
-  const button = (label, hint, act, extra) => make('button', {type: 'button', class: 'ts-button', title: hint, onclick: () => send(act, extra ?? {})}, label);
-  const close = button('close', 'show one step only', 'beside', {to: null});
-  const step = make('output', {class: 'ts-at'}), task = make('output', {class: 'ts-at'});
-  const bar = make('div', {class: 'ts-bar'}, make('span', {class: 'ts-control ts-nav'}, make('span', {}, 'step'), button('‹', 'earlier step', 'step_by', {by: -1}), step, button('›', 'later step', 'step_by', {by: 1})),
-    make('span', {class: 'ts-control ts-nav'}, make('span', {}, 'task'), button('‹', 'task before', 'group_by', {by: -1}), task, button('›', 'next task', 'group_by', {by: 1})), firstLabel, secondLabel,
-    make('span', {class: 'ts-control'}, make('span', {}, 'beside step'), besideStep, button('find', 'look for this task in other steps', 'find_beside'), close));
-  const help = make('div', {class: 'ts-help', 'aria-label': 'keys'}, ...KEYS.map(([keys, what]) => make('span', {}, ...keys.split(' ').map(key => make('kbd', {}, key)), ` ${what}`)));
-  const legend = make('div', {class: 'ts-legend'}, make('span', {}, make('i', {class: 'ts-demo ts-demo-high'}), 'height: tokens'), make('span', {}, make('i', {class: 'ts-demo ts-demo-open'}), 'frame: entropy'), make('span', {}, make('span', {class: 'ts-chip'}, '+1'), 'reward'),
-    make('span', {}, make('i', {class: 'ts-demo ts-hatch'}), 'cut or failed'), make('span', {}, make('i', {class: 'ts-letter'}, 'a'), 'same letter, same state'));
-  const grids = make('div', {class: 'ts-grids'}, grid.node, other.node);
-  const root = make('div', {class: 'al ts', 'data-lm-suppress-shortcuts': 'true', role: 'group', 'aria-label': 'TurnScope'}, make('header', {class: 'ts-head'}, title, where, make('label', {class: 'ts-control ts-search'}, make('span', {}, 'search'), search)), banner, strip.node, bar, message, make('div', {class: 'ts-middle'}, make('div', {}, grids, legend), pane.node), row.node, help);
-  root.addEventListener('keydown', event => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (['SELECT', 'INPUT'].includes(event.target.tagName)) { event.stopPropagation(); return; }
-    const inGrid = grid.has(event.target), arrow = event.key.startsWith('Arrow');
-    event.stopPropagation();
-    if (event.key === '/') { event.preventDefault(); search.focus(); search.select(); return; }
-    if (event.key === 'Enter' && inGrid) { event.preventDefault(); const chosen = row.node.querySelector('.ts-token.ts-chosen'); chosen?.focus(); chosen?.scrollIntoView({block: 'nearest'}); return; }
-    if (event.key === 'Escape') { grid.show(true); return; }
-    if (arrow && !inGrid || !DO[event.key]) return;
-    event.preventDefault(); follow = true; toTokens = event.key.toLowerCase() === 'n' && focused() === 'row';
-    send(...DO[event.key]);
-  });
-  const options = (box, entries, now, none) => {
-    const fits = entries.filter(entry => !entry[1]), not = entries.filter(entry => entry[1]);
-    box.replaceChildren(...(none ? [make('option', {value: ''}, 'none')] : []), ...fits.map(([name]) => make('option', {value: name}, name)),
-      ...(not.length ? [make('optgroup', {label: 'cannot read this step'}, ...not.map(([name, why]) => make('option', {value: name, disabled: true}, `${name} (${why})`)))] : []));
-    box.value = now;
-  };
-  const draw = {
-    menu() { const menu = get('menu'), head = get('head'); options(first, menu.estimators ?? [], head.first, false); options(second, menu.estimators ?? [], head.second, true); row.menu(menu, head); },
-    strip() { strip.draw(get('strip')); strip.point(get('head')); },
-    head() {
-      const head = get('head');
-      put(title, head.title ?? ''); put(where, head.episodes === undefined ? '' : `${head.steps} saved step${head.steps === 1 ? '' : 's'} · ${head.episodes.toLocaleString('en')} rollouts in this one`);
-      put(step, head.step === undefined ? '–' : `${head.step}`); put(task, head.groups ? `${head.group + 1} of ${head.groups}` : '–'); put(message, head.message ?? ''); message.hidden = !head.message;
-      strip.point(head); first.value = head.first ?? ''; second.value = head.second ?? ''; row.menu(get('menu'), head); row.point(head); close.hidden = head.beside === null || head.beside === undefined;
-      if (document.activeElement !== search) search.value = head.query ?? '';
-    },
-    banner() {
-      const all = get('banner').findings ?? [], found = all.filter(f => f[3]), open = all.filter(f => f[3] === null), fine = all.filter(f => f[3] === 0);
-      const more = make('details', {class: 'ts-checks'}, make('summary', {}, [fine.length && `✓ ${fine.length} checks found nothing`, open.length && `– ${open.length} not recorded`].filter(Boolean).join(' · ') || 'all checks'),
-        make('table', {}, make('tbody', {}, ...all.map(([name, what, meaning, count, total]) => make('tr', {}, make('th', {scope: 'row'}, name), make('td', {}, count === null ? '– not checked' : count ? `${count.toLocaleString('en')} of ${total.toLocaleString('en')}` : '✓ none'), make('td', {}, count === null ? 'the data this check needs were not recorded' : count ? `${what}: ${meaning}` : what))))));
-      banner.replaceChildren(...found.map(([name, what, meaning, count, total, grave, places]) => make('button', {type: 'button', class: `ts-finding${grave ? ' ts-grave' : ''}`, 'data-name': name, title: `${what}: ${meaning}`, disabled: !places, onclick: () => { follow = true; send('to_finding', {name}); }},
-        make('b', {}, `${grave ? '!' : '·'} ${count.toLocaleString('en')} of ${total.toLocaleString('en')}`), ` ${name}`, places ? make('span', {'aria-hidden': 'true'}, ' →') : null)), more);
-    },
-    grid() { const inside = focused() === 'grid'; grid.draw(get('grid'), get('head')); if (follow || inside) { grid.show(inside || (follow && focused() !== 'row' && root.contains(document.activeElement) && document.activeElement.tagName !== 'INPUT')); } follow = false; toTokens = false; },
-    other() { other.draw(get('other'), get('head')); root.classList.toggle('ts-two', Boolean(get('other').lines)); other.show(false); },
-    pane() { pane.draw(get('pane')); },
-    row() { row.draw(get('row'), get('head')); }};
-  for (const name of Object.keys(draw)) model.on(`change:${name}`, draw[name]);
-  for (const name of Object.keys(draw)) draw[name]();
-  el.append(root);
-  requestAnimationFrame(() => { grid.show(false); other.show(false); pane.follow(); });
-  return () => { for (const name of Object.keys(draw)) model.off(`change:${name}`, draw[name]); };
-}
-export default {render};
-'''.replace('@KEYS', json.dumps(KEYS, ensure_ascii=False))
+ESM_SCOPE = script('turnscope')
 ESM = ESM_HELPERS + ESM_STRIP + ESM_GRID + ESM_PANE + ESM_ROW + ESM_SCOPE
 
 # %% ../../nbs/view/05_turnscope.ipynb #64049ccf
-TURNSCOPE_CSS = '''
-.ts { container-type: inline-size; --paper: var(--jp-layout-color0,light-dark(#fbfaf7,#14161a)); --panel: var(--jp-layout-color1,light-dark(#ffffff,#1b1e24)); --chosen: light-dark(#111,#fff); background: var(--panel); padding: 14px 16px 12px; border: 1px solid var(--line); border-radius: 12px; font-size: 13.5px; line-height: 1.45 }
-.ts [hidden] { display: none !important } .ts button, .ts select, .ts input { font: inherit; color: inherit } .ts h4, .ts h3, .ts p, .ts dl, .ts dd { margin: 0 } .ts h4 { font-size: 14px; font-weight: 650 }
-.ts .ts-soft, .ts .ts-none { color: var(--soft) } .ts .ts-none { font-style: italic } .ts .ts-up { color: light-dark(#1f6a9c,#7fbde3) } .ts .ts-down { color: light-dark(#984800,#f3a961) }
-.ts .ts-head { display: flex; gap: 4px 14px; align-items: baseline; flex-wrap: wrap; margin-bottom: 8px } .ts .ts-head h3 { font-size: 17px }
-.ts .ts-banner { display: flex; gap: 6px 8px; flex-wrap: wrap; align-items: center; margin-bottom: 10px; font-size: 12.5px }
-.ts .ts-finding { background: none; border: 1px solid var(--line); border-radius: 14px; padding: 2px 11px; cursor: pointer } .ts .ts-finding:disabled { cursor: default } .ts .ts-finding.ts-grave { border-color: var(--warn); color: var(--warn) } .ts .ts-finding:hover:enabled { background: color-mix(in srgb,var(--accent) 10%,transparent) }
-.ts .ts-checks summary { cursor: pointer; color: var(--soft); padding: 2px 4px } .ts .ts-checks[open] { flex-basis: 100% } .ts .ts-checks table { margin: 4px 0; border-collapse: collapse } .ts .ts-checks :is(th,td) { text-align: left; padding: 3px 16px 3px 0; font-weight: 400; vertical-align: top; background: none } .ts .ts-checks th { font-weight: 600 }
-.ts .ts-panels { display: grid; grid-template-columns: repeat(4,minmax(0,1fr)); gap: 10px 20px } .ts .ts-strip { padding: 6px 4px 8px; border-radius: 8px; cursor: pointer } .ts .ts-panel-head { display: flex; justify-content: space-between; gap: 8px; font-size: 12px; color: var(--soft); white-space: nowrap } .ts .ts-panel-head span { overflow: hidden; text-overflow: ellipsis } .ts .ts-panel-head b { color: var(--ink); font-weight: 650 }
-.ts .ts-box { display: grid; grid-template-columns: 30px minmax(0,1fr); gap: 5px; height: 58px; margin-top: 3px } .ts .ts-axis { display: flex; flex-direction: column; justify-content: space-between; text-align: right; font-size: 10.5px; line-height: 1; color: var(--soft) }
-.ts .ts-plot { position: relative; border-bottom: 1px solid var(--line); border-left: 1px solid var(--line) } .ts .ts-plot svg { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible } .ts .ts-plot > .ts-none { position: absolute; inset: 0; display: grid; place-items: center; font-size: 12px }
-.ts .ts-line { fill: none; stroke: var(--accent); stroke-width: 1.8; vector-effect: non-scaling-stroke; stroke-linejoin: round } .ts .ts-area { fill: var(--accent); opacity: .1 } .ts .ts-shade { fill: var(--heat) } .ts .ts-cursor { position: absolute; top: -3px; bottom: -5px; width: 2px; margin-left: -1px; background: var(--chosen); box-shadow: 0 0 0 1px var(--panel) } .ts .ts-cursor::after { content: ""; position: absolute; left: -3px; bottom: -4px; border: 4px solid transparent; border-bottom-color: var(--chosen) }
-.ts .ts-plot:has(.ts-none) .ts-cursor { display: none } .ts .ts-dot { position: absolute; width: 9px; height: 9px; margin: -4.5px; border-radius: 50%; background: var(--accent); border: 1.5px solid var(--panel) } .ts .ts-saved { position: absolute; bottom: -2px; width: 3px; height: 3px; margin-left: -1.5px; border-radius: 50%; background: var(--soft) }
-.ts .ts-bar { display: flex; flex-wrap: wrap; gap: 8px 18px; align-items: center; padding: 9px 0; margin-top: 6px; border-top: 1px solid var(--line) } .ts .ts-control { display: inline-flex; align-items: center; gap: 6px } .ts .ts-control > span:first-child { color: var(--soft); font-size: 12.5px } .ts .ts-at { min-width: 2.2em; text-align: center; font-weight: 650 }
-.ts .ts-bar select, .ts .ts-bar input, .ts .ts-search input { height: 27px; padding: 0 7px; border: 1px solid var(--line); border-radius: 6px; background: var(--paper); min-width: 0; max-width: 132px } .ts .ts-bar option, .ts .ts-bar optgroup { background: var(--panel); color: var(--ink) } .ts .ts-bar .ts-step { width: 58px } .ts .ts-search { margin-left: auto } .ts .ts-search input { width: 170px; max-width: none }
-.ts .ts-button { min-width: 27px; height: 27px; padding: 0 8px; border: 1px solid var(--line); border-radius: 6px; background: var(--paper); cursor: pointer } .ts .ts-button:hover { border-color: var(--accent) }
-.ts .ts-message { border-left: 3px solid var(--warn); padding: 2px 10px; margin-bottom: 8px !important; overflow-wrap: anywhere }
-.ts .ts-middle { display: grid; grid-template-columns: minmax(0,1.45fr) minmax(0,1fr); gap: 14px } .ts .ts-card { border: 1px solid var(--line); border-radius: 9px; padding: 9px 11px; background: var(--paper); min-width: 0 } .ts .ts-grids { display: grid; gap: 12px } .ts.ts-two .ts-grids { grid-template-columns: minmax(0,1fr) minmax(0,1fr) } .ts.ts-two .ts-middle { grid-template-columns: minmax(0,1fr) }
-.ts .ts-caption { display: flex; flex-wrap: wrap; gap: 3px 12px; align-items: baseline; margin-bottom: 7px; font-size: 12.5px } .ts .ts-scale { margin-left: auto; display: inline-flex; gap: 6px; align-items: center; color: var(--soft); font-size: 12px } .ts .ts-scale .al-ramp { width: 90px; height: 9px }
-.ts .ts-scroll { overflow: auto; max-height: 408px; position: relative } .ts .ts-plane { position: relative; min-width: 100%; background: repeating-linear-gradient(transparent 0 61px,var(--line) 61px 62px) 0 21px } .ts .ts-times { position: sticky; top: 0; height: 22px; z-index: 3; background: var(--paper); font-size: 11.5px; color: var(--soft) } .ts .ts-time { position: absolute; text-align: center; line-height: 20px } .ts .ts-corner { position: sticky; left: 0; display: inline-block; width: 130px; line-height: 20px; background: var(--paper); z-index: 1 }
-.ts .ts-row { contain: layout style; position: absolute; left: 0; width: 100%; height: 62px } .ts .ts-names { position: sticky; left: 0; z-index: 2; width: 130px; background: var(--paper) } .ts .ts-name { position: absolute; left: 0; width: 130px; height: 62px; box-sizing: border-box; padding: 8px 8px 0 2px; display: flex; flex-direction: column; line-height: 1.3; white-space: nowrap; overflow: hidden } .ts .ts-name b { font-weight: 600; font-size: 12.5px; overflow: hidden; text-overflow: ellipsis } .ts .ts-name span { color: var(--soft); font-size: 11.5px } .ts .ts-name em { font-style: normal; font-size: 11.5px; font-weight: 650 }
-.ts .ts-tile { position: absolute; bottom: 6px; padding: 0; box-sizing: border-box; border: 0; border-radius: 6px; isolation: isolate; background: #fff; cursor: pointer; color: #16181b !important; box-shadow: 0 0 0 1px light-dark(#0000002b,#00000080) } .ts .ts-row .ts-tile { top: auto; transform: none }
-.ts .ts-fill { position: absolute; inset: 0; display: flex; border-radius: 6px; overflow: hidden } .ts .ts-fill b { flex: 1; display: grid; place-items: center; font-weight: 650; font-size: 13px; letter-spacing: -.01em } .ts .ts-fill b + b { border-left: 1px solid #16181b55 } .ts .ts-open::before { content: ""; position: absolute; inset: 0; z-index: 2; border-radius: 6px; border: var(--frame) solid #7a4a9e; pointer-events: none }
-.ts .ts-chosen.ts-tile { outline: 2.5px solid var(--chosen); outline-offset: 1.5px; z-index: 1 } .ts .ts-same.ts-tile:not(.ts-chosen):not(:focus-visible) { outline: 2.5px dashed var(--chosen); outline-offset: 1.5px; z-index: 1 } .ts .ts-tile:focus-visible { outline: 3px solid var(--accent); outline-offset: 2px }
-.ts .ts-tile > small { position: absolute; left: 0; right: 0; bottom: 1px; z-index: 1; text-align: center; font-size: 9.5px; line-height: 1.1; color: #16181b; pointer-events: none } .ts .ts-tile > small:not(:empty) { padding-bottom: 2px } .ts .ts-tile > small.ts-up, .ts .ts-tile > small.ts-down { font-weight: 700; font-size: 10.5px } .ts .ts-tile > small.ts-up { color: #0f466c } .ts .ts-tile > small.ts-down { color: #6d3400 }
-.ts .ts-noted .ts-fill b { padding-bottom: 10px } .ts .ts-tile > :is(small.ts-up, small.ts-down, small.ts-level) { bottom: 0; padding: 1px 0 3px; background: #ffffffd0; border-top: 1px solid #16181b30; border-radius: 0 0 6px 6px } .ts .ts-letter { font-size: 10.5px; font-weight: 700; font-style: italic; line-height: 1 }   .ts .ts-tile .ts-letter { position: absolute; left: -3px; top: -7px; z-index: 3 } .ts .ts-letter { min-width: 15px; height: 15px; box-sizing: border-box; padding: 0 3px; border: 1px solid #7a4a9e; border-radius: 8px; background: #fff; color: #4b2a66; text-align: center; line-height: 12.5px !important } .ts .ts-tile .ts-letter:empty { display: none } .ts .ts-chip { padding: 0 5px; border-radius: 8px; background: #16181b; color: #fff; font-size: 10px; line-height: 14px; font-weight: 650; border: 1px solid #fff } .ts .ts-tile .ts-chip { position: absolute; right: -5px; top: -10px; z-index: 3 }
-.ts .ts-hatch::after { content: ""; position: absolute; inset: 0; border-radius: 6px; background: repeating-linear-gradient(135deg,#16181b3d 0 2px,transparent 2px 7px); pointer-events: none } .ts .ts-tile.ts-hatch b { text-shadow: 0 0 3px #fff,0 0 3px #fff } .ts .ts-tile.ts-hatch small { text-shadow: 0 0 2px #fff,0 0 2px #fff }
-.ts .ts-legend { display: flex; flex-wrap: wrap; gap: 4px 16px; margin: 7px 2px 0; font-size: 12px; color: var(--soft) } .ts .ts-legend > span { display: inline-flex; gap: 6px; align-items: center } .ts .ts-demo { position: relative; display: inline-block; width: 17px; height: 12px; border-radius: 3px; background: #fff; border: 1px solid #00000040; overflow: hidden } .ts .ts-demo-high { width: 8px; height: 15px } .ts .ts-demo-open { border: 3px solid #7a4a9e }
-.ts .ts-pane { display: flex; flex-direction: column; max-height: 478px } .ts .ts-side { display: flex; flex-direction: column; min-height: 0; min-width: 0 } .ts .ts-sides { min-height: 0; flex: 1; display: grid; gap: 16px } .ts.ts-two .ts-sides { grid-template-columns: minmax(0,1fr) minmax(0,1fr) } .ts dl.ts-facts > div > :is(dt, dd) { float: none; display: block; width: auto; margin: 0; padding: 0; clear: none } .ts .ts-facts { display: flex; flex-wrap: wrap; gap: 4px 18px } .ts dl.ts-facts > div > dt { font-weight: 400; font-size: 11.5px; color: var(--soft); line-height: 1.2 } .ts .ts-facts dd { font-weight: 600; font-size: 13px } .ts .ts-facts .ts-none { font-weight: 400 } .ts .ts-link { border: 0; background: none; padding: 0; color: var(--accent) !important; text-decoration: underline; text-underline-offset: 3px; cursor: pointer; font-weight: 600 }
-.ts .ts-state { margin-top: 6px !important; font-size: 12px; overflow-wrap: anywhere } .ts .ts-talk { margin-top: 9px; flex: 1; min-height: 120px; overflow-y: auto; padding: 2px 4px 2px 2px; position: relative } .ts .ts-turn { position: relative; display: flex; flex-direction: column; gap: 5px; padding: 5px 6px 7px; border-radius: 8px; opacity: .82; cursor: pointer } .ts .ts-turn.ts-now { opacity: 1; cursor: auto; background: color-mix(in srgb,var(--accent) 9%,transparent) } .ts .ts-number { font-size: 11px; color: var(--soft) } .ts .ts-now .ts-number { color: var(--ink); font-weight: 650 }
-.ts .ts-bubble { max-width: 88%; padding: 6px 10px; border-radius: 11px; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13px } .ts .ts-env { align-self: flex-start; background: light-dark(#ececec,#33363c); color: light-dark(#4b4f55,#b4b9c0); border-bottom-left-radius: 3px } .ts .ts-policy { align-self: flex-end; background: light-dark(#dcebf6,#20415a); color: light-dark(#10334b,#e4f1fa); border-bottom-right-radius: 3px; font-family: ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace } .ts mark { background: #ffd54a; color: #111; border-radius: 2px }
-.ts .ts-row-card { margin-top: 14px } .ts .ts-modes { display: inline-flex; flex-wrap: wrap; border: 1px solid var(--line); border-radius: 7px; overflow: hidden } .ts .ts-mode { border: 0; background: none; padding: 3px 11px; cursor: pointer } .ts .ts-mode + .ts-mode { border-left: 1px solid var(--line) } .ts .ts-mode[aria-checked=true] { background: var(--accent); color: light-dark(#fff,#10202c) !important; font-weight: 600 } .ts .ts-mode[aria-disabled=true] { color: var(--soft) !important; cursor: default } .ts .ts-mode small { font-style: italic } .ts .ts-mode:focus-visible { outline-offset: -3px }
-.ts .ts-pages { margin-left: auto; display: inline-flex; gap: 8px; align-items: center; color: var(--soft) } .ts .ts-tokens { display: flex; flex-wrap: wrap; gap: 5px 3px; max-height: 172px; overflow-y: auto; padding: 3px; position: relative } .ts .ts-token { position: relative; border: 1px solid var(--line); border-radius: 5px; background: none; padding: 2px 5px 1px; min-width: 28px; max-width: 100%; display: inline-flex; flex-direction: column; align-items: center; cursor: pointer } .ts .ts-word { font-family: ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace; font-size: 13px; white-space: pre-wrap; overflow-wrap: anywhere } .ts .ts-token small { font-size: 10px; line-height: 1.25; color: color-mix(in srgb,var(--ink) 85%,transparent) }
-.ts .ts-tokens { gap: 5px 0 } .ts .ts-token { margin-left: 3px } .ts .ts-token.ts-gap { margin-left: 8px } .ts .ts-token.ts-glued { margin-left: 0; border-left-style: dotted; border-left-color: transparent; padding-left: 0; border-top-left-radius: 0; border-bottom-left-radius: 0 } .ts .ts-token.ts-more { border-right-style: none; padding-right: 0; border-top-right-radius: 0; border-bottom-right-radius: 0 } .ts .ts-token:is(.ts-glued, .ts-more) { min-width: 0 } .ts .ts-token.ts-slim > small { width: 0; overflow: hidden; white-space: nowrap; visibility: hidden } .ts .ts-control-token { border-style: dashed; opacity: .8 }
-.ts .ts-tokens > .al-part { align-self: center; margin-left: 8px } .ts .ts-fold { flex-basis: 100%; text-align: left; border: 1px dashed var(--line); border-radius: 5px; background: none; padding: 3px 8px; cursor: pointer; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; color: var(--soft) } .ts .ts-toggle { height: 24px; font-size: 12px } .ts .ts-toggle[aria-pressed=true] { border-color: var(--accent) } .ts .ts-parts span { margin-left: 9px }
-.ts .ts-bubble .al-part { margin-right: 6px; font-family: system-ui,sans-serif } .ts .ts-segment + .ts-segment > .al-part { margin-left: 8px } .ts .ts-bubble .al-fold { white-space: normal } .ts .ts-bubble .al-fold[open] > bdi { white-space: pre-wrap }
-.ts .ts-token :is(.al-esc, .al-cut) { color: inherit; text-decoration: underline dotted } .ts .ts-token.ts-chosen { border-color: var(--chosen); box-shadow: 0 0 0 1px var(--chosen) } .ts .ts-token-card { border-top: 1px solid var(--line); margin-top: 8px; padding-top: 8px; min-height: 62px } .ts .ts-token-name { margin-bottom: 5px } .ts .ts-token-card .ts-word { background: color-mix(in srgb,var(--soft) 18%,transparent); border-radius: 4px; padding: 1px 5px }
-.ts .ts-help { display: flex; flex-wrap: wrap; gap: 4px 15px; margin-top: 10px; font-size: 12px; color: var(--soft) } .ts kbd { display: inline-block; min-width: 15px; text-align: center; border: 1px solid var(--line); border-bottom-width: 2px; border-radius: 4px; padding: 0 4px; margin-right: 2px; font: 11px/1.45 ui-monospace,monospace; background: var(--paper); color: var(--ink) }
-@container (max-width: 860px) { .ts .ts-middle { grid-template-columns: minmax(0,1fr) } .ts .ts-panels { grid-template-columns: repeat(2,minmax(0,1fr)) } .ts .ts-scroll { max-height: 346px } } 
-@container (max-width: 620px) { .ts.ts-two .ts-grids, .ts.ts-two .ts-sides { grid-template-columns: minmax(0,1fr) } }
-'''
+TURNSCOPE_CSS = (STATIC/'turnscope.css').read_text(encoding='utf-8')
 
 # %% ../../nbs/view/05_turnscope.ipynb #16268a6c
 def _need_anywidget():
@@ -1612,10 +1206,7 @@ def turnscope(
 # %% ../../nbs/view/05_turnscope.ipynb #86195b03
 # of the report's page only what its pictures need
 _PLOT = '\n'.join(line for line in PAGE_CSS.splitlines() if line.startswith('.al-plot'))
-STATIC_CSS = _PLOT + '''
-.ts-curves { display: grid; grid-template-columns: repeat(auto-fit,minmax(min(100%,215px),1fr)); gap: 6px 22px; margin: 10px 0 18px } .ts-curves figcaption { font-size: 12.5px; color: var(--soft) }
-.ts-static { background: var(--panel); padding: 14px 16px; border: 1px solid var(--line); border-radius: 12px } .ts-static > section.al { margin-top: 16px; border-top: 1px solid var(--line); padding-top: 12px } .ts-static ul.ts-found { margin: 8px 0; padding: 0; list-style: none; display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 13px; color: var(--soft) } .ts-found .ts-bad { color: var(--warn); font-weight: 600 }
-'''
+STATIC_CSS = _PLOT + '\n' + (STATIC/'turnscope_static.css').read_text(encoding='utf-8')
 
 def _strip_html(self)->str:
     "The curves of the run as pictures."
