@@ -1,4 +1,4 @@
-import {make, put, keyed, tint} from './helpers.js';
+import {keyed, make, put, tint} from './helpers.js';
 
 // Pixels: width of the names, height of the head and of a row. ROWS and COLUMNS as in agentlab.view.turnscope.
 const NAME = 136;

@@ -1,4 +1,4 @@
-import {make, put, keyed, written, plain, wash, minus} from './helpers.js';
+import {keyed, make, minus, plain, put, wash, written} from './helpers.js';
 
 const FACTS = [
   ['sampler logp', 'sampler_logp'],

@@ -1,4 +1,4 @@
-import {make, shape, put} from './helpers.js';
+import {make, put, shape} from './helpers.js';
 
 // Points as the path of a curve, in a box of 1000 by 100.
 export const pathOf = line => line.map(([x, y], i) => `${i ? 'L' : 'M'}${x},${y}`).join('');
