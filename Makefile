@@ -11,6 +11,7 @@ VERL   := $(VENV)-verl
 VLLM   := $(VENV)-vllm
 ADAPTERS := $(VENV)-adapters
 DOCS   := $(VENV)-docs
+NPM    := $(VENV)-npm
 FACTS  := settings.ini constraints.txt pyproject.toml setup.py
 ROOTS  := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -19,6 +20,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # One thread: tiny models are faster so, and two test processes do not fight over the cores.
 test test-all test-browser save bench results: export OMP_NUM_THREADS ?= 1
+
+# The linter of the browser's files, where npm has brought it.
+test test-all test-browser: export BIOME ?= $(abspath $(NPM))/node_modules/.bin/biome
 
 .PHONY: help install demo lm lab course test test-all test-browser test-verl test-adapters test-vllm gpu kit docs check export readme save bench attack results clean
 .DEFAULT_GOAL := help
@@ -40,8 +44,8 @@ course: $(VENV)/.full ## write course/, the lessons without their solutions (ARG
 test: $(VENV)/.full ## what CI runs: every check, notebook and test (ARGS="-k wheel" for some)
 	$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
 
-test-browser: $(VENV)/.full ## the part of `make test` that needs Chromium: every lesson and widget in a real JupyterLab
-	$(PY) -m pytest -m browser $(ARGS)
+test-browser: $(VENV)/.full $(if $(shell command -v npm),$(NPM)/.biome) ## the part of `make test` that needs Chromium or node: lessons and widgets in a real JupyterLab, the browser's files
+	$(PY) -m pytest -m "browser or node" $(ARGS)
 
 test-all: $(VENV)/.full ## `make test` with the slow tests and the slow cells of notebooks
 	$(PY) -m pytest -n 2 --dist loadgroup --slow $(ARGS)
@@ -101,7 +105,7 @@ results: $(VENV)/.full $(VENV)/.lm ## record the learning curves that the README
 install: $(VENV)/.full ## the environment with everything a contributor needs
 
 clean: ## remove the environment and what was built; runs/ stays
-	rm -rf $(VENV) $(VERL) $(VLLM) $(ADAPTERS) $(DOCS) .kit build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VERL) $(VLLM) $(ADAPTERS) $(DOCS) $(NPM) .kit build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 # `demo` needs the package alone. torch comes first: alone, its pinned version may come from a local folder (PIP_FIND_LINKS).
@@ -132,6 +136,10 @@ $(ADAPTERS)/.adapters: $(FACTS)
 	grep -v '^pillow=' constraints.txt > $(ADAPTERS)/constraints.txt
 	$(ADAPTERS)/bin/python $(GET) -c $(ADAPTERS)/constraints.txt --no-build-isolation -e '.[trl,gym,textarena,openspiel,textworld,openenv]' 'pytest>=8,<9.2'
 	@touch $@
+
+# Without network the form of these files is not looked at, and the test says so.
+$(NPM)/.biome: Makefile
+	-npm install --silent --no-audit --no-fund --prefix $(NPM) @biomejs/biome@2.6.8 && touch $@
 
 $(DOCS)/.docs: constraints.txt
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)

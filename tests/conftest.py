@@ -1,6 +1,8 @@
-"Which tests run here: gpu, slow, lm and browser tests are skipped with the reason and the remedy (`-ra` prints both)."
+"""Which tests run here: gpu, slow, lm, browser and node tests are skipped with the reason and the remedy (`-ra` prints
+both)."""
 import os
 import shutil
+import subprocess
 import warnings
 
 import pytest
@@ -38,6 +40,14 @@ def missing_for_browser():
     return None if shutil.which('chromium') else 'no chromium on the PATH: apt-get install chromium'
 
 
+def no_node():
+    "Why the browser's files cannot be tested here; None if they can."
+    if not shutil.which('node'): return 'no node on the PATH: apt-get install nodejs'
+    version = subprocess.run(['node', '--version'], capture_output=True, text=True).stdout.strip()
+    known = tuple(map(int, version.lstrip('v').split('.')[:2]))
+    return None if known >= (20, 19) else f'node {version} is older than 20.19'
+
+
 def no_model():
     "What a test of the pretrained model lacks on this machine; None if nothing."
     from agentlab.policy.reader import installed
@@ -58,7 +68,8 @@ def skip_reasons(config, markers):
         gpu=lambda: 'no CUDA device' if no_gpu() else None,
         slow=lambda: None if config.getoption('slow') else 'slow: run with --slow',
         lm=no_model,
-        browser=missing_for_browser)
+        browser=missing_for_browser,
+        node=no_node)
     return {name: reason for name in markers & checks.keys() if (reason := checks[name]())}
 
 
