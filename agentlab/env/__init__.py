@@ -32,8 +32,6 @@ from .signals import Signals
 from .negotiation import Negotiation, worth
 from .kuhn import Kuhn
 from .leduc import Leduc
-from .adapters import (environment_factory, from_gymnasium, from_openenv, from_openspiel, from_textarena,
-                                   from_textworld)
 
 _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError',
          'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox', 'Planned',
