@@ -145,7 +145,7 @@ def _chosen(env: str, recipe: str, given: dict, out: str, resume: bool, **always
     refused here, before a model is made."""
     from agentlab.env import load_env
     from agentlab.train import load_recipe
-    from agentlab.train.recipes import check_recipe, check_world
+    from agentlab.recipe import check_recipe, check_world
     from agentlab.train.runs import check_goes_on
     from agentlab.train.trainer import env_facts
     world = load_env(env)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from agentlab.env import Kuhn
+from agentlab.objective import clip
 from agentlab.policy import tiny_policy
 from agentlab.rollout import play_players
 from agentlab.rollout.curation import keep_mixed
@@ -18,7 +19,6 @@ from agentlab.selfplay import League
 from agentlab.train import Run, recipes, train
 from agentlab.train.ranks import weights_key
 from agentlab.train.learned import ImplicitPRM
-from agentlab.train.recipes import Recipe
 from small import Paying, small_policy
 from test_replay_trainer import Afterwards, Joined
 
@@ -36,10 +36,10 @@ def raw(batch): return batch.spread(batch.episodes.outcome[batch.turns.episode])
 def infinite_once(logp, batch, advantage, entropy=None):
     "A loss that is infinite in one row of the second update, which one process computes."
     bad = (batch.rows.episode[batch.tokens.row[batch.actions]] == 1) & (batch.episodes.step[0] == 1)
-    return Recipe.objective(logp, batch, advantage)*torch.where(bad, math.inf, 1.)
+    return clip(logp, batch, advantage)*torch.where(bad, math.inf, 1.)
 
 def of_the_whole(logp, batch, advantage, entropy=None):
-    return Recipe.objective(logp, batch, advantage)*batch.action('share')
+    return clip(logp, batch, advantage)*batch.action('share')
 of_the_whole.plan = lambda logp, batch, advantage, entropy=None: dict(share=logp.argsort().argsort().float()/len(logp))
 
 def judged(batch):

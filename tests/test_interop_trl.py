@@ -187,7 +187,7 @@ def loss_of(tmp_path_factory):
     return call
 
 def our_loss(recipe, batch, logp, advantage):
-    losses = recipe.objective(logp, batch, advantage, None, **recipe.objective_args)
+    losses = recipe.objective(logp, batch, advantage, None)
     if recipe.kl_coef: losses = losses + recipe.kl_coef*recipe.kl(logp, batch)
     return (loss_weights(batch, recipe.loss_per)*losses).sum()
 

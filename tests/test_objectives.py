@@ -17,7 +17,7 @@ from agentlab.objective.sequence import (cispo, each_episode, each_row, each_tok
                                          gspo_turn, sapo)
 from agentlab.objective.trust import aepo_clip, dcpo_clip, dppo_kl, dppo_tv, dro, hispo, reinforce
 from agentlab.policy.core import take_rows
-from agentlab.train.recipes import import_path
+from agentlab.recipe import import_path
 
 quick = settings(max_examples=25, deadline=None)
 some = dict(share=.2, least=.1)                     # high enough that small batches have eligible tokens

@@ -185,7 +185,7 @@ def test_the_reflector_falls_back_to_the_grammar(answer, reason, monkeypatch, ca
 def test_the_key_is_not_in_a_recipe():
     "A recipe writes its functions into run.json."
     from functools import partial
-    from agentlab.train.recipes import plain
+    from agentlab.recipe import plain
     os.environ['AGENTLAB_TEST_KEY'] = 'sk-secret'
     try:
         text = json.dumps(plain(dict(

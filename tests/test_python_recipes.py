@@ -5,10 +5,12 @@ import math
 import pytest
 import torch
 
+from agentlab.credit import grpo
 from agentlab.env.python_tool import PythonTool
 from agentlab.env.sandbox import Result
 from agentlab.episodes import Batch
-from agentlab.objective import clip
+from agentlab.objective import clip, gspo, spear_clip
+from agentlab.recipe import arguments
 from agentlab.rollout import chain, keep_mixed, play, roc, roc_penalty
 from agentlab.train import METRICS, Run, recipes, train, trainer
 from small import Paying, same_run, small_policy
@@ -93,7 +95,7 @@ def test_void_turns_are_counted_and_not_learned_from():
     e = whole.episodes
     share = torch.stack([e.success[e.group == g].double().mean() for g in range(4)])
     assert batch.episodes.group.unique().tolist() == ((share >= .1) & (share <= .9)).nonzero().flatten().tolist()
-    everybody = recipes.by.grpo(batch.with_action(weight=torch.ones_like(advantage)))
+    everybody = grpo(batch.with_action(weight=torch.ones_like(advantage)))
     assert torch.allclose(advantage.double(), everybody.double()) and advantage[void[owner]].abs().max() > .1
     from agentlab.objective import loss_weights
     assert (loss_weights(batch, 'token')[void[owner]] == 0).all()
@@ -110,12 +112,12 @@ def test_dart_weighs_what_another_policy_sampled():
     b = b.with_action(old_logp=b.action('sampler_logp'))
     advantage = torch.linspace(-1, 1, len(b.actions))
     logp = b.action('old_logp') + .02
-    alone = recipes.bound.gspo(logp, b, advantage, low=.1, high=.28)
-    assert torch.equal(r.objective(logp, b, advantage, **r.objective_args), alone)
+    alone = gspo(logp, b, advantage, low=.1, high=.28)
+    assert torch.equal(r.objective(logp, b, advantage), alone)
     surer = b.with_action(sampler_logp=b.action('old_logp') + 1)
-    assert torch.allclose(r.objective(logp, surer, advantage, **r.objective_args), alone*math.exp(-1))
+    assert torch.allclose(r.objective(logp, surer, advantage), alone*math.exp(-1))
     shyer = b.with_action(sampler_logp=b.action('old_logp') - 1)
-    assert torch.allclose(r.objective(logp, shyer, advantage, **r.objective_args), alone)
+    assert torch.allclose(r.objective(logp, shyer, advantage), alone)
 
 def test_what_dr_bot_leaves_out():
     "Three quarters of the groups, those that differ most; of them, who was cut short is only counted."
@@ -129,11 +131,12 @@ def test_what_dr_bot_leaves_out():
 
 def test_the_clips_are_those_of_the_papers():
     made = {name: recipes.known[name]() for name in NAMES}
-    assert {name: (r.objective_args.get('low'), r.objective_args.get('high'), r.kl_coef)
-            for name, r in made.items()} == dict(roc=(.2, .28, 0), simpletir=(.2, .28, 0), dr_bot=(.2, .28, 0),
-                                                 spear_clip=(None, None, 0), dart=(.1, .28, .1))
-    assert (made['roc'].objective is clip and made['roc'].group_size == 16 and made['simpletir'].max_turns == 5
-            and made['spear_clip'].objective is recipes.bound.spear_clip)
+    given = {name: arguments(r.objective) for name, r in made.items()}
+    clips = {name: (given[name].get('low'), given[name].get('high'), r.kl_coef) for name, r in made.items()}
+    assert clips == dict(roc=(.2, .28, 0), simpletir=(.2, .28, 0), dr_bot=(.2, .28, 0), spear_clip=(None, None, 0),
+                         dart=(.1, .28, .1))
+    assert (made['roc'].objective.func is clip and made['roc'].group_size == 16 and made['simpletir'].max_turns == 5
+            and made['spear_clip'].objective is spear_clip)
 
 
 def test_the_command_line_leaves_a_recipe_its_numbers(tmp_path):

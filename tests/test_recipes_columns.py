@@ -7,7 +7,8 @@ from agentlab.env import HopSearch, KeyDoor
 from agentlab.env.wrappers import BesideExpert, Planned, Tagged
 from agentlab.episodes import Batch, derive
 from agentlab.policy import tiny_policy
-from agentlab.reward import TAGS
+from agentlab.credit.hierarchy import read_parts
+from agentlab.reward.meta_reasoning import TAGS, read_tags
 from agentlab.rollout import play
 from agentlab.rollout.beside import play_beside_expert, play_beside_greedy
 from agentlab.train import recipes, train
@@ -102,7 +103,7 @@ def test_words_that_a_policy_cannot_say(tmp_path):
 
 def test_tags_and_parts_of_nonsense():
     "Whatever an untrained policy says: a column for every turn, and parts that follow from the words."
-    for wrapper, read in ((Tagged, recipes.read_tags), (Planned, recipes.read_parts)):
+    for wrapper, read in ((Tagged, read_tags), (Planned, read_parts)):
         env = wrapper(Coin())
         policy = small_policy(env)
         b = Batch.from_episodes(play(policy, env, range(12), 4, max_tokens=4, temperature=2.))

@@ -113,8 +113,7 @@ def test_the_recipe_gives_back_successes_of_the_same_task():
     replay, swapped, begun = recipe.replay(policy, 0), 0, set()
     for step in range(9):
         episodes = recipe.rollout(policy, env, [derive('test', step, i) for i in range(8)], 2,
-                                  groups=[8*step + i for i in range(8)], max_tokens=8, seed=step, step=step,
-                                  **recipe.rollout_args)
+                                  groups=[8*step + i for i in range(8)], max_tokens=8, seed=step, step=step)
         batch = Batch.from_episodes(episodes)
         joined = replay.join(batch.with_action(old_logp=batch.action('sampler_logp')), step)
         swapped += replay.row['swapped']

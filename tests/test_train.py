@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from agentlab.episodes import Batch
+from agentlab.objective import clip
 from agentlab.policy import Policy
+from agentlab.reward import measure_answers
 from agentlab.rollout import play
 from agentlab.train import METRICS, Run, load_recipe, recipes, trainer
 from agentlab.train.runs import load_checkpoint
@@ -163,7 +165,7 @@ def test_a_loss_that_is_no_number_stops_one_update_and_the_next_goes_on(tmp_path
     policy, seen = small_policy(), []
     before = weights(policy)
     def once(logp, batch, advantage, entropy=None):
-        return (infinite if not seen else trainer.Recipe.objective)(logp, batch, advantage)
+        return (infinite if not seen else clip)(logp, batch, advantage)
     run = train_small(tmp_path, policy=policy, objective=once, steps=2,
                       on_row=lambda row: seen.append(moved(before, policy)))
     assert seen == [False, True]
@@ -176,7 +178,7 @@ def test_a_late_fault_does_not_hide_the_first_half(tmp_path):
     before = weights(policy)
     def second(logp, batch, advantage, entropy=None):
         calls.append(1)
-        return (infinite if len(calls) == 2 else trainer.Recipe.objective)(logp, batch, advantage)
+        return (infinite if len(calls) == 2 else clip)(logp, batch, advantage)
     row = train_small(tmp_path, policy=policy, objective=second, minibatches=2).rows()[0]
     assert len(calls) == 2 and row['skipped']
     assert not moved(before, policy) or 'this update was not made' not in row['skipped']
@@ -201,7 +203,7 @@ def stopped(tmp_path, error, said):
     had been."""
     fails = dict(now=False)
     def objective(logp, batch, advantage, entropy=None):
-        return (error() if fails['now'] else trainer.Recipe.objective(logp, batch, advantage))
+        return (error() if fails['now'] else clip(logp, batch, advantage))
     with pytest.raises(RuntimeError, match=said) as caught:
         train_small(tmp_path/'run', objective=objective, steps=2, on_row=lambda row: fails.update(now=True))
     assert 'resume' in str(caught.value) and load_checkpoint(Run(tmp_path/'run'))[0] == 1
@@ -427,7 +429,7 @@ def test_a_precision_that_cannot_work(tmp_path, precision):
     with pytest.raises(ValueError, match=f'precision=.{precision}.*bf16'): train_small(tmp_path, precision=precision)
     assert not (tmp_path/'run.json').exists()
 
-@pytest.mark.parametrize('name, said', [('gigpoo', "recipe='gigpoo' is unknown. Known: grpo, dr_grpo, rloo, gigpo"),
+@pytest.mark.parametrize('name, said', [('gigpoo', "recipe='gigpoo' is unknown. Known: adaptive, aepo, archer, arpo"),
                                         ('nowhere:grpo', "no module 'nowhere'"),
                                         ('agentlab.train.recipes:nothing', "has no 'nothing'"),
                                         ('agentlab.train.recipes:known', 'cannot be called')])
@@ -447,7 +449,7 @@ def test_a_known_recipe_trains(tmp_path, name):
     from test_python_recipes import Eager
     house = dict(igpo=Clarify(), hae=Planned(Paying()), rlvmr=Tagged(Paying()), roc=Eager(),
                  simpletir=Eager()).get(name, KeyDoor())
-    closing = dict(columns=partial(recipes.measure_answers, closing='book')) if name == 'igpo' else {}
+    closing = dict(columns=partial(measure_answers, closing='book')) if name == 'igpo' else {}
     size = dict(remax=dict(groups=20, group_size=1), roc=dict(groups=3,
                                                               group_size=16)).get(name, dict(groups=4, group_size=5))
     recipe = load_recipe(name, steps=2, test_tasks=0, **size, **closing)
@@ -465,10 +467,10 @@ def test_a_known_recipe_trains(tmp_path, name):
 
 def test_information_gain_without_an_answer_says_so(tmp_path):
     with pytest.raises(ValueError, match=r"this environment does not say it: info\['answer'\]"):
-        train_small(tmp_path/'run', columns=recipes.measure_answers)
+        train_small(tmp_path/'run', columns=measure_answers)
     assert not (tmp_path/'run').exists()        # it was asked before anything was made
     with pytest.raises(ValueError, match=r"no episode of this batch has one.*info\['answer'\]"):
-        recipes.measure_answers(train_small(tmp_path/'other', steps=1).episodes(0), small_policy())
+        measure_answers(train_small(tmp_path/'other', steps=1).episodes(0), small_policy())
 
 def test_a_value_without_a_critic_is_refused(tmp_path):
     with pytest.raises(ValueError, match='critic=None: .*agentlab.train.Critic'): load_recipe('ppo', critic=None)

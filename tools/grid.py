@@ -35,7 +35,7 @@ def planned(asked) -> list[tuple]:
 
 def recipe_of(env: str, name: str, seed: int, steps: int):
     from agentlab.train import load_recipe
-    from agentlab.train.recipes import measure_answers
+    from agentlab.reward import measure_answers
     answers = dict(columns=partial(measure_answers, closing=CLOSING[env])) if name == 'igpo' else {}
     return load_recipe(name, steps=steps, seed=seed, test_tasks=0, checkpoint_every=10, **answers)
 

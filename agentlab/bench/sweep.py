@@ -114,7 +114,7 @@ def plan(
 
 def check_cell(cell: Cell, world):
     "Raise ValueError where the folder of a cell holds a run of other settings, or a longer one."
-    from agentlab.train.recipes import field_defaults
+    from agentlab.recipe import field_defaults
     from agentlab.train.runs import Run, open_run
     from agentlab.train.trainer import env_facts
     run, recipe = Run(cell.folder), cell.made()

@@ -15,7 +15,7 @@ from ..objective import cispo, clip, kl_k3, loss_weights, sapo
 from ..policy.core import pad_rows, quiet, take_rows
 from ..replay import Replay
 from ..train.ranks import switched_on
-from ..train.recipes import Recipe, field_defaults, plain
+from ..recipe import Recipe, arguments, field_defaults, plain
 from ..train.runs import METRICS, Run, open_run, rewind
 from ..train.trainer import (Skip, Training, collect, computed, env_facts, measure_play, open_replay, prepare,
                                     reference_of, usable, with_computed, with_lora, with_token_text)
@@ -106,7 +106,7 @@ def fixed_fields(
                          f'{", ".join(f.__name__ for f in LOSSES)}; '
                          'objective=agentlab.interop.trl.of_trl leaves the choice to loss_type; agentlab.train '
                          'takes any.')
-    loss = LOSSES[function](r.loss_per, **getattr(r.objective, 'keywords', {}) | r.objective_args)
+    loss = LOSSES[function](r.loss_per, **arguments(r.objective))
     kl, given = getattr(r.kl, 'func', r.kl), getattr(r.kl, 'keywords', {})
     if r.kl_coef and kl is not kl_k3:
         raise ValueError(f'kl={kl.__name__}: GRPOTrainer has kl_k3 only. Use kl=kl_k3, or agentlab.train.')

@@ -15,10 +15,11 @@ from ..episodes import Batch, Episode, Turn, need, state_key
 from ..policy.core import closing, pad_rows, parts
 from .buffer import Buffer, uniform
 from ..reward import paid, pay
+from ..recipe import recipe
 
 # %% auto #0
 __all__ = ['archer', 'archer_targets', 'archer_loss', 'follow', 'TwinHeads', 'critic_step', 'utterance_features',
-           'fresh_utterances', 'closing_features', 'ArcherCritic']
+           'fresh_utterances', 'closing_features', 'ArcherCritic', 'archer_recipe']
 
 # %% ../../nbs/replay/07_archer.ipynb #82db7d6a
 @estimator('the smaller Q of what was said, minus the smaller V of the state',
@@ -310,3 +311,10 @@ class ArcherCritic(_Reads):
             state.setdefault(int(number), {})[name] = x
         self.optimizer.load_state_dict(self.optimizer.state_dict() | dict(state=state))
         self.buffer.restore(of('buffer'))
+
+# %% ../../nbs/replay/07_archer.ipynb #66034cf8
+@recipe('Zhou et al., 2024, ArCHer, arXiv 2402.19446')
+def archer_recipe():
+    "Utterances are judged by a critic that learns from old episodes"
+    from agentlab.objective.trust import reinforce
+    return dict(credit=archer, critic=ArcherCritic, objective=reinforce, loss_per=8., minibatches=1, critic_warmup=1)

@@ -4,16 +4,18 @@
 
 # %% auto #0
 __all__ = ['ROUNDING', 'group_levels', 'middle', 'recalibrated', 'acted', 'worth_keeping', 'power_of_two', 'as_many', 'warm_up',
-           'SelfImitation']
+           'SelfImitation', 'spear_recipe']
 
 # %% ../../nbs/replay/02_self_imitation.ipynb #ee94ba8d
 import math
+from functools import partial
 import torch
 from torch import Tensor
 from collections.abc import Callable
 from ..episodes import Batch, Table, check_flat, derive
 from ..groups import group_mean, group_min, group_std, same
 from .buffer import Buffer, Replay
+from ..recipe import recipe
 
 # %% ../../nbs/replay/02_self_imitation.ipynb #65d8db74
 def group_levels(
@@ -189,3 +191,13 @@ def _check(size, trigger, tolerate, scaled, reuse):
     if reuse is not None and scaled:
         raise ValueError(f'reuse={reuse!r} with scaled=True: the stored advantage is not divided again. Give one '
                          f'of the two.')
+
+# %% ../../nbs/replay/02_self_imitation.ipynb #3909bb63
+@recipe('in the spirit of Qin et al., 2025, SPEAR, arXiv 2509.22601')
+def spear_recipe():
+    "Once more from the successes, as they would be valued today"
+    from agentlab.credit.group_baselines import dr_grpo
+    from agentlab.objective.covariance import spear_clip
+    from agentlab.rollout.curation import dr_bot
+    return dict(credit=dr_grpo, curate=partial(dr_bot, longest=256), objective=spear_clip,
+                replay=partial(SelfImitation, weight=partial(warm_up, rise=30)), loss_per=64.)

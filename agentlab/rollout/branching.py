@@ -14,10 +14,11 @@ from ..policy.formats import fitted_policy
 from ..policy.guide import suited
 from .plain import (Game, Side, call_all, guarded, new_games, play, play_round, receive_all,
                                     within_budget)
+from ..recipe import recipe
 
 # %% auto #0
 __all__ = ['top_entropy', 'segment_entropy', 'arpo_score', 'aepo_score', 'aepo_budget', 'Rule', 'Tree', 'own_luck', 'Forest',
-           'arpo', 'aepo']
+           'arpo', 'aepo', 'arpo_recipe', 'aepo_recipe']
 
 # %% ../../nbs/rollout/02_branching.ipynb #7b0645df
 def top_entropy(
@@ -318,3 +319,18 @@ def _rule(forks, beam, k, faithful, baselines, policy, initial, group_size)->Rul
     if baselines is not None and not faithful:
         raise ValueError('baselines belong to the release: leave them out, or give faithful=True')
     return Rule(forks, beam, k, len(policy.tokenizer) if faithful else None, {} if baselines is None else baselines)
+
+# %% ../../nbs/rollout/02_branching.ipynb #90202b59
+@recipe('Dong et al., 2025, ARPO, arXiv 2507.19849')
+def arpo_recipe():
+    "Games are forked where an answer of the environment has raised the entropy"
+    from agentlab.credit.group_baselines import grpo
+    return dict(credit=grpo, rollout=arpo)
+
+@recipe('Dong et al., 2025, AEPO, arXiv 2510.14545')
+def aepo_recipe():
+    "Forks with a budget; open tokens weigh more; the clip keeps its gradient"
+    from agentlab.credit.group_baselines import grpo
+    from agentlab.entropy.shaping import aepo_advantage
+    from agentlab.objective.trust import aepo_clip
+    return dict(credit=grpo, rollout=aepo, shape=aepo_advantage, objective=aepo_clip)

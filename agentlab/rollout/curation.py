@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['CurationError', 'curation', 'chain', 'keep_mixed', 'outcome_std', 'outcome_mean', 'mean_length', 'mean_entropy',
-           'top_share', 'top_p', 'nucleus', 'min_p', 'keep_groups', 'starpo_s', 'is_void', 'mask_void',
-           'simpletir_reject', 'roc_counts', 'roc_penalty', 'roc', 'mask_truncated', 'mask_overlong', 'repeats',
-           'mask_repeated', 'dr_bot', 'mask_certain', 'only_parts', 'keep_multiple', 'filters_in', 'filter_table']
+           'top_share', 'top_p', 'nucleus', 'min_p', 'keep_groups', 'starpo_s', 'starpo_s_recipe', 'ragen2_recipe',
+           'is_void', 'mask_void', 'simpletir_reject', 'simpletir_recipe', 'roc_counts', 'roc_penalty', 'roc',
+           'roc_recipe', 'mask_truncated', 'mask_overlong', 'repeats', 'mask_repeated', 'dr_bot', 'dr_bot_recipe',
+           'mask_certain', 'only_parts', 'keep_multiple', 'filters_in', 'filter_table']
 
 # %% ../../nbs/rollout/03_curation.ipynb #58363809
 import re
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from ..episodes import Batch, derive, need
 from ..groups import group_constant, group_count, group_mean, group_min, group_std, group_sum, rank, same, shift
+from ..recipe import recipe
 
 # %% ../../nbs/rollout/03_curation.ipynb #be200688
 class CurationError(ValueError):
@@ -203,6 +205,21 @@ def starpo_s(
     return b if share == 1 else _keep_groups(b, partial(top_share, share=share, least=0 if faithful else 1), score,
                                              True, 'starpo_s')
 
+# %% ../../nbs/rollout/03_curation.ipynb #95f5a99f
+@recipe('Wang et al., 2025, RAGEN, arXiv 2504.20073')
+def starpo_s_recipe():
+    "PPO on the quarter of the groups whose outcomes differ most"
+    from agentlab.credit.critics import gae
+    from agentlab.train.critic import Critic
+    return dict(credit=partial(gae, level='turn', gamma=1., lam=1.), critic=Critic, curate=starpo_s,
+                objective_args=dict(low=.2, high=.28))
+
+@recipe('RAGEN-2, 2026, arXiv 2604.06268')
+def ragen2_recipe():
+    "The groups that hold nine tenths of the deviation"
+    from agentlab.credit.group_baselines import grpo
+    return dict(credit=grpo, curate=keep_groups)
+
 # %% ../../nbs/rollout/03_curation.ipynb #53baa87c
 def is_void(
     text:str,   # what the agent said in one turn
@@ -239,6 +256,14 @@ def simpletir_reject(
     right = group_mean(b.episodes.success.double(), by)
     enough = group_sum(ended, by) >= max(whole, 1)      # all cut short: rejected in any case
     return _drop(b, (outcome_std(b) >= least_std) & (right >= low) & (right <= high) & enough, 'simpletir_reject')
+
+# %% ../../nbs/rollout/03_curation.ipynb #011ed1fe
+@recipe('Xue et al., 2025, SimpleTIR, arXiv 2509.02479')
+def simpletir_recipe():
+    "Nothing is learned from an episode with a turn that neither calls nor answers"
+    from agentlab.credit.group_baselines import grpo
+    return dict(credit=grpo, curate=chain(simpletir_reject, mask_void),
+                objective_args=dict(low=.2, high=.28, dual=3.), max_turns=5)
 
 # %% ../../nbs/rollout/03_curation.ipynb #cf7d187b
 def roc_counts(
@@ -311,6 +336,14 @@ def roc(
     stay = _place(torch.where(scored, order, torch.inf), same(by, good)) < torch.where(good, up, down)
     return _drop(b, scored & ((ups + downs == keep) | (large & stay)), 'roc')
 
+# %% ../../nbs/rollout/03_curation.ipynb #bd551598
+@recipe('Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722')
+def roc_recipe():
+    "Many attempts are played; some failures and the clean successes are learned from"
+    from agentlab.credit.group_baselines import grpo
+    return dict(credit=grpo, group_size=16, curate=chain(keep_mixed, partial(roc, keep=8)),
+                objective_args=dict(low=.2, high=.28))
+
 # %% ../../nbs/rollout/03_curation.ipynb #73f6d6fa
 @curation('mask', 'episode', 'ended by a budget',
           'in the spirit of Yu et al., 2025, DAPO, arXiv 2503.14476 (overlong filtering)')
@@ -369,6 +402,14 @@ def dr_bot(     # it masks and drops, so it has no mark of its own
 )->Batch:
     "The masks of Dr.BoT, then the share of groups with the largest deviation."
     return starpo_s(mask_repeated(mask_truncated(mask_overlong(b, longest)), n, times), share)
+
+# %% ../../nbs/rollout/03_curation.ipynb #d4c90160
+@recipe('Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601')
+def dr_bot_recipe():
+    "Endless, unfinished and repetitive episodes are only counted, and groups that hardly differ are left out"
+    from agentlab.credit.group_baselines import dr_grpo
+    return dict(credit=dr_grpo, curate=partial(dr_bot, longest=256), objective_args=dict(low=.2, high=.28),
+                loss_per=64.)
 
 # %% ../../nbs/rollout/03_curation.ipynb #7cbc11e7
 @curation('mask', 'turn', 'the turns with the lowest entropy',

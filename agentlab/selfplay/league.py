@@ -11,9 +11,10 @@ from ..credit.estimator import estimator
 from ..episodes import Batch, derive, need
 from ..groups import rank, recur, same, shift
 from .snapshots import Snapshot, learned
+from ..recipe import recipe
 
 # %% auto #0
-__all__ = ['newest', 'anybody', 'League', 'moving_baseline', 'SeatBaseline', 'spiral']
+__all__ = ['newest', 'anybody', 'League', 'moving_baseline', 'SeatBaseline', 'spiral', 'spiral_recipe']
 
 # %% ../../nbs/selfplay/04_league.ipynb #0af42c87
 def newest(
@@ -146,3 +147,9 @@ def spiral(
     baseline = need(b.episodes, 'baseline', 'spiral compares with the baseline of a seat',
                     'Give the recipe memory=agentlab.selfplay.SeatBaseline.')
     return b.spread((b.episodes.outcome.double() - baseline)[b.turns.episode])
+
+# %% ../../nbs/selfplay/04_league.ipynb #b3bc8327
+@recipe('Liu et al., 2025, SPIRAL, arXiv 2506.24119')
+def spiral_recipe():
+    "Both seats are played by one policy; an outcome is compared with what that seat used to earn"
+    return dict(credit=spiral, memory=SeatBaseline, loss_per=64.)

@@ -10,7 +10,8 @@ from ..settings import door
 from . import recipes
 from .critic import Critic
 from .learned import ImplicitPRM, Prior, Progress, ThreeValues
-from .recipes import Recipe, load_recipe
+from ..recipe import Recipe
+from .recipes import load_recipe
 from .runs import METRICS, Run, rewind
 from .trainer import dead_groups, evaluate, for_gpu, minibatches, train
 from .fit import check_fits, predict, propose

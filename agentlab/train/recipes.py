@@ -4,534 +4,41 @@
 
 # %% ../../nbs/train/01_recipes.ipynb #f3ba7029
 from __future__ import annotations
-import dataclasses, math
+import dataclasses, importlib, warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-import torch
-from .. import credit as by
-from ..credit import check_group_size
-from ..credit.hierarchy import first_token
-from ..env.protocol import tidy
+from pkgutil import iter_modules
+from ..recipe import MOVED, Recipe, field_names, registered
 from ..settings import called, imported
-from ..env.wrappers import split_tag
-from ..episodes import ACTION, SUBGOAL, SWITCH, Batch, need, state_key
-from .. import entropy, objective as bound
-from ..objective import clip, kl_k3
-from ..reward import (TAGS, answer_logps, counterfactual_gain, information_gain, masked_logps, meta_reasoning,
-                             overlong, paid, progress, valid_tag)
-from ..rollout import (branching, chain, dr_bot as legible, keep_groups, keep_mixed, keep_multiple, mask_certain,
-                              mask_void, play, roc as cleanest, simpletir_reject, starpo_s as most_different, windows)
-from ..rollout.resampling import dynamic_sampling
-from ..rollout.turns import scaling_inter as growing
-from ..rollout.beside import play_beside_expert, play_beside_greedy
-from ..selfplay.league import SeatBaseline, spiral as by_seat
-from ..selfplay.preferences import inpo_credit, sppo_credit, win_rate_reward
-from ..selfplay.roles import marft as from_agent_to_agent
-from ..replay import (ArcherCritic, archer as critic_of_utterances, Recomposition, SelfImitation, SuccessReplay,
-                             by_number, play_recurring, priority_only, warm_up as rising)
-from .critic import Critic
-from .learned import ImplicitPRM, Prior, Progress, ThreeValues
 
 # %% auto #0
-__all__ = ['loop', 'pass_at_k', 'reinforce_pp', 'reinforce_pp_baseline', 'lite_ppo', 'gdpo', 'opo', 'gpg', 'flow_grpo', 'eapo',
-           'cm2', 'dr_mas', 'mars', 'hgpo', 'salt', 'ppo', 'vl_dac', 'seeupo', 'ipa', 'igpo', 'infopo', 'remax',
-           'ui_s1', 'istar', 'spa', 'v05', 'hae', 'rlvmr', 'clip_higher', 'clip_cov', 'kl_cov', 'epo', 'adaptive',
-           'forking_tokens', 'arpo', 'aepo', 'gspo', 'gmpo', 'sapo', 'cispo', 'dppo', 'dcpo', 'tis', 'dapo', 'starpo_s',
-           'ragen2', 'supo', 'scaling_inter', 'roc', 'simpletir', 'dr_bot', 'spear_clip', 'dart', 'success_replay',
-           'spear', 'rorecomp', 'archer', 'spiral', 'spo', 'sppo', 'inpo', 'marft', 'known', 'Recipe', 'plain',
-           'field_defaults', 'import_path', 'check_recipe', 'check_world', 'check_numbers', 'grpo', 'dr_grpo', 'rloo',
-           'gigpo', 'named', 'measure_answers', 'check_answers', 'measure_feedback', 'matched_reward', 'check_words',
-           'check_plain', 'read_tags', 'read_parts', 'Memories', 'remember', 'load_recipe', 'in_format']
+__all__ = ['FAMILIES', 'known', 'gather', 'load_recipe', 'in_format']
 
-# %% ../../nbs/train/01_recipes.ipynb #c6c6e1f0
-@dataclass
-class Recipe:
-    "The functions of an algorithm and the numbers they are run with. Defaults suit the tiny model."
-    name: str
-    paper: str                          # where the algorithm comes from
-    credit: Callable                    # batch -> advantage of every action token
-    rollout: Callable = play            # plays the episodes
-    test_rollout: Callable = play       # plays held-out tasks: differs from `play` where what the policy reads does
-    # batch, policy -> batch with columns that `reward` or `credit` need beside the usual ones
-    columns: Callable|None = None
-    reward: Callable = paid             # batch -> reward of every turn; the outcome becomes its sum
-    objective: Callable = clip          # logp, batch, advantage -> loss of every action token
-    kl: Callable = kl_k3                # logp, batch -> KL to the reference of every action token
-    # batch, policy -> generator of (token selection, advantage), resumed after each update; None: one update on all
-    # tokens
-    updates: Callable|None = None
-    # batch -> batch of what is learned from: some tokens without weight, some episodes gone; after reward, before
-    # credit
-    curate: Callable|None = None
-    shape: Callable|None = None         # batch, advantage -> advantage; after credit, on the whole batch
-    # policy, seed -> what remembers from step to step: read(batch, step) -> batch, learn(row) -> row entries,
-    # tensors(), restore(tensors); perhaps plan(step) -> fields for this step, test() -> arguments of `test_rollout`
-    memory: Callable|None = None
-    schedule: Callable|None = None      # step -> fields of this recipe that hold for this step
-    replay: Callable|None = None        # policy, seed -> agentlab.replay.Replay, which brings past episodes back
-    # policy, seed -> agentlab.train.Critic, for a `credit` that returns (targets, advantage)
-    critic: Callable|None = None
-    credit_args: dict = field(default_factory=dict)
-    rollout_args: dict = field(default_factory=dict)
-    # name -> a list with one argument of the rollout for each group; longer than `groups`: so many groups are played
-    group_args: dict = field(default_factory=dict)
-    objective_args: dict = field(default_factory=dict)
-    updates_args: dict = field(default_factory=dict)
-    curate_args: dict = field(default_factory=dict)
-    shape_args: dict = field(default_factory=dict)
-    critic_warmup: int = 0              # first updates, in which the critic learns and the policy does not move
-    # what counts once in the loss: 'token', 'turn', 'row', 'episode', or a constant length
-    loss_per: str|float = 'token'
-    kl_coef: float = 0.                 # weight of the KL to the policy that training began with
-    steps: int = 30                     # updates of the run
-    groups: int = 8                     # tasks of a step
-    group_size: int = 8                 # episodes of a task
-    minibatches: int = 2                # optimiser steps on what a step played
-    lr: float = 1e-3
-    weight_decay: float = 0.
-    optimizer: Callable = torch.optim.AdamW     # parameters, lr, weight_decay -> torch optimiser
-    max_grad_norm: float = 1.
-    temperature: float = 1.             # of the sampler, and of the log-probabilities that are trained
-    max_turns: int = 64                 # a budget; the environment usually ends first
-    max_tokens: int = 8                 # of one action
-    recompute_old: bool = False  # True: old_logp by a forward pass of the trainer, for samplers that are not exact
-    lora: dict = field(default_factory=dict)  # arguments of peft.LoraConfig; empty: all weights are trained
-    budget: int = 4096                  # tokens of one forward pass, padding included; a GPU may take more at once
-    precision: str = 'no'               # 'no' or 'bf16', as accelerate names them
-    tree: bool|None = None  # shared prefixes are computed once (agentlab.policy.tree); None: where that is cheaper
-    seed: int = 0
-    checkpoint_every: int = 5           # updates
-    test_every: int = 0  # updates between tests on held-out tasks; 0: before the first and after the last
-    test_tasks: int = 512               # held-out tasks of a test; 0: no tests
-    def __post_init__(self): check_recipe(self)
-    def facts(self)->dict:
-        "The recipe as JSON types; functions by their import path."
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {k: plain(v) for k, v in values.items()}
+# %% ../../nbs/train/01_recipes.ipynb #47015faa
+FAMILIES = 'credit', 'reward', 'entropy', 'objective', 'rollout', 'replay', 'selfplay', 'prompt'
 
-def plain(value):
-    """A value as JSON types: functions by their import path, other objects by their class and the plain values they
-    hold; also inside dictionaries and lists."""
-    if isinstance(value, dict): return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)): return [plain(v) for v in value]
-    if callable(value): return import_path(value)
-    if value is None or isinstance(value, (bool, int, float, str)): return value
-    whole = dataclasses.is_dataclass(value)
-    held = {k: v for k, v in getattr(value, '__dict__', {}).items() if not k.startswith('_')
-            and (whole or isinstance(v, (bool, int, float, str)))}
-    return dict(type=import_path(type(value))) | {k: plain(v) for k, v in held.items()}
+def gather()->dict[str, Callable]:
+    "Import the pages of the families: their recipes register themselves. A page whose package is missing is left out."
+    for family in FAMILIES:
+        home = importlib.import_module(f'agentlab.{family}')
+        for name in sorted(module.name for module in iter_modules(home.__path__)):
+            try: importlib.import_module(f'{home.__name__}.{name}')
+            except ImportError: continue
+    return registered
 
-def field_defaults()->dict:
-    "The default of every field that has one, as JSON types."
-    fields = dataclasses.fields(Recipe)
-    values = {f.name: f.default_factory() if f.default is dataclasses.MISSING else f.default for f in fields
-              if (f.default, f.default_factory) != (dataclasses.MISSING,)*2}
-    return {k: plain(v) for k, v in values.items()}
+# name -> recipe function, in alphabetical order; a recipe of yours joins them when its page is imported
+known = gather()
+for _name in sorted(known): known[_name] = known.pop(_name)
 
-def import_path(function)->str:
-    "Where a function can be imported from; a `functools.partial` with its arguments."
-    if hasattr(function, 'func'):
-        return f'{import_path(function.func)}({plain(function.args)}, {plain(function.keywords)})'
-    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
+def __getattr__(name: str):
+    "`recipes.gigpo` is the recipe of that name; what has moved to another page warns."
+    if name in registered: return registered[name]
+    path = MOVED.get(f'agentlab.train.recipes:{name}')
+    if path is None: raise AttributeError(f'there is no recipe {name!r}. Known: {", ".join(known)}')
+    warnings.warn(f'agentlab.train.recipes.{name} is {path} now', DeprecationWarning, stacklevel=2)
+    return imported('recipe', path)
 
-# %% ../../nbs/train/01_recipes.ipynb #3df01430
-def check_recipe(recipe: Recipe):
-    """Refuse numbers that cannot work, before anything is played. Raises ValueError naming the field, its value and
-    the remedy."""
-    check_numbers(recipe)
-    def refuse(name, remedy): raise ValueError(f'{name}={getattr(recipe, name)!r}: {remedy}')
-    per = recipe.loss_per
-    if per not in ('token', 'turn', 'row',
-                   'episode') and not (isinstance(per, (int, float)) and not isinstance(per, bool) and per > 0):
-        refuse('loss_per', "use 'token', 'turn', 'row', 'episode', or a positive number of tokens")
-    if recipe.tree not in (None, True, False): refuse('tree', 'use True, False, or None: where it is cheaper')
-    if recipe.precision not in ('no', 'bf16'):
-        refuse('precision', "use 'no' or 'bf16': fp16 needs a loss scaler, which is not part of a checkpoint")
-    if recipe.minibatches > recipe.groups*recipe.group_size:
-        refuse('minibatches', f'at most the {recipe.groups*recipe.group_size} episodes of a step')
-    if ({'value', 'q1'} & set(getattr(getattr(recipe.credit, 'func', recipe.credit), 'needs', ()))
-        and recipe.critic is None):
-        refuse('critic', 'this credit compares with values: give a critic, such as agentlab.train.Critic')
-    if recipe.critic_warmup and (recipe.critic is None or recipe.critic_warmup >= recipe.steps):
-        refuse('critic_warmup', f'it needs a critic, and fewer updates than the {recipe.steps} of the run')
-    counts = {name: len(values) for name, values in recipe.group_args.items()}
-    if 0 in counts.values() or len(set(counts.values())) > 1:
-        refuse('group_args', f'give lists of one length, one entry for each group, not {counts}')
-    check_group_size(recipe.credit, recipe.group_size)
-
-def check_world(recipe: Recipe, env):
-    """Ask every function of the recipe that has a `check_env` whether it can work in an environment. Raises what
-    they raise."""
-    functions = [getattr(value, 'func', value)
-                 for value in (getattr(recipe, field.name) for field in dataclasses.fields(recipe)) if callable(value)]
-    for check in (getattr(function, 'check_env', None) for function in functions):
-        if check: check(env)
-
-def check_numbers(recipe: Recipe):
-    "Refuse numbers out of their range. Raises ValueError."
-    def refuse(name, remedy): raise ValueError(f'{name}={getattr(recipe, name)!r}: {remedy}')
-    for name in ('steps', 'groups', 'group_size', 'minibatches', 'max_turns', 'max_tokens', 'budget',
-                 'checkpoint_every'):
-        value = getattr(recipe, name)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**9:
-            refuse(name, 'give a whole number from 1, at most a thousand million')
-    for name in ('test_every', 'test_tasks', 'critic_warmup'):
-        value = getattr(recipe, name)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**7:
-            refuse(name, 'give a whole number from 0, at most ten million')
-    if isinstance(recipe.seed, bool) or not isinstance(recipe.seed, int) or not 0 <= recipe.seed < 2**63:
-        refuse('seed', 'give a whole number from 0, below 2**63')
-    for name in ('lr', 'max_grad_norm', 'temperature'):
-        value = getattr(recipe, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            refuse(name, 'give a number above 0')
-    if not 1e-3 <= recipe.temperature <= 1e3:
-        refuse('temperature', 'give a number from 0.001 to 1000; tests also play greedily')
-    for name in ('kl_coef', 'weight_decay'):
-        value = getattr(recipe, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-            refuse(name, 'give a number from 0')
-
-# %% ../../nbs/train/01_recipes.ipynb #8edc18c7
-def grpo(**changes)->Recipe:
-    """Group-relative policy optimisation: outcomes compared inside a group, divided by their standard deviation
-    (Shao et al., 2024, arXiv 2402.03300)."""
-    return Recipe(**dict(name='grpo', paper='Shao et al., 2024, DeepSeekMath, arXiv 2402.03300', credit=by.grpo)
-                  | changes)
-
-def dr_grpo(**changes)->Recipe:
-    """GRPO without the two biases: no division by the standard deviation, and the loss divided by a constant length
-    (Liu et al., 2025, arXiv 2503.20783)."""
-    return Recipe(**dict(name='dr_grpo', paper='Liu et al., 2025, Understanding R1-Zero-Like Training, arXiv '
-                         '2503.20783', credit=by.dr_grpo, loss_per=64.) | changes)
-
-def rloo(**changes)->Recipe:
-    "An episode compared with the mean of the others of its group (Ahmadian et al., 2024, arXiv 2402.14740)."
-    return Recipe(**dict(name='rloo', paper='Ahmadian et al., 2024, Back to Basics, arXiv 2402.14740', credit=by.rloo)
-                  | changes)
-
-def gigpo(**changes)->Recipe:
-    """Group-in-group policy optimisation: whole episodes, and steps from the same state (Feng et al., 2025, arXiv
-    2505.10978)."""
-    return Recipe(**dict(name='gigpo', paper='Feng et al., 2025, GiGPO, arXiv 2505.10978', credit=by.gigpo) | changes)
-
-
-
-# %% ../../nbs/train/01_recipes.ipynb #464adaa7
-def named(
-    name: str,
-    paper: str,
-    idea: str,      # one sentence
-    **fields,       # of Recipe
-)->Callable:        # a recipe function: changes -> Recipe
-    "A recipe function with these fields."
-    def make(**changes)->Recipe: return Recipe(**dict(name=name, paper=paper, **fields) | changes)
-    make.__name__ = make.__qualname__ = name
-    make.__doc__ = f'{idea} ({paper}).'
-    return make
-
-loop = named('loop', 'Chen et al., 2025, LOOP, arXiv 2502.01600', 'Outcome minus the mean of the others, and a '
-             'narrow clip', credit=by.loop, objective_args=dict(low=.1, high=.1))
-pass_at_k = named('pass_at_k', 'Tang et al., 2025, arXiv 2503.19595',
-                  'Only the best attempt of a group is praised, by how far it leads', credit=by.pass_at_k)
-reinforce_pp = named('reinforce_pp', 'Hu et al., 2025, REINFORCE++, arXiv 2501.03262',
-                     'Returns measured against the whole batch, without groups', credit=by.reinforce_pp)
-reinforce_pp_baseline = named('reinforce_pp_baseline', 'Hu et al., 2025, REINFORCE++, arXiv 2501.03262',
-                              'Minus the mean of the group, over the spread of the batch',
-                              credit=by.reinforce_pp_baseline)
-lite_ppo = named('lite_ppo', 'Liu et al., 2025, Tricks or Traps, arXiv 2508.08221',
-                 'Mean of the group, deviation of the batch, loss by token', credit=by.lite_ppo)
-gdpo = named('gdpo', 'Liu et al., 2026, GDPO, arXiv 2601.05242',
-             'Several rewards, each compared by itself: here the outcome and the invalid actions', credit=by.gdpo,
-             credit_args=dict(columns=('outcome', 'invalid'), weights=(1., -.1)))
-opo = named('opo', 'Hao et al., 2025, OPO, arXiv 2505.23585',
-            'A baseline in which long episodes weigh more; exactly on policy', credit=by.opo, minibatches=1)
-gpg = named('gpg', 'Chu et al., 2025, GPG, arXiv 2504.02546',
-            'The plain policy gradient of group-centred outcomes; exactly on policy', credit=by.gpg, minibatches=1)
-flow_grpo = named('flow_grpo', 'Li et al., 2025, AgentFlow, arXiv 2510.05592', 'Every turn is a sample with the '
-                  'outcome of its episode', credit=by.flow_grpo, objective_args=dict(low=.2, high=.3))
-eapo = named('eapo', 'in the spirit of Chen et al., 2025, IterResearch, arXiv 2511.07327', 'The outcome, discounted by '
-             'the turns that were still to come; every turn is a sample, with a ratio of its own', credit=by.eapo,
-             objective=bound.gspo_turn, loss_per='turn', curate=partial(keep_multiple, of=8))
-cm2 = named('cm2', 'Zhang et al., 2026, CM2, arXiv 2602.12268', 'Each turn against the same turn of the other attempts',
-            credit=by.cm2)
-dr_mas = named('dr_mas', 'Feng et al., 2026, Dr. MAS, arXiv 2602.08847',
-               'Every agent measured with its own mean and deviation', credit=by.dr_mas)
-mars = named('mars', 'Yuan et al., 2025, MARS, arXiv 2510.15414',
-             'Reward to the end of the game against the turns of the same player', credit=by.mars)
-
-# %% ../../nbs/train/01_recipes.ipynb #f3578cce
-hgpo = named('hgpo', 'He et al., 2026, HGPO, arXiv 2602.22817',
-             'Turns from the same state, and from the same way to it', credit=by.hgpo)
-salt = named('salt', 'in the spirit of Li et al., 2025, SALT, arXiv 2510.20022',
-             'Who took the same step shares the mean of what came of it', credit=by.salt)
-ppo = named('ppo', 'Schulman et al., 2016, GAE, arXiv 1506.02438', 'Better than a critic expected, turn by turn',
-            credit=by.gae, credit_args=dict(level='turn', gamma=.99, lam=.95), critic=Critic)
-# our number: the paper warms its value up, the amount is not known to us
-vl_dac = named('vl_dac', 'Bredis et al., 2025, VL-DAC, arXiv 2508.04280', 'A critic by turn, a narrow clip by token',
-               credit=by.vl_dac, critic=Critic, critic_warmup=1, objective_args=dict(low=.1, high=.1))
-seeupo = named('seeupo', 'Hu et al., 2026, SeeUPO, arXiv 2602.06554', 'Turns are updated one after the other, the '
-               'last first', credit=by.seeupo, updates=by.seeupo_updates, minibatches=1)
-ipa = named('ipa', 'Wang et al., 2025, ROME, arXiv 2512.24873', 'Imitate the chunks that led to success, avoid the '
-            'others with a bounded weight', credit=by.ipa, credit_args=dict(lost=-1.), objective=by.ipa_loss)
-
-def measure_answers(batch: Batch, policy, closing: str = 'answer')->Batch:
-    """The batch with `turns.answer_logp`: how likely the policy finds the true answer at each turn. `closing` leads
-    over to the answer."""
-    answers = [batch.labels.get('answer', {}).get(key) for key in batch.episodes.answer.tolist()]
-    if not any(answers):
-        raise ValueError("information gain needs the true answer, but no episode of this batch has one. Let your "
-                         "environment give it: info['answer'] at reset.")
-    return batch.with_turns(answer_logp=answer_logps(policy, batch, answers, closing))
-
-def check_answers(env):
-    "Refuse a world whose first step says nothing of a true answer. Raises ValueError."
-    try: step = (env() if isinstance(env, type) else env).reset(0)
-    except Exception: return        # a fault of the world is an episode's, not ours to tell
-    if not step.info.get('answer'):
-        raise ValueError("information gain needs the true answer, and this environment does not say it: "
-                         "info['answer'] at reset")
-
-measure_answers.check_env = check_answers
-
-def measure_feedback(batch: Batch, policy, placeholder: str = 'Nothing happens.')->Batch:
-    """The batch with `turns.gain`: how much likelier the feedback made the next action. `placeholder` is read
-    instead of it; its words should be known to the policy."""
-    batch = batch.with_turns(masked_logp=masked_logps(policy, batch, placeholder))
-    return batch.with_turns(gain=counterfactual_gain(batch))
-
-igpo = named('igpo', 'in the spirit of IGPO, 2025, arXiv 2510.14967', 'A turn is worth how much nearer it brought the '
-             'true answer', credit=by.igpo, columns=measure_answers, reward=information_gain)
-infopo = named('infopo', 'InfoPO, 2026, arXiv 2603.00656', 'Where outcomes are alike, what the feedback '
-               'changed decides', credit=by.variance_gated, columns=measure_feedback)
-
-# %% ../../nbs/train/01_recipes.ipynb #9e1f0813
-def matched_reward(
-    batch: Batch,       # turns need `matched` and `invalid`
-    form: float = .1,   # paid for an action that the environment accepts
-    match: float = .9,  # paid for the expert's action
-):                      # (turns,) float64
-    """What UI-S1 pays a turn: a readable action, and a match with the expert (arXiv 2509.11543); half matches are
-    not known here."""
-    matched = need(batch.turns, 'matched', 'matched_reward pays for matches',
-                   'Play with agentlab.rollout.beside.play_beside_expert.')
-    return form*(~batch.turns.invalid).double() + match*matched.double()
-
-def check_words(
-    policy,         # agentlab.policy.Policy
-    words: tuple,   # that its agent should say
-    wrapper: str,   # of agentlab.env.wrappers, which teaches them
-):
-    "Refuse a policy that cannot say these words."
-    lost = [word for word in words
-            if policy.tokenizer.unk_token_id in (ids := policy.tokenizer.encode(word, add_special_tokens=False))
-            or not ids]
-    if lost:
-        raise ValueError(f'the policy {policy.name} has no token for {lost[0]!r}: put agentlab.env.wrappers.{wrapper} '
-                         f'around the environment, and warm-start a policy on that')
-
-def check_plain(
-    batch: Batch,
-    who: str,       # what reads the first words of a reply
-):
-    "Refuse replies in a format: their first words are not those of the action."
-    if 'part' in batch.tokens and batch.of_part('thought', 'call', 'markup').any():
-        raise ValueError(f'{who} reads the first words of a reply, but these replies were given in a format with '
-                         f'parts. Play in the format Plain()')
-
-def read_tags(
-    batch: Batch, policy,
-    split: Callable = split_tag,    # text -> (tag word, action)
-)->Batch:
-    "The batch with `turns.tag`, `turns.meta` (RLVMR's rule-based reward), and `turns.action` without the tag."
-    check_words(policy, ('planning', 'explore', 'reflection'), 'Tagged')
-    check_plain(batch, 'read_tags')
-    said = batch.action('id').split(batch.turn_lengths().tolist())
-    texts = policy.tokenizer.batch_decode([ids.tolist() for ids in said], skip_special_tokens=True)
-    tags, actions = zip(*map(split, texts))
-    device = batch.turns.episode.device
-    batch = batch.with_turns(tag=torch.tensor([TAGS.get(tag, TAGS['none']) for tag in tags], device=device),
-                             action=torch.tensor([state_key(tidy(x)) for x in actions], device=device))
-    batch = batch.with_turns(tag=valid_tag(batch))
-    return batch.with_turns(meta=meta_reasoning(batch))
-
-def read_parts(
-    batch: Batch, policy,
-    switch: str = 'switch', keep: str = 'keep',     # the first words of a reply, one token each
-)->Batch:
-    """The batch with `turns.switch` and `tokens.part`: the first word decides, the word after `switch` is the
-    subgoal, the rest is action."""
-    check_words(policy, (switch, keep), 'Planned')
-    check_plain(batch, 'read_parts')
-    switched, kept = (policy.tokenizer.encode(word, add_special_tokens=False)[0] for word in (switch, keep))
-    turn, begin = batch.action_turn, first_token(batch)
-    opening = torch.where(begin >= 0, batch.action('id')[begin], -1)    # the first id of every turn
-    place = torch.arange(len(turn), device=turn.device) - begin[turn]
-    part = torch.where((place == 1) & (opening == switched)[turn], SUBGOAL, ACTION)
-    part = torch.where((place == 0) & ((opening == switched) | (opening == kept))[turn], SWITCH, part)
-    return batch.with_turns(switch=opening == switched).with_action(part=part.float())
-
-# %% ../../nbs/train/01_recipes.ipynb #6723f4af
-remax = named('remax', 'Li et al., 2023, ReMax, arXiv 2310.10505', 'One attempt a task, against the greedy game of '
-              'that task', credit=by.remax, rollout=play_beside_greedy, groups=64, group_size=1, minibatches=1)
-ui_s1 = named('ui_s1', 'in the spirit of Lu et al., 2025, UI-S1, arXiv 2509.11543',
-              'Do as the expert; what follows a mistake is not your merit', credit=by.ui_s1, rollout=play_beside_expert,
-              rollout_args=dict(patches=2), reward=matched_reward)
-istar = named('istar', 'iStar / OPRL, 2025, arXiv 2509.19199', 'Outcomes, and steps judged by a model that learns from '
-              'successes and failures', credit=by.istar, critic=ImplicitPRM, critic_warmup=1)
-spa = named('spa', 'in the spirit of SPA-RL, 2025, arXiv 2505.20732', 'PPO on learnt shares of the outcome',
-            credit=by.gae, credit_args=dict(level='turn', gamma=.99, lam=.95), reward=partial(progress, grounding=.05),
-            critic=Progress, critic_warmup=1)
-v05 = named('v05', 'in the spirit of Zhang et al., 2026, V0.5, arXiv 2603.10848', 'The mean of the group, mixed with '
-            'what was expected of the task', credit=by.v05, credit_args=dict(ends=(0., 1.)), critic=Prior)
-hae = named('hae', 'in the spirit of Peng et al., 2026, HiPER, arXiv 2602.16165',
-            'Subgoal, switch and action, each on its own clock', credit=by.hae, columns=read_parts, critic=ThreeValues)
-rlvmr = named('rlvmr', 'in the spirit of Zhang et al., 2025, RLVMR, arXiv 2507.22844',
-              'Outcomes, and tagged steps against steps with the same tag', credit=by.rlvmr, columns=read_tags)
-
-# %% ../../nbs/train/01_recipes.ipynb #b3b93b7d
-clip_higher = named('clip_higher', 'Yu et al., 2025, DAPO, arXiv 2503.14476', 'A good token may rise further than a '
-                    'bad one may fall', credit=by.grpo, objective_args=dict(low=.2, high=.28, dual=10.))
-clip_cov = named('clip_cov', 'Cui et al., 2025, The Entropy Mechanism, arXiv 2505.22617',
-                 'A few tokens that would cost the most entropy are left out', credit=by.grpo, objective=bound.clip_cov)
-kl_cov = named('kl_cov', 'Cui et al., 2025, The Entropy Mechanism, arXiv 2505.22617', 'The tokens that would cost the '
-               'most entropy are held where they are', credit=by.grpo, objective=bound.kl_cov)
-epo = named('epo', 'in the spirit of Xu et al., 2025, EPO, arXiv 2509.22576',
-            'Entropy is paid for, inside the range that its history allows', credit=by.grpo, objective=bound.epo,
-            memory=entropy.EntropyHistory, schedule=entropy.epo_schedule)
-adaptive = named('adaptive', 'in the spirit of He et al., 2025, Skywork-OR1, arXiv 2505.22312',
-                 'Entropy is paid for, the more the further it is below a target', credit=by.grpo,
-                 objective=bound.entropy_bonus, memory=entropy.AdaptiveCoefficient)
-forking_tokens = named('forking_tokens', 'Wang et al., 2025, Beyond the 80/20 Rule, arXiv 2506.01939',
-                       'Only the fifth of the tokens that were most open is trained', credit=by.grpo,
-                       shape=entropy.high_entropy_tokens, objective_args=dict(low=.2, high=.28))
-arpo = named('arpo', 'Dong et al., 2025, ARPO, arXiv 2507.19849', 'Games are forked where an answer of the environment '
-             'has raised the entropy', credit=by.grpo, rollout=branching.arpo)
-aepo = named('aepo', 'Dong et al., 2025, AEPO, arXiv 2510.14545',
-             'Forks with a budget; open tokens weigh more; the clip keeps its gradient', credit=by.grpo,
-             rollout=branching.aepo, shape=entropy.aepo_advantage, objective=bound.aepo_clip)
-gspo = named('gspo', 'Zheng et al., 2025, GSPO, arXiv 2507.18071', 'One ratio for the whole answer', credit=by.grpo,
-             objective=bound.gspo, loss_per='row')
-gmpo = named('gmpo', 'Zhao et al., 2025, GMPO, arXiv 2507.20673', 'The geometric mean of the clipped ratios',
-             credit=by.grpo, objective=bound.gmpo, loss_per='row')
-sapo = named('sapo', 'SAPO, 2025, arXiv 2511.20347', 'A gate that closes softly instead of a clip', credit=by.grpo,
-             objective=bound.sapo, loss_per='row')
-cispo = named('cispo', 'MiniMax, 2025, CISPO, arXiv 2506.13585',
-              'The weight is clipped, and every token keeps its gradient', credit=by.grpo, objective=bound.cispo)
-dppo = named('dppo', 'DPPO, 2026, arXiv 2602.04879', 'A border in probability, not in its ratio', credit=by.grpo,
-             objective=bound.dppo_tv)
-dcpo = named('dcpo', 'DCPO, 2025, arXiv 2509.02333',
-             'Rare tokens may move further, and a task is compared with what it was before', credit=by.grpo,
-             objective=bound.dcpo_clip, shape=entropy.dcpo_advantage, memory=entropy.OutcomeHistory, loss_per='row')
-tis = named('tis', 'Yao et al., 2025, truncated importance sampling', 'Tokens weigh less where the sampler was '
-            'another policy', credit=by.grpo, objective=bound.corrected(clip, bound.truncated), recompute_old=True)
-dapo = named('dapo', 'Yu et al., 2025, DAPO, arXiv 2503.14476', 'Clip-higher, no dead groups, long answers lose a '
-             'little before they are cut off', credit=by.grpo, objective_args=dict(low=.2, high=.28, dual=10.),
-             rollout=dynamic_sampling, rollout_args=dict(rounds=3), reward=partial(overlong, longest=256, buffer=64))
-starpo_s = named('starpo_s', 'Wang et al., 2025, RAGEN, arXiv 2504.20073', 'PPO on the quarter of the groups whose '
-                 'outcomes differ most', credit=by.gae, credit_args=dict(level='turn', gamma=1., lam=1.), critic=Critic,
-                 curate=most_different, objective_args=dict(low=.2, high=.28))
-ragen2 = named('ragen2', 'RAGEN-2, 2026, arXiv 2604.06268', 'The groups that hold nine tenths of the deviation',
-               credit=by.grpo, curate=keep_groups)
-supo = named('supo', 'in the spirit of Lu et al., 2025, SUPO, arXiv 2510.06727',
-             'A full context is summed up, and the summary is trained', credit=by.grpo,
-             rollout=windows.with_summaries, rollout_args=dict(window=128, summary_tokens=16),
-             test_rollout=partial(windows.with_summaries, window=128, summary_tokens=16))
-# our numbers, for worlds of a dozen turns such as KeyDoor: within six nearly all games are lost, and a group that only
-# loses teaches nothing
-scaling_inter = named('scaling_inter', 'Xi et al., 2025, AgentGym-RL, arXiv 2509.08755', 'Short games first, longer '
-                      'ones later', credit=by.grpo, schedule=partial(growing, turns=(8, 10, 12), every=10))
-
-# %% ../../nbs/train/01_recipes.ipynb #2e45a39b
-roc = named('roc', 'Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722', 'Many attempts are played; some '
-            'failures and the clean successes are learned from', credit=by.grpo, group_size=16,
-            curate=chain(keep_mixed, partial(cleanest, keep=8)), objective_args=dict(low=.2, high=.28))
-simpletir = named('simpletir', 'Xue et al., 2025, SimpleTIR, arXiv 2509.02479',
-                  'Nothing is learned from an episode with a turn that neither calls nor answers', credit=by.grpo,
-                  curate=chain(simpletir_reject, mask_void), objective_args=dict(low=.2, high=.28, dual=3.),
-                  max_turns=5)
-dr_bot = named('dr_bot', 'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601', 'Endless, unfinished and repetitive '
-               'episodes are only counted, and groups that hardly differ are left out', credit=by.dr_grpo,
-               curate=partial(legible, longest=256), objective_args=dict(low=.2, high=.28), loss_per=64.)
-spear_clip = named('spear_clip', 'in the spirit of Qin et al., 2025, SPEAR, arXiv 2509.22601',
-                   'Dr.BoT without the few tokens that would cost the most entropy', credit=by.dr_grpo,
-                   curate=partial(legible, longest=256), objective=bound.spear_clip, loss_per=64.)
-dart = named('dart', 'in the spirit of Li et al., 2025, DART-GUI, arXiv 2509.23866', 'One ratio for the whole answer, '
-             'corrected for the sampler, on the turns that were most open', credit=by.grpo, curate=mask_certain,
-             objective=bound.corrected(bound.gspo, bound.dart_weights), objective_args=dict(low=.1, high=.28),
-             recompute_old=True, kl_coef=.1, loss_per='row')
-
-# %% ../../nbs/train/01_recipes.ipynb #2a5e4f2c
-success_replay = named('success_replay', 'Lu et al., 2025, ARPO for GUI agents, arXiv 2505.16282',
-                       'A group in which everybody failed gets a past success', credit=by.grpo,
-                       rollout=play_recurring, replay=partial(SuccessReplay, key=by_number),
-                       objective_args=dict(low=.2, high=.3))
-spear = named('spear', 'in the spirit of Qin et al., 2025, SPEAR, arXiv 2509.22601',
-              'Once more from the successes, as they would be valued today', credit=by.dr_grpo,
-              curate=partial(legible, longest=256), objective=bound.spear_clip,
-              replay=partial(SelfImitation, weight=partial(rising, rise=30)), loss_per=64.)
-rorecomp = named('rorecomp', 'in the spirit of RoRecomp, 2025, arXiv 2509.25958', 'Short successes and long failures '
-                 'now, the rest later', credit=by.grpo, curate=priority_only, replay=Recomposition)
-archer = named('archer', 'Zhou et al., 2024, ArCHer, arXiv 2402.19446',
-               'Utterances are judged by a critic that learns from old episodes', credit=critic_of_utterances,
-               critic=ArcherCritic, objective=bound.reinforce, loss_per=8., minibatches=1, critic_warmup=1)
-
-# %% ../../nbs/train/01_recipes.ipynb #491e82ec
-spiral = named('spiral', 'Liu et al., 2025, SPIRAL, arXiv 2506.24119',
-               'Both seats are played by one policy; an outcome is compared with what that seat used to earn',
-               credit=by_seat, memory=SeatBaseline, loss_per=64.)
-spo = named('spo', 'in the spirit of Swamy et al., 2024, SPO, arXiv 2401.04056',
-            'How many of its group an episode beats', credit=by.dr_grpo, reward=win_rate_reward)
-sppo = named('sppo', 'in the spirit of Wu et al., 2024, SPPO, arXiv 2405.00675', 'The best and the worst of a group, '
-             'each towards its win rate', credit=sppo_credit, credit_args=dict(beta=.1, mean=True), minibatches=1)
-inpo = named('inpo', 'in the spirit of Zhang et al., 2024, INPO, arXiv 2407.00617',
-             'The best of a group above the worst by a fixed gap', credit=inpo_credit,
-             credit_args=dict(eta=.3, mean=True), kl_coef=1e-3, minibatches=1)
-marft = named('marft', 'Liao et al., 2025, MARFT, arXiv 2504.16129',
-              'Better than the critic expected, from agent to agent', credit=from_agent_to_agent, critic=Critic)
-
-# %% ../../nbs/train/01_recipes.ipynb #1f61c9a7
-class Memories:
-    "Several memories as one; of two that plan the same field the later one holds."
-    def __init__(self, policy, seed: int, makers: tuple): self.each = [make(policy, seed) for make in makers]
-    @property
-    def outside(self)->bool: return any(getattr(one, 'outside', False) for one in self.each)
-    def plan(self, step: int)->dict:
-        return {k: v for one in self.each if hasattr(one, 'plan') for k, v in one.plan(step).items()}
-    def test(self)->dict: return {k: v for one in self.each if hasattr(one, 'test') for k, v in one.test().items()}
-    def read(self, batch: Batch, step: int)->Batch:
-        for one in self.each: batch = one.read(batch, step)
-        return batch
-    def learn(self, row: dict)->dict:
-        found = {}
-        for one in self.each: found |= one.learn(row | found)
-        return found
-    def tensors(self)->dict:
-        return {f'{i}.{name}': x for i, one in enumerate(self.each) for name, x in one.tensors().items()}
-    def restore(self, tensors: dict):
-        for i, one in enumerate(self.each):
-            one.restore({name.partition('.')[2]: x for name, x in tensors.items() if name.partition('.')[0] == str(i)})
-
-def remember(
-    *makers,    # functions (policy, seed) -> memory
-)->Callable:    # one such function
-    "One memory of several."
-    if not makers:
-        raise ValueError('remember() was given no memory: give at least one function (policy, seed) -> memory')
-    return partial(Memories, makers=makers)
-
-# %% ../../nbs/train/01_recipes.ipynb #63160cc0
-known = {make.__name__: make for make in (grpo, dr_grpo, rloo, gigpo, loop, pass_at_k, reinforce_pp,
-                                          reinforce_pp_baseline, lite_ppo, gdpo, opo, gpg, flow_grpo, eapo, cm2,
-                                          dr_mas, mars, hgpo, salt, ppo, vl_dac, seeupo, ipa, igpo, infopo, remax,
-                                          ui_s1, istar, spa, v05, hae, rlvmr,
-                                          clip_higher, clip_cov, kl_cov, epo, adaptive, forking_tokens, arpo,
-                                          aepo, gspo, gmpo, sapo, cispo, dppo, dcpo, tis, dapo, starpo_s, ragen2, supo,
-                                          scaling_inter,
-                                          # name -> recipe function
-                                          roc, simpletir, dr_bot, spear_clip, dart, success_replay, spear, rorecomp,
-                                          archer, spiral, spo, sppo, inpo, marft)}
+def __dir__()->list[str]: return sorted({*globals(), *registered})
 
 # %% ../../nbs/train/01_recipes.ipynb #6f7c6157
 def load_recipe(
@@ -542,13 +49,12 @@ def load_recipe(
     if name not in known and ':' not in name:
         raise ValueError(f'recipe={name!r} is unknown. Known: {", ".join(known)}; or your own as package.module:name.')
     make = known.get(name) or imported('recipe', name)
-    unknown = set(changes) - {f.name for f in dataclasses.fields(Recipe)}
+    unknown = set(changes) - set(field_names())
     if unknown:
-        raise ValueError(f'a recipe has no field {sorted(unknown)[0]!r}. Fields: '
-                         f'{", ".join(f.name for f in dataclasses.fields(Recipe))}.')
+        raise ValueError(f'a recipe has no field {sorted(unknown)[0]!r}. Fields: {", ".join(field_names())}.')
     if name in known: return make(**changes)
     made = called('recipe', name, make, **changes)
-    if not all(hasattr(made, field.name) for field in dataclasses.fields(Recipe)):
+    if not isinstance(made, Recipe):
         raise ValueError(f'recipe={name!r} gives a {type(made).__name__}, not a Recipe: write a function (**changes) '
                          f'that returns one')
     return made
@@ -559,5 +65,5 @@ def in_format(
     format,             # Plain(), Thinking() or Calls() of agentlab.policy.formats
 )->Recipe:
     "The recipe with a policy that acts in this format, in training and in tests."
-    return dataclasses.replace(recipe, rollout_args=recipe.rollout_args | dict(format=format),
+    return dataclasses.replace(recipe, rollout=partial(recipe.rollout, format=format),
                                test_rollout=partial(recipe.test_rollout, format=format))

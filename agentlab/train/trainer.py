@@ -23,7 +23,7 @@ from ..rollout import play
 from ..rollout.curation import CurationError
 from .ranks import Together, agreed, gathered, in_shares, start_processes, told, weights_key
 from . import fit
-from .recipes import Recipe, check_world, field_defaults
+from ..recipe import Recipe, arguments, check_world, field_defaults, function_name
 from .runs import (METRICS, Run, alone, load_checkpoint, moments, open_run, restore_moments, rewind,
                                  save_checkpoint, save_policy)
 
@@ -142,7 +142,9 @@ def for_gpu(
     """The recipe for a large model with an adapter: old log-probabilities by the trainer, a loss corrected for the
     sampler, a paged optimiser. Its learning rate is a place to start from."""
     from agentlab.policy.qlora import paged_adamw
-    objective = recipe.objective if isinstance(recipe.objective, corrected) else corrected(recipe.objective, weights)
+    loss = getattr(recipe.objective, 'func', recipe.objective)
+    inner = loss if isinstance(loss, corrected) else corrected(loss, weights)
+    objective = partial(inner, **arguments(recipe.objective))
     large = dict(recompute_old=True, objective=objective, optimizer=paged_adamw, lr=2e-5,
                  max_tokens=max(recipe.max_tokens, 32), precision='bf16' if torch.cuda.is_available() else 'no')
     return dataclasses.replace(recipe, **large | changes)
@@ -171,7 +173,7 @@ def collect(training: Training, step: int)->Batch:
                          groups=[step*count + i for i in mine],
                          group_size=r.group_size, max_turns=r.max_turns, max_tokens=r.max_tokens,
                          temperature=r.temperature,
-                         seed=derive(r.seed, step, 'sampling'), step=step, name=r.name, **r.rollout_args, **own)
+                         seed=derive(r.seed, step, 'sampling'), step=step, name=r.name, **own)
     return Batch.from_episodes(joined(t.gather([episodes])))
 
 def joined(lists: list[list])->list:
@@ -237,7 +239,7 @@ def curated(training: Training, batch: Batch)->Batch:
     that is nothing."""
     r, batch = training.recipe, batch.with_action(place=torch.arange(len(batch.actions), device=batch.actions.device))
     if r.curate is None: return batch
-    try: batch = r.curate(batch, **r.curate_args)
+    try: batch = r.curate(batch)
     except CurationError as why: raise Skip(f'{why} This update was not made.') from None
     if not len(batch.actions):
         raise Skip('curation left no episode, so this update was not made. Loosen the filters, or play more groups.')
@@ -249,11 +251,11 @@ def prepare(training: Training, batch: Batch, step: int)->tuple[Batch, Tensor, T
     r, whole = training.recipe, rewarded(training, batch, step)
     batch = curated(training, whole)
     if r.kl_coef: batch = batch.with_action(ref_logp=in_shares(training, batch, partial(reference_logp, training)))
-    found = r.credit(batch, **r.credit_args)
+    found = r.credit(batch)
     targets, advantage = found if isinstance(found, tuple) else (None, found)
-    if r.shape: advantage = r.shape(batch, advantage, **r.shape_args)
+    if r.shape: advantage = r.shape(batch, advantage)
     advantage = by_chance(batch, advantage)
-    finite('advantage', advantage, f'Look at what {getattr(r.credit, "__name__", r.credit)} made of these rewards.')
+    finite('advantage', advantage, f'Look at what {function_name(r.credit)} made of these rewards.')
     if targets is not None:
         targets = targets.new_full((len(whole.actions),), torch.nan).index_copy(0, batch.action('place'), targets)
     return batch, advantage.float(), targets
@@ -284,12 +286,12 @@ def minibatches(
 def planned(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->Batch:
     """The batch with the columns that the objective takes from a whole minibatch (its `plan`), by a forward pass
     without gradients."""
-    r, given = training.recipe, getattr(training.recipe.objective, 'keywords', {})
+    r = training.recipe
     plan = getattr(getattr(r.objective, 'func', r.objective), 'plan', None)
     if plan is None: return batch
     whole, chosen = take_rows(batch, rows)
     logp, entropy = training.together.logprobs(whole, r.temperature, r.budget)
-    columns = plan(logp, whole, advantage[chosen], entropy, **given | r.objective_args)
+    columns = plan(logp, whole, advantage[chosen], entropy, **arguments(r.objective))
     return batch.with_action(**{name: x.new_zeros(len(advantage)).index_copy(0, chosen, x)
                                 for name, x in columns.items()})
 
@@ -304,7 +306,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     sums |= dict(computed=0, held=0, kl_each=[], kl_reference_each=[])
     for part, which in t.policy.parts(batch, rows[t.rank::t.ranks], r.budget):
         logp, entropy = t.policy.forward(part, r.temperature)
-        losses = r.objective(logp, part, advantage[which], entropy, **r.objective_args)
+        losses = r.objective(logp, part, advantage[which], entropy)
         kl = r.kl(logp, part) if r.kl_coef else None
         loss = (weight[which] * (losses if kl is None else losses + r.kl_coef*kl)).sum()
         if loss.requires_grad: loss.backward()      # the tokens of frozen roles alone have nothing to move
@@ -328,8 +330,8 @@ def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, k
     apart = apart[~past]        # the sampler of a past token had other weights
     known = apart[apart.isfinite()]
     # other objectives bound other things
-    limits = {k: v for k, v in recipe.objective_args.items()
-              if k in ('low', 'high')} if recipe.objective_args.get('low', 0.) <= 1 else {}
+    given = arguments(recipe.objective)
+    limits = {k: given[k] for k in ('low', 'high') if k in given} if given.get('low', 0.) <= 1 else {}
     ratio, bounds = (-moved[past & (part.action('weight') > 0)]).exp(), dict(low=.2, high=.2) | limits
     return dict(past=len(ratio), outside=int(((ratio < 1 - bounds['low']) | (ratio > 1 + bounds['high'])).sum()),
                 kl=each.sum().item(), kl_each=[each.float().cpu()],
@@ -346,13 +348,13 @@ def rounds(training: Training, batch: Batch, advantage: Tensor):
     if r.updates is None:
         yield batch, advantage
         return
-    updates, logp = r.updates(batch, t.together, **r.updates_args), None
+    updates, logp = r.updates(batch, t.together), None
     while True:
         try: selection, found = updates.send(logp)
         except StopIteration: return
         selection = selection.to(found.device) > 0
         finite('advantage', found[selection],
-               f'Look at what {getattr(r.updates, "__name__", r.updates)} made of these rewards.')
+               f'Look at what {function_name(r.updates)} made of these rewards.')
         yield batch.with_action(weight=batch.action('weight')*selection), torch.where(selection, found, 0).float()
         logp = t.together.logprobs(batch, r.temperature, r.budget)[0]
         batch = batch.with_action(old_logp=logp)    # the next one begins from the policy as it is
