@@ -208,16 +208,23 @@ def write_reference(folder: Path) -> None:
         + '\n'.join(lines) + '\n\n' + toctree(list(groups)), encoding='utf-8')
 
 
+def declared_metrics() -> dict[str, list[str]]:
+    "Name -> what it is, its estimate, its unit: every call of `metric` in the package, read from the source."
+    found = {}
+    for path in sorted((ROOT/'agentlab').rglob('*.py')):
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+            if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'metric':
+                name, *words = map(ast.literal_eval, node.args[:4])
+                found[name] = words
+    return dict(sorted(found.items()))
+
+
 def write_metrics(folder: Path) -> None:
-    "The dictionary of metrics, from METRICS of agentlab.train.runs."
-    tree = ast.parse((ROOT/'agentlab'/'train'/'runs.py').read_text(encoding='utf-8'))
-    call = next(node.value for node in tree.body if isinstance(node, ast.Assign)
-                and getattr(node.targets[0], 'id', '') == 'METRICS')
-    lines = [f'| `{word.arg}` | ' + ' | '.join(part.replace('|', r'\|').replace('*', r'\*')
-                                               for part in ast.literal_eval(word.value)) + ' |'
-             for word in call.keywords]
+    "The dictionary of metrics, from their declarations."
+    escape = lambda part: part.replace('|', r'\|').replace('*', r'\*')
+    lines = [f'| `{name}` | ' + ' | '.join(map(escape, words)) + ' |' for name, words in declared_metrics().items()]
     (folder/'metrics.md').write_text('# Metrics\nWhat a row of `metrics.jsonl` holds, one row an update (`tests.jsonl` '
-        'where it says so). [The page of runs](nbs/train/00_runs.ipynb) writes them.\n\n'
+        'where it says so). [The page of metrics](nbs/04_metrics.ipynb) tells how one declares itself.\n\n'
         '| name | is | estimated by | unit |\n|---|---|---|---|\n' + '\n'.join(lines) + '\n', encoding='utf-8')
 
 

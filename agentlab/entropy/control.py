@@ -12,8 +12,12 @@ import torch
 from torch import Tensor
 from .measures import token_entropy, turn_profile
 from ..episodes import Batch, check_flat
+from ..metrics import metric
 
 # %% ../../nbs/entropy/03_control.ipynb #f998ac70
+metric('entropy_history', 'what EPO remembers: the entropy of every turn number so far',
+       'mean over the steps, of means over tokens', 'nats a token')
+
 class EntropyHistory:
     """Memory of EPO: mean entropy of each turn number over all steps so far, this one included (turn column
     `entropy_history`)."""
@@ -120,6 +124,9 @@ def additive(
 )->float:
     "The next coefficient: one step up below the target, one down above it (in the spirit of Skywork-OR1)."
     return coefficient + step*((entropy < target) - (entropy > target))
+
+metric('entropy_coef', 'weight of the entropy in the loss, where a memory steers it',
+       'as it was used in this update', '-')
 
 class AdaptiveCoefficient:
     "Memory of an entropy coefficient that follows a target (token column `entropy_coef`; row entry `entropy_coef`)."

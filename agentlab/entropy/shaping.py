@@ -13,6 +13,7 @@ from torch import Tensor
 from .measures import token_entropy, turn_entropy
 from ..episodes import Batch, check_flat, need
 from ..groups import compare, group_constant, group_count, group_mean, group_std, same
+from ..metrics import metric
 from ..recipe import recipe
 
 # %% ../../nbs/entropy/02_shaping.ipynb #da477bab
@@ -130,6 +131,8 @@ def first_state(
     first = torch.searchsorted(batch.turns.episode, torch.arange(len(batch), device=state.device))
     played = torch.bincount(batch.turns.episode, minlength=len(batch)) > 0
     return torch.where(played, torch.cat([state, state.new_full((1,), -1)])[first.clamp(max=len(state))], -1)
+
+metric('tasks_seen', 'tasks that a memory of outcomes knows', 'counted', 'tasks')
 
 class OutcomeHistory:
     """Memory of every task: how often it was visited, mean and deviation of the outcomes (episode columns seen,

@@ -16,7 +16,8 @@ from ..policy.core import pad_rows, quiet, take_rows
 from ..replay import Replay
 from ..train.ranks import switched_on
 from ..recipe import Recipe, arguments, field_defaults, plain
-from ..train.runs import METRICS, Run, open_run, rewind
+from ..metrics import empty_row
+from ..train.runs import Run, open_run, rewind
 from ..train.trainer import (Skip, Training, collect, computed, env_facts, measure_play, open_replay, prepare,
                                     reference_of, usable, with_computed, with_lora, with_token_text)
 
@@ -351,8 +352,7 @@ class _Step:
         guest = self.guest
         played = collect(guest, step)
         batch = usable(played)
-        row = (dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step)
-               | measure_play(played, batch))
+        row = empty_row(step) | measure_play(played, batch)
         learned = None
         try:
             batch, advantage, _ = prepare(guest, batch, step)

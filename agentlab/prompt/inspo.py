@@ -11,11 +11,18 @@ from collections.abc import Callable
 from dataclasses import asdict
 import torch
 from ..episodes import Batch, derive, state_key
+from ..metrics import metric
 from .instruction import Instruction, play_instructed, read_instruction
 from .population import Population, lenient
 from .propose import Play, batch_plays, reflect
 
 # %% ../../nbs/prompt/03_inspo.ipynb #00b58e02
+metric('instruction', 'the instruction with the largest weight', 'after the update', 'JSON')
+metric('instruction_w', 'its weight', 'moving mean of the outcomes of its groups', "the environment's unit")
+metric('instructions', 'instructions that are alive', 'counted', 'instructions')
+metric('checked', 'episodes in which new instructions were checked; not among those trained on', 'counted',
+       'episodes')
+
 class Inspo:
     "The memory of a run in which instructions evolve with the weights."
     outside = True # a proposer may be an endpoint, which answers otherwise the next time: of several processes one asks

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, tensor
 from ..episodes import SCHEMA_VERSION, Batch, Table, atomic, state_key
 from ..groups import cumcount
+from ..metrics import metric
 
 # %% auto #0
 __all__ = ['TABLES', 'REPLAY_VERSION', 'PRIORITY_EPS', 'pick', 'alike', 'uniform', 'success_first', 'stratified', 'prioritised',
@@ -673,6 +674,8 @@ def _from_bytes(data: Tensor)->_Segment:
     return replace(segment, batch=_without_own(batch))
 
 # %% ../../nbs/replay/00_buffer.ipynb #295aa120
+metric('stored', 'past episodes that can be brought back', 'counted', 'episodes')
+
 class Replay:
     """What the trainer asks of a recipe's `replay`. These answers change nothing; where a subclass sets `buffer`, it
     is opened and checkpointed."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from collections.abc import Callable
 from ..episodes import Batch, Table, check_flat, derive
 from ..groups import group_mean, group_min, group_std, same
+from ..metrics import metric
 from .buffer import Buffer, Replay
 from ..recipe import recipe
 
@@ -94,6 +95,12 @@ def warm_up(
     return full*.5*(1 - math.cos(math.pi*step/rise)) if step < rise else full
 
 # %% ../../nbs/replay/02_self_imitation.ipynb #c3e77092
+metric('sil_above', 'stored episodes above the baseline of self-imitation', 'counted', 'episodes')
+metric('sil_baseline', 'what self-imitation compares with', 'median of the mean outcomes of the latest groups',
+       "the environment's unit")
+metric('sil_weight', 'weight of the self-imitation update', 'as it was used', '-')
+metric('sil_trained', 'episodes of the self-imitation update', 'counted', 'episodes')
+
 class SelfImitation(Replay):
     """Keep one's own good episodes; when enough of them are above what groups earn today, learn from them once more
     (SPEAR)."""

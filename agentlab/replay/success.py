@@ -14,6 +14,7 @@ from collections.abc import Callable
 from ..entropy.shaping import first_state
 from ..episodes import Batch, Table, derive, need, state_key
 from ..groups import group_count, group_max, group_mean, group_min, group_std, rank, same
+from ..metrics import metric
 from .buffer import Buffer, Replay, alike
 from ..rollout.plain import play
 from ..recipe import recipe
@@ -131,6 +132,9 @@ def draw_same(
     return torch.where(high > low, torch.cat([order, order.new_full((1,), -1)])[pick], -1)
 
 # %% ../../nbs/replay/01_success.ipynb #695257b9
+metric('failed', 'groups in which everybody failed alike, where a replay helps these', 'counted', 'groups')
+metric('swapped', 'those of them that got a past success', 'counted', 'groups')
+
 class SuccessReplay(Replay):
     "Replace the first episode of a failed group by a stored success of the same task (GUI-agent ARPO)."
     def __init__(self,

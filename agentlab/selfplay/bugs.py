@@ -14,6 +14,7 @@ from torch import Tensor
 from ..env.bug_repair import BugRepair, InjectBug, difference, draw_program, lines_of, solver_task
 from ..env.protocol import EnvError
 from ..episodes import Batch, Episode, derive, need, state_key
+from ..metrics import metric
 from ..reward.basic import at_end
 from ..rollout.plain import play
 from .proposers import success_rate, swe_self_play, swe_solver
@@ -137,6 +138,8 @@ def higher_order(
         if left[1] not in (program, bug):
             found.setdefault((program, left[1]), dict(program=program, bug=left[1], dropped=[], order=order + 1))
     return list(found.values())
+
+metric('solved_again', 'the same for what failed repairs left behind', 'mean over the tries', 'tries, 0-1')
 
 class BugPool:
     "A recipe's `memory` that puts back what failed repairs left behind."

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..credit.estimator import estimator
 from ..episodes import Batch, derive, need
 from ..groups import rank, recur, same, shift
+from ..metrics import metric
 from .snapshots import Snapshot, learned
 from ..recipe import recipe
 
@@ -28,6 +29,10 @@ def anybody(rates:Tensor)->Tensor:
     return torch.full((len(rates),), 1/len(rates), dtype=torch.float64)
 
 # %% ../../nbs/selfplay/04_league.ipynb #926c3074
+metric('snapshots', 'older selves that a league holds', 'counted', 'snapshots')
+metric('opponent_rate', 'what the policy has won against those that it has met',
+       'mean over them; a tie counts one half', 'games, 0-1')
+
 class League:
     "Snapshots of the learner, who meets whom, and how it went: the memory of a self-play run."
     def __init__(self,

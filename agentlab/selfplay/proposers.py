@@ -22,9 +22,16 @@ from ..env.hopsearch import (check_options, check_question, first_names, full_na
 from ..env.protocol import TextEnv, check_split, noisy
 from ..episodes import Batch, need
 from ..groups import compare
+from ..metrics import metric
 from ..reward.basic import at_end
 
 # %% ../../nbs/selfplay/07_proposers.ipynb #990a699a
+metric('valid', 'proposals that passed all checks, where one role makes the tasks of another',
+       'mean over the proposals of this step', 'proposals, 0-1')
+metric('solved', 'tries at such tasks that succeeded', 'mean over the tasks of this step', 'tries, 0-1')
+metric('solver', 'tries of the solver that succeeded, at whatever task', 'mean over its episodes', 'tries, 0-1')
+metric('pool', 'earlier tasks that can be set again', 'counted', 'tasks')
+
 def success_rate(
     scores,                 # (tasks, tries) 0 to 1; NaN: this try did not take place
     faithful:bool=False,    # True: whatever is above 0 counts, as SSP was released; False: above .5

@@ -12,7 +12,8 @@ from .critic import Critic
 from .learned import ImplicitPRM, Prior, Progress, ThreeValues
 from ..recipe import Recipe
 from .recipes import load_recipe
-from .runs import METRICS, Run, rewind
+from ..metrics import METRICS
+from .runs import Run, rewind
 from .trainer import dead_groups, evaluate, for_gpu, minibatches, train
 from .fit import check_fits, predict, propose
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..credit.critics import turn_starts
 from ..credit.value_heads import ValueHead
 from ..episodes import Batch
+from ..metrics import metric
 from ..policy.core import closing
 from .runs import moments, restore_moments
 
@@ -22,6 +23,11 @@ def last_features(policy, batch: Batch, budget: int)->tuple[Tensor, Tensor|None]
     return cut, policy.features(asked.to(batch.actions.device), budget) if len(cut) else None
 
 # %% ../../nbs/train/03_critic.ipynb #4a544a1e
+metric('value_loss', 'how far the critic was from its targets, where a recipe has one',
+       "the head's loss, mean over the last pass", '-')
+metric('value_explained', 'share of the variance of the targets that the critic knew before this step',
+       '1 - var(target - value)/var(target)', 'at most 1')
+
 class Critic:
     "A value head on the policy's features, fitted each step to the targets of the estimator."
     def __init__(

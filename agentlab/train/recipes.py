@@ -4,12 +4,12 @@
 
 # %% ../../nbs/train/01_recipes.ipynb #f3ba7029
 from __future__ import annotations
-import dataclasses, importlib, warnings
+import dataclasses, importlib
 from collections.abc import Callable
 from functools import partial
 from pkgutil import iter_modules
 from ..recipe import MOVED, Recipe, field_names, registered
-from ..settings import called, imported
+from ..settings import called, imported, moved
 
 # %% auto #0
 __all__ = ['FAMILIES', 'known', 'gather', 'load_recipe', 'in_format']
@@ -30,13 +30,13 @@ def gather()->dict[str, Callable]:
 known = gather()
 for _name in sorted(known): known[_name] = known.pop(_name)
 
+_old = {old.partition(':')[2]: new for old, new in MOVED.items() if old.startswith('agentlab.train.recipes:')}
+
 def __getattr__(name: str):
     "`recipes.gigpo` is the recipe of that name; what has moved to another page warns."
     if name in registered: return registered[name]
-    path = MOVED.get(f'agentlab.train.recipes:{name}')
-    if path is None: raise AttributeError(f'there is no recipe {name!r}. Known: {", ".join(known)}')
-    warnings.warn(f'agentlab.train.recipes.{name} is {path} now', DeprecationWarning, stacklevel=2)
-    return imported('recipe', path)
+    if name not in _old: raise AttributeError(f'there is no recipe {name!r}. Known: {", ".join(known)}')
+    return moved(__name__, **_old)(name)
 
 def __dir__()->list[str]: return sorted({*globals(), *registered})
 

@@ -10,104 +10,14 @@ import torch
 from torch import Tensor
 from ..episodes import Batch, atomic, read_file, rename
 from ..recipe import as_today
-from ..settings import in_words
+from ..settings import in_words, moved
 
 # %% auto #0
-__all__ = ['METRICS', 'SCHEMA_VERSION', 'Run', 'row_check', 'read_row', 'read_log', 'alone', 'open_run', 'check_goes_on',
-           'save_checkpoint', 'moments', 'restore_moments', 'save_policy', 'load_checkpoint', 'rewind', 'is_whole']
+__all__ = ['SCHEMA_VERSION', 'Run', 'row_check', 'read_row', 'read_log', 'alone', 'open_run', 'check_goes_on', 'save_checkpoint',
+           'moments', 'restore_moments', 'save_policy', 'load_checkpoint', 'rewind', 'is_whole']
 
 # %% ../../nbs/train/00_runs.ipynb #529ab282
-METRICS = dict(     # name: (what it is, how it is estimated, unit)
-    step=('number of this update, from 0', 'counted', 'updates'),
-    success=('share of the sampled training episodes that reached the goal',
-             "mean of info['success'] over the episodes that ended without an error", 'episodes, 0-1'),
-    reward=('what an episode earned', 'mean outcome over the episodes that ended without an error',
-            "the environment's unit"),
-    entropy=('how open the choice of a token was',
-             'mean over action tokens of the full-softmax entropy when they were sampled', 'nats a token'),
-    entropy_by_turn=('the same, one number for every turn of the game', 'mean over the action tokens of each turn',
-                     'nats a token'),
-    kl=('how far this step moved the policy', 'k3 estimate between the policy that sampled and the one at each '
-        'minibatch of the step, mean over tokens', 'nats a token'),
-    kl_median=('the same at the middle token: half of the tokens moved less',
-               'k3 estimate, median over the tokens of all minibatches but the first, before which no step was made',
-               'nats'),
-    kl_max=('the same at the token that moved most; a spike, far above the median: what the policy had said it made '
-            'all but impossible',
-            'k3 estimate, which grows with exp of the gap; largest over the same tokens', 'nats'),
-    kl_reference=('distance to the reference policy, where a recipe uses one',
-                  'k3 estimate, mean over tokens, at each minibatch', 'nats a token'),
-    kl_reference_median=('the same at the middle token',
-                         'k3 estimate, median over the tokens of all minibatches of the step', 'nats'),
-    kl_reference_max=('the same at the token that is farthest; far above the median, it is a spike, as for `kl_max`',
-                      'k3 estimate, largest over the tokens of all minibatches of the step', 'nats'),
-    clip_fraction=('share of action tokens whose ratio left the clip range on the side that stops the gradient',
-                   'mean over the minibatches of the step', 'tokens, 0-1'),
-    grad_norm=('length of the gradient before clipping', 'mean over the minibatches of the step', '-'),
-    dead_groups=('share of groups whose outcomes are all equal, so that their advantage is zero', 'counted',
-                 'groups, 0-1'),
-    sampler_gap=('largest difference between the log-probability at sampling and the one the trainer computes with the '
-                 'same weights', 'maximum over the action tokens of the first minibatch', 'nats'),
-    sampler_kl=('distance of the trainer from the sampler; below 0, the sampler did not draw from what it reported',
-                'k1 estimate: mean of reported minus computed log-probability over the action tokens of the first '
-                'minibatch', 'nats a token'),
-    unsampled=('share of the tokens in the loss that no sampler reported', 'counted in the first minibatch',
-               'tokens, 0-1'),
-    loss=('the objective that was minimised', 'mean over the minibatches of the step', '-'),
-    value_loss=('how far the critic was from its targets, where a recipe has one',
-                "the head's loss, mean over the last pass", '-'),
-    value_explained=('share of the variance of the targets that the critic knew before this step',
-                     '1 - var(target - value)/var(target)', 'at most 1'),
-    turns=('length of an episode', 'mean', 'turns'),
-    episodes=('episodes played', 'counted', 'episodes'),
-    errors=('episodes that a fault of the environment ended; they are not trained on', 'counted', 'episodes'),
-    truncated=('share of episodes that a budget ended', 'counted', 'episodes, 0-1'),
-    tokens=('action tokens of the episodes without an error', 'counted', 'tokens'),
-    sampled=('action tokens that were sampled; a branch that copies a turn does not sample it again', 'counted',
-             'tokens'),
-    held=('tokens of the rows that were learned from', 'counted, over the minibatches of the step', 'tokens'),
-    computed=('tokens that the model read for them, padding included; fewer where shared prefixes are computed once',
-              'counted, in the passes with a gradient', 'tokens'),
-    kept=('share of the action tokens that count in the loss after curation',
-          'tokens with a weight above 0, of those that curation left', 'tokens, 0-1'),
-    entropy_history=('what EPO remembers: the entropy of every turn number so far',
-                     'mean over the steps, of means over tokens', 'nats a token'),
-    tasks_seen=('tasks that a memory of outcomes knows', 'counted', 'tasks'),
-    entropy_coef=('weight of the entropy in the loss, where a memory steers it', 'as it was used in this update', '-'),
-    replayed=('share of the action tokens learned from that are from past episodes',
-              'tokens with a weight above 0, over all updates of the step', 'tokens, 0-1'),
-    past_outside=('share of the past tokens whose ratio to the policy that sampled them is beyond the clip; '
-                  'rising: the past is too old to be heard, lower `stale`',
-                  'tokens of past episodes, over all updates of the step', 'tokens, 0-1'),
-    stored=('past episodes that can be brought back', 'counted', 'episodes'),
-    failed=('groups in which everybody failed alike, where a replay helps these', 'counted', 'groups'),
-    swapped=('those of them that got a past success', 'counted', 'groups'),
-    sil_above=('stored episodes above the baseline of self-imitation', 'counted', 'episodes'),
-    sil_baseline=('what self-imitation compares with', 'median of the mean outcomes of the latest groups',
-                  "the environment's unit"),
-    sil_weight=('weight of the self-imitation update', 'as it was used', '-'),
-    sil_trained=('episodes of the self-imitation update', 'counted', 'episodes'),
-    instruction=('the instruction with the largest weight', 'after the update', 'JSON'),
-    instruction_w=('its weight', 'moving mean of the outcomes of its groups', "the environment's unit"),
-    instructions=('instructions that are alive', 'counted', 'instructions'),
-    checked=('episodes in which new instructions were checked; not among those trained on', 'counted', 'episodes'),
-    snapshots=('older selves that a league holds', 'counted', 'snapshots'),
-    opponent_rate=('what the policy has won against those that it has met', 'mean over them; a tie counts one half',
-                   'games, 0-1'),
-    valid=('proposals that passed all checks, where one role makes the tasks of another',
-           'mean over the proposals of this step', 'proposals, 0-1'),
-    solved=('tries at such tasks that succeeded', 'mean over the tasks of this step', 'tries, 0-1'),
-    solved_again=('the same for what failed repairs left behind', 'mean over the tries', 'tries, 0-1'),
-    solver=('tries of the solver that succeeded, at whatever task', 'mean over its episodes', 'tries, 0-1'),
-    pool=('earlier tasks that can be set again', 'counted', 'tasks'),
-    seconds=('wall time of the step', 'measured; the only number that differs in a repeated run', 's'),
-    test_greedy=('success on held-out tasks, most likely token each time (tests.jsonl)', 'mean over the test tasks',
-                 'episodes, 0-1'),
-    test_sampled=('success on held-out tasks, tokens sampled at the temperature of the recipe (tests.jsonl)',
-                  'mean over the test tasks', 'episodes, 0-1'),
-    skipped=('why the update was not made, if it was not',
-             'a NaN or infinite reward, loss or gradient; curation left nothing; the critic is warming up', 'text'),
-)
+__getattr__ = moved(__name__, METRICS='agentlab.metrics:METRICS')
 
 # %% ../../nbs/train/00_runs.ipynb #c6135876
 SCHEMA_VERSION = 1

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..env.isolation import Isolated
 from ..episodes import Batch, derive, state_key
 from ..groups import group_constant, group_mean, same
+from ..metrics import SPIKE, Panel, empty_row, measure_all, metric
 from ..objective import clip_fraction, loss_weights
 from ..objective.correction import corrected, truncated
 from ..policy.core import adapted, check_bf16, check_learnable, take_rows
@@ -24,7 +25,7 @@ from ..rollout.curation import CurationError
 from .ranks import Together, agreed, gathered, in_shares, start_processes, told, weights_key
 from . import fit
 from ..recipe import Recipe, arguments, check_world, field_defaults, function_name
-from .runs import (METRICS, Run, alone, load_checkpoint, moments, open_run, restore_moments, rewind,
+from .runs import (Run, alone, load_checkpoint, moments, open_run, restore_moments, rewind,
                                  save_checkpoint, save_policy)
 
 # %% auto #0
@@ -143,8 +144,8 @@ def for_gpu(
     sampler, a paged optimiser. Its learning rate is a place to start from."""
     from agentlab.policy.qlora import paged_adamw
     loss = getattr(recipe.objective, 'func', recipe.objective)
-    inner = loss if isinstance(loss, corrected) else corrected(loss, weights)
-    objective = partial(inner, **arguments(recipe.objective))
+    objective = recipe.objective
+    if not isinstance(loss, corrected): objective = partial(corrected(loss, weights), **arguments(objective))
     large = dict(recompute_old=True, objective=objective, optimizer=paged_adamw, lr=2e-5,
                  max_tokens=max(recipe.max_tokens, 32), precision='bf16' if torch.cuda.is_available() else 'no')
     return dataclasses.replace(recipe, **large | changes)
@@ -320,6 +321,48 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     return {name: reduce(max if name == 'gap' else add, (s[name] for s in everywhere)) for name in sums}
 
 # %% ../../nbs/train/02_trainer.ipynb #1a345f2c
+metric('loss', 'the objective that was minimised', 'mean over the minibatches of the step', '-')
+metric('kl', 'how far this step moved the policy',
+       'k3 estimate between the policy that sampled and the one at each minibatch of the step, mean over tokens',
+       'nats a token',
+       Panel('policy movement (KL)', 'How far one update moved the policy, at the middle token and at the '
+             f'farthest, on a log axis. It should shrink as the agent settles. {SPIKE}', None, 'nats, log axis',
+             place=7, log=True, spread=True, optional=False))
+metric('kl_median', 'the same at the middle token: half of the tokens moved less',
+       'k3 estimate, median over the tokens of all minibatches but the first, before which no step was made', 'nats')
+metric('kl_max', 'the same at the token that moved most; a spike, far above the median: what the policy had said '
+       'it made all but impossible', 'k3 estimate, which grows with exp of the gap; largest over the same tokens',
+       'nats')
+metric('kl_reference', 'distance to the reference policy, where a recipe uses one',
+       'k3 estimate, mean over tokens, at each minibatch', 'nats a token',
+       Panel('drift from reference (KL)', 'At the middle token and at the farthest, on a log axis. It may grow, it '
+             'should not run away. A spike is as in policy movement.', None, 'nats, log axis', place=8, log=True,
+             spread=True))
+metric('kl_reference_median', 'the same at the middle token',
+       'k3 estimate, median over the tokens of all minibatches of the step', 'nats')
+metric('kl_reference_max', 'the same at the token that is farthest; far above the median, it is a spike, as for '
+       '`kl_max`', 'k3 estimate, largest over the tokens of all minibatches of the step', 'nats')
+metric('clip_fraction', 'share of action tokens whose ratio left the clip range on the side that stops the gradient',
+       'mean over the minibatches of the step', 'tokens, 0-1',
+       Panel('clipped tokens', 'Small and steady is healthy. A jump says that one update tried to move further '
+             'than the clip allows.', (0, None), 'share of tokens', place=5, optional=False, strip=True))
+metric('grad_norm', 'length of the gradient before clipping', 'mean over the minibatches of the step', '-',
+       Panel('gradient norm', 'Spikes mark the updates to distrust. A run that spikes again and again wants a '
+             'smaller learning rate.', (0, None), 'length before clipping', place=6, optional=False))
+metric('sampler_gap', 'largest difference between the log-probability at sampling and the one the trainer computes '
+       'with the same weights', 'maximum over the action tokens of the first minibatch', 'nats')
+metric('sampler_kl', 'distance of the trainer from the sampler; below 0, the sampler did not draw from what it '
+       'reported',
+       'k1 estimate: mean of reported minus computed log-probability over the action tokens of the first minibatch',
+       'nats a token')
+metric('unsampled', 'share of the tokens in the loss that no sampler reported', 'counted in the first minibatch',
+       'tokens, 0-1')
+metric('held', 'tokens of the rows that were learned from', 'counted, over the minibatches of the step', 'tokens')
+metric('computed', 'tokens that the model read for them, padding included; fewer where shared prefixes are '
+       'computed once', 'counted, in the passes with a gradient', 'tokens')
+metric('kept', 'share of the action tokens that count in the loss after curation',
+       'tokens with a weight above 0, of those that curation left', 'tokens, 0-1')
+
 def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, kl: Tensor|None)->dict:
     """Sums over the action tokens of a part: distance moved (and that of each token), clipped tokens, distance from
     what the sampler reported, tokens that it did not report, past tokens and those of them outside the clip; and the
@@ -416,6 +459,30 @@ def from_sampler(sums: dict)->dict:
                 unsampled=sums['unsampled']/sums['sampled'] if sums['sampled'] else None)
 
 # %% ../../nbs/train/02_trainer.ipynb #591339ab
+metric('success', 'share of the sampled training episodes that reached the goal',
+       "mean of info['success'] over the episodes that ended without an error", 'episodes, 0-1',
+       Panel('success', 'Does it climb, and does it stay? A late fall after a peak is a policy that drifts.',
+             (0, 1), 'share of episodes', place=2, optional=False))
+metric('reward', 'what an episode earned', 'mean outcome over the episodes that ended without an error',
+       "the environment's unit",
+       Panel('reward', 'It should rise with success. Reward without success is a reward being gamed.', (0, None),
+             "mean outcome, the environment's unit", place=1, optional=False, strip=True))
+metric('entropy', 'how open the choice of a token was',
+       'mean over action tokens of the full-softmax entropy when they were sampled', 'nats a token',
+       Panel('entropy', 'A slow fall is learning. A drop to zero within a few updates is collapse: nothing new '
+             'will be tried.', (0, None), 'nats a token', place=3, optional=False))
+metric('entropy_by_turn', 'the same, one number for every turn of the game',
+       'mean over the action tokens of each turn', 'nats a token',
+       Panel('entropy by turn', 'The later the turn, the higher the line; the stronger the colour, the more open '
+             'the choice.', (0, None), 'nats', place=3, optional=False, table_of='entropy', strip=True))
+metric('turns', 'length of an episode', 'mean', 'turns')
+metric('episodes', 'episodes played', 'counted', 'episodes')
+metric('errors', 'episodes that a fault of the environment ended; they are not trained on', 'counted', 'episodes')
+metric('truncated', 'share of episodes that a budget ended', 'counted', 'episodes, 0-1')
+metric('tokens', 'action tokens of the episodes without an error', 'counted', 'tokens')
+metric('sampled', 'action tokens that were sampled; a branch that copies a turn does not sample it again', 'counted',
+       'tokens')
+
 def measure_play(played: Batch, batch: Batch)->dict:
     "What the episodes of a step say about the policy that played them."
     e, entropy, turn = batch.episodes, batch.action('entropy').double(), batch.turns.t[batch.action_turn]
@@ -424,16 +491,21 @@ def measure_play(played: Batch, batch: Batch)->dict:
     reward = e.outcome.mean().item()
     return dict(success=e.success.double().mean().item(), reward=reward if math.isfinite(reward) else None,
                 entropy=entropy.mean().item() if len(entropy) else None,
-                entropy_by_turn=[by_turn[i].item() for i in first], dead_groups=dead_groups(batch),
+                entropy_by_turn=[by_turn[i].item() for i in first],
                 turns=len(batch.turns)/len(batch), sampled=sampled_tokens(played),
                 episodes=len(played), errors=len(played) - len(batch), truncated=e.truncated.double().mean().item(),
-                tokens=len(batch.actions))
+                tokens=len(batch.actions), **measure_all(batch))
 
 def sampled_tokens(batch: Batch)->int:
     "Action tokens that were sampled for this batch; those of copied turns were sampled once."
     return int((batch.turns.origin == torch.arange(len(batch.turns),
                                                    device=batch.turns.origin.device))[batch.action_turn].sum())
 
+@metric('dead_groups', 'share of groups whose outcomes are all equal, so that their advantage is zero', 'counted',
+        'groups, 0-1',
+        Panel('dead groups', 'Nothing to compare, nothing learnt. A rising share says that tasks became too easy, '
+              'or stay too hard.', (0, 1), 'share of groups whose outcomes are all equal', place=4, optional=False,
+              strip=True))
 def dead_groups(batch: Batch)->float:
     """Share of groups whose outcomes are all equal; the seats of a game are groups of their own, as in the outcome
     baselines."""
@@ -441,6 +513,11 @@ def dead_groups(batch: Batch)->float:
     return len(by[group_constant(batch.episodes.outcome, by)].unique())/len(by.unique())
 
 # %% ../../nbs/train/02_trainer.ipynb #12729899
+metric('test_greedy', 'success on held-out tasks, most likely token each time (tests.jsonl)',
+       'mean over the test tasks', 'episodes, 0-1')
+metric('test_sampled', 'success on held-out tasks, tokens sampled at the temperature of the recipe (tests.jsonl)',
+       'mean over the test tasks', 'episodes, 0-1')
+
 def evaluate(
     policy, env,
     tasks: int = 512,           # held-out tasks
@@ -476,14 +553,23 @@ def solved(found: list[tuple])->float:
     return sum(success for success, _ in found)/len(found)
 
 # %% ../../nbs/train/02_trainer.ipynb #cef41ec8
+metric('step', 'number of this update, from 0', 'counted', 'updates')
+metric('seconds', 'wall time of the step', 'measured; the only number that differs in a repeated run', 's')
+metric('skipped', 'why the update was not made, if it was not',
+       'a NaN or infinite reward, loss or gradient; curation left nothing; the critic is warming up', 'text')
+metric('replayed', 'share of the action tokens learned from that are from past episodes',
+       'tokens with a weight above 0, over all updates of the step', 'tokens, 0-1')
+metric('past_outside', 'share of the past tokens whose ratio to the policy that sampled them is beyond the clip; '
+       'rising: the past is too old to be heard, lower `stale`',
+       'tokens of past episodes, over all updates of the step', 'tokens, 0-1')
+
 def one_step(training: Training, step: int)->tuple[dict, Batch]:
     "Play, compare, move: the row of this step, and what was played."
     start = time.monotonic()
     training.begin(step)
     played = collect(training, step)
     batch = usable(played)
-    row = (dict.fromkeys(name for name in METRICS if not name.startswith('test_')) | dict(step=step)
-           | measure_play(played, batch))
+    row = empty_row(step) | measure_play(played, batch)
     learned = None
     try:
         if not len(batch.actions): raise Skip(_nobody_acted(training))

@@ -4,7 +4,7 @@
 
 # %% ../../nbs/view/01_dashboard.ipynb #7487cef3
 from __future__ import annotations
-import asyncio, html, inspect, json, math, os, queue, re, shlex, threading, time
+import asyncio, html, inspect, json, math, os, queue, re, shlex, threading, time, warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +15,9 @@ from .report import (SPIKE, Html, attribute, column, framed, heat_svg, number, p
 from .report import _axes, _path
 
 # %% auto #0
-__all__ = ['PARTS', 'TURNS', 'PANES', 'MEAN', 'COMPARED', 'ESM_PLOTS', 'ESM_BOARD', 'BOARD_CSS', 'LIVE_CSS', 'MOST', 'LOOKS',
-           'TWIN_CSS', 'Tail', 'Pane', 'measured', 'curves', 'entropy_table', 'part', 'axis', 'several', 'Plots',
-           'time_left', 'status_text', 'Dashboard', 'takes_resume', 'resume_command', 'watch', 'Overlay',
-           'dashboard_html']
+__all__ = ['PARTS', 'TURNS', 'ESM_PLOTS', 'ESM_BOARD', 'BOARD_CSS', 'LIVE_CSS', 'MOST', 'LOOKS', 'TWIN_CSS', 'Tail', 'Pane',
+           'panes', 'measured', 'curves', 'entropy_table', 'part', 'axis', 'several', 'Plots', 'time_left',
+           'status_text', 'Dashboard', 'takes_resume', 'resume_command', 'watch', 'Overlay', 'dashboard_html']
 
 # %% ../../nbs/view/01_dashboard.ipynb #209c3913
 class Tail:
@@ -66,20 +65,30 @@ class Pane(NamedTuple):
     @property
     def drawn(self)->tuple: return self.lines or ((self.name, ''),)
 
-def _spread_lines(name): return tuple((f'{name}_{kind}', kind) for kind in ('median', 'largest', 'mean'))
+def _pane(name: str, panel)->Pane:
+    "The picture of a metric's panel. A share has its whole range, other numbers the range they have."
+    whole = panel.limits if panel.limits and None not in panel.limits else None
+    kinds = ('median', 'largest', 'mean') if panel.spread else ()
+    unit = '' if panel.table_of else panel.unit     # a table says its own
+    return Pane(name, panel.heading, whole, unit, tuple((f'{name}_{kind}', kind) for kind in kinds), panel.log,
+                panel.optional)
 
-PANES = (
-    Pane('reward', 'reward', unit="mean outcome, the environment's unit"),
-    Pane('success', 'success', (0, 1), 'share of episodes'),
-    Pane('entropy_by_turn', 'entropy by turn'),
-    Pane('dead_groups', 'dead groups', (0, 1), 'share of groups whose outcomes are all equal'),
-    Pane('clip_fraction', 'clipped tokens', None, 'share of tokens'),
-    Pane('grad_norm', 'gradient norm', None, 'length before clipping'),
-    Pane('kl', 'policy movement (KL)', None, 'nats, log axis', _spread_lines('kl'), True),
-    Pane('kl_reference', 'drift from reference (KL)', None, 'nats, log axis', _spread_lines('kl_reference'), True,
-         optional=True))
-MEAN = Pane('entropy', 'entropy', None, 'nats a token')  # takes the place of the table where several runs are compared
-COMPARED = tuple(MEAN if pane.name == 'entropy_by_turn' else pane for pane in PANES)
+def panes(
+    compared:bool=False,    # of several runs: lines where one run has a table
+)->tuple:                   # of `Pane`
+    "A pane for every metric that declares a panel (agentlab.metrics), in their order."
+    import agentlab.train   # whose metrics declare themselves
+    from agentlab.metrics import panels
+    declared = panels()
+    tables = {panel.table_of: name for name, panel in declared.items() if panel.table_of}
+    left_out = set(tables.values()) if compared else set(tables)
+    return tuple(_pane(name, panel) for name, panel in declared.items() if name not in left_out)
+
+def __getattr__(name: str):
+    "PANES and COMPARED are `panes()` and `panes(compared=True)` now."
+    if name not in ('PANES', 'COMPARED'): raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    warnings.warn(f'{__name__}.{name} is panes() now', DeprecationWarning, stacklevel=2)
+    return panes(name == 'COMPARED')
 
 def _steps(rows, first=0)->np.ndarray:
     "Number of every update; its place in the log where a row does not say it."
@@ -102,10 +111,11 @@ def measured(
     rows:list,          # row log
 )->dict:                # metric -> (rows,) float; NaN where there is no finite number
     "Every metric that a pane draws as a line. `entropy` is the mean of its turns where a row has none."
-    found = {pane.name: column(rows, pane.name) for pane in PANES if not pane.lines}
+    found = {pane.name: column(rows, pane.name) for pane in panes() if not pane.lines}
     means = [np.mean(known) if (known := [x for x in _turns(row) if math.isfinite(x)]) else math.nan for row in rows]
     found['entropy'] = np.where(np.isfinite(own := column(rows, 'entropy')), own, np.array(means))
-    for name in ('kl', 'kl_reference'): found |= {f'{name}_{kind}': y for kind, y in spread(rows, name).items()}
+    for name in [pane.name for pane in panes() if pane.lines]:
+        found |= {f'{name}_{kind}': y for kind, y in spread(rows, name).items()}
     return {name: np.where(np.isfinite(y), y, math.nan) for name, y in found.items() if name != 'entropy_by_turn'}
 
 def curves(
@@ -549,7 +559,7 @@ class Dashboard:
         self._list, self._tail, self._taken = (source if isinstance(source, list) else [], Tail(self.path) if self.path
                                                else None, 0)
         self.rows, self.state, self.error, self.total = [], 'idle', '', total or self._planned()
-        self.fps, self.frames, self.task, self.plots = fps, 0, None, Plots(PANES, points=points)
+        self.fps, self.frames, self.task, self.plots = fps, 0, None, Plots(panes(), points=points)
         self._flag, self._drawn, self._cell = threading.Event(), None, None
         self._again, self._recorder, self._loop, self._heard, self._asked, self._cuts, self.hint = (
             resume, None, None, None, None, 0, '')
@@ -908,7 +918,7 @@ class Overlay:
                      else Dashboard(None if callable(run) else run, total=total, points=points,
                      resume=(resume or {}).get(name) or (run if callable(run) and takes_resume(run) else None))
                      for name, run in _named(runs).items()}
-        self.shown, self.plots = dict.fromkeys(self.runs, True), Plots(COMPARED, len(self.runs), points)
+        self.shown, self.plots = dict.fromkeys(self.runs, True), Plots(panes(compared=True), len(self.runs), points)
         self.fps, self.frames, self.task, self.state = fps, 0, None, 'idle'
         self._drawn, self._cell, self._loop, self._heard = None, None, None, None
     def show(self, name, on=True):
@@ -1058,13 +1068,15 @@ def _pane_html(pane, logs, found)->str:
         kinds = [label for label in ('median', 'largest') if any(line[1] == label for line in lines)]
         svg, unit = _lines_svg(lines, pane), unit + (f': thick the {kinds[0]}, thin the {kinds[1]}' if len(kinds) > 1
                                                      else '')
-    return f'<figure><figcaption>{heading}</figcaption><div class="al-db-unit">{unit}</div>{svg}</figure>'
+    return (f'<figure><figcaption>{html.escape(heading)}</figcaption><div class="al-db-unit">{html.escape(unit)}</div>{svg}'
+            f'</figure>')
 
 def _table_html(logs, found)->str:
     "The last numbers of every run."
-    drawn = [(metric, f'{pane.heading} {label}'.strip()) for pane in COMPARED for metric, label in pane.drawn]
+    shown = [(pane, *line) for pane in panes(compared=True) for line in pane.drawn]
+    drawn = [(metric, f'{pane.heading} {label}'.strip()) for pane, metric, label in shown]
     drawn = [(metric, head) for metric, head in drawn if any(np.isfinite(lines[metric][1]).any() for lines in found)]
-    heads = ['run', 'updates', *(head for _, head in drawn), 'best success', 'skipped']
+    heads = ['run', 'updates', *(html.escape(head) for _, head in drawn), 'best success', 'skipped']
     lines = []
     for i, ((name, rows), curve) in enumerate(zip(logs.items(), found)):
         lasts = [next((b for b in reversed(curve[metric][1].tolist()) if math.isfinite(b)), math.nan)
@@ -1092,9 +1104,9 @@ def dashboard_html(
     found = [curves(rows, points) for rows in logs.values()]
     items = ''.join(f'<li>{_swatch(i)}<span>{i + 1} · {safe(name, 80)}</span></li>' for i, name in enumerate(logs))
     legend = f'<ul aria-label="runs">{items}</ul>' if len(logs) > 1 else ''
-    panes = ''.join(_pane_html(pane, logs, found) for pane in COMPARED)
+    figures = ''.join(_pane_html(pane, logs, found) for pane in panes(compared=True))
     spikes = any(np.isfinite(y).any() for lines in found for name, (_, y) in lines.items() if name.startswith('kl'))
     note = f'<p class="al-db-note">{SPIKE}</p>' if spikes else ''
     label = attribute(title or 'dashboard of ' + (', '.join(filter(None, logs)) or 'a run'), 200)
-    body = f'<div class="al-db-panes">{panes}{note}</div>{_table_html(logs, found)}'
+    body = f'<div class="al-db-panes">{figures}{note}</div>{_table_html(logs, found)}'
     return Html(f'<section class="al-db" aria-label="{label}">{css}{heading}{legend}{body}</section>')

@@ -4,21 +4,22 @@
 
 # %% ../../nbs/view/00_report.ipynb #7a820008
 from __future__ import annotations
-import hashlib, html, json, math, os, re, shutil, subprocess, tempfile, unicodedata
+import hashlib, html, json, math, os, re, shutil, subprocess, tempfile, unicodedata, warnings
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 import numpy as np
+from ..metrics import METRICS, SPIKE, panels
 from .reading import (PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown,
                                    read_pieces, space_between, stretches)
 
 # %% auto #0
-__all__ = ['PRAISE', 'BLAME', 'CSS', 'BREAK', 'SMALLEST', 'CHECKS', 'SPIKE', 'PANELS', 'LOG', 'PAGE_CSS', 'visible', 'clip',
-           'safe', 'attribute', 'signed', 'tint', 'Tile', 'Rollout', 'rollouts_of', 'collect', 'letters', 'Scale',
-           'fate', 'Html', 'group_html', 'pick_group', 'png', 'ticks', 'powers', 'power', 'thin', 'Frame', 'number',
-           'curve_svg', 'framed', 'titled', 'heat_svg', 'column', 'spread', 'finite', 'Finding', 'integrity',
-           'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn', 'own_estimator', 'row_findings',
-           'document', 'readable', 'first_whole', 'report']
+__all__ = ['PRAISE', 'BLAME', 'CSS', 'BREAK', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'visible', 'clip', 'safe', 'attribute', 'signed',
+           'tint', 'Tile', 'Rollout', 'rollouts_of', 'collect', 'letters', 'Scale', 'fate', 'Html', 'group_html',
+           'pick_group', 'png', 'ticks', 'powers', 'power', 'thin', 'Frame', 'number', 'curve_svg', 'framed', 'titled',
+           'heat_svg', 'column', 'spread', 'finite', 'Finding', 'integrity', 'report_panels', 'definition', 'wilson',
+           'evaluations', 'headline', 'entropy_by_turn', 'own_estimator', 'row_findings', 'document', 'readable',
+           'first_whole', 'report']
 
 # %% ../../nbs/view/00_report.ipynb #3bb0a655
 _shown = {'\n': '↵', '\t': '⇥', '\x7f': '␡'}                # control characters with a better symbol than their picture
@@ -859,32 +860,18 @@ def integrity(
     return findings
 
 # %% ../../nbs/view/00_report.ipynb #d5686510
-SPIKE = ('A spike, a largest value far above the median, is a token that the policy has made all but impossible. The '
-         'estimate (k3) grows with the exponential of the gap, so that one such token, or a few, make the mean, '
-         'which then '
-         'says nothing of the others. '
-         'What is below 10⁻⁶ nats, zero included, lies on the lowest line.')
+def report_panels()->dict:
+    "Metric -> its panel, for every metric that declares one (agentlab.metrics); success first, tables left out."
+    import agentlab.train   # whose metrics declare themselves
+    found = {name: panel for name, panel in panels().items() if not panel.table_of}
+    return {name: found[name] for name in sorted(found, key=lambda name: name != 'success')}
 
-PANELS = {  # metric -> (heading, what to look for, least range of y)
-    'success': ('Success', 'Does it climb, and does it stay? A late fall after a peak is a policy that drifts.',
-                (0, 1)),
-    'reward': ('Reward', 'It should rise with success. Reward without success is a reward being gamed.', (0, None)),
-    'entropy': ('Entropy', 'A slow fall is learning. A drop to zero within a few updates is collapse: nothing new will '
-                'be tried.', (0, None)),
-    'dead_groups': ('Dead groups', 'Nothing to compare, nothing learnt. A rising share says that tasks became too '
-                    'easy, or stay too hard.', (0, 1)),
-    'clip_fraction': ('Clipped tokens', 'Small and steady is healthy. A jump says that one update tried to move '
-                      'further than the clip allows.', (0, None)),
-    'grad_norm': ('Gradient norm', 'Spikes mark the updates to distrust. A run that spikes again and again wants a '
-                  'smaller learning rate.', (0, None)),
-    'kl': ('Policy movement', 'How far one update moved the policy, at the middle token and at the farthest, on a '
-           'log axis. '
-           f'It should shrink as the agent settles. {SPIKE}', None),
-    'kl_reference': ('Drift from reference', 'At the middle token and at the farthest, on a log axis. '
-                     'It may grow, it should not run away. A spike is as in policy movement.', None),
-}
-LOG = 'kl', 'kl_reference'      # panels with a log axis: one token can be a million times as far as the next
-
+def __getattr__(name: str):
+    "PANELS is `report_panels()` now."
+    if name not in ('PANELS', 'LOG'): raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    warnings.warn(f'{__name__}.{name} is report_panels() now', DeprecationWarning, stacklevel=2)
+    found = report_panels()
+    return tuple(key for key in found if found[key].log) if name == 'LOG' else found
 
 def definition(
     name:str,               # metric
@@ -892,10 +879,10 @@ def definition(
 )->str:                     # one line, empty if nobody defines it
     "What a metric is, how it is estimated, and its unit."
     if definitions is None:
-        try: from agentlab.train.runs import METRICS as definitions
-        except ImportError: definitions = {}
+        import agentlab.train   # whose metrics declare themselves
+        definitions = METRICS
     entry = definitions.get(name, ())
-    return ' · '.join(str(part) for part in ((entry,) if isinstance(entry, str) else entry)
+    return ' · '.join(str(part) for part in ((entry,) if isinstance(entry, str) else entry[:3])
                       if part not in ('', '-', None))
 
 def wilson(
@@ -1048,10 +1035,11 @@ def _hero_html(run, title)->str:
 # %% ../../nbs/view/00_report.ipynb #8694a164
 def _panel_html(rows, name, definitions, tests)->str:
     "One metric: heading, first and last value, what to look for, curve, definition."
-    heading, look, bounds = PANELS[name]
+    panel = report_panels()[name]
+    heading, bounds = html.escape(panel.heading[:1].upper() + panel.heading[1:]), panel.limits
     steps = column(rows, 'step')
     steps = np.where(np.isnan(steps), np.arange(len(steps)), steps)
-    found = spread(rows, name) if name in LOG else {name: column(rows, name)}
+    found = spread(rows, name) if panel.spread else {name: column(rows, name)}
     curves = {kind: (steps, y) for kind, y in found.items() if np.isfinite(y).any()}
     curves = curves or {name: (steps, column(rows, name))}
     values = next(iter(curves.values()))[1]
@@ -1066,13 +1054,13 @@ def _panel_html(rows, name, definitions, tests)->str:
              if len(known) else f'{heading}: no finite value')
     more = (f' · {" and ".join(f"{shape}: {way}" for shape, way in zip(("rings", "dots"), ways))} decoding on held-out '
             f'tasks, with 95 % intervals' if marks else '')
-    wide = name == 'success' or name in LOG
-    draw = lambda size: curve_svg(curves, label, bounds, marks, size, name in LOG)
+    wide = name == 'success' or panel.spread
+    draw = lambda size: curve_svg(curves, label, bounds, marks, size, panel.log)
     says = [f'{name}_{kind}' for kind in ('median', 'max')] if 'median' in curves else [name]
     told = {each: safe(definition(each, definitions), 400) + safe(more) for each in says}
     about = ''.join(f'<p class="al-def"><code>{each}</code> {text}</p>' for each, text in told.items())
     return (f'<figure class="al-card{" al-wide" if wide else ""}"><figcaption><h3>{heading}<span '
-            f'class="al-now">{now}</span></h3><p class="al-look">{look}</p></figcaption>'
+            f'class="al-now">{now}</span></h3><p class="al-look">{html.escape(panel.look)}</p></figcaption>'
             f'{_two_sizes(draw) if wide else draw((320, 165))}{about}</figure>')
 
 def _two_sizes(draw)->str:
@@ -1080,10 +1068,11 @@ def _two_sizes(draw)->str:
     return f'<div class="al-big">{draw((1040, 230))}</div><div class="al-small">{draw((320, 180))}</div>'
 
 def _learned_html(rows, definitions, tests)->str:
-    "Every metric of `PANELS` that the run recorded."
+    "Every metric with a panel that the run recorded."
+    declared = report_panels()
     has = lambda row, name: row.get(name) is not None or row.get(f'{name}_max') is not None
-    names = [name for name in PANELS if any(has(row, name) for row in rows)]
-    missing = [name for name in PANELS if name not in names and name != 'kl_reference'] # most recipes have no reference
+    names = [name for name in declared if any(has(row, name) for row in rows)]
+    missing = [name for name, panel in declared.items() if name not in names and not panel.optional]
     note = (f'<p class="al-note" style="margin-top:12px">Not recorded by this run: {", ".join(missing)}.</p>' if missing
             else '')
     return (f'<h2 id="learned">What it learned</h2><p class="al-about">One point per update, from left to right. Point '

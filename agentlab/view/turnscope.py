@@ -4,7 +4,7 @@
 
 # %% ../../nbs/view/05_turnscope.ipynb #d813cd74
 from __future__ import annotations
-import re
+import html, re
 from functools import cached_property, partial
 from importlib.resources import files
 import numpy as np
@@ -13,19 +13,19 @@ from .report import (CSS, PAGE_CSS, Html, attribute, column, curve_svg, group_ht
 from .turnscope_data import (LOGPS, MODES, PLACES, RETOKENISED, Members, Played, Source, clipped, crowd,
                                           findings, pieces, retokenised, source_of)
 from .turnscope_state import COLUMNS, KEEP, ROWS, TOKENS, UNSURE
-from .turnscope_layout import (ACTIONS, AROUND, LONG, PARTS, SHORT, STRIP, Layout, _entropy_lines,
-                                            _largest, _steps_of)
+from .turnscope_layout import (ACTIONS, AROUND, LONG, PARTS, SHORT, Layout, _entropy_lines,
+                                            _largest, _steps_of, strip_panels)
 
 _all_ = ['LOGPS', 'MODES', 'PLACES', 'RETOKENISED', 'Members', 'Played', 'Source', 'clipped', 'crowd', 'findings',
          'pieces', 'retokenised', 'source_of', 'COLUMNS', 'KEEP', 'ROWS', 'TOKENS', 'UNSURE', 'ACTIONS', 'AROUND',
-         'LONG', 'PARTS', 'SHORT', 'STRIP']
+         'LONG', 'PARTS', 'SHORT']
 
 # %% auto #0
 __all__ = ['STATIC', 'ESM_HELPERS', 'ESM_STRIP', 'ESM_GRID', 'ESM_PANE', 'ESM_ROW', 'KEYS', 'ESM_SCOPE', 'ESM', 'TURNSCOPE_CSS',
            'STATIC_CSS', 'script', 'Live', 'TurnScope', 'turnscope', 'turnscope_html', 'before_after', 'LOGPS', 'MODES',
            'PLACES', 'RETOKENISED', 'Members', 'Played', 'Source', 'clipped', 'crowd', 'findings', 'pieces',
            'retokenised', 'source_of', 'COLUMNS', 'KEEP', 'ROWS', 'TOKENS', 'UNSURE', 'ACTIONS', 'AROUND', 'LONG',
-           'PARTS', 'SHORT', 'STRIP']
+           'PARTS', 'SHORT']
 
 # %% ../../nbs/view/05_turnscope.ipynb #536442a5
 STATIC = files('agentlab')/'view'/'static'      # what the browser runs, and how it looks
@@ -106,13 +106,13 @@ class TurnScope(Live):
         rows, figures = self.source.rows, []
         if not rows: return ''
         steps, table = _steps_of(rows), _entropy_lines(rows)
-        for name, label in STRIP:
+        for name, panel in strip_panels().items():
+            label = html.escape(panel.heading)
             y = column(rows, name)
-            if name == 'entropy_by_turn' and np.isfinite(table).any():
+            if panel.table_of and np.isfinite(table).any():
                 svg, text = heat_svg(steps.astype(int), table, label, 420, 130), f'largest {_largest(table):.3f} nats'
-            elif name != 'entropy_by_turn' and np.isfinite(y).any():
-                scale = (0, 1) if name == 'dead_groups' else (0, None)
-                svg = curve_svg({label: (steps, y)}, label, scale, size=(420, 130))
+            elif not panel.table_of and np.isfinite(y).any():
+                svg = curve_svg({label: (steps, y)}, label, panel.limits, size=(420, 130))
                 text = (f'from {number(y[np.isfinite(y)][0])} to {number(y[np.isfinite(y)][-1])}, largest '
                         f'{number(np.nanmax(y))}')
             else: svg, text = '<p class="al-note">not recorded</p>', ''

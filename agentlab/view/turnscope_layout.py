@@ -4,15 +4,16 @@
 
 # %% ../../nbs/view/05_turnscope_layout.ipynb #d044b386
 from __future__ import annotations
-import math
+import math, warnings
 import numpy as np
+from ..metrics import panels
 from .reading import FOLD, QUIET, Fold, laid_out, part_names, segments, thought
 from .report import column, fate, number, signed, thin, visible
 from .turnscope_data import LOGPS, MODES, _lacking, _np, _quantity, clipped, pieces
 from .turnscope_state import COLUMNS, ROWS, TOKENS, Looking
 
 # %% auto #0
-__all__ = ['PARTS', 'AROUND', 'LONG', 'SHORT', 'STRIP', 'ACTIONS', 'Grids', 'Panes', 'TokenRow', 'Strips', 'Layout']
+__all__ = ['PARTS', 'AROUND', 'LONG', 'SHORT', 'ACTIONS', 'Grids', 'Panes', 'TokenRow', 'strip_panels', 'Strips', 'Layout']
 
 # %% ../../nbs/view/05_turnscope_layout.ipynb #e4c9fd1a
 PARTS = ('menu', 'strip', 'head', 'banner', 'grid', 'other', 'pane', 'row')
@@ -267,8 +268,18 @@ class TokenRow(Panes):
                             for piece in drawn], legend=[[code, part_names()[code]] for code in played.kinds])
 
 # %% ../../nbs/view/05_turnscope_layout.ipynb #0ac4ce27
-STRIP = (('reward', 'reward'), ('entropy_by_turn', 'entropy by turn, nats'), ('dead_groups', 'dead groups'),
-         ('clip_fraction', 'clipped tokens'))
+def strip_panels()->dict:
+    "Metric -> its panel, for every metric whose panel stands in the strip (agentlab.metrics); a table says its unit."
+    import agentlab.train   # whose metrics declare themselves
+    found = {name: panel for name, panel in panels().items() if panel.strip}
+    return {name: panel._replace(heading=f'{panel.heading}, {panel.unit}') if panel.table_of else panel
+            for name, panel in found.items()}
+
+def __getattr__(name: str):
+    "STRIP is `strip_panels()` now."
+    if name != 'STRIP': raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    warnings.warn(f'{__name__}.STRIP is strip_panels() now', DeprecationWarning, stacklevel=2)
+    return tuple((key, panel.heading) for key, panel in strip_panels().items())
 
 def _line_path(x, y, low, high)->list:
     "Points of a curve in a box of 1000 by 100, y downward; one list per stretch without a gap."
@@ -288,14 +299,14 @@ def _entropy_lines(rows)->np.ndarray:
     wide = max(map(len, lines), default=0)
     return np.array([line + [math.nan]*(wide - len(line)) for line in lines]).reshape(len(lines), wide)
 
-def _panel(rows, x, name, label)->dict:
+def _panel(rows, x, name, panel)->dict:
     "One curve of the strip, scaled to its box."
     y = column(rows, name)
     known = y[np.isfinite(y)]
-    if not len(known): return dict(name=name, label=label, low='', high='', lines=None)
-    low, high = (0., 1.) if name == 'dead_groups' else (min(0., known.min()), max(0., known.max()))
+    if not len(known): return dict(name=name, label=panel.heading, low='', high='', lines=None)
+    low, high = (0., 1.) if panel.limits == (0, 1) else (min(0., known.min()), max(0., known.max()))
     high = high if high > low else low + 1
-    return dict(name=name, label=label, low=number(low), high=number(high),
+    return dict(name=name, label=panel.heading, low=number(low), high=number(high),
                 lines=_line_path(*thin(x, y, 240), low, high))
 
 def _heat(rows, x, label)->dict:
@@ -316,8 +327,9 @@ def _strip_of(rows, kept)->dict:
     steps = _steps_of(rows)
     low, high = float(steps.min()), float(steps.max())
     x = (steps - low)/(high - low) if high > low else np.full(len(steps), .5)
-    return dict(low=low, high=high, panels=[_heat(rows, x, label) if name == 'entropy_by_turn'
-                                            else _panel(rows, x, name, label) for name, label in STRIP],
+    drawn = [_heat(rows, x, panel.heading) if panel.table_of else _panel(rows, x, name, panel)
+             for name, panel in strip_panels().items()]
+    return dict(low=low, high=high, panels=drawn,
                 saved=[round(1000*((s or 0) - low)/(high - low)) for s in kept] if len(kept) <= 80 and high > low
                 else None)
 
@@ -336,7 +348,7 @@ class Strips(TokenRow):
         at = np.flatnonzero(steps == (self.played.step or 0))
         if not len(at): return {}
         row = self.source.rows[int(at[-1])]
-        found = {name: number(float(row[name])) for name, _ in STRIP if isinstance(row.get(name), (int, float))}
+        found = {name: number(float(row[name])) for name in strip_panels() if isinstance(row.get(name), (int, float))}
         line = _entropy_lines([row])[0]
         if np.isfinite(line).any():
             found['entropy_by_turn'] = ' … '.join(number(float(v), 2) for v in (
