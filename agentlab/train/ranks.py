@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from ..episodes import Batch
 from ..policy.core import action_rows, take_rows
+from ..settings import moved
 
 # %% auto #0
-__all__ = ['SHARDED', 'PATIENCE', 'first_process', 'switched_on', 'refuse_sharded', 'start_processes', 'gathered', 'told',
-           'in_shares', 'Together', 'weights_key', 'agreed']
+__all__ = ['SHARDED', 'PATIENCE', 'first_process', 'switched_on', 'refuse_sharded', 'start_processes', 'all_gather', 'broadcast',
+           'shard', 'Together', 'weights_key', 'barrier']
 
 # %% ../../nbs/train/06_ranks.ipynb #d199d55f
 SHARDED = dict(ACCELERATE_USE_FSDP='FSDP', ACCELERATE_USE_DEEPSPEED='DeepSpeed',
@@ -51,13 +52,13 @@ def start_processes(
     return Accelerator(mixed_precision=precision, cpu=cpu, kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)])
 
 # %% ../../nbs/train/06_ranks.ipynb #c786b1de
-def gathered(t, items: list)->list:
+def all_gather(t, items: list)->list:
     """The items of all processes, in the order of the processes. They travel as pickles, and only between processes
     of one run."""
     from accelerate.utils import gather_object
     return gather_object(items) if t.ranks > 1 else items
 
-def told(
+def broadcast(
     t,                  # agentlab.train.Training, or whatever has `rank`, `ranks` and `accelerator`
     compute: Callable,  # function without arguments
     failures: tuple = (),   # exceptions that all processes are to raise, too
@@ -74,8 +75,8 @@ def told(
     return answer[0]
 
 # %% ../../nbs/train/06_ranks.ipynb #e9f31cdc
-def in_shares(
-    t,              # as in `told`
+def shard(
+    t,              # as in `broadcast`
     batch: Batch,   # the same in every process
     # batch with some of the rows -> a tensor, or a tuple of tensors, with an entry for each of its action tokens
     ask: Callable,
@@ -101,10 +102,10 @@ class Together:
         return getattr(self.policy, name)
     def logprobs(self, batch: Batch, temperature: float = 1., budget: int = 4096)->tuple[Tensor, Tensor]:
         "As `Policy.logprobs`."
-        return in_shares(self.processes, batch, lambda part: self.policy.logprobs(part, temperature, budget))
+        return shard(self.processes, batch, lambda part: self.policy.logprobs(part, temperature, budget))
     def features(self, batch: Batch, budget: int = 4096)->Tensor:
         "As `Policy.features`."
-        return in_shares(self.processes, batch, lambda part: self.policy.features(part, budget))
+        return shard(self.processes, batch, lambda part: self.policy.features(part, budget))
 
 # %% ../../nbs/train/06_ranks.ipynb #3092f048
 @torch.no_grad()
@@ -115,8 +116,11 @@ def weights_key(model)->int:
             if x.numel()]
     return sum((i + 1)*s for i, s in enumerate(sums))
 
-def agreed(t, what: str, value, remedy: str):
-    "Raise RuntimeError, in all processes, where they do not hold the same value."
-    values = gathered(t, [value])
+def barrier(t, what: str, value, remedy: str):
+    "All processes meet here. Raises RuntimeError, in each of them, where they do not hold the same value."
+    values = all_gather(t, [value])
     if any(x != values[0] for x in values):
         raise RuntimeError(f'the {len(values)} processes differ in {what}: {values}. {remedy}')
+
+__getattr__ = moved(__name__, told='agentlab.train.ranks:broadcast', gathered='agentlab.train.ranks:all_gather',
+                    in_shares='agentlab.train.ranks:shard', agreed='agentlab.train.ranks:barrier')

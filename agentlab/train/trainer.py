@@ -22,7 +22,7 @@ from ..policy.tree import tally
 from ..reward import paid, pay
 from ..rollout import play
 from ..rollout.curation import CurationError
-from .ranks import Together, agreed, gathered, in_shares, start_processes, told, weights_key
+from .ranks import Together, all_gather, barrier, broadcast, shard, start_processes, weights_key
 from . import fit
 from ..recipe import Recipe, arguments, check_world, field_defaults, function_name
 from .runs import (Run, alone, load_checkpoint, moments, open_run, restore_moments, rewind,
@@ -47,7 +47,7 @@ class Training:
         self.policy, self.env, self.recipe = (with_lora(policy, **recipe.lora) if recipe.lora else policy), env, recipe
         self.policy.model.to(self.accelerator.device)
         if self.ranks > 1:
-            agreed(self, 'the weights they begin with', weights_key(self.policy.model),
+            barrier(self, 'the weights they begin with', weights_key(self.policy.model),
                    'Load the policy from one folder, or make it with the same seed in every process.')
         for one in (self.policy, *getattr(self.policy, 'of', {}).values()):
             # every log-probability of the run, old and new, is computed alike
@@ -79,7 +79,7 @@ class Training:
     def ranks(self): return self.accelerator.num_processes
     def gather(self, items: list)->list:
         "The items of all processes, in the order of the processes."
-        return gathered(self, items)
+        return all_gather(self, items)
     @property
     def together(self):
         "The policy as all processes ask it at once, each for a share of the rows; with one process the policy itself."
@@ -212,7 +212,8 @@ def rewarded(training: Training, batch: Batch, step: int)->Batch:
     if r.columns: batch = r.columns(batch, policy)
     if training.memory is not None: batch = training.memory.read(batch, step)
     if training.critic is not None: batch = training.critic.read(policy, batch, r.budget)
-    if r.reward is not paid: batch = pay(batch, told(training, lambda: r.reward(batch)))      # a judge is asked once
+    if r.reward is not paid:        # a judge is asked once
+        batch = pay(batch, broadcast(training, lambda: r.reward(batch)))
     finite('reward', batch.turns.reward, 'Look at the reward of your environment or recipe.')
     finite('outcome', batch.episodes.outcome, 'Look at the reward of your environment or recipe.')
     return batch
@@ -251,7 +252,7 @@ def prepare(training: Training, batch: Batch, step: int)->tuple[Batch, Tensor, T
     action token that was played, NaN where there is none. Raises Skip."""
     r, whole = training.recipe, rewarded(training, batch, step)
     batch = curated(training, whole)
-    if r.kl_coef: batch = batch.with_action(ref_logp=in_shares(training, batch, partial(reference_logp, training)))
+    if r.kl_coef: batch = batch.with_action(ref_logp=shard(training, batch, partial(reference_logp, training)))
     found = r.credit(batch)
     targets, advantage = found if isinstance(found, tuple) else (None, found)
     if r.shape: advantage = r.shape(batch, advantage)
@@ -624,7 +625,7 @@ def remembered(training: Training, row: dict)->dict:
     process, and the others take over what it knows then."""
     memory = training.memory
     if training.ranks == 1 or not getattr(memory, 'outside', False): return memory.learn(row)
-    found, tensors = told(training, lambda: (memory.learn(row), memory.tensors()))
+    found, tensors = broadcast(training, lambda: (memory.learn(row), memory.tensors()))
     if training.rank: memory.restore(tensors)
     return found
 
@@ -652,7 +653,7 @@ def again(training: Training, batch: Batch, advantage: Tensor, step: int, counts
         finite('advantage of past episodes', found, 'Look at what the replay made of them.')
         more, found = more.to(t.accelerator.device).with_action(past=torch.ones_like(found)), by_chance(more, found)
         with t.changed(dict(updates=None) | changes):
-            if t.recipe.kl_coef: more = more.with_action(ref_logp=in_shares(t, more, partial(reference_logp, t)))
+            if t.recipe.kl_coef: more = more.with_action(ref_logp=shard(t, more, partial(reference_logp, t)))
             measured = move(t, more, found.to(more.actions.device).float(), step, 'past', number)['past']
         counts = {k: counts[k] + measured[k] for k in counts}
         count = int((more.action('weight') > 0).sum())
@@ -689,7 +690,7 @@ def restore_training(training: Training, run: Run)->int:
         if training.critic is not None: training.critic.restore(tensors['critic'])
         if training.memory is not None: training.memory.restore(tensors['memory'])
         if training.replay is not None: training.replay.restore(tensors['replay'])
-    agreed(training, 'the updates behind them', step, f'{run.folder} must lie where all machines see it.')
+    barrier(training, 'the updates behind them', step, f'{run.folder} must lie where all machines see it.')
     if training.accelerator.is_main_process: rewind(run, step)
     return step
 
@@ -809,7 +810,7 @@ def _opened(training: Training, out, resume: bool):
             run = open_run(out, facts, resume, dict(recipe=field_defaults()))
             run.stop_answered()     # what was asked of an earlier process is not meant for this one
             return run
-        training.run = told(training, opened, (ValueError, OSError))
+        training.run = broadcast(training, opened, (ValueError, OSError))
         yield training.run
 
 def keep_step(training: Training, run: Run, step: int, on_row=None)->dict:
