@@ -7,7 +7,7 @@ from families import FAMILIES, THINKING, template, tokenizer
 from agentlab.env.protocol import TextEnv
 from agentlab.episodes import Batch
 from agentlab.policy import Chat, Completion, Policy, tiny_model
-from agentlab.policy import core
+from agentlab.policy import template as judge
 from agentlab.rollout import play
 
 
@@ -104,7 +104,7 @@ def test_the_ways_out():
 def test_a_template_is_judged_once(monkeypatch):
     words, judged = tokenizer('phi3'), []
     words.chat_template += '{# another one #}'
-    monkeypatch.setattr(core, '_rewritten', lambda chat: judged.append(chat) or '')
+    monkeypatch.setattr(judge, '_rewritten', lambda chat: judged.append(chat) or '')
     for _ in range(3): Chat(words)
     assert len(judged) == 1
     Chat(words, enable_thinking=False)      # told something else, it may write something else

@@ -7,8 +7,8 @@ __all__ = []
 
 # %% ../../nbs/policy/index.ipynb #5e2a73d4
 from ..settings import door
-from .core import (Chat, Policy, checkpoint_layers, parts, take_rows, template_facts, token_logps,
-                                  word_tokenizer)
+from .core import (Chat, Policy, checkpoint_layers, parts, take_rows, token_logps, word_tokenizer)
+from .template import template_facts
 from .sampler import Completion, TorchSampler
 from .reader import pretrained
 from .priming import prime

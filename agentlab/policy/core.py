@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from ..episodes import Batch, Episode, Turn
+from .template import check_role, fixed_day, remedy, template_facts
 
 # %% auto #0
-__all__ = ['KEPT', 'remedy', 'fixed_day', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'template_facts', 'check_role', 'word_tokenizer',
-           'micro_batches', 'take_rows', 'action_rows', 'parts', 'pad_rows', 'token_logps', 'checkpoint_layers',
-           'check_learnable', 'check_bf16', 'Policy', 'closing', 'quiet', 'adapted', 'find_model', 'without_code',
-           'fetching', 'check_vocabulary']
+__all__ = ['KEPT', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'word_tokenizer', 'micro_batches', 'take_rows', 'action_rows', 'parts',
+           'pad_rows', 'token_logps', 'checkpoint_layers', 'check_learnable', 'check_bf16', 'Policy', 'closing',
+           'quiet', 'adapted', 'find_model', 'without_code', 'fetching', 'check_vocabulary']
 
 # %% ../../nbs/policy/00_policy.ipynb #834f0844
 KEPT = 2**26        # bytes of encoded texts that a chat keeps
@@ -127,79 +127,6 @@ class Chat:
         pieces = re.split(r'((?:OBSERVATION|THOUGHT|ACTION)\d+X)', self._render(*contents, system=system))
         return [i for x in pieces if x
                 for i in (told[x] if x in told else self.tokenizer.encode(x, add_special_tokens=False))]
-
-# %% ../../nbs/policy/00_policy.ipynb #5272aa1f
-remedy = ('the chat template rewrites history: {what}. The policy would be trained on turns that it never reads again '
-          'in that form. Give it a template whose prefix stays as it is '
-          '(trl ships some: trl/chat_templates/*_training.jinja) as tokenizer.chat_template or as qlora_policy(..., '
-          'template=), or tell the template to keep what was said, where it has a switch: '
-          'Chat(tokenizer, preserve_thinking=True). Or choose, in Policy(model, tokenizer, chat=...): Chat(tokenizer, '
-          'rewrites=True) appends all the same, and the deployed model reads something else; '
-          "Chat(tokenizer, rewrites='window') begins a new window with what the deployed model reads, as often as it "
-          "is rewritten; Chat(tokenizer, role='tool') sends observations as a tool's answers, "
-          'behind which thoughts may stay.')
-fixed_day = '{%- macro strftime_now(form) -%}26 Jul 2024{%- endmacro -%}'
-_facts = {}     # (template, special tokens, variables) -> facts: worked out once in a process
-
-def template_facts(
-    chat: Chat,
-# rewritten: what it does to earlier turns, or ''; system: knows a system message; trims: strips the spaces around a
-# message
-)->dict:
-    """What has to be known about a chat template before it is appended to. Raises ValueError for one that writes no
-    plain text."""
-    tokenizer = chat.tokenizer
-    key = (str(tokenizer.chat_template), repr(tokenizer.special_tokens_map), repr(sorted(chat.variables.items())),
-           chat.role)
-    if key not in _facts:
-        from jinja2 import TemplateError
-        try: text = chat._render(' FIRSTUSER ')
-        except TemplateError as e:
-            raise ValueError(f'the chat template fails on one message of plain text: {e}. Give tokenizer.chat_template '
-                             f'a template of text messages.') from None
-        if 'FIRSTUSER' not in text:
-            raise ValueError('the chat template leaves out a message whose content is plain text: it is made for '
-                             'images or tools. Give tokenizer.chat_template a template of text messages.')
-        try: system = 'SYSTEMTEXT' in chat._render('FIRSTUSER', system='SYSTEMTEXT')
-        except TemplateError: system = False
-        _facts[key] = dict(rewritten=_rewritten(chat), system=system, trims=' FIRSTUSER ' not in text)
-    return _facts[key]
-
-def check_role(chat: Chat):
-    "Refuse a role of observations that the template lacks, or whose text it changes."
-    if chat.role not in ('user', 'tool'):
-        raise ValueError(f"role={chat.role!r}: observations are sent as 'user' or as 'tool'")
-    if chat.role == 'user': return
-    from jinja2 import TemplateError
-    try: text = chat._render('FIRSTUSER', 'FIRSTAGENT', 'NEXT "USER"')
-    except TemplateError as e:
-        raise ValueError(f"role='tool', but the chat template refuses a tool's answer: {e}. Leave role out.") from None
-    if 'NEXT "USER"' not in text:
-        raise ValueError("role='tool', but the chat template leaves a tool's answer out, or quotes it. Leave role out.")
-
-def _rewritten(chat: Chat)->str:
-    "What the template does to earlier turns when later ones follow; '' where it leaves them alone."
-    found, thinking = [], '<think>\n{}THOUGHT\n</think>\n\n'
-    # a template may want the thought in a field of its own
-    for thought, apart in (('', False), (thinking, False), (thinking, True)):
-        said = [thought.format(n) + f'{n}AGENT' for n in ('FIRST', 'NEXT')]
-        spoken = [dict(role='assistant', content=f'{n}AGENT', reasoning_content=f'{n}THOUGHT') if apart else x
-                  for n, x in zip(('FIRST', 'NEXT'), said)]
-        turns = ['FIRSTUSER', spoken[0], 'NEXTUSER', spoken[1], 'LASTUSER']
-        whole = chat._render(*turns)
-        lost = [word for word in re.findall('[A-Z]+', ' '.join(said)) if word not in whole and not apart]
-        if lost:
-            return f'what the assistant said in an earlier turn is left out ({lost[0]!r} is gone after the next turn)'
-        grown = [chat._render(*turns[:k]) for k in (1, 3)]
-        # a prompt may begin the thought
-        cut = [max(i for i in range(len(x) + 1) if prompt.endswith(x[:i])) for prompt, x in zip(grown, said)]
-        found += [next(((prompt, x, whole) for prompt, x, i in zip(grown, said, cut)
-                        if not whole.startswith(prompt + x[i:])), None)]
-    if None in found: return ''     # one way to answer is enough: the model's own
-    prompt, said, whole = found[0]
-    same = next(i for i, (a, b) in enumerate(zip(prompt + said, whole)) if a != b)
-    return (f'the finished turn goes on after {whole[max(same - 30, 0):same]!r} with {whole[same:same + 40]!r}, where '
-            f'the assistant was given or said {(prompt + said)[same:same + 40]!r}')
 
 # %% ../../nbs/policy/00_policy.ipynb #d74bbaff
 CHAT_TEMPLATE = ("{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"

@@ -4,20 +4,20 @@
 
 # %% ../../nbs/replay/00_buffer.ipynb #b2c8bfc2
 from __future__ import annotations
-import hashlib, json, math, re, tempfile
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 import torch
 from torch import Tensor, tensor
-from ..episodes import SCHEMA_VERSION, Batch, Table, atomic, state_key
+from ..episodes import Batch, Table, state_key
 from ..groups import cumcount
 from ..metrics import metric
+from .journal import _OWN, REPLAY_VERSION, Journal, Segment, _without_own, to_bytes
 
 # %% auto #0
-__all__ = ['TABLES', 'REPLAY_VERSION', 'PRIORITY_EPS', 'pick', 'alike', 'uniform', 'success_first', 'stratified', 'prioritised',
-           'Buffer', 'Replay']
+__all__ = ['TABLES', 'PRIORITY_EPS', 'pick', 'alike', 'uniform', 'success_first', 'stratified', 'prioritised', 'Buffer', 'Replay']
 
 # %% ../../nbs/replay/00_buffer.ipynb #54d76014
 TABLES = ('episodes', 'rows', 'turns', 'tokens')
@@ -165,24 +165,7 @@ class prioritised:
         return weight/weight.max() if len(weight) else weight
 
 # %% ../../nbs/replay/00_buffer.ipynb #d84749ef
-REPLAY_VERSION = 1      # of the folder and of tensors(); a reader refuses another one
 PRIORITY_EPS = 1e-6     # added to every priority that is set, so that none is 0
-# columns of `facts` that are saved with the episodes, under replay_...
-_OWN = ('added', 'n_turns', 'n_tokens', 'bytes', 'group_number', 'game_number', 'priority')
-
-@dataclass
-class _Segment:
-    """The episodes of one `add`: the columns of their table with the buffer's own, and the content where it is held
-    in memory."""
-    first: int                  # number of the first episode
-    facts: Table
-    batch: Batch|None = None    # None: it is in the file
-    cuts: Tensor|None = None    # of the batch in memory
-    @property
-    def end(self)->int: return self.first + len(self.facts)
-    @property
-    def file(self)->str: return f'{self.first:012d}.parquet'
-
 def _texts(batch: Batch, sources: list[dict])->dict:
     "The labels of `sources` whose keys stand in the batch."
     labels = {}
@@ -218,7 +201,7 @@ def _earliest(key: Tensor)->Tensor:
     key = key.unique(return_inverse=True)[1]
     return torch.full_like(key, len(key)).scatter_reduce(0, key, torch.arange(len(key)), 'amin')[key]
 
-def _measured(batch: Batch, first: int, step: int, priority: Tensor)->_Segment:
+def _measured(batch: Batch, first: int, step: int, priority: Tensor)->Segment:
     "A segment of these episodes with the buffer's columns."
     owner = dict(episodes=torch.arange(len(batch)), rows=batch.rows.episode, turns=batch.turns.episode,
                  tokens=batch.rows.episode[batch.tokens.row])
@@ -232,7 +215,7 @@ def _measured(batch: Batch, first: int, step: int, priority: Tensor)->_Segment:
                n_tokens=count(owner['tokens'][batch.tokens.turn >= 0]),
                bytes=size + -(-text//len(batch)), group_number=first + _earliest(batch.episodes.group),
                game_number=first + _earliest(batch.episodes.game), priority=priority)
-    return _Segment(first, batch.episodes.with_(**own), batch)
+    return Segment(first, batch.episodes.with_(**own), batch)
 
 # %% ../../nbs/replay/00_buffer.ipynb #23bc95b3
 class _Stored:
@@ -419,31 +402,15 @@ class _Drawing(_Taking):
             self._sweep()
 
 # %% ../../nbs/replay/00_buffer.ipynb #2a7bdc2b
-def _with_own(segment: _Segment)->Batch:
-    "The content with the buffer's columns, as it is written."
-    return segment.batch.with_episodes(**{f'replay_{c}': segment.facts[c] for c in _OWN},
-                                       replay_number=torch.arange(segment.first, segment.end))
-
-def _without_own(batch: Batch)->Batch:
-    return batch.replace(episodes=Table(**{c: x for c, x in vars(batch.episodes).items()
-                                           if not c.startswith('replay_')}))
-
-class _Content(_Drawing):
+class _Content(_Drawing, Journal):
     "Tokens of the episodes, in memory or in a file each `add`."
-    def _on_disk(self)->bool: return self.folder is not None and self.writes
-    def _save(self, segment: _Segment):
-        "Write a segment, whole or not at all; then its content need not stay in memory."
-        _with_own(segment).save(self.folder/segment.file)
-        self._files.add(segment.first)
-        self._remember(segment, segment.batch)
-        segment.batch = segment.cuts = None
-    def _remember(self, segment: _Segment, batch: Batch)->tuple[Batch, Tensor]:
+    def _remember(self, segment: Segment, batch: Batch)->tuple[Batch, Tensor]:
         "Keep content at hand, the most recently used first to stay."
         self._cache[segment.first] = batch, _cuts(batch), int(segment.facts.bytes.sum())
         while len(self._cache) > 1 and sum(size for *_, size in self._cache.values()) > self.cache_bytes:
             self._cache.popitem(last=False)
         return self._cache[segment.first][:2]
-    def _content(self, segment: _Segment)->tuple[Batch, Tensor]:
+    def _content(self, segment: Segment)->tuple[Batch, Tensor]:
         "The episodes of a segment, from memory or from its file, and where each begins."
         if segment.batch is not None:
             if segment.cuts is None: segment.cuts = _cuts(segment.batch)
@@ -457,125 +424,8 @@ class _Content(_Drawing):
                                     f'it again: Buffer({str(self.folder)!r}, write=False).') from None
         return self._remember(segment, _without_own(batch))
 
-# %% ../../nbs/replay/00_buffer.ipynb #53ef09fb
-def _stored(path: Path)->_Segment:
-    """What a file says of its episodes, without reading their tokens. Raises ValueError that names the file where it
-    is damaged."""
-    import pyarrow as pa, pyarrow.parquet as pq
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            names = [c for c in file.schema_arrow.names if c.startswith('episodes.')]
-            table, version = file.read(columns=names), int((file.schema_arrow.metadata or {}).get(b'schema_version', 0))
-    except FileNotFoundError: raise
-    except (pa.ArrowException, OSError) as e: raise ValueError(f'{path} cannot be read as Parquet: {e}') from None
-    if version > SCHEMA_VERSION:
-        raise ValueError(f'{path} has schema_version {version}, this agentlab reads up to {SCHEMA_VERSION}. Upgrade '
-                         f'agentlab-rl.')
-    columns = {c.removeprefix('episodes.'): torch.from_numpy(table[c].to_numpy().copy()) for c in names}
-    missing = [c for c in ('number', *_OWN) if f'replay_{c}' not in columns]
-    if missing:
-        raise ValueError(f'{path} is no segment of a replay buffer: it lacks {missing}. Write it with Buffer.add.')
-    own = {c: columns.pop(f'replay_{c}') for c in ('number', *_OWN)}
-    first = int(own.pop('number')[0])
-    if f'{first:012d}.parquet' != path.name:
-        raise ValueError(f'{path} holds the episodes from {first} on: it was renamed. Give it its name '
-                         f'{first:012d}.parquet back.')
-    return _Segment(first, Table(**columns | own))
-
-def _names(folder: Path)->list[int]:
-    "The first numbers of all segments in a folder, ascending."
-    return (sorted(int(p.stem) for p in folder.glob('*.parquet') if re.fullmatch(r'\d{12}', p.stem)) if folder.is_dir()
-            else [])
-
-def _digest(facts: dict, priority: Tensor)->str:
-    return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode() + priority.numpy().tobytes(),
-                           digest_size=16).hexdigest()
-
-def _read_state(path: Path)->tuple[int, int, float, Tensor]|None:
-    "Start, end, largest priority ever, and the priorities that were written last; None where nothing was."
-    import pyarrow as pa, pyarrow.parquet as pq
-    remedy = 'Without it the episodes have the priorities they began with: remove it.'
-    try:
-        # pyarrow opens a path twice; in between a writer may put another file there
-        whole = pa.BufferReader(path.read_bytes())
-        table = pq.read_table(whole, page_checksum_verification=True)
-        meta = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
-        priority = torch.from_numpy(table['priority'].to_numpy().copy())
-    except FileNotFoundError: return None
-    except (pa.ArrowException, OSError, KeyError, ValueError) as e:
-        raise ValueError(f'{path} cannot be read as Parquet: {e}. {remedy}') from None
-    if meta.get('replay_version') != str(REPLAY_VERSION):
-        raise ValueError(f"{path} has replay_version {meta.get('replay_version')}, this agentlab reads "
-                         f"{REPLAY_VERSION}. Use the agentlab that wrote it, or another folder.")
-    facts = {k: meta.get(k) for k in ('replay_version', 'start', 'end', 'max_priority')}
-    if meta.get('blake2b') != _digest(facts, priority): raise ValueError(f'{path} is not what was written. {remedy}')
-    return int(meta['start']), int(meta['end']), float.fromhex(meta['max_priority']), priority
-
-class _Journal(_Content):
-    "What changes, in a file of its own."
-    def _write_state(self):
-        "Priorities and bounds, in a file that is replaced as a whole."
-        import pyarrow as pa, pyarrow.parquet as pq
-        facts = dict(replay_version=str(REPLAY_VERSION), start=str(self.start), end=str(self.end),
-                     max_priority=self.max_priority.hex())
-        facts['blake2b'] = _digest(facts, self.priority)
-        with atomic(self.folder/'state.parquet') as temporary:
-            pq.write_table(pa.table(dict(priority=self.priority.numpy())).replace_schema_metadata(facts), temporary,
-                           write_page_checksum=True)
-
-# %% ../../nbs/replay/00_buffer.ipynb #d0bd22b9
-class _Folder(_Journal):
-    "The files of a folder: read, put right, removed."
-    def _read(self, tries: int = 5):
-        """Take over what a folder holds. Another process may be writing to it: what vanishes while it is read was
-        evicted."""
-        state = _read_state(self.folder/'state.parquet')
-        for left in reversed(range(tries)):
-            try: segments = [_stored(self.folder/f'{first:012d}.parquet') for first in _names(self.folder)]
-            except FileNotFoundError:
-                if left: continue
-                raise
-            gaps = [(a.end, b.first) for a, b in zip(segments, segments[1:]) if a.end != b.first]
-            if not gaps: break
-            if not left:
-                raise ValueError(f'{self.folder} lacks the episodes {gaps[0][0]} to {gaps[0][1] - 1}: a file was '
-                                 f'removed. Put it back, or remove all older files.')
-        self.segments, self._files = segments, {s.first for s in segments}
-        if segments: self.start, self.end = segments[0].first, segments[-1].end
-        elif state: self.start = self.end = state[1]
-        self.priority = torch.cat([torch.zeros(0, dtype=torch.float64)] + [s.facts.priority for s in segments])
-        self._apply(state)
-        self.max_priority = max([self.max_priority, *(float(s.facts.priority.max()) for s in segments)])
-        self.latest = int(segments[-1].facts.added[-1]) if segments else 0
-        self._evict()
-    def _apply(self, state):
-        "Put back the priorities that were written last; younger episodes keep those they began with."
-        if state is None: return
-        start, end, self.max_priority, priority = state
-        low, high = max(start, self.start), min(end, self.end)
-        if low < high: self.priority[low - self.start:high - self.start] = priority[low - start:high - start]
-        self._drop(max(0, min(start, self.end) - self.start))
-    def _claim(self):
-        "Before the first write: what this buffer does not know is from a process that was killed, and goes."
-        if self._claimed: return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._write_state()
-        for first in _names(self.folder):
-            if first not in self._files: (self.folder/f'{first:012d}.parquet').unlink()
-        for path in self.folder.glob('.*.parquet.*.tmp'): path.unlink(missing_ok=True)
-        self._claimed = True
-    def _sweep(self):
-        """Remove the oldest files, up to the first that is alive or named by one of the last two checkpoints: the rest
-        stays without a gap."""
-        if not self._on_disk(): return
-        kept = {s.first for s in self.segments}.union(*self._named)
-        for first in sorted(self._files):
-            if first in kept: break
-            (self.folder/f'{first:012d}.parquet').unlink(missing_ok=True)
-            self._files.discard(first)
-
 # %% ../../nbs/replay/00_buffer.ipynb #883bcbe9
-class Buffer(_Folder):
+class Buffer(_Content):
     """Whole episodes of the past, the oldest of which go first. In memory, or in a folder as Parquet files that are
     never changed."""
     cache_bytes = 2**28     # of files that were read, kept in memory
@@ -612,7 +462,7 @@ class Buffer(_Folder):
     def tensors(self)->dict[str, Tensor]:
         "All that a resumed process needs: with a folder the names of its files, otherwise their bytes."
         if self._on_disk(): self._claim()
-        content = {f'segment.{s.first}': _to_bytes(s) for s in self.segments if s.batch is not None}
+        content = {f'segment.{s.first}': to_bytes(s) for s in self.segments if s.batch is not None}
         self._named = (self._named + [{s.first for s in self.segments}])[-2:]
         return dict(state=tensor([REPLAY_VERSION, self.start, self.end, self.latest]),
                     max_priority=tensor(self.max_priority, dtype=torch.float64),
@@ -642,36 +492,6 @@ class Buffer(_Folder):
         self._claim()
         for segment in segments:
             if segment.batch is not None: self._save(segment)
-    def _unbroken(self, live: set)->set:
-        "The live files and older ones that join them without a gap: an earlier checkpoint may name these."
-        first = min(live, default=self.end)
-        for older in reversed([n for n in _names(self.folder) if n < first]):
-            if _stored(self.folder/f'{older:012d}.parquet').end != first: break
-            live, first = live | {older}, older
-        return live
-    def _restored(self, first: int, data: Tensor|None)->_Segment:
-        "A segment from its bytes, or from its file."
-        if data is not None: return _from_bytes(data)
-        if self.folder is None:
-            raise ValueError('these tensors name files of a folder. Open it first: buffer.open(folder).')
-        return _stored(self.folder/f'{first:012d}.parquet')
-
-# %% ../../nbs/replay/00_buffer.ipynb #bf10c9b7
-def _to_bytes(segment: _Segment)->Tensor:
-    "The Parquet file of a segment as uint8."
-    with tempfile.TemporaryDirectory() as folder:
-        data = _with_own(segment).save(Path(folder)/segment.file).read_bytes()
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-def _from_bytes(data: Tensor)->_Segment:
-    "What `_to_bytes` gave, in memory."
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)/'segment.parquet'
-        path.write_bytes(data.numpy().tobytes())
-        batch = Batch.load(path)
-        first = int(batch.episodes.replay_number[0])
-        segment = _stored(path.rename(path.with_name(f'{first:012d}.parquet')))
-    return replace(segment, batch=_without_own(batch))
 
 # %% ../../nbs/replay/00_buffer.ipynb #295aa120
 metric('stored', 'past episodes that can be brought back', 'counted', 'episodes')

@@ -14,6 +14,7 @@ from ..recipe import Recipe
 from .recipes import load_recipe
 from ..metrics import METRICS
 from .runs import Run, rewind
+from .ranks import all_gather, barrier, broadcast, shard
 from .trainer import dead_groups, evaluate, for_gpu, minibatches, train
 from .fit import check_fits, predict, propose
 
