@@ -243,7 +243,7 @@ def report(
     if show: _open(path)
 
 def view(
-    # run folder of agentlab; folder or file of TRL's completions (Parquet) or of verl's rollouts (lines of JSON)
+    # run folder of agentlab; folder or file of TRL's completions (Parquet) or of verl's episodes (lines of JSON)
     path: str,
     out: str = '',      # file to write (default: NAME.html in this folder)
     reward: str = '',   # where a dump does not say which column is the reward: its name, or name=weight,name=weight

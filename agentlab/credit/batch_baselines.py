@@ -36,7 +36,7 @@ def whiten(
 @estimator('discounted return of the token', 'all action tokens of the batch',
            'the tokens of the turn, less by gamma each', 'Hu et al., 2025, arXiv 2501.03262')
 def reinforce_pp(
-    b:Batch,             # rollouts; tasks need not repeat
+    b:Batch,             # episodes; tasks need not repeat
     gamma:float=1.,      # discount per action token
     faithful:bool=False, # True: as verl before its repair, where a turn's return ends with the turn
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
@@ -61,7 +61,7 @@ def reinforce_pp_recipe():
 @estimator('outcome of the episode', 'episodes of the same task and seat, then all action tokens of the batch',
            'every token of the episode', 'Hu et al., 2025, arXiv 2501.03262', needs=('group',))
 def reinforce_pp_baseline(
-    b:Batch,             # rollouts; several episodes per group
+    b:Batch,             # episodes; several episodes per group
     singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0; both before whitening
     rows:str='episode',  # who votes in the group's mean: 'episode' once each, or 'turn'
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
@@ -81,7 +81,7 @@ def reinforce_pp_baseline_recipe():
 @estimator('outcome of the episode', 'episodes of the same task and seat; all outcomes of the batch for the deviation',
            'every token of the episode', 'Liu et al., 2025, arXiv 2508.08221', needs=('group',))
 def lite_ppo(
-    b:Batch,              # rollouts; several episodes per group
+    b:Batch,              # episodes; several episodes per group
     ddof:int=1,           # 1: sample deviation; 0: population
     eps:float=1e-4,       # added to the deviation
     singleton:str='zero', # a group of one: 'zero' gives 0, 'raw' keeps its outcome
@@ -104,7 +104,7 @@ def lite_ppo_recipe():
 @estimator('each of several rewards of the episode', 'episodes of the same task and seat, then all action tokens of '
            'the batch', 'every token of the episode', 'Liu et al., 2026, arXiv 2601.05242', needs=('group',))
 def gdpo(
-    b:Batch,                   # rollouts; several episodes per group
+    b:Batch,                   # episodes; several episodes per group
     columns:tuple=('outcome',),# reward columns: of `episodes`, or of `turns` (summed over the episode)
     weights:tuple=None,        # one number per column; None: 1 each
     scale:str='std',           # each column: 'std' divides by the group's deviation, None does not

@@ -17,7 +17,7 @@ from ..groups import compare, group_mean
            'every token of the episode; a turn shared by several episodes gets the mean of theirs',
            'in the spirit of Dong et al., 2025, ARPO (hard attribution), arXiv 2507.19849', needs=('group',))
 def hard_branches(
-    b:Batch,             # rollouts; `turns.origin` says which turns are copies
+    b:Batch,             # episodes; `turns.origin` says which turns are copies
     scale:str='std',     # 'std': divide by the group's deviation; None: do not
     ddof:int=1,          # 1: sample deviation; 0: population
     eps:float=1e-6,      # added to the deviation
@@ -37,7 +37,7 @@ def hard_branches(
     return b.spread(torch.where(copy, 0., shared) if once else shared)
 
 def copied(
-    b:Batch,    # rollouts
+    b:Batch,    # episodes
 )->Tensor:      # (turns,) bool
     "True for a turn whose tokens were first sampled in another turn."
     origin = need(b.turns, 'origin', 'this call looks for copied turns',
@@ -45,7 +45,7 @@ def copied(
     return origin != torch.arange(len(origin), device=origin.device)
 
 def once(
-    b:Batch,    # rollouts
+    b:Batch,    # episodes
 )->Batch:       # the same, `tokens.weight` 0 at every copied token
     """Every sampled token counts once in the loss: copies stay where they are and lose their weight. For a recipe's
     `curate`."""

@@ -20,7 +20,7 @@ from ..recipe import recipe
 @estimator('outcome, discounted per turn from the end of the episode', 'nobody', 'every token of the turn',
            'Wang et al., 2025, arXiv 2512.24873')
 def ipa(
-    b:Batch,         # rollouts
+    b:Batch,         # episodes
     gamma:float=.95, # discount per turn
     lost:float=0.,   # what an outcome of 0 counts as: -1 makes failures bad examples
 )->Tensor:           # (action tokens,) float64 advantage; 0 where the outcome is NaN

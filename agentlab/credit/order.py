@@ -20,7 +20,7 @@ from ..recipe import recipe
            'every token of the episode',
            'Hu et al., 2026, arXiv 2602.06554', needs=('group',))
 def seeupo(
-    b:Batch,             # rollouts; several episodes per group
+    b:Batch,             # episodes; several episodes per group
     scale:str='std',     # 'std': divide by the deviation over the batch; None: do not
     ddof:int=1,          # 1: sample deviation; 0: population
     eps:float=1e-6,      # added to the deviation
@@ -62,7 +62,7 @@ def turn_order(
     return sorted(places.tolist(), reverse=order == 'reverse')
 
 def seeupo_updates(
-    b:Batch,                # rollouts; `tokens.old_logp` is used for the start where there is one
+    b:Batch,                # episodes; `tokens.old_logp` is used for the start where there is one
     policy,                 # its `logprobs(batch, temperature, budget)[0]` is asked for between two updates
     order:str='reverse',    # 'reverse' (the paper's), 'forward' or 'random' order of the turn numbers
     low:float=.2, high:float=.2, # bounds of a turn's ratio and of their product: [1-low, 1+high]

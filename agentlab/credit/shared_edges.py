@@ -15,7 +15,7 @@ from ..recipe import recipe
 
 # %% ../../nbs/credit/08_shared_edges.ipynb #9ee4950e
 def edge_key(
-    b:Batch,      # rollouts; turns need `state` and `action` (any integers)
+    b:Batch,      # episodes; turns need `state` and `action` (any integers)
     window:int=3, # pairs of state and action that must agree, the present one included
 )->Tensor:        # (turns,) int64 key: equal where two turns of one group and seat took the same step
     "The last `window` pairs of state and action, and the state that came next."
@@ -35,7 +35,7 @@ def edge_key(
            'turns of the task that took the same step: last states, actions and next state', 'every token of the turn',
            'in the spirit of Li et al., 2025, SALT, arXiv 2510.20022', needs=('group', 'state', 'action'))
 def salt(
-    b:Batch,             # rollouts; turns need `state` and `action` (any integers)
+    b:Batch,             # episodes; turns need `state` and `action` (any integers)
     window:int=3,        # pairs of state and action that must agree for two steps to be one
     scale:str='std',     # of GRPO: 'std' divides by the group's deviation, None does not
     ddof:int=1,          # 1: sample deviation; 0: population
@@ -58,7 +58,7 @@ def salt_recipe():
 
 # %% ../../nbs/credit/08_shared_edges.ipynb #fe65d42a
 def action_keys(
-    b:Batch, # rollouts with the ids that were sampled
+    b:Batch, # episodes with the ids that were sampled
 )->Tensor:   # (turns,) int64: equal where the action tokens are equal (a 64-bit hash); 0 for a turn without any
     "A key for what was said in each turn, from its token ids and their order."
     turn, number = b.action_turn, torch.arange(len(b.actions), device=b.action_turn.device)

@@ -16,7 +16,7 @@ from ..recipe import recipe
 
 # %% ../../nbs/credit/01_step_groups.ipynb #02c4659a
 def turn_returns(
-    b:Batch,     # rollouts
+    b:Batch,     # episodes
     gamma:float, # discount per turn
 )->Tensor:       # (turns,) float64; NaN throughout an episode whose outcome is NaN
     "Discounted reward from each turn to the end of its episode (GiGPO, Feng et al. 2025, eq. 5)."
@@ -24,7 +24,7 @@ def turn_returns(
 
 # %% ../../nbs/credit/01_step_groups.ipynb #accfcb65
 def similar_states(
-    b:Batch,             # rollouts; turns need `state`, and what it says in `batch.labels['state']`
+    b:Batch,             # episodes; turns need `state`, and what it says in `batch.labels['state']`
     # least similarity of a text and the first text of its cluster: 2 x matched characters / all characters
     ratio:float=.95,
     faithful:bool=False, # True: with difflib's shortcut for texts of 200 characters and more, as released
@@ -62,7 +62,7 @@ def _join(clusters, text, ratio, autojunk, number):
            'turns of the task in the same state, plus episodes of the task', 'every token of the turn',
            'Feng et al., 2025, GiGPO, arXiv 2505.10978', needs=('group', 'state'))
 def gigpo(
-    b:Batch,                # rollouts; turns need `state`
+    b:Batch,                # episodes; turns need `state`
     gamma:float=.95,        # discount per turn
     step_weight:float=1.,   # omega: weight of the step comparison
     scale:str='std',        # both levels: 'std' divides by the peers' deviation, None does not

@@ -169,7 +169,7 @@ class OutcomeHistory:
 
 # %% ../../nbs/entropy/02_shaping.ipynb #64faed63
 def spread_weighted(
-    batch:Batch,        # rollouts
+    batch:Batch,        # episodes
     advantage:Tensor,   # (action tokens,)
     eps:float=1e-6,     # added to the largest deviation
 )->Tensor:              # (action tokens,)
@@ -181,7 +181,7 @@ def spread_weighted(
     return _checked(batch, advantage) * batch.spread(factor[batch.turns.episode]).to(advantage)
 
 def kept_weighted(
-    batch:Batch,        # rollouts
+    batch:Batch,        # episodes
     advantage:Tensor,   # (action tokens,)
     keep=None,          # batch -> (episodes,) bool: the filter whose share is taken; None: groups whose outcomes differ
     power:float=1.,     # of the share; .5 for its root

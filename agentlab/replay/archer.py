@@ -27,7 +27,7 @@ __all__ = ['archer', 'archer_targets', 'archer_loss', 'follow', 'TwinHeads', 'cr
            'every token of the turn; with a baseline each token less what was expected of its turn by then',
            'Zhou et al., 2024, ArCHer, arXiv 2402.19446', needs=('q1', 'q2', 'v1', 'v2'))
 def archer(
-    b:Batch,                # rollouts; turns need q1, q2, v1, v2, which `ArcherCritic` supplies
+    b:Batch,                # episodes; turns need q1, q2, v1, v2, which `ArcherCritic` supplies
     # what becomes of two heads: (turns,), (turns,) -> (turns,); the paper's code takes the smaller
     pool:Callable=torch.minimum,
     # name of a token column that is subtracted: what to expect of the turn's advantage before this token

@@ -38,7 +38,7 @@ def all_together(b:Batch)->Tensor:
     return torch.zeros_like(b.episodes.group)
 
 def priority(
-    b:Batch,                    # rollouts
+    b:Batch,                    # episodes
     length:Callable=n_turns,    # Batch -> (episodes,) how long
     keep_correct:float=.5,      # share of the correct ones, the shortest first; rounded up
     keep_incorrect:float=.5,    # share of the incorrect ones, the longest first; rounded up
@@ -60,7 +60,7 @@ def priority(
 @curation('mask', 'episode', 'long successes and short failures',
           'in the spirit of Li et al., 2025, RoRecomp, arXiv 2509.25958')
 def priority_only(
-    b:Batch,                    # rollouts
+    b:Batch,                    # episodes
     **how                       # arguments of `priority`
 )->Batch:                       # tokens have `rest`: the weight of what waits, 0 elsewhere
     "Mask all but the priority episodes; they still vote in their group."

@@ -77,7 +77,7 @@ def rl_plus(
 @estimator('outcome of the episode', "the agent's own episodes of the same task and seat", 'every token of the episode',
            'Dong et al., 2025, RL-PLUS, arXiv 2508.00222 (code read)', needs=('group', 'source'))
 def grpo_split(
-    b:Batch,             # rollouts and demonstrations; episodes need `source`
+    b:Batch,             # episodes and demonstrations; episodes need `source`
     scale:str='std',     # 'std': divide by the deviation of the own episodes, where it is not 0; None: do not
     ddof:int=1,          # 1: sample deviation; 0: population
     eps:float=1e-6,      # added to the deviation

@@ -20,7 +20,7 @@ from ..recipe import recipe
 
 # %% ../../nbs/replay/02_self_imitation.ipynb #65d8db74
 def group_levels(
-    b:Batch,        # rollouts
+    b:Batch,        # episodes
     ddof:int=1,     # 1: sample deviation; 0: of the population, as in the release for ALFWorld and WebShop
 )->Table:           # mean, std (NaN for a group of one): a row per (group, seat) in the order of its first episode
     "What each group earned, and how much its episodes differed. A NaN outcome does not count."
@@ -51,13 +51,13 @@ def recalibrated(
 ROUNDING = 1e-9     # what is not farther from 0 counts as 0: .7 less the mean of .6, .7 and .8 is not
 
 def acted(
-    b:Batch,    # rollouts
+    b:Batch,    # episodes
 )->Tensor:      # (turns,) bool
     "Turns whose action the environment did not refuse; all of them where nobody says."
     return ~b.turns.invalid if 'invalid' in b.turns else torch.ones_like(b.turns.episode, dtype=torch.bool)
 
 def worth_keeping(
-    b:Batch,                    # rollouts
+    b:Batch,                    # episodes
     advantage:Tensor,           # (action tokens,) as it was learned from
     uses_tool:Callable=acted,   # Batch -> (turns,) bool: True where the turn is a tool call
     or_zero:bool=False,         # True: a mean advantage of 0 is enough, as in the release for ALFWorld and WebShop

@@ -21,7 +21,7 @@ from ..recipe import recipe
 
 # %% ../../nbs/replay/01_success.ipynb #e0d3aa29
 def failed(
-    b:Batch,            # rollouts
+    b:Batch,            # episodes
     flat:float=.05,     # population deviation of the outcomes must be below
     low:float=.2,       # mean outcome must be below
 )->Tensor:              # (episodes,) bool, equal inside a group
@@ -30,7 +30,7 @@ def failed(
     return (group_std(outcome, by, ddof=0) < flat) & (group_mean(outcome, by) < low)
 
 def first_of(
-    b:Batch,            # rollouts
+    b:Batch,            # episodes
     where:Tensor,       # (episodes,) bool
 )->Tensor:              # (k,) numbers of episodes, in their order
     "The first episode of every group among the episodes where `where` is true."
@@ -39,7 +39,7 @@ def first_of(
 
 # %% ../../nbs/replay/01_success.ipynb #a46645c5
 def swap_in(
-    b:Batch,            # rollouts
+    b:Batch,            # episodes
     past:Batch,         # k past episodes with the same columns (see `alike`)
     where:Tensor,       # (k,) number of the episode in `b` that each of them replaces
 )->Batch:               # as many episodes as before; the past ones stand last
@@ -58,13 +58,13 @@ def swap_in(
 
 # %% ../../nbs/replay/01_success.ipynb #d0406104
 def by_start(
-    b:Batch,        # rollouts; turns need `state`
+    b:Batch,        # episodes; turns need `state`
 )->Tensor:          # (episodes,) int64
     "The state of the episode's first turn; -1 for an episode without turns."
     return first_state(b)
 
 def by_prompt(
-    b:Batch,        # rollouts with their context tokens
+    b:Batch,        # episodes with their context tokens
 )->Tensor:          # (episodes,) int64
     "A key of the token ids that the agent read before its first action."
     action = b.tokens.turn >= 0
@@ -79,13 +79,13 @@ def by_prompt(
                         dtype=torch.int64, device=owner.device)
 
 def everything(
-    b:Batch,        # rollouts
+    b:Batch,        # episodes
 )->Tensor:          # (episodes,) int64
     "One task for all."
     return torch.zeros_like(b.episodes.group)
 
 def by_number(
-    b:Batch,        # rollouts of `play_recurring`
+    b:Batch,        # episodes of `play_recurring`
 )->Tensor:          # (episodes,) int64
     "The number of the task in the list that comes round."
     return need(b.episodes, 'task_number', 'by_number knows a task by its number',

@@ -13,13 +13,13 @@ from ..groups import shift
 
 # %% ../../nbs/reward/00_outcome.ipynb #e69d94e4
 def paid(
-    b:Batch, # rollouts
+    b:Batch, # episodes
 )->Tensor:   # (turns,) float64
     "What the environment paid at each turn."
     return b.turns.reward
 
 def at_end(
-    b:Batch,    # rollouts
+    b:Batch,    # episodes
     x:Tensor,   # (episodes,)
 )->Tensor:      # (turns,) the episode's number on its last turn, 0 on the others
     "What is known only at the end, paid there; an episode without turns pays nothing."
@@ -27,7 +27,7 @@ def at_end(
     return torch.where(later == 0, x[b.turns.episode], 0)
 
 def outcome(
-    b:Batch, # rollouts
+    b:Batch, # episodes
 )->Tensor:   # (turns,) float64
     "The episode's outcome on its last turn, 0 on the others."
     return at_end(b, need(b.episodes, 'outcome', 'reward.outcome pays it', 'Give it to your episodes.'))

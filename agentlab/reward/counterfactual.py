@@ -14,7 +14,7 @@ from .information import _action_spans, _ranges, _turn_mean
 
 # %% ../../nbs/reward/06_counterfactual.ipynb #ef18903f
 def counterfactual_gain(
-    b:Batch,               # rollouts; turns need `masked_logp`, tokens the column named by `logp`
+    b:Batch,               # episodes; turns need `masked_logp`, tokens the column named by `logp`
     logp:str='old_logp',   # token column with the log-probabilities under the real feedback
 )->Tensor:                 # (turns,) float64, nats per token
     """How much likelier the feedback made the next action, credited to the turn that caused it; 0 on the last turn
@@ -31,7 +31,7 @@ def counterfactual_gain(
 # %% ../../nbs/reward/06_counterfactual.ipynb #2d40befa
 def masked_logps(
     policy,                 # agentlab.policy.Policy
-    b:Batch,                # rollouts with their token ids
+    b:Batch,                # episodes with their token ids
     placeholder:str='No information found.', # what is read instead of the feedback: the text of InfoPO's release
     temperature:float=1.,   # of the softmax; that of `old_logp`, so that both speak of the same distribution
     budget:int=4096,        # tokens of one forward pass, padding included

@@ -13,7 +13,7 @@ from ..groups import shift
 
 # %% ../../nbs/reward/01_gates.ipynb #e3a63de9
 def pay(
-    b:Batch,       # rollouts
+    b:Batch,       # episodes
     reward:Tensor, # (turns,) what each turn earned; NaN = no score
 )->Batch:          # turns.reward is `reward`, episodes.outcome its sum
     "The batch as if `reward` were all that was paid. An episode with a NaN has outcome NaN, one without turns 0."
@@ -25,7 +25,7 @@ def pay(
 
 # %% ../../nbs/reward/01_gates.ipynb #a8c78ec7
 def format(
-    b:Batch,              # rollouts; turns need the column named next
+    b:Batch,              # episodes; turns need the column named next
     column:str='invalid', # turns column that is 0 or False exactly where the action is well-formed
     right:float=1.,       # paid for a well-formed action
     wrong:float=0.,       # paid for any other
@@ -37,7 +37,7 @@ def format(
 
 # %% ../../nbs/reward/01_gates.ipynb #997c97b3
 def gated(
-    b:Batch,                        # rollouts
+    b:Batch,                        # episodes
     rewards:tuple,                  # most important first: functions Batch -> (turns,), or names of turns columns
     thresholds:float|tuple=0.,      # what an episode's sum must exceed, one per level but the last; a number for all
     weights:float|tuple=1.,         # of each level; a number for all
@@ -68,7 +68,7 @@ def _each(name, values, count):
 
 # %% ../../nbs/reward/01_gates.ipynb #edced935
 def renorm(
-    b:Batch,                # rollouts; turns need the column named next
+    b:Batch,                # episodes; turns need the column named next
     # turns column with the judge's share of points, 0 to 1; anything else is an invalid judgement
     process:str='process',
     beta:float=1.,          # taken from every intermediate turn; with 1 no step pays where the outcome is 0

@@ -15,7 +15,7 @@ from .information import _ranges
 
 # %% ../../nbs/reward/08_implicit_prm.ipynb #cd61e6ad
 def implicit_prm(
-    b:Batch,                # rollouts; tokens need `prm_logp` and the column named by `old`
+    b:Batch,                # episodes; tokens need `prm_logp` and the column named by `old`
     beta:float=.05,         # reward per nat
     old:str='old_logp',     # token column with the log-probabilities of the policy that played
     faithful:bool=False,    # True, as released: divided by the largest absolute turn reward of the batch + 1e-6
@@ -42,7 +42,7 @@ def _turn_ratio(b, prm_logp, beta, old, cut=False):
 # %% ../../nbs/reward/08_implicit_prm.ipynb #4abdba9b
 def implicit_prm_loss(
     prm_logp:Tensor,        # (action tokens,) log-probability under the process reward model, with gradient
-    b:Batch,                # rollouts; tokens need the column named by `old`
+    b:Batch,                # episodes; tokens need the column named by `old`
     beta:float=.05,         # reward per nat
     old:str='old_logp',     # token column with the log-probabilities of the policy that played
     faithful:bool=False,    # True, as released: the scores are detached from the model, so that nothing is learnt
@@ -67,7 +67,7 @@ def _pairs(b):
 # %% ../../nbs/reward/08_implicit_prm.ipynb #8c076099
 def prm_backward(
     prm,                    # agentlab.policy.Policy: the process reward model, at first a copy of the policy
-    b:Batch,                # rollouts with token ids and the column named by `old`
+    b:Batch,                # episodes with token ids and the column named by `old`
     beta:float=.05,         # reward per nat
     old:str='old_logp',     # token column with the log-probabilities of the policy that played
     temperature:float=1.,   # of the softmax; that of `old`

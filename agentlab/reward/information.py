@@ -13,7 +13,7 @@ from ..groups import group_sum, shift
 
 # %% ../../nbs/reward/05_information.ipynb #17603659
 def information_gain(
-    b:Batch,                # rollouts; turns need `answer_logp`
+    b:Batch,                # episodes; turns need `answer_logp`
     # 'prob': gain of the answer's probability (its mean per token); 'log_prob': gain of the mean log-probability
     kind:str='prob',
     faithful:bool=False,    # True, as released: an episode with a missing measurement keeps only its outcome
@@ -34,7 +34,7 @@ def information_gain(
 # %% ../../nbs/reward/05_information.ipynb #65d1e012
 def answer_logps(
     policy,                 # agentlab.policy.Policy
-    b:Batch,                # rollouts with their token ids
+    b:Batch,                # episodes with their token ids
     answers:list,           # the true answer of each episode as text; None where there is none
     closing:str='',         # text that leads over to the answer, tokenised apart from it
     temperature:float=1.,   # of the softmax

@@ -26,7 +26,7 @@ def tag_of(
 
 # %% ../../nbs/reward/03_meta_reasoning.ipynb #22234045
 def valid_tag(
-    b:Batch,    # rollouts; turns need `tag` and `invalid`
+    b:Batch,    # episodes; turns need `tag` and `invalid`
 )->Tensor:      # (turns,) int64
     "The tag of each turn; none where the action was invalid (RLVMR, arXiv 2507.22844)."
     tag = need(b.turns, 'tag', 'RLVMR reads turns.tag', 'Set it with tag_of on the text of every turn.')
@@ -34,7 +34,7 @@ def valid_tag(
                             'It says which actions the environment refused.').bool(), TAGS['none'], tag)
 
 def meta_reasoning(
-    b:Batch,                        # rollouts; turns need `tag` (of TAGS), `action` (integer keys) and `invalid`
+    b:Batch,                        # episodes; turns need `tag` (of TAGS), `action` (integer keys) and `invalid`
     planning:float=1.,              # paid for a planning turn of an episode that succeeded
     explore:float=1.,               # paid for an exploring turn with a new action
     reflection:float=1.,            # paid for a reflecting turn that does something else after a failure

@@ -16,7 +16,7 @@ from ..recipe import recipe
 
 # %% ../../nbs/reward/07_progress.ipynb #45ca9e41
 def progress(
-    b:Batch,                # rollouts; turns need `contribution`, and `invalid` unless grounding=0
+    b:Batch,                # episodes; turns need `contribution`, and `invalid` unless grounding=0
     grounding:float=.5,     # paid for every action that the environment accepted
     # True: the release, which uses no contributions, weighs a turn by the number of turns after it, and so the last by
     # 0
@@ -49,7 +49,7 @@ def spa_recipe():
 # %% ../../nbs/reward/07_progress.ipynb #3857d9e7
 def progress_loss(
     values:Tensor,  # (turns,) predicted contributions, with gradient
-    b:Batch,        # the rollouts; an episode whose outcome is NaN is left out
+    b:Batch,        # the episodes; an episode whose outcome is NaN is left out
 )->Tensor:          # one number
     "Mean squared difference between an episode's sum of contributions and its outcome (SPA-RL)."
     total = values.new_zeros(len(b)).index_add(0, b.turns.episode, values)
@@ -57,7 +57,7 @@ def progress_loss(
     return wrong.square().sum()/max(len(wrong), 1)
 
 def fit_progress(
-    b:Batch,                # rollouts with outcomes
+    b:Batch,                # episodes with outcomes
     features:Tensor,        # (turns, width) what is known of each turn
     steps:int=300,          # full-batch updates (AdamW); the learning rate falls linearly to 0
     lr:float=.03,           # learning rate at the start
@@ -79,7 +79,7 @@ def fit_progress(
 
 def turn_features(
     policy,             # agentlab.policy.Policy
-    b:Batch,            # rollouts with their token ids
+    b:Batch,            # episodes with their token ids
     budget:int=4096,    # tokens of one forward pass
 )->Tensor:              # (turns, width) float64; 0 for a turn without action tokens
     "The policy's last hidden state where it is about to say the last token of each turn."

@@ -14,7 +14,7 @@ from ..groups import group_sum, shift
 
 # %% ../../nbs/reward/09_shaping.ipynb #d1e505af
 def on_last(
-    b:Batch,        # rollouts
+    b:Batch,        # episodes
     x:Tensor,       # (episodes,) a number for each episode
 )->Tensor:          # (turns,) float64
     "A number of the episode, on its last turn; 0 on the others."
@@ -23,7 +23,7 @@ def on_last(
 
 # %% ../../nbs/reward/09_shaping.ipynb #b69539bb
 def overlong(
-    b:Batch,            # rollouts
+    b:Batch,            # episodes
     longest:int,        # L_max, in action tokens of an episode
     buffer:int,         # L_buf: the tokens before `longest` that already cost
     weight:float=1.,    # what an episode of `longest` tokens loses
@@ -41,7 +41,7 @@ def _per_episode(b, x):
 
 # %% ../../nbs/reward/09_shaping.ipynb #0f638e11
 def tried(
-    b:Batch,            # rollouts whose outcome is 1 for right and -1 for wrong
+    b:Batch,            # episodes whose outcome is 1 for right and -1 for wrong
     bonus:float=.1,     # for two turns
     most:float=-.6,     # a failure is never paid more
 )->Tensor:              # (turns,) float64: the outcome on the last turn, raised for failures with many turns
@@ -68,7 +68,7 @@ def by_calls_or_success(b:Batch, calls:Tensor)->Tensor:
     return torch.where(b.episodes.outcome > 0, (calls > 0).to(calls), by_calls(b, calls))
 
 def tool_bonus(
-    b:Batch,                # rollouts; turns need the column named next
+    b:Batch,                # episodes; turns need the column named next
     column:str='tool',      # turns column that is above 0 where a tool was called
     share=by_calls,         # batch, (episodes,) number of turns with a call -> (episodes,) share of the bonus
     fade=fading,            # (episodes,) step -> its weight

@@ -160,7 +160,7 @@ def _places(groups, scores):
 
 # %% ../../nbs/reward/04_tournament.ipynb #abb334d6
 def tournament(
-    b:Batch,                        # rollouts; several episodes per group
+    b:Batch,                        # episodes; several episodes per group
     judge:Callable,  # (i, j) -> (score_i, score_j) for two episodes of `b` by their numbers; None: failed, 5:5
     bracket:Callable=round_robin,   # (compare, n, draw) -> n rewards from 0 to 1
     seed:int=0,                     # of the draws; each task draws from a generator of its own

@@ -88,7 +88,7 @@ def _keys(b): return same(b.episodes.group, b.episodes.seat)
 
 @curation('drop', 'group', 'outcomes all equal', 'Yu et al., 2025, DAPO, arXiv 2503.14476 (code read)')
 def keep_mixed(
-    b:Batch,                # rollouts
+    b:Batch,                # episodes
     faithful:bool=False,    # True: as released, any deviation above 0 counts, also one of rounding
 )->Batch:
     "Drop groups in which all outcomes are equal; a group of one stays (the filter of DAPO's dynamic sampling)."
@@ -98,14 +98,14 @@ def keep_mixed(
 
 # %% ../../nbs/rollout/03_curation.ipynb #f7fc4af9
 def outcome_std(
-    b:Batch,    # rollouts
+    b:Batch,    # episodes
 )->Tensor:      # (episodes,) float64
     "Sample deviation of the outcomes of the episode's group and seat; 0 where they are equal, NaN in a group of one."
     outcome, by = b.episodes.outcome, _keys(b)
     return torch.where(group_constant(outcome, by) & (group_count(outcome, by) > 1), 0, group_std(outcome, by))
 
 def outcome_mean(
-    b:Batch,    # rollouts
+    b:Batch,    # episodes
 )->Tensor:      # (episodes,) float64
     "Mean outcome of the episode's group and seat."
     return group_mean(b.episodes.outcome, _keys(b))
@@ -115,13 +115,13 @@ def _of_episodes(b, x):
     return x.new_zeros(len(b), dtype=torch.float64).index_add(0, b.rows.episode[b.tokens.row[b.actions]], x.double())
 
 def mean_length(
-    b:Batch,    # rollouts
+    b:Batch,    # episodes
 )->Tensor:      # (episodes,) float64
     "Mean number of sampled tokens of an episode of this group and seat."
     return group_mean(_of_episodes(b, torch.ones_like(b.actions)), _keys(b))
 
 def mean_entropy(
-    b:Batch,    # rollouts; tokens need `entropy`
+    b:Batch,    # episodes; tokens need `entropy`
 )->Tensor:      # (episodes,) float64, nats
     "Mean entropy of the sampled tokens of this group and seat."
     entropy = b.action('entropy')
@@ -185,7 +185,7 @@ def _keep_groups(b, choose, score, include_zero, who):
 @curation('drop', 'group', 'those that `choose` leaves out of the groups\' scores',
           'RAGEN-2, 2026, arXiv 2604.06268 (code read)')
 def keep_groups(
-    b:Batch,                    # rollouts
+    b:Batch,                    # episodes
     choose:Callable=top_p,  # (groups,) scores in the order of arrival -> (groups,) bool, such as partial(top_p, p=.9)
     score:Callable=outcome_std, # Batch -> (episodes,) score of each episode's group; NaN: never kept
     include_zero:bool=True,     # False: groups of score 0 are not even counted
@@ -196,7 +196,7 @@ def keep_groups(
 @curation('drop', 'group', 'all but the share of groups with the largest deviation',
           'Wang et al., 2025, RAGEN (StarPO-S), arXiv 2504.20073 (code read)')
 def starpo_s(
-    b:Batch,                    # rollouts
+    b:Batch,                    # episodes
     share:float=.25,            # of all groups; 1: everything stays
     score:Callable=outcome_std, # Batch -> (episodes,) score of each episode's group
     faithful:bool=False,        # True: int(share*groups) may be 0, which leaves nothing
@@ -230,7 +230,7 @@ def is_void(
 @curation('mask', 'episode', 'a turn without code and without answer',
           'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
 def mask_void(
-    b:Batch,                # rollouts; turns need the column named next
+    b:Batch,                # episodes; turns need the column named next
     column:str='void',      # turns column that is above 0 exactly where the turn is void; NaN counts as not void
 )->Batch:
     "Mask every episode that has a void turn (SimpleTIR)."
@@ -245,7 +245,7 @@ def _any(b, flag):
 @curation('drop', 'group', 'outcomes nearly equal, too easy or too hard, or cut short',
           'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
 def simpletir_reject(
-    b:Batch,                # rollouts
+    b:Batch,                # episodes
     low:float=.1, high:float=.9,    # a group's share of successes must lie between, both included
     least_std:float=1e-3,   # a group's outcomes must deviate by so much
     whole:int=0,            # episodes of the group that must not be truncated; the authors' remove_clip asks for 4
@@ -281,7 +281,7 @@ def roc_counts(
     return torch.where(up <= few, few, up), torch.where(up <= few, keep - few, down)
 
 def roc_penalty(
-    b:Batch,                    # rollouts; turns need the three columns
+    b:Batch,                    # episodes; turns need the three columns
     # turns column: 1 where the tool answered with an error, 0 where it did not, NaN where no tool answered
     error:str='tool_error',
     malformed:str='malformed',  # turns column: above 0 where a tag was opened and not closed, or the other way round
@@ -314,7 +314,7 @@ def _place(x, by)->Tensor:
 @curation('drop', 'episode', 'failures at random and unclean successes, down to `keep` a group',
           'Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722 (code read)')
 def roc(
-    b:Batch,                        # rollouts, more per group than are trained
+    b:Batch,                        # episodes, more per group than are trained
     keep:int=16,                    # episodes of a group that stay; a group with fewer is dropped
     penalty:Callable=roc_penalty,   # Batch -> (episodes,) how unclean, from 0
     floor:float=.1,                 # a success is drawn with weight 1/(penalty + floor)
@@ -339,7 +339,7 @@ def roc(
 # %% ../../nbs/rollout/03_curation.ipynb #bd551598
 @recipe('Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722')
 def roc_recipe():
-    "Many attempts are played; some failures and the clean successes are learned from"
+    "Many episodes are played; some failures and the clean successes are learned from"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, group_size=16, curate=chain(keep_mixed, partial(roc, keep=8)),
                 objective_args=dict(low=.2, high=.28))
@@ -348,7 +348,7 @@ def roc_recipe():
 @curation('mask', 'episode', 'ended by a budget',
           'in the spirit of Yu et al., 2025, DAPO, arXiv 2503.14476 (overlong filtering)')
 def mask_truncated(
-    b:Batch,    # rollouts
+    b:Batch,    # episodes
 )->Batch:
     "Mask every episode that a budget of turns or tokens has ended."
     return _mask_episodes(b, b.episodes.truncated, 'mask_truncated')
@@ -356,7 +356,7 @@ def mask_truncated(
 @curation('mask', 'episode', 'an answer of `longest` tokens or more',
           'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
 def mask_overlong(
-    b:Batch,        # rollouts
+    b:Batch,        # episodes
     longest:int,    # tokens of a context window, without what stood before the first action
 )->Batch:
     "Mask every episode with a context window that went on for `longest` tokens or more behind its prompt."
@@ -385,7 +385,7 @@ def repeats(
 @curation('mask', 'episode', 'some n-gram said `times` times or more',
           'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
 def mask_repeated(
-    b:Batch,        # rollouts
+    b:Batch,        # episodes
     n:int=20,       # tokens of an n-gram
     times:int=10,   # occurrences, overlapping ones included, that are too many
 )->Batch:
@@ -395,7 +395,7 @@ def mask_repeated(
     return _mask_episodes(b, _of_episodes(b, repeats(b.tokens.id[b.actions], episode, n) >= times) > 0, 'mask_repeated')
 
 def dr_bot(     # it masks and drops, so it has no mark of its own
-    b:Batch,        # rollouts
+    b:Batch,        # episodes
     longest:int,    # see mask_overlong
     n:int=20, times:int=10,     # see mask_repeated
     share:float=.75,            # of the groups, by deviation; masked episodes count
@@ -415,7 +415,7 @@ def dr_bot_recipe():
 @curation('mask', 'turn', 'the turns with the lowest entropy',
           'in the spirit of Li et al., 2025, DART-GUI, arXiv 2509.23866')
 def mask_certain(
-    b:Batch,                # rollouts; tokens need `entropy`
+    b:Batch,                # episodes; tokens need `entropy`
     share:float=.8,         # of all turns of the batch
     faithful:bool=False,    # True: ordered by the sum of a turn's entropies, as in the lines that were commented out
 )->Batch:
@@ -432,7 +432,7 @@ def mask_certain(
 @curation('mask', 'token', 'of another part of the reply than those named',
           'in the spirit of the loss masks of agentic training at large')
 def only_parts(
-    b:Batch,                        # rollouts; tokens need `part`
+    b:Batch,                        # episodes; tokens need `part`
     parts:tuple=('thought', 'action', 'call'),  # names of PART_CODES that stay in the loss
 )->Batch:
     "Mask the tokens of every other part. Raises ValueError where no parts were recorded."
@@ -444,7 +444,7 @@ def only_parts(
 @curation('mask', 'turn', 'a few at random, so that the rest can be divided',
           'in the spirit of Chen et al., 2025, IterResearch (EAPO), arXiv 2511.07327')
 def keep_multiple(
-    b:Batch,        # rollouts
+    b:Batch,        # episodes
     of:int,         # number of workers
     seed:int=0,     # of the draw, together with the training step
 )->Batch:

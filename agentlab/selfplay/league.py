@@ -145,7 +145,7 @@ class SeatBaseline:
 @estimator('outcome of the episode', 'earlier games at the same seat: their moving average',
            'every token of the episode', 'Liu et al., 2025, SPIRAL, arXiv 2506.24119', needs=('baseline',))
 def spiral(
-    b:Batch,        # rollouts; episodes need `baseline`
+    b:Batch,        # episodes; episodes need `baseline`
 )->Tensor:          # (action tokens,) float64
     """Outcome less the moving average of the episode's seat, the same for every token (SPIRAL, role-conditioned
     advantage estimation)."""

@@ -19,7 +19,7 @@ from ..recipe import recipe
 
 # %% ../../nbs/selfplay/05_preferences.ipynb #55e7f01d
 def by_outcome(
-    b:Batch,            # rollouts
+    b:Batch,            # episodes
     i:Tensor, j:Tensor, # (pairs,) numbers of episodes
 )->Tensor:              # (pairs,) 1, 0, or .5 for a tie; NaN where an outcome is missing
     "The judge that knows the outcomes: more is better."
@@ -27,7 +27,7 @@ def by_outcome(
     return torch.where(x.isnan() | y.isnan(), torch.nan, (x > y).double() + (x == y).double()/2)
 
 def rivals(
-    b:Batch,                    # rollouts
+    b:Batch,                    # episodes
 )->tuple[Tensor, Tensor]:       # (pairs,) an episode; (pairs,) another one of the same task and seat
     "All ordered pairs of episodes that are compared with each other."
     key = same(b.episodes.group, b.episodes.seat)
@@ -35,7 +35,7 @@ def rivals(
 
 # %% ../../nbs/selfplay/05_preferences.ipynb #fdb2c5a4
 def win_rates(
-    b:Batch,                    # rollouts; several episodes per group
+    b:Batch,                    # episodes; several episodes per group
     prefer:Callable=by_outcome, # (b, i, j) -> (pairs,) chance from 0 to 1 that i is preferred to j; NaN: no comparison
     include_self:bool=False,    # True: everybody also ties with itself, as SPPO counts
     against:Tensor=None,        # (episodes,) bool: only these are compared with; None: all
@@ -70,7 +70,7 @@ def spo_recipe():
 
 # %% ../../nbs/selfplay/05_preferences.ipynb #aab47f77
 def best_and_worst(
-    b:Batch,                # rollouts
+    b:Batch,                # episodes
     score:Tensor=None,      # (episodes,) e.g. win rates; None: the outcomes; NaN is never chosen
 )->Table:                   # winner, loser: (pairs,) numbers of episodes, at most one pair per task and seat
     "The best and the worst episode of each task and seat."
@@ -87,7 +87,7 @@ def best_and_worst(
     return Table(winner=winner[order], loser=loser[order])
 
 def episode_logp(
-    b:Batch,            # rollouts
+    b:Batch,            # episodes
     logp:Tensor,        # (action tokens,) log-probabilities
     mean:bool=False,    # True: the mean over the tokens; False: the sum
 )->Tensor:              # (episodes,) of the tokens whose weight is not 0; 0 for an episode without any
@@ -149,7 +149,7 @@ def pair_advantage(
            'every token of these two, by the gradient of the pair loss',
            'in the spirit of Wu et al., 2024, SPPO, arXiv 2405.00675', needs=('group',))
 def sppo_credit(
-    b:Batch,                    # rollouts; several episodes per group
+    b:Batch,                    # episodes; several episodes per group
     prefer:Callable=by_outcome, # as in `win_rates`
     **how,                      # of `sppo`: beta, mean
 )->Tensor:                      # (action tokens,) float64; 0 outside all pairs
@@ -162,7 +162,7 @@ def sppo_credit(
            'every token of these two, by the gradient of the pair loss',
            'in the spirit of Zhang et al., 2024, INPO, arXiv 2407.00617', needs=('group', 'ref_logp'))
 def inpo_credit(
-    b:Batch,  # rollouts; several episodes per group; tokens need ref_logp, which a recipe with kl_coef supplies
+    b:Batch,  # episodes; several episodes per group; tokens need ref_logp, which a recipe with kl_coef supplies
     prefer:Callable=by_outcome, # as in `win_rates`
     **how,                      # of `inpo`: eta, tau, mean
 )->Tensor:                      # (action tokens,) float64; 0 outside all pairs

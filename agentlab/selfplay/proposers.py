@@ -101,7 +101,7 @@ def search_solver(
            'every token of the episode',
            'Zhao et al., 2025, Absolute Zero, arXiv 2505.03335', needs=('seat', 'kind'))
 def trr_pp(
-    b:Batch,                # rollouts; episodes need `seat` (the role) and `kind`
+    b:Batch,                # episodes; episodes need `seat` (the role) and `kind`
     kind:str='kind',        # episode column, numbers: the kind of task
     scale:str='std',        # 'std': divide by the deviation; None: do not
     ddof:int=1,             # 1: sample deviation; 0: population

@@ -24,7 +24,7 @@ from ..recipe import recipe
            "every token of the turn; with level='token' each token its own",
            'Liao et al., 2025, MARFT, arXiv 2504.16129', needs=('value', 'seat'))
 def marft(
-    b:Batch,             # rollouts of teams, all seats of a game; tokens need the column `value`
+    b:Batch,             # episodes of teams, all seats of a game; tokens need the column `value`
     value:str='value',   # name of the column of the critic's values
     gamma:float=.99,     # discount, also from one agent to the next
     lam:float=.95,       # lambda
@@ -95,7 +95,7 @@ def _tokens(b, x, order, turn, level):
 
 # %% ../../nbs/selfplay/06_roles.ipynb #fd6499e4
 def shared_reward(
-    b:Batch,    # rollouts, all seats of a game; each seat's outcome is what it alone earned
+    b:Batch,    # episodes, all seats of a game; each seat's outcome is what it alone earned
 )->Tensor:      # (turns,) float64, on the last turn of every seat
     "The sum of the outcomes of all seats of the game, to each of them (CORY). A missing outcome adds 0."
     return at_end(b, group_sum(b.episodes.outcome, b.episodes.game))

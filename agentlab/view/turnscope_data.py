@@ -69,7 +69,7 @@ class Columns:
 
 # %% ../../nbs/view/05_turnscope_data.ipynb #8b80edf9
 def _attempt(part, ids, draw)->list:
-    "The turns of a recorded attempt as tokens, with made-up probabilities."
+    "The turns of a recorded episode as tokens, with made-up probabilities."
     from agentlab.episodes import Turn
     said = lambda word: [ids[w] for w in (
         {'key': ('take ', 'key'), 'chest': ('open ', 'chest')}.get(word, ('go ', word)))] + [0]
@@ -86,7 +86,7 @@ def recorded_house(
     seed:int=0,         # of the made-up probabilities
     trainer:bool=True,  # with the trainer's log-probabilities beside the sampler's
 )->object:              # Batch
-    """The recorded group as a batch with tokens; one token of the last attempt was sampled from another policy than
+    """The recorded group as a batch with tokens; one token of the last episode was sampled from another policy than
     the trainer's."""
     import torch
     from agentlab.episodes import Batch, Episode
@@ -331,7 +331,7 @@ def retokenised(
 class Source:
     "Steps, a way to load one, the row log, and what is known of the run."
     title: str
-    steps: list                 # updates whose rollouts can be loaded
+    steps: list                 # updates whose episodes can be loaded
     load: object                # step -> Batch
     rows: list = field(default_factory=list)    # row log
     own: tuple|None = None      # name and function of the run's estimator
@@ -384,7 +384,7 @@ def crowd(
     group:int=8,        # episodes of a task
     seed:int=0,
 )->object:              # Batch, made from columns, for measuring
-    "A large step of made-up rollouts."
+    "A large step of made-up episodes."
     import torch
     from agentlab.episodes import Batch, Table
     g = torch.Generator().manual_seed(seed)

@@ -98,7 +98,7 @@ class Grids(Looking):
                     title=f"{len(group.rollouts)} rollouts of one task · {won} succeeded"
                     if 'success' in played.batch.episodes else f'{len(group.rollouts)} rollouts of one task')
     def _row_delta(self, played, turns)->list:
-        "Mean difference of the two estimators over a rollout: text and sign."
+        "Mean difference of the two estimators over an episode: text and sign."
         one, two = self._pair(played)
         if one is None or two is None or not len(turns): return ['', 0]
         value = float(np.mean(one[turns] - two[turns]))
@@ -323,7 +323,7 @@ def _steps_of(rows)->np.ndarray:
     return np.where(np.isnan(steps), np.arange(len(steps)), steps)
 
 def _strip_of(rows, kept)->dict:
-    "Curves in boxes of 1000 by 100, and where rollouts were saved."
+    "Curves in boxes of 1000 by 100, and where episodes were saved."
     steps = _steps_of(rows)
     low, high = float(steps.min()), float(steps.max())
     x = (steps - low)/(high - low) if high > low else np.full(len(steps), .5)

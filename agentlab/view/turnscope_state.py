@@ -92,7 +92,7 @@ class Estimates(Steps):
 class Choosing(Estimates):
     "Another step, task, turn or token."
     def choose_step(self, to):
-        "Another update: its rollouts are loaded now."
+        "Another update: its episodes are loaded now."
         self.played, self.message = self.load(to), ''
         self.hits = self.played.find(self.query) if self.query else np.zeros(0, int)
         names = list(self.choices(self.played))
@@ -220,7 +220,7 @@ class Moving(Choosing):
 class Asking(Moving):
     "Estimators, colours, the search, and the checks."
     def estimate(self, to):
-        "Another estimator, on the same rollouts."
+        "Another estimator, on the same episodes."
         self.values(self.played, self._known(to))
         self.first, self.message = to, ''
     def pin(self, to=''):
