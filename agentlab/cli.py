@@ -8,7 +8,6 @@ import importlib, json, os, re, shutil, sys, tempfile, time, traceback
 from contextlib import contextmanager
 from dataclasses import replace
 from dis import opmap
-from functools import partial
 from pathlib import Path
 from fastcore.script import anno_parser, store_true
 from .settings import defaults, in_words
@@ -69,7 +68,9 @@ def _check_model(model: str, rank: int, template: str):
 def _about(template: str):
     "Say which file a fault in a chat template is in."
     try: yield
-    except ValueError as e: raise ValueError(f'template={template!r}: {e}') if template and 'template' in str(e) else e
+    except ValueError as e:
+        if not template or 'template' not in str(e): raise
+        raise ValueError(f'template={template!r}: {e}') from e
 
 def _all_weights(folder: Path, rank: int)->bool:
     """Whether all weights of a model in a folder learn: where that was asked for, or it is small and nothing was

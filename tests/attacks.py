@@ -17,7 +17,7 @@ import torch
 
 import hostile
 import wrong_commands
-from small import ROOT, exactly, facts, finish, fork, same_batch, small_policy, train_small
+from small import exactly, facts, finish, fork, same_batch, train_small
 from view_data import HOSTILE, hostile_batch, write_run
 
 

@@ -25,7 +25,8 @@ FAMILIES = {
     'cohere': ('<BOS_TOKEN>', '<|END_OF_TURN_TOKEN|>',
                ['<|START_OF_TURN_TOKEN|>', '<|USER_TOKEN|>', '<|CHATBOT_TOKEN|>', '<|SYSTEM_TOKEN|>']),
     'lfm2': ('<|startoftext|>', '<|im_end|>', ['<|im_start|>']),
-    'deepseek_r1_distill_training': ('<｜begin▁of▁sentence｜>', '<｜end▁of▁sentence｜>', ['<｜User｜>', '<｜Assistant｜>']),
+    'deepseek_r1_distill_training': ('<｜begin▁of▁sentence｜>', '<｜end▁of▁sentence｜>',
+                                     ['<｜User｜>', '<｜Assistant｜>']),
 }
 THINKING = ('qwen3_training', 'deepseek_r1_distill_training')    # their models begin every answer with a thought
 

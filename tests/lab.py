@@ -57,7 +57,8 @@ class Lab:
         "Open a notebook that lies in the folder, and wait until its kernel is idle; gives the page."
         page = self.browser.new_page(viewport=dict(width=1280, height=1000))
         page.goto(f'{self.url}/doc/tree/{name}?token={self.token}&reset', timeout=90_000)
-        page.wait_for_function('''() => { const w = window.jupyterapp?.shell?.currentWidget; const s = w?.sessionContext;
+        page.wait_for_function('''() => {
+            const s = window.jupyterapp?.shell?.currentWidget?.sessionContext;
             const kernel = s?.session?.kernel;
             return s?.isReady && kernel?.connectionStatus === 'connected' && kernel.status === 'idle' }''',
                                timeout=90_000)

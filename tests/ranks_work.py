@@ -16,7 +16,7 @@ from agentlab.policy import tiny_policy
 from agentlab.rollout import play_players
 from agentlab.rollout.curation import keep_mixed
 from agentlab.selfplay import League
-from agentlab.train import Run, recipes, train
+from agentlab.train import recipes, train
 from agentlab.train.ranks import weights_key
 from agentlab.train.learned import ImplicitPRM
 from small import Paying, small_policy

@@ -13,8 +13,8 @@ from agentlab.env.adapters import (Lent, available_moves, environment_factory, f
                                    from_openspiel, from_textarena, from_textworld, plain)
 from agentlab.env.cue_door import CueDoor
 from agentlab.env.kuhn import Kuhn
-from agentlab.env.protocol import Env, EnvError, Step, check_env, random_states
-from agentlab.env.two_seats import match, random_player
+from agentlab.env.protocol import EnvError, check_env, random_states
+from agentlab.env.two_seats import match
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from agentlab.replay.archer import (ArcherCritic, TwinHeads, archer, archer_loss
 from agentlab.replay.buffer import Buffer
 from agentlab.reward import paid
 from agentlab.rollout import play
-from small import Paying, exactly, facts, same_run, small_policy, train_small
+from small import Paying, exactly, same_run, small_policy, train_small
 from agentlab.train.runs import load_checkpoint
 
 

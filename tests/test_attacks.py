@@ -18,7 +18,6 @@ def test_some_of_each(name, tmp_path):
 
 def test_a_lost_one_is_counted(monkeypatch, capsys):
     "The tool's own judgement: what raises has not survived."
-    import sys
     monkeypatch.syspath_prepend(str(ROOT/'tools'))
     import attack
     def broken(folder): return [(str(i), (lambda: 1/0) if i == 3 else (lambda: None)) for i in range(5)]

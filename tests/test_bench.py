@@ -178,7 +178,6 @@ def test_real_step_reads_what_smollm2_would_say():
 def test_any_text_is_a_call(text):
     "What TRL's parser takes out of an answer is all that was said, as far as its letters go."
     from agentlab.bench import real_step as page
-    tokenizer = page.tiny(2)[1]
     from transformers.utils.chat_parsing import parse_response
     for end in ('', '<|im_end|>'):
         said = parse_response(text + end, page.CHATML_PARSER,

@@ -14,7 +14,7 @@ from agentlab.env import Env, HopSearch, Isolated, KeyDoor, Step
 from agentlab.episodes import Batch, Episode, Turn, derive
 from agentlab.rollout import play
 from agentlab.rollout.branching import aepo, aepo_budget, arpo, segment_entropy
-from small import Paying, same_batch, sent_whole, small_policy
+from small import Paying, same_batch, sent_whole, small_policy    # noqa: F401 (a fixture)
 from test_rollout import chat, nothing_left, reader, tokenizer, words
 
 quick = settings(max_examples=60, deadline=None)

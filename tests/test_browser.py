@@ -2,7 +2,7 @@
 script, an error or a request."""
 from pathlib import Path
 import pytest
-from lab import Shown, browser, keep_focus, lab, page, show
+from lab import Shown, browser, keep_focus, lab, page, show    # noqa: F401 (fixtures)
 from view_data import hostile_batch, write_run
 
 pytestmark = pytest.mark.browser
@@ -14,7 +14,8 @@ from agentlab import view
 def train(on_row, should_stop):
     for step in range(100_000):
         if should_stop(): return step
-        on_row(dict(step=step, reward=math.sin(step/9), success=.5, entropy_by_turn=[1., .5], dead_groups=.1, clip_fraction=.02, grad_norm=1., errors=0, seconds=.02))
+        on_row(dict(step=step, reward=math.sin(step/9), success=.5, entropy_by_turn=[1., .5], dead_groups=.1,
+                    clip_fraction=.02, grad_norm=1., errors=0, seconds=.02))
         time.sleep(.02)
 def fails(on_row, should_stop):
     on_row(dict(step=0, reward=1.))

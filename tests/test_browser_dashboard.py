@@ -4,7 +4,7 @@ light and in dark, also on a busy machine."""
 import contextlib, io, json, os, subprocess, sys
 import numpy as np
 import pytest
-from lab import ROOT, browser, lab  # fixtures
+from lab import ROOT, browser, lab    # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.browser
 PAGE, UPDATES, TURNS = 'nbs/view/01_dashboard.ipynb', 60, 12
@@ -17,7 +17,8 @@ LINES = '''() => {
     return Object.fromEntries(panes.map(pane => [pane.dataset.name, lines(pane)])) }'''
 CELLS = '''() => [...document.querySelectorAll('.al-db-live .al-db-cell')]
     .reduce((n, p) => n + p.getAttribute('d').match(/M/g).length, 0)'''
-RED = '''() => window.jupyterapp.shell.currentWidget.content.model.sharedModel.toJSON().cells.flatMap(c => c.outputs ?? [])
+RED = '''() => window.jupyterapp.shell.currentWidget.content.model.sharedModel.toJSON().cells
+    .flatMap(c => c.outputs ?? [])
     .filter(o => o.output_type === 'error' || o.name === 'stderr').map(o => `${o.evalue ?? o.text}`)'''
 
 @contextlib.contextmanager
@@ -85,8 +86,8 @@ def test_a_cold_page_is_drawn_on_a_busy_machine(lab):
     with busy(): run_and_look(lab, 'busy.ipynb')
 
 ROWS = '''from agentlab import view
-rows = [dict(step=i, reward=i/7, success=None if i == 5 else .5, entropy_by_turn=[1., i/9], kl_median=.001, kl_max=5150.)
-        for i in range(9)]
+rows = [dict(step=i, reward=i/7, success=None if i == 5 else .5, entropy_by_turn=[1., i/9], kl_median=.001,
+             kl_max=5150.) for i in range(9)]
 view.Dashboard(rows)'''
 
 def test_the_pointer_and_the_keys_read_an_update(lab):

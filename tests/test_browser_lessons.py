@@ -7,7 +7,7 @@ Outputs are cleared first, and each check of an exercise also stands before its 
 import json
 from urllib.parse import urlsplit
 import pytest
-from lab import ROOT, browser, lab  # fixtures
+from lab import ROOT, browser, lab    # noqa: F401 (fixtures)
 import course
 from notebooks import lessons, reads
 

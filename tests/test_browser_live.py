@@ -3,7 +3,7 @@ that trains, here and in another process; sliders redraw."""
 import os, subprocess, sys, time
 from pathlib import Path
 import pytest
-from lab import ROOT, Shown, browser, lab, page, show
+from lab import ROOT, Shown, browser, lab, page, show    # noqa: F401 (fixtures)
 from view_data import HOSTILE
 
 pytestmark = pytest.mark.browser
@@ -20,8 +20,12 @@ from agentlab.train import Run
 from small import train_small
 from agentlab.view.entropy_lab import entropy_lab
 from view_data import HOSTILE, hostile_batch
-def go(on_row, should_stop, resume=False): return train_small("trained", steps=300, checkpoint_every=200, on_row=on_row, should_stop=should_stop, resume=resume)
-def log(n, up): return [dict(step=i, reward=up*i/n, success=up*i/n, entropy=1., dead_groups=.1, clip_fraction=.02, grad_norm=1., seconds=.1) for i in range(n)]
+def go(on_row, should_stop, resume=False):
+    return train_small("trained", steps=300, checkpoint_every=200, on_row=on_row, should_stop=should_stop,
+                       resume=resume)
+def log(n, up):
+    return [dict(step=i, reward=up*i/n, success=up*i/n, entropy=1., dead_groups=.1, clip_fraction=.02, grad_norm=1.,
+                 seconds=.1) for i in range(n)]
 ''',
     train='run = view.watch(go, total=300)',
     overlay='''

@@ -1,7 +1,7 @@
 """Play in a real JupyterLab: whole games by pointer and by keyboard, the policy's mind on demand, and hostile text
 that stays text."""
 import pytest
-from lab import browser, keep_focus, lab  # fixtures
+from lab import browser, keep_focus, lab    # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.browser
 

@@ -8,7 +8,7 @@ from agentlab.credit import gigpo, grpo
 from agentlab.episodes import Batch
 from agentlab.view.report import signed
 from agentlab.view.turnscope import Played
-from lab import browser, keep_focus, lab    # fixtures
+from lab import browser, keep_focus, lab      # noqa: F401 (fixtures)
 from view_data import write_run
 
 pytestmark = pytest.mark.browser

@@ -11,20 +11,19 @@ from hypothesis import given, settings, strategies as st
 
 pytest.importorskip('pydantic_monty', reason="pydantic-monty is not installed: pip install -e '.[python]'")
 from agentlab.env import bug_repair as module
-from agentlab.env.bug_repair import (Artifact, BugRepair, BugWork, InjectBug, Tester as Runner, changed, check_bug,
-                                     code_of, consistency, difference, draw_program, errors, failing, frame, inputs,
-                                     levels, lines_of, names_of, places, puts, read_put, slips, solver_task, taken_back,
+from agentlab.env.bug_repair import (Artifact, BugRepair, BugWork, InjectBug, Tester as Runner, changed, code_of,
+                                     consistency, difference, draw_program, errors, failing, frame, inputs, levels,
+                                     lines_of, names_of, places, read_put, solver_task, taken_back,
                                      tests_of as looked_at, vocabulary, with_word, words)
 from agentlab.env.isolation import Isolated
 from agentlab.env.protocol import EnvError, check_env, random_states, split_of, splits
 from agentlab.env.sandbox import MontySandbox, Result
-from agentlab.episodes import Batch, Episode, state_key
+from agentlab.episodes import Batch, Episode
 from agentlab.policy import Policy
 from agentlab.policy.core import word_tokenizer
 from agentlab.policy.tiny import demonstrate, tiny_model, warm_start
 from agentlab.rollout import play
-from agentlab.selfplay.bugs import (BugPool, artifact_task, bug_reward, higher_order, judged, kind_of, numbered,
-                                    self_play)
+from agentlab.selfplay.bugs import (BugPool, artifact_task, bug_reward, higher_order, judged, kind_of, self_play)
 from agentlab.selfplay.proposers import trr_pp
 from agentlab.train import Recipe, train
 

@@ -4,12 +4,10 @@ import asyncio, json, math, os, re, shlex, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
 from agentlab.env import KeyDoor
-from agentlab.policy import tiny_policy
 from agentlab.train import Run, recipes, train
 from agentlab.view.dashboard import (COMPARED, LOOKS, MOST, Dashboard, Overlay, curves, dashboard_html, resume_command,
                                      several, takes_resume, watch)
@@ -352,7 +350,7 @@ def test_hostile_names_are_text():
     "In the twin, in the boxes and in the status line."
     for name in HOSTILE:
         page = dashboard_html({name: log(), 'x': log(up=.5)}, title=name)
-        read = harmless(page)
+        harmless(page)
         assert len(page) < 60_000
     overlay = Overlay({name: log(2) for name in (HOSTILE[0], HOSTILE[3], HOSTILE[5], HOSTILE[10])})
     overlay.widget

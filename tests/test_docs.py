@@ -1,6 +1,5 @@
 """What `make docs` writes: pages without hidden cells, a reference with what stands beside each parameter, and links
 that are looked after."""
-from pathlib import Path
 
 import pytest
 

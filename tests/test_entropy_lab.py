@@ -1,6 +1,6 @@
 """The entropy lab: derivatives against finite differences, regions against the bounds that formulas give, words that
 die, and text that stays text."""
-import json, math, re, subprocess, sys, time
+import math, re, subprocess, sys, time
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,8 +12,8 @@ from hypothesis import given, settings, strategies as st
 
 from agentlab import entropy, objective as o
 from agentlab.episodes import Batch, Episode, Turn
-from agentlab.view.entropy_lab import (KINDS, EntropyLab, Present, bounded, controllers, died, effects, entropy_lab,
-                                       entropy_lab_html, kinds, plain, points, present, pull, region, shaped, silent_at,
+from agentlab.view.entropy_lab import (KINDS, bounded, controllers, died, effects, entropy_lab,
+                                       entropy_lab_html, points, present, pull, region, shaped, silent_at,
                                        texts, words)
 from view_data import HOSTILE, hostile_batch, played, write_run
 

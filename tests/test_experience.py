@@ -5,7 +5,6 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given, settings, strategies as st
 
 from agentlab.env import KeyDoor, check_env
@@ -13,10 +12,9 @@ from agentlab.episodes import Episode, Turn
 from agentlab.replay.experience import (Clusters, Experienced, Library, bare, clean, duplicate, failings, likeness,
                                         strategies, tip_text, zones)
 from agentlab.replay.training_free import (Advised, advice, apply_plan, asked, check_plan, check_texts, evidence,
-                                           load_library, mine, patterns, propose, read_json,
+                                           load_library, patterns, propose, read_json,
                                            read_rule, render, keydoor_names, save_library, training_free, undecided,
                                            write_rule)
-from agentlab.train import recipes
 from small import Paying, finish, fork, same_run, small_policy, train_small
 
 quick = settings(max_examples=40, deadline=None)

@@ -15,8 +15,8 @@ from agentlab.env.isolation import Isolated
 from agentlab.episodes import ACTION, CALL, MARKUP, OTHER, THOUGHT, Batch
 from agentlab.policy import Chat, Completion, Policy, tiny_model
 from agentlab.policy.core import word_tokenizer
-from agentlab.policy.formats import (Call, Calls, Plain, Spoken, Thinking, acted, codes_of, hermes, marked, message,
-                                     plan, spell, style_of, styles, takes_tools, wordwise, xml)
+from agentlab.policy.formats import (Call, Calls, Plain, Spoken, Thinking, acted, codes_of, hermes, message,
+                                     plan, spell, takes_tools, wordwise, xml)
 from agentlab.rollout import play
 
 TAGS = ['<think>', '</think>', '<tool_call>', '</tool_call>']
@@ -376,7 +376,6 @@ def test_every_environment_refuses_an_empty_action(name):
 
 def test_parts_go_with_branches_and_windows():
     from agentlab.rollout import branching
-    tokenizer = words()
     learner = policy()
     how = dict(format=Thinking(tokens=6), max_tokens=4, max_turns=3)
     episodes = branching.arpo(learner, GuessNumber(), [0, 1], 4, initial=1, threshold=2., **how)
@@ -510,14 +509,14 @@ def test_a_rewritten_context_opens_a_window(name):
             and [t.acted for t in episode.turns] == ['guess 9', 'guess 7', 'guess 5'])
     batch = Batch.from_episodes([episode])
     assert len(batch.rows) == 3
-    for k, (given, ids) in enumerate(zip(script.given, script.said)):
-        assert batch.tokens.id[batch.tokens.row == k].tolist() == given + ids
+    for k, (context, ids) in enumerate(zip(script.given, script.said)):
+        assert batch.tokens.id[batch.tokens.row == k].tolist() == context + ids
         talk = [dict(role='system', content='Guess <think>.')]
         for i in range(k):
             talk += [dict(role='user', content=episode.turns[i].observation),
                      dict(role='assistant', content=REPLY.format(9 - 2*i, 9 - 2*i))]
         wanted = speaks.chat.render([*talk, dict(role='user', content=episode.turns[k].observation)], prompt=True)
-        assert speaks.tokenizer.decode(given) == wanted and 'the 9' not in wanted
+        assert speaks.tokenizer.decode(context) == wanted and 'the 9' not in wanted
     assert batch.action('sampler_logp').isfinite().all()
 
 def test_the_other_ways_keep_one_row():

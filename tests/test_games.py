@@ -202,8 +202,8 @@ def test_pure_equilibria_are_the_cells_nobody_leaves(payoffs):
 @given(st.sampled_from(['rps', 'hunt', 'dilemma']), seeds, st.integers(0, 3))
 def test_column_does_not_see_the_move_of_this_round(name, seed, rounds):
     game, generator = makers[name](), Random(seed)
-    step = game.reset(0)
-    for _ in range(2*min(rounds, game.rounds - 1)): step = game.step(generator.choice(game.moves()))
+    game.reset(0)
+    for _ in range(2*min(rounds, game.rounds - 1)): game.step(generator.choice(game.moves()))
     answers = [game.clone().step(move) for move in game.moves()]
     assert all(answer == answers[0] for answer in answers) and answers[0].seat == 'column'
 

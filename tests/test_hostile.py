@@ -1,11 +1,9 @@
 """Environments that go wrong in every way that we could think of: each ends its own episode, says why, and leaves
 tables that can be saved and trained on."""
-import math, threading, time
 
 import pytest
 import torch
 
-import hostile
 from hostile import ISOLATED, WAYS, Echo, Hostile
 from agentlab.credit import grpo
 from agentlab.env import Isolated

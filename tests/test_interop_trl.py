@@ -10,7 +10,7 @@ import torch
 from agentlab import credit
 from agentlab.env import KeyDoor
 from agentlab.episodes import Batch, Table
-from agentlab.objective import cispo, clip, kl_k3, loss_weights, sapo
+from agentlab.objective import cispo, kl_k3, loss_weights, sapo
 from agentlab.policy import tiny_policy
 from agentlab.policy.core import parts
 from agentlab.train import recipes, trainer as ours
@@ -539,10 +539,13 @@ from agentlab.interop.trl import AgentGRPOTrainer, trl_config
 from test_interop_trl import Watch, small, small_policy, Paying
 torch.set_num_threads(1)
 recipe = small(groups=3, group_size=4, loss_per=sys.argv[2] if len(sys.argv) > 2 else 'token')
-watch, args = Watch(), trl_config(recipe, sys.argv[1], use_cpu=True, disable_tqdm=True, save_strategy='no', logging_strategy='no')
+args = trl_config(recipe, sys.argv[1], use_cpu=True, disable_tqdm=True, save_strategy='no', logging_strategy='no')
+watch = Watch()
 trainer = AgentGRPOTrainer(small_policy(Paying()), Paying(), recipe, args, callbacks=[watch])
 trainer.train()
-if trainer.accelerator.is_main_process: torch.save({k.removeprefix('module.'): v for k, v in watch.gradients[0].items()}, sys.argv[1] + '/gradient.pt')
+if trainer.accelerator.is_main_process:
+    gradient = {k.removeprefix('module.'): v for k, v in watch.gradients[0].items()}
+    torch.save(gradient, sys.argv[1] + '/gradient.pt')
 '''
 
 @pytest.mark.slow

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from agentlab import credit, objective
+from agentlab import objective
 from agentlab.env import Kuhn, TextEnv
 from agentlab.interop import verl as inside
-from agentlab.interop.verl import (AGGREGATIONS, as_estimator, at_turn_ends, check_loss, estimators, from_verl, handing,
+from agentlab.interop.verl import (AGGREGATIONS, at_turn_ends, check_loss, estimators, from_verl, handing,
                                    losses, to_verl)
 
 quick = settings(max_examples=60, deadline=None)

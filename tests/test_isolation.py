@@ -247,7 +247,8 @@ envs = [Isolated(Rogue(), limit=60) for _ in range(2)]
 def begin():
     for env in envs: env.reset(0)
     envs[0].post('step', {fault!r})
-thread = threading.Thread(target=begin)     # workers must outlive the thread that started them, and no longer than the process
+# workers must outlive the thread that started them, and no longer than the process
+thread = threading.Thread(target=begin)
 thread.start(), thread.join()
 time.sleep(.3)
 assert envs[1].step('hello').observation == 'hello done'

@@ -243,8 +243,9 @@ def test_a_trained_run_does_not_depend_on_micro_batches(tmp_path):
 
 
 # The same loss and gradient as TRL's trainers.
-# noqa: F401 (fixtures)
-try: from test_trl_parity import case, gradient, our_tensors, parts, rows, trainer, trl_loss, width
+try:
+    from test_trl_parity import case, gradient, our_tensors, trl_loss
+    from test_trl_parity import parts, rows, trainer, width     # noqa: F401 (fixtures)
 except pytest.skip.Exception:
     @pytest.fixture
     def trainer(): pytest.skip('needs trl 1.16: pip install "trl>=1.16"')

@@ -12,7 +12,7 @@ from agentlab.env.cue_door import CueDoor
 from agentlab.episodes import Batch
 from agentlab.policy.core import Policy, word_tokenizer
 from agentlab.policy.tiny import tiny_model
-from agentlab.prompt.endpoint import Endpoint, EndpointError
+from agentlab.prompt.endpoint import Endpoint
 from agentlab.prompt.instruction import (Instruction, Instructed, Turns, any_view, grammar, play_instructed,
                                          read_instruction, render, render_english, warm_views)
 from agentlab.prompt.population import Population, fronts, lenient, pareto_chances, strict, survivors

@@ -1,5 +1,5 @@
 "PythonTool and its sandboxes against everything that a model may write: what a notebook cell cannot show."
-import copy, dataclasses, json, math, os, pickle, re, shutil, signal, subprocess, sys, sysconfig, threading, time
+import copy, dataclasses, json, math, os, pickle, re, shutil, subprocess, sys, sysconfig, threading, time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -188,7 +188,8 @@ def test_what_cannot_be_seen_is_written_as_an_escape(trick):
     assert isinstance(roomy(f'print("{trick}")'), Result) and isinstance(roomy(trick), Result)
 
 @pytest.mark.parametrize('code',
-                         ['ｏｐｅｎ("/etc/passwd").read()', '𝐨𝐩𝐞𝐧("/etc/passwd").read()', 'ｉｍｐｏｒｔ socket', 'import ｓocket',
+                         ['ｏｐｅｎ("/etc/passwd").read()', '𝐨𝐩𝐞𝐧("/etc/passwd").read()', 'ｉｍｐｏｒｔ socket',
+                          'import ｓocket',
                           '__ｉmport__("os")', 'import os\nos.ſystem("id")', '#\u2028open("/etc/passwd").read()\n1/0',
                           '# coding: utf-7\n+AG8-pen("/etc/passwd")', 'x = 1\x0copen("/etc/passwd")', 'ореn("x")',
                           '\ufeffopen("/etc/passwd").read()', '"\ud800"'])
@@ -244,7 +245,7 @@ def test_what_unfolds_does_so_where_the_limits_hold(what):
 def test_a_program_returns_nothing_to_us(code):
     "Monty takes a `return` outside of functions, and its value would unfold here."
     assert monty(DOUBLED + code).error == "SyntaxError: 'return' outside function"
-    assert roomy(f'def f():\n  return 5\nf()') == Result(True, '5')
+    assert roomy('def f():\n  return 5\nf()') == Result(True, '5')
 
 LASTS = ('5', '5;', '5 # five', 'a = 2; a + 3', '(2 +\n 3)', 'a = 2\\\n+3\na', "'é'; 5", '\f5', 'a = 1\r\n5',
          'a = 1\r5', '(b := 5)', '5 if True else \\\n 4', '"""a\nb"""; 5', 'print(end="")\n5', 'if 1: pass\n5')

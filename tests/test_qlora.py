@@ -3,7 +3,7 @@ is refused before anything is trained.
 
 The model is a small Qwen2 with random weights and a tokenizer trained here, saved as the hub keeps them.
 """
-import json, shutil, sys, warnings
+import json, shutil, sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ pytest.importorskip('bitsandbytes')
 pytest.importorskip('peft')
 pytest.importorskip('trl')
 import families
-from small import Paying, exactly, facts, small_policy, small_recipe, train_small
+from small import Paying, exactly, facts, small_policy, small_recipe
 from agentlab import cli
 from agentlab.episodes import Batch
 from agentlab.objective.correction import truncated

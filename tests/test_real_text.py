@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from agentlab.credit import grpo
-from agentlab.episodes import Batch, Episode, PART_CODES, THOUGHT, Turn
-from agentlab.policy.text import control_ids, of_bytes, token_texts, with_token_text
-from agentlab.train import Run, recipes
+from agentlab.episodes import Batch, Episode, PART_CODES
+from agentlab.policy.text import control_ids, token_texts, with_token_text
+from agentlab.train import recipes
 from agentlab.view import game_of, group_html, report, side_by_side, turnscope, turnscope_html
-from agentlab.view.entropy_lab import EntropyLab, entropy_lab_html
-from agentlab.view.reading import (FOLD, Fold, Lexicon, joined, laid_out, letters_shared, lexicon, parts_shown,
-                                   read_pieces, segments)
+from agentlab.view.entropy_lab import entropy_lab_html
+from agentlab.view.reading import (Lexicon, joined, letters_shared, lexicon, parts_shown,
+                                   read_pieces)
 from agentlab.view.turnscope import LONG, PARTS, TOKENS
-from small import Paying, exactly, small_policy, small_recipe, train_small
-from view_data import HOSTILE, WORDS, hostile_batch, played, turn, write_run
+from small import small_policy, train_small
+from view_data import HOSTILE, played, turn, write_run
 
 SENTENCES = ['the hall is dark and the door is shut', 'go north and take the key',
              'I think the number is low, so I guess high', '<think> </think> <tool_call>', 'print(1)\n    x = 2\n\n']

@@ -15,8 +15,7 @@ from agentlab.policy.core import Chat, word_tokenizer
 from agentlab.replay.recomposition import Recomposition, all_together, n_tokens, n_turns, priority, priority_only
 from agentlab.replay.rl_plus import (DEMONSTRATION, Demonstrations, first_state, grpo_split, is_demonstration, mixture,
                                      over_target, own_probability, rl_plus, with_demonstration)
-from agentlab.replay.splice import (Imitation, agent_r, find_rescues, first_errors, imitation, purified, trained_only,
-                                    unlike_winners)
+from agentlab.replay.splice import (Imitation, agent_r, find_rescues, first_errors, imitation, purified, trained_only)
 from agentlab.replay.tasks import TaskSelection, chances, draw, hardness, learnability
 from agentlab.rollout.curation import CurationError
 from small import same_batch
@@ -156,7 +155,6 @@ def test_a_demonstration_for_each_seat():
 
 
 def test_demonstrations_join_with_the_policys_own_probabilities():
-    from random import Random
     from agentlab.policy.tiny import demonstrate
     from agentlab.rollout import play
     from small import Paying, small_policy

@@ -1,11 +1,9 @@
 """Past episodes in the real trainer: they change the gradient as the formula says, an idle buffer is found out, and
 a killed run goes on with the same past."""
-import copy
 import pytest, torch
 from agentlab.credit import grpo
 from agentlab.env import KeyDoor
 from agentlab.episodes import Batch, derive, state_key
-from agentlab.groups import same
 from agentlab.policy import tiny_policy
 from agentlab.policy.core import parts
 from agentlab.replay import Buffer, Replay, alike, uniform
@@ -125,9 +123,9 @@ def test_updates_on_the_past_are_the_steps_of_the_formula():
 def test_weights_of_a_prioritised_draw_are_in_the_gradient():
     class Weighted(Afterwards):
         def updates(self, batch, advantage, step):
-            for batch, advantage, fields in super().updates(batch, advantage, step):
-                yield batch.with_episodes(replay_weight=torch.linspace(.1, 1., len(batch),
-                                                                       dtype=torch.float64)), advantage, fields
+            for past, found, fields in super().updates(batch, advantage, step):
+                weight = torch.linspace(.1, 1., len(past), dtype=torch.float64)
+                yield past.with_episodes(replay_weight=weight), found, fields
     training, twin = begun(Weighted), begun(Nothing)
     batch, advantage, _ = trainer.prepare(training, trainer.usable(trainer.collect(training, 1)), 1)
     row = trainer.learn(training, batch, advantage, None, 1)

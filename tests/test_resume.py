@@ -94,7 +94,11 @@ mutations = dict(
     no_rewind=lambda: setattr(trainer, 'rewind', lambda run, step: None),
     no_checkpoint=lambda: (setattr(trainer, 'load_checkpoint', lambda run: None),
                            setattr(trainer, 'rewind', lambda run, step: None)),
-    carried_seed=lambda: setattr(trainer, 'derive', lambda *parts, numbers=random.Random(0): numbers.getrandbits(63)))
+    carried_seed=lambda: setattr(trainer, 'derive', carried(random.Random(0))))
+
+def carried(numbers):
+    "A `derive` that forgets its parts: the next number of one generator."
+    return lambda *parts: numbers.getrandbits(63)
 
 def attempt(out, at=None, mutation=None, seen=None):
     "One process of a run: begin or go on, until the end or until the disk operation `at`."

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
                           Qwen3Config, Qwen3ForCausalLM)
-from agentlab.policy.sampler import (RowCache, TorchSampler, Window, likeliest_tokens, longest_prefixes, pick,
+from agentlab.policy.sampler import (RowCache, TorchSampler, likeliest_tokens, longest_prefixes, pick,
                                      plan_rows, shared_prefix, uniforms)
 
 VOCABULARY = 40

@@ -14,7 +14,7 @@ import small
 from small import finish, fork
 from agentlab.bench import sweep as made
 from agentlab.bench.intervals import band, bootstrap, difference, improvement, interval, iqm, mean, profile
-from agentlab.bench.sweep import (bench, error_file, finished, in_turn, on_ray, plan, play_cell, read_table, sweep,
+from agentlab.bench.sweep import (bench, error_file, finished, in_turn, on_ray, plan, read_table, sweep,
                                   table_of)
 from agentlab.bench.sweep_page import page_html
 from agentlab.train import Run

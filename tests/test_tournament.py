@@ -10,12 +10,12 @@ import torch
 
 from agentlab.env import Kuhn, TicTacToe, expert_player, random_player
 from agentlab.env.isolation import Isolated
-from agentlab.env.matrix_games import MatrixGame, always, rock_paper_scissors, symmetric
+from agentlab.env.matrix_games import MatrixGame, always, rock_paper_scissors
 from agentlab.env.protocol import EnvError
 from agentlab.policy.core import Policy, word_tokenizer
 from agentlab.policy.tiny import tiny_model, warm_start
 from agentlab.rollout import play_players
-from agentlab.selfplay.exploitability import (game_tree, game_value, nash_conv, policy_strategy, reach, strategy_of,
+from agentlab.selfplay.exploitability import (game_tree, game_value, nash_conv, policy_strategy, strategy_of,
                                               uniform)
 from agentlab.selfplay.psro import (Drawn, Matches, exact_answer, exact_match, fictitious, load_population,
                                     mixed_strategy, mixture_strategy, naive, population_of, psro, replicator,

@@ -12,7 +12,7 @@ from agentlab.episodes import Batch, Episode, Turn
 from agentlab.policy import tiny_model, word_tokenizer
 from agentlab.policy import tree
 from agentlab.policy.core import Policy, action_rows, checkpoint_layers, parts, take_rows
-from agentlab.policy.tree import Part, Work, plans, prefixes, tally, tree_logps
+from agentlab.policy.tree import Part, Work, plans, prefixes, tally
 from agentlab.train import recipes, train
 from agentlab.train.trainer import Training, backward, collect, prepare, with_lora
 

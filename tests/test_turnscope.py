@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 from agentlab.credit import estimators, gigpo, grpo, mars
-from agentlab.episodes import Batch, Episode, Turn
+from agentlab.episodes import Batch, Episode
 from agentlab.train.runs import Run
 from agentlab.view import open as open_any
 from agentlab.view.report import CHECKS, integrity, signed
 from agentlab.view.turnscope import (ACTIONS, COLUMNS, MODES, PARTS, PLACES, RETOKENISED, ROWS, TOKENS, Played,
-                                     TurnScope, clipped, crowd, findings, pieces, retokenised, turnscope,
+                                     clipped, crowd, findings, pieces, retokenised, turnscope,
                                      turnscope_html)
 from pathlib import Path
 from view_data import HOSTILE, hostile_batch, played, turn, write_run

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from agentlab import view
-from agentlab.episodes import Batch, Episode, Turn
+from agentlab.episodes import Batch, Episode
 from agentlab.view.dashboard import Dashboard, Tail, status_text, time_left
 from agentlab.view.report import (attribute, clip, collect, group_html, integrity, letters, pick_group, report,
                                   row_findings, safe, thin, ticks, visible)

@@ -1,12 +1,11 @@
 """Command lines that cannot work: each is told its argument, its value and what to do, in one paragraph, soon;
 nothing is left behind. `make attack` types all of them."""
-import json, os, sys
+import json, os
 
 import pytest
 
 import wrong_commands as wrong
 from small import finish, fork
-from agentlab.settings import in_words
 
 pytestmark = pytest.mark.xdist_group('forks')
 ALL = wrong.lines()

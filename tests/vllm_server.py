@@ -68,9 +68,9 @@ class Server:
     """A server in a thread, on a free port of this machine. `faults` are functions (answer) -> answer or response,
     each used up by one completion."""
     def __init__(self, model, max_len=256, mode='processed_logprobs', lora=True, token_ids=True, name='tiny',
-                 defaults={}, max_rank=16, cached=3, max_logprobs=20):
+                 defaults=None, max_rank=16, cached=3, max_logprobs=20):
         self.model, self.max_len, self.mode, self.lora, self.token_ids, self.name, self.defaults = copy.deepcopy(
-            model).eval(), max_len, mode, lora, token_ids, name, DEFAULTS | defaults
+            model).eval(), max_len, mode, lora, token_ids, name, DEFAULTS | (defaults or {})
         self.max_rank, self.cached, self.max_logprobs = max_rank, cached, max_logprobs
         # name -> LoRARequest; its number -> model, the one that was used last at the end
         self.adapters, self.held, self.numbers = {}, {}, itertools.count(1)

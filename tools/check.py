@@ -179,6 +179,15 @@ def own_lines(source: str) -> list[str]:
     return lines
 
 
+def ruff_finds_nothing() -> list[str]:
+    "Ruff finds nothing in notebooks, tools and tests, with the rules of pyproject.toml and tutorials/ruff.toml."
+    command = [sys.executable, '-m', 'ruff', 'check', '--no-cache', '--quiet', '--output-format', 'concise',
+               'nbs', 'tutorials', 'tools', 'tests']
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if ran.returncode in (0, 1): return ran.stdout.splitlines()
+    return [f'{ran.stderr.strip()}; a missing ruff comes with: make install']
+
+
 def functions_are_short() -> list[str]:
     """Every function of the package has at most 25 statements, docstring left out, and at most 40 lines with its
     signature."""
@@ -247,8 +256,9 @@ def tree_is_small() -> list[str]:
 
 
 CHECKS = [export_is_current, defaults_are_current, readme_is_current, notebooks_are_tidy, notebooks_are_valid,
-          cell_ids_are_unique, outputs_are_small, outputs_are_reproducible, no_registry_host, functions_are_short,
-          lines_are_narrow, methods_stand_in_their_class, links_lead_somewhere, lessons_have_one_form, tree_is_small]
+          cell_ids_are_unique, outputs_are_small, outputs_are_reproducible, no_registry_host, ruff_finds_nothing,
+          functions_are_short, lines_are_narrow, methods_stand_in_their_class, links_lead_somewhere,
+          lessons_have_one_form, tree_is_small]
 
 
 def main() -> int:

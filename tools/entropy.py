@@ -8,7 +8,6 @@ with the update in which its
 sampled tokens reach the budget; tokens that a branch copies were sampled once and count once.
 """
 from itertools import product
-import json
 from pathlib import Path
 import sys
 

@@ -7,7 +7,6 @@ The batch is real: eight games of PythonTool by the model as it came. The traine
 profiler counts every tensor.
 The prediction knows no tree: there it is asked for one row of as many tokens as the tree computes in a part.
 """
-from pathlib import Path
 import sys
 
 from notebooks import ROOT

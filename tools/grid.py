@@ -83,8 +83,8 @@ def one_run(env: str, name: str, seed: int, steps: int, tasks: int, folder: Path
     return found_in(place, dict(env=env, recipe=name, seed=seed, steps=steps, tasks=tasks), make)
 
 
-def before(env: str, tasks: int, warm: dict = {}, **fields) -> dict:
-    world, policy = start(env, **warm)
+def before(env: str, tasks: int, warm: dict | None = None, **fields) -> dict:
+    world, policy = start(env, **(warm or {}))
     return dict(policy=policy.name) | tested(policy, world, tasks, **fields)
 
 

@@ -90,7 +90,7 @@ def pack(asked) -> None:
     try: wheels = missing(needed(asked.need or ASKED, asked.python), have)
     except PackageNotFoundError as e:
         raise SystemExit(f'{e}: what is packed has to be installed here, so that its version is known. Run: make '
-                         f'install lm')
+                         f'install lm') from None
     asked.folder.mkdir(parents=True, exist_ok=True)
     # whatever else lies there stays
     for old in (*asked.folder.glob('part-[0-9][0-9][0-9]'), asked.folder/'kit.json'): old.unlink(missing_ok=True)

@@ -106,10 +106,10 @@ def real_sampler(model: str, rows: int, repeats: int, out: str, facts: dict):
 
 def real_step(model: str, rounds: int, out: str, facts: dict):
     "Measure and keep a training step of a real model, beside TRL's."
-    from agentlab.bench import real_step as page
+    from agentlab.bench import real_step as page, training_step as step
     record = facts | page.measure(model, repeats=rounds)
     keep(record, out, 'real_step')
-    print(page.as_markdown(page.rows(record)), flush=True)
+    print(step.as_markdown(page.rows(record)), flush=True)
 
 def imports(out: str, facts: dict):
     "Measure and keep the import."

@@ -6,7 +6,6 @@
 from __future__ import annotations
 import json, os, subprocess, sys
 from pathlib import Path
-from statistics import median
 
 # %% auto #0
 __all__ = ['SCRIPT', 'import_cost']

@@ -6,7 +6,6 @@
 from __future__ import annotations
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 import torch
 from torch import Tensor

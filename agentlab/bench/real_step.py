@@ -8,7 +8,7 @@ import math, os, re
 from dataclasses import replace
 from functools import partial
 import torch
-from .training_step import PARSER, SIDES, Setting, Talk, as_markdown, figure, memory, open_sides
+from .training_step import PARSER, Setting, Talk, figure, memory, open_sides
 from .training_step import same_work, summary
 from ..env.protocol import guide_text
 from ..policy import word_tokenizer

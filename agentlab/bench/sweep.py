@@ -4,7 +4,7 @@
 
 # %% ../../nbs/bench/13_sweep.ipynb #addb83c1
 from __future__ import annotations
-import contextlib, inspect, json, os, pickle, re, shlex, shutil, sys, time, traceback
+import contextlib, inspect, json, os, pickle, re, shlex, shutil, sys, traceback
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -233,7 +233,7 @@ def sweep(
 )->list[Cell]:          # those that failed
     "Play what is not finished; a cell that fails is tried again after all others, and does not stop them."
     if retries < 0: raise ValueError(f'retries={retries}: give 0 or more')
-    left, count = [cell for cell in cells if not finished(cell)], 0
+    left = [cell for cell in cells if not finished(cell)]
     if len(left) < len(cells): say(f'{len(cells) - len(left)} of {len(cells)} runs are finished already')
     for tries in range(1, retries + 2):
         failed = []

@@ -4,7 +4,7 @@
 
 # %% ../../nbs/bench/15_sweep_page.ipynb #af07ad43
 from __future__ import annotations
-import html, itertools, math
+import html, math
 from pathlib import Path
 import numpy as np
 import pandas as pd

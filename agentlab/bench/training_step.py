@@ -4,7 +4,7 @@
 
 # %% ../../nbs/bench/00_training_step.ipynb #f55809a4
 from __future__ import annotations
-import json, queue, re, tempfile, threading, time, warnings
+import queue, re, tempfile, threading, time, warnings
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -357,7 +357,7 @@ def open_sides(
     how: Setting = Setting(),
 ):                  # {name: side}, each with its first step behind it
     "All sides, ready to be measured; their threads end with the block."
-    try: import trl
+    try: import trl  # noqa: F401
     except ImportError: raise ImportError('the comparison needs TRL: pip install "agentlab-rl[trl]"') from None
     with quiet(), ExitStack() as stack:
         sides = dict(agentlab=AgentlabSide(turns, episodes, how))

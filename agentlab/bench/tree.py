@@ -7,7 +7,6 @@ from __future__ import annotations
 import random, time
 from statistics import median
 import torch
-from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from ..env import GuessNumber, KeyDoor
 from ..episodes import Batch, Episode, Turn, derive

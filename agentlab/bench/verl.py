@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 import numpy as np
 import torch
-from torch import Tensor
 from .. import credit
 from ..episodes import Batch, Table
 

@@ -7,7 +7,6 @@ __all__ = ['EntropyHistory', 'entropy_penalty', 'phase_weight', 'epo_schedule', 
 
 # %% ../../nbs/entropy/03_control.ipynb #56fd1c68
 import math
-from functools import partial
 import torch
 from torch import Tensor
 from .measures import token_entropy, turn_profile

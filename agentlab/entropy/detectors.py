@@ -9,7 +9,6 @@ __all__ = ['Finding', 'collapse', 'explosion', 'dead', 'turn_gap', 'repeated_act
 # %% ../../nbs/entropy/01_detectors.ipynb #9436d976
 import math
 from dataclasses import dataclass
-from functools import partial
 import torch
 from torch import Tensor
 from .measures import turn_profile

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from .measures import token_entropy, turn_entropy
 from ..episodes import Batch, check_flat, need
-from ..groups import compare, group_constant, group_count, group_mean, group_std, same
+from ..groups import compare, group_constant, group_mean, group_std, same
 from ..metrics import metric
 from ..recipe import recipe
 

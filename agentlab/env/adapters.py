@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from random import Random
 import numpy as np
 from .protocol import (Env, EnvError, Step, TextEnv, as_reader, check_seed, guide_of, guide_text, listed,
                                    tidy)

@@ -10,7 +10,7 @@ __all__ = ['patterns', 'fillers', 'sorts', 'levels', 'words', 'frame', 'inputs',
            'solver_task', 'BugWork']
 
 # %% ../../nbs/env/19_bug_repair.ipynb #6ec9fb34
-import ast, copy, json, re
+import ast, copy, re
 from dataclasses import dataclass, replace
 from random import Random
 from .protocol import Env, EnvError, TextEnv, check_seed, check_split, distinct, guide_text, noisy, split_of

@@ -13,7 +13,6 @@ import weakref
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from pathlib import Path
 
 # %% ../../nbs/env/08_sandbox.ipynb #83844d0c
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ class MontySandbox:
         check_limits(seconds, megabytes, depth, output)
         if not (isinstance(grace, (int, float)) and 0 < grace <= 60):
             raise ValueError(f'grace must be a number of seconds above 0, and at most 60; got {grace!r}')
-        try: import pydantic_monty
+        try: import pydantic_monty  # noqa: F401
         except ImportError as error:
             raise Refused(f'no sandbox for Python here ({error}); install one: pip install '
                           f'"agentlab-rl[python]"') from error

@@ -9,7 +9,7 @@ __all__ = ['tag_words', 'Wrapper', 'with_columns', 'BesideExpert', 'split_tag', 
 # %% ../../nbs/env/06_wrappers.ipynb #4c1edb0f
 import copy, re
 from dataclasses import replace
-from .protocol import Env, Step, as_reader, example_of, extended, listed, tidy
+from .protocol import Env, Step, as_reader, extended, listed, tidy
 
 # %% ../../nbs/env/06_wrappers.ipynb #ecfc0889
 class Wrapper(Env):

@@ -5,8 +5,7 @@
 # %% ../../nbs/interop/00_trl.ipynb #48546115
 from __future__ import annotations
 import copy, math, os, time, warnings
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 import torch
 from torch import Tensor

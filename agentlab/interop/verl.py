@@ -4,7 +4,7 @@
 
 # %% ../../nbs/interop/01_verl.ipynb #bab03fb6
 from __future__ import annotations
-import inspect, logging, os, sys, time
+import inspect, logging, os, time
 from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -140,7 +140,7 @@ def check_algorithm(
     return found
 
 # %% ../../nbs/interop/01_verl.ipynb #3b1ce449
-_columns: ContextVar[dict] = ContextVar('agentlab_columns', default={})
+_columns: ContextVar[dict|None] = ContextVar('agentlab_columns', default=None)
 
 @contextmanager
 def handing(
@@ -160,7 +160,7 @@ def as_estimator(
 )->Callable:                # what verl's registry holds
     "An estimator in verl's form. What it lacks, it names when it is called."
     def call(token_level_rewards, response_mask, config=None, index=None, reward_baselines=None, **_):
-        given, columns = check_algorithm(function, config), _columns.get()
+        given, columns = check_algorithm(function, config), _columns.get() or {}
         lacks = [name for name in _needs(function)
                  if name not in _HANDED | {*columns} | ({'greedy'} if reward_baselines is not None else set())]
         if index is None and 'group' in _needs(function): lacks.insert(0, 'group')

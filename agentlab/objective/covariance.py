@@ -159,8 +159,8 @@ def spear_plan(
     old = (source == state_key('replay'))[batch.rows.episode[batch.tokens.row[batch.actions]]]
     cov, free = covariance(logp, batch, advantage, old), ~clipped(logp, batch, advantage, low=low, high=high)
     dropped = torch.zeros_like(old)
-    for part, (share, least, most) in ((~old, (share, least, most)),
-                                       (old, (share, least, most) if faithful else replay)):
+    fresh = (share, least, most)
+    for part, (share, least, most) in ((~old, fresh), (old, fresh if faithful else replay)):
         _check_share(share)
         n = max(int(share*int((part & ~cov.isnan()).sum()) + 1e-9), 1)
         dropped |= _some(part & free & (cov > least) & (cov < most), n, batch, seed)

@@ -7,7 +7,6 @@ __all__ = ['entropy_bonus', 'adaptive_recipe', 'epo', 'epo_recipe']
 
 # %% ../../nbs/objective/04_entropy_bonus.ipynb #826c4a71
 import math
-import torch
 from torch import Tensor
 from ..entropy.control import entropy_penalty
 from ..episodes import Batch, check_flat, need

@@ -10,7 +10,7 @@ import numpy as np
 from ..env.protocol import Step
 from ..env.tools import action_of, call_of, fault_of, named, shown, tool
 from ..env.wrappers import Wrapper
-from ..episodes import ACTION, CALL, MARKUP, OTHER, PART_CODES, THOUGHT
+from ..episodes import ACTION, CALL, MARKUP, OTHER, THOUGHT
 from .guide import check_room, knows, told
 
 # %% auto #0
@@ -351,7 +351,7 @@ class Calls(Plain):
         return stop, Call(name, arguments, fault_of(self.tools, name, arguments))
     def _blocks(self, said, start)->list:
         "((start, end), (start, end) of the body, Call) of every block between tags."
-        (begin, end), blocks, place = self.brackets, [], start
+        begin, blocks, place = self.brackets[0], [], start
         for opens, body, m in said.marks:
             if m != begin or opens < place: continue
             if len(blocks) == self.most:

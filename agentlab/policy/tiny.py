@@ -11,9 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 import numpy as np
 import torch
-from torch import Tensor
 from ..episodes import Batch, Episode, Turn, derive, rename
-from .core import Chat, Policy, check_learnable, parts, word_tokenizer
+from .core import Chat, Policy, check_learnable, word_tokenizer
 
 # %% auto #0
 __all__ = ['tiny_model', 'demonstrate', 'warm_start', 'imitate', 'cache_folder', 'tiny_name', 'demonstration_env', 'tiny_policy',

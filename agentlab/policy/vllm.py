@@ -7,14 +7,14 @@ from __future__ import annotations
 import copy, hashlib, itertools, json, math, os, re, shutil, tempfile, threading, time, weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 import torch
 from torch import Tensor
 from ..entropy.measures import top_k_entropy
 from ..episodes import rename
-from .core import quiet, token_logps
+from .core import token_logps
 from .sampler import Completion, check_ids, check_request
 
 # %% auto #0

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 import torch
-from ..episodes import Batch, Episode
+from ..episodes import Batch
 from .endpoint import EndpointError, ask_json
 from .instruction import Instruction, grammar, read_instruction
 
@@ -48,7 +48,7 @@ def batch_plays(
     policy          # who played: its tokenizer knows the text
 )->list:            # of Play
     "The episodes of a batch as text."
-    k, tail, known = batch.tokens, {}, {}
+    k, known = batch.tokens, {}
     def text(ids):
         key = tuple(ids)
         if key not in known: known[key] = plain_text(policy.text(ids))

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 import torch
-from torch import Tensor
 from ..env.wrappers import Wrapper, with_columns
 from ..episodes import Batch, Episode, Turn, atomic
 from ..rollout import play

@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 from ..episodes import Batch, Episode, Turn, check_flat, derive, need
-from ..groups import cumcount, group_max, group_sum, same
+from ..groups import cumcount, group_max, same
 from .buffer import Buffer, Replay, uniform
 
 # %% ../../nbs/replay/05_splice.ipynb #ee2315d6

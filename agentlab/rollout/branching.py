@@ -238,7 +238,7 @@ class Forest(_Growing):
     def first_look(self)->list[tuple]:
         """Play a game of every group to its end: (entropy of its first action, mean entropy of its later ones) for each
         group."""
-        g, looks = self.given, []
+        g = self.given
         if self.rule.faithful:      # as released: a first action of up to 50 tokens, and a game, both thrown away
             how = {k: v for k, v in vars(g).items() if k != 'group_size'} | dict(sampler=self.sampler)
             asked = play(**how | dict(max_turns=1, max_tokens=50, seed=derive(g.seed, 'root')))

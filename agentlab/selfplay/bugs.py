@@ -7,7 +7,6 @@ __all__ = ['artifact_task', 'to_break', 'self_play', 'kind_of', 'judged', 'numbe
 
 # %% ../../nbs/selfplay/09_bugs.ipynb #ec11a809
 import json, re
-from collections.abc import Callable
 from random import Random
 import torch
 from torch import Tensor

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib, copy, dataclasses, errno, math, pickle, shutil, time
 from functools import partial, reduce
 from operator import add
-from pathlib import Path
 import torch
 from torch import Tensor
 from ..env.isolation import Isolated

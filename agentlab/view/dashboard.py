@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 import numpy as np
-from .report import (SPIKE, Html, attribute, column, framed, heat_svg, number, power, powers, safe, spread,
+from ..metrics import SPIKE
+from .report import (Html, attribute, column, framed, heat_svg, number, power, powers, safe, spread,
                                   thin, ticks, titled, visible)
 from .report import _axes, _path
 
@@ -77,7 +78,7 @@ def panes(
     compared:bool=False,    # of several runs: lines where one run has a table
 )->tuple:                   # of `Pane`
     "A pane for every metric that declares a panel (agentlab.metrics), in their order."
-    import agentlab.train   # whose metrics declare themselves
+    import agentlab.train   # whose metrics declare themselves  # noqa: F401
     from agentlab.metrics import panels
     declared = panels()
     tables = {panel.table_of: name for name, panel in declared.items() if panel.table_of}
@@ -439,7 +440,7 @@ def _swatch(i)->str:
 # %% ../../nbs/view/01_dashboard.ipynb #8c2bbb98
 def _need_lab():
     "Import what the live dashboard stands on, or say how to get it."
-    try: import ipywidgets, anywidget
+    try: import ipywidgets, anywidget  # noqa: F401
     except ImportError as e:
         remedy = 'pip install "agentlab-rl[lab]"; dashboard_html(run) needs nothing'
         raise ImportError(f'the live dashboard needs {e.name}: {remedy}') from None

@@ -4,10 +4,9 @@
 
 # %% ../../nbs/view/06_entropy_lab.ipynb #483d42ca
 from __future__ import annotations
-import hashlib, html, inspect, math
+import hashlib, inspect, math
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
 import numpy as np
 from .dashboard import entropy_table
 from .reading import PART_CSS, lexicon, part_names, parts_shown, read_pieces
@@ -78,7 +77,7 @@ def kinds(
 def controllers()->dict:
     """Name -> objective: what agentlab has to hold entropy or to bound an update. Shares of covariance are larger
     than the papers', which are for batches of a million tokens."""
-    from agentlab import entropy as h, objective as o
+    from agentlab import objective as o
     from agentlab.entropy import shaping
     return {'clip (PPO)': o.clip, 'clip-higher (DAPO)': partial(o.clip, low=.2, high=.28),
             'dual clip': partial(o.clip, dual=3.), 'clip with a slope (AEPO)': o.aepo_clip,

@@ -464,7 +464,6 @@ def _open_agentlab(path, files, notes)->Opened:
 
 def _fields_of(batch, named)->dict:
     "Where each field of a saved batch comes from: the table and column, if it has one."
-    import torch
     words, known = (bool(batch.labels.get('token')), lambda table, column: column in table
                     and bool(table[column].double().isfinite().any()))
     asked = dict(reward=('episodes', 'outcome'), turn_rewards=('turns', 'reward'), success=('episodes', 'success'),

@@ -8,7 +8,7 @@ import copy, math, re
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from .report import CSS, Html, attribute, clip, finite, safe, signed, visible
+from .report import CSS, Html, clip, finite, safe, signed, visible
 
 # %% auto #0
 __all__ = ['PLAY_CSS', 'MOST', 'LINES', 'SCRIPT', 'TABLE_CSS', 'ALL', 'NONE', 'Words', 'Said', 'Chance', 'chances', 'seated',
@@ -69,7 +69,6 @@ def chances(
     max_tokens: int|None = None,    # most tokens of an action, the end included; None: no limit
 )->list[Chance]:            # one per text
     "Probability of every text as a whole: the product over its tokens and the end of the turn."
-    import torch
     from agentlab.episodes import Batch, Episode, Turn
     found, known = [], set()
     for text in texts:

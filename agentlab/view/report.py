@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 import numpy as np
-from ..metrics import METRICS, SPIKE, panels
+from ..metrics import METRICS, panels
 from .reading import (PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown,
-                                   read_pieces, space_between, stretches)
+                                   read_pieces, stretches)
 
 # %% auto #0
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'BREAK', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'visible', 'clip', 'safe', 'attribute', 'signed',
@@ -862,7 +862,7 @@ def integrity(
 # %% ../../nbs/view/00_report.ipynb #d5686510
 def report_panels()->dict:
     "Metric -> its panel, for every metric that declares one (agentlab.metrics); success first, tables left out."
-    import agentlab.train   # whose metrics declare themselves
+    import agentlab.train   # whose metrics declare themselves  # noqa: F401
     found = {name: panel for name, panel in panels().items() if not panel.table_of}
     return {name: found[name] for name in sorted(found, key=lambda name: name != 'success')}
 
@@ -879,7 +879,7 @@ def definition(
 )->str:                     # one line, empty if nobody defines it
     "What a metric is, how it is estimated, and its unit."
     if definitions is None:
-        import agentlab.train   # whose metrics declare themselves
+        import agentlab.train   # whose metrics declare themselves  # noqa: F401
         definitions = METRICS
     entry = definitions.get(name, ())
     return ' · '.join(str(part) for part in ((entry,) if isinstance(entry, str) else entry[:3])

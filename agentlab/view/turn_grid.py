@@ -4,6 +4,10 @@
 
 # %% ../../nbs/view/02_turn_grid.ipynb #0f68ed01
 from __future__ import annotations
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:       # a page is drawn without torch; who has a batch has it
+    from torch import Tensor
+    from agentlab.episodes import Batch
 
 # %% auto #0
 __all__ = ['recorded_group', 'turn_grid', 'per_turn']

@@ -270,7 +270,7 @@ class TokenRow(Panes):
 # %% ../../nbs/view/05_turnscope_layout.ipynb #0ac4ce27
 def strip_panels()->dict:
     "Metric -> its panel, for every metric whose panel stands in the strip (agentlab.metrics); a table says its unit."
-    import agentlab.train   # whose metrics declare themselves
+    import agentlab.train   # whose metrics declare themselves  # noqa: F401
     found = {name: panel for name, panel in panels().items() if panel.strip}
     return {name: panel._replace(heading=f'{panel.heading}, {panel.unit}') if panel.table_of else panel
             for name, panel in found.items()}

@@ -21,7 +21,6 @@ import verl
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
 from verl.trainer.ppo.ray_trainer import compute_advantage
-from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.config import ActorConfig
@@ -29,7 +28,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from agentlab import credit, objective
 from agentlab.bench.verl import padded, ragged_batch
-from agentlab.env import KeyDoor, Kuhn, TextEnv
+from agentlab.env import TextEnv
 from agentlab.interop.verl import from_verl, handing, to_verl
 from agentlab.policy.core import word_tokenizer
 
