@@ -11,12 +11,13 @@ import pandas as pd
 from .intervals import band, bootstrap, difference, improvement, interval, iqm, mean
 from .sweep import final_scores, read_table
 from ..episodes import atomic
-from ..view.report import Frame, attribute, document, number, safe, ticks, tint
+from ..view.report import CSS, PAGE_CSS, Frame, attribute, number, ticks, tint
+from ..view.web import Html, filled, sheet
 
 # %% auto #0
-__all__ = ['COLOURS', 'DASHES', 'STYLE', 'strata', 'both', 'stroke', 'lines_svg', 'legend', 'curve', 'percent', 'shown', 'grid',
-           'learned_html', 'against_html', 'failures_html', 'curves_html', 'profiles', 'few', 'head_html', 'page_html',
-           'write_page']
+__all__ = ['COLOURS', 'DASHES', 'STYLE', 'strata', 'both', 'stroke', 'lines_svg', 'legend', 'curve', 'percent', 'shown',
+           'learned', 'against', 'failures', 'profiles', 'few', 'curves', 'head', 'page_html', 'write_page',
+           'statistics']
 
 # %% ../../nbs/bench/15_sweep_page.ipynb #d077ad47
 def strata(
@@ -72,11 +73,9 @@ def lines_svg(
             f'aria-label="{attribute(label, 300)}">{grid}{marks}<text x="{size[0] - frame.right}" y="{size[1] - 4}" '
             f'text-anchor="end">{html.escape(below)}</text>{body}</svg>')
 
-def legend(recipes: list[str])->str:
+def legend(recipes: list[str])->Html:
     "A line of every recipe and its name."
-    return '<div class="al-key">' + ''.join(f'<span><svg width="34" height="8" aria-hidden="true"><path '
-                                            f'd="M1,4L33,4" {stroke(i)}/></svg>{safe(name, 60)}</span>'
-                                            for i, name in enumerate(recipes)) + '</div>'
+    return filled('sweep_legend', recipes=[(name, Html(stroke(i))) for i, name in enumerate(recipes)])
 
 def curve(
     table: pd.DataFrame,    # of one environment and one recipe
@@ -94,135 +93,104 @@ def curve(
     return runs.columns.to_numpy(float), values.mean(0), *np.quantile(drawn, [.025, .975], axis=0)
 
 # %% ../../nbs/bench/15_sweep_page.ipynb #0bf9f8ef
-STYLE = '''<style>.sw-scroll { overflow-x: auto } .al .sw { border-collapse: collapse; font-size: 14px; min-width: 100% } .al .sw :is(th,td) { padding: 8px 14px 8px 0; text-align: left; border-top: 1px solid var(--line); font-weight: 400; white-space: nowrap; vertical-align: top }
-.al .sw thead th { border-top: 0; color: var(--soft); font-size: 12.5px } .al .sw tbody th { font-weight: 600 } .sw b { font-weight: 650 } .sw small { display: block; color: var(--soft); font-size: 12px } .al .sw td.sw-tile { padding: 8px 14px; color: #16181b } .sw .sw-tile small { color: #16181bcc } .sw .sw-long { white-space: normal } .al-card + .al-about { margin-top: 30px } .al-note { margin-bottom: 14px !important }</style>'''
+STYLE = sheet('sweep')
 
 def percent(x: float)->str: return f'{100*x:.1f} %'.replace('-', '−')
 
-def shown(found, show=percent)->str:
-    "A statistic and its interval."
-    if found is None: return '–'
+def _ours(*words)->list: return [(word, '') for word in words]   # heads of columns: our words, a name
+
+def shown(found, show=percent)->dict:
+    "A statistic and its interval, as a cell of a table."
+    if found is None: return dict(text='–')
     ends = 'one run, no interval' if math.isnan(found.low) else f'{show(found.low)} to {show(found.high)}'
-    return f'<b>{show(found.value)}</b><small>{ends}</small>'
+    return dict(value=show(found.value), ends=ends)
 
-def grid(head: list[str], rows: list[list[str]], caption: str)->str:
-    "A table; its cells are HTML, the first of a row its heading."
-    body = ''.join(f'<tr><th scope="row">{first}</th>' + ''.join(cell if cell.startswith('<td') else f'<td>{cell}</td>'
-                                                                 for cell in cells) + '</tr>' for first, *cells in rows)
-    return f'<div class="al-card"><div class="sw-scroll" tabindex="0" role="region" aria-label="{attribute(caption)}"><table class="sw"><caption class="al-hide">{html.escape(caption)}</caption><thead><tr>{"".join(f"<th scope=col>{cell}</th>" for cell in head)}</tr></thead><tbody>{body}</tbody></table></div></div>'
-
-def learned_html(scores: pd.DataFrame, greedy: pd.DataFrame)->str:
-    "Held-out success by recipe and environment, and over all environments."
+def learned(scores: pd.DataFrame, greedy: pd.DataFrame)->dict:
+    "Held-out success by recipe and environment, and over all environments: head and rows of a table."
     envs, rows = list(dict.fromkeys(scores.index.get_level_values('env'))), []
     for name in scores:
         runs = strata(scores[name])
-        over = '' if len(runs) == len(envs) else f'<small>{len(runs)} of {len(envs)} environments</small>'
-        each = [shown(interval(mean, {env: runs[env]})) if env in runs else '–' for env in envs]
-        rows.append([safe(name, 60), str(sum(map(len, runs.values()))), *each, shown(interval(mean, runs)) + over,
-                     shown(interval(iqm, runs)) + over, percent(float(mean(strata(greedy[name]))))])
-    head = ['recipe', 'runs', *(safe(env, 60) for env in envs), 'all: mean', 'all: middle half (IQM)',
-            'all: mean, greedy']
-    return grid(head, rows, 'held-out success by recipe and environment')
+        over = dict(over='' if len(runs) == len(envs) else f'{len(runs)} of {len(envs)} environments')
+        each = [shown(interval(mean, {env: runs[env]}) if env in runs else None) for env in envs]
+        rows.append((name, [dict(text=str(sum(map(len, runs.values())))), *each, shown(interval(mean, runs)) | over,
+                            shown(interval(iqm, runs)) | over, dict(text=percent(float(mean(strata(greedy[name])))))]))
+    head = [*_ours('recipe', 'runs'), *(('', env) for env in envs),
+            *_ours('all: mean', 'all: middle half (IQM)', 'all: mean, greedy')]
+    return dict(head=head, rows=rows, caption='held-out success by recipe and environment')
 
-def against_html(scores: pd.DataFrame, statistic, paired: bool, show, colour)->str:
-    "Row against column, for every pair of recipes."
+def against(scores: pd.DataFrame, statistic, paired: bool, show, colour)->dict:
+    "Row against column, for every pair of recipes: head and rows of a table."
     def cell(a, b):
         samples = both(scores, a, b, paired)
-        if a == b or samples is None: return '<td>–</td>'
+        if a == b or samples is None: return dict(text='–')
         found = interval(statistic, *samples, paired=paired)
-        return f'<td class="sw-tile" style="background:{tint(*colour(found.value))}">{shown(found, show)}</td>'
-    rows = [[safe(a, 60), *(cell(a, b) for b in scores)] for a in scores]
-    return grid(['', *(f'against {safe(b, 60)}' for b in scores)], rows, f'{statistic.__name__}: row against column')
+        return shown(found, show) | dict(tint=tint(*colour(found.value)))
+    return dict(head=[('', ''), *(('against ', b) for b in scores)],
+                rows=[(a, [cell(a, b) for b in scores]) for a in scores],
+                caption=f'{statistic.__name__}: row against column')
 
-def failures_html(table: pd.DataFrame)->str:
-    "The runs that failed and why."
+def failures(table: pd.DataFrame)->dict|None:
+    "The runs that failed and why: head and rows of a table."
     failed = table[table.metric == 'failed']
-    if not len(failed): return ''
-    rows = [[safe(str(r.recipe), 60), safe(str(r.env), 60), str(r.seed), str(r.step), f'{r.value:.0f}',
-             f'<td class="sw-long">{safe(r.error, 400)}</td>'] for r in failed.itertuples()]
-    return ('<h2 id="failed">What failed</h2><p class="al-about">These runs are in no statistic above. If they failed '
-            'because of what the recipe learned, its numbers are too good.</p>'
-            + grid(['recipe', 'environment', 'seed', 'updates made', 'tries', 'error'], rows, 'failed runs'))
+    if not len(failed): return None
+    rows = [(str(r.recipe), [dict(name=str(r.env)), dict(text=str(r.seed)), dict(text=str(r.step)),
+                             dict(text=f'{r.value:.0f}'), dict(error=r.error)]) for r in failed.itertuples()]
+    return dict(head=_ours('recipe', 'environment', 'seed', 'updates made', 'tries', 'error'), rows=rows,
+                caption='failed runs')
 
 # %% ../../nbs/bench/15_sweep_page.ipynb #43694a5f
-def curves_html(table: pd.DataFrame, recipes: list[str])->str:
-    "Success of the training episodes, a picture for each environment."
-    cards = []
-    for env, part in table.groupby('env', observed=True, sort=False):
-        lines = {i: found for i, name in enumerate(recipes) if len((found := curve(part[part.recipe == name]))[0])}
-        if lines:
-            cards.append(f'<figure class="al-card"><figcaption><h3>{safe(str(env), 60)}</h3></figcaption>{lines_svg(lines, f"success over updates in {env}", "update")}</figure>')
-    return legend(recipes) + f'<div class="al-figures">{"".join(cards)}</div>'
-
 def profiles(scores: pd.DataFrame, together: bool = False, bars: int = 101)->dict:
     "Performance profile of each recipe with its band, for `lines_svg`."
     above = np.linspace(0, 1, bars)
     return {i: (above, *band(strata(scores[name]), above, together=together, times=1000))
             for i, name in enumerate(scores)}
 
-def few(scores: pd.DataFrame)->str:
-    "A warning where an interval rests on few runs."
+def few(scores: pd.DataFrame)->int:
+    "The fewest runs of an environment, where an interval rests on few; else 0."
     least = int(scores.notna().groupby(level='env').sum().replace(0, np.nan).min().min())
-    if least >= 10: return ''
-    return (f'<p class="al-note"><b>{least} run{"s" * (least > 1)} of an environment.</b> Bootstrap intervals of so '
-            f'few runs are too narrow: of five runs in one environment, a 95 % interval held the truth in about 84 of '
-            f'100 simulated sweeps, '
-            'of three runs in about 75. Read them as the least uncertainty that there is.</p>')
+    return least if least < 10 else 0
 
-def head_html(table: pd.DataFrame, facts: dict)->str:
-    "Title, what was played, by which command."
+def curves(table: pd.DataFrame, recipes: list[str])->list[tuple[str, Html]]:
+    "Success of the training episodes, a picture for each environment."
+    found = []
+    for env, part in table.groupby('env', observed=True, sort=False):
+        lines = {i: line for i, name in enumerate(recipes) if len((line := curve(part[part.recipe == name]))[0])}
+        if lines: found.append((str(env), Html(lines_svg(lines, f'success over updates in {env}', 'update'))))
+    return found
+
+def head(table: pd.DataFrame, facts: dict)->dict:
+    "What was played, and by which command."
     cells = table[['env', 'recipe', 'seed']].drop_duplicates()
     failed = int((table.metric == 'failed').sum())
     lead = (f"{cells.recipe.nunique()} recipes in {cells.env.nunique()} environments: {len(cells)} runs of "
             f"{facts.get('steps', '?')} updates, {failed} failed. Tested on {facts.get('test_tasks', '?')} "
             f"held-out tasks.")
     made = ', '.join(f'{name} {version}' for name, version in facts.get('versions', {}).items() if version)
-    return (f'<header><p class="al-eyebrow">agentlab · a sweep</p><h1>Who learns what</h1><p '
-            f'class="al-lead">{safe(lead, 400)}</p>'
-            f'<p class="al-about"><code>{safe(str(facts.get("command", "")), 600)}</code><br>{safe(str(facts.get("date", "")))} · {safe(made, 300)}</p></header>')
+    return dict(lead=lead, command=str(facts.get('command', '')), date=str(facts.get('date', '')), made=made)
 
 # %% ../../nbs/bench/15_sweep_page.ipynb #52f305e7
 def page_html(
     table: pd.DataFrame,    # of `agentlab bench`: see `agentlab.bench.sweep.table_of`
     facts: dict,            # command, date, versions, steps, test_tasks
-)->str:                     # the whole page
+)->Html:                    # the whole page
     "A sweep as one HTML page: no scripts, nothing fetched, names and errors escaped."
-    scores, greedy = final_scores(table), final_scores(table, 'test_greedy')
-    if not len(scores):
-        return document('A sweep', STYLE + head_html(table, facts) + '<p class="al-note">No run is finished.</p>'
-                        + failures_html(table))
-    recipes, about = list(scores), '<p class="al-about">{}</p>'.format
-    every = [head_html(table, facts), '<h2>What they learned</h2>',
-             about('Success on held-out tasks after the last update, sampled at temperature 1: mean over the runs and '
-             '95 % stratified bootstrap interval. An environment counts as much as another. '
-             'The middle half leaves out a quarter of the runs at either end.'), few(scores),
-             learned_html(scores, greedy),
-             '<h2>How they got there</h2>',
-             about('Success of the training episodes of each update: mean over the runs, and at each update by itself '
-                   'a 95 % bootstrap interval, for which whole runs are drawn.'), curves_html(table, recipes)]
-    if len(recipes) > 1:
-        every += ['<h2>Who beats whom</h2>',
-                  about('Chance that a run of the row scores above a run of the column, a tie counting one half: every '
-                        'run meets every other, <b>unpaired</b>, mean over the environments that both have. 50 % says '
-                        'nothing; it tells who is ahead, not by how much.'),
-                  against_html(scores, improvement, False, percent, lambda v: (v - .5, .5)),
-                  about('By how much: mean success of the row minus that of the column, in percentage points. Runs '
-                        'of equal seeds are <b>paired</b>: they begin with the same weights and play the same tasks. '
-                        'All runs of an environment begin with one warm start, so the intervals speak of reinforcement '
-                        'learning alone.'),
-                  against_html(scores, difference, True, lambda v: f'{100*v:+.1f}'.replace('-', '−'),
-                               lambda v: (v, .5))]
-    every += ['<h2>How many are good enough</h2>',
-              about('Performance profile: share of the runs whose success is above the bar, mean over the '
-                    'environments. The band is <b>simultaneous</b>: 95 % of the resampled profiles stay in it at all '
-                    'bars, so it may be searched for the place where two recipes part.'),
-              legend(recipes), f'<figure class="al-card">{lines_svg(profiles(scores, together=True), "share of runs above each bar", "success above", (640, 240))}</figure>', failures_html(table),
-              '<p class="al-foot">Written by agentlab. Statistics: Agarwal et al., 2021, arXiv 2108.13264. This page '
-              'runs no scripts and fetches nothing.</p>']
-    return document('A sweep', STYLE + ''.join(every))
+    scores = final_scores(table)
+    return filled('sweep', title='A sweep', css=Html(CSS + PAGE_CSS), own=Html(STYLE), head=head(table, facts),
+                  failed=failures(table), found=statistics(table, scores) if len(scores) else None)
 
 def write_page(table, out)->Path:
     "The page of a table file (sweep.parquet)."
     text = page_html(*read_table(table))
     with atomic(out) as temporary: Path(temporary).write_text(text, encoding='utf-8')
     return Path(out)
+
+def statistics(table: pd.DataFrame, scores: pd.DataFrame)->dict:
+    "Every table and picture of the page."
+    recipes, duels = list(scores), []
+    points = lambda v: f'{100*v:+.1f}'.replace('-', '−')
+    if len(recipes) > 1:
+        duels = [against(scores, improvement, False, percent, lambda v: (v - .5, .5)),
+                 against(scores, difference, True, points, lambda v: (v, .5))]
+    profile = lines_svg(profiles(scores, together=True), 'share of runs above each bar', 'success above', (640, 240))
+    return dict(few=few(scores), learned=learned(scores, final_scores(table, 'test_greedy')),
+                curves=curves(table, recipes), duels=duels, legend=legend(recipes), profile=Html(profile))

@@ -8,7 +8,8 @@ import math
 from pathlib import Path
 import numpy as np
 from .reading import FOLD, QUIET, lexicon, part_names, segments, thought
-from .report import CSS, Html, attribute, collect, fate, safe, signed
+from .report import CSS, attribute, collect, fate, safe, signed
+from .web import Html, sheet
 
 # %% auto #0
 __all__ = ['BESIDE_CSS', 'two_of', 'same_tasks', 'side_by_side']
@@ -59,21 +60,7 @@ def same_tasks(
     return [(g, one[g], two[h]) for g, h in found]
 
 # %% ../../nbs/view/09_side_by_side.ipynb #11f7c718
-BESIDE_CSS = '''
-.al-pair { display: grid; grid-template-columns: minmax(0,1fr) minmax(0,1fr); gap: 0 22px }
-.al-pair { border-top: 1px solid var(--line); margin-top: 16px; padding-top: 10px }
-.al-pair > .al-both { grid-column: 1 / -1; padding-bottom: 8px } .al-pair > .al-both > .al-seen { max-width: none }
-.al-pair > h4 { margin: 0; font-size: 14px; padding: 4px 0; border-bottom: 2px solid var(--line) }
-.al-pair > h4 span { font-weight: 400; color: var(--soft); padding-left: 8px }
-.al-answer { padding: 8px 0; border-bottom: 1px dashed var(--line); min-width: 0 }
-.al-answer > .al-seen { margin: 0 0 4px; font-size: 13px }
-.al-answer .al-number { float: right; color: var(--soft); font-size: 11.5px; padding-left: 8px }
-.al-says { font-family: ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace }
-.al-says { font-size: 13.5px; white-space: pre-wrap; overflow-wrap: anywhere }
-.al-says .al-part { margin: 0 6px 0 0; font-family: system-ui,sans-serif }
-.al-says > span + .al-part { margin-left: 8px } .al-answer .al-chip { position: static }
-@media (max-width: 560px) { .al-pair { gap: 0 10px } }
-'''
+BESIDE_CSS = sheet('beside')
 
 def _says_html(tile, known, limit)->str:
     "What was said at a turn, part by part; a long thought is folded."

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 import numpy as np
 from .dashboard import entropy_table
-from .reading import PART_CSS, lexicon, part_names, parts_shown, read_pieces
-from .report import (Frame, Html, attribute, entropy_by_turn, heat_svg, number, safe, signed, ticks,
-                                  titled, visible)
+from .reading import lexicon, part_names, parts_shown, read_pieces
+from .report import (Frame, attribute, entropy_by_turn, heat_svg, number, safe, signed, ticks, titled,
+                                  visible)
+from .web import Html, sheet
 
 # %% auto #0
 __all__ = ['KINDS', 'pull', 'shaped', 'plain', 'kinds', 'controllers', 'Present', 'present', 'Effect', 'effects', 'points',
@@ -441,13 +442,7 @@ _LOOK = dict(kept=('#3b83b5', 'M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0z'),
              reversed=('#c8558f', 'M0,4L4,-3.4H-4z'), added=('#2a9d74', 'M-1,-4h2v3h3v2h-3v3h-2v-3h-3v-2h3z'),
              idle=('#868c94', 'M-1.6,0a1.6,1.6 0 1,0 3.2,0a1.6,1.6 0 1,0 -3.2,0z'))
 
-_PAGE = """<style>.al-el{color-scheme: light dark;--ink:light-dark(#1c1d20,#e9e7e2);--soft:light-dark(#5b6067,#a2a8b1);--line:light-dark(#dcd8d0,#3a3f48);--heat:light-dark(#7a4a9e,#c3a2e8);--stop:light-dark(#d9730d,#f3a961);color:var(--ink);font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;font-variant-numeric:tabular-nums}
-[data-jp-theme-light="true"] .al-el{color-scheme:light}[data-jp-theme-light="false"] .al-el{color-scheme:dark}
-.al-el h3{margin:14px 0 2px;font-size:15px;color:inherit}.al-el p{margin:2px 0 6px;color:var(--soft)}.al-el .al-el-note{border-left:4px solid var(--stop);padding-left:8px}.al-el svg{display:block;width:100%;height:auto;overflow:visible}.al-el svg text{font-size:11px;fill:var(--soft)}.al-el .g{stroke:var(--line)}
-.al-el .al-heat rect{fill:var(--heat)}.al-el .al-heat .al-el-at{fill:none;stroke:var(--stop);stroke-width:2}.al-el-two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,380px),1fr));gap:6px 26px}.al-el figure{margin:0;min-width:0}.al-el figcaption{font-weight:600}
-.al-el-line{display:flex;flex-wrap:wrap;gap:3px;align-items:flex-end;margin:3px 0}.al-el-line>em{color:var(--soft);min-width:118px;font-size:12px}.al-el-t{display:inline-flex;flex-direction:column;align-items:center;border:1px solid var(--line);border-bottom-width:3px;border-radius:4px;padding:0 4px;max-width:240px;overflow-wrap:anywhere}
-.al-el-g{margin-left:-3px;border-left-style:dotted;border-left-color:transparent;padding-left:0;border-top-left-radius:0;border-bottom-left-radius:0}.al-el-m{border-right:0;padding-right:0;border-top-right-radius:0;border-bottom-right-radius:0}.al-el-s{margin-left:5px}.al-el-t small{font-size:10.5px;color:var(--soft)}.al-el-t>span{font-family:ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}.al-el .al-esc{color:var(--stop)}.al-el-scroll{overflow-x:auto}.al-el :focus-visible{outline:3px solid #3b83b5;outline-offset:2px}
-.al-el table{border-collapse:collapse;margin:4px 0;color:inherit;font-size:13px}.al-el td,.al-el th{padding:2px 9px;text-align:right;border-bottom:1px solid var(--line);background:none;white-space:nowrap}.al-el tbody th{text-align:left;font-weight:400}.al-el .al-el-on{font-weight:700}""" + PART_CSS + "</style>"
+_PAGE = f'<style>{sheet("entropy_lab", "parts")}</style>'
 
 def _said(text)->str:
     "A token as HTML; what has no shape is shown."

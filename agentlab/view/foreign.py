@@ -7,7 +7,8 @@ from __future__ import annotations
 import json, math, re
 from dataclasses import dataclass, field
 from pathlib import Path
-from .report import Html, document, number, safe, signed
+from .report import document, number, safe, signed
+from .web import Html, sheet
 
 # %% auto #0
 __all__ = ['MISSING', 'FIELDS', 'LINE', 'KNOWN', 'COLUMNS', 'Sample', 'split_turns', 'sniff', 'Opened', 'open_run', 'opened_html']
@@ -494,9 +495,7 @@ def open_run(
     return _open_foreign(format, path, files, reward, _Budget(max_bytes), notes)
 
 # %% ../../nbs/view/03_foreign.ipynb #9a103cb3
-_CSS = '''<style>.al-dump { white-space: pre-wrap; overflow-wrap: anywhere; font-family: ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace; font-size: 13.5px; max-width: 90ch }
-.al-seen + .al-dump { margin-top: 6px } .al-steps { border-collapse: collapse; font-size: 14px } .al-steps :is(th,td) { text-align: right; padding: 7px 18px 7px 0; border-top: 1px solid var(--line) }
-.al-steps thead th { border-top: 0; color: var(--soft); font-weight: 400 } .al-card > h4 { margin: 0 0 6px } .al-card h4 + .al-seen { margin-bottom: 10px }</style>'''
+_CSS = f'<style>{sheet("foreign")}</style>'
 _NONE = f'<em class="al-unknown">{MISSING}</em>'
 
 def _value(x, show=number)->str: return show(x) if x is not None and math.isfinite(x) else _NONE

@@ -7,7 +7,8 @@ from __future__ import annotations
 import inspect, math, random
 from dataclasses import dataclass
 from functools import cached_property, partial
-from .report import Html, attribute, safe, signed, tint
+from .report import attribute, safe, signed, tint
+from .web import Html, sheet
 
 # %% auto #0
 __all__ = ['LIMIT', 'TURNS', 'KEYS', 'KINDS', 'FIELDS', 'OWN', 'small_turns', 'regroup', 'accepted', 'advantages', 'sweep',
@@ -212,10 +213,7 @@ def disagreement(
     return Case(small, row, KINDS[rank], one, two)
 
 # %% ../../nbs/view/04_microscope.ipynb #7d06653d
-_STYLE = '''<style>.al-ms{overflow-x:auto;font-size:13px;line-height:1.45;font-variant-numeric:tabular-nums;color:inherit}
-.al-ms table{border-collapse:separate;border-spacing:3px;margin:0;color:inherit;font-size:inherit}.al-ms td,.al-ms th{white-space:nowrap}.al-ms caption{text-align:left;opacity:.85;padding:2px 3px 6px}
-.al-ms th{font-weight:600;text-align:left;padding:3px 8px;border-bottom:1px solid rgba(128,128,128,.5)}.al-ms thead th{text-align:right}.al-ms tbody th{border:0}.al-ms td{padding:3px 8px;text-align:right}
-.al-ms .al-ms-v{color:#17181a;border:1px solid rgba(128,128,128,.45);border-radius:4px;min-width:84px}.al-ms p{margin:4px 3px}.al-ms .al-ms-bad{border-left:4px solid #c26a00;padding-left:8px}</style>'''
+_STYLE = f'<style>{sheet("microscope")}</style>'
 
 def _few(estimators):
     "Refuse what does not fit on a screen."

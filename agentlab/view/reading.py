@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 import numpy as np
+from .web import sheet
 
 # %% auto #0
 __all__ = ['GLUED', 'FOLD', 'QUIET', 'PART_CSS', 'joined', 'Lexicon', 'space_between', 'lexicon', 'Piece', 'letters_shared',
@@ -168,17 +169,7 @@ def laid_out(
 # %% ../../nbs/view/08_reading.ipynb #faf69b71
 QUIET = ('other', 'markup')     # parts without a name in front of them: the second says itself what it is
 
-PART_CSS = '''
-.al-p1, .al-p2, .al-p3, .al-p4, .al-p5 { text-decoration: underline; text-decoration-color: var(--soft) }
-.al-p1, .al-p2, .al-p3, .al-p4, .al-p5 { text-underline-offset: 3px; text-decoration-skip-ink: none }
-.al-p1 { text-decoration-style: wavy; text-decoration-thickness: 1px }
-.al-p2 { text-decoration-style: dashed }
-.al-p3 { text-decoration-style: solid }
-.al-p4 { text-decoration-style: dotted; text-decoration-thickness: 2px; font-style: italic }
-.al-p5 { text-decoration-style: double } .al-p6 { opacity: .72 }
-.al-control { outline: 1px dashed var(--soft); outline-offset: -1px }
-:is(.al, .al-el):not(:has(.al-switch:checked)) .al-control { display: none }
-'''
+PART_CSS = sheet('parts')
 
 def parts_shown(
     batch,          # Batch

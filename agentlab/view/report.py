@@ -4,7 +4,7 @@
 
 # %% ../../nbs/view/00_report.ipynb #7a820008
 from __future__ import annotations
-import hashlib, html, json, math, os, re, shutil, subprocess, tempfile, unicodedata, warnings
+import hashlib, html, json, math, os, re, shutil, subprocess, tempfile, warnings
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,67 +12,18 @@ import numpy as np
 from ..metrics import METRICS, panels
 from .reading import (PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown,
                                    read_pieces, stretches)
+from .web import Html, attribute, filled, safe, sheet, visible
+from .web import clip as clip   # passed on
+
+_all_ = ['Html', 'attribute', 'clip', 'safe', 'visible']
 
 # %% auto #0
-__all__ = ['PRAISE', 'BLAME', 'CSS', 'BREAK', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'visible', 'clip', 'safe', 'attribute', 'signed',
-           'tint', 'Tile', 'Rollout', 'rollouts_of', 'collect', 'letters', 'Scale', 'fate', 'Html', 'group_html',
-           'pick_group', 'png', 'ticks', 'powers', 'power', 'thin', 'Frame', 'number', 'curve_svg', 'framed', 'titled',
-           'heat_svg', 'column', 'spread', 'finite', 'Finding', 'integrity', 'report_panels', 'definition', 'wilson',
-           'evaluations', 'headline', 'entropy_by_turn', 'own_estimator', 'row_findings', 'document', 'readable',
-           'first_whole', 'report']
-
-# %% ../../nbs/view/00_report.ipynb #3bb0a655
-_shown = {'\n': '↵', '\t': '⇥', '\x7f': '␡'}                # control characters with a better symbol than their picture
-# Unicode categories that draw nothing, or that redirect what follows
-_shapeless = {'Cc', 'Cf', 'Cs', 'Co', 'Cn', 'Zl', 'Zp', 'Zs'}
-
-def _symbol(char)->str:
-    "What stands for a character that cannot be seen; empty for one that can."
-    if char == ' ' or char.isprintable() and unicodedata.category(char) not in _shapeless: return ''
-    if char in _shown: return _shown[char]
-    code = ord(char)
-    if 0xdc80 <= code <= 0xdcff: return f'\\x{code - 0xdc00:02x}'    # half a letter: a byte that is no text alone
-    return chr(0x2400 + code) if code < 32 else f'\\u{code:04x}' if code < 0x10000 else f'\\U{code:08x}'
-
-def visible(
-    text:str,           # anything a model or an environment wrote
-    lines:bool=False,   # keep line breaks as line breaks
-)->str:                 # every character of it can be seen, and none changes the direction of reading
-    "The text with control characters as symbols and invisible characters as escapes. Not yet escaped for HTML."
-    return ''.join(char if lines and char == '\n' else _symbol(char) or char for char in text)
-
-# %% ../../nbs/view/00_report.ipynb #4788cc55
-def clip(
-    text:str,           # any text
-    limit:int=160,      # characters to keep
-)->tuple[str,int,str]:  # head, number of characters left out, tail
-    "Two thirds of the limit from the start, the rest from the end, and how much is missing between them."
-    if limit < 3: raise ValueError(f'limit={limit}: keep at least 3 characters')
-    if len(text) <= limit: return text, 0, ''
-    head, tail = limit - limit//3, limit//3
-    return text[:head], len(text) - head - tail, text[-tail:]
-
-def safe(
-    text:str,           # anything a model or an environment wrote
-    limit:int=160,      # characters to keep
-    lines:bool=False,   # keep line breaks as line breaks
-)->str:                 # HTML that shows exactly this text, isolated from the direction of its surroundings
-    """Text as HTML: escaped, made visible, cut with a note. What we wrote for a character looks different from the
-    same letters typed by a model."""
-    def show(part):
-        symbols = ((char, '' if lines and char == '\n' else _symbol(char)) for char in part)
-        return ''.join(f'<b class="al-esc">{symbol}</b>' if symbol else html.escape(char) for char, symbol in symbols)
-    head, cut, tail = clip(text, limit)
-    note = f'<em class="al-cut">{cut:,} characters cut</em><bdi>{show(tail)}</bdi>' if cut else ''
-    return f'<bdi>{show(head)}</bdi>{note}'
-
-def attribute(
-    text:str,           # anything a model or an environment wrote
-    limit:int=80,       # characters to keep
-)->str:                 # for use between the quotes of an HTML attribute
-    "Text for an attribute: visible, escaped with its quotes, cut with a note."
-    head, cut, tail = clip(text, limit)
-    return html.escape(visible(head) + (f' [{cut:,} characters cut] {visible(tail)}' if cut else ''), quote=True)
+__all__ = ['PRAISE', 'BLAME', 'CSS', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'BIG', 'signed', 'tint', 'Tile', 'Rollout', 'rollouts_of',
+           'collect', 'letters', 'Scale', 'fate', 'group_html', 'pick_group', 'png', 'ticks', 'powers', 'power', 'thin',
+           'Frame', 'number', 'curve_svg', 'framed', 'titled', 'heat_svg', 'column', 'spread', 'finite', 'Finding',
+           'integrity', 'report_panels', 'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn',
+           'own_estimator', 'row_findings', 'document', 'readable', 'first_whole', 'report', 'Html', 'attribute',
+           'clip', 'safe', 'visible']
 
 # %% ../../nbs/view/00_report.ipynb #58237b14
 PRAISE, BLAME = (67, 147, 195), (224, 130, 20)  # blue and orange of ColorBrewer's colour-blind-safe RdBu and PuOr
@@ -221,63 +172,7 @@ def letters(
     return {state: name(n) for n, state in enumerate(s for s, count in visits.items() if count > 1)}
 
 # %% ../../nbs/view/00_report.ipynb #49d08df0
-CSS = '''
-.al { color-scheme: light dark; --paper: light-dark(#fbfaf7,#14161a); --panel: light-dark(#ffffff,#1b1e24); --ink: light-dark(#1c1d20,#e9e7e2);
-  --soft: light-dark(#5b6067,#a2a8b1); --line: light-dark(#e4e1da,#30343c); --accent: light-dark(#1f6a9c,#7fbde3); --warn: light-dark(#984800,#f3a961);
-  --heat: light-dark(#7a4a9e,#c3a2e8); --good: light-dark(#1f6a9c,#7fbde3);
-  color: var(--ink); font: 15px/1.55 -apple-system,"Segoe UI",Inter,Roboto,"Helvetica Neue",Arial,sans-serif; font-variant-numeric: tabular-nums; }
-[data-jp-theme-light="true"] .al { color-scheme: light } [data-jp-theme-light="false"] .al { color-scheme: dark }
-.al *, .al *::before { box-sizing: border-box }
-:where(.al) :is(h1,h2,h3,p,figure,ul,dl) { margin: 0; padding: 0 }
-.al h3 { margin: 0; font-size: 17px; line-height: 1.3; font-weight: 650; letter-spacing: -.005em; color: inherit }
-.al .al-sub { color: var(--soft); margin-top: 2px }
-.al code, .al .al-mono { font-family: ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace; font-size: .92em }
-.al a { color: var(--accent); text-underline-offset: 3px }
-.al :focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; border-radius: 4px }
-.al-hide { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap }
-.al-esc { font-weight: 600; color: var(--warn); font-size: .88em } .al-cut { color: var(--warn); font-size: .85em; padding: 0 .5em }
-.al-key { display: flex; flex-wrap: wrap; gap: 8px 22px; align-items: center; margin: 14px 0 10px; color: var(--soft); font-size: 13px }
-.al-key > span { display: inline-flex; align-items: center; gap: 7px }
-.al-ramp { width: 150px; height: 12px; border-radius: 3px; border: 1px solid var(--line); background: linear-gradient(90deg,#e08214,#fff,#4393c3) }
-.al-swatch { width: 20px; height: 14px; border-radius: 3px; border: 1px solid light-dark(#00000030,#ffffff40); background: #fff }
-.al-scroll { overflow-x: auto; padding: 3px 3px 8px }
-.al-grid { border-collapse: separate; border-spacing: 4px; margin: 0; font-size: 13px; color: inherit }
-.al .al-grid th, .al .al-grid td { padding: 0; border: 0; text-align: left; vertical-align: middle; background: none; font-weight: 400 }
-.al .al-grid thead th { color: var(--soft); font-size: 12px; text-align: center; padding-bottom: 2px }
-.al .al-grid tbody th { position: sticky; left: 0; z-index: 1; background: var(--panel); padding-right: 10px; white-space: nowrap; min-width: 128px }
-.al .al-grid tbody th a { color: inherit; text-decoration: none; display: block } .al .al-grid tbody th a:hover { text-decoration: underline }
-.al-row { display: block; font-weight: 600 } .al-fate { display: block; color: var(--soft); font-size: 12px }
-.al-tile { position: relative; display: flex; flex-direction: column; justify-content: flex-end; align-items: center; padding-bottom: 5px; width: 64px; height: var(--h); border-radius: 5px;
-  color: #16181b !important; text-decoration: none !important; border: 1px solid light-dark(#0000001f,#ffffff1f); box-shadow: inset 0 0 0 var(--f,0px) #7a4a9e; transition: transform .12s }
-.al-tile:hover { transform: translateY(-1px) } .al-tile b { font-weight: 650; font-size: 14px; line-height: 1.1 }
-.al-tile small { font-size: 10.5px; line-height: 1.25; color: #16181bcc }
-.al-cut-off { background-image: repeating-linear-gradient(135deg,#16181b38 0 2px,transparent 2px 7px) }
-.al-cut-off b, .al-cut-off small { background: #ffffffb0; border-radius: 3px; padding: 0 3px }
-.al-letter { position: absolute; left: 5px; top: 1px; font-size: 11px; font-weight: 700; font-style: italic }
-.al-chip { position: absolute; right: -3px; top: -4px; padding: 0 5px; border-radius: 8px; background: #16181b; color: #fff; font-size: 10.5px; line-height: 15px; font-weight: 600; border: 1px solid #ffffff }
-.al-key .al-chip, .al-key .al-letter { position: static }
-.al-more { margin-top: 6px; border-top: 1px solid var(--line) } .al-more:last-child { border-bottom: 1px solid var(--line) }
-.al-more > summary { cursor: pointer; padding: 7px 2px; font-weight: 600 } .al-more > summary span { font-weight: 400; color: var(--soft); padding-left: 8px }
-.al-more + .al-more { margin-top: 0 }
-.al-turn { display: grid; grid-template-columns: 124px minmax(0,1fr); gap: 2px 16px; padding: 10px 0 12px 2px; border-top: 1px dashed var(--line); scroll-margin-top: 12px }
-.al-turn:target { background: color-mix(in srgb,var(--accent) 9%,transparent) }
-.al-side { font-size: 12.5px; line-height: 1.6; color: var(--soft) } .al-side > span { display: inline-block; margin-right: 8px; border-radius: 4px }
-.al-side .al-value { padding: 0 6px; color: #16181b; font-weight: 650; border: 1px solid light-dark(#0000001f,#ffffff1f) }
-.al-seen { color: var(--soft); white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13.5px; max-width: 82ch }
-.al-said { display: flex; flex-wrap: wrap; gap: 6px 3px; margin-top: 5px; align-items: flex-start }
-.al-token { display: inline-flex; flex-direction: column; max-width: 100%; min-width: 26px; border-radius: 4px; padding: 1px 4px 0; background: color-mix(in srgb,var(--heat) calc(6% + var(--e)*34%),transparent) }
-.al-token > .al-word { font-family: ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace; font-size: 13.5px; white-space: pre-wrap; overflow-wrap: anywhere; overflow: clip; line-height: 1.5 }
-.al-token > i { display: block; height: 12px; position: relative } .al-token > i::before { content: ""; position: absolute; left: 0; bottom: 0; height: 4px; border-radius: 2px; background: var(--heat); width: calc(max(1.5px,var(--e)*100%)) }
-.al-token > small { font-size: 10px; line-height: 1.4; color: var(--soft) } .al-token > i { height: 5px }
-.al-w { display: inline-flex; flex-wrap: wrap; max-width: 100%; row-gap: 6px } .al-w > .al-token { min-width: 0; padding-inline: 0; border-radius: 0 }
-.al-w > .al-token:first-child { padding-left: 4px; border-radius: 4px 0 0 4px } .al-w > .al-token:last-child { padding-right: 4px; border-radius: 0 4px 4px 0 }
-.al-slim > small { width: 0; overflow: hidden; white-space: nowrap } .al-gap { margin-left: 6px } .al-br { flex-basis: 100%; height: 0 } .al-rest { color: var(--soft) }
-.al-part, .al-role { font-size: 10.5px; font-weight: 600; color: var(--soft); border: 1px solid var(--line); border-radius: 3px; padding: 0 4px; line-height: 15px; font-style: normal; white-space: nowrap } .al-said > .al-part { margin: 3px 2px 0 4px } .al-role { margin-right: 6px }
-.al-fold { flex-basis: 100%; font-size: 13px } .al-fold > summary { cursor: pointer; color: var(--soft); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; padding: 1px 0 } .al-fold[open] > summary > bdi { display: none }
-.al-unknown { color: var(--soft); font-style: italic } .al-note { color: var(--soft); font-size: 13px; font-style: italic }
-@media (max-width: 560px) { .al-turn { grid-template-columns: minmax(0,1fr) } .al .al-grid tbody th { min-width: 96px } .al-tile { width: 58px } }
-@media (prefers-reduced-motion: reduce) { .al-tile { transition: none } }
-''' + PART_CSS
+CSS = sheet('report') + PART_CSS
 
 # %% ../../nbs/view/00_report.ipynb #5c9d8538
 @dataclass
@@ -314,112 +209,80 @@ def _describe(tile, scale)->str:
     if tile.flag: parts.append({'cut': 'cut by a budget', 'error': 'environment failed'}[tile.flag])
     return ', '.join(parts)
 
-def _tile_html(tile, target, who, scale)->str:
-    """One cell of the grid: a coloured link (`target` is its attribute) with the number, the state's letter and the
-    reward."""
-    height = 46 + round(26*len(tile.tokens)/max(1, scale.tokens))
-    letter = scale.letters.get(tile.state, '')
-    name = f' al-s-{letter}' if letter else ''
-    chip = f'<span class="al-chip">{signed(tile.reward, 1)}</span>' if tile.reward else ''
-    words, frame = (_describe(tile, scale), 5*tile.entropy/scale.entropy if scale.entropy
-                    and math.isfinite(tile.entropy) else 0)
+def _tile(tile, rollout, scale)->dict:
+    "One cell of the grid: a link to its turn, with the number, the state's letter and the reward."
+    height, letter = 46 + round(26*len(tile.tokens)/max(1, scale.tokens)), scale.letters.get(tile.state, '')
+    frame = 5*tile.entropy/scale.entropy if scale.entropy and math.isfinite(tile.entropy) else 0
     note = {'cut': 'cut', 'error': 'error'}.get(tile.flag) or ('refused' if tile.refused else f'{len(tile.tokens)} tok')
-    return (f'<td><a class="al-tile{name}{" al-cut-off" if tile.flag else ""}" {target} title="{words}" '
-            f'aria-label="{who}, {words}" '
-            f'style="--h:{height}px;--f:{frame:.1f}px;background-color:{tint(tile.advantage, scale.advantage)}">'
-            f'{f"<span class=al-letter>{letter}</span>" if letter else ""}{chip}<b>{signed(tile.advantage)}</b><small>{note}</small></a></td>')
+    return dict(names=(f' al-s-{letter}' if letter else '') + ' al-cut-off'*bool(tile.flag), letter=letter,
+                place=f'{scale.anchor}-{rollout.episode}-{tile.t}', who=rollout.name, words=_describe(tile, scale),
+                style=f'--h:{height}px;--f:{frame:.1f}px;background-color:{tint(tile.advantage, scale.advantage)}',
+                chip=signed(tile.reward, 1) if tile.reward else '', advantage=signed(tile.advantage), note=note)
 
 # %% ../../nbs/view/00_report.ipynb #e2825c3c
-def _word(piece, number)->str:
-    "What a piece shows: its text, #id where the batch holds none, and marks for what cannot be seen."
-    if piece.text is None: return f'<span class="al-unknown">#{number}</span>'
-    if piece.text == '': return f'<span class="al-rest">{"‥" if piece.rest else "∅"}</span>'
-    return safe(piece.text) if piece.text.strip(' ') else '<b class="al-esc">' + '␣'*min(len(piece.text), 8) + '</b>'
-
-def _token_html(piece, token, scale, alone=True)->str:
+def _token(piece, token, scale, alone=True)->dict:
     """One token: its text, a bar for its entropy, the entropy as a number, and all numbers for the pointer. A short
     piece of a word has no number under it: the word would fall apart."""
     (number, logp, entropy, advantage), part = token, piece.part
     share = entropy/scale.entropy if scale.entropy and math.isfinite(entropy) else 0.
     text, name = scale.known.words.get(number), f' · {part_names()[part]}' if part in scale.parts else ''
-    title = (f"id {number} · {attribute(text) if text is not None else 'text not recorded'} · logp {signed(logp)} · "
-             f"entropy {f'{entropy:.3f}'} nats · advantage {signed(advantage, 3)}{name}")
-    shown = f'{entropy:.2f}' if math.isfinite(entropy) else '–'
     kind = ('al-token' + ' al-control'*piece.control + ' al-slim'*(not alone and len(piece.text or '####') < 3)
             + ' al-gap'*(alone and piece.gap))
-    shape = f' al-p{part}' if part in scale.parts else ''
-    return (f'<span class="{kind}" style="--e:{share:.2f}" title="{title}"><span '
-            f'class="al-word{shape}">{_word(piece, number)}</span><i></i><small>{shown}</small></span>'
-            + '<i class="al-br"></i>'*piece.breaks)
+    told = f' · logp {signed(logp)} · entropy {entropy:.3f} nats · advantage {signed(advantage, 3)}{name}'
+    return dict(id=number, names=kind, shape=f' al-p{part}' if part in scale.parts else '', share=f'{share:.2f}',
+                text=text, told=told, shown=piece.text, rest=piece.rest,
+                entropy=f'{entropy:.2f}' if math.isfinite(entropy) else '–')
 
-def _words_html(pieces, tile, scale)->str:
-    "Tokens; those that make up a word stand in one box."
-    words, found = [], []
+def _words(pieces, tile, scale)->list:
+    "Tokens by word: those that make up one stand in one box."
+    words = []
     for piece in pieces:
         if piece.begins or not words: words.append([])
         words[-1].append(piece)
-    for word in words:
-        drawn = ''.join(_token_html(piece, tile.tokens[piece.at], scale, len(word) == 1) for piece in word)
-        found.append(drawn if len(word) == 1
-                     else f'<span class="al-w{" al-gap" if word[0].gap else ""}">{drawn.replace(BREAK, "")}</span>'
-                     + BREAK*word[-1].breaks)
-    return ''.join(found)
+    return [dict(tokens=[_token(piece, tile.tokens[piece.at], scale, len(word) == 1) for piece in word],
+                 gap=word[0].gap, breaks=word[-1].breaks) for word in words]
 
-BREAK = '<i class="al-br"></i>'
-
-def _said_html(tile, scale)->str:
-    "What was said: part by part, word by word, token by token; a long thought is folded."
+def _said(tile, scale)->tuple:
+    "What was said, part by part and word by word, a long thought folded; and how many tokens are not drawn."
     tokens, found, left, spare = tile.tokens, [], scale.per_turn, scale.per_turn
     pieces = read_pieces([token[0] for token in tokens], scale.known, tile.parts)
     for part, run in stretches(laid_out(pieces, controls=True)):
-        label = (f'<b class="al-part">{part_names()[part]}</b>' if part in scale.parts
-                 and part_names()[part] not in QUIET else '')
+        name = part_names()[part] if part in scale.parts and part_names()[part] not in QUIET else ''
         if isinstance(run[0], Fold):
-            found.append(_fold_html(run[0], tile, scale, label, spare))
+            found.append(dict(name=name) | _folded(run[0], tile, scale, spare))
             spare = max(0, spare - len(run[0].pieces))
-        elif left > 0: found.append(label + _words_html(run[:left], tile, scale))
-        left -= 0 if isinstance(run[0], Fold) else len(run)
-    return ''.join(found) + (f'<em class="al-note">{-left:,} more tokens are not drawn</em>' if left < 0 else '')
+            continue
+        if left > 0: found.append(dict(name=name, folded=0, words=_words(run[:left], tile, scale)))
+        left -= len(run)
+    return found, max(0, -left)
 
-def _fold_html(fold, tile, scale, label, most)->str:
+def _folded(fold, tile, scale, most)->dict:
     "A long thought behind one line."
     ids = [tile.tokens[piece.at][0] for piece in fold.pieces]
-    begin = safe(scale.known.text(ids[:40]).strip()[:90])
-    rest = f'<em class="al-note">{len(ids) - most:,} more tokens are not drawn</em>' if len(ids) > most else ''
-    return (f'<details class="al-fold"><summary>{label} {len(ids):,} tokens: {begin} …</summary>'
-            f'<div class="al-said">{_words_html(fold.pieces[:most], tile, scale)}{rest}</div></details>')
+    return dict(folded=len(ids), begin=scale.known.text(ids[:40]).strip()[:90], more=max(0, len(ids) - most),
+                words=_words(fold.pieces[:most], tile, scale))
 
-def _seen_html(ids, scale, limit=700)->str:
+def _seen(ids, scale)->list:
     """The context before an action, joined from its tokens; the marks of the chat template are hidden until the
     switch shows them."""
     found, role, edge = [], '', '\n ' if scale.known.control else ' '
     for kind, text in scale.known.runs(ids):
-        if kind != 'text': found.append(f'<span class="al-control">{safe(text, limit, lines=True)}</span>')
+        if kind != 'text': found.append(dict(mark=True, text=text))
         elif plain := text.strip(edge):
-            label = f'<b class="al-role">{role}</b>' if role in ('system', 'tool', 'developer') else ''
-            found.append('\n'*any('<bdi>' in x and 'al-control' not in x for x in found) + label
-                         + safe(plain, limit, lines=True))
+            found.append(dict(mark=False, text=plain, below=any(not run['mark'] for run in found),
+                              role=role if role in ('system', 'tool', 'developer') else ''))
         role = text.strip() if kind == 'header' else ''
-    return f'<p class="al-seen"><span class="al-hide">read: </span>{"".join(found)}</p>' if found else ''
+    return found
 
-def _turn_html(tile, name, scale)->str:
-    "One turn in full: what was read in grey, what was said token by token."
-    tokens = _said_html(tile, scale) or '<em class="al-note">no action tokens</em>'
-    return (f'<div class="al-turn" id="{name}"><div class="al-side">{_side_html(tile, scale)}</div>'
-            f'<div>{_seen_html(tile.context, scale)}<div class="al-said">{tokens}</div></div></div>')
-
-def _side_html(tile, scale)->str:
-    "What stands beside a turn: its number, advantage, reward, state, and what went wrong."
-    letter = scale.letters.get(tile.state)
-    notes = [f'<span>turn {tile.t}</span><span class="al-value" '
-             f'style="background-color:{tint(tile.advantage, scale.advantage)}">{signed(tile.advantage)}</span>']
-    if tile.reward: notes.append(f'<span>reward {signed(tile.reward)}</span>')
-    if letter:
-        notes.append(f'<span class="al-s-{letter}" title="{attribute(scale.states.get(tile.state, ""))}">state '
-                     f'<b>{letter}</b></span>')
+def _turn(tile, rollout, scale)->dict:
+    "One turn in full: what was read, what was said token by token, and beside it what is to be known of the turn."
+    said, more = _said(tile, scale)
     flags = (('refused', tile.refused), ('copied', tile.copied), ('cut by a budget', tile.flag == 'cut'),
              ('environment failed', tile.flag == 'error'))
-    return ''.join(notes + [f'<span>{words}</span>' for words, on in flags if on])
+    return dict(place=f'{scale.anchor}-{rollout.episode}-{tile.t}', t=tile.t, advantage=signed(tile.advantage),
+                colour=tint(tile.advantage, scale.advantage), reward=signed(tile.reward) if tile.reward else '',
+                letter=scale.letters.get(tile.state), state=scale.states.get(tile.state, ''),
+                flags=[words for words, on in flags if on], seen=_seen(tile.context, scale), said=said, more=more)
 
 # %% ../../nbs/view/00_report.ipynb #e30cc82a
 def fate(rollout)->str:
@@ -430,63 +293,36 @@ def fate(rollout)->str:
                else f'outcome {signed(rollout.outcome)}')
     return ' · '.join(filter(None, (mark, outcome)))
 
-def _grid_html(rollouts, scale, title, linked=True)->str:
-    "The table of tiles; they lead to the rollouts below, where these are drawn."
+def _grid(rollouts, scale)->tuple:
+    "Turns, and the lines of the table of tiles; None where a rollout has no such turn."
     times = sorted({tile.t for rollout in rollouts for tile in rollout.tiles})
-    head = ''.join(f'<th scope="col">{t}</th>' for t in times)
     lines = []
     for rollout in rollouts:
-        place = f'{scale.anchor}-{rollout.episode}'
-        row = f'href="#{place}"' if linked else ''
-        cells = {tile.t: _tile_html(tile, f'href="#{place}-{tile.t}"' if linked else 'tabindex="0" role="img"',
-                                    attribute(rollout.name), scale) for tile in rollout.tiles}
-        lines.append(f'<tr><th scope="row"><a {row}><span class="al-row">{safe(rollout.name)}</span><span '
-                     f'class="al-fate">{fate(rollout)}</span></a></th>'
-                     + ''.join(cells.get(t, '<td></td>') for t in times) + '</tr>')
-    return (f'<div class="al-scroll" tabindex="0" role="region" aria-label="{attribute(title)}: advantage of every '
-            f'turn, scrolls sideways"><table class="al-grid">'
-            f'<caption class="al-hide">Rows are rollouts, columns are turns, each cell is the mean advantage of a '
-            f'turn</caption>'
-            f'<thead><tr><th scope="col">turn</th>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>')
+        cells = {tile.t: _tile(tile, rollout, scale) for tile in rollout.tiles}
+        lines.append(dict(place=f'{scale.anchor}-{rollout.episode}', name=rollout.name, fate=fate(rollout),
+                          cells=[cells.get(t) for t in times]))
+    return times, lines
 
-def _rollout_html(rollout, scale, unfolded=False)->str:
+def _whole(rollout, scale)->dict:
     "One rollout: its turns with every token, behind a line that folds them away."
     tokens = [token for tile in rollout.tiles for token in tile.tokens]
     entropies = [token[2] for token in tokens if math.isfinite(token[2])]
     unsure = f' · mean entropy {np.mean(entropies):.2f} nats' if entropies else ''
-    turns = ''.join(_turn_html(tile, f'{scale.anchor}-{rollout.episode}-{tile.t}', scale) for tile in rollout.tiles)
-    end = (f'<div class="al-turn"><div class="al-side">end</div><p '
-           f'class="al-seen">{safe(rollout.final, 700, lines=True)}</p></div>' if rollout.final else '')
-    wrong = (f'<p class="al-seen"><b>the environment failed:</b> {safe(rollout.error, 700, lines=True)}</p>'
-             if rollout.error else '')
-    return (f'<details class="al-more" id="{scale.anchor}-{rollout.episode}"{" open" if unfolded else ""}><summary>{safe(rollout.name)}<span>{fate(rollout)} · {len(rollout.tiles)} turns · {len(tokens):,} tokens{unsure}</span></summary>'
-            f'{wrong}{turns}{end}</details>')
+    return dict(place=f'{scale.anchor}-{rollout.episode}', name=rollout.name, error=rollout.error,
+                facts=f'{fate(rollout)} · {len(rollout.tiles)} turns · {len(tokens):,} tokens{unsure}',
+                turns=[_turn(tile, rollout, scale) for tile in rollout.tiles], final=rollout.final)
 
 # %% ../../nbs/view/00_report.ipynb #82e197e8
-def _key_html(scale)->str:
-    "The legend."
-    top = signed(scale.advantage) if scale.advantage else '+1.00'
-    parts = [f'{top.replace("+", "−")} <span class="al-ramp" role="img" aria-label="orange is blame, white is zero, '
-             f'blue is praise"></span> {top} <em>advantage: blame, zero, praise</em>',
-             'height: tokens of the turn', '<span class="al-swatch" style="border:3px solid #7a4a9e"></span> frame: '
-             'mean entropy', '<span class="al-chip">+1</span> reward',
-             '<span class="al-swatch al-cut-off"></span> cut by a budget or failed']
-    if scale.letters: parts.append('<span class="al-letter">a</span> same letter, same state')
-    if not scale.advantage:
-        parts.append('<b>every advantage is zero: these rollouts ended alike, there is nothing to compare</b>')
-    parts += [f'<span class="al-p{code}">abc</span> {part_names()[code]}' for code in scale.parts]
-    if scale.known.control: parts.append('<label><input type="checkbox" class="al-switch"> control tokens</label>')
-    return '<div class="al-key">' + ''.join(f'<span>{part}</span>' for part in parts) + '</div>'
-
 def _links_css(scale)->str:
     "While one visit of a state is pointed at or focused, all visits are outlined."
     rule = '#{a}:has(.al-tile.al-s-{s}:is(:hover,:focus-visible)) .al-s-{s} {{ box-shadow: 0 0 0 3px var(--heat) }}'
     return ''.join(rule.format(a=scale.anchor, s=letter) for letter in list(scale.letters.values())[:60])
 
-class Html(str):
-    "A string of HTML that a notebook shows as a picture."
-    def _repr_html_(self)->str: return str(self)
-    def __repr__(self)->str: return f'Html of {len(self):,} characters'
+def _key(scale)->dict:
+    "What the legend says."
+    top = signed(scale.advantage) if scale.advantage else '+1.00'
+    return dict(low=top.replace('+', '−'), high=top, lettered=bool(scale.letters), flat=not scale.advantage,
+                parts=[(code, part_names()[code]) for code in scale.parts], control=bool(scale.known.control))
 
 # %% ../../nbs/view/00_report.ipynb #53fe8eca
 def group_html(
@@ -508,14 +344,14 @@ def group_html(
     digest = hashlib.blake2b(repr((title, estimator, group, [r.tiles for r in rollouts])).encode('utf-8', 'replace'),
                              digest_size=4).hexdigest()
     scale = _scale(batch, rollouts, f'al-{digest}', limit, top)
-    title = f'Group {group}' if title is None else title
     won = [rollout.success for rollout in rollouts]
     wins = [f'{sum(map(bool, won))} succeeded'] if any(w is not None for w in won) else []
     facts = [f'{len(rollouts)} rollouts of one task', *wins, *([f'advantage by {estimator}'] if estimator else [])]
-    return Html(f'<section class="al" id="{scale.anchor}" '
-                f'aria-label="{attribute(title)}"><style>{CSS if style else ""}{_links_css(scale)}</style>'
-                f'<h3>{safe(title)}</h3><p class="al-sub">{safe(" · ".join(facts))}</p>{_key_html(scale)}{_grid_html(rollouts, scale, title, details)}'
-                f'<div>{"".join(_rollout_html(rollout, scale, unfolded and i == 0) for i, rollout in enumerate(rollouts if details else ()))}</div></section>')
+    times, grid = _grid(rollouts, scale)
+    return filled('group', anchor=scale.anchor, title=f'Group {group}' if title is None else title,
+                  css=Html((CSS if style else '') + _links_css(scale)), facts=' · '.join(facts), times=times, grid=grid,
+                  rollouts=[_whole(rollout, scale) for rollout in (rollouts if details else ())], linked=details,
+                  unfolded=unfolded, **_key(scale))
 
 def pick_group(
     batch,      # Batch
@@ -934,67 +770,12 @@ def headline(
             f'{_percent(ends[1][0])} in the last.', [('rollouts', *ends)])
 
 # %% ../../nbs/view/00_report.ipynb #494cb37b
-PAGE_CSS = '''
-body.al { margin: 0; background: var(--paper) } .al-page { max-width: 1120px; margin: 0 auto; padding: 52px 28px 72px }
-.al-page h1 { font-size: clamp(30px,5vw,46px); line-height: 1.08; letter-spacing: -.025em; font-weight: 720; text-wrap: balance }
-.al-page h2 { font-size: 25px; line-height: 1.2; letter-spacing: -.015em; font-weight: 700; margin: 64px 0 6px }
-.al-eyebrow { color: var(--accent); font-size: 13px; font-weight: 650; letter-spacing: .09em; text-transform: uppercase; margin-bottom: 12px !important }
-.al-lead { font-size: 19px; line-height: 1.5; max-width: 62ch; margin-top: 16px !important } .al-about { color: var(--soft); max-width: 78ch; margin-bottom: 22px !important }
-.al-hero { display: grid; grid-template-columns: minmax(0,1.15fr) minmax(0,1fr); gap: 20px 48px; align-items: center }
-.al-facts { display: grid; grid-template-columns: repeat(auto-fit,minmax(112px,1fr)); gap: 1px; margin: 34px 0 0 !important; border: 1px solid var(--line); border-radius: 10px; overflow: hidden; background: var(--panel) }
-.al-facts > div { box-shadow: 1px 1px 0 var(--line); padding: 13px 16px } .al-facts dt { color: var(--soft); font-size: 12.5px } .al-facts dd { margin: 1px 0 0; font-size: 20px; font-weight: 650; letter-spacing: -.01em }
-.al-figures { display: grid; grid-template-columns: repeat(auto-fit,minmax(min(100%,330px),1fr)); gap: 18px }
-.al-card { background: var(--panel); border: 1px solid var(--line); border-radius: 10px; padding: 16px 18px 14px } .al-card + .al-card, .al-figures + .al-card { margin-top: 18px } .al-figures .al-card { margin: 0 }
-.al-card figcaption h3 { display: flex; justify-content: space-between; gap: 12px; align-items: baseline } .al-now { color: var(--accent); font-weight: 650; white-space: nowrap }
-.al-look { font-size: 14px; line-height: 1.45; margin: 4px 0 10px !important; min-height: 2.9em } .al-wide .al-look { min-height: 0 }
-.al-def { color: var(--soft); font-size: 12.5px; line-height: 1.45; border-top: 1px solid var(--line); margin-top: 8px !important; padding-top: 8px !important }
-.al-plot { display: block; width: 100%; height: auto; overflow: visible } .al-plot text { font-size: 11px; fill: var(--soft) } .al-plot .g { stroke: var(--line) }
-.al-plot .l { fill: none; stroke: var(--accent); stroke-width: 2; stroke-linejoin: round; stroke-linecap: round } .al-plot .a { fill: var(--accent); opacity: .09 } .al-plot .d { fill: var(--accent); stroke: var(--panel); stroke-width: 1.5 }
-.al-plot .h { fill: transparent } .al-plot .h:hover { fill: var(--accent); opacity: .35 } .al-plot .n { font-size: 12px; font-weight: 650; fill: var(--accent) }
-.al-plot .early .l { stroke: var(--soft); stroke-dasharray: 5 4 } .al-plot .early :is(.n,.d) { fill: var(--soft) }
-.al-plot .m line { stroke: var(--warn); stroke-width: 2 } .al-plot .m circle { fill: var(--panel); stroke: var(--warn); stroke-width: 2 } .al-heat rect { fill: var(--heat) } .al-plot .m1 circle { fill: var(--warn) }
-.al-figures > .al-wide { grid-column: 1/-1 } .al-small { display: none } .al-shades { display: inline-block; width: 110px; height: 10px; border-radius: 3px; vertical-align: -1px; margin: 0 4px; background: linear-gradient(90deg,color-mix(in srgb,var(--heat) 4%,transparent),var(--heat)) }
-.al-bars { display: grid; gap: 14px } .al-bar { display: grid; grid-template-columns: 62px minmax(0,1fr) 62px; gap: 4px 10px; align-items: center; font-size: 13.5px } .al .al-bar h3 { grid-column: 1/-1; font-size: 14px }
-.al-track { position: relative; height: 20px; border-radius: 4px; background: color-mix(in srgb,var(--line) 60%,transparent); overflow: hidden } .al-track > i { position: absolute; inset: 0 auto 0 0; width: var(--s); background: color-mix(in srgb,var(--soft) 55%,transparent) } .al-bar .al-after > i { background: var(--accent) }
-.al-track > u { position: absolute; top: 9px; height: 2px; left: var(--a); width: max(2px,var(--b)); background: var(--ink); box-shadow: 0 0 0 1px var(--panel) } .al-bar strong { font-size: 15px; text-align: right } .al-bar span { color: var(--soft) }
-.al-checks { width: 100%; border-collapse: collapse; font-size: 14px } .al-checks th, .al-checks td { text-align: left; padding: 10px 12px 10px 0; border-top: 1px solid var(--line); vertical-align: top; font-weight: 400 } .al-checks tr:first-child > * { border-top: 0 }
-.al-checks th { font-weight: 600; width: 30% } .al-mark { white-space: nowrap; font-weight: 650 } .al-ok { color: var(--good) } .al-bad { color: var(--warn) } .al-open { color: var(--soft) } .al-checks td:last-child { color: var(--soft) }
-.al-nav { display: flex; flex-wrap: wrap; gap: 6px 20px; margin-top: 30px; font-size: 14px } .al-foot { color: var(--soft); font-size: 13px; margin-top: 64px !important; border-top: 1px solid var(--line); padding-top: 16px !important }
-.al-settings { display: grid; grid-template-columns: max-content minmax(0,1fr); gap: 3px 18px; font-size: 13px; padding: 6px 2px 14px; overflow-wrap: anywhere } .al-settings dt { color: var(--soft) } .al-settings dd { margin: 0 }
-.al-seen b { font-weight: 600 } .al-card > .al { margin-top: 0 }
-@media (max-width: 760px) { .al-page { padding: 28px 16px 48px } .al-hero { grid-template-columns: minmax(0,1fr) } .al-look { min-height: 0 } .al-page h2 { margin-top: 44px; font-size: 22px }
-  .al-big { display: none } .al-small { display: block }
-  .al-checks, .al-checks tbody, .al-checks tr, .al-checks th, .al-checks td { display: block; width: auto; padding: 2px 0; border: 0 } .al-checks tr { padding: 10px 0; border-top: 1px solid var(--line) } .al-card { padding: 14px } .al-swipe { overflow-x: auto } .al-swipe > svg { min-width: 620px } }
-@media print { .al-page { max-width: none } .al-card { break-inside: avoid } }
-'''
+PAGE_CSS = sheet('page', 'plot')
 
 # %% ../../nbs/view/00_report.ipynb #1b261f36
-def _bars_html(bars)->str:
-    "Before and after, with intervals."
-    def bar(name, kind, point):
-        share, low, high = point
-        return (f'<span>{name}</span><div class="al-track {kind}" '
-                f'style="--s:{100*share:.1f}%;--a:{100*low:.1f}%;--b:{100*(high - low):.1f}%" role="img" '
-                f'aria-label="{name}: {_percent(share)}, 95 % interval {_percent(low)} to '
-                f'{_percent(high)}" title="95 % interval {_percent(low)} to '
-                f'{_percent(high)}"><i></i><u></u></div><strong>{_percent(share)}</strong>')
-    return '<div class="al-bars">' + ''.join(
-        f'<div class="al-bar"><h3>{safe(name)}</h3>{bar("before", "", before)}{bar("after", "al-after", after)}</div>'
-        for name, before, after in bars) + '</div>'
-
 def _duration(seconds)->str:
     return (f'{seconds:.0f} s' if seconds < 90 else f'{seconds/60:.0f} min' if seconds < 5400
             else f'{seconds/3600:.1f} h')
-
-def _facts_html(rows)->str:
-    "The size of the run."
-    total = {name: float(np.nansum(column(rows, name))) for name in ('episodes', 'tokens', 'seconds')}
-    # a row holds the mean over its episodes
-    total['turns'] = float(np.nansum(column(rows, 'turns')*column(rows, 'episodes')))
-    facts = {'updates': number(len(rows)), 'episodes': number(total['episodes']), 'turns': number(total['turns']),
-             'tokens': number(total['tokens']), 'time': _duration(total['seconds'])}
-    return '<dl class="al-facts">' + ''.join(f'<div><dt>{name}</dt><dd>{value}</dd></div>'
-                                             for name, value in facts.items() if value not in ('0', '0 s')) + '</dl>'
 
 def _flat(settings, prefix=''):
     "Nested settings as dotted names."
@@ -1013,30 +794,34 @@ def _short(fact)->str:
     if isinstance(fact, dict): fact = fact.get('name') or fact.get('env')
     return str(fact or '').rpartition(':')[2]
 
-def _hero_html(run, title)->str:
-    "Title, headline, size, settings."
+def _bar(point)->dict:
+    "A share with its interval, as a bar."
+    share, low, high = point
+    return dict(share=_percent(share), low=_percent(low), high=_percent(high),
+                style=f'--s:{100*share:.1f}%;--a:{100*low:.1f}%;--b:{100*(high - low):.1f}%')
+
+def _size(rows)->dict:
+    "The size of the run."
+    total = {name: float(np.nansum(column(rows, name))) for name in ('episodes', 'tokens', 'seconds')}
+    # a row holds the mean over its episodes
+    total['turns'] = float(np.nansum(column(rows, 'turns')*column(rows, 'episodes')))
+    facts = {'updates': number(len(rows)), 'episodes': number(total['episodes']), 'turns': number(total['turns']),
+             'tokens': number(total['tokens']), 'time': _duration(total['seconds'])}
+    return {name: value for name, value in facts.items() if value not in ('0', '0 s')}
+
+def _hero(run)->dict:
+    "Headline, size, settings."
     sentence, bars = headline(run.rows(), run.tests())
-    settings = ''.join(
-        f'<dt>{safe(str(k))}</dt><dd class="al-mono">{safe(json.dumps(v) if not isinstance(v, str) else v, 400)}</dd>'
-        for k, v in _flat(run.info.get('facts', {}) | {k: v for k, v in run.info.items() if k != 'facts'}))
-    about = (f'<details class="al-more" style="margin-top:18px"><summary>Every setting of this run</summary><dl '
-             f'class="al-settings">{settings}</dl></details>' if settings else '')
-    panel = (f'<div class="al-card"><figure><figcaption><h3>Success, before and after</h3><p class="al-look" '
-             f'style="min-height:0">The thin line is the 95 % interval. Two that do not overlap are a difference worth '
-             f'talking about.</p></figcaption>{_bars_html(bars)}</figure></div>' if bars else '')
-    said = '<a href="#said">What it says</a>' if len(run.tested()) > 1 else ''
-    return (f'<header><div class="al-hero"><div><p class="al-eyebrow">agentlab · a run</p><h1>{safe(title)}</h1><p '
-            f'class="al-lead">{safe(sentence, 300)}</p>'
-            f'<nav class="al-nav" aria-label="on this page"><a href="#learned">What it learned</a><a '
-            f'href="#unsure">Where it is unsure</a>{said}<a href="#credit">Who gets the credit</a><a href="#trust">Can '
-            f'it be trusted</a></nav></div>{panel}</div>'
-            f'{_facts_html(run.rows())}{about}</header>')
+    settings = _flat(run.info.get('facts', {}) | {k: v for k, v in run.info.items() if k != 'facts'})
+    return dict(sentence=sentence, bars=[(name, _bar(before), _bar(after)) for name, before, after in bars],
+                size=_size(run.rows()),
+                settings=[(str(k), v if isinstance(v, str) else json.dumps(v)) for k, v in settings])
 
 # %% ../../nbs/view/00_report.ipynb #8694a164
-def _panel_html(rows, name, definitions, tests)->str:
+def _panel(rows, name, definitions, tests)->dict:
     "One metric: heading, first and last value, what to look for, curve, definition."
     panel = report_panels()[name]
-    heading, bounds = html.escape(panel.heading[:1].upper() + panel.heading[1:]), panel.limits
+    heading, bounds = panel.heading[:1].upper() + panel.heading[1:], panel.limits
     steps = column(rows, 'step')
     steps = np.where(np.isnan(steps), np.arange(len(steps)), steps)
     found = spread(rows, name) if panel.spread else {name: column(rows, name)}
@@ -1047,37 +832,33 @@ def _panel_html(rows, name, definitions, tests)->str:
     show = _percent if bounds == (0, 1) else lambda value: number(value, 2)
     now = f'{show(known[0])} → {show(known[-1])}' if len(known) else '–'
     if len(curves) > 1: now = f'{next(iter(curves))} {now}'
-    ways = evaluations(tests) if name == 'success' else {}
-    marks = [(step, share, *_interval(share, tasks), f'held out, {way}, step {step}: {_percent(share)}', min(kind, 1))
-             for kind, (way, points) in enumerate(ways.items()) for step, share, tasks in points]
+    marks, more = _held_out(tests) if name == 'success' else ([], '')
     label = (f'{heading}: {now}, lowest {number(known.min())}, highest {number(known.max())}, {len(known)} updates'
              if len(known) else f'{heading}: no finite value')
-    more = (f' · {" and ".join(f"{shape}: {way}" for shape, way in zip(("rings", "dots"), ways))} decoding on held-out '
-            f'tasks, with 95 % intervals' if marks else '')
     wide = name == 'success' or panel.spread
-    draw = lambda size: curve_svg(curves, label, bounds, marks, size, panel.log)
+    draw = lambda size: Html(curve_svg(curves, label, bounds, marks, size, panel.log))
     says = [f'{name}_{kind}' for kind in ('median', 'max')] if 'median' in curves else [name]
-    told = {each: safe(definition(each, definitions), 400) + safe(more) for each in says}
-    about = ''.join(f'<p class="al-def"><code>{each}</code> {text}</p>' for each, text in told.items())
-    return (f'<figure class="al-card{" al-wide" if wide else ""}"><figcaption><h3>{heading}<span '
-            f'class="al-now">{now}</span></h3><p class="al-look">{html.escape(panel.look)}</p></figcaption>'
-            f'{_two_sizes(draw) if wide else draw((320, 165))}{about}</figure>')
+    return dict(heading=heading, now=now, look=panel.look, wide=wide, more=more,
+                pictures=[draw(size) for size in (BIG if wide else ((320, 165),))],
+                told={each: definition(each, definitions) for each in says})
 
-def _two_sizes(draw)->str:
-    "The same picture for a wide and for a narrow screen, so that its type stays legible on both."
-    return f'<div class="al-big">{draw((1040, 230))}</div><div class="al-small">{draw((320, 180))}</div>'
+BIG = (1040, 230), (320, 180)
 
-def _learned_html(rows, definitions, tests)->str:
+def _held_out(tests)->tuple:
+    "Tests on held-out tasks as points with intervals, and what their marks mean."
+    ways = evaluations(tests)
+    marks = [(step, share, *_interval(share, tasks), f'held out, {way}, step {step}: {_percent(share)}', min(kind, 1))
+             for kind, (way, points) in enumerate(ways.items()) for step, share, tasks in points]
+    shapes = ' and '.join(f'{shape}: {way}' for shape, way in zip(('rings', 'dots'), ways))
+    return marks, f' · {shapes} decoding on held-out tasks, with 95 % intervals' if marks else ''
+
+def _learned(rows, definitions, tests)->dict:
     "Every metric with a panel that the run recorded."
     declared = report_panels()
     has = lambda row, name: row.get(name) is not None or row.get(f'{name}_max') is not None
     names = [name for name in declared if any(has(row, name) for row in rows)]
     missing = [name for name, panel in declared.items() if name not in names and not panel.optional]
-    note = (f'<p class="al-note" style="margin-top:12px">Not recorded by this run: {", ".join(missing)}.</p>' if missing
-            else '')
-    return (f'<h2 id="learned">What it learned</h2><p class="al-about">One point per update, from left to right. Point '
-            f'at a curve to read a value.</p>'
-            f'<div class="al-figures">{"".join(_panel_html(rows, name, definitions, tests) for name in names)}</div>{note}')
+    return dict(panels=[_panel(rows, name, definitions, tests) for name in names], missing=missing)
 
 # %% ../../nbs/view/00_report.ipynb #7d16631b
 def entropy_by_turn(
@@ -1098,38 +879,24 @@ def _rectangle(lines)->np.ndarray:
     return np.array([[*(math.nan if v is None else float(v) for v in line), *[math.nan]*(wide - len(line))]
                      for line in lines], float).reshape(len(lines), wide)
 
-def _unsure_html(rows, batches)->str:
+def _unsure(rows, batches)->dict:
     "Entropy by turn: first saved step against the last, and over the whole run."
     ends = [(step, entropy_by_turn(batch)) for step, batch in batches]
     ends = [(step, line) for step, line in ends if np.isfinite(line).any()]
     logged = [(row.get('step', i), row['entropy_by_turn']) for i, row in enumerate(rows)
               if isinstance(row.get('entropy_by_turn'), list)]
     if not any(value is not None for _, line in logged for value in line): logged = []
-    parts = []
+    found = dict(ends=[], heat='', top='')
     if ends:
         curves = {f'step {step}': (np.arange(len(line)), line)
                   for step, line in (ends[:1] + ends[-1:] if len(ends) > 1 else ends)}
-        parts.append(_card('First and last', 'Where the last line still stands high, the agent still explores. Where '
-                           'it lies on the floor, it has made up its mind.',
-                           _two_sizes(lambda size: curve_svg(curves, 'mean entropy by turn, ' + ' and '.join(curves),
-                                                             (0, None), size=size)), 'mean entropy of the action '
-                           'tokens at each turn of the game · mean over the step\'s rollouts · nats'))
+        label = 'mean entropy by turn, ' + ' and '.join(curves)
+        found['ends'] = [Html(curve_svg(curves, label, (0, None), size=size)) for size in BIG]
     if logged or len(ends) > 2:
         steps, lines = zip(*(logged or ends))
-        parts.append(_card('Over the whole run', 'Read a column as one update, from the first turn at the bottom to '
-                           'the last at the top. Fading from below means the opening is settled first.',
-                           f'<div class="al-swipe" tabindex="0" role="region" '
-                           f'aria-label="entropy by step and turn, scrolls '
-                           f'sideways">{heat_svg(steps, _rectangle(lines), "mean entropy by step and turn")}</div>',
-                           f'the same number for every update · 0 <span class="al-shades"></span> '
-                           f'{np.nanmax(_rectangle(lines)):.2f} nats'))
-    return ('<h2 id="unsure">Where it is unsure</h2><p class="al-about">Entropy is how undecided the policy was when '
-            'it chose a token: 0 is certainty, ln 2 ≈ 0.69 nats a fair coin.</p>'
-            + (''.join(parts) or '<p class="al-note">This run saved no entropies.</p>'))
-
-def _card(heading, look, figure, note)->str:
-    return (f'<figure class="al-card al-wide"><figcaption><h3>{heading}</h3><p '
-            f'class="al-look">{look}</p></figcaption>{figure}<p class="al-def">{note}</p></figure>')
+        found |= dict(heat=Html(heat_svg(steps, _rectangle(lines), 'mean entropy by step and turn')),
+                      top=f'{np.nanmax(_rectangle(lines)):.2f}')
+    return found
 
 # %% ../../nbs/view/00_report.ipynb #b765487d
 def _or_recorded(function, batch):
@@ -1157,34 +924,25 @@ def own_estimator(estimator, run)->tuple:
     return ("grpo (the recipe's own estimator is not in agentlab: pass it as estimator=)" if fact else 'grpo',
             credit.grpo)
 
-def _said_section(run)->str:
+def _before_after(run)->dict|None:
     "Held-out tasks before and after, where the run kept them."
     from agentlab.view.beside import side_by_side
-    if len(run.tested()) < 2: return ''
-    try: pairs = side_by_side(run, style=False)
-    except ValueError as e: pairs = f'<p class="al-note">{safe(str(e), 400)}</p>'
-    return ('<h2 id="said">What it says</h2><p class="al-about">The same held-out tasks, played by the policy before '
-            'and after, each time with its likeliest token. Tasks that end differently come first.</p>'
-            f'<div class="al-card">{pairs}</div>')
+    if len(run.tested()) < 2: return None
+    try: return dict(pairs=side_by_side(run, style=False), problem='')
+    except ValueError as e: return dict(pairs='', problem=str(e))
 
-def _credit_html(batches, name, function)->str:
+def _credit(batches, name, function)->list:
     "Groups of the first and of the last saved step."
-    intro = ('<h2 id="credit">Who gets the credit</h2><p class="al-about">One task, played several times. Each row is '
-             'a rollout, each tile a turn, and its colour says how much the turn is praised or blamed. '
-             'Look for a tile that differs from its row, and for equal letters with unequal colours: there the '
-             'estimator tells two actions in the same place apart. Open a rollout to read every token.</p>')
-    if not batches: return intro + '<p class="al-note">This run saved no rollouts.</p>'
     cards, ends = [], batches[:1] + batches[-1:] if len(batches) > 1 else batches
     for place, (step, batch) in zip(('at the start', 'at the end'), ends):
-        if not len(batch.actions):
-            cards.append(f'<p class="al-note">Step {step}, {place}: its episodes ended before anybody acted.</p>')
-            continue
-        group = pick_group(batch)
-        mixed = 0 < float(batch.episodes.success[batch.episodes.group == group].double().mean()) < 1
-        note = ('' if mixed else '<p class="al-note">No group of this step has both successes and failures: the '
-                'outcomes leave nothing to compare, only what happened on the way does.</p>')
-        cards.append(f'<div class="al-card">{note}{group_html(batch, function(batch), group, f"Step {step}, {place}", name, style=False)}</div>')
-    return intro + ''.join(cards)
+        card = dict(step=step, place=place, picture='', mixed=True)
+        if len(batch.actions):
+            group = pick_group(batch)
+            mixed = 0 < float(batch.episodes.success[batch.episodes.group == group].double().mean()) < 1
+            card |= dict(mixed=mixed, picture=group_html(batch, function(batch), group, f'Step {step}, {place}', name,
+                                                         style=False))
+        cards.append(card)
+    return cards
 
 # %% ../../nbs/view/00_report.ipynb #241b6cbf
 def row_findings(
@@ -1202,8 +960,15 @@ def row_findings(
                     'the policy that is trained is not the one that played',
                     int((gaps > .5).sum()) if np.isfinite(gaps).any() else None, int(np.isfinite(gaps).sum()))]
 
-def _trust_html(findings, checked)->str:
-    "The checks as a table."
+def document(
+    title:str,      # for the browser's tab
+    body:str,       # HTML, put in as it is
+)->Html:            # a whole page
+    "A page that carries everything it needs and forbids the browser to fetch or run anything."
+    return filled('page', title=title, css=Html(CSS + PAGE_CSS), body=Html(body))
+
+def _checked(findings)->list:
+    "The checks as lines of a table."
     lines, sampler_known = [], any(f.name == 'sampler drift' and f.found is not None for f in findings)
     for f in findings:
         # the row log has the answer
@@ -1213,24 +978,8 @@ def _trust_html(findings, checked)->str:
                              f'{"!" if f.grave else "·"} {f.found:,} of {f.total:,}, {_percent(f.found/f.total)}'))
         text = ('the run did not save what this check needs' if f.found is None else f.what if not f.found
                 else f'{f.what}: {f.meaning}')
-        lines.append(f'<tr><th scope="row">{html.escape(f.name)}</th><td class="al-mark '
-                     f'al-{state}">{mark}</td><td>{safe(text, 400)}</td></tr>')
-    return (f'<h2 id="trust">Can it be trusted</h2><p class="al-about">A rising curve proves little if the rollouts '
-            f'under it are damaged. Counted in {checked}. ✓ nothing found, · part of life, ! one is too many.</p>'
-            f'<div class="al-card"><table class="al-checks"><caption class="al-hide">Checks, what was found, what it '
-            f'means</caption><tbody>{"".join(lines)}</tbody></table></div>')
-
-def document(
-    title:str,      # for the browser's tab
-    body:str,       # HTML
-)->str:             # a whole page
-    "A page that carries everything it needs and forbids the browser to fetch or run anything."
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-    return (f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-            f'content="{policy}"><meta name="viewport" content="width=device-width, initial-scale=1">'
-            f'<meta name="color-scheme" content="light '
-            f'dark"><title>{attribute(title)}</title><style>{CSS}{PAGE_CSS}</style></head><body class="al"><main '
-            f'class="al-page">{body}</main></body></html>')
+        lines.append(dict(name=f.name, state=state, mark=mark, text=text))
+    return lines
 
 # %% ../../nbs/view/00_report.ipynb #a5fdb317
 def readable(
@@ -1275,11 +1024,9 @@ def report(
     counted = (f'{len(rows):,} rows of metrics and {sum(len(b) for _, b in batches):,} episodes of {len(batches)} of '
                f'{len(steps)} saved steps')
     if damaged: counted += f'; the files of the steps {", ".join(map(str, damaged))} are damaged and were left out'
-    body = ''.join([_hero_html(run, title), _learned_html(rows, definitions, run.tests()), _unsure_html(rows, batches),
-                    _said_section(run),
-                    _credit_html(batches, *own_estimator(estimator, run)),
-                    _trust_html(integrity([b for _, b in batches]) + row_findings(rows), counted),
-                    '<p class="al-foot">Written by agentlab. This page runs no scripts and fetches nothing; text that '
-                    'a model wrote is shown as text.</p>'])
-    with atomic(out) as temporary: Path(temporary).write_text(document(title, body), encoding='utf-8')
+    page = filled('report', title=title, css=Html(CSS + PAGE_CSS), hero=_hero(run), counted=counted,
+                  learned=_learned(rows, definitions, run.tests()), unsure=_unsure(rows, batches),
+                  said=_before_after(run), credit=_credit(batches, *own_estimator(estimator, run)),
+                  checks=_checked(integrity([b for _, b in batches]) + row_findings(rows)))
+    with atomic(out) as temporary: Path(temporary).write_text(page, encoding='utf-8')
     return out

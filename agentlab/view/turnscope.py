@@ -4,12 +4,11 @@
 
 # %% ../../nbs/view/05_turnscope.ipynb #d813cd74
 from __future__ import annotations
-import html, re
+import html
 from functools import cached_property, partial
-from importlib.resources import files
 import numpy as np
-from .report import (CSS, PAGE_CSS, Html, attribute, column, curve_svg, group_html, heat_svg, number, safe,
-                                  titled)
+from .report import CSS, attribute, column, curve_svg, group_html, heat_svg, number, safe, titled
+from .web import STATIC, Html, script, sheet
 from .turnscope_data import (LOGPS, MODES, PLACES, RETOKENISED, Members, Played, Source, clipped, crowd,
                                           findings, pieces, retokenised, source_of)
 from .turnscope_state import COLUMNS, KEEP, ROWS, TOKENS, UNSURE
@@ -18,25 +17,16 @@ from .turnscope_layout import (ACTIONS, AROUND, LONG, PARTS, SHORT, Layout, _ent
 
 _all_ = ['LOGPS', 'MODES', 'PLACES', 'RETOKENISED', 'Members', 'Played', 'Source', 'clipped', 'crowd', 'findings',
          'pieces', 'retokenised', 'source_of', 'COLUMNS', 'KEEP', 'ROWS', 'TOKENS', 'UNSURE', 'ACTIONS', 'AROUND',
-         'LONG', 'PARTS', 'SHORT']
+         'LONG', 'PARTS', 'SHORT', 'STATIC', 'script']
 
 # %% auto #0
-__all__ = ['STATIC', 'ESM_HELPERS', 'ESM_STRIP', 'ESM_GRID', 'ESM_PANE', 'ESM_ROW', 'KEYS', 'ESM_SCOPE', 'ESM', 'TURNSCOPE_CSS',
-           'STATIC_CSS', 'script', 'Live', 'TurnScope', 'turnscope', 'turnscope_html', 'before_after', 'LOGPS', 'MODES',
-           'PLACES', 'RETOKENISED', 'Members', 'Played', 'Source', 'clipped', 'crowd', 'findings', 'pieces',
-           'retokenised', 'source_of', 'COLUMNS', 'KEEP', 'ROWS', 'TOKENS', 'UNSURE', 'ACTIONS', 'AROUND', 'LONG',
-           'PARTS', 'SHORT']
+__all__ = ['ESM_HELPERS', 'ESM_STRIP', 'ESM_GRID', 'ESM_PANE', 'ESM_ROW', 'KEYS', 'ESM_SCOPE', 'ESM', 'TURNSCOPE_CSS',
+           'STATIC_CSS', 'Live', 'TurnScope', 'turnscope', 'turnscope_html', 'before_after', 'LOGPS', 'MODES', 'PLACES',
+           'RETOKENISED', 'Members', 'Played', 'Source', 'clipped', 'crowd', 'findings', 'pieces', 'retokenised',
+           'source_of', 'COLUMNS', 'KEEP', 'ROWS', 'TOKENS', 'UNSURE', 'ACTIONS', 'AROUND', 'LONG', 'PARTS', 'SHORT',
+           'STATIC', 'script']
 
 # %% ../../nbs/view/05_turnscope.ipynb #536442a5
-STATIC = files('agentlab')/'view'/'static'      # what the browser runs, and how it looks
-
-def script(
-    *names,     # files of the folder, without their ending
-)->str:
-    "One module of several files: without their import lines, since a widget is one module."
-    text = '\n'.join((STATIC/f'{name}.js').read_text(encoding='utf-8') for name in names)
-    return re.sub(r'^import [^;]*;\n', '', text, flags=re.MULTILINE)
-
 ESM_HELPERS = script('helpers')
 
 # %% ../../nbs/view/05_turnscope.ipynb #2dceda88
@@ -60,7 +50,7 @@ ESM_SCOPE = script('turnscope')
 ESM = ESM_HELPERS + ESM_STRIP + ESM_GRID + ESM_PANE + ESM_ROW + ESM_SCOPE
 
 # %% ../../nbs/view/05_turnscope.ipynb #64049ccf
-TURNSCOPE_CSS = (STATIC/'turnscope.css').read_text(encoding='utf-8')
+TURNSCOPE_CSS = sheet('turnscope')
 
 # %% ../../nbs/view/05_turnscope.ipynb #16268a6c
 def _need_anywidget():
@@ -96,8 +86,7 @@ class Live(Layout):
 
 # %% ../../nbs/view/05_turnscope.ipynb #86195b03
 # of the report's page only what its pictures need
-_PLOT = '\n'.join(line for line in PAGE_CSS.splitlines() if line.startswith('.al-plot'))
-STATIC_CSS = _PLOT + '\n' + (STATIC/'turnscope_static.css').read_text(encoding='utf-8')
+STATIC_CSS = sheet('plot', 'turnscope_static')
 
 class TurnScope(Live):
     "Where somebody looks in a run, and what there is to see. `part(name)` is what the browser gets."
