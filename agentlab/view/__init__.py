@@ -11,7 +11,7 @@ __all__ = ['open', 'Finding', 'Html', 'entropy_by_turn', 'group_html', 'integrit
 
 # %% ../../nbs/view/index.ipynb #04f8fdef
 from ..settings import door
-from .web import Html, filled, safe, script, sheet, visible
+from .web import Html, attribute, filled, safe, script, sheet, visible
 from .report import Finding, collect, entropy_by_turn, group_html, integrity, pick_group, png, report
 from .dashboard import Dashboard, Overlay, Plots, Tail, dashboard_html, resume_command, watch
 from .turn_grid import recorded_group, turn_grid

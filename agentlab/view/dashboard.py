@@ -1069,8 +1069,8 @@ def _pane_html(pane, logs, found)->str:
         kinds = [label for label in ('median', 'largest') if any(line[1] == label for line in lines)]
         svg, unit = _lines_svg(lines, pane), unit + (f': thick the {kinds[0]}, thin the {kinds[1]}' if len(kinds) > 1
                                                      else '')
-    return (f'<figure><figcaption>{html.escape(heading)}</figcaption><div class="al-db-unit">{html.escape(unit)}</div>{svg}'
-            f'</figure>')
+    caption = f'<figcaption>{html.escape(heading)}</figcaption><div class="al-db-unit">{html.escape(unit)}</div>'
+    return f'<figure>{caption}{svg}</figure>'
 
 def _table_html(logs, found)->str:
     "The last numbers of every run."

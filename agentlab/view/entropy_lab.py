@@ -16,7 +16,7 @@ from .web import Html, sheet
 
 # %% auto #0
 __all__ = ['KINDS', 'pull', 'shaped', 'plain', 'kinds', 'controllers', 'Present', 'present', 'Effect', 'effects', 'points',
-           'silent_at', 'Region', 'region', 'texts', 'words', 'died', 'EntropyLab', 'bounded', 'entropy_lab_html',
+           'silent_at', 'Region', 'region', 'texts', 'words', 'died', 'bounded', 'entropy_lab_html', 'EntropyLab',
            'entropy_lab']
 
 # %% ../../nbs/view/06_entropy_lab.ipynb #2fe6310d
@@ -337,9 +337,8 @@ def _whole(batch):
     bad = batch.episodes.error != -1 if 'error' in batch.episodes else None
     return batch if bad is None or not bad.any() else batch.select(~bad)
 
-class EntropyLab:
-    """One update of a run, two controllers, and what they do to its tokens. `effects`, `regions` and `notes` are
-    what is shown."""
+class _Numbers:
+    "An update, what is asked of it, and the numbers that come of it."
     def __init__(self,
         run,                        # run folder or Run; or a Batch, a list of them, or step -> Batch
         credit=None,                # batch -> advantage of every action token; None: the run's own estimator, else grpo
@@ -373,6 +372,37 @@ class EntropyLab:
             for old in list(self._batches)[:-4]: del self._batches[old]
         return self._batches[step]
     def turns(self)->list: return sorted(set(self.batch(self.step).turns.t.tolist()))
+    def _compute(self):
+        "Everything that depends on update, bounds and the pretended move."
+        if self._based is None or self._based[0] != (self.step, id(self.current)):
+            batch = self.batch(self.step)
+            self._based = (self.step, id(self.current)), present(batch, self.current), *_credited(self, batch)
+        _, base, advantage, note = self._based
+        now = Present(base.batch, base.logp + self.move*advantage.double().nan_to_num() if self.move else base.logp,
+                      base.entropy)
+        self.notes = [*filter(None, [note, *base.notes])]
+        if self.move:
+            self.notes.append(f'pretended: every log-probability has moved by {self.move:g} times its advantage')
+        self.chosen = {name: bounded(objective, self.arguments) for name, objective in self.offered.items()}
+        wanted = self.chosen if len(now.batch.actions) <= 20_000 else {name: self.chosen[name] for name in self.pair}
+        self.now, self.advantage, self.effects = (now, advantage.double().cpu().numpy(),
+                                                  effects(wanted, now, advantage, self.reference))
+        moved, old = np.abs(np.log(now.ratio)), now.batch.action('old_logp')
+        # a few that went further stand at the edge
+        far = float(np.quantile(moved[np.isfinite(moved)], .98)) if np.isfinite(moved).any() else 0.
+        span = math.exp(min(max(1.25*far, math.log(2.2)), 8.))
+        top = float(np.nanmax(np.abs(self.advantage), initial=0.)) or 1.
+        heights = [top*k/8 for k in range(-8, 9) if k]
+        self.regions = {name: region(self.chosen[name], heights, (1/span, span), float(old.nanmedian()) if len(old)
+                                     else -1., now.batch) for name in dict.fromkeys(self.pair)}
+    def draw(self, *_):
+        "Compute and show; what cannot be computed becomes the message."
+        if self._quiet: return
+        try:
+            self.message = ''
+            self._compute()
+        except ValueError as e: self.message = f'Not redrawn: {e}'
+        if 'widget' in vars(self): self._show()
 
 def _check_lab(lab):
     "Refuse names and updates that are not there."
@@ -398,40 +428,6 @@ def bounded(
     except (TypeError, ValueError): return objective
     given = {name: value for name, value in arguments.items() if name in takes}
     return partial(objective, **given) if given else objective
-
-def _compute(self):
-    "Everything that depends on update, bounds and the pretended move."
-    if self._based is None or self._based[0] != (self.step, id(self.current)):
-        batch = self.batch(self.step)
-        self._based = (self.step, id(self.current)), present(batch, self.current), *_credited(self, batch)
-    _, base, advantage, note = self._based
-    now = Present(base.batch, base.logp + self.move*advantage.double().nan_to_num() if self.move else base.logp,
-                  base.entropy)
-    pretended = f'pretended: every log-probability has moved by {self.move:g} times its advantage' if self.move else ''
-    self.notes = [*filter(None, [note, *base.notes, pretended])]
-    self.chosen = {name: bounded(objective, self.arguments) for name, objective in self.offered.items()}
-    wanted = self.chosen if len(now.batch.actions) <= 20_000 else {name: self.chosen[name] for name in self.pair}
-    self.now, self.advantage, self.effects = (now, advantage.double().cpu().numpy(),
-                                              effects(wanted, now, advantage, self.reference))
-    moved, old = np.abs(np.log(now.ratio)), now.batch.action('old_logp')
-    # a few that went further stand at the edge
-    far = float(np.quantile(moved[np.isfinite(moved)], .98)) if np.isfinite(moved).any() else 0.
-    span = math.exp(min(max(1.25*far, math.log(2.2)), 8.))
-    top = float(np.nanmax(np.abs(self.advantage), initial=0.)) or 1.
-    heights = [top*k/8 for k in range(-8, 9) if k]
-    self.regions = {name: region(self.chosen[name], heights, (1/span, span), float(old.nanmedian()) if len(old)
-                                 else -1., now.batch) for name in dict.fromkeys(self.pair)}
-
-def _lab_draw(self, *_):
-    "Compute and show; what cannot be computed becomes the message."
-    if self._quiet: return
-    try:
-        self.message = ''
-        _compute(self)
-    except ValueError as e: self.message = f'Not redrawn: {e}'
-    if 'widget' in vars(self): self._show()
-
-EntropyLab.draw = _lab_draw
 
 # %% ../../nbs/view/06_entropy_lab.ipynb #db199672
 _LOOK = dict(kept=('#3b83b5', 'M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0z'),
@@ -489,7 +485,11 @@ def _died_html(lab, most=8)->str:
     if lab.later == lab.step: return '<p>Choose a later update to see which words have died.</p>'
     found = died(lab.batch(lab.step), lab.batch(lab.later), lab.turn)
     if not found: return f'<p>No word whose choice was open at update {lab.step} has died by update {lab.later}.</p>'
-    lines = ''.join(f'<tr><th scope="row">{_said(x["word"])}</th><td>{x["before"]}</td><td>{x["after"]}</td><td>{x["entropy_before"]:.2f}</td><td>{x["entropy_after"]:.2f}</td><td>{x["fate"]}</td></tr>'.replace('nan', '–') for x in found[:most])
+    def line(x):
+        numbers = x['before'], x['after'], f'{x["entropy_before"]:.2f}', f'{x["entropy_after"]:.2f}', x['fate']
+        cells = ''.join(f'<td>{value}</td>' for value in numbers)
+        return f'<tr><th scope="row">{_said(x["word"])}</th>{cells}</tr>'.replace('nan', '–')
+    lines = ''.join(map(line, found[:most]))
     return (f'<p>{len(found)} words whose choice was open at update {lab.step} are not at update {lab.later}; the '
             f'first {min(most, len(found))}:</p><div class="al-el-scroll"><table><thead><tr><th scope="col">word</th>'
             f'<th scope="col">said at {lab.step}</th><th scope="col">at {lab.later}</th><th '
@@ -643,7 +643,8 @@ def _controllers_html(lab)->str:
     figures = []
     for name in lab.pair:
         svg, words = _plane_svg(lab, name)
-        figures.append(f'<figure><figcaption>{safe(name, 60)}</figcaption>{_marks_html(lab, name, lines, said)}{svg}<p>{safe(words, 400)}.</p></figure>')
+        figures.append(f'<figure><figcaption>{safe(name, 60)}</figcaption>{_marks_html(lab, name, lines, said)}'
+                       f'{svg}<p>{safe(words, 400)}.</p></figure>')
     return (f'<h3>What controllers did to the tokens of update '
             f'{lab.step}</h3><p>Against the policy gradient without a bound; advantages by {safe(lab.estimator, 80)}; '
             f'{"bounds set: " + given if given else "every controller has its own bounds"}. '
@@ -661,16 +662,9 @@ def entropy_lab_html(
     "The lab as HTML without JavaScript."
     lab = run if isinstance(run, EntropyLab) else EntropyLab(run, **how)
     message = f'<p class="al-el-note">{safe(lab.message, 400)}</p>' if lab.message else ''
-    return Html(f'<section class="al-el" aria-label="entropy lab, update {lab.step}">{_PAGE if style else ""}{message}{_training_html(lab)}{_controllers_html(lab) if hasattr(lab, "regions") else ""}</section>')
-
-EntropyLab.static = lambda self: entropy_lab_html(self)
-
-def entropy_lab(
-    run,                # run folder or Run; or a Batch, a list of them, or step -> Batch
-    **how               # further arguments of EntropyLab: credit, current, controllers, step, turn, ...
-)->EntropyLab:          # shows itself in a notebook; `.static()` is its twin without JavaScript
-    "Where the choice is open, what controllers do to tokens, and where they stop."
-    return EntropyLab(run, **how)
+    parts = [_PAGE if style else '', message, _training_html(lab),
+             _controllers_html(lab) if hasattr(lab, 'regions') else '']
+    return Html(f'<section class="al-el" aria-label="entropy lab, update {lab.step}">{"".join(parts)}</section>')
 
 # %% ../../nbs/view/06_entropy_lab.ipynb #7e1dac19
 def _lab_widgets():
@@ -703,69 +697,73 @@ def _slide(lab, widgets, name, hint, least, most, start):
     box.observe(moved, 'value')
     return box
 
-def _lab_widget(self):
-    "Drop-downs, sliders and the pictures; made once."
-    widgets = _lab_widgets()
-    def first(value): self.pair[0] = value
-    def second(value): self.pair[1] = value
-    steps, line = [(f'update {s}', s) for s in self.steps], dict(flex_flow='row wrap')
-    self.controls = dict(step=_choice(self, widgets, 'update', steps, self.step, self._step),
-                         turn=_choice(self, widgets, 'turn', self._turns(), -1 if self.turn is None else self.turn,
-                                      lambda t: setattr(self, 'turn', None if t < 0 else t)),
-                         later=_choice(self, widgets, 'words until', steps, self.later,
-                                       lambda s: setattr(self, 'later', s)),
-                         first=_choice(self, widgets, 'left', list(self.offered), self.pair[0], first, '330px'),
-                         second=_choice(self, widgets, 'right', list(self.offered), self.pair[1], second, '330px'),
-                         low=_slide(self, widgets, 'low', 'how far a ratio may fall, in all controllers that have '
-                                    'such a bound', 0., 1., self.arguments.get('low', .2)),
-                         high=_slide(self, widgets, 'high', 'how far a ratio may rise, in all controllers that have '
-                                     'such a bound', 0., 2., self.arguments.get('high', .2)),
-                         move=_slide(self, widgets, 'moved by', 'pretend that every log-probability has moved by this, '
-                                     'times its advantage', 0., 1., self.move))
-    own = widgets.Button(description='Own bounds', tooltip='every controller at its own bounds again',
-                         layout=widgets.Layout(width='120px'))
-    own.on_click(lambda _: self.forget())
-    c, self.upper, self.lower, self.note = self.controls, widgets.HTML(), widgets.HTML(), widgets.HTML()
-    rows = [widgets.HBox([c[name] for name in names] + ([own] if 'low' in names else []), layout=widgets.Layout(**line))
-            for names in (('step', 'turn', 'later'), ('first', 'second'), ('low', 'high', 'move'))]
-    box = widgets.VBox([rows[0], self.upper, *rows[1:], self.note, self.lower])
-    box.add_class('agentlab-entropy-lab')
-    self._show()
-    return box
+class EntropyLab(_Numbers):
+    """One update of a run, two controllers, and what they do to its tokens. `effects`, `regions` and `notes` are
+    what is shown."""
+    def static(self)->Html:
+        "The present pictures as HTML without JavaScript."
+        return entropy_lab_html(self)
+    @cached_property
+    def widget(self):
+        "Drop-downs, sliders and the pictures; made once."
+        widgets = _lab_widgets()
+        def first(value): self.pair[0] = value
+        def second(value): self.pair[1] = value
+        steps, line = [(f'update {s}', s) for s in self.steps], dict(flex_flow='row wrap')
+        self.controls = dict(step=_choice(self, widgets, 'update', steps, self.step, self._step),
+                             turn=_choice(self, widgets, 'turn', self._turns(), -1 if self.turn is None else self.turn,
+                                          lambda t: setattr(self, 'turn', None if t < 0 else t)),
+                             later=_choice(self, widgets, 'words until', steps, self.later,
+                                           lambda s: setattr(self, 'later', s)),
+                             first=_choice(self, widgets, 'left', list(self.offered), self.pair[0], first, '330px'),
+                             second=_choice(self, widgets, 'right', list(self.offered), self.pair[1], second, '330px'),
+                             low=_slide(self, widgets, 'low', 'how far a ratio may fall, in all controllers that have '
+                                        'such a bound', 0., 1., self.arguments.get('low', .2)),
+                             high=_slide(self, widgets, 'high', 'how far a ratio may rise, in all controllers that '
+                                         'have such a bound', 0., 2., self.arguments.get('high', .2)),
+                             move=_slide(self, widgets, 'moved by', 'pretend that every log-probability has moved by '
+                                         'this, times its advantage', 0., 1., self.move))
+        own = widgets.Button(description='Own bounds', tooltip='every controller at its own bounds again',
+                             layout=widgets.Layout(width='120px'))
+        own.on_click(lambda _: self.forget())
+        c, self.upper, self.lower, self.note = self.controls, widgets.HTML(), widgets.HTML(), widgets.HTML()
+        rows = [widgets.HBox([c[name] for name in names] + [own]*('low' in names), layout=widgets.Layout(**line))
+                for names in (('step', 'turn', 'later'), ('first', 'second'), ('low', 'high', 'move'))]
+        box = widgets.VBox([rows[0], self.upper, *rows[1:], self.note, self.lower])
+        box.add_class('agentlab-entropy-lab')
+        self._show()
+        return box
+    def _show(self):
+        "Message and pictures; the upper one only when it changes."
+        if 'upper' not in vars(self): return
+        self.note.value = (f'<p role="status" style="border-left:4px solid '
+                           f'#c26a00;padding-left:8px">{safe(self.message, 400)}</p>' if self.message else '')
+        if self.message: return
+        self.upper.value = f'<section class="al-el">{_PAGE}{_training_html(self)}</section>'
+        self.lower.value = f'<section class="al-el" aria-live="off">{_controllers_html(self)}</section>'
+    def _turns(self)->list: return [('all turns', -1), *((f'turn {t}', t) for t in self.turns())]
+    def _step(self, step):
+        "Another update; a turn that it does not have becomes all turns."
+        self.step, self._quiet = step, True
+        if self.turn not in self.turns(): self.turn = None
+        if 'controls' in vars(self):
+            self.controls['turn'].options = self._turns()
+            self.controls['turn'].value = -1 if self.turn is None else self.turn
+        self._quiet = False
+    def forget(self):
+        "Every controller at its own bounds, and nothing moved."
+        self.arguments, self.move, self._quiet = {}, 0., True
+        for name, value in dict(low=.2, high=.2, move=0.).items():
+            if 'controls' in vars(self): self.controls[name].value = value
+        self._quiet = False
+        self.draw()
+    def _ipython_display_(self):
+        from IPython.display import display
+        display(self.widget)
 
-def _lab_show(self):
-    "Message and pictures; the upper one only when it changes."
-    if 'upper' not in vars(self): return
-    self.note.value = (f'<p role="status" style="border-left:4px solid '
-                       f'#c26a00;padding-left:8px">{safe(self.message, 400)}</p>' if self.message else '')
-    if self.message: return
-    self.upper.value = f'<section class="al-el">{_PAGE}{_training_html(self)}</section>'
-    self.lower.value = f'<section class="al-el" aria-live="off">{_controllers_html(self)}</section>'
-
-def _lab_turns(self)->list: return [('all turns', -1), *((f'turn {t}', t) for t in self.turns())]
-
-def _lab_step(self, step):
-    "Another update; a turn that it does not have becomes all turns."
-    self.step, self._quiet = step, True
-    if self.turn not in self.turns(): self.turn = None
-    if 'controls' in vars(self):
-        self.controls['turn'].options = self._turns()
-        self.controls['turn'].value = -1 if self.turn is None else self.turn
-    self._quiet = False
-
-def _forget(self):
-    "Every controller at its own bounds, and nothing moved."
-    self.arguments, self.move, self._quiet = {}, 0., True
-    for name, value in dict(low=.2, high=.2, move=0.).items():
-        if 'controls' in vars(self): self.controls[name].value = value
-    self._quiet = False
-    self.draw()
-
-def _lab_display(self):
-    from IPython.display import display
-    display(self.widget)
-
-EntropyLab.widget = cached_property(_lab_widget)
-EntropyLab.widget.__set_name__(EntropyLab, 'widget')
-EntropyLab._show, EntropyLab._turns, EntropyLab._step, EntropyLab.forget, EntropyLab._ipython_display_ = (
-    _lab_show, _lab_turns, _lab_step, _forget, _lab_display)
+def entropy_lab(
+    run,                # run folder or Run; or a Batch, a list of them, or step -> Batch
+    **how               # further arguments of EntropyLab: credit, current, controllers, step, turn, ...
+)->EntropyLab:          # shows itself in a notebook; `.static()` is its twin without JavaScript
+    "Where the choice is open, what controllers do to tokens, and where they stop."
+    return EntropyLab(run, **how)

@@ -241,8 +241,8 @@ _UNKNOWN = dict(episodes=('success', 'truncated', 'last_value', 'source', 'polic
 COLUMNS = 64        # extra columns of numbers that become columns of a batch
 
 @dataclass
-class Opened:
-    "A run that somebody wrote: its steps, its completions, and what it does not say."
+class _Fields:
+    "What a run says of itself, and what it does not say."
     format: str                 # 'agentlab', 'trl' or 'verl'
     path: Path
     fields: dict                # field -> where it comes from, or 'missing'
@@ -263,11 +263,6 @@ class Opened:
                 f"{', '.join(self.missing) or 'nothing'}")
 
 # %% ../../nbs/view/03_foreign.ipynb #9c89a3da
-def _known(self, step):
-    if step not in (self.samples or self.files):
-        raise ValueError(f'step={step!r} is not in {self.path.name}; it has {self.steps[:12]}')
-    return step
-
 def _column_name(name)->str:
     "A name that no column and no method of a table has; the dump may call its columns what it likes."
     from agentlab.episodes import EPISODE_COLUMNS, Table
@@ -285,48 +280,51 @@ def _episode(sample, group, game, names, advantage):
     return Episode(turns, group, game, outcome=sample.reward, step=sample.step or 0, answer=sample.answer, final=final,
                    columns=columns)
 
-def _episodes(self, step)->list:
-    "The episodes of a step of a foreign run, grouped by prompt."
-    if self.format == 'agentlab': return _episodes_of(self.batch(step))
-    samples, groups = self.samples[_known(self, step)], {}
-    keys = [groups.setdefault(json.dumps(s.prompt, sort_keys=True, default=str), len(groups)) for s in samples]
-    names = list(dict.fromkeys(k for s in samples for k, v in s.more.items()
-                               if isinstance(v, (bool, int, float))))[:COLUMNS]
-    return [_episode(s, key, i, names, 'advantage' not in self.missing)
-            for i, (s, key) in enumerate(zip(samples, keys))]
-
-Opened.episodes = _episodes
+class _Completions(_Fields):
+    "The completions of it."
+    def _known(self, step):
+        if step not in (self.samples or self.files):
+            raise ValueError(f'step={step!r} is not in {self.path.name}; it has {self.steps[:12]}')
+        return step
+    def episodes(self, step)->list:
+        "The episodes of a step of a foreign run, grouped by prompt."
+        if self.format == 'agentlab': return _episodes_of(self.batch(step))
+        samples, groups = self.samples[self._known(step)], {}
+        keys = [groups.setdefault(json.dumps(s.prompt, sort_keys=True, default=str), len(groups)) for s in samples]
+        names = list(dict.fromkeys(k for s in samples for k, v in s.more.items()
+                                   if isinstance(v, (bool, int, float))))[:COLUMNS]
+        return [_episode(s, key, i, names, 'advantage' not in self.missing)
+                for i, (s, key) in enumerate(zip(samples, keys))]
 
 # %% ../../nbs/view/03_foreign.ipynb #c60e4d58
-def _batch(self, step):
-    """A step as a Batch: of an agentlab run as it was saved; of a foreign one without tokens and without columns
-    that its dump does not know."""
-    from agentlab.episodes import Batch, Table, state_key
-    if self.format == 'agentlab': return Batch.load(self.files[_known(self, step)])
-    episodes = self.episodes(step)
-    made, turns = Batch.from_episodes(episodes), [t for e in episodes for t in e.turns]
-    gone = set(_UNKNOWN['episodes']) | {c for c in ('step', 'answer') if self.fields[c] == MISSING}
-    keep = lambda table, drop: Table(**{c: x for c, x in vars(table).items() if c not in drop})
-    texts = dict(action=[t.text for t in turns], observation=[t.observation for t in turns])
-    labels = {k: v for k, v in made.labels.items() if k not in gone} | {name: {state_key(x): x for x in column}
-                                                                        for name, column in texts.items()}
-    seen = made.turns.action.new_tensor([state_key(x) for x in texts['observation']])
-    return made.replace(episodes=keep(made.episodes, gone),
-                        turns=keep(made.turns, _UNKNOWN['turns']).with_(observation=seen), labels=labels)
-
-def _turns(self, step):
-    """The turns of a step as a pandas table, with their texts. Without its columns of text it is a table for
-    Batch.from_turns."""
-    import pandas as pd
-    rows = [dict(group=e.group, episode=i, t=t.t, observation=t.observation, text=t.text, reward=t.reward,
-                 outcome=e.outcome, **e.columns)
-            for i, e in enumerate(self.episodes(step)) for t in e.turns]
-    names = list(rows[0]) if rows else ['group', 'episode', 't', 'observation', 'text', 'reward', 'outcome']
-    # pandas text cannot hold every str
-    return pd.DataFrame({c: pd.Series([r[c] for r in rows], dtype=object if c in ('observation', 'text') else None)
-                         for c in names})
-
-Opened.batch, Opened.turns = _batch, _turns
+class _Tables(_Completions):
+    "The same as tables."
+    def batch(self, step):
+        """A step as a Batch: of an agentlab run as it was saved; of a foreign one without tokens and without columns
+        that its dump does not know."""
+        from agentlab.episodes import Batch, Table, state_key
+        if self.format == 'agentlab': return Batch.load(self.files[self._known(step)])
+        episodes = self.episodes(step)
+        made, turns = Batch.from_episodes(episodes), [t for e in episodes for t in e.turns]
+        gone = set(_UNKNOWN['episodes']) | {c for c in ('step', 'answer') if self.fields[c] == MISSING}
+        keep = lambda table, drop: Table(**{c: x for c, x in vars(table).items() if c not in drop})
+        texts = dict(action=[t.text for t in turns], observation=[t.observation for t in turns])
+        labels = {k: v for k, v in made.labels.items() if k not in gone} | {name: {state_key(x): x for x in column}
+                                                                            for name, column in texts.items()}
+        seen = made.turns.action.new_tensor([state_key(x) for x in texts['observation']])
+        return made.replace(episodes=keep(made.episodes, gone),
+                            turns=keep(made.turns, _UNKNOWN['turns']).with_(observation=seen), labels=labels)
+    def turns(self, step):
+        """The turns of a step as a pandas table, with their texts. Without its columns of text it is a table for
+        Batch.from_turns."""
+        import pandas as pd
+        rows = [dict(group=e.group, episode=i, t=t.t, observation=t.observation, text=t.text, reward=t.reward,
+                     outcome=e.outcome, **e.columns)
+                for i, e in enumerate(self.episodes(step)) for t in e.turns]
+        names = list(rows[0]) if rows else ['group', 'episode', 't', 'observation', 'text', 'reward', 'outcome']
+        # pandas text cannot hold every str
+        return pd.DataFrame({c: pd.Series([r[c] for r in rows], dtype=object if c in ('observation', 'text') else None)
+                             for c in names})
 
 # %% ../../nbs/view/03_foreign.ipynb #1239608b
 def _texts(batch)->dict:
@@ -354,34 +352,34 @@ def _episodes_of(batch)->list:
         episodes[episode].turns.append(Turn(t, seen, said, reward=reward))
     return episodes
 
-def _summary(self):
-    """A row for every step: completions, groups, mean turns, mean reward over the completions that have one, and how
-    many have none."""
-    import pandas as pd
-    def row(step):
-        outcomes, groups, turns = self._outcomes(step)
-        known = [x for x in outcomes if math.isfinite(x)]
-        return dict(step=step, completions=len(outcomes), groups=len(set(groups)), turns=turns/max(1, len(outcomes)),
-                    reward=sum(known)/len(known) if known else math.nan, unknown=len(outcomes) - len(known))
-    return pd.DataFrame([row(step) for step in self.steps])
-
-def _outcomes(self, step)->tuple[list, list, int]:
-    """Outcome and group of every completion of a step, and how many turns they had; of our own files only these
-    columns are read."""
-    if self.format != 'agentlab':
-        episodes = self.episodes(step)
-        return [e.outcome for e in episodes], [e.group for e in episodes], sum(len(e.turns) for e in episodes)
-    import pyarrow as pa
-    from agentlab.episodes import check_unfolded
-    check_unfolded(self.files[step])
-    try: table = _open_parquet(self.files[step]).read(['episodes.outcome', 'episodes.group', 'turns.t'])
-    except (pa.ArrowException, OSError) as e:
-        raise ValueError(f'{self.files[step]} is damaged ({_brief(e)}). Remove it, or open another file '
-                         f'beside it.') from None
-    return (table['episodes.outcome'].to_pylist(), table['episodes.group'].to_pylist(),
-            sum(map(len, table['turns.t'].to_pylist())))
-
-Opened.summary, Opened._outcomes = _summary, _outcomes
+class Opened(_Tables):
+    "A run that somebody wrote: its steps, its completions, and what it does not say."
+    def summary(self):
+        """A row for every step: completions, groups, mean turns, mean reward over the completions that have one, and how
+        many have none."""
+        import pandas as pd
+        def row(step):
+            outcomes, groups, turns = self._outcomes(step)
+            known = [x for x in outcomes if math.isfinite(x)]
+            return dict(step=step, completions=len(outcomes), groups=len(set(groups)),
+                        turns=turns/max(1, len(outcomes)),
+                        reward=sum(known)/len(known) if known else math.nan, unknown=len(outcomes) - len(known))
+        return pd.DataFrame([row(step) for step in self.steps])
+    def _outcomes(self, step)->tuple[list, list, int]:
+        """Outcome and group of every completion of a step, and how many turns they had; of our own files only these
+        columns are read."""
+        if self.format != 'agentlab':
+            episodes = self.episodes(step)
+            return [e.outcome for e in episodes], [e.group for e in episodes], sum(len(e.turns) for e in episodes)
+        import pyarrow as pa
+        from agentlab.episodes import check_unfolded
+        check_unfolded(self.files[step])
+        try: table = _open_parquet(self.files[step]).read(['episodes.outcome', 'episodes.group', 'turns.t'])
+        except (pa.ArrowException, OSError) as e:
+            raise ValueError(f'{self.files[step]} is damaged ({_brief(e)}). Remove it, or open another file '
+                             f'beside it.') from None
+        return (table['episodes.outcome'].to_pylist(), table['episodes.group'].to_pylist(),
+                sum(map(len, table['turns.t'].to_pylist())))
 
 # %% ../../nbs/view/03_foreign.ipynb #7d522986
 def _fields(format, samples, reward)->dict:
@@ -502,7 +500,10 @@ def _value(x, show=number)->str: return show(x) if x is not None and math.isfini
 
 def _table_html(opened)->str:
     "The fields: where each comes from, or missing."
-    rows = ''.join(f'<tr><th scope="row">{name}</th><td class="al-mark {"al-open" if source == MISSING else "al-ok"}">{"– " + MISSING if source == MISSING else "✓ " + safe(str(source), 200)}</td><td>{FIELDS[name]}</td></tr>'
+    def mark(source):
+        return (f'<td class="al-mark al-open">– {MISSING}</td>' if source == MISSING
+                else f'<td class="al-mark al-ok">✓ {safe(str(source), 200)}</td>')
+    rows = ''.join(f'<tr><th scope="row">{name}</th>{mark(source)}<td>{FIELDS[name]}</td></tr>'
                    for name, source in opened.fields.items())
     return ('<h2>What the dump says</h2><p class="al-about">A field has a source in the file, or it is missing. '
             'Nothing is filled in.</p>'
@@ -511,7 +512,11 @@ def _table_html(opened)->str:
 
 def _steps_html(summary)->str:
     "The steps: completions, groups, mean reward."
-    rows = ''.join(f'<tr><th scope="row">{_NONE if r.step is None or r.step != r.step else int(r.step)}</th><td>{r.completions}</td><td>{r.groups}</td><td>{_value(r.reward)}</td><td>{r.unknown}</td></tr>' for r in summary.itertuples())
+    def line(r):
+        step = _NONE if r.step is None or r.step != r.step else int(r.step)
+        return (f'<tr><th scope="row">{step}</th><td>{r.completions}</td><td>{r.groups}</td>'
+                f'<td>{_value(r.reward)}</td><td>{r.unknown}</td></tr>')
+    rows = ''.join(map(line, summary.itertuples()))
     table = ('<table class="al-steps"><caption class="al-hide">Steps of the run</caption><thead><tr><th '
              'scope="col">step</th><th scope="col">completions</th><th scope="col">groups</th>'
              f'<th scope="col">mean reward</th><th scope="col">without a '

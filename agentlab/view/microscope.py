@@ -340,9 +340,8 @@ _SLIDERS = (    # argument, what it does, ('float', least, most, step, start) or
     ('scale', 'divide by the deviation?', ('choice', [('yes', 'std'), ('no', None)], OWN)),
     ('rows', 'who votes in a mean', ('choice', [('episode', 'episode'), ('turn', 'turn')], OWN)))
 
-class Microscope:
-    """A table of turns that can be typed into, sliders, and the advantages of up to six estimators. `numbers` and
-    `problems` are what is shown."""
+class _Numbers:
+    "A table of turns, what is asked of it, and the numbers that come of it."
     def __init__(self,
         turns=None,                 # table of at most twelve turns; None: `small_turns()`
         # name -> estimator, at most six of which are shown at first; None: all of agentlab.credit that can read the
@@ -390,56 +389,45 @@ def _readable(turns)->dict:
     have = {'group', 'seat', 'state', *turns.columns}
     return {name: function for name, function in estimators.items() if set(function.needs) <= have}
 
-def microscope(
-    turns=None,                 # table of at most twelve turns; None: three turns on which estimators disagree
-    estimators:dict|None=None,  # name -> estimator, at most six; None: those of agentlab.credit that can read the table
-)->Microscope:                  # shows itself in a notebook; `.static()` is its twin without JavaScript
-    "A table to type into, sliders, and what estimators think of every turn."
-    return Microscope(turns, estimators)
-
 # %% ../../nbs/view/04_microscope.ipynb #e39ede0e
-def _add(self):
-    "Another turn of the last episode."
-    if len(self.cells) >= TURNS:
-        self.message = f'{TURNS} turns are the most.'
-        return self._show()
-    last = (self.cells[-1] if self.cells
-            else dict.fromkeys(FIELDS, '') | dict(group='0', episode='a', t='-1', state='s', seat='player'))
-    try: t = 1 + max(int(line['t']) for line in self.cells if line['episode'] == last['episode']) if self.cells else 0
-    except ValueError: t = len(self.cells)
-    self.replace([*self.cells, last | dict(t=str(t), reward='0')])
-
-def _remove(self, row): self.replace([line for i, line in enumerate(self.cells) if i != row])
-
-def _replace(self, cells):
-    "Other turns."
-    self.cells = cells
-    if 'widget' in vars(self): self._fill()
-    self.draw()
-
-def _disagree(self, first, second, seed=0, **options):
-    "Put a case where two estimators disagree into the cells; its description is the message."
-    try: case = disagreement(self.offered[first], self.offered[second], seed, arguments=self.arguments, **options)
-    except ValueError as e: case, text = None, str(e)
-    else:
-        text = (f'Seed {seed}: {first} and {second} agree, up to a factor, on every table that was tried.'
-                if case is None else f'{first} and {second}, {case}')
-    if case is not None:
-        self.shown, self.within = list(dict.fromkeys((first, second))), list(KEYS)
-        self.replace(to_cells(case.turns))
+class _Edited(_Numbers):
+    "What the buttons do."
+    def add(self):
+        "Another turn of the last episode."
+        if len(self.cells) >= TURNS:
+            self.message = f'{TURNS} turns are the most.'
+            return self._show()
+        last = (self.cells[-1] if self.cells
+                else dict.fromkeys(FIELDS, '') | dict(group='0', episode='a', t='-1', state='s', seat='player'))
+        own = [line for line in self.cells if line['episode'] == last['episode']]
+        try: t = 1 + max(int(line['t']) for line in own) if own else 0
+        except ValueError: t = len(self.cells)
+        self.replace([*self.cells, last | dict(t=str(t), reward='0')])
+    def remove(self, row): self.replace([line for i, line in enumerate(self.cells) if i != row])
+    def replace(self, cells):
+        "Other turns."
+        self.cells = cells
+        if 'widget' in vars(self): self._fill()
+        self.draw()
+    def disagree(self, first, second, seed=0, **options):
+        "Put a case where two estimators disagree into the cells; its description is the message."
+        try: case = disagreement(self.offered[first], self.offered[second], seed, arguments=self.arguments, **options)
+        except ValueError as e: case, text = None, str(e)
+        else:
+            text = (f'Seed {seed}: {first} and {second} agree, up to a factor, on every table that was tried.'
+                    if case is None else f'{first} and {second}, {case}')
+        if case is not None:
+            self.shown, self.within = list(dict.fromkeys((first, second))), list(KEYS)
+            self.replace(to_cells(case.turns))
+            if 'widget' in vars(self): self._sync()
+        self.message = text
+        self._show()
+        return case
+    def forget(self):
+        "Every estimator at its own defaults again."
+        self.arguments = {}
         if 'widget' in vars(self): self._sync()
-    self.message = text
-    self._show()
-    return case
-
-def _forget(self):
-    "Every estimator at its own defaults again."
-    self.arguments = {}
-    if 'widget' in vars(self): self._sync()
-    self.draw()
-
-Microscope.add, Microscope.remove, Microscope.replace, Microscope.disagree, Microscope.forget = (
-    _add, _remove, _replace, _disagree, _forget)
+        self.draw()
 
 # %% ../../nbs/view/04_microscope.ipynb #2d513307
 def _need_widgets():
@@ -507,59 +495,63 @@ def _pair(self, widgets):
     return widgets.HBox([self.first, self.second, self.seed, self.find], layout=widgets.Layout(flex_flow='row wrap'))
 
 # %% ../../nbs/view/04_microscope.ipynb #3c685e03
-def _widget(self):
-    "Cells, sliders, message and picture; made once."
-    widgets = _need_widgets()
-    self.grid, self.note, self.picture = widgets.GridBox(), widgets.HTML(), widgets.HTML()
-    self.more = _button(widgets, 'Add a turn', f'Another turn of the last episode, at most {TURNS} turns', self.add,
-                        '160px')
-    box = widgets.VBox([self.grid, self.more, _panel(self, widgets), _pair(self, widgets), self.note, self.picture])
-    box.add_class('agentlab-microscope')
-    self._fill()
-    self._show()
-    return box
-
-def _cell(self, widgets, row, name):
+def _cell(scope, widgets, row, name):
     "One cell that can be typed into."
-    cell = widgets.Text(value=self.cells[row][name], continuous_update=False, tooltip=f'{name} of row {row + 1}',
+    cell = widgets.Text(value=scope.cells[row][name], continuous_update=False, tooltip=f'{name} of row {row + 1}',
                         layout=widgets.Layout(width='94%'))
     def typed(change):
-        self.cells[row] = self.cells[row] | {name: change['new']}
-        self.draw()
+        scope.cells[row] = scope.cells[row] | {name: change['new']}
+        scope.draw()
     cell.observe(typed, 'value')
     return cell
 
-def _fill(self):
-    "The grid of cells anew, a head and a line per turn."
-    widgets = _need_widgets()
-    names = list(self.cells[0]) if self.cells else list(FIELDS)
-    head = [widgets.HTML(f'<b>{safe(dict(group="task", t="turn").get(name, name), 30)}</b>') for name in names]
-    self.inputs = [{name: _cell(self, widgets, row, name) for name in names} for row in range(len(self.cells))]
-    lines = [[*line.values(), _button(widgets, '✕', f'Remove row {row + 1}', partial(self.remove, row), '40px')]
-             for row, line in enumerate(self.inputs)]
-    self.grid.layout = widgets.Layout(grid_template_columns=f'repeat({len(names)}, minmax(70px, 120px)) 48px',
-                                      width='auto')
-    self.grid.children = [*head, widgets.HTML(''), *(cell for line in lines for cell in line)]
+class Microscope(_Edited):
+    """A table of turns that can be typed into, sliders, and the advantages of up to six estimators. `numbers` and
+    `problems` are what is shown."""
+    @cached_property
+    def widget(self):
+        "Cells, sliders, message and picture; made once."
+        widgets = _need_widgets()
+        self.grid, self.note, self.picture = widgets.GridBox(), widgets.HTML(), widgets.HTML()
+        self.more = _button(widgets, 'Add a turn', f'Another turn of the last episode, at most {TURNS} turns', self.add,
+                            '160px')
+        box = widgets.VBox([self.grid, self.more, _panel(self, widgets), _pair(self, widgets), self.note, self.picture])
+        box.add_class('agentlab-microscope')
+        self._fill()
+        self._show()
+        return box
+    def _fill(self):
+        "The grid of cells anew, a head and a line per turn."
+        widgets = _need_widgets()
+        names = list(self.cells[0]) if self.cells else list(FIELDS)
+        head = [widgets.HTML(f'<b>{safe(dict(group="task", t="turn").get(name, name), 30)}</b>') for name in names]
+        self.inputs = [{name: _cell(self, widgets, row, name) for name in names} for row in range(len(self.cells))]
+        lines = [[*line.values(), _button(widgets, '✕', f'Remove row {row + 1}', partial(self.remove, row), '40px')]
+                 for row, line in enumerate(self.inputs)]
+        self.grid.layout = widgets.Layout(grid_template_columns=f'repeat({len(names)}, minmax(70px, 120px)) 48px',
+                                          width='auto')
+        self.grid.children = [*head, widgets.HTML(''), *(cell for line in lines for cell in line)]
+    def _sync(self):
+        "Controls as the microscope stands, without being told of it by them."
+        self._quiet = True
+        for name, _, kind in _SLIDERS:
+            labels = {value: label for label, value in kind[1]} if kind[0] == 'choice' else {}
+            value = self.arguments.get(name, kind[-1])
+            self.controls[name].value = labels.get(value, value)
+        for key, box in self.walls.items(): box.value = key in self.within
+        self.choice.value = self.shown
+        self._quiet = False
+    def _show(self):
+        "Message and picture."
+        if 'widget' not in vars(self) and not hasattr(self, 'picture'): return
+        self.more.disabled = len(self.cells) >= TURNS
+        self.note.value = (f'<p role="status" style="border-left:4px solid '
+                           f'#c26a00;padding-left:8px">{safe(self.message, 400)}</p>' if self.message else '')
+        if not self.message.startswith('Not redrawn'): self.picture.value = str(self.static())
 
-def _sync(self):
-    "Controls as the microscope stands, without being told of it by them."
-    self._quiet = True
-    for name, _, kind in _SLIDERS:
-        labels = {value: label for label, value in kind[1]} if kind[0] == 'choice' else {}
-        value = self.arguments.get(name, kind[-1])
-        self.controls[name].value = labels.get(value, value)
-    for key, box in self.walls.items(): box.value = key in self.within
-    self.choice.value = self.shown
-    self._quiet = False
-
-def _show(self):
-    "Message and picture."
-    if 'widget' not in vars(self) and not hasattr(self, 'picture'): return
-    self.more.disabled = len(self.cells) >= TURNS
-    self.note.value = (f'<p role="status" style="border-left:4px solid '
-                       f'#c26a00;padding-left:8px">{safe(self.message, 400)}</p>' if self.message else '')
-    if not self.message.startswith('Not redrawn'): self.picture.value = str(self.static())
-
-Microscope.widget = cached_property(_widget)
-Microscope.widget.__set_name__(Microscope, 'widget')
-Microscope._fill, Microscope._sync, Microscope._show = _fill, _sync, _show
+def microscope(
+    turns=None,                 # table of at most twelve turns; None: three turns on which estimators disagree
+    estimators:dict|None=None,  # name -> estimator, at most six; None: those of agentlab.credit that can read the table
+)->Microscope:                  # shows itself in a notebook; `.static()` is its twin without JavaScript
+    "A table to type into, sliders, and what estimators think of every turn."
+    return Microscope(turns, estimators)

@@ -105,7 +105,8 @@ class TurnScope(Live):
                 text = (f'from {number(y[np.isfinite(y)][0])} to {number(y[np.isfinite(y)][-1])}, largest '
                         f'{number(np.nanmax(y))}')
             else: svg, text = '<p class="al-note">not recorded</p>', ''
-            figures.append(f'<figure><figcaption>{label}{f": {text}" if text else ""}</figcaption>{titled(svg, f"{label} over the updates", text)}</figure>')
+            caption, picture = f'{label}: {text}' if text else label, titled(svg, f'{label} over the updates', text)
+            figures.append(f'<figure><figcaption>{caption}</figcaption>{picture}</figure>')
         return f'<div class="ts-curves">{"".join(figures)}</div>'
     def _banner_html(self)->str:
         "The checks in one line each."
@@ -114,11 +115,10 @@ class TurnScope(Live):
             where = [f'task {np.searchsorted(self.played.groups, self.played.group[self.played.episode[t]]) + 1}, '
                      f'{self._name(self.played, int(t))}, turn {self.played.t[t]}' for t in places[:2]]
             if f.found:
-                items.append(
-                    f'<li{" class=ts-bad" if f.grave else ""} '
-                    f'title="{attribute(f"{f.what}: {f.meaning}", 300)}">{"!" if f.grave else "·"} '
-                    f'{f.found:,} of {f.total:,} '
-                    f'{safe(f.name)}{": " + safe("; ".join(where)) if where else ""}{" …" if len(places) > 2 else ""}</li>')
+                mark, kind = ('!', ' class=ts-bad') if f.grave else ('·', '')
+                there = (f': {safe("; ".join(where))}' if where else '') + ' …'*(len(places) > 2)
+                items.append(f'<li{kind} title="{attribute(f"{f.what}: {f.meaning}", 300)}">{mark} '
+                             f'{f.found:,} of {f.total:,} {safe(f.name)}{there}</li>')
         fine, unknown = sum(f.found == 0 for f, _ in self.findings), sum(f.found is None for f, _ in self.findings)
         return (f'<ul class="ts-found" aria-label="checks">{"".join(items)}<li>✓ {fine} checks found '
                 f'nothing</li>{f"<li>– {unknown} could not be made</li>" if unknown else ""}</ul>')
@@ -139,7 +139,9 @@ class TurnScope(Live):
         return ''.join(found)
     def static(self, limit=1500)->Html:
         "What is shown now, as HTML without JavaScript; at most `limit` tokens of a group are drawn."
-        head = f'<h3>{safe(self.source.title)}</h3><p class="al-sub">{f"step {self.played.step}, one of {len(self.source.steps)} saved" if self.played else "no rollouts were saved"}</p>'
+        saved = 'no rollouts were saved'
+        if self.played: saved = f'step {self.played.step}, one of {len(self.source.steps)} saved'
+        head = f'<h3>{safe(self.source.title)}</h3><p class="al-sub">{saved}</p>'
         body = self._banner_html() + self._strip_html() if self.played else self._strip_html()
         missing = ''
         if self.source.missing: missing = f'<p class="al-note">Not recorded: {", ".join(self.source.missing)}.</p>'
