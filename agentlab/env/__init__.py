@@ -6,13 +6,15 @@
 __all__ = ['envs', 'games', 'load_env', 'BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor',
            'Env', 'EnvError', 'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox',
            'Planned', 'PythonTool', 'Refused', 'Result', 'Step', 'Tagged', 'TextEnv', 'Wrapper', 'check_env',
-           'check_seat_order', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of', 'call_of',
-           'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
+           'check_seat_order', 'environment', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of',
+           'call_of', 'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
            'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc']
 
 # %% ../../nbs/env/index.ipynb #bd9d556e
+from importlib import import_module
 from ..settings import called, door, imported
 from .protocol import Env, EnvError, Step, TextEnv, check_env, check_seat_order, split_of, splits, tidy
+from .protocol import environment, pages_with_names, registered
 from .keydoor import KeyDoor, all_layouts, draw_layout, shortest
 from .guess import GuessNumber
 from .hopsearch import HopSearch
@@ -36,16 +38,18 @@ from .leduc import Leduc
 _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError',
          'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox', 'Planned',
          'PythonTool', 'Refused', 'Result', 'Step', 'Tagged', 'TextEnv', 'Wrapper', 'check_env',
-         'check_seat_order', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of', 'call_of',
-         'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
+         'check_seat_order', 'environment', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of',
+         'call_of', 'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
          'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc']
 
 __getattr__ = door(__name__)
 
 # %% ../../nbs/env/index.ipynb #76d09d20
-# name -> class; `load_env` also takes 'package.module:Class'
+for _module in pages_with_names('agentlab.env'): import_module(_module)
+globals().update({kind.__name__: kind for kind in registered.values()})     # the door has them too
+# name -> class; those of `@environment` follow. `load_env` also takes 'package.module:Class'
 envs = dict(keydoor=KeyDoor, guess=GuessNumber, hopsearch=HopSearch, clarify=Clarify, python_tool=PythonTool,
-            cuedoor=CueDoor, bug_repair=BugRepair)
+            cuedoor=CueDoor, bug_repair=BugRepair) | registered
 # the same, for several seats
 games = dict(tictactoe=TicTacToe, nim=Nim, rock_paper_scissors=rock_paper_scissors, stag_hunt=stag_hunt,
              prisoners_dilemma=prisoners_dilemma, signals=Signals, negotiation=Negotiation, kuhn=Kuhn, leduc=Leduc)
