@@ -22,8 +22,8 @@ _all_ = ['LOGPS', 'MODES', 'PLACES', 'RETOKENISED', 'Members', 'Played', 'Source
 
 # %% auto #0
 __all__ = ['STATIC', 'ESM_HELPERS', 'ESM_STRIP', 'ESM_GRID', 'ESM_PANE', 'ESM_ROW', 'KEYS', 'ESM_SCOPE', 'ESM', 'TURNSCOPE_CSS',
-           'STATIC_CSS', 'script', 'Live', 'TurnScope', 'turnscope', 'turnscope_html', 'before_after', 'LOGPS', 'MODES',
-           'PLACES', 'RETOKENISED', 'Members', 'Played', 'Source', 'clipped', 'crowd', 'findings', 'pieces',
+           'STATIC_CSS', 'script', 'sheet', 'Live', 'TurnScope', 'turnscope', 'turnscope_html', 'before_after', 'LOGPS',
+           'MODES', 'PLACES', 'RETOKENISED', 'Members', 'Played', 'Source', 'clipped', 'crowd', 'findings', 'pieces',
            'retokenised', 'source_of', 'COLUMNS', 'KEEP', 'ROWS', 'TOKENS', 'UNSURE', 'ACTIONS', 'AROUND', 'LONG',
            'PARTS', 'SHORT']
 
@@ -36,6 +36,13 @@ def script(
     "One module of several files: without their import lines, since a widget is one module."
     text = '\n'.join((STATIC/f'{name}.js').read_text(encoding='utf-8') for name in names)
     return re.sub(r'^import [^;]*;\n', '', text, flags=re.MULTILINE)
+
+def sheet(
+    *names,     # style sheets of the folder, without their ending
+)->str:         # CSS
+    "Several style sheets on one line, since a picture that a notebook keeps holds them as text."
+    text = '\n'.join((STATIC/f'{name}.css').read_text(encoding='utf-8') for name in names)
+    return re.sub(r'\s*\n\s*', ' ', re.sub(r'([{};,])\s*\n\s*', r'\1', text)).strip()
 
 ESM_HELPERS = script('helpers')
 
