@@ -25,9 +25,6 @@ OUTPUT_LIMIT = 500_000     # bytes of the outputs of one notebook
 TREE_LIMIT = 20_000_000    # bytes of all tracked files
 LINE_LIMIT = 40            # lines of one function of the package, signature and docstring included
 STATEMENT_LIMIT = 25       # statements of one function of the package
-# modules of the view that are still to be taken apart, see `methods_stand_in_their_class` and `no_web_in_strings`
-NOT_YET = tuple(f'agentlab/view/{name}.py' for name in ('dashboard', 'playing'))
-WIDE = (Path('nbs/view/07_play.ipynb'),)     # its page, whose lines of HTML may be wider
 WIDTH, LESSON_WIDTH = 120, 95       # characters of a line of code; a JupyterLab page of 1280 pixels shows 95
 # What a file of its own should hold, kind -> what gives it away in a string. A few such places are a piece of it,
 # more than PIECES a program, a style sheet or a page.
@@ -172,7 +169,7 @@ def lines_are_narrow() -> list[str]:
     for path, source in code:
         limit = LESSON_WIDTH if path.parts[0] == 'tutorials' else WIDTH
         found += [f'{path}: {len(line)} characters: {line.strip()[:60]}' for line in own_lines(source)
-                  if len(line) > limit and not (path in WIDE and '</' in line)]
+                  if len(line) > limit]
     return found
 
 
@@ -219,9 +216,8 @@ def methods_stand_in_their_class() -> list[str]:
     found = []
     for path in sorted((ROOT/'agentlab').rglob('*.py')):
         name, tree = path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding='utf-8'))
-        if name not in NOT_YET:
-            found += [f'{name}:{line} {what}: write it in the class, or in a base class of it'
-                      for line, what in assigned_methods(tree)]
+        found += [f'{name}:{line} {what}: write it in the class, or in a base class of it'
+                  for line, what in assigned_methods(tree)]
     return found
 
 
@@ -238,7 +234,7 @@ def assigned_methods(module: ast.Module) -> list[tuple[int, str]]:
 def no_web_in_strings() -> list[str]:
     "No module of the package holds a style sheet, a script or a page in a string: they are files of agentlab/view."
     return [f'{name}:{line} {count} lines of {kind} in a string: put them into agentlab/view/static or templates'
-            for name, source in sorted(exported(ROOT).items()) if name not in NOT_YET
+            for name, source in sorted(exported(ROOT).items())
             for line, kind, count in web_strings(source)]
 
 

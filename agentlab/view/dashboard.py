@@ -13,12 +13,15 @@ import numpy as np
 from ..metrics import SPIKE
 from .report import (Html, attribute, column, framed, heat_svg, number, power, powers, safe, spread,
                                   thin, ticks, titled, visible)
-from .report import _axes, _path
+from .report import _axes
+from .turnscope import ESM_HELPERS
+from .web import script, sheet
 
 # %% auto #0
-__all__ = ['PARTS', 'TURNS', 'ESM_PLOTS', 'ESM_BOARD', 'BOARD_CSS', 'LIVE_CSS', 'MOST', 'LOOKS', 'TWIN_CSS', 'Tail', 'Pane',
+__all__ = ['PARTS', 'TURNS', 'ESM_PLOTS', 'ESM_BOARD', 'BOARD_CSS', 'LIVE_CSS', 'TWIN_CSS', 'MOST', 'LOOKS', 'Tail', 'Pane',
            'panes', 'measured', 'curves', 'entropy_table', 'part', 'axis', 'several', 'Plots', 'time_left',
-           'status_text', 'Dashboard', 'takes_resume', 'resume_command', 'watch', 'Overlay', 'dashboard_html']
+           'status_text', 'Started', 'RowLog', 'takes_resume', 'Asking', 'resume_command', 'Running', 'Dashboard',
+           'watch', 'Overlay', 'dashboard_html']
 
 # %% ../../nbs/view/01_dashboard.ipynb #209c3913
 class Tail:
@@ -194,208 +197,9 @@ def axis(
     return told | dict(low=at[0], high=at[-1], ticks=_places(at, at[0], at[-1], number))
 
 # %% ../../nbs/view/01_dashboard.ipynb #dc1db0c6
-ESM_PLOTS = r'''
-const PARTS = @PARTS, W = 1000, H = 400, DASHES = ['', '', '4 3'];
-const nearest = (points, x) => points.reduce((a, b) => Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a);
-const pathOf = (points, px, py, dots) => {
-  let d = '', open = false;
-  for (const [x, y] of points) {
-    if (y !== null) d += open && !dots ? `L${px(x)},${py(y)}` : `M${px(x)},${py(y)}h0`;
-    open = y !== null;
-  }
-  return d;
-};
-const scales = (pane, ends) => {
-  const bent = pane.log ? v => v > 0 ? Math.max(pane.low, Math.log10(v)) : pane.low : v => v;
-  const px = v => +(W*(v - ends[0])/(ends[1] - ends[0])).toFixed(1);
-  return [px, v => +(H*(1 - (bent(v) - pane.low)/(pane.high - pane.low))).toFixed(1)];
-};
-const drawTable = (pane, columns, px, svg) => {
-  const high = H/pane.turns, levels = new Map(), middle = j => (px(columns[j - 1][0]) + px(columns[j][0]))/2;
-  columns.forEach(([, values], j) => {
-    const left = j ? middle(j) : 0, wide = (j + 1 < columns.length ? middle(j + 1) : W) - left;
-    values.forEach((value, t) => {
-      if (value === null) return;
-      const level = Math.max(0, Math.min(20, Math.round(20*value/pane.top)));
-      const [x, y, w, h] = [left, H - (t + 1)*high, wide, high].map(size => size.toFixed(1));
-      levels.set(level, `${levels.get(level) ?? ''}M${x},${y}h${w}v${h}h-${w}z`);
-    });
-  });
-  for (const [level, d] of levels)
-    svg.append(shape('path', {d, class: 'al-db-cell', 'fill-opacity': .04 + .048*level}));
-};
-const markOf = (run, left, top) => {
-  const svg = shape('svg', {viewBox: '-5 -5 10 10', class: 'al-db-mark', 'aria-hidden': 'true'});
-  svg.style.left = `${left}%`; svg.style.top = `${top}%`;
-  svg.append(shape('path', {d: run.mark, fill: run.colour}));
-  return svg;
-};
-const drawLine = (run, kind, points, known, [px, py], several, svg, box) => {
-  const look = {stroke: run.colour, 'stroke-dasharray': run.dash || DASHES[kind]};
-  svg.append(shape('path', {d: pathOf(points, px, py), class: `al-db-line al-db-kind${kind}`, ...look}));
-  if (!several && known.length <= 60)
-    svg.append(shape('path', {d: pathOf(points, px, py, true), class: 'al-db-dots', stroke: run.colour}));
-  const every = Math.max(1, Math.ceil(known.length/9));
-  const kept = several && !kind ? known.filter((_, j) => j % every === 0) : [];
-  box.append(...kept.map(([x, y]) => markOf(run, 100*px(x)/W, 100*py(y)/H)));
-};
-const frameOf = (pane, head) => {
-  const svg = shape('svg', {viewBox: `0 0 ${W} ${H}`, preserveAspectRatio: 'none', 'aria-hidden': 'true'});
-  const box = make('div', {class: 'al-db-box'}, svg);
-  const lines = pane.ticks.map(([place]) => `M0,${H*(1 - place)}H${W}`).join('');
-  if (!pane.turns) svg.append(shape('path', {d: lines, class: 'al-db-grid'}));
-  const high = pane.ticks.map(([place, text]) => make('i', {class: 'al-db-y', style: `top:${100*(1 - place)}%`}, text));
-  const wide = head.ticks.map(([place, text]) => make('i', {class: 'al-db-x', style: `left:${100*place}%`}, text));
-  box.append(...high, ...wide, make('i', {class: 'al-db-x al-db-label'}, 'update'));
-  return [svg, box];
-};
-const keyOf = pane => pane.lines.length < 2 ? [] : pane.lines.map(([, label], kind) => {
-  const line = shape('svg', {viewBox: '0 0 20 6', class: 'al-db-sample', 'aria-hidden': 'true'});
-  const look = {stroke: 'currentColor', 'stroke-dasharray': DASHES[kind]};
-  line.append(shape('path', {d: 'M0,3H20', class: `al-db-line al-db-kind${kind}`, ...look}));
-  return make('span', {}, line, label);
-});
-const tableWords = (values, turn, show) => {
-  const last = values.findLastIndex(value => value !== null);
-  const one = t => `turn ${t}: ${values[t] === null ? '\u2013' : show(values[t])}`;
-  if (last < 0) return '\u2013';
-  if (turn !== null) return one(Math.min(turn, values.length - 1));
-  return last ? `${one(0)}, ${one(last)}` : one(0);
-};
-'''.replace('@PARTS', str(PARTS))
-
-# %% ../../nbs/view/01_dashboard.ipynb #a364c6ce
-ESM_BOARD = r'''
-function render({model, el}) {
-  const panes = make('div', {class: 'al-db-panes'}), heard = make('p', {class: 'al-db-heard', 'aria-live': 'polite'});
-  const root = make('div', {class: 'al-db al-db-live', role: 'group', tabindex: 0, 'data-lm-suppress-shortcuts': 'true',
-    'aria-label': 'curves over the updates; the arrow keys read one update after the other'}, panes, heard);
-  let drawn = [], at = null, turn = null, waiting = false;
-  const part = (k, run) => (model.get(`part${k}`) ?? [])[run] ?? {};
-  const parts = run => Array.from({length: PARTS}, (_, k) => part(k, run));
-  const gap = [[0, null]], lineOf = (line, metric) => line[metric].length ? line[metric] : gap;
-  const joined = (metric, run) => parts(run).flatMap(({lines}) => lines ? lineOf(lines, metric) : []);
-  const columns = ({steps, table}) => (steps ?? []).map((step, j) => [step, table.map(line => line[j] ?? null)]);
-  const fill = (pane, head, svg, box) => {
-    const both = scales(pane, head.ends), several = head.runs.length > 1, found = [];
-    if (pane.turns) {
-      const points = parts(0).flatMap(columns);
-      drawTable(pane, points, both[0], svg);
-      return [{label: '', points}];
-    }
-    head.runs.forEach((run, i) => { if (run.shown) pane.lines.forEach(([metric, label], kind) => {
-      const points = joined(metric, i), known = points.filter(point => point[1] !== null);
-      if (!known.length) return;
-      drawLine(run, kind, points, known, both, several, svg, box);
-      found.push({label: [several ? `${i + 1}` : '', label].filter(Boolean).join(' '), points: known});
-    }); });
-    return found;
-  };
-  const paneOf = (pane, head) => {
-    const [svg, box] = frameOf(pane, head), out = make('b'), cursor = make('i', {class: 'al-db-cursor', hidden: true});
-    const found = pane.empty ? [] : fill(pane, head, svg, box);
-    box.append(cursor);
-    if (pane.empty) box.append(make('span', {class: 'al-db-none'}, 'not recorded'));
-    drawn.push({pane, head, box, out, cursor, found});
-    const kind = `al-db-pane${found.length > 1 ? ' al-db-many' : ''}`, unit = make('div', {class: 'al-db-unit'}, pane.unit, ...keyOf(pane));
-    return make('figure', {class: kind, 'data-name': pane.name, 'aria-label': `${pane.heading}, ${pane.unit}`},
-      make('figcaption', {}, make('span', {}, pane.heading), out), unit, box);
-  };
-  const words = ({pane, found}) => {
-    if (!found.length) return '';
-    const points = found.map(({label, points}) => [label, at === null ? points.at(-1) : nearest(points, at)]);
-    const show = v => minus(at === null ? +v.toPrecision(4) : v);
-    const value = ([label, [, y]]) => pane.turns ? tableWords(y, turn, show) : `${label} ${show(y)}`.trim();
-    return `${at === null ? '' : `update ${points[0][1][0]}: `}${points.map(value).join(', ')}`;
-  };
-  const read = () => {
-    for (const one of drawn) {
-      put(one.out, words(one)); one.out.title = words(one);
-      one.cursor.hidden = at === null || !one.found.length;
-      if (one.cursor.hidden) continue;
-      const [low, high] = one.head.ends, [step] = nearest(one.found[0].points, at);
-      one.cursor.style.left = `${100*(step - low)/(high - low)}%`;
-    }
-  };
-  const draw = () => {
-    const head = model.get('head') ?? {};
-    waiting = false; drawn = [];
-    const note = head.note ? [make('p', {class: 'al-db-note'}, head.note)] : [];
-    panes.replaceChildren(...(head.panes ?? []).map(pane => paneOf(pane, head)), ...note);
-    read();
-    model.send({drawn: head.frame});
-  };
-  const later = () => { if (!waiting) { waiting = true; requestAnimationFrame(draw); } };
-  panes.addEventListener('pointermove', event => {
-    const one = drawn.find(({box}) => box.contains(event.target));
-    if (!one) return;
-    const edges = one.box.getBoundingClientRect(), [low, high] = one.head.ends;
-    const inside = v => Math.max(0, Math.min(1, v));
-    at = low + (high - low)*inside((event.clientX - edges.left)/edges.width);
-    turn = one.pane.turns ? Math.floor(one.pane.turns*.999*inside(1 - (event.clientY - edges.top)/edges.height)) : null;
-    read();
-  });
-  panes.addEventListener('pointerleave', () => { at = turn = null; read(); });
-  root.addEventListener('keydown', event => {
-    const points = drawn.flatMap(one => one.found).flatMap(line => line.points);
-    const steps = [...new Set(points.map(point => point[0]))].sort((a, b) => a - b);
-    const now = at === null ? steps.length : steps.indexOf(nearest(points, at)[0]);
-    const next = {ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: steps.length - 1, Escape: null}[event.key];
-    if (next === undefined || !steps.length || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault(); event.stopPropagation();
-    turn = null; at = next === null ? null : steps[Math.max(0, Math.min(steps.length - 1, next))];
-    read();
-    put(heard, drawn.filter(one => one.found.length).map(one => `${one.pane.heading} ${words(one)}`).join('; '));
-  });
-  const names = ['head', ...Array.from({length: PARTS}, (_, k) => `part${k}`)];
-  for (const name of names) model.on(`change:${name}`, later);
-  el.append(root);
-  draw();
-  return () => { for (const name of names) model.off(`change:${name}`, later); };
-}
-export default {render};
-'''
-
-# %% ../../nbs/view/01_dashboard.ipynb #2d1aab8f
-BOARD_CSS = '''
-.al-db { color-scheme: light dark; --ink: light-dark(#1c1d20,#e9e7e2); --soft: light-dark(#5b6067,#a2a8b1); --line:
-  light-dark(#e4e1da,#3a3f48);
-  --heat: light-dark(#7a4a9e,#c3a2e8); color: var(--ink); font-family: var(--jp-ui-font-family,system-ui,sans-serif);
-  font-size: 13px;
-  line-height: 1.45; font-variant-numeric: tabular-nums }
-[data-jp-theme-light="true"] .al-db { color-scheme: light }
-[data-jp-theme-light="false"] .al-db { color-scheme: dark }
-.al-db-panes { display: grid; grid-template-columns: repeat(auto-fit,minmax(min(100%,280px),1fr)); gap: 6px 22px }
-.al-db figure { margin: 0; min-width: 0 } .al-db figcaption { font-weight: 600; color: var(--soft) }
-.al-db :focus-visible, .al-db:focus-visible { outline: 3px solid #3b83b5; outline-offset: 2px }
-.al-db .al-db-note { margin: 0; align-self: center; color: var(--soft); font-size: 12.5px; max-width: 62ch }
-.al-db-unit { font-size: 11.5px; color: var(--soft) }
-'''
-LIVE_CSS = '''
-.al-db-live { padding: 4px } .al-db-live figcaption { display: flex; gap: 0 10px; justify-content: space-between;
-  white-space: nowrap }
-.al-db-live figcaption b { color: var(--ink); overflow: hidden; text-overflow: ellipsis }
-.al-db-many figcaption { flex-wrap: wrap; white-space: normal } .al-db-many figcaption b { flex-basis: 100%;
-  font-size: 12px; order: 1 }
-.al-db-live .al-db-unit { display: flex; flex-wrap: wrap; gap: 0 12px } .al-db-sample { width: 20px; height: 6px;
-  margin-right: 4px }
-.al-db-live .al-db-box { position: relative; height: 118px; margin: 7px 8px 36px 42px } .al-db-box i { font-style:
-  normal }
-.al-db-box > svg:not(.al-db-mark) { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible }
-.al-db-y, .al-db-x { position: absolute; font-size: 11px; line-height: 1; color: var(--soft); white-space: nowrap }
-.al-db-y { right: 100%; transform: translate(-6px,-50%) } .al-db-x { top: 100%; transform: translate(-50%,6px) }
-.al-db-x.al-db-label { left: 50%; margin-top: 14px } .al-db-live path { vector-effect: non-scaling-stroke }
-.al-db-line { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round }
-.al-db-kind1 { stroke-width: 1.1; opacity: .75 }
-.al-db-dots { fill: none; stroke-width: 4.5; stroke-linecap: round } .al-db-grid { stroke: var(--line) } .al-db-cell {
-  fill: var(--heat) }
-.al-db-cursor { position: absolute; top: 0; bottom: 0; width: 1px; background: var(--soft) } .al-db-cursor[hidden] {
-  display: none }
-.al-db-mark { position: absolute; width: 10px; height: 10px; transform: translate(-50%,-50%) }
-.al-db-none { position: absolute; inset: 0; display: grid; place-items: center; color: var(--soft); font-style: italic
-  }
-.al-db-heard { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
-'''
+ESM_PLOTS = script('dashboard_plots')
+ESM_BOARD = script('dashboard')
+BOARD_CSS, LIVE_CSS, TWIN_CSS = sheet('dashboard'), sheet('dashboard_live'), sheet('dashboard_twin')
 
 # %% ../../nbs/view/01_dashboard.ipynb #ae2ad688
 MOST = 6    # runs in one picture
@@ -465,7 +269,6 @@ class Plots:
         "The anywidget; made once."
         anywidget = _need_lab()
         import traitlets
-        from agentlab.view.turnscope import ESM_HELPERS
         state = dict(head=traitlets.Dict(), **{f'part{k}': traitlets.List() for k in range(PARTS)})
         code = dict(_esm=ESM_HELPERS + ESM_PLOTS + ESM_BOARD, _css=BOARD_CSS + LIVE_CSS)
         synced = {name: trait.tag(sync=True) for name, trait in state.items()}
@@ -546,8 +349,48 @@ def status_text(
     return ' · '.join(parts + ([error] if error else []))
 
 # %% ../../nbs/view/01_dashboard.ipynb #0a22ef2a
-class Dashboard:
-    "Curves, a status line, Stop and Resume over a row log. Await it to get the result of what it runs."
+class Started:
+    "Work on the event loop of a notebook: await it for its result. It is shown as its `widget`, once a cell."
+    def __init__(self): self.task, self._loop, self._heard, self._cell = None, None, None, None
+    def _start(self, work):
+        "Make a task of `run` or `follow`; the dashboard itself can then be awaited."
+        try: loop = asyncio.get_running_loop()
+        except RuntimeError:
+            work.close()
+            raise RuntimeError('view.watch draws from the event loop of a notebook, and none is running. In a script '
+                               'call your function directly, or asyncio.run(view.Dashboard().run(function)).') from None
+        self.task = loop.create_task(work)
+        # the status line tells of an error that nobody awaits
+        self.task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if self._heard: self._heard()
+        return self
+    def __await__(self):
+        if self.task is None:
+            raise RuntimeError('nothing was started: use view.watch(function), or await dashboard.run(function)')
+        return self.task.__await__()
+    def _on_loop(self, act):
+        "Call on the event loop of the notebook: a click may arrive in another thread."
+        try: here = asyncio.get_running_loop()
+        except RuntimeError: here = None
+        if self._loop in (None, here): act()
+        else: self._loop.call_soon_threadsafe(act)
+    @property
+    def figure(self):
+        "The curves alone, an anywidget."
+        return self.plots.widget
+    def _ipython_display_(self):
+        "Show the widget; once per cell, so that `view.watch(...)` as the last line of a cell does not show it twice."
+        from IPython import get_ipython
+        from IPython.display import display
+        cell = getattr(get_ipython(), 'execution_count', None)
+        try: self._loop = self._loop or asyncio.get_running_loop()
+        except RuntimeError: pass       # a script shows it: nothing can be started from there
+        if cell is None or cell != self._cell: display(self.widget)
+        self._cell = cell
+
+# %% ../../nbs/view/01_dashboard.ipynb #9c4e2a2a
+class RowLog(Started):
+    "A row log that grows, what is known of its run, and in which state that is."
     def __init__(self,
         source=None,            # run folder, metrics.jsonl, a Run, or a list of rows that grows; None for a run to come
         total:int|None=None,    # updates of the whole run, for the time left; None reads it from run.json
@@ -555,15 +398,15 @@ class Dashboard:
         points:int=300,         # most points of a curve
         resume=None,  # what Resume calls: function(on_row=..., should_stop=...), with resume=True where it takes that
     ):
+        super().__init__()
         source = getattr(source, 'folder', source)
         self.path = None if source is None or isinstance(source, list) else self._log_path(source)
         self._list, self._tail, self._taken = (source if isinstance(source, list) else [], Tail(self.path) if self.path
                                                else None, 0)
         self.rows, self.state, self.error, self.total = [], 'idle', '', total or self._planned()
-        self.fps, self.frames, self.task, self.plots = fps, 0, None, Plots(panes(), points=points)
-        self._flag, self._drawn, self._cell = threading.Event(), None, None
-        self._again, self._recorder, self._loop, self._heard, self._asked, self._cuts, self.hint = (
-            resume, None, None, None, None, 0, '')
+        self.fps, self.frames, self.plots = fps, 0, Plots(panes(), points=points)
+        self._flag, self._drawn, self._again = threading.Event(), None, resume
+        self._recorder, self._asked, self._cuts, self.hint = None, None, 0, ''
         self._read()
     @staticmethod
     def _log_path(source)->Path:
@@ -585,10 +428,197 @@ class Dashboard:
         new = self._tail.read() if self._tail else self._list[self._taken:]
         self._taken += len(new)
         self.rows = new if self._tail and self._tail.restarted else self.rows + new
-    @property
-    def figure(self):
-        "The curves alone, an anywidget."
-        return self.plots.widget
+    def _length(self)->tuple:
+        "What changes whenever the row log does: rows, and how often it was cut."
+        return len(self.rows), (self._tail.restarts if self._tail else 0) + self._cuts
+    def _unfinished(self)->bool: return bool(self.total and self.rows and _at(self.rows[-1], 0) + 1 < self.total)
+    def _cut(self, step):
+        "Forget the rows that a resumed run makes again."
+        if not math.isfinite(_number(step)) or not self._list or _at(self._list[-1]) < step: return
+        keep = next(i for i, row in enumerate(self._list) if _at(row) >= step)
+        del self._list[keep:]
+        self.rows, self._taken, self._cuts = self.rows[:keep], min(self._taken, keep), self._cuts + 1
+    def stop(self):
+        "Ask the run to end after its present update; a dashboard that only watches stops watching."
+        self._flag.set()
+        if self.state in ('running', 'watching', 'asked to stop'): self.state = 'stopping'
+    def draw(self, force:bool=False, box=None)->bool:
+        "Take in what is new; a dashboard draws it."
+        self._read()
+        return False
+
+# %% ../../nbs/view/01_dashboard.ipynb #176f8ca5
+def takes_resume(
+    function,   # anything that can be called
+)->bool:
+    "Whether a function has an argument `resume`: then it can be gone on with."
+    try: return 'resume' in inspect.signature(function).parameters
+    except (TypeError, ValueError): return False
+
+class Asking(RowLog):
+    "What can be asked of a run: to stop, and to go on."
+    def ask_stop(self):
+        "Ask the process that trains in this run folder to end after its present update; `follow` notices when it has."
+        if self.folder is None:
+            raise ValueError('this dashboard knows no run folder with a run.json, so there is nobody to ask: '
+                             'use stop()')
+        try: (self.folder/'stop').touch()
+        except OSError as e:
+            self.error = f'cannot ask: {e}'
+            return
+        self._asked = time.monotonic()
+        if self.state == 'watching': self.state = 'asked to stop'
+    def _answered(self, patience=15)->bool:
+        "Whether the trainer has taken the request away, which it does when it has ended."
+        if self._asked is None: return False
+        waits = (self.folder/'stop').exists()
+        self.error = ('no answer yet: the update is long, or nobody trains there' if waits
+                      and time.monotonic() - self._asked > patience else '')
+        return not waits
+    def _may_resume(self)->bool:
+        idle = self.state not in ('running', 'stopping', 'watching', 'asked to stop', 'finished')
+        return idle and (self._again is not None or self.folder is not None)
+    def _fresh(self)->bool:
+        """Whether somebody may still be writing the row log: its last row is younger than ten seconds, or than three of
+        its updates."""
+        seconds = column(self.rows[-10:], 'seconds')
+        patience = max(10., 3*np.nanmax(seconds)) if np.isfinite(seconds).any() else 10.
+        return (self.state not in ('stopped', 'failed') and self.path is not None and self.path.exists()
+                and time.time() - self.path.stat().st_mtime < patience)
+
+# %% ../../nbs/view/01_dashboard.ipynb #dc514a47
+def resume_command(
+    folder,     # run folder
+)->str:         # one line, for a terminal or for Python
+    "What to type to go on with a run."
+    folder = Path(folder)
+    try: words = _shell_words(json.loads((folder/'run.json').read_text())['facts'])
+    except (ImportError, OSError, ValueError, KeyError, TypeError, AttributeError): words = None
+    if words: return shlex.join([*words, '--out', str(folder), '--resume'])
+    return (f'train(policy, env, recipe, {str(folder)!r}, resume=True)   # with policy, environment and recipe as in '
+            f'{folder/"run.json"}')
+
+def _shell_words(facts)->list|None:
+    "`agentlab train` and the options that give these facts; None where no options do."
+    from agentlab.env import envs, games, load_env
+    from agentlab.train.recipes import known, load_recipe
+    from agentlab.train.trainer import env_facts
+    recipe, policy = facts['recipe'], facts['policy']
+    place = lambda make: f'{make.__module__}:{make.__qualname__}'
+    env = next((name for name, make in (envs | games).items() if place(make) == facts['env']['env']), None)
+    if env is None or recipe['name'] not in known: return None
+    world = load_env(env)
+    model = ('untrained' if policy == f'tiny-{world.name}-untrained' else 'tiny'
+             if re.fullmatch(re.escape(world.name) + '-[0-9a-f]{16}', policy) else policy if Path(policy).is_dir()
+             else None)
+    common = {name: recipe[name] for name in ('steps', 'seed', 'test_tasks')}
+    own = load_recipe(recipe['name'], **common).facts()
+    given = {name: recipe[name] for name in ('lr', 'groups', 'group_size', 'max_tokens') if recipe[name] != own[name]
+             or (name == 'max_tokens' and hasattr(world, name))}
+    lora = dict(lora=dict(r=recipe['lora']['r'])) if recipe['lora'] else {}
+    again = json.loads(json.dumps(load_recipe(recipe['name'], **common, **given, **lora).facts()))
+    if again != recipe or json.loads(json.dumps(env_facts(world))) != facts['env'] or model is None: return None
+    options = dict(recipe=recipe['name'], env=env, model=model, **common, **given,
+                   **({'lora': recipe['lora']['r']} if lora else {}))
+    return ['agentlab', 'train',
+            *(word for name, value in options.items() for word in (f'--{name.replace("_", "-")}', str(value)))]
+
+# %% ../../nbs/view/01_dashboard.ipynb #1580d4b4
+class Running(Asking):
+    "The work: a function in a thread, or a row log that somebody else writes."
+    def run(
+        self,
+        function,           # called as function(on_row=..., should_stop=...) in a thread of its own
+        recorder=None,      # anything with append(row): gets every row, on the event loop
+        **more,             # further arguments of the function, such as resume=True
+    ):                      # await it for what the function returned
+        "Run a function in a thread and draw the rows it reports. Raises what the function raises."
+        self._flag.clear()      # now, not when the work begins: a stop between the two counts
+        return self._work(function, recorder, more)
+    async def _work(self, function, recorder, more):
+        rows, pool = queue.SimpleQueue(), ThreadPoolExecutor(1, 'agentlab-train')
+        self._begin('running', recorder)
+        told = dict(on_row=rows.put, should_stop=self._flag.is_set)
+        work = self._loop.run_in_executor(pool, lambda: function(**told, **more))
+        try:
+            while not work.done():
+                self._take(rows, recorder)
+                self.draw()
+                await asyncio.wait([work], timeout=1/self.fps)
+            result = work.result()
+            self._take(rows, recorder)
+            self._read()
+            self.state = 'stopped' if self._flag.is_set() or self._unfinished() else 'finished'
+            return result
+        except asyncio.CancelledError:
+            self.stop()
+            await asyncio.wait([work])
+            self.state = 'stopped'
+            raise
+        except Exception as e:
+            self.state, self.error = 'failed', f'{type(e).__name__}: {e}'
+            raise
+        finally:
+            pool.shutdown(wait=False)
+            self._take(rows, recorder)
+            self.draw(force=True)
+    def _take(self, rows, recorder):
+        "Move rows from the queue to the row log."
+        while True:
+            try: row = rows.get_nowait()
+            except queue.Empty: return
+            if not self._tail: self._cut(row.get('step'))
+            self._list.append(row)
+            if recorder is not None and recorder is not self._list: recorder.append(row)
+    def _begin(self, state, recorder=None):
+        "What holds at the start of `run` and `follow`."
+        self.state, self.error, self.hint, self._asked, self._recorder, self._loop = (state, '', '', None, recorder,
+                                                                                      asyncio.get_running_loop())
+    def follow(
+        self,
+        every:float=.5,     # seconds between two looks at the file
+    ):                      # await it for the rows
+        """Draw a row log that somebody else writes, until its last update is there, the run has stopped as it was asked
+        to, or Stop is pressed."""
+        self._flag.clear()
+        return self._watch(every)
+    async def _watch(self, every):
+        self._begin('watching')
+        try:
+            while not self._flag.is_set() and not (self.total and self.rows
+                                                   and not self._unfinished()) and not self._answered():
+                self.draw()
+                await asyncio.sleep(every)
+            self._read()
+            self.state = ('stopped watching' if self._flag.is_set() else 'stopped' if self._answered()
+                          and (self._unfinished() or not self.total) else 'finished')
+        except asyncio.CancelledError:
+            self.state = 'stopped watching'
+            raise
+        finally: self.draw(force=True)
+        return self.rows
+    def resume(self,
+        # called as function(on_row=..., should_stop=...), with resume=True where it takes that; None: the one that the
+        # dashboard was given
+        function=None,
+    ):                  # the dashboard; await it for the result
+        "Go on from the last checkpoint. Where there is no function, the hint says what to type."
+        if self.task is not None and not self.task.done():
+            raise RuntimeError(f'the dashboard is {self.state}: stop it first')
+        function, self.error = function or self._again, ''
+        if function is None: self.hint = resume_command(self.folder)
+        elif self._fresh():
+            self.error = 'somebody has just written to this run: ask it to stop, or wait until it is quiet'
+        else:
+            more = dict(resume=True) if takes_resume(function) else {}
+            return self._start(self.run(function, self._recorder, **more))
+        if self._heard: self._heard()
+        self.draw(force=True)
+        return self
+
+# %% ../../nbs/view/01_dashboard.ipynb #864cfafe
+class Dashboard(Running):
+    "Curves, a status line, Stop and Resume over a row log. Await it to get the result of what it runs."
     @cached_property
     def widget(self):
         "The curves under a Stop button and a status line; made once."
@@ -632,13 +662,6 @@ class Dashboard:
                             f'style="padding-left:10px">{text}</span>')
         self.note.value = (f'<p class="agentlab-hint" style="margin:2px 0 6px">Go on with <code '
                            f'style="user-select:all">{safe(self.hint, 900)}</code></p>' if self.hint else '')
-    def stop(self):
-        "Ask the run to end after its present update; a dashboard that only watches stops watching."
-        self._flag.set()
-        if self.state in ('running', 'watching', 'asked to stop'): self.state = 'stopping'
-    def _length(self)->tuple:
-        "What changes whenever the row log does: rows, and how often it was cut."
-        return len(self.rows), (self._tail.restarts if self._tail else 0) + self._cuts
     def draw(
         self,
         force:bool=False,   # draw even if nothing is new or the last frame is too recent
@@ -659,230 +682,7 @@ class Dashboard:
         return dashboard_html(self)
     static = html
 
-# %% ../../nbs/view/01_dashboard.ipynb #176f8ca5
-def takes_resume(
-    function,   # anything that can be called
-)->bool:
-    "Whether a function has an argument `resume`: then it can be gone on with."
-    try: return 'resume' in inspect.signature(function).parameters
-    except (TypeError, ValueError): return False
-
-def _ask_stop(self):
-    "Ask the process that trains in this run folder to end after its present update; `follow` notices when it has."
-    if self.folder is None:
-        raise ValueError('this dashboard knows no run folder with a run.json, so there is nobody to ask: use stop()')
-    try: (self.folder/'stop').touch()
-    except OSError as e:
-        self.error = f'cannot ask: {e}'
-        return
-    self._asked = time.monotonic()
-    if self.state == 'watching': self.state = 'asked to stop'
-
-def _answered(self, patience=15)->bool:
-    "Whether the trainer has taken the request away, which it does when it has ended."
-    if self._asked is None: return False
-    waits = (self.folder/'stop').exists()
-    self.error = ('no answer yet: the update is long, or nobody trains there' if waits
-                  and time.monotonic() - self._asked > patience else '')
-    return not waits
-
-def _may_resume(self)->bool:
-    idle = self.state not in ('running', 'stopping', 'watching', 'asked to stop', 'finished')
-    return idle and (self._again is not None or self.folder is not None)
-
-def _fresh(self)->bool:
-    """Whether somebody may still be writing the row log: its last row is younger than ten seconds, or than three of
-    its updates."""
-    seconds = column(self.rows[-10:], 'seconds')
-    patience = max(10., 3*np.nanmax(seconds)) if np.isfinite(seconds).any() else 10.
-    return (self.state not in ('stopped', 'failed') and self.path is not None and self.path.exists()
-            and time.time() - self.path.stat().st_mtime < patience)
-
-def _resume(self,
-    # called as function(on_row=..., should_stop=...), with resume=True where it takes that; None: the one that the
-    # dashboard was given
-    function=None,
-):                  # the dashboard; await it for the result
-    "Go on from the last checkpoint. Where there is no function, the hint says what to type."
-    if self.task is not None and not self.task.done():
-        raise RuntimeError(f'the dashboard is {self.state}: stop it first')
-    function, self.error = function or self._again, ''
-    if function is None: self.hint = resume_command(self.folder)
-    elif self._fresh(): self.error = 'somebody has just written to this run: ask it to stop, or wait until it is quiet'
-    else:
-        return self._start(self.run(function, self._recorder, **(dict(resume=True) if takes_resume(function) else {})))
-    if self._heard: self._heard()
-    self.draw(force=True)
-    return self
-
-def _on_loop(self, act):
-    "Call on the event loop of the notebook: a click may arrive in another thread."
-    try: here = asyncio.get_running_loop()
-    except RuntimeError: here = None
-    if self._loop in (None, here): act()
-    else: self._loop.call_soon_threadsafe(act)
-
-Dashboard.ask_stop, Dashboard._answered, Dashboard._may_resume = _ask_stop, _answered, _may_resume
-Dashboard._fresh, Dashboard.resume, Dashboard._on_loop = _fresh, _resume, _on_loop
-
-# %% ../../nbs/view/01_dashboard.ipynb #dc514a47
-def resume_command(
-    folder,     # run folder
-)->str:         # one line, for a terminal or for Python
-    "What to type to go on with a run."
-    folder = Path(folder)
-    try: words = _shell_words(json.loads((folder/'run.json').read_text())['facts'])
-    except (ImportError, OSError, ValueError, KeyError, TypeError, AttributeError): words = None
-    if words: return shlex.join([*words, '--out', str(folder), '--resume'])
-    return (f'train(policy, env, recipe, {str(folder)!r}, resume=True)   # with policy, environment and recipe as in '
-            f'{folder/"run.json"}')
-
-def _shell_words(facts)->list|None:
-    "`agentlab train` and the options that give these facts; None where no options do."
-    from agentlab.env import envs, games, load_env
-    from agentlab.train.recipes import known, load_recipe
-    from agentlab.train.trainer import env_facts
-    recipe, policy = facts['recipe'], facts['policy']
-    place = lambda make: f'{make.__module__}:{make.__qualname__}'
-    env = next((name for name, make in (envs | games).items() if place(make) == facts['env']['env']), None)
-    if env is None or recipe['name'] not in known: return None
-    world = load_env(env)
-    model = ('untrained' if policy == f'tiny-{world.name}-untrained' else 'tiny'
-             if re.fullmatch(re.escape(world.name) + '-[0-9a-f]{16}', policy) else policy if Path(policy).is_dir()
-             else None)
-    common = {name: recipe[name] for name in ('steps', 'seed', 'test_tasks')}
-    own = load_recipe(recipe['name'], **common).facts()
-    given = {name: recipe[name] for name in ('lr', 'groups', 'group_size', 'max_tokens') if recipe[name] != own[name]
-             or (name == 'max_tokens' and hasattr(world, name))}
-    lora = dict(lora=dict(r=recipe['lora']['r'])) if recipe['lora'] else {}
-    again = json.loads(json.dumps(load_recipe(recipe['name'], **common, **given, **lora).facts()))
-    if again != recipe or json.loads(json.dumps(env_facts(world))) != facts['env'] or model is None: return None
-    options = dict(recipe=recipe['name'], env=env, model=model, **common, **given,
-                   **({'lora': recipe['lora']['r']} if lora else {}))
-    return ['agentlab', 'train',
-            *(word for name, value in options.items() for word in (f'--{name.replace("_", "-")}', str(value)))]
-
-# %% ../../nbs/view/01_dashboard.ipynb #1580d4b4
-def _run(
-    self,
-    function,           # called as function(on_row=..., should_stop=...) in a thread of its own
-    recorder=None,      # anything with append(row): gets every row, on the event loop
-    **more,             # further arguments of the function, such as resume=True
-):                      # await it for what the function returned
-    "Run a function in a thread and draw the rows it reports. Raises what the function raises."
-    self._flag.clear()      # now, not when the work begins: a stop between the two counts
-    return self._work(function, recorder, more)
-
-async def _work(self, function, recorder, more):
-    rows, pool = queue.SimpleQueue(), ThreadPoolExecutor(1, 'agentlab-train')
-    self._begin('running', recorder)
-    work = self._loop.run_in_executor(pool, lambda: function(on_row=rows.put, should_stop=self._flag.is_set, **more))
-    try:
-        while not work.done():
-            self._take(rows, recorder)
-            self.draw()
-            await asyncio.wait([work], timeout=1/self.fps)
-        result = work.result()
-        self._take(rows, recorder)
-        self._read()
-        self.state = 'stopped' if self._flag.is_set() or self._unfinished() else 'finished'
-        return result
-    except asyncio.CancelledError:
-        self.stop()
-        await asyncio.wait([work])
-        self.state = 'stopped'
-        raise
-    except Exception as e:
-        self.state, self.error = 'failed', f'{type(e).__name__}: {e}'
-        raise
-    finally:
-        pool.shutdown(wait=False)
-        self._take(rows, recorder)
-        self.draw(force=True)
-
-def _take(self, rows, recorder):
-    "Move rows from the queue to the row log."
-    while True:
-        try: row = rows.get_nowait()
-        except queue.Empty: return
-        if not self._tail: self._cut(row.get('step'))
-        self._list.append(row)
-        if recorder is not None and recorder is not self._list: recorder.append(row)
-
-def _begin(self, state, recorder=None):
-    "What holds at the start of `run` and `follow`."
-    self.state, self.error, self.hint, self._asked, self._recorder, self._loop = (state, '', '', None, recorder,
-                                                                                  asyncio.get_running_loop())
-
-def _cut(self, step):
-    "Forget the rows that a resumed run makes again."
-    if not math.isfinite(_number(step)) or not self._list or _at(self._list[-1]) < step: return
-    keep = next(i for i, row in enumerate(self._list) if _at(row) >= step)
-    del self._list[keep:]
-    self.rows, self._taken, self._cuts = self.rows[:keep], min(self._taken, keep), self._cuts + 1
-
-def _unfinished(self)->bool: return bool(self.total and self.rows and _at(self.rows[-1], 0) + 1 < self.total)
-
-def _follow(
-    self,
-    every:float=.5,     # seconds between two looks at the file
-):                      # await it for the rows
-    """Draw a row log that somebody else writes, until its last update is there, the run has stopped as it was asked
-    to, or Stop is pressed."""
-    self._flag.clear()
-    return self._watch(every)
-
-async def _watch(self, every):
-    self._begin('watching')
-    try:
-        while not self._flag.is_set() and not (self.total and self.rows
-                                               and not self._unfinished()) and not self._answered():
-            self.draw()
-            await asyncio.sleep(every)
-        self._read()
-        self.state = ('stopped watching' if self._flag.is_set() else 'stopped' if self._answered()
-                      and (self._unfinished() or not self.total) else 'finished')
-    except asyncio.CancelledError:
-        self.state = 'stopped watching'
-        raise
-    finally: self.draw(force=True)
-    return self.rows
-
-Dashboard.run, Dashboard._work, Dashboard.follow = _run, _work, _follow
-Dashboard._watch, Dashboard._take, Dashboard._begin = _watch, _take, _begin
-Dashboard._cut, Dashboard._unfinished = _cut, _unfinished
-
-# %% ../../nbs/view/01_dashboard.ipynb #864cfafe
-def _start(self, work):
-    "Make a task of `run` or `follow`; the dashboard itself can then be awaited."
-    try: loop = asyncio.get_running_loop()
-    except RuntimeError:
-        work.close()
-        raise RuntimeError('view.watch draws from the event loop of a notebook, and none is running. In a script call '
-                           'your function directly, or asyncio.run(view.Dashboard().run(function)).') from None
-    self.task = loop.create_task(work)
-    # the status line tells of an error that nobody awaits
-    self.task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    if self._heard: self._heard()
-    return self
-
-def _await(self):
-    if self.task is None:
-        raise RuntimeError('nothing was started: use view.watch(function), or await dashboard.run(function)')
-    return self.task.__await__()
-
-def _display(self):
-    "Show the widget; once per cell, so that `view.watch(...)` as the last line of a cell does not show it twice."
-    from IPython import get_ipython
-    from IPython.display import display
-    cell = getattr(get_ipython(), 'execution_count', None)
-    try: self._loop = self._loop or asyncio.get_running_loop()
-    except RuntimeError: pass       # a script shows it: nothing can be started from there
-    if cell is None or cell != self._cell: display(self.widget)
-    self._cell = cell
-
-Dashboard._start, Dashboard.__await__, Dashboard._ipython_display_ = _start, _await, _display
-
+# %% ../../nbs/view/01_dashboard.ipynb #00a9b2bb
 def watch(
     # function(on_row=..., should_stop=...) to run; or a run folder, row log or list of rows to follow; or several of
     # these: name -> one, or a list
@@ -904,7 +704,7 @@ def watch(
     return board
 
 # %% ../../nbs/view/01_dashboard.ipynb #21c0e4a0
-class Overlay:
+class Overlay(Started):
     """Up to six runs over each other, with a row of controls for each. `runs` are their dashboards, `shown` says
     which are drawn."""
     def __init__(self,
@@ -914,14 +714,14 @@ class Overlay:
         points:int=200,         # most points of a curve
         resume:dict|None=None,  # name -> what Resume calls, for runs that are not functions
     ):
+        super().__init__()
         self.functions = {name: run for name, run in _named(runs).items() if callable(run)}
         self.runs = {name: run if isinstance(run, Dashboard)
                      else Dashboard(None if callable(run) else run, total=total, points=points,
                      resume=(resume or {}).get(name) or (run if callable(run) and takes_resume(run) else None))
                      for name, run in _named(runs).items()}
         self.shown, self.plots = dict.fromkeys(self.runs, True), Plots(panes(compared=True), len(self.runs), points)
-        self.fps, self.frames, self.task, self.state = fps, 0, None, 'idle'
-        self._drawn, self._cell, self._loop, self._heard = None, None, None, None
+        self.fps, self.frames, self.state, self._drawn = fps, 0, 'idle', None
     def show(self, name, on=True):
         "Draw a run, or leave it out."
         if name not in self.shown: raise ValueError(f'{name!r} is not among the runs {list(self.shown)}')
@@ -993,23 +793,8 @@ class Overlay:
         for run in self.runs.values(): run._read()
         return dashboard_html(self)
     static = html
-    figure, _start, _on_loop = Dashboard.figure, Dashboard._start, Dashboard._on_loop
-    __await__, _ipython_display_ = Dashboard.__await__, Dashboard._ipython_display_
 
 # %% ../../nbs/view/01_dashboard.ipynb #9ca4324d
-TWIN_CSS = '''
-.al-db h3 { margin: 0 0 4px; font-size: 15px } .al-db .al-plot { display: block; width: 100%; height: auto; overflow:
-  visible }
-.al-db .al-plot text { font-size: 11px; fill: var(--soft) } .al-db .g { stroke: var(--line) } .al-db .al-heat rect {
-  fill: var(--heat) }
-.al-db ul { list-style: none; display: flex; flex-wrap: wrap; gap: 4px 22px; margin: 0 0 8px; padding: 0 }
-.al-db li { display: flex; gap: 8px; align-items: center; margin: 0 } .al-db-scroll { overflow-x: auto; margin-top:
-  8px }
-.al-db table { border-collapse: collapse; margin: 0; font-size: 13px; color: inherit } .al-db tbody th { text-align:
-  left; font-weight: 400 }
-.al-db td, .al-db th { padding: 2px 10px; text-align: right; border-bottom: 1px solid var(--line); background: none }
-'''
-
 def _first_last(x, y)->str:
     "A curve in words."
     known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
@@ -1017,16 +802,27 @@ def _first_last(x, y)->str:
     return (f'{number(known[0][1])} at update {known[0][0]:.0f}, {number(known[-1][1])} at update {known[-1][0]:.0f}, '
             f'between {number(min(b for _, b in known))} and {number(max(b for _, b in known))}')
 
+def _path(frame, x, y)->str:
+    "A curve as steps from point to point, in tenths of a pixel that add up; a missing value is a gap."
+    parts, pen = [], None
+    for a, b in zip(x, y):
+        at = (round(10*frame.px(a)), round(10*frame.py(b))) if math.isfinite(b) else None
+        if at and pen: parts.append(f'l{(at[0] - pen[0])/10:g},{(at[1] - pen[1])/10:g}')
+        elif at: parts.append(f'M{at[0]/10:g},{at[1]/10:g}')
+        pen = at
+    return ''.join(parts).replace('l0.', 'l.').replace(',-', '-').replace('-0.', '-.').replace(',0.', ',.')
+
 def _line_svg(frame, i, label, faint, x, y)->str:
     "One line with dash and marks, every mark's value under the pointer."
     colour, dash, mark, _ = LOOKS[i]
     known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
     kept = [known[round(k)] for k in np.linspace(0, len(known) - 1, min(6, len(known)))]
     said = lambda a, b: f'<title>run {i + 1}, {label + ", " if label else ""}update {a:.0f}: {number(b)}</title>'
-    place = lambda a, b: f'd="{mark}" transform="translate({frame.px(a)} {frame.py(b)})"'
-    marks = ''.join(f'<path {place(*point)} fill="{colour}">{said(*point)}</path>' for point in kept)
-    look = f'stroke="{colour}" stroke-width="{1 if faint else 1.8}" stroke-linejoin="round" stroke-dasharray="{dash}"'
-    return f'<path d="{_path(frame, x, y)}" fill="none" {look}/>{marks}'
+    place = lambda a, b: f'd="{mark}" transform="translate({frame.px(a):g} {frame.py(b):g})"'
+    marks = ''.join(f'<path {place(*point)}>{said(*point)}</path>' for point in kept)
+    dashes = f' stroke-dasharray="{dash}"' if dash else ''
+    look = f'stroke="{colour}" stroke-width="{1 if faint else 1.8}"{dashes}'
+    return f'<path d="{_path(frame, x, y)}" {look}/><g fill="{colour}">{marks}</g>'
 
 def _lines_svg(
     lines:list,     # (number of the run, what the line is called, x, y) for every line

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 from .report import CSS, Html, clip, finite, safe, signed, visible
+from .turnscope import ESM_HELPERS
+from .web import script, sheet
 
 # %% auto #0
 __all__ = ['PLAY_CSS', 'MOST', 'LINES', 'SCRIPT', 'TABLE_CSS', 'ALL', 'NONE', 'Words', 'Said', 'Chance', 'chances', 'seated',
-           'own_seats', 'called', 'Play', 'Line', 'percent', 'number_keys', 'recorded_env', 'game_of']
+           'own_seats', 'called', 'Table', 'Turns', 'Seated', 'Line', 'Seen', 'Told', 'percent', 'Pictured',
+           'number_keys', 'Play', 'recorded_env', 'game_of']
 
 # %% ../../nbs/view/07_play.ipynb #a8227ec4
 class Words:
@@ -123,9 +126,10 @@ def called(player)->str:
     "The name of a player."
     return str(getattr(player, 'name', '') or getattr(player, '__name__', '') or type(player).__name__)
 
-class Play:
-    """A game that waits for you. `message` says what could not be done; nothing that an environment or a player does
-    raises here."""
+# %% ../../nbs/view/07_play.ipynb #6004bcbd
+class Table:
+    """A game that waits for you, alone. `message` says what could not be done; nothing that an environment or a player
+    does raises here."""
     def __init__(self,
         env,                # an environment, or a function that makes one
         # who plays: a policy, snapshot or function (env, generator) -> text for every seat, or {seat: player}
@@ -170,173 +174,151 @@ class Play:
         offered = None if self.over else self.game.step.info.get('legal')
         return (list(dict.fromkeys(text for text in offered if isinstance(text, str)))
                 if isinstance(offered, (list, tuple)) else [])
-    def _ipython_display_(self):
-        from IPython.display import display
-        display(self.widget)
+    def new(self, seed: int|None = None):
+        "A new game; None: of the same seed. The players of other seats begin if it is their turn."
+        if seed is not None: self.seed = seed
+        self.moves, self.message, self.given = [], '', None
+        self.begin()
+        self.answer()
+        self.show()
+        return self
+    def answer(self): "The players of the other seats move: nobody sits there yet."
+    def show(self):
+        "Draw it anew: nothing is drawn yet."
+        return self
+    def begin(self):
+        "The game before its first move."
+        from agentlab.episodes import derive
+        from agentlab.rollout.plain import Game, guarded
+        if self.game is not None: guarded(lambda: self.game.env.close())
+        env = guarded(self.make)
+        self.steps, broken = [], isinstance(env, BaseException)
+        draws = derive(self.sampling, 'sample', 0, 0)
+        self.game = Game(self.model if broken else env, 0, 0, self.seed, self.task, draws)
+        if broken: return self.game.end(error=f'{type(env).__name__}: {env}')
+        self.receive('reset', (self.seed, self.task))
+    def receive(self, method: str, arguments: tuple):
+        "Call the environment and take in its answer; whatever goes wrong ends the game."
+        from agentlab.rollout.plain import call_all, guarded
+        answer = call_all([self.game], method, [arguments], self.limit)[0]
+        failed = guarded(lambda: self.game.take(answer, self.chat, self.system))
+        if isinstance(failed, BaseException):
+            self.game.end(error=f'what the environment said cannot be read: {type(failed).__name__}: {failed}')
+        if self.game.step is answer: self.steps.append(answer)
+    def perform(self, said: Said):
+        "One action of the seat that moves, and the environment's answer."
+        self.game.act(said.completion, said.text)
+        self.receive('step', (said.text,))
 
 # %% ../../nbs/view/07_play.ipynb #4ca8e525
-def _new(self, seed: int|None = None):
-    "A new game; None: of the same seed. The players of other seats begin if it is their turn."
-    if seed is not None: self.seed = seed
-    self.moves, self.message, self.given = [], '', None
-    self.begin()
-    self.answer()
-    self.show()
-    return self
-
-def _begin(self):
-    "The game before its first move."
-    from agentlab.episodes import derive
-    from agentlab.rollout.plain import Game, guarded
-    if self.game is not None: guarded(lambda: self.game.env.close())
-    env = guarded(self.make)
-    self.steps, broken = [], isinstance(env, BaseException)
-    self.game = Game(self.model if broken else env, 0, 0, self.seed, self.task, derive(self.sampling, 'sample', 0, 0))
-    if broken: return self.game.end(error=f'{type(env).__name__}: {env}')
-    self.receive('reset', (self.seed, self.task))
-
-def _receive(self, method: str, arguments: tuple):
-    "Call the environment and take in its answer; whatever goes wrong ends the game."
-    from agentlab.rollout.plain import call_all, guarded
-    answer = call_all([self.game], method, [arguments], self.limit)[0]
-    failed = guarded(lambda: self.game.take(answer, self.chat, self.system))
-    if isinstance(failed, BaseException):
-        self.game.end(error=f'what the environment said cannot be read: {type(failed).__name__}: {failed}')
-    if self.game.step is answer: self.steps.append(answer)
-
-def _perform(self, said: Said):
-    "One action of the seat that moves, and the environment's answer."
-    self.game.act(said.completion, said.text)
-    self.receive('step', (said.text,))
-
-def _say(self, said: Said):
-    "An action that is new: what was undone before it is forgotten."
-    del self.moves[self.at:]
-    self.moves.append(said)
-    self.perform(said)
-
-def _act(self, text: str):
-    "The seat that moves says `text`, and the players of the other seats answer."
-    from agentlab.policy.sampler import Completion
-    self.message = ''
-    if self.over: self.message = 'The game is over. Begin a new one, or undo.'
-    elif (recorded := getattr(self.game.env, 'recorded', None)) == text and self.at < len(self.moves):
-        return self.goto(self.at + 1)
-    elif recorded is not None:
-        self.message = 'This is a recording: only what was said can be said. Give its environment and seed to leave it.'
-    else:
-        try: ids = [*self.chat.text_ids(text), self.chat.end_id]
-        except Exception as e: self.message = f'This text has no tokens: {type(e).__name__}: {e}'
+class Turns(Table):
+    "What you do: say something, go back, go on."
+    def say(self, said: Said):
+        "An action that is new: what was undone before it is forgotten."
+        del self.moves[self.at:]
+        self.moves.append(said)
+        self.perform(said)
+    def act(self, text: str):
+        "The seat that moves says `text`, and the players of the other seats answer."
+        from agentlab.policy.sampler import Completion
+        self.message = ''
+        if self.over: self.message = 'The game is over. Begin a new one, or undo.'
+        elif (recorded := getattr(self.game.env, 'recorded', None)) == text and self.at < len(self.moves):
+            return self.goto(self.at + 1)
+        elif recorded is not None:
+            self.message = ('This is a recording: only what was said can be said. Give its environment and seed to '
+                            'leave it.')
         else:
-            self.say(Said(self.seat, text, 'you', Completion(ids, [math.nan]*len(ids), [math.nan]*len(ids), 'stop')))
-            self.answer()
-    self.show()
-    return self
-
-Play.new, Play.begin, Play.receive, Play.perform, Play.say, Play.act = _new, _begin, _receive, _perform, _say, _act
+            try: ids = [*self.chat.text_ids(text), self.chat.end_id]
+            except Exception as e: self.message = f'This text has no tokens: {type(e).__name__}: {e}'
+            else:
+                unknown = ([math.nan]*len(ids) for _ in range(2))
+                self.say(Said(self.seat, text, 'you', Completion(ids, *unknown, 'stop')))
+                self.answer()
+        self.show()
+        return self
+    def goto(self, turn: int):
+        "The game after `turn` moves, played again from its seed."
+        before = [(s.seat, s.observation) for s in self.steps]
+        self.begin()
+        for said in self.moves[:turn]:
+            if self.over or said.seat != self.seat: break
+            if said.read is not None and said.read != self.game.step.observation:
+                self.message = (f'At turn {self.at} the environment says something else than the record: is it the '
+                                f'same one, with the same seed?')
+            self.perform(said)
+        both = min(len(before), len(self.steps))
+        now = [(s.seat, s.observation) for s in self.steps[:both]]
+        if now != before[:both] or self.at < min(turn, len(self.moves)):
+            self.message = ('The same seed and the same texts gave another game: this environment draws from something '
+                            'else than its seed.')
+        self.show()
+        return self
+    def undo(self):
+        "Back to your last move; where you watch, one turn back."
+        turns = [i for i in range(self.at) if not self.mine or self.moves[i].seat in self.mine]
+        self.message = '' if turns else 'There is nothing to undo.'
+        return self.goto(turns[-1]) if turns else self.show()
+    def redo(self):
+        "Forward again to your next turn, through what was undone or recorded; where you watch, one turn."
+        turns = [i for i in range(self.at + 1, len(self.moves) + 1) if not self.mine or i == len(self.moves)
+                 or self.moves[i].seat in self.mine]
+        self.message = '' if turns else 'There is nothing to repeat.'
+        return self.goto(turns[0]) if turns else self.show()
+    def sit(self, seat):
+        "Take other seats in the middle of the game; the players of the rest answer if it is their turn."
+        self.mine = own_seats(seat, self.seats, self.players)
+        self.answer()
+        return self.show()
 
 # %% ../../nbs/view/07_play.ipynb #7eec7104
-def _ask(self, player)->Said:
-    "What a player says now: the very draw that `agentlab.rollout` would make at this turn."
-    from agentlab.episodes import derive
-    from agentlab.policy.sampler import Completion
-    game, seat = self.game, self.seat
-    if not hasattr(player, 'sampler'):
-        text = player(game.env, Random(derive(game.sample_seed, game.t, 'player')))
-        if not isinstance(text, str): raise TypeError(f'it said {text!r}, which is no text')
-        ids = [*self.chat.text_ids(text), self.chat.end_id]
-        return Said(seat, text, called(player), Completion(ids, [math.nan]*len(ids), [math.nan]*len(ids), 'stop'),
-                    'script')
-    voice = player.at(seat)
-    if id(voice) not in self.samplers: self.samplers[id(voice)] = (voice, voice.sampler())
-    said = self.samplers[id(voice)][1].sample([game.side.context], self.max_tokens, self.temperature,
-                                              stop=(voice.end_id,), seeds=[derive(game.sample_seed, game.t)])[0]
-    return Said(seat, voice.text(said.ids), called(player), said, 'policy')
-
-def _let(self, show: bool = True)->bool:
-    "The player of the seat that moves makes its move; False, with the reason in `message`, where it cannot."
-    from agentlab.rollout.plain import guarded
-    player, self.message = self.players.get(self.seat), ''
-    if self.over: self.message = 'The game is over. Begin a new one, or undo.'
-    elif player is None: self.message = f'Nobody but you sits at the seat {self.seat}: give Play a policy.'
-    else:
-        said = guarded(lambda: self.ask(player))
-        if isinstance(said, BaseException):
-            self.message = f'{called(player)} cannot move: {type(said).__name__}: {said}'
-        else: self.say(said)
-    if show: self.show()
-    return not self.message
-
-def _answer(self, most: int = 64):
-    "The players of the other seats move until it is your turn; nothing happens where you only watch."
-    while self.mine and not self.over and self.seat not in self.mine and most > 0 and self.let(show=False): most -= 1
-
-def _step_on(self):
-    "One turn: your player moves, then those of the other seats."
-    if self.let(show=False): self.answer()
-    self.show()
-    return self
-
-def _to_end(self, most: int = 64):
-    "The players move until the game is over, at most `most` turns."
-    while not self.over and most > 0 and self.let(show=False): most -= 1
-    self.show()
-    return self
-
-Play.ask, Play.let, Play.answer, Play.step_on, Play.to_end = _ask, _let, _answer, _step_on, _to_end
-
-# %% ../../nbs/view/07_play.ipynb #1a4f9527
-def _goto(self, turn: int):
-    "The game after `turn` moves, played again from its seed."
-    before = [(s.seat, s.observation) for s in self.steps]
-    self.begin()
-    for said in self.moves[:turn]:
-        if self.over or said.seat != self.seat: break
-        if said.read is not None and said.read != self.game.step.observation:
-            self.message = (f'At turn {self.at} the environment says something else than the record: is it the same '
-                            f'one, with the same seed?')
-        self.perform(said)
-    both = min(len(before), len(self.steps))
-    if [(s.seat, s.observation) for s in self.steps[:both]] != before[:both] or self.at < min(turn, len(self.moves)):
-        self.message = ('The same seed and the same texts gave another game: this environment draws from something '
-                        'else than its seed.')
-    self.show()
-    return self
-
-def _undo(self):
-    "Back to your last move; where you watch, one turn back."
-    turns = [i for i in range(self.at) if not self.mine or self.moves[i].seat in self.mine]
-    self.message = '' if turns else 'There is nothing to undo.'
-    return self.goto(turns[-1]) if turns else self.show()
-
-def _redo(self):
-    "Forward again to your next turn, through what was undone or recorded; where you watch, one turn."
-    turns = [i for i in range(self.at + 1, len(self.moves) + 1) if not self.mine or i == len(self.moves)
-             or self.moves[i].seat in self.mine]
-    self.message = '' if turns else 'There is nothing to repeat.'
-    return self.goto(turns[0]) if turns else self.show()
-
-def _sit(self, seat):
-    "Take other seats in the middle of the game; the players of the rest answer if it is their turn."
-    self.mine = own_seats(seat, self.seats, self.players)
-    self.answer()
-    return self.show()
-
-def _show(self):
-    "Draw the widget anew, where there is one."
-    if 'widget' in vars(self): self.draw()
-    return self
-
-Play.goto, Play.undo, Play.redo, Play.sit, Play.show = _goto, _undo, _redo, _sit, _show
+class Seated(Turns):
+    "Players at the other seats."
+    def ask(self, player)->Said:
+        "What a player says now: the very draw that `agentlab.rollout` would make at this turn."
+        from agentlab.episodes import derive
+        from agentlab.policy.sampler import Completion
+        game, seat = self.game, self.seat
+        if not hasattr(player, 'sampler'):
+            text = player(game.env, Random(derive(game.sample_seed, game.t, 'player')))
+            if not isinstance(text, str): raise TypeError(f'it said {text!r}, which is no text')
+            ids = [*self.chat.text_ids(text), self.chat.end_id]
+            return Said(seat, text, called(player), Completion(ids, [math.nan]*len(ids), [math.nan]*len(ids), 'stop'),
+                        'script')
+        voice = player.at(seat)
+        if id(voice) not in self.samplers: self.samplers[id(voice)] = (voice, voice.sampler())
+        said = self.samplers[id(voice)][1].sample([game.side.context], self.max_tokens, self.temperature,
+                                                  stop=(voice.end_id,), seeds=[derive(game.sample_seed, game.t)])[0]
+        return Said(seat, voice.text(said.ids), called(player), said, 'policy')
+    def let(self, show: bool = True)->bool:
+        "The player of the seat that moves makes its move; False, with the reason in `message`, where it cannot."
+        from agentlab.rollout.plain import guarded
+        player, self.message = self.players.get(self.seat), ''
+        if self.over: self.message = 'The game is over. Begin a new one, or undo.'
+        elif player is None: self.message = f'Nobody but you sits at the seat {self.seat}: give Play a policy.'
+        else:
+            said = guarded(lambda: self.ask(player))
+            if isinstance(said, BaseException):
+                self.message = f'{called(player)} cannot move: {type(said).__name__}: {said}'
+            else: self.say(said)
+        if show: self.show()
+        return not self.message
+    def answer(self, most: int = 64):
+        "The players of the other seats move until it is your turn; nothing happens where you only watch."
+        others = lambda: self.mine and not self.over and self.seat not in self.mine
+        while others() and most > 0 and self.let(show=False): most -= 1
+    def step_on(self):
+        "One turn: your player moves, then those of the other seats."
+        if self.let(show=False): self.answer()
+        self.show()
+        return self
+    def to_end(self, most: int = 64):
+        "The players move until the game is over, at most `most` turns."
+        while not self.over and most > 0 and self.let(show=False): most -= 1
+        self.show()
+        return self
 
 # %% ../../nbs/view/07_play.ipynb #0d95a794
-def _seen(self)->tuple:
-    "The seats whose side of the game is shown."
-    if self.show_all: return self.seats
-    if len(self.mine) == 1: return self.mine
-    last = self.moves[self.at - 1].seat if 0 < self.at <= len(self.moves) else self.seats[0]
-    return (self.seat or last,)
-
 @dataclass
 class Line:
     "One line of the history."
@@ -348,93 +330,83 @@ class Line:
     reward: float = 0.  # paid
     note: str = ''      # 'refused' for an action that the environment called invalid; a state, where all is shown
 
-def _history(self)->list[Line]:
-    "What the seats that are shown have read, said and earned, in the order of play."
-    seen, found = self.seen, []
-    for t, step in enumerate(self.steps):
-        paid = [(s, float(x)) for s, x in step.reward.items() if s in seen and float(x)]
-        if t and self.moves[t - 1].seat in seen and step.info.get('invalid'): found[-1].note = 'refused'
-        found += [Line(t - 1, 'paid', s, reward=x) for s, x in paid]
-        if step.seat in seen and (step.observation or not step.done):
-            found.append(Line(t, 'last' if step.done else 'read', step.seat, step.observation,
-                              note=_state(step) if self.show_all else ''))
-        if t < self.at and self.moves[t].seat in seen:
-            found.append(Line(t, 'said', self.moves[t].seat, self.moves[t].text, self.moves[t].who))
-    return found
-
 def _state(step)->str:
     state = step.info.get('state')
     return '' if state is None else f'state {state!r}'
 
-def _offered(self)->list[str]:
-    "The legal texts that may be shown: none while a hidden seat is to move."
-    return self.legal if self.seat in self.seen else []
-
-Play.seen, Play.offered, Play.history = property(_seen), property(_offered), _history
+class Seen(Seated):
+    "What may be shown of a game."
+    @property
+    def seen(self)->tuple:
+        "The seats whose side of the game is shown."
+        if self.show_all: return self.seats
+        if len(self.mine) == 1: return self.mine
+        last = self.moves[self.at - 1].seat if 0 < self.at <= len(self.moves) else self.seats[0]
+        return (self.seat or last,)
+    @property
+    def offered(self)->list[str]:
+        "The legal texts that may be shown: none while a hidden seat is to move."
+        return self.legal if self.seat in self.seen else []
+    def history(self)->list[Line]:
+        "What the seats that are shown have read, said and earned, in the order of play."
+        seen, found = self.seen, []
+        for t, step in enumerate(self.steps):
+            paid = [(s, float(x)) for s, x in step.reward.items() if s in seen and float(x)]
+            if t and self.moves[t - 1].seat in seen and step.info.get('invalid'): found[-1].note = 'refused'
+            found += [Line(t - 1, 'paid', s, reward=x) for s, x in paid]
+            if step.seat in seen and (step.observation or not step.done):
+                found.append(Line(t, 'last' if step.done else 'read', step.seat, step.observation,
+                                  note=_state(step) if self.show_all else ''))
+            if t < self.at and self.moves[t].seat in seen:
+                found.append(Line(t, 'said', self.moves[t].seat, self.moves[t].text, self.moves[t].who))
+        return found
 
 # %% ../../nbs/view/07_play.ipynb #e328d782
-def _probabilities(self, texts: list[str]|None = None)->list[Chance]:
-    """How likely the policy at the seat that moves is to say each text; None: every legal text. Raises ValueError
-    where there is nobody to ask."""
-    player = self.players.get(self.seat)
-    if self.over: raise ValueError('the game is over: nobody says anything now')
-    if not hasattr(player, 'logprobs'):
-        raise ValueError(f'no policy sits at the seat {self.seat}: give Play a policy there (a script has no '
-                         f'probabilities)')
-    if self.seat not in self.seen:
-        raise ValueError(f'the seat {self.seat} is hidden from you; show_all = True shows it')
-    return chances(player.at(self.seat), self.game.side.context, self.legal if texts is None else texts,
-                   self.temperature, self.max_tokens)
-
-def _episodes(self)->list:
-    """An episode per seat, as `agentlab.rollout` gives them; turns said by hand have NaN log-probabilities and
-    `by_hand` = 1."""
-    found = copy.deepcopy(self.game.episodes())
-    by_hand = any(said.kind == 'hand' for said in self.moves[:self.at])
-    for episode in found:
-        own = [said for said in self.moves[:self.at] if said.seat == episode.seat]
-        kinds = {said.kind for said in own}
-        episode.source = 'demonstration' if 'hand' in kinds else 'opponent' if 'script' in kinds else 'policy'
-        episode.policy = ' + '.join(dict.fromkeys(said.who for said in own))
-        for turn, said in zip(episode.turns, own):
-            if by_hand: turn.columns['by_hand'] = float(said.kind == 'hand')
-    return found
-
-def _episode(self, seat: str|None = None):
-    "One seat's side of the game; None: yours."
-    seat = seat or (self.mine or self.seats)[0]
-    if seat not in self.seats: raise ValueError(f'seat={seat!r}: the seats are {self.seats}')
-    return self.episodes()[self.seats.index(seat)]
-
-def _batch(self):
-    "All seats as tables, with the text of every token."
-    from agentlab.episodes import Batch
-    from agentlab.policy.text import with_token_text
-    batch = Batch.from_episodes(self.episodes())
-    if not isinstance(self.chat, Words): return with_token_text(batch, self.chat.tokenizer)
-    ids = batch.tokens.id.unique().tolist()
-    return batch.replace(labels=batch.labels
-                         | dict(token={i: self.chat.decode([i]) for i in ids}, between={0: ' '},
-                                control={i: self.chat.decode([i]) for i in ids if i < len(self.chat.marks)}))
-
-Play.probabilities, Play.episodes, Play.episode, Play.batch = _probabilities, _episodes, _episode, _batch
+class Told(Seen):
+    "What a policy would say, and what was played as data."
+    def probabilities(self, texts: list[str]|None = None)->list[Chance]:
+        """How likely the policy at the seat that moves is to say each text; None: every legal text. Raises ValueError
+        where there is nobody to ask."""
+        player = self.players.get(self.seat)
+        if self.over: raise ValueError('the game is over: nobody says anything now')
+        if not hasattr(player, 'logprobs'):
+            raise ValueError(f'no policy sits at the seat {self.seat}: give Play a policy there (a script has no '
+                             f'probabilities)')
+        if self.seat not in self.seen:
+            raise ValueError(f'the seat {self.seat} is hidden from you; show_all = True shows it')
+        return chances(player.at(self.seat), self.game.side.context, self.legal if texts is None else texts,
+                       self.temperature, self.max_tokens)
+    def episodes(self)->list:
+        """An episode per seat, as `agentlab.rollout` gives them; turns said by hand have NaN log-probabilities and
+        `by_hand` = 1."""
+        found = copy.deepcopy(self.game.episodes())
+        by_hand = any(said.kind == 'hand' for said in self.moves[:self.at])
+        for episode in found:
+            own = [said for said in self.moves[:self.at] if said.seat == episode.seat]
+            kinds = {said.kind for said in own}
+            episode.source = 'demonstration' if 'hand' in kinds else 'opponent' if 'script' in kinds else 'policy'
+            episode.policy = ' + '.join(dict.fromkeys(said.who for said in own))
+            for turn, said in zip(episode.turns, own):
+                if by_hand: turn.columns['by_hand'] = float(said.kind == 'hand')
+        return found
+    def episode(self, seat: str|None = None):
+        "One seat's side of the game; None: yours."
+        seat = seat or (self.mine or self.seats)[0]
+        if seat not in self.seats: raise ValueError(f'seat={seat!r}: the seats are {self.seats}')
+        return self.episodes()[self.seats.index(seat)]
+    def batch(self):
+        "All seats as tables, with the text of every token."
+        from agentlab.episodes import Batch
+        from agentlab.policy.text import with_token_text
+        batch = Batch.from_episodes(self.episodes())
+        if not isinstance(self.chat, Words): return with_token_text(batch, self.chat.tokenizer)
+        ids = batch.tokens.id.unique().tolist()
+        return batch.replace(labels=batch.labels
+                             | dict(token={i: self.chat.decode([i]) for i in ids}, between={0: ' '},
+                                    control={i: self.chat.decode([i]) for i in ids if i < len(self.chat.marks)}))
 
 # %% ../../nbs/view/07_play.ipynb #d329099b
-PLAY_CSS = '''
-.al-pl { max-width: 860px; border: 1px solid var(--line); border-radius: 10px; background: var(--panel); overflow: hidden }
-.al-pl-head { display: flex; flex-wrap: wrap; gap: 2px 18px; padding: 9px 16px; border-bottom: 1px solid var(--line); font-size: 13px; color: var(--soft) } .al-pl-head b { color: var(--ink); font-weight: 650 }
-.al-pl-talk { display: flex; flex-direction: column-reverse; padding: 12px 16px; background: var(--paper) } .agentlab-play .al-pl-talk { max-height: 420px; overflow-y: auto }
-.al-pl-lines { display: flex; flex-direction: column; gap: 7px }
-.al-pl-line { max-width: 86%; padding: 6px 12px 7px; border-radius: 12px; border: 1px solid var(--line); background: var(--panel); align-self: flex-start; border-bottom-left-radius: 3px }
-.al-pl-line > small { display: block; font-size: 11.5px; line-height: 1.5; color: var(--soft) } .al-pl-line > span { white-space: pre-wrap; overflow-wrap: anywhere; font-family: ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace; font-size: 13.5px; line-height: 1.5 }
-.al-pl-line.al-pl-said { align-self: flex-end; border-radius: 12px 12px 3px 12px; background: light-dark(#e3eff7,#1d3444); border-color: light-dark(#b9d5e7,#2f5068) } .al-pl-said > small { text-align: right }
-.al-pl-no { color: var(--warn); font-weight: 650 }
-.al-pl-paid { align-self: center; font-size: 12.5px; color: var(--soft) } .al-pl-paid b { color: var(--ink) }
-.al-pl-end { margin: 0; padding: 9px 16px; border-top: 1px solid var(--line); font-weight: 600 } .al-pl-end.al-pl-fault { border-left: 4px solid var(--warn); font-weight: 400; overflow-wrap: anywhere }
-.al .al-pl-odds { border-collapse: collapse; margin: 0; font-size: 13px; color: inherit; width: 100% } .al .al-pl-odds :is(th,td) { text-align: left; padding: 2px 16px; border: 0; background: none; font-weight: 400; overflow-wrap: anywhere }
-.al .al-pl-odds caption { text-align: left; caption-side: top; padding: 8px 16px 4px; color: var(--soft); font-size: 12.5px } .al .al-pl-odds tr > :nth-child(2) { text-align: right; white-space: nowrap; width: 90px }
-.al-pl-odds i { display: block; height: 10px; border-radius: 2px; background: #4393c3; min-width: 1px } .al .al-pl-odds td:last-child { width: 62%; padding-left: 0; color: var(--soft) } .al .al-pl-odds tr:last-child > * { padding-bottom: 10px }
-'''
+PLAY_CSS = sheet('play')
 
 def percent(p: float)->str:
     "A probability as it is shown: what is not 0 never looks like 0."
@@ -454,34 +426,16 @@ def _line_html(line: Line, several: bool)->str:
         head = (f'the environment{where}{" · last words" if line.kind == "last" else ""}'
                 + (f' · {safe(line.note, 200)}' if line.note else ''))
     said = safe(line.text, 3000, lines=True) if line.text else '<span class="al-unknown">∅ nothing</span>'
-    return f'<div class="al-pl-line{" al-pl-said" if line.kind == "said" else ""}"><small>{head}</small><span>{said}</span></div>'
-
-def _ending(self)->str:
-    "How it stands, in one line of HTML-free text."
-    if not self.over:
-        return (f'{"Your move" if self.seat in self.mine else "To move"}: {self.seat}.'
-                + (f' {len(self.offered)} legal texts.' if self.offered else ''))
-    if self.game.error: return f'The game ended with an error: {self.game.error}'
-    sides = {e.seat: e for e in self.game.episodes() if e.seat in self.seen}
-    how = ', '.join(f'{seat} earned {signed(e.outcome)}{" and succeeded" if e.success else ""}'
-                    for seat, e in sides.items())
-    unread = (f' The last text went to {self.game.step.seat}.' if self.game.final
-              and self.game.step.seat not in self.seen else '')
-    return f'The game {"was cut off" if self.game.truncated else "is over"} after {self.at} turns: {how}.{unread}'
-
-def _odds(self)->list:
-    "Probabilities to be shown; empty, with the reason in `message`, where there are none."
-    if not self.show_chances or self.over: return []
-    try: return self.probabilities(self.offered[:MOST])
-    except Exception as e:
-        self.message = f'No probabilities: {e}'
-        return []
+    mark = ' al-pl-said' if line.kind == 'said' else ''
+    return f'<div class="al-pl-line{mark}"><small>{head}</small><span>{said}</span></div>'
 
 def _odds_html(odds, temperature)->str:
     "The legal texts and how likely they are."
     if not odds: return ''
     rest = max(0., 1 - sum(c.p for c in odds))
-    line = lambda name, p, note: f'<tr><th scope="row">{name}</th><td>{percent(p)}</td><td>{f"<i style=width:{100*p:.1f}%></i>" if p > 0 else safe(note, 80)}</td></tr>'
+    def line(name, p, note):
+        bar = f'<i style=width:{100*p:.1f}%></i>' if p > 0 else safe(note, 80)
+        return f'<tr><th scope="row">{name}</th><td>{percent(p)}</td><td>{bar}</td></tr>'
     lines = ''.join(line(safe(c.text, 80), c.p, c.note) for c in odds) + line('<em>something else</em>', rest, '')
     about = (f'What the policy would say, at temperature {temperature or 1:g}: the product over the tokens of each '
              f'text and the end of the turn')
@@ -490,92 +444,52 @@ def _odds_html(odds, temperature)->str:
 # %% ../../nbs/view/07_play.ipynb #bbe1343d
 MOST, LINES = 60, 80    # buttons and lines on the screen
 
-def _static(self, style: bool = True, moves: bool = True)->Html:
-    "The game as it stands, as HTML without JavaScript. `moves` lists the legal texts below it."
-    several, lines = len(self.seats) > 1, self.history()
-    cut = f'<p class="al-note">{len(lines) - LINES} earlier lines are not drawn</p>' if len(lines) > LINES else ''
-    others = [f'{"advice for " if s in self.mine else ""}{safe(s, 40)}: {safe(called(p), 60)}'
-              for s, p in self.players.items()]
-    mine = ' and '.join(safe(s, 40) for s in self.mine) or 'nobody'
-    head = [f'<b>{safe(str(getattr(self.model, "name", type(self.model).__name__)), 60)}</b>', f'seed {self.seed}',
-            f'you: <b>{mine}</b>', *others, *(['all seats shown'] if self.show_all else [])]
-    talk = ''.join(_line_html(line, several) for line in lines[-LINES:])
-    odds = self.odds()
-    legal = f'<p class="al-pl-end" style="font-weight:400">Legal: {" · ".join(safe(m, 80) for m in self.offered[:MOST])}{f" and {len(self.offered) - MOST} more" if len(self.offered) > MOST else ""}</p>' if self.offered and not odds else ''
-    end = (f'<p class="al-pl-end{" al-pl-fault" if self.game.error else ""}">{safe(self.ending(), 600)}</p>'
-           if self.over or moves else '')
-    return Html(f'<section class="al">{f"<style>{CSS}{PLAY_CSS}</style>" if style else ""}<div class="al-pl"><div '
-                f'class="al-pl-head">{"".join(f"<span>{x}</span>" for x in head)}</div>'
-                f'<div class="al-pl-talk" role="group" tabindex="0" aria-label="what was read and said"><div class="al-pl-lines">{cut}{talk}</div></div>{end}{(_odds_html(odds, self.temperature) or legal) if moves else ""}</div></section>')
-
-Play.ending, Play.odds, Play.static = _ending, _odds, _static
+class Pictured(Told):
+    "The game as HTML without JavaScript."
+    def ending(self)->str:
+        "How it stands, in one line of HTML-free text."
+        if not self.over:
+            return (f'{"Your move" if self.seat in self.mine else "To move"}: {self.seat}.'
+                    + (f' {len(self.offered)} legal texts.' if self.offered else ''))
+        if self.game.error: return f'The game ended with an error: {self.game.error}'
+        sides = {e.seat: e for e in self.game.episodes() if e.seat in self.seen}
+        how = ', '.join(f'{seat} earned {signed(e.outcome)}{" and succeeded" if e.success else ""}'
+                        for seat, e in sides.items())
+        unread = (f' The last text went to {self.game.step.seat}.' if self.game.final
+                  and self.game.step.seat not in self.seen else '')
+        return f'The game {"was cut off" if self.game.truncated else "is over"} after {self.at} turns: {how}.{unread}'
+    def odds(self)->list:
+        "Probabilities to be shown; empty, with the reason in `message`, where there are none."
+        if not self.show_chances or self.over: return []
+        try: return self.probabilities(self.offered[:MOST])
+        except Exception as e:
+            self.message = f'No probabilities: {e}'
+            return []
+    def static(self, style: bool = True, moves: bool = True)->Html:
+        "The game as it stands, as HTML without JavaScript. `moves` lists the legal texts below it."
+        several, lines = len(self.seats) > 1, self.history()
+        cut = f'<p class="al-note">{len(lines) - LINES} earlier lines are not drawn</p>' if len(lines) > LINES else ''
+        others = [f'{"advice for " if s in self.mine else ""}{safe(s, 40)}: {safe(called(p), 60)}'
+                  for s, p in self.players.items()]
+        mine = ' and '.join(safe(s, 40) for s in self.mine) or 'nobody'
+        head = [f'<b>{safe(str(getattr(self.model, "name", type(self.model).__name__)), 60)}</b>', f'seed {self.seed}',
+                f'you: <b>{mine}</b>', *others, *(['all seats shown'] if self.show_all else [])]
+        talk = ''.join(_line_html(line, several) for line in lines[-LINES:])
+        odds = self.odds()
+        shown = ' · '.join(safe(m, 80) for m in self.offered[:MOST])
+        more = f' and {len(self.offered) - MOST} more' if len(self.offered) > MOST else ''
+        legal = f'<p class="al-pl-end" style="font-weight:400">Legal: {shown}{more}</p>' if shown and not odds else ''
+        end = (f'<p class="al-pl-end{" al-pl-fault" if self.game.error else ""}">{safe(self.ending(), 600)}</p>'
+               if self.over or moves else '')
+        below = (_odds_html(odds, self.temperature) or legal) if moves else ''
+        return Html(f'<section class="al">{f"<style>{CSS}{PLAY_CSS}</style>" if style else ""}<div class="al-pl"><div '
+                    f'class="al-pl-head">{"".join(f"<span>{x}</span>" for x in head)}</div>'
+                    f'<div class="al-pl-talk" role="group" tabindex="0" aria-label="what was read and said">'
+                    f'<div class="al-pl-lines">{cut}{talk}</div></div>{end}{below}</div></section>')
 
 # %% ../../nbs/view/07_play.ipynb #3d11c4f5
-SCRIPT = r'''
-function render({model, el}) {
-  const make = (tag, name, text) => { const e = document.createElement(tag); if (name) e.className = name; if (text !== undefined) e.textContent = text; return e };
-  const root = make('div', 'al al-pl-table'), now = () => model.get('state');
-  root.setAttribute('data-lm-suppress-shortcuts', 'true'); root.setAttribute('role', 'group'); root.setAttribute('aria-label', 'moves');
-  const tell = content => model.send({at: now().at, ...content});
-  const status = make('p', 'al-pl-status'), fault = make('p', 'al-pl-fault'), moves = make('div', 'al-pl-moves'), note = make('p', 'al-pl-rest'), row = make('div', 'al-pl-row'), more = make('div', 'al-pl-row');
-  status.setAttribute('role', 'status'); fault.setAttribute('role', 'alert'); moves.setAttribute('role', 'group'); moves.setAttribute('aria-label', 'legal texts');
-  const button = (key, text, hint, act) => { const b = make('button', 'al-pl-b', text); b.type = 'button'; b.dataset.key = key; b.title = hint; b.onclick = act; return b };
-  const box = make('textarea', 'al-pl-text'); box.rows = 1; box.dataset.key = 'text'; box.setAttribute('aria-label', 'say anything; Enter sends, Shift and Enter begins a line');
-  const say = () => { tell({do: 'say', text: box.value}); box.value = '' };
-  box.onkeydown = e => { if (e.key === 'Enter' && !e.shiftKey && !e.isComposing) { e.preventDefault(); say() } };
-  const form = make('div', 'al-pl-row'), send = button('say', 'Say', 'Say this text', say);
-  form.append(box, send);
-  const b = {let: button('let', '', 'The policy moves for the seat that moves', () => tell({do: 'let'})), end: button('end', 'To the end', 'The policy plays on', () => tell({do: 'end'})),
-    undo: button('undo', 'Undo', 'Back to the move before', () => tell({do: 'undo'})), redo: button('redo', 'Redo', 'Forward again', () => tell({do: 'redo'})), fresh: button('fresh', 'New game', 'Begin anew from this seed', () => tell({do: 'new', seed: Number(seed.value)}))};
-  const labelled = (text, control) => { const l = make('label', 'al-pl-label'); l.append(make('span', '', text), control); return l };
-  const seed = make('input', 'al-pl-seed'); seed.type = 'number'; seed.min = 0; seed.dataset.key = 'seed'; seed.onkeydown = e => { if (e.key === 'Enter') b.fresh.click() };
-  const seat = make('select', 'al-pl-select'); seat.dataset.key = 'seat'; seat.onchange = () => tell({do: 'sit', seat: seat.value});
-  const check = (key, text) => { const c = make('input'); c.type = 'checkbox'; c.dataset.key = key; c.onchange = () => tell({do: key, on: c.checked}); const l = make('label', 'al-pl-label'); l.append(c, make('span', '', text)); return [c, l] };
-  const [odds, oddsLabel] = check('chances', 'probabilities'), [all, allLabel] = check('all', 'show all seats'), you = labelled('you play', seat);
-  row.append(b.let, b.end, b.undo, b.redo, oddsLabel); more.append(labelled('seed', seed), b.fresh, you, allLabel);
-  root.append(status, fault, moves, note, form, row, more); el.append(root);
-  const move = (m, i) => {
-    const one = button('move', undefined, m.note || 'Say this', () => tell({do: 'move', i}));
-    if (m.key) { one.append(make('kbd', '', m.key)); one.setAttribute('aria-keyshortcuts', m.key) }
-    one.append(make('span', 'al-pl-move', m.text));
-    if (m.share !== undefined) { const bar = make('i'); bar.style.width = 100*m.p + '%'; one.append(make('small', '', m.share), bar) }
-    return one };
-  const draw = () => {
-    const s = now(), held = root.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
-    status.replaceChildren(make('span', '', s.status), make('span', 'al-hide', ' ' + s.heard)); fault.textContent = s.message; fault.hidden = !s.message; note.textContent = s.rest; note.hidden = !s.rest;
-    moves.replaceChildren(...s.moves.map(move)); moves.hidden = !s.moves.length;
-    box.placeholder = s.moves.length ? 'or say anything else' : s.over ? 'the game is over' : 'what do you say?'; box.disabled = send.disabled = s.over;
-    b.let.textContent = s.who ? 'Let ' + s.who + ' move' : 'Let the policy move'; b.let.disabled = b.end.disabled = !s.who; b.undo.disabled = !s.undo; b.redo.disabled = !s.redo;
-    if (document.activeElement !== seed) seed.value = s.seed;
-    seat.replaceChildren(...s.seats.map(x => { const o = make('option', '', x); o.value = x; o.selected = x === s.seat; return o }));
-    odds.checked = s.chances; odds.disabled = !s.odds; all.checked = s.all; you.hidden = allLabel.hidden = s.seats.length < 2;
-    if (held && !(root.contains(document.activeElement) && !document.activeElement.disabled)) {
-      const same = [...root.querySelectorAll('[data-key="' + held + '"]')].find(e => !e.disabled && !e.hidden);
-      (same || moves.querySelector('button') || (s.over ? b.fresh : box)).focus() } };
-  root.onkeydown = e => {
-    e.stopPropagation();
-    if (e.ctrlKey || e.metaKey || e.altKey || ['INPUT', 'TEXTAREA', 'SELECT'].includes(e.target.tagName) && e.target.type !== 'checkbox' || !/^[0-9]$/.test(e.key)) return;
-    const one = moves.children[now().moves.findIndex(m => m.key === e.key)];
-    if (one) { e.preventDefault(); one.focus(); one.click() } };
-  model.on('change:state', draw); draw();
-}
-export default {render};
-'''
-
-TABLE_CSS = '''
-.al-pl-table { max-width: 860px; padding: 10px 2px 4px; display: flex; flex-direction: column; gap: 9px }
-.al-pl-table [hidden] { display: none !important }
-.al-pl-table p { margin: 0 } .al-pl-status { font-weight: 600; overflow-wrap: anywhere } .al-pl-table .al-pl-fault { border-left: 4px solid var(--warn); padding-left: 9px; overflow-wrap: anywhere } .al-pl-rest { color: var(--soft); font-size: 12.5px }
-.al-pl-moves, .al-pl-row { display: flex; flex-wrap: wrap; gap: 7px; align-items: center } .al-pl-row + .al-pl-row { margin-top: 0 }
-.al-pl-table .al-pl-b { position: relative; font: inherit; font-size: 13.5px; line-height: 1.4; color: var(--ink); background: var(--panel); border: 1px solid light-dark(#c9c5bb,#4a505a); border-radius: 7px; padding: 5px 13px; cursor: pointer; max-width: 100% }
-.al-pl-b:hover:not(:disabled) { border-color: var(--accent); background: color-mix(in srgb,var(--accent) 10%,var(--panel)) } .al-pl-b:disabled { opacity: .45; cursor: default }
-.al-pl-moves .al-pl-b { display: inline-flex; gap: 8px; align-items: baseline; overflow: hidden; padding-bottom: 7px; border-width: 1.5px } .al-pl-move { overflow-wrap: anywhere; text-align: left; font-weight: 600 }
-.al-pl-b kbd { font: 11px/1.3 ui-monospace,Menlo,monospace; color: var(--soft); background: none; border: 1px solid var(--line); border-radius: 3px; padding: 0 4px; box-shadow: none } .al-pl-b small { color: var(--soft); font-size: 12px; white-space: nowrap }
-.al-pl-b > i { position: absolute; left: 0; bottom: 0; height: 4px; background: #4393c3; min-width: 1px }
-.al-pl-text { flex: 1; min-width: 200px; resize: vertical; font: 13.5px/1.45 ui-monospace,Menlo,Consolas,monospace } .al-pl-seed { width: 76px; font: inherit }
-:is(.al-pl-text,.al-pl-seed,.al-pl-select) { color: var(--ink); background: var(--panel); border: 1px solid light-dark(#c9c5bb,#4a505a); border-radius: 7px; padding: 5px 9px; font-size: 13.5px; box-sizing: border-box }
-.al-pl-label { display: inline-flex; gap: 7px; align-items: center; font-size: 13.5px; color: var(--ink) } .al-pl-row .al-pl-label { margin-right: 8px }
-'''
+SCRIPT = ESM_HELPERS + script('play')
+TABLE_CSS = sheet('play_table')
 
 # %% ../../nbs/view/07_play.ipynb #fe5609be
 ALL, NONE = 'all seats', 'nobody (watch)'
@@ -585,73 +499,100 @@ def number_keys(moves: list[str])->list[str]:
     own = [move if len(move) == 1 and move in '0123456789' else '' for move in moves]
     return own if any(own) else [str((i + 1) % 10) if i < 10 else '' for i in range(len(moves))]
 
-def _state_of(self)->dict:
-    "What the controls show: texts are visible and cut, numbers are plain."
-    odds = self.odds()
-    text = lambda x, limit=80: visible(x if len(x) <= limit
-                                       else '{} … ({:,} characters cut) … {}'.format(*clip(x, limit)))
-    keys = number_keys(self.offered[:MOST])
-    moves = [dict(text=text(m) or '∅ nothing', key=keys[i])
-             | (dict(p=finite(c.p), share=percent(c.p), note=c.note) if (c := odds[i] if odds else None) else {})
-             for i, m in enumerate(self.offered[:MOST])]
-    rest = [f'{len(self.offered) - MOST} more legal texts: type them.'] if len(self.offered) > MOST else []
-    if odds:
-        rest.append(f'Something else: {percent(max(0., 1 - sum(c.p for c in odds)))}. Each number is the product over '
-                    f'the tokens of the text and the end of the turn, at temperature {self.temperature or 1:g}.')
-    player = None if self.over else self.players.get(self.seat)
-    mine = self.mine[0] if len(self.mine) == 1 else ALL if self.mine else NONE
-    # for those who listen
-    heard = next((line.text for line in reversed(self.history()) if line.kind in ('read', 'last')), '')
-    return dict(moves=moves, rest=' '.join(rest), status=text(self.ending(), 600), heard=text(heard, 300),
-                message=text(self.message, 600), over=self.over, who=text(called(player), 40) if player is not None
-                else '', odds=any(hasattr(p, 'logprobs') for p in self.players.values()),
-                undo=self.at > 0, redo=self.at < len(self.moves), seed=self.seed, seats=[*self.seats, ALL, NONE]
-                if len(self.seats) > 1 else [], seat=mine, chances=self.show_chances, all=self.show_all, at=self.at)
-
-def _told(self, _, content, buffers=None):
-    "A message of the controls. One that speaks of an earlier state of the game is ignored."
-    do, late = content.get('do'), content.get('at') != self.at
-    if do in ('move', 'say', 'let', 'end') and late: return self.show()
-    acts = dict(move=lambda: self.act(self.offered[int(content['i'])]), say=lambda: self.act(str(content['text'])),
-                let=self.step_on, end=self.to_end, undo=self.undo, redo=self.redo,
-                new=lambda: self.new(max(0, int(content['seed'] or 0))),
-                sit=lambda: self.sit({ALL: self.seats, NONE: ()}.get(content['seat'], content['seat'])),
-                chances=lambda: self.switch(show_chances=bool(content['on'])),
-                all=lambda: self.switch(show_all=bool(content['on'])))
-    try: acts[do]()
-    except Exception as e:
-        self.message = f'{type(e).__name__}: {e}'
-        self.show()
-
-def _switch(self, **switches):
-    "Show or hide something."
-    vars(self).update(switches)
-    self.message = ''
-    return self.show()
-
-def _widget(self):
-    "History and controls; made once."
-    try: import anywidget, ipywidgets, traitlets
-    except ImportError as e:
-        raise ImportError(f'Play needs {e.name} for its widget: pip install "agentlab-rl[lab]"; play.static() '
-                          f'needs nothing') from None
-    kind = type('Table', (anywidget.AnyWidget,),
-                dict(_esm=SCRIPT, _css=CSS + PLAY_CSS + TABLE_CSS, state=traitlets.Dict().tag(sync=True)))
-    self.picture, self.table = ipywidgets.HTML(), kind(state=self.state_of())
-    self.table.on_msg(self.told)
-    self.picture.value = str(self.static(style=False, moves=False))     # the controls bring the style sheet
-    box = ipywidgets.VBox([self.picture, self.table])
-    box.add_class('agentlab-play')
-    return box
-
-def _draw(self):
-    "Controls and picture as the game stands."
-    self.table.state = self.state_of()
-    self.picture.value = str(self.static(style=False, moves=False))
-
-Play.state_of, Play.told, Play.switch, Play.draw = _state_of, _told, _switch, _draw
-Play.widget = cached_property(_widget)
-Play.widget.__set_name__(Play, 'widget')
+class Play(Pictured):
+    """A game that waits for you, with its controls. `message` says what could not be done; nothing that an environment
+    or a player does raises here."""
+    def state_of(self)->dict:
+        "What the controls show: texts are visible and cut, numbers are plain."
+        odds = self.odds()
+        text = lambda x, limit=80: visible(x if len(x) <= limit
+                                           else '{} … ({:,} characters cut) … {}'.format(*clip(x, limit)))
+        keys = number_keys(self.offered[:MOST])
+        moves = [dict(text=text(m) or '∅ nothing', key=keys[i])
+                 | (dict(p=finite(c.p), share=percent(c.p), note=c.note) if (c := odds[i] if odds else None) else {})
+                 for i, m in enumerate(self.offered[:MOST])]
+        rest = [f'{len(self.offered) - MOST} more legal texts: type them.'] if len(self.offered) > MOST else []
+        if odds:
+            rest.append(f'Something else: {percent(max(0., 1 - sum(c.p for c in odds)))}. Each number is the product '
+                        f'over the tokens of the text and the end of the turn, at temperature '
+                        f'{self.temperature or 1:g}.')
+        player = None if self.over else self.players.get(self.seat)
+        mine = self.mine[0] if len(self.mine) == 1 else ALL if self.mine else NONE
+        # for those who listen
+        heard = next((line.text for line in reversed(self.history()) if line.kind in ('read', 'last')), '')
+        return dict(moves=moves, rest=' '.join(rest), status=text(self.ending(), 600), heard=text(heard, 300),
+                    message=text(self.message, 600), over=self.over, who=text(called(player), 40) if player is not None
+                    else '', odds=any(hasattr(p, 'logprobs') for p in self.players.values()),
+                    undo=self.at > 0, redo=self.at < len(self.moves), seed=self.seed, seats=[*self.seats, ALL, NONE]
+                    if len(self.seats) > 1 else [], seat=mine, chances=self.show_chances, all=self.show_all, at=self.at)
+    def told(self, _, content, buffers=None):
+        "A message of the controls. One that speaks of an earlier state of the game is ignored."
+        do, late = content.get('do'), content.get('at') != self.at
+        if do in ('move', 'say', 'let', 'end') and late: return self.show()
+        acts = dict(move=lambda: self.act(self.offered[int(content['i'])]), say=lambda: self.act(str(content['text'])),
+                    let=self.step_on, end=self.to_end, undo=self.undo, redo=self.redo,
+                    new=lambda: self.new(max(0, int(content['seed'] or 0))),
+                    sit=lambda: self.sit({ALL: self.seats, NONE: ()}.get(content['seat'], content['seat'])),
+                    chances=lambda: self.switch(show_chances=bool(content['on'])),
+                    all=lambda: self.switch(show_all=bool(content['on'])))
+        try: acts[do]()
+        except Exception as e:
+            self.message = f'{type(e).__name__}: {e}'
+            self.show()
+    def switch(self, **switches):
+        "Show or hide something."
+        vars(self).update(switches)
+        self.message = ''
+        return self.show()
+    @cached_property
+    def widget(self):
+        "History and controls; made once."
+        try: import anywidget, ipywidgets, traitlets
+        except ImportError as e:
+            raise ImportError(f'Play needs {e.name} for its widget: pip install "agentlab-rl[lab]"; play.static() '
+                              f'needs nothing') from None
+        kind = type('Table', (anywidget.AnyWidget,),
+                    dict(_esm=SCRIPT, _css=CSS + PLAY_CSS + TABLE_CSS, state=traitlets.Dict().tag(sync=True)))
+        self.picture, self.table = ipywidgets.HTML(), kind(state=self.state_of())
+        self.table.on_msg(self.told)
+        self.picture.value = str(self.static(style=False, moves=False))     # the controls bring the style sheet
+        box = ipywidgets.VBox([self.picture, self.table])
+        box.add_class('agentlab-play')
+        return box
+    def draw(self):
+        "Controls and picture as the game stands."
+        self.table.state = self.state_of()
+        self.picture.value = str(self.static(style=False, moves=False))
+    def show(self):
+        "Draw the widget anew, where there is one."
+        if 'widget' in vars(self): self.draw()
+        return self
+    def _ipython_display_(self):
+        from IPython.display import display
+        display(self.widget)
+    @classmethod
+    def replay(
+        cls, episodes,          # an Episode, those of all seats of one game, or what `game_of` takes out of a batch
+        env=None,               # the environment that was played; None: the record answers
+        seed: int = 0,          # of that game
+        # as for `Play`; ids and log-probabilities of the record are kept where a policy can read them
+        policy=None, **options
+    )->Play:                    # before the first turn
+        "A recorded game to step through. Raises ValueError for episodes of different games."
+        from agentlab.policy.sampler import Completion
+        episodes = [episodes] if hasattr(episodes, 'turns') else list(episodes)
+        if not episodes or len({e.seat for e in episodes}) < len(episodes):
+            raise ValueError(f'replay takes the episodes of one game, one per seat; got {len(episodes)} with the seats '
+                             f'{[e.seat for e in episodes]}')
+        play = cls(recorded_env(episodes) if env is None else env, policy, (), seed, episodes[0].task, **options)
+        for turn, episode in sorted(((t, e) for e in episodes for t in e.turns), key=lambda pair: pair[0].t):
+            own = isinstance(play.chat, Words)
+            ids = [*play.chat.text_ids(turn.text), play.chat.end_id] if own else list(turn.ids)
+            numbers = [[math.nan]*len(ids)]*2 if own else [list(turn.logps), list(turn.entropies)]
+            kind = 'policy' if episode.source == 'policy' else 'script'
+            play.moves.append(Said(episode.seat, turn.text, episode.policy or episode.source,
+                                   Completion(ids, *numbers, 'stop'), kind, turn.observation))
+        return play.show()
 
 # %% ../../nbs/view/07_play.ipynb #6e224499
 def recorded_env(
@@ -706,28 +647,3 @@ def game_of(
     return [Episode([turn(tile) for tile in r.tiles], seat=label('seat', i) or 'player', outcome=r.outcome,
                     success=r.success, truncated=bool(e.truncated[i]), error=r.error or None, final=r.final,
                     source=label('source', i) or 'policy', policy=label('policy', i)) for i, r in rollouts.items()]
-
-def _replay(
-    cls, episodes,          # an Episode, those of all seats of one game, or what `game_of` takes out of a batch
-    env=None,               # the environment that was played; None: the record answers
-    seed: int = 0,          # of that game
-    # as for `Play`; ids and log-probabilities of the record are kept where a policy can read them
-    policy=None, **options
-)->Play:                    # before the first turn
-    "A recorded game to step through. Raises ValueError for episodes of different games."
-    from agentlab.policy.sampler import Completion
-    episodes = [episodes] if hasattr(episodes, 'turns') else list(episodes)
-    if not episodes or len({e.seat for e in episodes}) < len(episodes):
-        raise ValueError(f'replay takes the episodes of one game, one per seat; got {len(episodes)} with the seats '
-                         f'{[e.seat for e in episodes]}')
-    play = cls(recorded_env(episodes) if env is None else env, policy, (), seed, episodes[0].task, **options)
-    for turn, episode in sorted(((t, e) for e in episodes for t in e.turns), key=lambda pair: pair[0].t):
-        own = isinstance(play.chat, Words)
-        ids = [*play.chat.text_ids(turn.text), play.chat.end_id] if own else list(turn.ids)
-        numbers = [[math.nan]*len(ids)]*2 if own else [list(turn.logps), list(turn.entropies)]
-        play.moves.append(Said(episode.seat, turn.text, episode.policy or episode.source,
-                               Completion(ids, *numbers, 'stop'), 'policy' if episode.source == 'policy' else 'script',
-                               turn.observation))
-    return play.show()
-
-Play.replay = classmethod(_replay)
