@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 import numpy as np
 from ..metrics import METRICS, panels
+from ..settings import moved
 from .reading import (PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown,
                                    read_pieces, stretches)
 from .web import Html, attribute, filled, safe, sheet, visible
@@ -703,7 +704,8 @@ def report_panels()->dict:
     return {name: found[name] for name in sorted(found, key=lambda name: name != 'success')}
 
 def __getattr__(name: str):
-    "PANELS is `report_panels()` now."
+    "PANELS is `report_panels()` now, SPIKE stands in agentlab.metrics."
+    if name == 'SPIKE': return moved(__name__, SPIKE='agentlab.metrics:SPIKE')(name)
     if name not in ('PANELS', 'LOG'): raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     warnings.warn(f'{__name__}.{name} is report_panels() now', DeprecationWarning, stacklevel=2)
     found = report_panels()
