@@ -1,12 +1,16 @@
-"""Run folders as an earlier version wrote them: `python tests/old_runs.py NAME` writes tests/old/NAME, once.
+"""Run folders as an earlier version wrote them, in tests/old.tar.xz (183 kB; 1 MB as files).
+
+`python tests/old_runs.py NAME FOLDER` wrote each of them, once; `tar -cJf tests/old.tar.xz old` put them together.
 
 They were written at commit 85e4e55, before the classes, recipes and metrics were ordered anew ("The house in order").
 test_old_runs.py opens, reports and resumes them. Never write them again: a new format gets new runs beside these.
 """
-from functools import partial
+from functools import cache, partial
 import json
 from pathlib import Path
 import sys
+import tarfile
+import tempfile
 
 import torch
 
@@ -15,7 +19,13 @@ from agentlab.policy import Policy, tiny_model, word_tokenizer
 from agentlab.train import Run, recipes, train
 from small import Paying
 
-OLD = Path(__file__).parent/'old'
+
+@cache
+def old() -> Path:
+    "The folder of the runs, unpacked once in a process."
+    folder = tempfile.mkdtemp(prefix='agentlab-old-')
+    with tarfile.open(Path(__file__).parent/'old.tar.xz') as archive: archive.extractall(folder, filter='data')
+    return Path(folder)/'old'
 
 
 def small_model(env):
@@ -68,6 +78,6 @@ def told(run: Run) -> dict:
 
 if __name__ == '__main__':
     torch.set_num_threads(1)
-    for name in sys.argv[1:]:
-        run = go(name, OLD/name, steps=2)
-        (OLD/f'{name}.json').write_text(json.dumps(told(run), indent=1) + '\n')
+    name, folder = sys.argv[1], Path(sys.argv[2])
+    run = go(name, folder/name, steps=2)
+    (folder/f'{name}.json').write_text(json.dumps(told(run), indent=1) + '\n')
