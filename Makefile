@@ -24,7 +24,7 @@ test test-all test-browser save bench results: export OMP_NUM_THREADS ?= 1
 # The linter of the browser's files, where npm has brought it.
 test test-all test-browser: export BIOME ?= $(abspath $(NPM))/node_modules/.bin/biome
 
-.PHONY: help install demo lm lab course test test-all test-browser test-verl test-adapters test-vllm gpu kit docs check export readme save bench attack results clean
+.PHONY: help install demo lm lab course test test-all test-browser test-verl test-adapters test-vllm gpu kit docs check shape export readme save bench attack results clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -72,6 +72,10 @@ docs: $(DOCS)/.docs ## build/docs/html: notebooks, reference, search; checks eve
 
 check: $(VENV)/.full ## what must hold of the files: exported code is current, notebooks are clean, ...
 	$(PY) tools/check.py
+	$(PY) tools/shape.py --print
+
+shape: $(VENV)/.full ## write the table of CONTRIBUTING.md that says what shape the code has
+	$(PY) tools/shape.py
 
 export: $(VENV)/.full ## write agentlab/ from the notebooks
 	$(VENV)/bin/nbdev-export
