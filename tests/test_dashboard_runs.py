@@ -340,8 +340,8 @@ class Reader(HTMLParser):
 def harmless(page):
     read = Reader(page)
     assert not {tag for tag, _ in read.tags} - {'section', 'style', 'h3', 'ul', 'li', 'svg', 'path', 'span', 'bdi', 'b',
-                                                'em', 'div', 'figure', 'figcaption', 'line', 'text', 'title', 'desc',
-                                                'rect', 'table', 'thead', 'tbody', 'tr', 'th', 'td', 'p'}
+                                                'em', 'g', 'div', 'figure', 'figcaption', 'line', 'text', 'title',
+                                                'desc', 'rect', 'table', 'thead', 'tbody', 'tr', 'th', 'td', 'p'}
     assert not [name for _, attributes in read.tags for name in attributes if name.startswith('on')
                 or name in ('href', 'src')] and not re.search(r'https?:|url\(|@import', page)
     return read

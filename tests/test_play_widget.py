@@ -150,7 +150,7 @@ def test_a_seat_sees_its_own_side(name, place):
         own = {s.observation for s in table.steps if s.seat == seat} | {m.text for m in table.moves if m.seat == seat}
         others = {line.text for line in table.switch(show_all=True).history() if line.seat != seat
                   and len(line.text) > 3} - own
-        page = table.switch(show_all=False).static(moves=False)
+        page = table.switch(show_all=False).static(style=False, moves=False)
         assert not [text for text in others if text not in ' '.join(own) and text in page]
 
 def test_kuhn_hides_the_card_and_the_study_switch_shows_it():

@@ -70,8 +70,9 @@ STATIC, TEMPLATES = (files('agentlab')/'view'/name for name in ('static', 'templ
 def sheet(
     *names,     # style sheets of agentlab/view/static, without their ending
 )->str:         # CSS
-    "Several style sheets on one line, since a picture that a notebook keeps holds them as text."
+    "Several style sheets on one line and without comments, since a picture that a notebook keeps holds them as text."
     text = '\n'.join((STATIC/f'{name}.css').read_text(encoding='utf-8') for name in names)
+    text = re.sub(r'/\*.*?\*/', '', text, flags=re.DOTALL)
     return re.sub(r'\s*\n\s*', ' ', re.sub(r'([{};,])\s*\n\s*', r'\1', text)).strip()
 
 def script(
