@@ -13,7 +13,7 @@ from .settings import imported
 
 # %% auto #0
 __all__ = ['GROUPS', 'GROUP_OF', 'BOUND', 'MOVED', 'registered', 'Sizes', 'Optimisation', 'Compute', 'Keeping', 'Recipe',
-           'field_names', 'arguments', 'plain', 'import_path', 'field_defaults', 'as_today', 'check_recipe',
+           'field_names', 'arguments', 'plain', 'import_path', 'field_defaults', 'as_today', 'check_recipe', 'unbound',
            'function_name', 'check_group_size', 'check_world', 'check_numbers', 'recipe', 'named', 'Memories',
            'remember']
 
@@ -231,7 +231,7 @@ def check_recipe(recipe: Recipe):
         refuse('precision', "use 'no' or 'bf16': fp16 needs a loss scaler, which is not part of a checkpoint")
     if recipe.minibatches > recipe.groups*recipe.group_size:
         refuse('minibatches', f'at most the {recipe.groups*recipe.group_size} episodes of a step')
-    if ({'value', 'q1'} & set(getattr(_inner(recipe.credit), 'needs', ())) and recipe.critic is None):
+    if ({'value', 'q1'} & set(getattr(unbound(recipe.credit), 'needs', ())) and recipe.critic is None):
         refuse('critic', 'this credit compares with values: give a critic, such as agentlab.train.Critic')
     if recipe.critic_warmup and (recipe.critic is None or recipe.critic_warmup >= recipe.steps):
         refuse('critic_warmup', f'it needs a critic, and fewer updates than the {recipe.steps} of the run')
@@ -240,18 +240,20 @@ def check_recipe(recipe: Recipe):
         refuse('group_args', f'give lists of one length, one entry for each group, not {counts}')
     check_group_size(recipe.credit, recipe.group_size)
 
-def _inner(function): return getattr(function, 'func', function)
+def unbound(function):
+    "A function without what `partial` has bound to it."
+    return getattr(function, 'func', function)
 
 def function_name(function)->str:
     "How messages name a function, whatever is bound to it."
-    return getattr(_inner(function), '__name__', repr(function))
+    return getattr(unbound(function), '__name__', repr(function))
 
 def check_group_size(
     estimator,      # a function of agentlab.credit or of yours, or a `functools.partial` of one
     group_size: int,    # episodes per task
 )->None:
     "ValueError with the reason if `estimator` compares episodes of one task and there is only one."
-    function = _inner(estimator)
+    function = unbound(estimator)
     if group_size >= 2 or 'group' not in getattr(function, 'needs', ()): return
     raise ValueError(f'group_size={group_size}: {function.__name__} compares the episodes of one task with each other, '
                      f'and one episode has '
@@ -262,7 +264,7 @@ def check_world(recipe: Recipe, env):
     """Ask every function of the recipe that has a `check_env` whether it can work in an environment. Raises what
     they raise."""
     values = (getattr(recipe, one.name) for one in dataclasses.fields(recipe))
-    for check in (getattr(_inner(value), 'check_env', None) for value in values if callable(value)):
+    for check in (getattr(unbound(value), 'check_env', None) for value in values if callable(value)):
         if check: check(env)
 
 def check_numbers(recipe: Recipe):

@@ -109,11 +109,14 @@ def _module(family:str, name:str):
 # %% ../nbs/02_settings.ipynb #68c64aad
 def moved(
     module:str,     # `__name__` of the module that asks
-    **names:str,    # old name = 'package.module:name', where it is now
+    # old name = 'package.module:name', where it is now; with a function behind it, that gives what the name was
+    **names:str|tuple[str, Callable],
 )->Callable:        # its `__getattr__`
     "Passes on what has moved, with a DeprecationWarning. Raises AttributeError for all other names."
-    def find(name):
+    def find(name, stacklevel=2):
         if name not in names: raise AttributeError(f'module {module!r} has no attribute {name!r}')
-        warnings.warn(f'{module}.{name} is {names[name].replace(":", ".")} now', DeprecationWarning, stacklevel=2)
-        return imported(name, names[name])
+        now = names[name]
+        path, make = (now, lambda: imported(name, now)) if isinstance(now, str) else now
+        warnings.warn(f'{module}.{name} is {path.replace(":", ".")} now', DeprecationWarning, stacklevel=stacklevel)
+        return make()
     return find

@@ -97,6 +97,21 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_not_waited_for(monkeypatch
     with pytest.raises(TimeoutError, match='no answer within 0.2 s'): module.from_hub('smollm2', seconds=.2)
     assert time.monotonic() - start < 3 and len(calls) == 1
 
+@pytest.mark.parametrize('place', ['asked', 'fetched'])
+def test_a_hub_that_is_out_of_reach_is_no_end_whatever_its_client_raises(place, tmp_path, monkeypatch):
+    "Without a network the client raises errors of its own, which are no OSError; the package is asked all the same."
+    import huggingface_hub
+    monkeypatch.setenv('AGENTLAB_CACHE', str(tmp_path))
+    class Unreachable(Exception): pass
+    def fails(*arguments, local_files_only=False, **more):
+        raise FileNotFoundError('not in the cache') if local_files_only else Unreachable('name or service not known')
+    monkeypatch.setattr(huggingface_hub, 'snapshot_download', fails)
+    monkeypatch.setattr(huggingface_hub.HfApi, 'model_info', fails if place == 'asked' else lambda *a, **k: None)
+    monkeypatch.setattr(module, 'from_package', lambda name: ('a folder', 'its facts'))
+    with pytest.raises(ConnectionError, match='the hub did not answer: name or service not known'):
+        module.from_hub('smollm2')
+    assert module.find_weights('smollm2') == ('a folder', 'its facts')
+
 def test_what_is_fetched_from_the_hub_names_its_revision_and_hash(base, monkeypatch):
     import huggingface_hub
     monkeypatch.setattr(huggingface_hub, 'snapshot_download', lambda *a, **k: str(base))

@@ -257,7 +257,8 @@ except BaseException as error:
 where = """
 import glob, json, os, sysconfig
 paths = {sysconfig.get_path(name) for name in ('stdlib', 'platstdlib')}
-print(json.dumps([sorted(paths), sorted(file for path in paths for file in glob.glob(path + '/lib-dynload/*.so') if '/_tkinter' not in file)]))
+libraries = (file for path in paths for file in glob.glob(path + '/lib-dynload/*.so'))
+print(json.dumps([sorted(paths), sorted(file for file in libraries if '/_tkinter' not in file)]))
 """     # what an interpreter is asked about itself; windows and their libraries stay outside
 
 @cache

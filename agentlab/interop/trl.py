@@ -14,7 +14,7 @@ from ..objective import cispo, clip, kl_k3, loss_weights, sapo
 from ..policy.core import pad_rows, quiet, take_rows
 from ..replay import Replay
 from ..train.ranks import switched_on
-from ..recipe import Recipe, arguments, field_defaults, plain
+from ..recipe import Recipe, arguments, field_defaults, plain, unbound
 from ..metrics import empty_row
 from ..train.runs import Run, open_run, rewind
 from ..train.trainer import (Skip, Training, collect, computed, env_facts, measure_play, open_replay, prepare,
@@ -100,14 +100,14 @@ def fixed_fields(
     recipe: Recipe,
     )->dict:        # GRPOConfig's fields whose values the recipe holds
     "What the recipe says in TRL's words. Raises ValueError for an objective or a KL that TRL does not have."
-    r, function = recipe, getattr(recipe.objective, 'func', recipe.objective)
+    r, function = recipe, unbound(recipe.objective)
     if function not in LOSSES:
         raise ValueError(f'objective={getattr(function, "__name__", function)}: GRPOTrainer has no such loss. It has '
                          f'{", ".join(f.__name__ for f in LOSSES)}; '
                          'objective=agentlab.interop.trl.of_trl leaves the choice to loss_type; agentlab.train '
                          'takes any.')
     loss = LOSSES[function](r.loss_per, **arguments(r.objective))
-    kl, given = getattr(r.kl, 'func', r.kl), getattr(r.kl, 'keywords', {})
+    kl, given = unbound(r.kl), arguments(r.kl)
     if r.kl_coef and kl is not kl_k3:
         raise ValueError(f'kl={kl.__name__}: GRPOTrainer has kl_k3 only. Use kl=kl_k3, or agentlab.train.')
     if r.kl_coef and given.get('bound') is not None:
@@ -263,7 +263,7 @@ def check_hosted(
         refuse('schedule', "it changes the recipe's fields from step to step; GRPOTrainer has lr_scheduler_type")
     for name in ('memory', 'replay'):
         make = getattr(recipe, name)
-        kind = getattr(make, 'func', make)
+        kind = unbound(make)
         if name == 'memory' and any(hasattr(kind, method) for method in ('plan', 'test')):
             refuse('memory', 'it plans fields of the recipe for every step')
         if name == 'replay' and isinstance(kind, type) and kind.updates is not Replay.updates:

@@ -162,8 +162,12 @@ def from_hub(
     try: folder = snapshot_download(hub, local_files_only=True, **some)
     except OSError: folder = ''
     if not folder or not any(Path(folder).glob('*.safetensors')):
-        within(seconds, lambda: HfApi().model_info(hub, timeout=seconds))
-        with quiet(): folder = snapshot_download(hub, **some)
+        try:
+            within(seconds, lambda: HfApi().model_info(hub, timeout=seconds))
+            with quiet(): folder = snapshot_download(hub, **some)
+        except OSError: raise
+        except Exception as e:      # what the hub's client raises without a network is no OSError
+            raise ConnectionError(f'the hub did not answer: {e}') from e
     return folder, dict(name=name, source=f'hub {hub} {Path(folder).name[:12]}', hash=weights_hash(folder))
 
 def find_weights(

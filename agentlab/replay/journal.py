@@ -12,12 +12,17 @@ from torch import Tensor
 from ..episodes import SCHEMA_VERSION, Batch, Table, atomic
 
 # %% auto #0
-__all__ = ['REPLAY_VERSION', 'Segment', 'read_segment', 'first_numbers', 'read_state', 'Journal', 'to_bytes', 'from_bytes']
+__all__ = ['REPLAY_VERSION', 'file_of', 'Segment', 'read_segment', 'first_numbers', 'read_state', 'Journal', 'to_bytes',
+           'from_bytes']
 
 # %% ../../nbs/replay/10_journal.ipynb #9ad843db
 REPLAY_VERSION = 1      # of the folder and of tensors(); a reader refuses another one
 # columns of `facts` that are saved with the episodes, under replay_...
 _OWN = ('added', 'n_turns', 'n_tokens', 'bytes', 'group_number', 'game_number', 'priority')
+
+def file_of(first: int)->str:
+    "The file of the `add` whose first episode has this number."
+    return f'{first:012d}.parquet'
 
 @dataclass
 class Segment:
@@ -30,7 +35,7 @@ class Segment:
     @property
     def end(self)->int: return self.first + len(self.facts)
     @property
-    def file(self)->str: return f'{self.first:012d}.parquet'
+    def file(self)->str: return file_of(self.first)
 
 # %% ../../nbs/replay/10_journal.ipynb #3cb6c3a8
 def _with_own(segment: Segment)->Batch:
@@ -62,9 +67,9 @@ def read_segment(path: Path)->Segment:
         raise ValueError(f'{path} is no segment of a replay buffer: it lacks {missing}. Write it with Buffer.add.')
     own = {c: columns.pop(f'replay_{c}') for c in ('number', *_OWN)}
     first = int(own.pop('number')[0])
-    if f'{first:012d}.parquet' != path.name:
+    if path.name != file_of(first):
         raise ValueError(f'{path} holds the episodes from {first} on: it was renamed. Give it its name '
-                         f'{first:012d}.parquet back.')
+                         f'{file_of(first)} back.')
     return Segment(first, Table(**columns | own))
 
 def first_numbers(folder: Path)->list[int]:
@@ -120,7 +125,7 @@ class Journal:
         evicted."""
         state = read_state(self.folder/'state.parquet')
         for left in reversed(range(tries)):
-            try: segments = [read_segment(self.folder/f'{first:012d}.parquet') for first in first_numbers(self.folder)]
+            try: segments = [read_segment(self.folder/file_of(first)) for first in first_numbers(self.folder)]
             except FileNotFoundError:
                 if left: continue
                 raise
@@ -150,7 +155,7 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_state()
         for first in first_numbers(self.folder):
-            if first not in self._files: (self.folder/f'{first:012d}.parquet').unlink()
+            if first not in self._files: (self.folder/file_of(first)).unlink()
         for path in self.folder.glob('.*.parquet.*.tmp'): path.unlink(missing_ok=True)
         self._claimed = True
     def _sweep(self):
@@ -160,13 +165,13 @@ class Journal:
         kept = {s.first for s in self.segments}.union(*self._named)
         for first in sorted(self._files):
             if first in kept: break
-            (self.folder/f'{first:012d}.parquet').unlink(missing_ok=True)
+            (self.folder/file_of(first)).unlink(missing_ok=True)
             self._files.discard(first)
     def _unbroken(self, live: set)->set:
         "The live files and older ones that join them without a gap: an earlier checkpoint may name these."
         first = min(live, default=self.end)
         for older in reversed([n for n in first_numbers(self.folder) if n < first]):
-            if read_segment(self.folder/f'{older:012d}.parquet').end != first: break
+            if read_segment(self.folder/file_of(older)).end != first: break
             live, first = live | {older}, older
         return live
     def _restored(self, first: int, data: Tensor|None)->Segment:
@@ -174,7 +179,7 @@ class Journal:
         if data is not None: return from_bytes(data)
         if self.folder is None:
             raise ValueError('these tensors name files of a folder. Open it first: buffer.open(folder).')
-        return read_segment(self.folder/f'{first:012d}.parquet')
+        return read_segment(self.folder/file_of(first))
 
 # %% ../../nbs/replay/10_journal.ipynb #de45cfa9
 def to_bytes(segment: Segment)->Tensor:
@@ -184,11 +189,11 @@ def to_bytes(segment: Segment)->Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 def from_bytes(data: Tensor)->Segment:
-    "What `_to_bytes` gave, in memory."
+    "What `to_bytes` gave, in memory."
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)/'segment.parquet'
         path.write_bytes(data.numpy().tobytes())
         batch = Batch.load(path)
         first = int(batch.episodes.replay_number[0])
-        segment = read_segment(path.rename(path.with_name(f'{first:012d}.parquet')))
+        segment = read_segment(path.rename(path.with_name(file_of(first))))
     return replace(segment, batch=_without_own(batch))

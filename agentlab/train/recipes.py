@@ -31,12 +31,13 @@ known = gather()
 for _name in sorted(known): known[_name] = known.pop(_name)
 
 _old = {old.partition(':')[2]: new for old, new in MOVED.items() if old.startswith('agentlab.train.recipes:')}
+_passed_on = moved(__name__, **_old)
 
 def __getattr__(name: str):
     "`recipes.gigpo` is the recipe of that name; what has moved to another page warns."
     if name in registered: return registered[name]
     if name not in _old: raise AttributeError(f'there is no recipe {name!r}. Known: {", ".join(known)}')
-    return moved(__name__, **_old)(name)
+    return _passed_on(name, stacklevel=3)
 
 def __dir__()->list[str]: return sorted({*globals(), *registered})
 

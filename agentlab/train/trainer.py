@@ -23,7 +23,7 @@ from ..rollout import play
 from ..rollout.curation import CurationError
 from .ranks import Together, all_gather, barrier, broadcast, shard, start_processes, weights_key
 from . import fit
-from ..recipe import Recipe, arguments, check_world, field_defaults, function_name
+from ..recipe import Recipe, arguments, check_world, field_defaults, function_name, unbound
 from .runs import (Run, alone, load_checkpoint, moments, open_run, restore_moments, rewind,
                                  save_checkpoint, save_policy)
 
@@ -142,9 +142,9 @@ def for_gpu(
     """The recipe for a large model with an adapter: old log-probabilities by the trainer, a loss corrected for the
     sampler, a paged optimiser. Its learning rate is a place to start from."""
     from agentlab.policy.qlora import paged_adamw
-    loss = getattr(recipe.objective, 'func', recipe.objective)
     objective = recipe.objective
-    if not isinstance(loss, corrected): objective = partial(corrected(loss, weights), **arguments(objective))
+    if not isinstance(unbound(objective), corrected):
+        objective = partial(corrected(unbound(objective), weights), **arguments(objective))
     large = dict(recompute_old=True, objective=objective, optimizer=paged_adamw, lr=2e-5,
                  max_tokens=max(recipe.max_tokens, 32), precision='bf16' if torch.cuda.is_available() else 'no')
     return dataclasses.replace(recipe, **large | changes)
@@ -288,7 +288,7 @@ def planned(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->
     """The batch with the columns that the objective takes from a whole minibatch (its `plan`), by a forward pass
     without gradients."""
     r = training.recipe
-    plan = getattr(getattr(r.objective, 'func', r.objective), 'plan', None)
+    plan = getattr(unbound(r.objective), 'plan', None)
     if plan is None: return batch
     whole, chosen = take_rows(batch, rows)
     logp, entropy = training.together.logprobs(whole, r.temperature, r.budget)

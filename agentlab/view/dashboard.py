@@ -4,15 +4,16 @@
 
 # %% ../../nbs/view/01_dashboard.ipynb #7487cef3
 from __future__ import annotations
-import asyncio, html, inspect, json, math, os, queue, re, shlex, threading, time, warnings
+import asyncio, html, inspect, json, math, os, queue, re, shlex, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 import numpy as np
 from ..metrics import SPIKE
-from .report import (Html, attribute, column, framed, heat_svg, number, power, powers, safe, spread,
-                                  thin, ticks, titled, visible)
+from ..settings import moved
+from .report import (Html, attribute, column, declared_panels, framed, heat_svg, number, power, powers,
+                                  safe, spread, thin, ticks, titled, visible)
 from .report import _axes
 from .turnscope import ESM_HELPERS
 from .web import script, sheet
@@ -81,18 +82,13 @@ def panes(
     compared:bool=False,    # of several runs: lines where one run has a table
 )->tuple:                   # of `Pane`
     "A pane for every metric that declares a panel (agentlab.metrics), in their order."
-    import agentlab.train   # whose metrics declare themselves  # noqa: F401
-    from agentlab.metrics import panels
-    declared = panels()
+    declared = declared_panels()
     tables = {panel.table_of: name for name, panel in declared.items() if panel.table_of}
     left_out = set(tables.values()) if compared else set(tables)
     return tuple(_pane(name, panel) for name, panel in declared.items() if name not in left_out)
 
-def __getattr__(name: str):
-    "PANES and COMPARED are `panes()` and `panes(compared=True)` now."
-    if name not in ('PANES', 'COMPARED'): raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    warnings.warn(f'{__name__}.{name} is panes() now', DeprecationWarning, stacklevel=2)
-    return panes(name == 'COMPARED')
+__getattr__ = moved(__name__, PANES=('agentlab.view.dashboard:panes', panes),
+                    COMPARED=('agentlab.view.dashboard:panes', lambda: panes(compared=True)))
 
 def _steps(rows, first=0)->np.ndarray:
     "Number of every update; its place in the log where a row does not say it."
@@ -115,10 +111,11 @@ def measured(
     rows:list,          # row log
 )->dict:                # metric -> (rows,) float; NaN where there is no finite number
     "Every metric that a pane draws as a line. `entropy` is the mean of its turns where a row has none."
-    found = {pane.name: column(rows, pane.name) for pane in panes() if not pane.lines}
+    drawn = panes()
+    found = {pane.name: column(rows, pane.name) for pane in drawn if not pane.lines}
     means = [np.mean(known) if (known := [x for x in _turns(row) if math.isfinite(x)]) else math.nan for row in rows]
     found['entropy'] = np.where(np.isfinite(own := column(rows, 'entropy')), own, np.array(means))
-    for name in [pane.name for pane in panes() if pane.lines]:
+    for name in [pane.name for pane in drawn if pane.lines]:
         found |= {f'{name}_{kind}': y for kind, y in spread(rows, name).items()}
     return {name: np.where(np.isfinite(y), y, math.nan) for name, y in found.items() if name != 'entropy_by_turn'}
 
@@ -199,7 +196,7 @@ def axis(
 # %% ../../nbs/view/01_dashboard.ipynb #dc1db0c6
 ESM_PLOTS = script('dashboard_plots')
 ESM_BOARD = script('dashboard')
-BOARD_CSS, LIVE_CSS, TWIN_CSS = sheet('dashboard'), sheet('dashboard_live'), sheet('dashboard_twin')
+BOARD_CSS, LIVE_CSS, TWIN_CSS = sheet('ground', 'dashboard'), sheet('dashboard_live'), sheet('dashboard_twin')
 
 # %% ../../nbs/view/01_dashboard.ipynb #ae2ad688
 MOST = 6    # runs in one picture

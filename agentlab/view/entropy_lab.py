@@ -438,7 +438,7 @@ _LOOK = dict(kept=('#3b83b5', 'M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0z'),
              reversed=('#c8558f', 'M0,4L4,-3.4H-4z'), added=('#2a9d74', 'M-1,-4h2v3h3v2h-3v3h-2v-3h-3v-2h3z'),
              idle=('#868c94', 'M-1.6,0a1.6,1.6 0 1,0 3.2,0a1.6,1.6 0 1,0 -3.2,0z'))
 
-_PAGE = f'<style>{sheet("entropy_lab", "parts")}</style>'
+_PAGE = f'<style>{sheet("ground", "entropy_lab", "parts")}</style>'
 
 def _said(text)->str:
     "A token as HTML; what has no shape is shown."

@@ -355,8 +355,8 @@ def _episodes_of(batch)->list:
 class Opened(_Tables):
     "A run that somebody wrote: its steps, its completions, and what it does not say."
     def summary(self):
-        """A row for every step: completions, groups, mean turns, mean reward over the completions that have one, and how
-        many have none."""
+        """A row for every step: completions, groups, mean turns, mean reward over the completions that have one, and
+        how many have none."""
         import pandas as pd
         def row(step):
             outcomes, groups, turns = self._outcomes(step)

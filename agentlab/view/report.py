@@ -4,12 +4,12 @@
 
 # %% ../../nbs/view/00_report.ipynb #7a820008
 from __future__ import annotations
-import hashlib, html, json, math, os, re, shutil, subprocess, tempfile, warnings
+import hashlib, html, json, math, os, re, shutil, subprocess, tempfile
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 import numpy as np
-from ..metrics import METRICS, panels
+from ..metrics import panels
 from ..settings import moved
 from .reading import (PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown,
                                    read_pieces, stretches)
@@ -22,9 +22,9 @@ _all_ = ['Html', 'attribute', 'clip', 'safe', 'visible']
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'BIG', 'signed', 'tint', 'Tile', 'Rollout', 'rollouts_of',
            'collect', 'letters', 'Scale', 'fate', 'group_html', 'pick_group', 'png', 'ticks', 'powers', 'power', 'thin',
            'Frame', 'number', 'curve_svg', 'framed', 'titled', 'heat_svg', 'column', 'spread', 'finite', 'Finding',
-           'integrity', 'report_panels', 'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn',
-           'own_estimator', 'row_findings', 'document', 'readable', 'first_whole', 'report', 'Html', 'attribute',
-           'clip', 'safe', 'visible']
+           'integrity', 'declared_panels', 'report_panels', 'definition', 'wilson', 'evaluations', 'headline',
+           'entropy_by_turn', 'own_estimator', 'row_findings', 'document', 'readable', 'first_whole', 'report', 'Html',
+           'attribute', 'clip', 'safe', 'visible']
 
 # %% ../../nbs/view/00_report.ipynb #58237b14
 PRAISE, BLAME = (67, 147, 195), (224, 130, 20)  # blue and orange of ColorBrewer's colour-blind-safe RdBu and PuOr
@@ -697,19 +697,21 @@ def integrity(
     return findings
 
 # %% ../../nbs/view/00_report.ipynb #d5686510
-def report_panels()->dict:
-    "Metric -> its panel, for every metric that declares one (agentlab.metrics); success first, tables left out."
+def declared_panels()->dict:
+    "Metric -> its panel, for every metric that declares one (agentlab.metrics), in their order."
     import agentlab.train   # whose metrics declare themselves  # noqa: F401
-    found = {name: panel for name, panel in panels().items() if not panel.table_of}
+    return panels()
+
+def report_panels()->dict:
+    "The panels of a report: success first, tables left out."
+    found = {name: panel for name, panel in declared_panels().items() if not panel.table_of}
     return {name: found[name] for name in sorted(found, key=lambda name: name != 'success')}
 
-def __getattr__(name: str):
-    "PANELS is `report_panels()` now, SPIKE stands in agentlab.metrics."
-    if name == 'SPIKE': return moved(__name__, SPIKE='agentlab.metrics:SPIKE')(name)
-    if name not in ('PANELS', 'LOG'): raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    warnings.warn(f'{__name__}.{name} is report_panels() now', DeprecationWarning, stacklevel=2)
-    found = report_panels()
-    return tuple(key for key in found if found[key].log) if name == 'LOG' else found
+def _logged()->tuple: return tuple(name for name, panel in report_panels().items() if panel.log)
+
+__getattr__ = moved(__name__, SPIKE='agentlab.metrics:SPIKE',
+                    PANELS=('agentlab.view.report:report_panels', report_panels),
+                    LOG=('agentlab.view.report:report_panels', _logged))
 
 def definition(
     name:str,               # metric
@@ -717,8 +719,7 @@ def definition(
 )->str:                     # one line, empty if nobody defines it
     "What a metric is, how it is estimated, and its unit."
     if definitions is None:
-        import agentlab.train   # whose metrics declare themselves  # noqa: F401
-        definitions = METRICS
+        from agentlab.train import METRICS as definitions
     entry = definitions.get(name, ())
     return ' · '.join(str(part) for part in ((entry,) if isinstance(entry, str) else entry[:3])
                       if part not in ('', '-', None))
@@ -820,9 +821,8 @@ def _hero(run)->dict:
                 settings=[(str(k), v if isinstance(v, str) else json.dumps(v)) for k, v in settings])
 
 # %% ../../nbs/view/00_report.ipynb #8694a164
-def _panel(rows, name, definitions, tests)->dict:
+def _panel(rows, name, panel, definitions, tests)->dict:
     "One metric: heading, first and last value, what to look for, curve, definition."
-    panel = report_panels()[name]
     heading, bounds = panel.heading[:1].upper() + panel.heading[1:], panel.limits
     steps = column(rows, 'step')
     steps = np.where(np.isnan(steps), np.arange(len(steps)), steps)
@@ -860,7 +860,7 @@ def _learned(rows, definitions, tests)->dict:
     has = lambda row, name: row.get(name) is not None or row.get(f'{name}_max') is not None
     names = [name for name in declared if any(has(row, name) for row in rows)]
     missing = [name for name, panel in declared.items() if name not in names and not panel.optional]
-    return dict(panels=[_panel(rows, name, definitions, tests) for name in names], missing=missing)
+    return dict(panels=[_panel(rows, name, declared[name], definitions, tests) for name in names], missing=missing)
 
 # %% ../../nbs/view/00_report.ipynb #7d16631b
 def entropy_by_turn(

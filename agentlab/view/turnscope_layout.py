@@ -4,11 +4,11 @@
 
 # %% ../../nbs/view/05_turnscope_layout.ipynb #d044b386
 from __future__ import annotations
-import math, warnings
+import math
 import numpy as np
-from ..metrics import panels
+from ..settings import moved
 from .reading import FOLD, QUIET, Fold, laid_out, part_names, segments, thought
-from .report import column, fate, number, signed, thin, visible
+from .report import column, declared_panels, fate, number, signed, thin, visible
 from .turnscope_data import LOGPS, MODES, _lacking, _np, _quantity, clipped, pieces
 from .turnscope_state import COLUMNS, ROWS, TOKENS, Looking
 
@@ -270,16 +270,13 @@ class TokenRow(Panes):
 # %% ../../nbs/view/05_turnscope_layout.ipynb #0ac4ce27
 def strip_panels()->dict:
     "Metric -> its panel, for every metric whose panel stands in the strip (agentlab.metrics); a table says its unit."
-    import agentlab.train   # whose metrics declare themselves  # noqa: F401
-    found = {name: panel for name, panel in panels().items() if panel.strip}
+    found = {name: panel for name, panel in declared_panels().items() if panel.strip}
     return {name: panel._replace(heading=f'{panel.heading}, {panel.unit}') if panel.table_of else panel
             for name, panel in found.items()}
 
-def __getattr__(name: str):
-    "STRIP is `strip_panels()` now."
-    if name != 'STRIP': raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    warnings.warn(f'{__name__}.STRIP is strip_panels() now', DeprecationWarning, stacklevel=2)
-    return tuple((key, panel.heading) for key, panel in strip_panels().items())
+def _strip()->tuple: return tuple((name, panel.heading) for name, panel in strip_panels().items())
+
+__getattr__ = moved(__name__, STRIP=('agentlab.view.turnscope_layout:strip_panels', _strip))
 
 def _line_path(x, y, low, high)->list:
     "Points of a curve in a box of 1000 by 100, y downward; one list per stretch without a gap."
