@@ -28,6 +28,15 @@ def circumstances(
                 | dict(python=platform.python_version()),
                 machine=dict(system=platform.system(), processor=platform.machine(), cores=os.cpu_count(), load=load))
 
+def _lines(value, margin='')->str:
+    "JSON with a list or a table of plain values on one line: shorter by a quarter, in a diff a measurement is a line."
+    table, several = isinstance(value, dict), (dict, list, tuple)
+    parts = value.values() if table else value if isinstance(value, several) else ()
+    if not any(isinstance(part, several) for part in parts): return json.dumps(value, default=float)
+    names = [f'{json.dumps(str(name))}: ' for name in value] if table else ['']*len(value)
+    rows = ',\n'.join(f'{margin} {name}{_lines(part, margin + " ")}' for name, part in zip(names, parts))
+    return f'{{\n{rows}\n{margin}}}' if table else f'[\n{rows}\n{margin}]'
+
 def keep(
     record: dict,
     folder,         # it is made
@@ -37,5 +46,5 @@ def keep(
     from agentlab.episodes import atomic    # here, because it imports torch, which reads the number of threads
     path = Path(folder) / f'{name}.json'
     with atomic(path) as temporary:
-        temporary.write_text(json.dumps(record, indent=1, default=float) + '\n', encoding='utf-8')
+        temporary.write_text(_lines(record) + '\n', encoding='utf-8')
     return path
