@@ -1,6 +1,7 @@
 """Every notebook runs from top to bottom, each in a process of its own, its `gpu` cells where there is a GPU, its
 `lm` cells where the pretrained model is (those of lessons with --slow), its `slow` cells with --slow."""
 import json
+import re
 
 import pytest
 
@@ -78,11 +79,11 @@ def test_a_picture_replaces_the_data_of_its_live_figure():
 
 
 def test_pictures_get_smaller_and_stay_what_they_are():
-    """A palette of 128 colours: shorter, of the same size, hardly another colour anywhere; transparent places stay
+    """A palette of few colours: shorter, of the same size, hardly another colour anywhere; transparent places stay
     transparent; a second time changes nothing."""
     from io import BytesIO
     image = pytest.importorskip('PIL.Image', reason='pillow is not installed')
-    from save import smaller
+    from save import KEPT, fewer_colors, smaller
     for clear in (False, True):
         picture = image.linear_gradient('L').convert('RGBA').resize((300, 200))
         if clear: picture.putalpha(image.new('L', picture.size, 0))
@@ -93,4 +94,21 @@ def test_pictures_get_smaller_and_stay_what_they_are():
         assert len(short) <= len(whole.getvalue()) and again.size == picture.size and smaller(short) == short
         assert again.getextrema()[3] == ((0, 0) if clear else (255, 255))
         if not clear:
-            assert max(abs(a - b) for a, b in zip(again.convert('L').tobytes(), picture.convert('L').tobytes())) <= 4
+            greys = zip(again.convert('L').tobytes(), picture.convert('L').tobytes())
+            assert max(abs(a - b) for a, b in greys) <= KEPT[1][1]
+    lines = image.new('RGB', (300, 200), 'white')       # a pale orange stays apart from a grey, though both are rare
+    for x, color in enumerate([(240, 170, 90), (200, 180, 160), (236, 240, 248)]): lines.putpixel((x, 0), color)
+    again, kept = fewer_colors(lines.quantize(8))
+    assert kept == [(255, 255, 255, 255), (200, 180, 160, 255), (240, 170, 90, 255)]
+    assert [again.getpixel((x, 0)) for x in range(4)] == [2, 1, 0, 0]
+
+
+def test_tables_of_pandas_take_a_line_a_row():
+    pd = pytest.importorskip('pandas')
+    from notebooks import short_table
+    html = pd.DataFrame(dict(a=[1, 2], b=['x\n<td>', ' y'])).to_html(notebook=True)
+    short = short_table(html.splitlines(keepends=True))
+    assert 2*len(''.join(short)) < len(html) and short_table(short) == short
+    assert '<tr><th>0</th><td>1</td><td>x\\n&lt;td&gt;</td></tr>\n' in short
+    assert re.sub(r'\s|<style.*?</style>', '', html, flags=re.DOTALL) == re.sub(r'\s', '', ''.join(short))
+    assert short_table('<p>\n  any other') == '<p>\n  any other'

@@ -52,8 +52,8 @@ def tidy(text: str) -> str:
     """The notebook file as `nbdev-clean` writes it, with a kernel, so that JupyterLab opens it without a question, and
     no trace of jupytext.
 
-    Solutions are folded away, pictures have alternative text, and the data of a live figure is left out where a picture
-    of it stands beside.
+    Solutions are folded away, pictures have alternative text, the data of a live figure is left out where a picture
+    of it stands beside; so is the plain text of pictures and of tables, which nothing shows.
 """
     from fastcore.nbio import nb2str
     from nbdev.clean import clean_nb
@@ -70,14 +70,29 @@ def tidy(text: str) -> str:
         if 'outputs' in cell:
             cell['outputs'] = [output for output in cell['outputs']
                                if not ADVICE.match(''.join(output.get('text', '')))]
-        for output in cell.get('outputs', []):
-            data = output.get('data', {})
-            if 'image/png' not in data: continue
-            told = output.get('metadata', {}).get('image/png', {}).get('alt')
-            output['metadata'] = {'image/png': dict(alt=told if told and PLOTLY not in data
-                                                    else alternative(data, above))}
-            data.pop(PLOTLY, None)  # the live figure comes back when the cell runs; its picture is enough until then
+        for output in cell.get('outputs', []): shorten(output, above)
     return nb2str(nb)
+
+
+def shorten(output: dict, above: str) -> None:
+    "Leave out of an output what its picture or its table tells; `above` is the prose before it."
+    data = output.get('data', {})
+    table, picture = 'class="dataframe"' in ''.join(data.get('text/html', '')), 'image/png' in data
+    if table: data['text/html'] = short_table(data['text/html'])
+    if table or picture: data.pop('text/plain', None)
+    if not picture: return
+    told = output.get('metadata', {}).get('image/png', {}).get('alt')
+    output['metadata'] = {'image/png': dict(alt=told if told and PLOTLY not in data else alternative(data, above))}
+    data.pop(PLOTLY, None)      # the live figure comes back when the cell runs; its picture is enough until then
+
+
+def short_table(html: str | list[str]) -> str | list[str]:
+    """A table of pandas in half the space: one line a row, and no style sheet, which GitHub drops and JupyterLab does
+    not need; any other HTML as it is."""
+    text = ''.join(html)
+    if '<style scoped>' not in text: return html
+    text = re.sub(r'<style scoped>.*?</style>\n?', '', text, flags=re.DOTALL)
+    return re.sub(r'\n *(?=</?t[hd]\b|</tr>)', '', re.sub(r'\n +', '\n', text)).splitlines(keepends=True)
 
 
 def alternative(data: dict, above: str, longest: int = 400) -> str:
