@@ -170,7 +170,7 @@ NEUTRAL = dict(     # field of GRPOConfig: (its only allowed value, why and what
     top_entropy_quantile=(1., 'whole turns without an open token would lose their credit. Use '
                           'shape=agentlab.entropy.high_entropy_tokens in the recipe'),
     mask_truncated_completions=(False, 'it is part of the method that is replaced, so it would do nothing. Use curate= '
-                                'in the recipe (agentlab.rollout.curation)'),
+                                'in the recipe (agentlab.rollout.filters)'),
     scale_rewards=('none', "TRL compares no rewards here, so this would do nothing. The recipe's credit scales (its "
                    "`scale`); trl_config(recipe, output_dir) sets 'none'"),
     reward_weights=(None, 'TRL pays no rewards here. Weigh them in the environment, or in reward= or credit_args of '

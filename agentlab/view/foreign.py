@@ -7,7 +7,7 @@ from __future__ import annotations
 import json, math, re
 from dataclasses import dataclass, field
 from pathlib import Path
-from .report import document, number, safe, signed
+from .run_report import document, number, safe, signed
 from .web import Html, sheet
 
 # %% auto #0
