@@ -1,9 +1,11 @@
 "What the pages of a family talk about is imported by the family, and what its modules export is found there."
 import importlib
+import inspect
 import json
 from pathlib import Path
 import pickle
 import pkgutil
+import pydoc
 import re
 import subprocess
 import sys
@@ -124,3 +126,28 @@ def test_what_was_stored_is_read():
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         assert pickle.loads(b'cagentlab.selfplay.psro\nDrawn\n.').__module__ == 'agentlab.selfplay.oracles'
+
+
+def told_in_parts() -> list:
+    "(public class, private class of its module that holds a part of it)"
+    found = []
+    for package in map(importlib.import_module, PACKAGES):
+        for one in pkgutil.iter_modules(package.__path__):
+            try: module = importlib.import_module(f'{package.__name__}.{one.name}')
+            except ImportError: continue
+            kinds = [kind for name, kind in vars(module).items() if inspect.isclass(kind) and not name.startswith('_')]
+            found += [(kind, part) for kind in kinds for part in kind.__mro__ if kind.__module__ == module.__name__
+                      and part.__module__ == module.__name__ and part.__name__.startswith('_')]
+    return found
+
+
+def test_help_and_messages_name_the_public_class():
+    pairs = told_in_parts()
+    wrong = [(kind, name) for kind, part in pairs for name, value in vars(part).items() if inspect.isfunction(value)
+             and '<locals>' not in value.__qualname__ and (name not in vars(kind)
+             or inspect.unwrap(value).__qualname__ != f'{kind.__qualname__}.{name}')]
+    assert len(pairs) > 30 and not wrong, 'put `@in_parts` above the class (agentlab.settings)'
+    from agentlab.replay import Buffer
+    with pytest.raises(TypeError, match=r'^Buffer\.add\(\) missing 2'): Buffer().add()
+    page = pydoc.plain(pydoc.render_doc(Buffer))
+    assert ' add(self' in page and 'Methods inherited from _' not in page

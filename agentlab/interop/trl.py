@@ -13,6 +13,7 @@ from ..episodes import Batch, atomic, derive
 from ..objective import cispo, clip, kl_k3, loss_weights, sapo
 from ..policy.core import pad_rows, quiet, take_rows
 from ..replay import Replay
+from ..settings import in_parts
 from ..train.ranks import switched_on
 from ..recipe import Recipe, arguments, field_defaults, plain, unbound
 from ..metrics import empty_row
@@ -455,6 +456,7 @@ class _Resumed(_Step):
             restore(guest, Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'/STATE)
 
 # %% ../../nbs/interop/00_trl.ipynb #823b9094
+@in_parts
 class AgentTrainer(_Resumed):
     "What AgentGRPOTrainer adds to trl.GRPOTrainer."
     def __init__(

@@ -16,6 +16,7 @@ from ..policy.core import closing, pad_rows, parts
 from .buffer import Buffer, uniform
 from ..reward import paid, pay
 from ..recipe import recipe
+from ..settings import in_parts
 
 # %% auto #0
 __all__ = ['archer', 'archer_targets', 'archer_loss', 'follow', 'TwinHeads', 'critic_step', 'utterance_features',
@@ -239,6 +240,7 @@ class _Reads:
         return batch.with_action(baseline=self.token.value(self.hidden))
 
 # %% ../../nbs/replay/07_utterance_critic.ipynb #cbbb772c
+@in_parts
 class ArcherCritic(_Reads):
     "Twin Q and V of utterances on the policy's features, fitted each step to episodes of all ages."
     def __init__(

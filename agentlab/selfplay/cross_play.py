@@ -15,6 +15,7 @@ from ..rollout.plain import guarded
 from ..rollout.players import play_players
 from .ratings import Results
 from .snapshots import load_snapshot, vocabulary_of
+from ..settings import in_parts
 
 # %% auto #0
 __all__ = ['COUNTS', 'SUMS', 'Tournament', 'Unread', 'Patient', 'games_of', 'fault', 'count', 'meet', 'check_players', 'loader',
@@ -63,6 +64,7 @@ class _Table:
                            paid_other=both.paid_other/played)
 
 # %% ../../nbs/selfplay/08_cross_play.ipynb #6a338b28
+@in_parts
 @dataclass(frozen=True, eq=False)
 class Tournament(_Table):
     "Who beat whom: a row for each seating, and what all matches had in common."

@@ -8,6 +8,7 @@ import hashlib, inspect, math
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 import numpy as np
+from ..settings import in_parts
 from .dashboard import entropy_table
 from .reading import lexicon, part_names, parts_shown, read_pieces
 from .run_report import (Frame, attribute, entropy_by_turn, heat_svg, number, safe, signed, ticks,
@@ -697,6 +698,7 @@ def _slide(lab, widgets, name, hint, least, most, start):
     box.observe(moved, 'value')
     return box
 
+@in_parts
 class EntropyLab(_Numbers):
     """One update of a run, two controllers, and what they do to its tokens. `effects`, `regions` and `notes` are
     what is shown."""

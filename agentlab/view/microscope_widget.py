@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect, math, random
 from dataclasses import dataclass
 from functools import cached_property, partial
+from ..settings import in_parts
 from .run_report import attribute, safe, signed, tint
 from .web import Html, sheet
 
@@ -505,6 +506,7 @@ def _cell(scope, widgets, row, name):
     cell.observe(typed, 'value')
     return cell
 
+@in_parts
 class Microscope(_Edited):
     """A table of turns that can be typed into, sliders, and the advantages of up to six estimators. `numbers` and
     `problems` are what is shown."""
