@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from .groups import same
+from .settings import in_parts
 
 # %% auto #0
 __all__ = ['TURN_COLUMNS', 'PART_CODES', 'OTHER', 'SWITCH', 'SUBGOAL', 'ACTION', 'THOUGHT', 'CALL', 'MARKUP', 'SCHEMA_VERSION',
@@ -252,6 +253,7 @@ class _Replaced(_Down):
         return self.replace(**tables)
 
 # %% ../nbs/01_episodes.ipynb #b481f3c4
+@in_parts
 class Batch(_Replaced):
     "Episodes, context windows, turns and tokens as tables; every row names its parent by an integer."
     def __init__(self, episodes: Table, rows: Table, turns: Table, tokens: Table, labels: dict|None = None):

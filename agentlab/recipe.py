@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 import torch
-from .settings import imported
+from .settings import RENAMED, imported
 
 # %% auto #0
 __all__ = ['GROUPS', 'GROUP_OF', 'BOUND', 'MOVED', 'registered', 'Sizes', 'Optimisation', 'Compute', 'Keeping', 'Recipe',
@@ -187,13 +187,14 @@ def field_defaults()->dict:
 MOVED = {'agentlab.train.recipes:measure_answers': 'agentlab.reward.information:measure_answers',
          'agentlab.train.recipes:measure_feedback': 'agentlab.reward.counterfactual:measure_feedback',
          'agentlab.train.recipes:matched_reward': 'agentlab.credit.turn_numbers:matched_reward',
-         'agentlab.train.recipes:read_tags': 'agentlab.reward.meta_reasoning:read_tags',
+         'agentlab.train.recipes:read_tags': 'agentlab.reward.step_tags:read_tags',
          'agentlab.train.recipes:read_parts': 'agentlab.credit.hierarchy:read_parts',
          'agentlab.train.recipes:check_words': 'agentlab.env.wrappers:check_words',
          'agentlab.train.recipes:check_plain': 'agentlab.env.wrappers:check_plain'}
 MOVED |= {f'agentlab.train.recipes:{name}': f'agentlab.recipe:{name}' for name in
           ('Memories', 'remember', 'named', 'plain', 'import_path', 'field_defaults', 'check_recipe', 'check_world',
            'check_numbers')}
+MOVED |= {f'{old}:': f'{new}:' for old, new in RENAMED.items()}
 
 def as_today(facts: dict)->dict:
     "Facts of a recipe as this version would write them. Takes those of every version."

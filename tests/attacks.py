@@ -232,7 +232,7 @@ def dumps(folder: Path, copies: int = 60) -> list:
 def pages(folder: Path, browser) -> list:
     "Pages about hostile text in a browser that runs scripts: nothing of it runs, nothing is fetched."
     from agentlab.view import group_html, open_run, report, turnscope
-    from agentlab.view.entropy_lab import entropy_lab_html
+    from agentlab.view.entropy_widget import entropy_lab_html
     from agentlab.view.foreign import opened_html
     batch = hostile_batch()
     whole = lambda html: '<!doctype html><meta charset="utf-8">' + html

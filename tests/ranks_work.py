@@ -14,7 +14,7 @@ from agentlab.env import Kuhn
 from agentlab.objective import clip
 from agentlab.policy import tiny_policy
 from agentlab.rollout import play_players
-from agentlab.rollout.curation import keep_mixed
+from agentlab.rollout.filters import keep_mixed
 from agentlab.selfplay import League
 from agentlab.train import recipes, train
 from agentlab.train.ranks import weights_key

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from agentlab.episodes import Batch, state_key
-from agentlab.replay.archer import (ArcherCritic, TwinHeads, archer, archer_loss, archer_targets, closing_features,
-                                    critic_step, follow, fresh_utterances, utterance_features)
+from agentlab.replay.utterance_critic import (ArcherCritic, TwinHeads, archer, archer_loss, archer_targets,
+                                              closing_features, critic_step, follow, fresh_utterances,
+                                              utterance_features)
 from agentlab.replay.buffer import Buffer
 from agentlab.reward import paid
 from agentlab.rollout import play

@@ -8,7 +8,7 @@ import torch
 
 from agentlab.credit import dr_mas, seeupo, seeupo_updates
 from agentlab.episodes import Batch
-from agentlab.reward.tournament import single_elimination
+from agentlab.reward.rankings import single_elimination
 
 
 def knock_out(field, better):

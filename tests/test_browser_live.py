@@ -18,7 +18,7 @@ from agentlab import view
 from agentlab.view.dashboard import Overlay
 from agentlab.train import Run
 from small import train_small
-from agentlab.view.entropy_lab import entropy_lab
+from agentlab.view.entropy_widget import entropy_lab
 from view_data import HOSTILE, hostile_batch
 def go(on_row, should_stop, resume=False):
     return train_small("trained", steps=300, checkpoint_every=200, on_row=on_row, should_stop=should_stop,

@@ -1,7 +1,6 @@
 """Filters against loops written from the papers, on random batches; rollouts that play again; windows; runs that use
 them and are resumed."""
 from functools import partial
-from importlib import import_module
 from types import SimpleNamespace
 
 import pandas as pd
@@ -13,13 +12,12 @@ from agentlab.credit import grpo
 from agentlab.env import Isolated, KeyDoor, TextEnv, check_env
 from agentlab.env.wrappers import Wrapper
 from agentlab.episodes import Batch
-from agentlab.rollout import play
+from agentlab.rollout import filters as cu, play
 from agentlab.rollout.resampling import Repair, dynamic_sampling, refused, retry_failures, splice, with_rollback
 from agentlab.rollout.turns import Timed, TurnLimit, UnaryFeedback, costs, scaling_inter, turn_percentile
 from agentlab.rollout.windows import with_summaries
 from small import Paying, same_batch, same_run, sent_whole, small_policy, train_small    # noqa: F401 (a fixture)
 
-cu = import_module('agentlab.rollout.curation')      # the front door's `curation` is the decorator
 quick = settings(max_examples=60, deadline=None)
 outcomes = st.lists(st.lists(st.sampled_from([0., 0., 1., 1., .5, -1.]), min_size=1, max_size=6), min_size=1,
                     max_size=7)
@@ -197,8 +195,8 @@ def test_masks_add_up():
 
 def test_chain_says_the_same_everywhere():
     one = cu.chain(cu.keep_mixed, partial(cu.keep_groups, choose=partial(cu.top_p, p=.8)))
-    assert (repr(one) == 'chain(agentlab.rollout.curation:keep_mixed, '
-            'agentlab.rollout.curation:keep_groups(choose=agentlab.rollout.curation:top_p(p=0.8)))')
+    assert (repr(one) == 'chain(agentlab.rollout.filters:keep_mixed, '
+            'agentlab.rollout.filters:keep_groups(choose=agentlab.rollout.filters:top_p(p=0.8)))')
     assert isinstance(cu.CurationError('x'), ValueError)
 
 

@@ -9,7 +9,7 @@ from agentlab.metrics import SPIKE
 from agentlab.train.runs import Run
 from agentlab.view import report
 from agentlab.view.dashboard import PANES, PARTS, TURNS, Dashboard, Overlay, Plots, dashboard_html
-from agentlab.view.report import SMALLEST, curve_svg, powers
+from agentlab.view.run_report import SMALLEST, curve_svg, powers
 from view_data import HOSTILE, write_run
 
 pytest.importorskip('anywidget', reason='needs the live widgets: pip install "agentlab-rl[lab]"')

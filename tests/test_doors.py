@@ -1,17 +1,27 @@
 "What the pages of a family talk about is imported by the family, and what its modules export is found there."
 import importlib
+import inspect
 import json
 from pathlib import Path
+import pickle
 import pkgutil
+import pydoc
 import re
+import subprocess
+import sys
+from types import ModuleType
+import warnings
 
 import pytest
 
+import agentlab
 from agentlab.env import envs
+from agentlab.settings import RENAMED, imported
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = ('credit', 'entropy', 'objective', 'reward', 'rollout', 'replay', 'selfplay', 'prompt', 'policy', 'train',
             'env', 'view')
+PACKAGES = ['agentlab', *(m.name for m in pkgutil.iter_modules(agentlab.__path__, 'agentlab.') if m.ispkg)]
 # a function of this name would hide the module
 MODULES = {('train', 'fit')}
 # `recipes` is a door itself (`agentlab.train.recipes.gigpo`); the adapters need numpy, and environments do not
@@ -58,3 +68,86 @@ def test_every_public_name_is_found(family):
     alone = [name for name, values in owners.items() if len({id(v) for v in values}) == 1 and name not in here]
     lost = [name for name in alone if getattr(package, name) is not owners[name][0]]
     assert alone and lost in ([], ['recipes'])
+
+
+@pytest.mark.parametrize('name', PACKAGES)
+def test_no_name_hides_a_module(name):
+    "`import agentlab.family.page as p` gives the attribute of the family: it must be the page."
+    package = importlib.import_module(name)
+    names = [m.name for m in pkgutil.iter_modules(package.__path__)]
+    hidden = {n for n in names if not isinstance(vars(package).get(n, package), ModuleType)}
+    for one in names:
+        try: importlib.import_module(f'{name}.{one}')
+        except ImportError: continue        # needs a package that is not here
+        if not isinstance(vars(package)[one], ModuleType): hidden.add(one)
+    assert names and not hidden, f'call the pages of {name} otherwise than the functions at its door'
+
+
+@pytest.mark.parametrize('old', RENAMED)
+def test_an_old_path_warns_once_and_hides_nothing(old, monkeypatch):
+    monkeypatch.delitem(sys.modules, old, raising=False)
+    family, _, name = old.rpartition('.')
+    function = getattr(importlib.import_module(family), name)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        exec(f'import {old}\nfrom {old} import {name} as found\nfrom {family} import {name} as at_the_door', here := {})
+        module = importlib.import_module(old)
+    assert [(str(one.message), one.category, one.filename) for one in said] == [
+        (f'{old} is {RENAMED[old]} now', DeprecationWarning, '<string>')]
+    assert module is importlib.import_module(RENAMED[old])
+    assert callable(function) and function is here['found'] is here['at_the_door'] is getattr(sys.modules[family], name)
+
+
+def test_an_old_path_may_be_the_first_that_is_asked_for():
+    "Whatever family comes first, it brings the finder. torch stays loaded, and agentlab begins anew each time."
+    code = """if True:
+        import sys, warnings, torch
+        warnings.simplefilter('ignore')
+        for old in sys.argv[1:]:
+            for name in [n for n in sys.modules if n.partition('.')[0] == 'agentlab']: del sys.modules[name]
+            sys.meta_path[:] = [one for one in sys.meta_path if type(one).__module__ != 'agentlab.settings']
+            __import__(old)
+            print(old, sys.modules[old].__name__)"""
+    first = {old.rpartition('.')[0]: old for old in RENAMED}.values()
+    done = subprocess.run([sys.executable, '-c', code, *first], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.split('\n')[:-1] == [f'{old} {RENAMED[old]}' for old in first], done.stderr
+
+
+def test_what_was_stored_is_read():
+    "Facts of runs are translated in silence; a pickle of a user's own is read like an import."
+    from agentlab.recipe import as_today
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        for old, new in RENAMED.items():
+            name = old.rpartition('.')[2]
+            facts = as_today(dict(credit=f'{old}:{name}', curate=f"{old}:{name}([], {{'of': 8}})", curate_args={}))
+            assert facts == dict(credit=f'{new}:{name}', curate=f'{new}:{name}', curate_args=dict(of=8))
+            assert imported('credit', facts['credit']).__module__ == new
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        assert pickle.loads(b'cagentlab.selfplay.psro\nDrawn\n.').__module__ == 'agentlab.selfplay.oracles'
+
+
+def told_in_parts() -> list:
+    "(public class, private class of its module that holds a part of it)"
+    found = []
+    for package in map(importlib.import_module, PACKAGES):
+        for one in pkgutil.iter_modules(package.__path__):
+            try: module = importlib.import_module(f'{package.__name__}.{one.name}')
+            except ImportError: continue
+            kinds = [kind for name, kind in vars(module).items() if inspect.isclass(kind) and not name.startswith('_')]
+            found += [(kind, part) for kind in kinds for part in kind.__mro__ if kind.__module__ == module.__name__
+                      and part.__module__ == module.__name__ and part.__name__.startswith('_')]
+    return found
+
+
+def test_help_and_messages_name_the_public_class():
+    pairs = told_in_parts()
+    wrong = [(kind, name) for kind, part in pairs for name, value in vars(part).items() if inspect.isfunction(value)
+             and '<locals>' not in value.__qualname__ and (name not in vars(kind)
+             or inspect.unwrap(value).__qualname__ != f'{kind.__qualname__}.{name}')]
+    assert len(pairs) > 30 and not wrong, 'put `@in_parts` above the class (agentlab.settings)'
+    from agentlab.replay import Buffer
+    with pytest.raises(TypeError, match=r'^Buffer\.add\(\) missing 2'): Buffer().add()
+    page = pydoc.plain(pydoc.render_doc(Buffer))
+    assert ' add(self' in page and 'Methods inherited from _' not in page

@@ -21,7 +21,7 @@ from agentlab.entropy.shaping import (OutcomeHistory, aepo_advantage, dcpo_advan
     merged, spread_weighted)
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.objective import clip, loss_weights
-from agentlab.objective.entropy_bonus import entropy_bonus, epo
+from agentlab.objective.entropy_bonuses import entropy_bonus, epo
 from agentlab.policy.core import take_rows
 
 quick = settings(max_examples=50, deadline=None)
@@ -463,7 +463,7 @@ def test_in_a_run_killed_and_resumed(tmp_path, name):
 
 def test_entropy_needs_torch_alone():
     code = ("import sys; import agentlab.entropy.measures, agentlab.entropy.detectors, agentlab.entropy.shaping, "
-            "agentlab.entropy.control, agentlab.objective.entropy_bonus; "
+            "agentlab.entropy.control, agentlab.objective.entropy_bonuses; "
             "print([m for m in ('transformers', 'pandas', 'plotly', 'trl', 'pyarrow') if m in sys.modules])")
     assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
                           check=True).stdout.strip() == '[]'

@@ -12,9 +12,8 @@ from hypothesis import given, settings, strategies as st
 
 from agentlab import entropy, objective as o
 from agentlab.episodes import Batch, Episode, Turn
-from agentlab.view.entropy_lab import (KINDS, bounded, controllers, died, effects, entropy_lab,
-                                       entropy_lab_html, points, present, pull, region, shaped, silent_at,
-                                       texts, words)
+from agentlab.view.entropy_widget import (KINDS, bounded, controllers, died, effects, entropy_lab, entropy_lab_html,
+                                          points, present, pull, region, shaped, silent_at, texts, words)
 from view_data import HOSTILE, hostile_batch, played, write_run
 
 def moved(seed=0, skill=.5, far=.4, **more):
@@ -292,8 +291,8 @@ def test_many_tokens_are_thinned(tmp_path):
 
 def test_it_loads_without_torch():
     "The page can be imported where only numbers are looked at."
-    code = ('import sys, agentlab.view.entropy_lab; print([m for m in ("plotly", "ipywidgets", "torch", "pandas") if m '
-            'in sys.modules])')
+    code = ('import sys, agentlab.view.entropy_widget; print([m for m in ("plotly", "ipywidgets", "torch", "pandas") '
+            'if m in sys.modules])')
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
                           cwd=Path(__file__).resolve().parent.parent)
     assert done.stdout.strip() == '[]', done.stdout + done.stderr

@@ -430,7 +430,7 @@ def test_a_run_in_a_format(tmp_path):
               tmp_path/'run', resume=True, progress=False)
 
 def test_a_run_that_trains_some_parts(tmp_path):
-    from agentlab.rollout.curation import only_parts
+    from agentlab.rollout.filters import only_parts
     from agentlab.train import load_recipe, train
     from agentlab.train.recipes import in_format
     recipe = in_format(load_recipe('grpo', steps=1, groups=2, group_size=3, max_turns=2, max_tokens=4,

@@ -6,7 +6,7 @@ import pytest
 from agentlab import metrics
 from agentlab.metrics import METRICS, MEASURES, Metric, Panel, metric
 from agentlab.view.dashboard import dashboard_html, panes
-from agentlab.view.report import report, report_panels
+from agentlab.view.run_report import report, report_panels
 from agentlab.view.turnscope_layout import strip_panels
 from small import train_small
 
@@ -74,7 +74,7 @@ def test_every_metric_says_what_it_is():
 
 def test_old_names_warn_for_one_version():
     runs, page, dashboard, layout = (importlib.import_module(f'agentlab.{name}') for name in (
-        'train.runs', 'view.report', 'view.dashboard', 'view.turnscope_layout'))
+        'train.runs', 'view.run_report', 'view.dashboard', 'view.turnscope_layout'))
     with pytest.warns(DeprecationWarning, match='agentlab.metrics.METRICS now'): assert runs.METRICS is METRICS
     with pytest.warns(DeprecationWarning, match='panes'): assert dashboard.PANES == panes()
     with pytest.warns(DeprecationWarning): strip = layout.STRIP

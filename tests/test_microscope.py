@@ -8,9 +8,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 from agentlab.credit import dr_grpo, estimators, gae, gigpo, grpo, hgpo, mars, reinforce_pp, rloo
 from agentlab.episodes import Batch
-from agentlab.view.microscope import (FIELDS, Case, Microscope, accepted, advantages, disagreement, microscope,
-    microscope_html, read_cells,
-    regroup, small_turns, sweep, to_cells)
+from agentlab.view.microscope_widget import (FIELDS, Case, Microscope, accepted, advantages, disagreement, microscope,
+                                             microscope_html, read_cells, regroup, small_turns, sweep, to_cells)
 from test_view import assert_harmless
 from view_data import HOSTILE
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from agentlab.episodes import Batch, Episode, Turn, state_key
 from agentlab.objective import clip, loss_weights
 from agentlab.objective.correction import corrected, dart_weights, icepop, importance_weights, truncated
-from agentlab.objective.covariance import clip_cov, kl_cov, spear_clip
+from agentlab.objective.covariance_clips import clip_cov, kl_cov, spear_clip
 from agentlab.objective.sequence import (cispo, each_episode, each_row, each_token, each_turn, gmpo, gspo, gspo_episode,
                                          gspo_turn, sapo)
 from agentlab.objective.trust import aepo_clip, dcpo_clip, dppo_kl, dppo_tv, dro, hispo, reinforce

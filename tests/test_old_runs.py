@@ -6,7 +6,7 @@ import pytest
 
 from agentlab.train import Run
 from agentlab.view import open as open_run
-from agentlab.view.report import report
+from agentlab.view.run_report import report
 from old_runs import RUNS, go, old, told
 
 NAMES = sorted(RUNS)

@@ -15,7 +15,7 @@ from agentlab.selfplay import Snapshot
 from agentlab.selfplay.exploitability import action_logps, game_tree
 from agentlab.view.playing import (ALL, LINES, MOST, NONE, Play, Words, called, chances, game_of, number_keys,
                                    own_seats, percent)
-from agentlab.view.report import group_html
+from agentlab.view.run_report import group_html
 from test_view import ATTRIBUTES, TAGS, Reader
 from view_data import HOSTILE
 

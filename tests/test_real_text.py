@@ -11,10 +11,10 @@ from agentlab.episodes import Batch, Episode, PART_CODES
 from agentlab.policy.text import control_ids, token_texts, with_token_text
 from agentlab.train import recipes
 from agentlab.view import game_of, group_html, report, side_by_side, turnscope, turnscope_html
-from agentlab.view.entropy_lab import entropy_lab_html
+from agentlab.view.entropy_widget import entropy_lab_html
 from agentlab.view.reading import (Lexicon, joined, letters_shared, lexicon, parts_shown,
                                    read_pieces)
-from agentlab.view.turnscope import LONG, PARTS, TOKENS
+from agentlab.view.turnscope_widget import LONG, PARTS, TOKENS
 from small import small_policy, train_small
 from view_data import HOSTILE, played, turn, write_run
 

@@ -13,11 +13,11 @@ from agentlab.episodes import Batch, Episode, Turn
 from agentlab.objective import clip
 from agentlab.policy.core import Chat, word_tokenizer
 from agentlab.replay.recomposition import Recomposition, all_together, n_tokens, n_turns, priority, priority_only
-from agentlab.replay.rl_plus import (DEMONSTRATION, Demonstrations, first_state, grpo_split, is_demonstration, mixture,
-                                     over_target, own_probability, rl_plus, with_demonstration)
+from agentlab.replay.demonstrations import (DEMONSTRATION, Demonstrations, first_state, grpo_split, is_demonstration,
+                                            mixture, over_target, own_probability, rl_plus, with_demonstration)
 from agentlab.replay.splice import (Imitation, agent_r, find_rescues, first_errors, imitation, purified, trained_only)
 from agentlab.replay.tasks import TaskSelection, chances, draw, hardness, learnability
-from agentlab.rollout.curation import CurationError
+from agentlab.rollout.filters import CurationError
 from small import same_batch
 
 quick = settings(max_examples=40, deadline=None)

@@ -9,10 +9,10 @@ from agentlab.episodes import Batch, Episode
 from agentlab.policy import Policy, tiny_model, word_tokenizer
 from agentlab.train.runs import Run
 from agentlab.view.dashboard import Dashboard, Overlay
-from agentlab.view.entropy_lab import entropy_lab
-from agentlab.view.microscope import Microscope
+from agentlab.view.entropy_widget import entropy_lab
+from agentlab.view.microscope_widget import Microscope
 from agentlab.view.playing import Play
-from agentlab.view.turnscope import TurnScope
+from agentlab.view.turnscope_widget import TurnScope
 from view_data import turn, write_run
 
 pytest.importorskip('anywidget', reason='needs the live widgets: pip install "agentlab-rl[lab]"')

@@ -17,12 +17,12 @@ from agentlab.policy.tiny import tiny_model, warm_start
 from agentlab.rollout import play_players
 from agentlab.selfplay.exploitability import (game_tree, game_value, nash_conv, policy_strategy, strategy_of,
                                               uniform)
-from agentlab.selfplay.psro import (Drawn, Matches, exact_answer, exact_match, fictitious, load_population,
-                                    mixed_strategy, mixture_strategy, naive, population_of, psro, replicator,
-                                    risk_averse, save_population, seated)
+from agentlab.selfplay.oracles import (Drawn, Matches, exact_answer, exact_match, fictitious, load_population,
+                                       mixed_strategy, mixture_strategy, naive, population_of, psro, replicator,
+                                       risk_averse, save_population, seated)
 from agentlab.selfplay.ratings import bradley_terry, rating_frame, results_frame
 from agentlab.selfplay.snapshots import Snapshot, load_snapshot
-from agentlab.selfplay.tournament import heat_map, load_tournament, tournament
+from agentlab.selfplay.cross_play import heat_map, load_tournament, tournament
 from agentlab.train import recipes, train
 
 KUHN, RPS = Kuhn(), rock_paper_scissors()

@@ -8,10 +8,9 @@ from agentlab.credit import estimators, gigpo, grpo, mars
 from agentlab.episodes import Batch, Episode
 from agentlab.train.runs import Run
 from agentlab.view import open as open_any
-from agentlab.view.report import CHECKS, integrity, signed
-from agentlab.view.turnscope import (ACTIONS, COLUMNS, MODES, PARTS, PLACES, RETOKENISED, ROWS, TOKENS, Played,
-                                     clipped, crowd, findings, pieces, retokenised, turnscope,
-                                     turnscope_html)
+from agentlab.view.run_report import CHECKS, integrity, signed
+from agentlab.view.turnscope_widget import (ACTIONS, COLUMNS, MODES, PARTS, PLACES, RETOKENISED, ROWS, TOKENS, Played,
+                                            clipped, crowd, findings, pieces, retokenised, turnscope, turnscope_html)
 from pathlib import Path
 from view_data import HOSTILE, hostile_batch, played, turn, write_run
 

@@ -11,7 +11,7 @@ import pandas as pd
 from .intervals import band, bootstrap, difference, improvement, interval, iqm, mean
 from .sweep import final_scores, read_table
 from ..episodes import atomic
-from ..view.report import CSS, PAGE_CSS, Frame, attribute, number, ticks, tint
+from ..view.run_report import CSS, PAGE_CSS, Frame, attribute, number, ticks, tint
 from ..view.web import Html, filled, sheet
 
 # %% auto #0

@@ -6,7 +6,7 @@
 __all__ = ['estimators']
 
 # %% ../../nbs/credit/index.ipynb #c228fe57
-from .estimator import *
+from .registry import *
 from .group_baselines import *
 from .step_groups import *
 from .batch_baselines import *

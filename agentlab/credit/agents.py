@@ -8,7 +8,7 @@ __all__ = ['dr_mas', 'dr_mas_recipe', 'mars', 'mars_recipe']
 # %% ../../nbs/credit/06_agents.ipynb #eb0573d3
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch, need
 from ..groups import compare, group_count, group_mean, group_min, recur, same
 from ..recipe import recipe

@@ -10,7 +10,7 @@ __all__ = ['whiten', 'reinforce_pp', 'reinforce_pp_recipe', 'reinforce_pp_baseli
 from functools import partial
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch, need
 from ..groups import compare, group_count, group_std, group_sum, recur, shift
 from ..recipe import recipe

@@ -8,7 +8,7 @@ __all__ = ['hard_branches', 'copied', 'once']
 # %% ../../nbs/credit/18_branches.ipynb #2d42b8e5
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch, need
 from ..groups import compare, group_mean
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch, check_flat, need
 from ..groups import recur
 from ..recipe import recipe

@@ -9,7 +9,7 @@ __all__ = ['turn_starts', 'gae', 'ppo_recipe', 'vl_dac', 'vl_dac_recipe']
 from functools import partial
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch, need
 from ..groups import compare, recur, shift
 from ..recipe import recipe

@@ -9,7 +9,7 @@ __all__ = ['grpo', 'grpo_recipe', 'dr_grpo', 'dr_grpo_recipe', 'rloo', 'rloo_rec
 # %% ../../nbs/credit/00_group_baselines.ipynb #43816185
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch
 from ..groups import compare, group_constant, group_count, group_max, group_min, group_std, leave_one_out
 from ..recipe import recipe

@@ -9,7 +9,7 @@ __all__ = ['segments', 'hae', 'first_token', 'turn_value', 'read_parts', 'hae_re
 import math
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..env.wrappers import check_plain, check_words
 from ..episodes import ACTION, CALL, MARKUP, OTHER, SUBGOAL, SWITCH, Batch, need
 from ..groups import compare, group_count, recur, shift

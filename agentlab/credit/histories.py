@@ -8,7 +8,7 @@ __all__ = ['hgpo', 'hgpo_recipe']
 # %% ../../nbs/credit/07_histories.ipynb #f6a2151e
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from .step_groups import turn_returns
 from ..episodes import Batch, need
 from ..groups import compare, group_count, same, shift

@@ -8,7 +8,7 @@ __all__ = ['istar', 'istar_recipe']
 # %% ../../nbs/credit/17_implicit_prm.ipynb #6ecb2966
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch, need
 from ..groups import compare, group_count, group_mean, group_std, leave_one_out, shift
 from ..recipe import recipe

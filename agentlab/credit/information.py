@@ -8,7 +8,7 @@ __all__ = ['igpo', 'igpo_recipe']
 # %% ../../nbs/credit/15_information.ipynb #4347573b
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch
 from ..groups import compare, group_min, group_sum, recur, same, shift
 from ..recipe import recipe

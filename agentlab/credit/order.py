@@ -9,7 +9,7 @@ __all__ = ['seeupo', 'turn_ratio', 'turn_order', 'seeupo_updates', 'seeupo_recip
 from collections.abc import Iterator
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch, derive
 from .turn_numbers import turn_number
 from ..groups import compare

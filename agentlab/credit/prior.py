@@ -10,7 +10,7 @@ import math
 from functools import partial
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch, need
 from ..groups import group_count, group_mean
 from ..recipe import recipe

@@ -8,7 +8,7 @@ __all__ = ['edge_key', 'salt', 'salt_recipe', 'action_keys']
 # %% ../../nbs/credit/08_shared_edges.ipynb #85e5a9ec
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch, need
 from ..groups import compare, group_mean, group_min, same, shift
 from ..recipe import recipe

@@ -9,7 +9,7 @@ __all__ = ['turn_returns', 'similar_states', 'gigpo', 'gigpo_recipe']
 from difflib import SequenceMatcher
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch, need
 from ..groups import compare, group_min, recur, same
 from ..recipe import recipe

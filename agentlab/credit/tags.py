@@ -8,7 +8,7 @@ __all__ = ['rlvmr', 'rlvmr_recipe']
 # %% ../../nbs/credit/05_tags.ipynb #01d0a4d3
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch, need
 from ..groups import compare, same
 from ..recipe import recipe
@@ -45,5 +45,5 @@ def rlvmr(
 @recipe('in the spirit of Zhang et al., 2025, RLVMR, arXiv 2507.22844')
 def rlvmr_recipe():
     "Outcomes, and tagged steps against steps with the same tag"
-    from agentlab.reward.meta_reasoning import read_tags
+    from agentlab.reward.step_tags import read_tags
     return dict(credit=rlvmr, columns=read_tags)

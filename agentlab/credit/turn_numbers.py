@@ -9,7 +9,7 @@ __all__ = ['turn_number', 'matched_return', 'ui_s1', 'worth_keeping', 'matched_r
 from functools import partial
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch, need
 from ..groups import compare, cumcount, group_count, group_max, group_std, group_sum, recur, same, shift
 from ..recipe import recipe

@@ -9,7 +9,7 @@ __all__ = ['variance_gated', 'infopo_recipe']
 import math
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from ..episodes import Batch, need
 from ..groups import compare, group_constant, group_std, group_sum
 from ..recipe import recipe

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 import torch
 from torch import Tensor
-from .estimator import estimator
+from .registry import estimator
 from .group_baselines import grpo
 from ..episodes import Batch, need
 from ..groups import compare, cumcount, group_constant, group_count, group_sum, recur, same
@@ -192,5 +192,5 @@ def eapo(
 def eapo_recipe():
     "The outcome, discounted by the turns that were still to come; every turn is a sample, with a ratio of its own"
     from agentlab.objective.sequence import gspo_turn
-    from agentlab.rollout.curation import keep_multiple
+    from agentlab.rollout.filters import keep_multiple
     return dict(credit=eapo, objective=gspo_turn, loss_per='turn', curate=partial(keep_multiple, of=8))

@@ -13,6 +13,7 @@ from ..episodes import Batch, atomic, derive
 from ..objective import cispo, clip, kl_k3, loss_weights, sapo
 from ..policy.core import pad_rows, quiet, take_rows
 from ..replay import Replay
+from ..settings import in_parts
 from ..train.ranks import switched_on
 from ..recipe import Recipe, arguments, field_defaults, plain, unbound
 from ..metrics import empty_row
@@ -170,7 +171,7 @@ NEUTRAL = dict(     # field of GRPOConfig: (its only allowed value, why and what
     top_entropy_quantile=(1., 'whole turns without an open token would lose their credit. Use '
                           'shape=agentlab.entropy.high_entropy_tokens in the recipe'),
     mask_truncated_completions=(False, 'it is part of the method that is replaced, so it would do nothing. Use curate= '
-                                'in the recipe (agentlab.rollout.curation)'),
+                                'in the recipe (agentlab.rollout.filters)'),
     scale_rewards=('none', "TRL compares no rewards here, so this would do nothing. The recipe's credit scales (its "
                    "`scale`); trl_config(recipe, output_dir) sets 'none'"),
     reward_weights=(None, 'TRL pays no rewards here. Weigh them in the environment, or in reward= or credit_args of '
@@ -455,6 +456,7 @@ class _Resumed(_Step):
             restore(guest, Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'/STATE)
 
 # %% ../../nbs/interop/00_trl.ipynb #823b9094
+@in_parts
 class AgentTrainer(_Resumed):
     "What AgentGRPOTrainer adds to trl.GRPOTrainer."
     def __init__(

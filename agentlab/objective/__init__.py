@@ -7,8 +7,8 @@ __all__ = []
 
 # %% ../../nbs/objective/index.ipynb #7e4364e1
 from .policy_loss import *
-from .covariance import *
+from .covariance_clips import *
 from .sequence import *
 from .trust import *
-from .entropy_bonus import *
+from .entropy_bonuses import *
 from .correction import *

@@ -117,6 +117,6 @@ def dart_recipe():
     "One ratio for the whole answer, corrected for the sampler, on the turns that were most open"
     from agentlab.credit.group_baselines import grpo
     from agentlab.objective.sequence import gspo
-    from agentlab.rollout.curation import mask_certain
+    from agentlab.rollout.filters import mask_certain
     return dict(credit=grpo, curate=mask_certain, objective=partial(corrected(gspo, dart_weights), low=.1, high=.28),
                 recompute_old=True, kl_coef=.1, loss_per='row')

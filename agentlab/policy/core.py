@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from ..episodes import Batch, Episode, Turn
 from .template import check_role, fixed_day, remedy, template_facts
+from ..settings import in_parts
 
 # %% auto #0
 __all__ = ['KEPT', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'word_tokenizer', 'micro_batches', 'take_rows', 'action_rows', 'parts',
@@ -368,6 +369,7 @@ class _Scored(_Model):
         return found
 
 # %% ../../nbs/policy/00_policy.ipynb #017653cb
+@in_parts
 class Policy(_Scored):
     "A transformers causal language model with its tokenizer, acting through a chat template."
     tree: bool|None = None  # agentlab.policy.tree: compute shared prefixes once; None: where that is cheaper

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers.cache_utils import Cache, CacheLayerMixin
 from .exact import EXACT, MOST, fewest_rows
+from ..settings import in_parts
 
 # %% auto #0
 __all__ = ['Completion', 'Sampler', 'uniforms', 'likeliest_tokens', 'pick', 'zeros', 'RowLayer', 'RowCache', 'row_attention',
@@ -679,6 +680,7 @@ class _Decoding(_Placing):
         return said
 
 # %% ../../nbs/policy/02_sampler.ipynb #47d68af9
+@in_parts
 class TorchSampler(_Decoding):
     "Samples from a transformers causal language model, and remembers what it has read from call to call."
     def __init__(

@@ -16,6 +16,7 @@ from ..entropy.measures import top_k_entropy
 from ..episodes import rename
 from .core import token_logps
 from .sampler import Completion, check_ids, check_request
+from ..settings import in_parts
 
 # %% auto #0
 __all__ = ['Ask', 'Said', 'NoAnswer', 'Broke', 'checked', 'Lasting', 'Adapter', 'active_adapter', 'adapter_weights',
@@ -304,6 +305,7 @@ def _not_found(where, adapter: Adapter, why)->str:
     return (f'{where} has no route to load an adapter ({why}). Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and '
             f'--enable-lora.')
 
+@in_parts
 class VLLMServer(_Rows):
     "A vLLM server over HTTP (vLLM 0.10.2 or later, with LoRA switched on)."
     def __init__(

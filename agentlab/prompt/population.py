@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 from .instruction import Instruction, read_instruction
+from ..settings import in_parts
 
 # %% ../../nbs/prompt/01_population.ipynb #3761a7a9
 @dataclass
@@ -114,6 +115,7 @@ class _Renewed(_Weighted):
         return list(range(first, len(self.members)))
 
 # %% ../../nbs/prompt/01_population.ipynb #db3a10af
+@in_parts
 class Population(_Renewed):
     """Weighted instructions. Members are numbered in the order in which they joined; those that left are kept for
     the family tree."""

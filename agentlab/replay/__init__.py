@@ -12,12 +12,12 @@ from .success import (SuccessReplay, by_number, by_prompt, by_start, draw_same, 
                                      play_recurring, success_pool, swap_in)
 from .self_imitation import SelfImitation, acted, power_of_two, recalibrated, warm_up, worth_keeping
 from .recomposition import Recomposition, all_together, priority, priority_only
-from .rl_plus import (Demonstrations, grpo_split, mixture, over_target, own_probability, rl_plus,
-                                     with_demonstration)
+from .demonstrations import (Demonstrations, grpo_split, mixture, over_target, own_probability,
+                                            rl_plus, with_demonstration)
 from .splice import Imitation, agent_r, first_errors, imitation, purified, spliced, unlike_winners
 from .tasks import TaskSelection, hardness, learnability
-from .archer import ArcherCritic, archer, archer_targets, critic_step
+from .utterance_critic import ArcherCritic, archer, archer_targets, critic_step
 from .experience import Clusters, Experienced, Library, bare
-from .training_free import Advised, keydoor_names, training_free
+from .written_rules import Advised, keydoor_names, training_free
 
 __getattr__ = door(__name__)

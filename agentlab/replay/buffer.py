@@ -15,6 +15,7 @@ from ..episodes import Batch, Table, state_key
 from ..groups import cumcount
 from ..metrics import metric
 from .journal import _OWN, REPLAY_VERSION, Journal, Segment, _without_own, to_bytes
+from ..settings import in_parts
 
 # %% auto #0
 __all__ = ['TABLES', 'PRIORITY_EPS', 'pick', 'alike', 'uniform', 'success_first', 'stratified', 'prioritised', 'Buffer', 'Replay']
@@ -425,6 +426,7 @@ class _Content(_Drawing, Journal):
         return self._remember(segment, _without_own(batch))
 
 # %% ../../nbs/replay/00_buffer.ipynb #883bcbe9
+@in_parts
 class Buffer(_Content):
     """Whole episodes of the past, the oldest of which go first. In memory, or in a folder as Parquet files that are
     never changed."""

@@ -13,6 +13,7 @@ import torch
 from ..env.wrappers import Wrapper, with_columns
 from ..episodes import Batch, Episode, Turn, atomic
 from ..rollout import play
+from ..settings import in_parts
 
 # %% auto #0
 __all__ = ['zones', 'SCHEMA', 'tip_words', 'clean', 'likeness', 'head', 'Cluster', 'Experience', 'Clusters', 'jaccard',
@@ -309,6 +310,7 @@ class _Kept(_Evolving):
         self.put_back(json.loads(bytes(tensors['library'].tolist())), 'the checkpoint')
 
 # %% ../../nbs/replay/08_experience.ipynb #2c1dfd78
+@in_parts
 class Library(_Kept):
     "Tips by zone and level, and the places they belong to. Bounded; the whole of it is plain JSON."
     def __init__(

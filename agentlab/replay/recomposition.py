@@ -13,7 +13,7 @@ from torch import Tensor
 from ..episodes import Batch, derive, need
 from ..groups import group_count, rank, same
 from .buffer import Buffer, Replay, uniform
-from ..rollout.curation import CurationError, curation
+from ..rollout.filters import CurationError, curation
 from ..recipe import recipe
 
 # %% ../../nbs/replay/03_recomposition.ipynb #07c9a313

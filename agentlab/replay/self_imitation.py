@@ -204,7 +204,7 @@ def _check(size, trigger, tolerate, scaled, reuse):
 def spear_recipe():
     "Once more from the successes, as they would be valued today"
     from agentlab.credit.group_baselines import dr_grpo
-    from agentlab.objective.covariance import spear_clip
-    from agentlab.rollout.curation import dr_bot
+    from agentlab.objective.covariance_clips import spear_clip
+    from agentlab.rollout.filters import dr_bot
     return dict(credit=dr_grpo, curate=partial(dr_bot, longest=256), objective=spear_clip,
                 replay=partial(SelfImitation, weight=partial(warm_up, rise=30)), loss_per=64.)

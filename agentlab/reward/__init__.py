@@ -8,11 +8,11 @@ __all__ = []
 # %% ../../nbs/reward/index.ipynb #334325d1
 from .basic import *
 from .gates import *
-from .checklist import *
-from .meta_reasoning import *
-from .tournament import *
+from .checklists import *
+from .step_tags import *
+from .rankings import *
 from .information import *
 from .counterfactual import *
-from .progress import *
-from .implicit_prm import *
+from .progress_rewards import *
+from .implicit_rewards import *
 from .shaping import *

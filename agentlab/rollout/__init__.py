@@ -12,7 +12,7 @@ from .plain import (Game, Side, admit, call_all, guarded, new_games, play, play_
 from .beside import play_beside_expert, play_beside_greedy
 from .branching import (Rule, aepo, aepo_budget, aepo_score, arpo, arpo_score, segment_entropy,
                                         top_entropy)
-from .curation import *
+from .filters import *
 from .resampling import dynamic_sampling, retry_failures, with_rollback
 from .turns import Timed, TurnLimit, UnaryFeedback, costs, scaling_inter, turn_percentile
 from .windows import with_summaries

@@ -15,6 +15,7 @@ from ..policy.guide import suited
 from .plain import (Game, Side, call_all, guarded, new_games, play, play_round, receive_all,
                                     within_budget)
 from ..recipe import recipe
+from ..settings import in_parts
 
 # %% auto #0
 __all__ = ['top_entropy', 'segment_entropy', 'arpo_score', 'aepo_score', 'aepo_budget', 'Rule', 'Tree', 'own_luck', 'Forest',
@@ -232,6 +233,7 @@ class _Growing(_Groups):
             if not game.over and within_budget(game, self.policy, **self.budget): self.tries(game, now, first)
 
 # %% ../../nbs/rollout/02_branching.ipynb #eae3f238
+@in_parts
 class Forest(_Growing):
     """All groups of a call and what they are played with. It is the sampler of its own rounds, so that it hears what
     is said before it is done."""

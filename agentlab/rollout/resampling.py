@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from ..episodes import Batch, derive
-from .curation import CurationError, curation, keep_mixed
+from .filters import CurationError, curation, keep_mixed
 from ..policy.formats import whole_reply
 from ..policy.guide import suited
 from .plain import call_all, guarded, new_games, play, receive_all, within_budget

@@ -19,10 +19,10 @@ from .preferences import best_and_worst, inpo, pair_advantage, sppo, win_rate_re
 from .roles import marft, sampled_shapley, seating, shapley, shared_reward, without_one
 from .proposers import (ProposeHop, absolute_zero, hop_task, proposer_reward, search_self_play,
                                          swe_self_play, trr_pp, verify)
-from .tournament import Tournament, heat_map, load_tournament, tournament
-from .psro import (Drawn, Matches, Population, exact_answer, exact_match, fictitious, load_population,
-                                    mixed_strategy, mixture_strategy, naive, population_of, psro, replicator,
-                                    risk_averse, save_population)
+from .cross_play import Tournament, heat_map, load_tournament, tournament
+from .oracles import (Drawn, Matches, Population, exact_answer, exact_match, fictitious,
+                                       load_population, mixed_strategy, mixture_strategy, naive, population_of, psro,
+                                       replicator, risk_averse, save_population)
 from .role_weights import Exchange, RoleWeights
 from .bugs import BugPool, bug_reward, higher_order
 from .search import (ProblemPool, SearchRoles, play_search, proposer_first, role_by_role,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import torch
 from torch import Tensor
-from ..credit.estimator import estimator
+from ..credit.registry import estimator
 from ..episodes import Batch, derive, need
 from ..groups import rank, recur, same, shift
 from ..metrics import metric

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 import torch
 from torch import Tensor
-from ..credit.estimator import estimator
+from ..credit.registry import estimator
 from ..episodes import Batch, Table, need
 from ..groups import group_constant, group_max, group_min, same
 from ..reward.basic import at_end

@@ -16,7 +16,7 @@ from itertools import product
 from random import Random
 import torch
 from torch import Tensor
-from ..credit.estimator import estimator
+from ..credit.registry import estimator
 from ..env.hopsearch import (check_options, check_question, first_names, full_name, last_names, parse, relations,
                                     world_of)
 from ..env.protocol import TextEnv, check_split, noisy

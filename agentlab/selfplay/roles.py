@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from ..credit.critics import _check_critic, _paid, _spoken
-from ..credit.estimator import estimator
+from ..credit.registry import estimator
 from ..episodes import Batch, need
 from ..groups import group_constant, group_sum, recur, shift
 from ..reward.basic import at_end

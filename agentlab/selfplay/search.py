@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 import torch
 from torch import Tensor
-from ..credit.estimator import estimator
+from ..credit.registry import estimator
 from ..env.hopsearch import HopSearch, draw_question, parse, relations, world_of
 from ..env.protocol import Env, check_noise, check_split
 from ..episodes import Batch, derive, need, state_key

@@ -14,8 +14,8 @@ from ..credit.hierarchy import first_token
 from ..credit.turn_numbers import turn_number
 from ..credit.value_heads import ValueHead
 from ..episodes import ACTION, SUBGOAL, SWITCH, Batch
-from ..reward.implicit_prm import implicit_prm, prm_backward
-from ..reward.progress import progress_loss
+from ..reward.implicit_rewards import implicit_prm, prm_backward
+from ..reward.progress_rewards import progress_loss
 from .critic import Critic
 from .runs import moments, restore_moments
 

@@ -20,7 +20,7 @@ from ..policy.text import with_token_text
 from ..policy.tree import tally
 from ..reward import paid, pay
 from ..rollout import play
-from ..rollout.curation import CurationError
+from ..rollout.filters import CurationError
 from .ranks import Together, all_gather, barrier, broadcast, shard, start_processes, weights_key
 from . import fit
 from ..recipe import Recipe, arguments, check_world, field_defaults, function_name, unbound

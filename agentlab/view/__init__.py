@@ -12,15 +12,15 @@ __all__ = ['open', 'Finding', 'Html', 'entropy_by_turn', 'group_html', 'integrit
 # %% ../../nbs/view/index.ipynb #04f8fdef
 from ..settings import door
 from .web import Html, attribute, filled, safe, script, sheet, visible
-from .report import Finding, collect, entropy_by_turn, group_html, integrity, pick_group, png, report
+from .run_report import Finding, collect, entropy_by_turn, group_html, integrity, pick_group, png, report
 from .dashboard import Dashboard, Overlay, Plots, Tail, dashboard_html, resume_command, watch
-from .turn_grid import recorded_group, turn_grid
+from .grid import recorded_group, turn_grid
 from .foreign import Opened, open_run, opened_html
 open = open_run     # view.open(path)
-from .microscope import advantages, disagreement, microscope, microscope_html, small_turns, sweep
-from .turnscope import TurnScope, before_after, crowd, turnscope, turnscope_html
-from .entropy_lab import (EntropyLab, controllers, entropy_lab, entropy_lab_html, plain, pull, region,
-                                       shaped)
+from .microscope_widget import advantages, disagreement, microscope, microscope_html, small_turns, sweep
+from .turnscope_widget import TurnScope, before_after, crowd, turnscope, turnscope_html
+from .entropy_widget import (EntropyLab, controllers, entropy_lab, entropy_lab_html, plain, pull, region,
+                                          shaped)
 from .playing import Play, Words, chances, game_of
 from .beside import side_by_side
 from .turnscope_data import Played, Source

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 import numpy as np
 from .reading import FOLD, QUIET, lexicon, part_names, segments, thought
-from .report import CSS, attribute, collect, fate, safe, signed
+from .run_report import CSS, attribute, collect, fate, safe, signed
 from .web import Html, sheet
 
 # %% auto #0

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from ..metrics import SPIKE
 from ..settings import moved
-from .report import (Html, attribute, column, declared_panels, framed, heat_svg, number, power, powers,
-                                  safe, spread, thin, ticks, titled, visible)
-from .report import _axes
-from .turnscope import ESM_HELPERS
+from .run_report import (Html, attribute, column, declared_panels, framed, heat_svg, number, power,
+                                      powers, safe, spread, thin, ticks, titled, visible)
+from .run_report import _axes
+from .turnscope_widget import ESM_HELPERS
 from .web import script, sheet
 
 # %% auto #0

@@ -7,7 +7,8 @@ from __future__ import annotations
 import json, math, re
 from dataclasses import dataclass, field
 from pathlib import Path
-from .report import document, number, safe, signed
+from ..settings import in_parts
+from .run_report import document, number, safe, signed
 from .web import Html, sheet
 
 # %% auto #0
@@ -352,6 +353,7 @@ def _episodes_of(batch)->list:
         episodes[episode].turns.append(Turn(t, seen, said, reward=reward))
     return episodes
 
+@in_parts
 class Opened(_Tables):
     "A run that somebody wrote: its steps, its completions, and what it does not say."
     def summary(self):

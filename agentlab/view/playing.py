@@ -8,8 +8,8 @@ import copy, math, re
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from .report import CSS, Html, clip, finite, safe, signed, visible
-from .turnscope import ESM_HELPERS
+from .run_report import CSS, Html, clip, finite, safe, signed, visible
+from .turnscope_widget import ESM_HELPERS
 from .web import script, sheet
 
 # %% auto #0
@@ -630,7 +630,7 @@ def game_of(
     "A game out of a batch, whose texts were kept as tokens only."
     from agentlab.episodes import Episode, Turn
     from agentlab.view.reading import lexicon
-    from agentlab.view.report import _fill, _tiles, rollouts_of
+    from agentlab.view.run_report import _fill, _tiles, rollouts_of
     e, known = batch.episodes, lexicon(batch)
     if not known.control:
         # of an older version

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from .reading import joined, lexicon, parts_shown, read_pieces
-from .report import CHECKS, clip, entropy_by_turn, integrity, letters, own_estimator, rollouts_of, visible
+from .run_report import (CHECKS, clip, entropy_by_turn, integrity, letters, own_estimator, rollouts_of,
+                                      visible)
 
 # %% auto #0
 __all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'PLACES', 'Columns', 'recorded_house', 'Members', 'Grouped', 'pieces', 'Texts',
@@ -90,7 +91,7 @@ def recorded_house(
     the trainer's."""
     import torch
     from agentlab.episodes import Batch, Episode
-    from agentlab.view.turn_grid import recorded_group
+    from agentlab.view.grid import recorded_group
     draw, frame = random.Random(seed), recorded_group()
     words = ['<|end|>', 'go ', 'take ', 'open ', 'north', 'south', 'east', 'west', 'key', 'chest', 'You are in ',
              '. Doors ', ' ', *sorted({s for s in frame.state})]

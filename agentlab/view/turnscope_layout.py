@@ -8,7 +8,7 @@ import math
 import numpy as np
 from ..settings import moved
 from .reading import FOLD, QUIET, Fold, laid_out, part_names, segments, thought
-from .report import column, declared_panels, fate, number, signed, thin, visible
+from .run_report import column, declared_panels, fate, number, signed, thin, visible
 from .turnscope_data import LOGPS, MODES, _lacking, _np, _quantity, clipped, pieces
 from .turnscope_state import COLUMNS, ROWS, TOKENS, Looking
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import OrderedDict
 import numpy as np
 from .reading import Fold, laid_out, thought
-from .report import first_whole, pick_group, visible
+from .run_report import first_whole, pick_group, visible
 from .turnscope_data import (MODES, RETOKENISED, Played, _lacking, _np, _quantity, findings,
                                           retokenised, source_of)
 
@@ -270,7 +270,7 @@ class Asking(Moving):
     @property
     def findings(self)->list:
         "The checks on this step, and on this group where there is a tokenizer."
-        from agentlab.view.report import Finding
+        from agentlab.view.run_report import Finding
         if '_findings' not in vars(self.played): self.played._findings = findings(self.played)
         what, meaning = ('actions of this group whose text gives other ids than were sampled',
                          'whoever tokenises again trains on tokens that nobody sampled')

@@ -1,7 +1,7 @@
 // What every view of agentlab shares. Text that a model or an environment wrote enters a page only as a text node
 // (`append`, `textContent`) or as an attribute, never as HTML.
 
-// Colours of a positive and of a negative advantage, as in agentlab.view.report.
+// Colours of a positive and of a negative advantage, as in agentlab.view.run_report.
 export const PRAISE = [67, 147, 195];
 export const BLAME = [224, 130, 20];
 

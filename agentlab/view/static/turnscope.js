@@ -4,7 +4,7 @@ import {makePane} from './turnscope_pane.js';
 import {makeRow} from './turnscope_row.js';
 import {makeStrip} from './turnscope_strip.js';
 
-// The keys as the line of help tells them, and what they ask for. `KEYS` as in agentlab.view.turnscope.
+// The keys as the line of help tells them, and what they ask for. `KEYS` as in agentlab.view.turnscope_widget.
 const KEYS = [
   ['j k', 'rollout'],
   ['h l', 'turn'],

@@ -1,13 +1,13 @@
 import {keyed, make, put, tint} from './helpers.js';
 
-// Pixels: width of the names, height of the head and of a row. ROWS and COLUMNS as in agentlab.view.turnscope.
+// Pixels: width of the names, height of the head and of a row. ROWS and COLUMNS as in agentlab.view.turnscope_widget.
 const NAME = 136;
 const HEAD = 22;
 const HIGH = 62;
 const ROWS = 16;
 const COLUMNS = 24;
 
-// A cell in words, for who cannot see it: its fields are those of `_cells` in agentlab.view.turnscope.
+// A cell in words, for who cannot see it: its fields are those of `_cells` in agentlab.view.turnscope_widget.
 const WORDS = {
   c: 'cut by a budget',
   e: 'environment failed',
