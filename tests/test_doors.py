@@ -1,5 +1,6 @@
 "What the pages of a family talk about is imported by the family, and what its modules export is found there."
 import importlib
+import inspect
 import json
 from pathlib import Path
 import pkgutil
@@ -8,6 +9,7 @@ import re
 import pytest
 
 from agentlab.env import envs
+import registries
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = ('credit', 'entropy', 'objective', 'reward', 'rollout', 'replay', 'selfplay', 'prompt', 'policy', 'train',
@@ -58,3 +60,17 @@ def test_every_public_name_is_found(family):
     alone = [name for name, values in owners.items() if len({id(v) for v in values}) == 1 and name not in here]
     lost = [name for name in alone if getattr(package, name) is not owners[name][0]]
     assert alone and lost in ([], ['recipes'])
+
+
+def test_what_is_read_in_the_text_is_what_registers_itself():
+    "The names of tests come from tests/registries.py: nothing is left out, and nothing else is told of it."
+    from agentlab import objective
+    from agentlab.credit import estimators
+    from agentlab.train import recipes
+    read = registries.estimators()
+    assert registries.recipes() == list(recipes.known) and set(read) == set(estimators)
+    for name, said in read.items():
+        assert (said['peers'], said['needs']) == (estimators[name].peers, tuple(estimators[name].needs)), name
+    asked = {name for name, f in vars(objective).items() if inspect.isfunction(f)
+             and 'logp' in inspect.signature(f).parameters}
+    assert set(registries.public_functions('objective', 'logp')) == asked
