@@ -1,11 +1,14 @@
 """Which tests run here: gpu, slow, lm, browser and node tests are skipped with the reason and the remedy (`-ra` prints
 both)."""
+from functools import cache
 import os
 import shutil
 import subprocess
 import warnings
 
 import pytest
+
+import later
 
 # What passed here passes there: the examples follow from each test. HYPOTHESIS_PROFILE=default draws others every time.
 try: from hypothesis import settings
@@ -62,24 +65,34 @@ def smollm2():
     return pretrained('smollm2', source='package', dtype=torch.float32)
 
 
-def skip_reasons(config, markers):
-    "One reason for each of `markers` that cannot run here: {marker: reason}."
-    checks = dict(
-        gpu=lambda: 'no CUDA device' if no_gpu() else None,
-        slow=lambda: None if config.getoption('slow') else 'slow: run with --slow',
-        lm=no_model,
-        browser=missing_for_browser,
-        node=no_node)
-    return {name: reason for name in markers & checks.keys() if (reason := checks[name]())}
+@cache
+def reason_to_skip(marker, slow):
+    "Why a test with this marker cannot run here; None if it can."
+    if marker == 'gpu': return 'no CUDA device' if no_gpu() else None
+    if marker == 'slow': return None if slow else 'slow: run with --slow'
+    return dict(lm=no_model, browser=missing_for_browser, node=no_node)[marker]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    with later.imports(): return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(config, items):
-    names = [{mark.name for mark in item.iter_markers()} for item in items]
-    reasons = skip_reasons(config, set().union(*names))
-    for item, marks in zip(items, names):
-        for name in sorted(marks & reasons.keys()): item.add_marker(pytest.mark.skip(reason=reasons[name]))
+def pytest_collection_modifyitems(items):
+    for item in items:
         # one JupyterLab and one Chromium for all of them
-        if 'browser' in marks: item.add_marker(pytest.mark.xdist_group('browser'))
+        if item.get_closest_marker('browser'): item.add_marker(pytest.mark.xdist_group('browser'))
     # the longest first: two workers then end together
     items.sort(key=lambda item: ('browser' not in item.keywords, item.path.name != 'test_notebooks.py'))
+
+
+@pytest.hookimpl(tryfirst=True)  # before the fixtures
+def pytest_runtest_setup(item):
+    marks = {mark.name for mark in item.iter_markers()}
+    for name in sorted(marks & {'gpu', 'slow', 'lm', 'browser', 'node'}):
+        if reason := reason_to_skip(name, item.config.getoption('slow')):
+            item.add_marker(pytest.mark.skip(reason=reason))
+            return
+    later.settle(item.module)
+    if hasattr(item, 'callspec'): later.settled(item.callspec.params)

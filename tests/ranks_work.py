@@ -20,7 +20,7 @@ from agentlab.train import recipes, train
 from agentlab.train.ranks import weights_key
 from agentlab.train.learned import ImplicitPRM
 from small import Paying, small_policy
-from test_replay_trainer import Afterwards, Joined
+from replays import Both
 
 SGD = partial(torch.optim.SGD, momentum=.9)
 
@@ -62,14 +62,6 @@ class Outside:
         return dict(entropy_coef=float(self.heard))
     def tensors(self): return dict(heard=self.heard)
     def restore(self, tensors): self.heard = tensors['heard']
-
-class Both(Joined, Afterwards):
-    "Past episodes join a step, and its batch is learned from once more in the next one."
-    def __init__(self, policy, seed):
-        Joined.__init__(self, policy, seed)
-        self.last = None
-    def tensors(self): return {}
-    def restore(self, tensors): raise AssertionError('this story is not resumed')
 
 def game_policy(): return tiny_policy(Kuhn(), warm=False, progress=False)
 

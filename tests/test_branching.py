@@ -53,7 +53,7 @@ walks = st.builds(Walk, st.sampled_from([('player',), ('red', 'blue')]), st.samp
                   st.sampled_from([0., 0., .1]))
 common = dict(env=walks, seeds=st.lists(st.integers(0, 10**6), max_size=3), group_size=st.sampled_from([6, 4, 2, 1]),
               max_turns=st.sampled_from([9, 5, 2]), seed=st.integers(0, 9))
-tree_rules = st.tuples(st.sampled_from([arpo, aepo]), st.fixed_dictionaries(
+tree_rules = st.tuples(st.deferred(lambda: st.sampled_from([arpo, aepo])), st.fixed_dictionaries(
     dict(beam=st.sampled_from([2, 3, 4, 1]), threshold=st.sampled_from([.5, .8, .2]),
          weight=st.sampled_from([0., .2, 5.]), initial=st.just(1), faithful=st.booleans())))
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-pytest.importorskip('pydantic_monty', reason="pydantic-monty is not installed: pip install -e '.[python]'")
+from later import needs
+needs('pydantic_monty', reason="pydantic-monty is not installed: pip install -e '.[python]'")
 from agentlab.env import bug_repair as module
 from agentlab.env.bug_repair import (Artifact, BugRepair, BugWork, InjectBug, Tester as Runner, changed, code_of,
                                      consistency, difference, draw_program, errors, failing, frame, inputs, levels,

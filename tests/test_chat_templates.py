@@ -2,7 +2,8 @@
 templates that rewrite history are refused."""
 import pytest
 
-pytest.importorskip('trl')
+from later import needs
+needs('trl')
 from families import FAMILIES, THINKING, template, tokenizer
 from agentlab.env.protocol import TextEnv
 from agentlab.episodes import Batch

@@ -12,7 +12,8 @@ from agentlab.view.dashboard import PANES, PARTS, TURNS, Dashboard, Overlay, Plo
 from agentlab.view.run_report import SMALLEST, curve_svg, powers
 from view_data import HOSTILE, write_run
 
-pytest.importorskip('anywidget', reason='needs the live widgets: pip install "agentlab-rl[lab]"')
+from later import needs
+needs('anywidget', reason='needs the live widgets: pip install "agentlab-rl[lab]"')
 BAD = (math.nan, math.inf, -math.inf, None, 'x', [1.], {}, True, 1e300)
 METRICS = ('reward', 'success', 'entropy', 'dead_groups', 'clip_fraction', 'grad_norm', 'kl', 'kl_median', 'kl_max',
            'kl_reference_max')

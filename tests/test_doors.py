@@ -14,14 +14,14 @@ import warnings
 
 import pytest
 
-import agentlab
 from agentlab.env import envs
 from agentlab.settings import RENAMED, imported
+import registries
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = ('credit', 'entropy', 'objective', 'reward', 'rollout', 'replay', 'selfplay', 'prompt', 'policy', 'train',
             'env', 'view')
-PACKAGES = ['agentlab', *(m.name for m in pkgutil.iter_modules(agentlab.__path__, 'agentlab.') if m.ispkg)]
+PACKAGES = ['agentlab', *(m.name for m in pkgutil.iter_modules([ROOT/'agentlab'], 'agentlab.') if m.ispkg)]
 # a function of this name would hide the module
 MODULES = {('train', 'fit')}
 # `recipes` is a door itself (`agentlab.train.recipes.gigpo`); the adapters need numpy, and environments do not
@@ -151,3 +151,17 @@ def test_help_and_messages_name_the_public_class():
     with pytest.raises(TypeError, match=r'^Buffer\.add\(\) missing 2'): Buffer().add()
     page = pydoc.plain(pydoc.render_doc(Buffer))
     assert ' add(self' in page and 'Methods inherited from _' not in page
+
+
+def test_what_is_read_in_the_text_is_what_registers_itself():
+    "The names of tests come from tests/registries.py: nothing is left out, and nothing else is told of it."
+    from agentlab import objective
+    from agentlab.credit import estimators
+    from agentlab.train import recipes
+    read = registries.estimators()
+    assert registries.recipes() == list(recipes.known) and set(read) == set(estimators)
+    for name, said in read.items():
+        assert (said['peers'], said['needs']) == (estimators[name].peers, tuple(estimators[name].needs)), name
+    asked = {name for name, f in vars(objective).items() if inspect.isfunction(f)
+             and 'logp' in inspect.signature(f).parameters}
+    assert set(registries.public_functions('objective', 'logp')) == asked

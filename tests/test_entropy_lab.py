@@ -29,7 +29,14 @@ def moved(seed=0, skill=.5, far=.4, **more):
 
 # ---- derivatives
 
-@pytest.mark.parametrize('name', list(controllers()))
+CONTROLLERS = ['clip (PPO)', 'clip-higher (DAPO)', 'dual clip', 'clip with a slope (AEPO)',
+               'bounds by probability (DCPO)', 'Clip-Cov, 5 %', 'KL-Cov, 5 %', 'entropy bonus .01', 'EPO',
+               'AEPO advantage', 'top 20 % entropy', 'most open turns (DART)',
+               'CISPO', 'SAPO', 'GSPO by turn', 'DPPO-TV', 'no bound']
+
+def test_no_controller_is_left_out(): assert list(controllers()) == CONTROLLERS
+
+@pytest.mark.parametrize('name', CONTROLLERS)
 def test_the_slope_is_the_derivative_of_the_sum(name):
     """Central differences of the summed loss, in float64, at tokens that do not stand on an edge; what the objective
     itself chooses once (a held token) is held."""

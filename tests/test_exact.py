@@ -1,7 +1,11 @@
 """Sampled and trained log-probabilities in bf16, bit for bit: ragged turns, forks, rows that leave, sizes of
 micro-batches, adapters, checkpointing."""
 import copy
+import os
+import pickle
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -13,6 +17,7 @@ from agentlab.policy import Policy, TorchSampler, exact, word_tokenizer
 from agentlab.policy.core import checkpoint_layers
 from agentlab.policy.exact import EXACT, fewest_rows, settle, weighted_values, why_not
 from agentlab.train.trainer import with_lora
+from later import deferred
 from small import Paying, small_policy, train_small
 
 WORDS = 40
@@ -146,6 +151,20 @@ def test_autocast_does_not_undo_it(threads):
     policy.exact = False
     assert gap(policy, ragged(policy)) > 0.
 
+def test_a_copy_in_another_process_knows_the_attention(tmp_path):
+    "Its model is asked there before anybody has settled anything."
+    policy = small_policy(Paying())
+    policy.model.to(torch.bfloat16)
+    assert policy.settle()
+    (tmp_path/'policy').write_bytes(pickle.dumps(policy))
+    ids = torch.arange(12)[None]
+    code = (f'import pickle, sys, torch; policy = pickle.load(open({str(tmp_path/"policy")!r}, "rb"))\n'
+            f'torch.save(policy.model(input_ids=torch.arange(12)[None]).logits, {str(tmp_path/"logits")!r})')
+    there = os.environ | dict(PYTHONPATH=os.pathsep.join(sys.path))
+    subprocess.run([sys.executable, '-c', code], env=there, check=True, timeout=300)
+    with torch.no_grad(): here = policy.model(input_ids=ids).logits
+    assert torch.equal(torch.load(tmp_path/'logits').detach(), here)
+
 def test_a_run_measures_no_gap(threads, tmp_path):
     policy = small_policy(Paying())
     policy.model.to(torch.bfloat16)
@@ -200,6 +219,7 @@ def test_memory_of_a_long_context_is_bounded(monkeypatch):
 # ---------------------------------------------------------------- as transformers calls it
 
 def by(model, attention, ask):
+    exact.make_known()
     before, model.config._attn_implementation = model.config._attn_implementation, attention
     try: return ask(model)
     finally: model.config._attn_implementation = before
@@ -211,8 +231,11 @@ def loss_and_gradient(model, **kw):
     logits.logsumexp(-1)[kw['attention_mask'].bool() if kw else slice(None)].sum().backward()
     return logits.detach(), torch.cat([p.grad.flatten() for p in model.parameters()])
 
-PADDED = torch.ones(4, 30, dtype=torch.long)
-PADDED[1, 20:], PADDED[2, 5:] = 0, 0
+@deferred
+def PADDED():
+    mask = torch.ones(4, 30, dtype=torch.long)
+    mask[1, 20:], mask[2, 5:] = 0, 0
+    return mask
 
 @pytest.mark.parametrize('given', [dict(), dict(attention_mask=PADDED)], ids=['causal', 'padded'])
 @pytest.mark.parametrize('kind', ['llama', 'llama_one_key', 'qwen3', 'gpt2', 'mistral'])

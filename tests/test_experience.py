@@ -14,11 +14,12 @@ from agentlab.replay.experience import (Clusters, Experienced, Library, bare, cl
 from agentlab.replay.written_rules import (Advised, advice, apply_plan, asked, check_plan, check_texts, evidence,
                                            load_library, patterns, propose, read_json, read_rule, render,
                                            keydoor_names, save_library, training_free, undecided, write_rule)
+from later import deferred
 from small import Paying, finish, fork, same_run, small_policy, train_small
 
 quick = settings(max_examples=40, deadline=None)
 text = st.text(st.characters(codec='utf-8'), max_size=60)
-levels = [level for zone in zones.values() for level in zone]
+levels = deferred(lambda: [level for zone in zones.values() for level in zone])
 any_episode = st.builds(lambda pairs, outcome, truncated, bad: Episode(
     [Turn(t, o, a, invalid=t in bad) for t, (o, a) in enumerate(pairs)], outcome=outcome, truncated=truncated),
                         st.lists(st.tuples(text, text), max_size=5), st.sampled_from([0., .3, .5, .9, 1., -2.]),
@@ -37,8 +38,8 @@ def test_clean_text_is_one_safe_line(said, limit):
     found.encode('utf-8')       # lone surrogates are gone
 
 
-@given(st.lists(st.tuples(text, st.sampled_from(levels)), max_size=12), st.integers(4, 300), st.integers(4, 80),
-       st.booleans())
+@given(st.lists(st.tuples(text, st.deferred(lambda: st.sampled_from(levels))), max_size=12),
+       st.integers(4, 300), st.integers(4, 80), st.booleans())
 @quick
 def test_tips_keep_the_budget(tips, budget, each, faithful):
     library = Library()

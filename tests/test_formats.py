@@ -18,6 +18,7 @@ from agentlab.policy.core import word_tokenizer
 from agentlab.policy.formats import (Call, Calls, Plain, Spoken, Thinking, acted, codes_of, hermes, message,
                                      plan, spell, takes_tools, wordwise, xml)
 from agentlab.rollout import play
+from later import deferred
 
 TAGS = ['<think>', '</think>', '<tool_call>', '</tool_call>']
 SEARCH = tuple(HopSearch.tools)
@@ -391,8 +392,10 @@ def test_parts_go_with_branches_and_windows():
 
 # ---- learning
 
-@pytest.mark.parametrize('format', [None, Thinking(tokens=6), Thinking(tokens=6, close=True),
-                                    Calls(wordwise), Calls(wordwise, thinks=Thinking(tokens=6))],
+@pytest.mark.parametrize('format', [None, deferred(lambda: Thinking(tokens=6)),
+                                    deferred(lambda: Thinking(tokens=6, close=True)),
+                                    deferred(lambda: Calls(wordwise)),
+                                    deferred(lambda: Calls(wordwise, thinks=Thinking(tokens=6)))],
                          ids=['plain', 'thinking', 'closed', 'calls', 'both'])
 def test_sampled_ids_are_trained_ids_and_learn(format):
     """A real sampler: recorded log-probabilities are those of the training forward, and an update of GRPO has a
@@ -451,8 +454,9 @@ def of_family(name, **how):
     one = tokenizer(name)
     return Policy(tiny_model(len(one), 4096, hidden=16, layers=1), one, chat=Chat(one, **how))
 
-@pytest.mark.parametrize('name,style', [(n, s) for names, s in ((HERMES, hermes), (XML, xml), (MESSAGE, message))
-                                        for n in names], ids=lambda x: getattr(x, 'name', x))
+@pytest.mark.parametrize('name,style', [pytest.param(n, s, id=f'{n}-{said}')
+                                        for names, s, said in ((HERMES, hermes, 'hermes'), (XML, xml, 'xml'),
+                                                               (MESSAGE, message, 'message')) for n in names])
 def test_the_style_is_that_of_the_template(name, style):
     "The tools are in the context as the template writes them, and a call that the template writes is read."
     speaks = of_family(name, rewrites=True)
@@ -562,7 +566,9 @@ def test_the_parts_of_a_real_tokenizer(smollm2):
             agree(smollm2.tokenizer, ids + [smollm2.end_id], how)
 
 @pytest.mark.lm
-@pytest.mark.parametrize('format', [Thinking(tokens=12), Thinking(tokens=12, close=True), Calls()],
+@pytest.mark.parametrize('format', [deferred(lambda: Thinking(tokens=12)),
+                                    deferred(lambda: Thinking(tokens=12, close=True)),
+                                    deferred(lambda: Calls())],
                          ids=['thinking', 'closed', 'calls'])
 def test_a_real_model_acts_in_a_format(smollm2, format):
     episodes = play(smollm2, GuessNumber(), [0, 1], 2, max_tokens=24, max_turns=2, format=format,

@@ -14,7 +14,10 @@ from agentlab.policy.guide import knows, reads, suited, told
 from agentlab.rollout.turns import TurnLimit, UnaryFeedback
 from agentlab.rollout.windows import with_summaries
 
-torch.set_num_threads(1)
+
+@pytest.fixture(autouse=True, scope='module')
+def one_thread(): torch.set_num_threads(1)
+
 CONTROL = ['<|end|>', '<|system|>', '<|user|>', '<|assistant|>']
 WORLDS = {name: make for name, make in (envs | games).items()}
 MORE = {'hopsearch team': lambda: HopSearch(seats=('planner', 'searcher')), 'inject_bug': InjectBug,

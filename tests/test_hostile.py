@@ -4,6 +4,7 @@ tables that can be saved and trained on."""
 import pytest
 import torch
 
+from later import deferred
 from hostile import ISOLATED, WAYS, Echo, Hostile
 from agentlab.credit import grpo
 from agentlab.env import Isolated
@@ -12,7 +13,7 @@ from agentlab.policy import Policy, tiny_model, word_tokenizer
 from agentlab.rollout import play
 from agentlab.rollout.plain import admit
 
-policy = Policy(tiny_model(16, 64, hidden=16, layers=1), word_tokenizer(['speak', 'go']))
+policy = deferred(lambda: Policy(tiny_model(16, 64, hidden=16, layers=1), word_tokenizer(['speak', 'go'])))
 
 def together(ways, at, wrap=lambda env: env, **how):
     "A hostile game and a good one, in turn, of every way; episodes in their order."

@@ -15,10 +15,11 @@ from agentlab.policy import tiny_policy
 from agentlab.policy.core import parts
 from agentlab.train import recipes, trainer as ours
 from agentlab.train.runs import Run
+from later import deferred, needs
 from small import Paying, small_policy
-from test_replay_trainer import Joined
+from replays import Joined
 
-pytest.importorskip('trl', minversion='1.16')
+needs('trl', '1.16')
 from agentlab.interop import trl as interop
 from agentlab.interop.trl import (AgentGRPOTrainer, NEUTRAL, check_config, counts, hand_over, of_trl, row_scale,
                                   trl_config)
@@ -31,13 +32,16 @@ pytestmark = pytest.mark.filterwarnings('ignore')
 house = KeyDoor()
 
 
-class Watch(TrainerCallback):
-    "Keeps the gradients, and calls `look` before each optimiser step."
-    def __init__(self, look=None): self.look, self.gradients = look, []
-    def on_pre_optimizer_step(self, args, state, control, model=None, **_):
-        self.gradients.append({name: None if p.grad is None else p.grad.clone()
-                               for name, p in model.named_parameters()})
-        if self.look: self.look(model)
+@deferred
+def Watch():
+    class Watch(TrainerCallback):
+        "Keeps the gradients, and calls `look` before each optimiser step."
+        def __init__(self, look=None): self.look, self.gradients = look, []
+        def on_pre_optimizer_step(self, args, state, control, model=None, **_):
+            self.gradients.append({name: None if p.grad is None else p.grad.clone()
+                                   for name, p in model.named_parameters()})
+            if self.look: self.look(model)
+    return Watch
 
 def small(make=recipes.gigpo, **changes):
     return make(**dict(steps=1, groups=2, group_size=4, max_tokens=3, minibatches=1, max_grad_norm=1e9) | changes)
@@ -192,15 +196,15 @@ def our_loss(recipe, batch, logp, advantage):
     return (loss_weights(batch, recipe.loss_per)*losses).sum()
 
 corrected = partial(kl_k3, corrected=True)
-cases = dict(dapo=small(), clip_higher=small(objective_args=dict(low=.2, high=.28, dual=3.)),
-             grpo=small(loss_per='row'), grpo_kl=small(loss_per='row', kl_coef=.1),
-             dapo_kl=small(kl_coef=.1, kl=corrected), dr_grpo=small(loss_per=7.),
-             dr_grpo_kl=small(loss_per=7., kl_coef=.1), turn=small(loss_per='turn'), episode=small(loss_per='episode'),
-             cispo=small(objective=cispo), sapo=small(objective=sapo, loss_per='row'), bnpo=small())
+cases = dict(dapo=dict(), clip_higher=dict(objective_args=dict(low=.2, high=.28, dual=3.)),
+             grpo=dict(loss_per='row'), grpo_kl=dict(loss_per='row', kl_coef=.1),
+             dapo_kl=dict(kl_coef=.1, kl=corrected), dr_grpo=dict(loss_per=7.),
+             dr_grpo_kl=dict(loss_per=7., kl_coef=.1), turn=dict(loss_per='turn'), episode=dict(loss_per='episode'),
+             cispo=dict(objective=cispo), sapo=dict(objective=sapo, loss_per='row'), bnpo=dict())
 
 @pytest.mark.parametrize('name', cases)
 def test_trls_loss_of_these_tensors_is_ours(loss_of, name):
-    recipe, more = cases[name], dict(loss_type='bnpo') if name == 'bnpo' else {}
+    recipe, more = small(**cases[name]), dict(loss_type='bnpo') if name == 'bnpo' else {}
     for seed in range(2):
         batch, logp, advantage = tables(seed)
         mine, = torch.autograd.grad(our_loss(recipe, batch, logp, advantage), logp)

@@ -1,6 +1,7 @@
 """verl's form without verl: turns from any mask, micro-batches, arguments, the agent loop with a made-up verl, and
 what `verl-check` says. With verl: tests/adapters/verl_loop.py."""
 import asyncio
+from importlib.util import find_spec
 import os
 import subprocess
 import sys
@@ -66,7 +67,12 @@ def test_rows_may_come_in_any_order(mask, order):
     assert torch.allclose(estimators['agentlab_grpo'](rewards[order], mask[order], None, index[order])[0], one[order])
 
 
-@pytest.mark.parametrize('name', losses)
+LOSSES = [f'agentlab_{name}' for name in 'clip gspo gspo_turn gmpo sapo cispo dppo_tv dppo_kl dcpo_clip aepo_clip '
+          'reinforce dro clip_cov kl_cov'.split()]
+
+def test_no_loss_is_left_out(): assert list(losses) == LOSSES
+
+@pytest.mark.parametrize('name', LOSSES)
 def test_a_loss_leaves_masked_tokens_alone(name):
     g = torch.Generator().manual_seed(0)
     mask = torch.rand(6, 9, generator=g) < .6
@@ -229,7 +235,7 @@ def test_the_check_ends_with_one_where_something_differs(monkeypatch, capsys, tm
         assert inside.verl_check() == (off > 0) and ('1.0e-03 from agentlab' in capsys.readouterr().out) == (off > 0)
 
 
-@pytest.mark.skipif(inside.find_spec('verl') is not None, reason='verl is installed')
+@pytest.mark.skipif(find_spec('verl') is not None, reason='verl is installed')
 def test_without_verl_the_remedy_is_said():
     with pytest.raises(ImportError, match='verl-check needs verl'): inside.verl_check()
     code = ('import agentlab.interop.verl_plugin as p, sys; print(p.names, sorted({"transformers", "trl", "pandas", '

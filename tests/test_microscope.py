@@ -10,10 +10,11 @@ from agentlab.credit import dr_grpo, estimators, gae, gigpo, grpo, hgpo, mars, r
 from agentlab.episodes import Batch
 from agentlab.view.microscope_widget import (FIELDS, Case, Microscope, accepted, advantages, disagreement, microscope,
                                              microscope_html, read_cells, regroup, small_turns, sweep, to_cells)
+from later import deferred
 from test_view import assert_harmless
 from view_data import HOSTILE
 
-ALL = {name: f for name, f in estimators.items() if set(f.needs) <= {'group', 'state', 'seat'}}
+ALL = deferred(lambda: {name: f for name, f in estimators.items() if set(f.needs) <= {'group', 'state', 'seat'}})
 
 @st.composite
 def tables(draw):

@@ -18,6 +18,7 @@ from agentlab.objective.sequence import (cispo, each_episode, each_row, each_tok
 from agentlab.objective.trust import aepo_clip, dcpo_clip, dppo_kl, dppo_tv, dro, hispo, reinforce
 from agentlab.policy.core import take_rows
 from agentlab.recipe import import_path
+from later import deferred
 
 quick = settings(max_examples=25, deadline=None)
 some = dict(share=.2, least=.1)                     # high enough that small batches have eligible tokens
@@ -27,11 +28,12 @@ family = dict(clip_cov=(clip_cov, some), kl_cov=(kl_cov, dict(share=.2)),
     gspo_episode=(gspo_episode, dict(low=.2, high=.3)), gmpo=(gmpo, {}), sapo=(sapo, {}), cispo=(cispo, {}),
     dppo_tv=(dppo_tv, {}), dppo_kl=(dppo_kl, {}), dcpo_clip=(dcpo_clip, {}), aepo_clip=(aepo_clip, {}), dro=(dro, {}),
     reinforce=(reinforce, {}),
-    hispo=(hispo, dict(sequence=.3)), tis=(corrected(clip), {}),
-    tis_turn=(corrected(gspo, truncated, unit=each_turn), {}),
-    tis_mean=(corrected(clip, truncated, normalize=True), {}),
-    icepop=(corrected(sapo, icepop), {}), dart=(corrected(gspo, dart_weights, faithful=True), {}),
-    planned_twice=(corrected(clip_cov, truncated, normalize=True, unit=each_episode), some))
+    hispo=(hispo, dict(sequence=.3)), tis=(deferred(lambda: corrected(clip)), {}),
+    tis_turn=(deferred(lambda: corrected(gspo, truncated, unit=each_turn)), {}),
+    tis_mean=(deferred(lambda: corrected(clip, truncated, normalize=True)), {}),
+    icepop=(deferred(lambda: corrected(sapo, icepop)), {}),
+    dart=(deferred(lambda: corrected(gspo, dart_weights, faithful=True)), {}),
+    planned_twice=(deferred(lambda: corrected(clip_cov, truncated, normalize=True, unit=each_episode)), some))
 every = pytest.mark.parametrize('name', family)
 
 

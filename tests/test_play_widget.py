@@ -19,7 +19,10 @@ from agentlab.view.run_report import group_html
 from test_view import ATTRIBUTES, TAGS, Reader
 from view_data import HOSTILE
 
-torch.set_num_threads(1)
+
+@pytest.fixture(autouse=True, scope='module')
+def one_thread(): torch.set_num_threads(1)
+
 WORLDS = [name for name in envs | games if name not in ('python_tool', 'bug_repair')
           or importlib.util.find_spec('pydantic_monty')]
 

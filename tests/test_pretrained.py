@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip('peft')
+from later import deferred, needs
+needs('peft')
 import families
 from small import Paying, small_recipe
 from agentlab import cli
@@ -26,7 +27,7 @@ from agentlab.train.fit import read_config
 from agentlab.train.trainer import for_pretrained
 from agentlab.view import report
 
-CPU = torch.device('cpu')
+CPU = deferred(lambda: torch.device('cpu'))
 
 
 def save_model(folder, words, tokens=None, **config):

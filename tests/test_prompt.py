@@ -19,7 +19,7 @@ from agentlab.prompt.population import Population, fronts, lenient, pareto_chanc
 from agentlab.prompt.propose import ask_model, batch_plays, mine, mutate, plays_of
 
 instructions = st.builds(lambda slots, facts, text: Instruction(slots | dict(facts=facts), text),
-    st.fixed_dictionaries({name: st.sampled_from(values) for name, values in grammar.items()}),
+    st.deferred(lambda: st.fixed_dictionaries({name: st.sampled_from(values) for name, values in grammar.items()})),
     st.lists(st.tuples(*[st.text(min_size=1).filter(str.strip)]*2), max_size=3), st.none() | st.text())
 
 

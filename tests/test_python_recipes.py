@@ -13,6 +13,7 @@ from agentlab.objective import clip, gspo, spear_clip
 from agentlab.recipe import arguments
 from agentlab.rollout import chain, keep_mixed, play, roc, roc_penalty
 from agentlab.train import METRICS, Run, recipes, train, trainer
+from later import deferred
 from small import Paying, same_run, small_policy
 
 NAMES = ['roc', 'simpletir', 'dr_bot', 'spear_clip', 'dart']
@@ -43,7 +44,7 @@ def short(name, out, env=None, resume=False, should_stop=None, **changes):
                                         checkpoint_every=1) | changes)
     return train(small_policy(env), env, recipe, out, resume=resume, should_stop=should_stop, progress=False)
 
-CHANGES = dict(roc=dict(curate=chain(keep_mixed, partial(roc, keep=4))))
+CHANGES = dict(roc=dict(curate=deferred(lambda: chain(keep_mixed, partial(roc, keep=4)))))
 
 @pytest.mark.parametrize('name', NAMES)
 def test_it_trains_on_a_tool(tmp_path, name):

@@ -8,7 +8,8 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-pytest.importorskip('pydantic_monty', reason="pydantic-monty is not installed: pip install -e '.[python]'")
+from later import needs
+needs('pydantic_monty', reason="pydantic-monty is not installed: pip install -e '.[python]'")
 from agentlab.env.isolation import Isolated
 from agentlab.env.protocol import EnvError, canonical, check_env, random_states, splits
 from agentlab.env.python_tool import (PythonTool, forms, answers, habit, joined, levels, names_in, parse, slips, solve,

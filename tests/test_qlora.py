@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip('bitsandbytes')
-pytest.importorskip('peft')
-pytest.importorskip('trl')
+from later import needs
+needs('bitsandbytes')
+needs('peft')
+needs('trl')
 import families
 from small import Paying, exactly, facts, small_policy, small_recipe
 from agentlab import cli

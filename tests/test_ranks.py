@@ -234,7 +234,11 @@ def test_the_command_under_its_launcher(tmp_path):
 
 # ---- the parts
 
-@pytest.mark.parametrize('name', list(ranks.SHARDED))
+SHARDED = [f'ACCELERATE_USE_{name}' for name in 'FSDP DEEPSPEED MEGATRON_LM PARALLELISM_CONFIG'.split()]
+
+def test_no_launch_is_left_out(): assert list(ranks.SHARDED) == SHARDED
+
+@pytest.mark.parametrize('name', SHARDED)
 def test_a_launch_that_splits_the_model_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.setenv(name, 'true')
     with pytest.raises(ValueError, match=f'{name}=true.*keeps it whole.*two_cpus.*AgentGRPOTrainer'):

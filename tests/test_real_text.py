@@ -15,6 +15,7 @@ from agentlab.view.entropy_widget import entropy_lab_html
 from agentlab.view.reading import (Lexicon, joined, letters_shared, lexicon, parts_shown,
                                    read_pieces)
 from agentlab.view.turnscope_widget import LONG, PARTS, TOKENS
+from later import deferred
 from small import small_policy, train_small
 from view_data import HOSTILE, played, turn, write_run
 
@@ -53,7 +54,7 @@ def encode(text): return bytewise()(text, add_special_tokens=False)['input_ids']
 
 def plainly(text): return bytewise()(text, add_special_tokens=False, split_special_tokens=True)['input_ids']
 
-START, END = encode(MARKS[0])[0], encode(MARKS[1])[0]
+START, END = (deferred(lambda mark=mark: encode(mark)[0]) for mark in MARKS)
 
 def read(text): return [START, *plainly('user\n'), *plainly(text), END, *plainly('\n'), START, *plainly('assistant\n')]
 

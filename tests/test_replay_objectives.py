@@ -18,6 +18,7 @@ from agentlab.replay.demonstrations import (DEMONSTRATION, Demonstrations, first
 from agentlab.replay.splice import (Imitation, agent_r, find_rescues, first_errors, imitation, purified, trained_only)
 from agentlab.replay.tasks import TaskSelection, chances, draw, hardness, learnability
 from agentlab.rollout.filters import CurationError
+from later import deferred
 from small import same_batch
 
 quick = settings(max_examples=40, deadline=None)
@@ -246,8 +247,8 @@ def test_recomposition_gives_back_what_is_fresh():
 
 # ---- imitation and splices
 
-tokenizer = word_tokenizer('at go a b c d e wait end ok .'.split())
-chat = Chat(tokenizer)
+tokenizer = deferred(lambda: word_tokenizer('at go a b c d e wait end ok .'.split()))
+chat = deferred(lambda: Chat(tokenizer))
 
 def walk(rooms, won, group, game):
     turns = []

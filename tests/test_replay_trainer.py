@@ -3,48 +3,12 @@ a killed run goes on with the same past."""
 import pytest, torch
 from agentlab.credit import grpo
 from agentlab.env import KeyDoor
-from agentlab.episodes import Batch, derive, state_key
+from agentlab.episodes import state_key
 from agentlab.policy import tiny_policy
 from agentlab.policy.core import parts
-from agentlab.replay import Buffer, Replay, alike, uniform
+from agentlab.replay import Buffer
 from agentlab.train import recipes, trainer, train
-
-LOW, HIGH = .2, .28
-
-
-class Joined(Replay):
-    "Every group of a step gets one episode of an earlier step."
-    def __init__(self, policy, seed): self.buffer, self.seed = Buffer(episodes=64), seed
-    def join(self, batch, step):
-        groups, past = batch.episodes.group.unique(), None
-        if len(self.buffer):
-            past = alike(self.buffer.sample(len(groups), how=uniform, generator=torch.Generator()
-                                            .manual_seed(derive(self.seed, step)), step=step), batch)
-        self.buffer.add(batch, step)
-        return batch if past is None else Batch.concat([batch, past.with_episodes(group=groups)])
-
-class Afterwards(Replay):
-    "What was learned from in the last step is learned from once more, with the advantages it had."
-    def __init__(self, policy, seed): self.last = None
-    def updates(self, batch, advantage, step):
-        if self.last is None: return
-        batch, advantage = self.last
-        yield batch.with_action(past=torch.ones_like(advantage)), advantage, dict(objective_args=dict(
-            low=LOW, high=HIGH), minibatches=1)
-    def keep(self, batch, advantage, step):
-        self.last = batch, advantage
-        return dict(stored=len(batch))
-
-class Nothing(Replay):
-    "The base class: harmless."
-    def __init__(self, policy, seed): pass
-
-class Idle(Joined):
-    "Stores, and gives nothing back."
-    def join(self, batch, step):
-        self.buffer.add(batch, step)
-        return batch
-
+from replays import HIGH, LOW, Afterwards, Idle, Joined, Nothing
 
 house = KeyDoor()
 def recipe(**changes):

@@ -11,12 +11,13 @@ from agentlab.env import Env, Isolated, KeyDoor, Step, TextEnv
 from agentlab.episodes import Batch
 from agentlab.policy.core import Chat, word_tokenizer
 from agentlab.rollout import call_all, play
+from later import deferred
 from small import Paying, small_policy
 
 quick = settings(max_examples=60, deadline=None)
 words = 'speak end stop wait go boom red blue'.split()
-tokenizer = word_tokenizer(words)
-chat = Chat(tokenizer)
+tokenizer = deferred(lambda: word_tokenizer(words))
+chat = deferred(lambda: Chat(tokenizer))
 
 def reader(**changes):
     "All that `play` needs of a policy: no model."

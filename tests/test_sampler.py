@@ -1,5 +1,6 @@
 """The sampler against the slow truth: one uncached forward over the whole text. Random episodes, what it costs, and
 what must not depend on the cache."""
+from functools import partial
 import random
 import warnings
 import numpy as np
@@ -10,6 +11,7 @@ from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCaus
                           Qwen3Config, Qwen3ForCausalLM)
 from agentlab.policy.sampler import (RowCache, TorchSampler, likeliest_tokens, longest_prefixes, pick,
                                      plan_rows, shared_prefix, uniforms)
+from later import deferred
 
 VOCABULARY = 40
 
@@ -32,12 +34,12 @@ def build(kind, attention='sdpa', context=256, hidden=32):
             if parameter.dim() > 1: parameter.mul_(6)
     return model
 
-MODELS = {kind: build(kind) for kind in ('qwen3', 'qwen3-gqa', 'llama', 'gpt2')}
+MODELS = {kind: deferred(partial(build, kind)) for kind in ('qwen3', 'qwen3-gqa', 'llama', 'gpt2')}
 
-@torch.no_grad()
 def truth(model, context, ids, temperature=1.):
     "Log-probabilities and entropies of `ids` after `context`, by one forward over everything, as in training."
-    logits = model(torch.tensor([context + ids]), use_cache=False).logits[0, len(context)-1:-1].float()
+    with torch.no_grad():
+        logits = model(torch.tensor([context + ids]), use_cache=False).logits[0, len(context)-1:-1].float()
     logp = torch.log_softmax(logits / (temperature or 1.), -1)
     return logp.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist(), torch.special.entr(logp.exp()).sum(-1).tolist()
 

@@ -15,7 +15,8 @@ from agentlab.view.playing import Play
 from agentlab.view.turnscope_widget import TurnScope
 from view_data import turn, write_run
 
-pytest.importorskip('anywidget', reason='needs the live widgets: pip install "agentlab-rl[lab]"')
+from later import needs
+needs('anywidget', reason='needs the live widgets: pip install "agentlab-rl[lab]"')
 LOGS = dict(
     unequal=[dict(step=0, reward=1., entropy_by_turn=[1., .5, .2]), dict(step=1, reward=2., entropy_by_turn=[.9])],
     missing=[dict(step=0, reward=None, success=None, entropy_by_turn=[1., None]), dict(step=1, grad_norm=.5)],

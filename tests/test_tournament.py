@@ -24,6 +24,7 @@ from agentlab.selfplay.ratings import bradley_terry, rating_frame, results_frame
 from agentlab.selfplay.snapshots import Snapshot, load_snapshot
 from agentlab.selfplay.cross_play import heat_map, load_tournament, tournament
 from agentlab.train import recipes, train
+from later import deferred
 
 KUHN, RPS = Kuhn(), rock_paper_scissors()
 
@@ -193,7 +194,7 @@ def test_sampled_margins_are_antisymmetric_with_policies_at_the_table():
 
 # PSRO
 
-CYCLE = torch.tensor([[0., -1, 1], [1, 0, -1], [-1, 1, 0]], dtype=torch.float64)
+CYCLE = deferred(lambda: torch.tensor([[0., -1, 1], [1, 0, -1], [-1, 1, 0]], dtype=torch.float64))
 def cell(one, other): return CYCLE[one, other], CYCLE[other, one]
 def best(side, others, shares, number): return int((CYCLE[:, list(others)] @ shares).argmax())
 def gain(p): return float((CYCLE[:, list(p.rows)] @ p.shares[0]).max())

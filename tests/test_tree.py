@@ -15,6 +15,7 @@ from agentlab.policy.core import Policy, action_rows, checkpoint_layers, parts, 
 from agentlab.policy.tree import Part, Work, plans, prefixes, tally
 from agentlab.train import recipes, train
 from agentlab.train.trainer import Training, backward, collect, prepare, with_lora
+from later import deferred
 
 WORDS = 50
 SIZES = dict(vocab_size=WORDS, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
@@ -34,7 +35,7 @@ CONFIGS = dict(
                                              attn_implementation='eager'),
     gemma3=lambda: transformers.Gemma3TextConfig(**SIZES, sliding_window=4, layer_types=SLIDING['layer_types']),
 )
-FREE = Work(0., 0., 0.)         # nothing but tokens costs: the deepest tree
+FREE = deferred(lambda: Work(0., 0., 0.))         # nothing but tokens costs: the deepest tree
 MAMBA = partial(transformers.Mamba2Config, vocab_size=WORDS, hidden_size=32, num_heads=8, head_dim=8, state_size=8,
                 num_hidden_layers=2, n_groups=1,
                 bos_token_id=None, eos_token_id=0, pad_token_id=0)

@@ -6,7 +6,8 @@ import torch
 from agentlab.episodes import Batch
 from agentlab.objective import clip, clip_fraction, kl_k3, loss_weights
 
-pytest.importorskip('trl', minversion='1.16')
+from later import needs
+needs('trl', '1.16')
 rows, width = 6, 9
 per = dict(grpo='row', bnpo='token', dapo='token', dr_grpo=width) # TRL's loss_type -> our aggregation
 

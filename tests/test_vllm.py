@@ -11,6 +11,7 @@ import pytest
 import torch
 from httpx import Response as Got
 from fastapi.responses import Response
+from later import deferred, needs
 import vllm_contract, vllm_server
 from agentlab.policy.core import Policy
 from agentlab.policy.sampler import TorchSampler
@@ -21,7 +22,7 @@ from agentlab.train import Run, recipes
 from agentlab.train.trainer import with_lora
 from small import Paying, same_run, small_policy, train_small
 
-pytest.importorskip('peft')
+needs('peft')
 LORA = dict(r=4, lora_alpha=8)
 
 def lively(policy):
@@ -32,8 +33,8 @@ def lively(policy):
             if p.dim() > 1: p.mul_(3 if 'lora_' not in name else 1)
     return policy
 
-BASE = lively(small_policy())
-SIZE = BASE.model.config.vocab_size
+BASE = deferred(lambda: lively(small_policy()))
+SIZE = deferred(lambda: BASE.model.config.vocab_size)
 
 def learned(seed=0, scale=.3):
     "A policy with an adapter that does something, on a copy of the base."
@@ -66,9 +67,9 @@ def contexts(rows=4, seed=0):
     return [torch.randint(0, SIZE, (int(torch.randint(3, 12, (), generator=generator)),), generator=generator).tolist()
             for _ in range(rows)]
 
-@torch.no_grad()
 def truth(policy, context, ids, temperature=1.):
-    logits = policy.model(input_ids=torch.tensor([context + ids])).logits[0, len(context)-1:-1] / (temperature or 1.)
+    with torch.no_grad(): logits = policy.model(input_ids=torch.tensor([context + ids])).logits[0, len(context)-1:-1]
+    logits = logits / (temperature or 1.)
     logp = logits.log_softmax(-1)
     return (logp.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist(), torch.special.entr(logp.exp()).sum(-1).tolist(),
             logp)

@@ -226,6 +226,11 @@ class _Model:
     _head: tuple|None       # body and vocabulary layer, where logits are just head(body(ids))
     @property
     def device(self): return next(self.model.parameters()).device
+    def __setstate__(self, state: dict):
+        "A copy, in another process too: transformers knows the attention that it was made with."
+        from agentlab.policy.exact import EXACT, make_known
+        vars(self).update(state)
+        if getattr(getattr(self.model, 'config', None), '_attn_implementation', None) == EXACT: make_known()
     def at(self, seat: str)->Policy:
         """Who answers for a seat: this policy, unless every role has weights of its own
         (`agentlab.selfplay.RoleWeights`)."""

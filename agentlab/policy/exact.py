@@ -8,13 +8,10 @@ from contextlib import contextmanager
 from functools import lru_cache
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 # %% auto #0
-__all__ = ['EXACT', 'BLOCK', 'MOST', 'weighted_values', 'exact_attention', 'AdapterMatrix', 'in_base_dtype', 'fewest_rows',
-           'why_not', 'engage', 'settle']
+__all__ = ['EXACT', 'BLOCK', 'MOST', 'weighted_values', 'exact_attention', 'make_known', 'AdapterMatrix', 'in_base_dtype',
+           'fewest_rows', 'why_not', 'engage', 'settle']
 
 # %% ../../nbs/policy/09_exact.ipynb #e1a00009
 EXACT = 'agentlab_exact'    # the name under which transformers finds this attention
@@ -69,6 +66,7 @@ class _Once(torch.autograd.Function):
         return weighted_values(query, key, value, mask, scale, causal)
     @staticmethod
     def backward(ctx, slope):
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
         *read, mask = ctx.saved_tensors
         (module, how), read = ctx.how, [x.detach().requires_grad_() for x in read]
         with torch.enable_grad(): out = sdpa_attention_forward(module, *read, mask, **how)[0]
@@ -86,6 +84,7 @@ def exact_attention(
     if asked:
         raise ValueError(f'{type(module).__name__} asks for {", ".join(asked)}, which exact attention does not compute')
     if dropout:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)
     count, scale = query.shape[2], query.shape[3]**-.5 if scaling is None else scaling
     causal = attention_mask is None and count > 1 and (getattr(module, 'is_causal', True) if is_causal is None
@@ -94,8 +93,13 @@ def exact_attention(
     if not torch.is_grad_enabled(): return weighted_values(query, key, value, attention_mask, scale, causal), None
     return _Once.apply(module, query, key, value, attention_mask, scale, causal), None
 
-AttentionInterface.register(EXACT, exact_attention)
-AttentionMaskInterface.register(EXACT, sdpa_mask)
+@lru_cache
+def make_known():
+    "transformers finds this attention by its name from now on; before, nobody has waited for the import."
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+    AttentionInterface.register(EXACT, exact_attention)
+    AttentionMaskInterface.register(EXACT, sdpa_mask)
 
 # %% ../../nbs/policy/09_exact.ipynb #e1a00017
 MOST = 64       # rows that a call of the sampler is filled up to at most
@@ -168,6 +172,7 @@ def fewest_rows(
 @contextmanager
 def _attention(model, name: str):
     "The model with another attention for as long as this lasts."
+    make_known()
     config = model.config
     before, config._attn_implementation = config._attn_implementation, name
     try: yield
@@ -197,7 +202,9 @@ def engage(
 ):
     "Which attention the model computes with from now on."
     config = getattr(model, 'config', None)
-    if exact: config._attn_implementation = EXACT
+    if exact:
+        make_known()
+        config._attn_implementation = EXACT
     elif getattr(config, '_attn_implementation', None) == EXACT: config._attn_implementation = 'sdpa'
 
 def settle(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers.cache_utils import Cache, CacheLayerMixin
-from .exact import EXACT, MOST, fewest_rows
+from .exact import EXACT, MOST, fewest_rows, make_known
 from ..settings import in_parts
 
 # %% auto #0
@@ -694,6 +694,7 @@ class TorchSampler(_Decoding):
     ):
         from transformers import AttentionInterface
         AttentionInterface.register('agentlab_rows', row_attention)
+        make_known()        # a model may come with that attention engaged
         self.model, self.stop, self.positions, self.budget = model, frozenset(stop), positions, budget
         self.likeliest, self.least = likeliest, 1
         self.max_context = max_context or getattr(model.config, 'max_position_embeddings', 2048)
