@@ -75,9 +75,9 @@ def _about(template: str):
 def _all_weights(folder: Path, rank: int)->bool:
     """Whether all weights of a model in a folder learn: where that was asked for, or it is small and nothing was
     asked for."""
+    from transformers import AutoConfig
     from agentlab.policy.core import find_model, without_code
     from agentlab.policy.reader import parameters_of
-    from transformers import AutoConfig
     if not (folder / 'config.json').exists():
         find_model(folder)      # raises where it is no name of the hub either
         return False
@@ -145,8 +145,8 @@ def _chosen(env: str, recipe: str, given: dict, out: str, resume: bool, **always
     """The environment, the recipe with what was given, and the run folder; whatever can be refused by these is
     refused here, before a model is made."""
     from agentlab.env import load_env
-    from agentlab.train import load_recipe
     from agentlab.recipe import check_recipe, check_world
+    from agentlab.train import load_recipe
     from agentlab.train.runs import check_goes_on
     from agentlab.train.trainer import env_facts
     world = load_env(env)
@@ -200,8 +200,8 @@ def _around(world, isolate: bool, limit: float):
 
 def _ready(world, chosen, given: dict, model: dict, vllm: str = '', max_context: int = 0)->tuple:
     "The policy, and the recipe with what a large model needs."
-    from agentlab.policy.vllm import VLLMSampler, VLLMServer
     from agentlab.policy.core import adapted
+    from agentlab.policy.vllm import VLLMSampler, VLLMServer
     from agentlab.train.trainer import for_gpu, for_pretrained
     given = _said(given, world)
     policy = _policy(world, **model)

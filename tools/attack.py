@@ -10,14 +10,14 @@ programs (both sandboxes, where
 bubblewrap works), damaged run folders, wrong command lines, kills (six recipes, replay, self-play, prompts, a sweep),
 dumps of others, pages in a browser.
 """
-from argparse import ArgumentParser
 import contextlib
 import json
-from pathlib import Path
 import sys
 import tempfile
 import time
 import traceback
+from argparse import ArgumentParser
+from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT/'tests')]
@@ -26,8 +26,8 @@ sys.path[:0] = [str(ROOT), str(ROOT/'tests')]
 @contextlib.contextmanager
 def chromium():
     "A headless browser."
-    from lab import CHROMIUM
     from playwright.sync_api import sync_playwright
+    from lab import CHROMIUM
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox', '--disable-dev-shm-usage'])
         yield browser

@@ -10,9 +10,9 @@ they are drawn at random (`random`);
 both ways repair 128 times in an update, as long as all bugs of the injector are consistent. Tested on held-out programs
 with random bugs.
 """
+import sys
 from functools import partial
 from pathlib import Path
-import sys
 
 from grid import arguments, cpu_since, found_in, play
 from results import headed, intervals

@@ -4,22 +4,24 @@ Each function of CHECKS returns a list of problems, each with its remedy; its do
 empty.
 """
 import ast
-from configparser import ConfigParser
-from functools import cache
 import json
 import os
-from pathlib import Path
 import re
 import shutil
 import subprocess
 import sys
+from configparser import ConfigParser
+from functools import cache
 from io import StringIO
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from tokenize import STRING, generate_tokens
 
 import course
-from notebooks import PLOTLY, ROOT, lessons, notebooks, tidy
 import readme
+from imports import out_of_order
+from notebooks import PLOTLY, ROOT, lessons, notebooks, tidy
+from notebooks import ROOT, lessons, notebooks, tidy
 
 OUTPUT_LIMIT = 500_000     # bytes of the outputs of one notebook
 TREE_LIMIT = 15_000_000    # bytes of all tracked files
@@ -192,6 +194,11 @@ def ruff_finds_nothing() -> list[str]:
     return [f'{ran.stderr.strip()}; a missing ruff comes with: make install']
 
 
+def imports_are_in_order() -> list[str]:
+    "Imports stand in the order of tools/imports.py: the standard library, other packages, agentlab, each by name."
+    return [f'{line}; python tools/imports.py' for line in out_of_order()]
+
+
 def functions_are_short() -> list[str]:
     """Every function of the package has at most 25 statements, docstring left out, and at most 40 lines with its
     signature."""
@@ -288,8 +295,8 @@ def tree_is_small() -> list[str]:
 
 CHECKS = [export_is_current, defaults_are_current, readme_is_current, notebooks_are_tidy, notebooks_are_valid,
           cell_ids_are_unique, outputs_are_small, outputs_are_reproducible, no_registry_host, ruff_finds_nothing,
-          functions_are_short, lines_are_narrow, methods_stand_in_their_class, no_web_in_strings, links_lead_somewhere,
-          lessons_have_one_form, tree_is_small]
+          imports_are_in_order, functions_are_short, lines_are_narrow, methods_stand_in_their_class, no_web_in_strings,
+          links_lead_somewhere, lessons_have_one_form, tree_is_small]
 
 
 def main() -> int:

@@ -10,9 +10,9 @@ use the view must be learned with it.
 * `facts`: the policy was taught to follow stated rules, of ever new worlds; then comes a world whose rule nobody
 states, and the view never looks back.
 """
+import sys
 from functools import partial
 from pathlib import Path
-import sys
 
 from grid import arguments, cpu_since, found_in, play
 from results import CLEAR, headed, interval, keep_picture

@@ -7,14 +7,14 @@ is one). tests/test_lessons.py runs each lesson as `proved` writes it: every che
 pass after it. A page of
 nbs/ has its solution folded in the text, and only there: `solved` runs it.
 """
-from argparse import ArgumentParser
 import ast
-from copy import deepcopy
-from hashlib import blake2b
 import json
-from pathlib import Path
 import re
 import sys
+from argparse import ArgumentParser
+from copy import deepcopy
+from hashlib import blake2b
+from pathlib import Path
 
 from notebooks import ROOT, lessons, tidy
 

@@ -7,13 +7,13 @@ agentlab/, so that nothing has to be imported; maths is drawn by a MathJax that 
 fetched when a page is read.
 """
 import ast
-from html.parser import HTMLParser
 import json
-from pathlib import Path
 import re
 import shutil
 import subprocess
 import sys
+from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import course

@@ -10,16 +10,16 @@ In a training that grows until another token is drawn, and from there on it is a
 it is there, and made anew
 when its lesson has changed. Cells that need the pretrained model run too, where it is installed.
 """
-from argparse import ArgumentParser
 import ast
 import hashlib
-from importlib.util import find_spec
 import json
 import os
-from pathlib import Path
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser
+from importlib.util import find_spec
+from pathlib import Path
 
 from notebooks import ROOT, lessons
 

@@ -7,9 +7,9 @@ runs/entropy/ENV-RECIPE-SEED: a second call reads what is finished and goes on w
 with the update in which its
 sampled tokens reach the budget; tokens that a branch copies were sampled once and count once.
 """
+import sys
 from itertools import product
 from pathlib import Path
-import sys
 
 from grid import TESTS, arguments, before, cpu_since, found_in, play, say, start, tested
 from results import CLEAR, headed, interval, keep_picture

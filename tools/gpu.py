@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from agentlab.policy import Policy, word_tokenizer
 import gpu_learning
+from agentlab.policy import Policy, word_tokenizer
 from agentlab.train.fit import (KNOWN, Settings, measured_peak, measured_update, practice, predict, read_config,
                                 real_training)
 

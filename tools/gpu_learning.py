@@ -4,9 +4,9 @@ TRL's trainer; five seeds each.
 Every cell primes its own policy, tests it, trains it and tests it again; a row holds both tests, the curve, and tokens
 a second of sampling and learning.
 """
-from pathlib import Path
 import tempfile
 import time
+from pathlib import Path
 
 import torch
 

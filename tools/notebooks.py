@@ -6,18 +6,18 @@ imports once what nearly all of them import, which takes longer than many a note
 it.
 With JITTER=1 (or 2, ...) in the environment every training in them goes as it might on another processor: see `jitter`.
 """
-from argparse import ArgumentParser
-from contextlib import contextmanager
 import gc
 import json
 import os
-from pathlib import Path
 import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from argparse import ArgumentParser
+from contextlib import contextmanager
+from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = 'nbs', 'tutorials'

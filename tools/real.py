@@ -18,13 +18,13 @@ from there. A row of the demo takes about a quarter of an hour, and nothing else
 The others are not; with OMP_NUM_THREADS=1, another --out and --seeds of their own, two calls make rows side by side,
 and a last one the record.
 """
-from argparse import ArgumentParser
 import json
 import os
-from pathlib import Path
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser
+from pathlib import Path
 
 from notebooks import ROOT
 from results import intervals

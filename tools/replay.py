@@ -9,11 +9,11 @@ and a policy that has watched somebody who goes at random three times out of fou
 runs/replay/keydoor-RECIPE-SEED: a second call
 reads what is finished and goes on where the first was killed.
 """
+import sys
 from collections import deque
 from functools import partial
 from itertools import product
 from pathlib import Path
-import sys
 
 from grid import TESTS, arguments, before, cpu_since, found_in, play, start, tested
 from results import CLEAR, headed, interval, keep_picture

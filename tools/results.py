@@ -6,12 +6,12 @@ where the first was killed, and a run of other settings is refused, not mixed in
 ARGS="--quick"` takes the whole path
 in a minute on a smaller house and writes beside its runs; its numbers mean nothing.
 """
-from argparse import ArgumentParser, ArgumentDefaultsHelpFormatter
 import json
-from pathlib import Path
 import shlex
 import sys
 import time
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
+from pathlib import Path
 
 from agentlab.bench import T_95
 from notebooks import ROOT

@@ -7,16 +7,16 @@ figure comes back when its cell runs.
 Pictures are kept with a palette of their own, which takes a sixth of the space; `--pictures` does only that, of other
 PNG files too.
 """
+import json
+import sys
 from argparse import ArgumentParser
 from base64 import b64decode, b64encode
 from io import BytesIO
-import json
 from math import dist
 from pathlib import Path
-import sys
 
-from notebooks import ROOT, notebooks, run, tidy
 from agentlab.policy.reader import installed
+from notebooks import ROOT, notebooks, run, tidy
 
 
 COLORS = 128        # of the first palette; without dithering, so that lines and letters stay sharp

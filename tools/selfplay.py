@@ -8,11 +8,11 @@ The policy begins by watching somebody who moves at random. What is deployed is 
 part of the run: in a game
 without a pure equilibrium the present weights go round the equilibrium, and their mean is nearer to it.
 """
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-import sys
 
 from grid import arguments, cpu_since, found_in, play
 from results import CLEAR, headed, intervals, keep_picture

@@ -5,12 +5,12 @@ the lines of this file at commit 85e4e55. What must hold of a number is a check 
 it stands.
 """
 import ast
-from pathlib import Path
 import re
-from statistics import median
 import subprocess
 import sys
 import time
+from pathlib import Path
+from statistics import median
 
 from check import (LESSON_WIDTH, ROOT, WIDTH, assigned_methods, cells, exported, own_lines, read, statements, tracked,
                    web_lines)

@@ -8,10 +8,10 @@ runs/ssp/start, that has watched both
 roles played badly. Held-out: other people, other worlds. A proposal counts as valid where a sound lookup finds its
 answer, whatever verified it in training.
 """
-from functools import partial
 import math
-from pathlib import Path
 import sys
+from functools import partial
+from pathlib import Path
 
 from grid import arguments, cpu_since, found_in, play
 from results import CLEAR, headed, interval, keep_picture

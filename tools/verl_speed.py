@@ -7,10 +7,10 @@ time.
 """
 import os
 os.environ['OMP_NUM_THREADS'] = '1'     # read when torch is imported
-from argparse import ArgumentParser, ArgumentDefaultsHelpFormatter
+import sys
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from importlib.metadata import version
 from pathlib import Path
-import sys
 
 import torch
 

@@ -4,9 +4,9 @@
 
 # %% ../../nbs/bench/05_credit_speed.ipynb #42a11545
 from __future__ import annotations
-from collections import defaultdict
 import random
 import time
+from collections import defaultdict
 import torch
 from torch import Tensor
 from ..episodes import Batch, Table

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 from .registry import estimator
-from ..episodes import Batch, derive
 from .turn_numbers import turn_number
+from ..episodes import Batch, derive
 from ..groups import compare
 from ..recipe import recipe
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 import torch
 from torch import Tensor
-from .registry import estimator
 from .group_baselines import grpo
+from .registry import estimator
 from ..episodes import Batch, need
 from ..groups import compare, cumcount, group_constant, group_count, group_sum, recur, same
 from ..recipe import recipe

@@ -8,8 +8,8 @@ __all__ = ['letters', 'nim_sum', 'lost', 'check_heaps', 'Nim']
 # %% ../../nbs/env/12_nim.ipynb #cbaf6ec4
 import functools, operator
 from random import Random
-from .two_seats import SeatedGame, different_tasks, draw_task
 from .protocol import check_split, guide_text
+from .two_seats import SeatedGame, different_tasks, draw_task
 
 # %% ../../nbs/env/12_nim.ipynb #18a08908
 def nim_sum(

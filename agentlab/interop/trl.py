@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from ..episodes import Batch, atomic, derive
+from ..metrics import empty_row
 from ..objective import cispo, clip, kl_k3, loss_weights, sapo
 from ..policy.core import pad_rows, quiet, take_rows
+from ..recipe import Recipe, arguments, field_defaults, plain, unbound
 from ..replay import Replay
 from ..settings import in_parts
 from ..train.ranks import switched_on
-from ..recipe import Recipe, arguments, field_defaults, plain, unbound
-from ..metrics import empty_row
 from ..train.runs import Run, open_run, rewind
 from ..train.trainer import (Skip, Training, collect, computed, env_facts, measure_play, open_replay, prepare,
                                     reference_of, usable, with_computed, with_lora, with_token_text)

@@ -7,8 +7,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from .core import Policy
 from .formats import Spoken, fitted_policy
-from .tiny import demonstration_env, shown_steps, warm_start
 from .guide import suited, told
+from .tiny import demonstration_env, shown_steps, warm_start
 
 # %% auto #0
 __all__ = ['prime']

@@ -7,8 +7,8 @@ from __future__ import annotations
 import ctypes, hashlib, json, os, shutil, warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr
-from io import StringIO
 from importlib.metadata import PackageNotFoundError, distribution
+from io import StringIO
 from pathlib import Path
 from threading import Thread
 from typing import NamedTuple

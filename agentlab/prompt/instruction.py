@@ -16,9 +16,9 @@ import torch
 
 from ..env.wrappers import Wrapper
 from ..episodes import Batch, Episode, derive
+from ..policy.guide import suited, told
 from ..policy.tiny import demonstrate, imitate
 from ..rollout.plain import call_all, guarded, new_games, play_round, receive_all, within_budget
-from ..policy.guide import suited, told
 
 # %% ../../nbs/prompt/00_instruction.ipynb #4dbe8dc9
 # slot -> what it can hold; the first is the default

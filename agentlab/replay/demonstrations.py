@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from ..credit.registry import estimator
-from ..episodes import Batch, derive, need, state_key
 from ..entropy.shaping import first_state
+from ..episodes import Batch, derive, need, state_key
 from ..groups import group_constant, group_count, group_max, group_mean, group_min, group_std, same
 from ..objective.policy_loss import clip
 from .buffer import Replay, alike, pick

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from ..episodes import Batch, derive, need
 from ..groups import group_count, rank, same
+from ..recipe import recipe
 from .buffer import Buffer, Replay, uniform
 from ..rollout.filters import CurationError, curation
-from ..recipe import recipe
 
 # %% ../../nbs/replay/03_recomposition.ipynb #07c9a313
 def n_turns(b:Batch)->Tensor:

@@ -8,15 +8,15 @@ __all__ = ['ROUNDING', 'group_levels', 'middle', 'recalibrated', 'acted', 'worth
 
 # %% ../../nbs/replay/02_self_imitation.ipynb #ee94ba8d
 import math
+from collections.abc import Callable
 from functools import partial
 import torch
 from torch import Tensor
-from collections.abc import Callable
 from ..episodes import Batch, Table, check_flat, derive
 from ..groups import group_mean, group_min, group_std, same
 from ..metrics import metric
-from .buffer import Buffer, Replay
 from ..recipe import recipe
+from .buffer import Buffer, Replay
 
 # %% ../../nbs/replay/02_self_imitation.ipynb #65d8db74
 def group_levels(

@@ -7,17 +7,17 @@ __all__ = ['failed', 'first_of', 'swap_in', 'by_start', 'by_prompt', 'everything
            'success_replay_recipe', 'draw_same', 'SuccessReplay', 'success_pool']
 
 # %% ../../nbs/replay/01_success.ipynb #976e0cc8
+from collections.abc import Callable
 from functools import partial
 import torch
 from torch import Tensor
-from collections.abc import Callable
 from ..entropy.shaping import first_state
 from ..episodes import Batch, Table, derive, need, state_key
 from ..groups import group_count, group_max, group_mean, group_min, group_std, rank, same
 from ..metrics import metric
+from ..recipe import recipe
 from .buffer import Buffer, Replay, alike
 from ..rollout.plain import play
-from ..recipe import recipe
 
 # %% ../../nbs/replay/01_success.ipynb #e0d3aa29
 def failed(

@@ -13,9 +13,9 @@ from ..credit.registry import estimator
 from ..credit.value_heads import ValueHead
 from ..episodes import Batch, Episode, Turn, need, state_key
 from ..policy.core import closing, pad_rows, parts
+from ..recipe import recipe
 from .buffer import Buffer, uniform
 from ..reward import paid, pay
-from ..recipe import recipe
 from ..settings import in_parts
 
 # %% auto #0

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from ..episodes import Batch, need
 from ..groups import leave_one_out, recur
-from .information import _action_spans
 from ..recipe import recipe
+from .information import _action_spans
 
 # %% ../../nbs/reward/07_progress_rewards.ipynb #45ca9e41
 def progress(

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 from ..episodes import Episode, derive
 from ..policy.formats import fitted_policy
 from ..policy.guide import suited
+from ..recipe import recipe
 from .plain import (Game, Side, call_all, guarded, new_games, play, play_round, receive_all,
                                     within_budget)
-from ..recipe import recipe
 from ..settings import in_parts
 
 # %% auto #0

@@ -8,9 +8,9 @@ import math
 from functools import partial
 from random import Random
 from ..episodes import Episode, derive
-from ..policy.sampler import Completion
 from ..policy.formats import whole_reply
 from ..policy.guide import suited
+from ..policy.sampler import Completion
 from .plain import Game, call_all, guarded, new_games, receive_all, side_by_side, within_budget
 
 # %% auto #0

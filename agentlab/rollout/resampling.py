@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from ..episodes import Batch, derive
-from .filters import CurationError, curation, keep_mixed
 from ..policy.formats import whole_reply
 from ..policy.guide import suited
-from .plain import call_all, guarded, new_games, play, receive_all, within_budget
 from ..recipe import recipe
+from .filters import CurationError, curation, keep_mixed
+from .plain import call_all, guarded, new_games, play, receive_all, within_budget
 
 # %% ../../nbs/rollout/04_resampling.ipynb #41e4d4f8
 def _until(groups, rounds, again, passes):

@@ -10,8 +10,8 @@ from functools import partial
 from ..episodes import derive
 from ..policy.formats import whole_reply
 from ..policy.guide import suited, told
-from .plain import call_all, guarded, new_games, play_round, receive_all, within_budget
 from ..recipe import recipe
+from .plain import call_all, guarded, new_games, play_round, receive_all, within_budget
 
 # %% ../../nbs/rollout/06_windows.ipynb #b68dae6e
 note = ('The context is nearly full and will be cleared. Write down all that is needed to go on: what you have found '

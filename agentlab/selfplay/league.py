@@ -11,8 +11,8 @@ from ..credit.registry import estimator
 from ..episodes import Batch, derive, need
 from ..groups import rank, recur, same, shift
 from ..metrics import metric
-from .snapshots import Snapshot, learned
 from ..recipe import recipe
+from .snapshots import Snapshot, learned
 
 # %% auto #0
 __all__ = ['newest', 'anybody', 'League', 'moving_baseline', 'SeatBaseline', 'spiral', 'spiral_recipe']

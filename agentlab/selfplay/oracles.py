@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from ..episodes import Batch, atomic, derive
+from .cross_play import Tournament, tournament
 from .exploitability import GameTree, best_response, game_value, match_regret, reach
 from .meta import projected_replicator, risk_averse_response
-from .cross_play import Tournament, tournament
 
 # %% auto #0
 __all__ = ['Population', 'population_of', 'evaluated', 'mixed', 'grown', 'replicator', 'fictitious', 'naive', 'psro',

@@ -14,8 +14,8 @@ from torch import Tensor
 from ..credit.registry import estimator
 from ..episodes import Batch, Table, need
 from ..groups import group_constant, group_max, group_min, same
-from ..reward.basic import at_end
 from ..recipe import recipe
+from ..reward.basic import at_end
 
 # %% ../../nbs/selfplay/05_preferences.ipynb #55e7f01d
 def by_outcome(

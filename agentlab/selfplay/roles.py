@@ -15,8 +15,8 @@ from ..credit.critics import _check_critic, _paid, _spoken
 from ..credit.registry import estimator
 from ..episodes import Batch, need
 from ..groups import group_constant, group_sum, recur, shift
-from ..reward.basic import at_end
 from ..recipe import recipe
+from ..reward.basic import at_end
 
 # %% ../../nbs/selfplay/06_roles.ipynb #cf8284b3
 @estimator('team reward plus the next agent\'s value, discounted and summed',

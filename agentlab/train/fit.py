@@ -142,8 +142,8 @@ def read_config(
     model,  # a folder with a config.json, a name, a dictionary with a model_type, or a transformers config
 ):          # a transformers config
     "The config of a model; never its weights."
-    from agentlab.policy.core import without_code
     from transformers import AutoConfig, PretrainedConfig
+    from agentlab.policy.core import without_code
     if isinstance(model, PretrainedConfig):
         return (model if getattr(model, 'quantization_config', None) is None
                 else AutoConfig.for_model(**{k: v for k, v in model.to_dict().items() if k != 'quantization_config'}))

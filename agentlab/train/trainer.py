@@ -18,12 +18,12 @@ from ..objective.correction import corrected, truncated
 from ..policy.core import adapted, check_bf16, check_learnable, take_rows
 from ..policy.text import with_token_text
 from ..policy.tree import tally
+from ..recipe import Recipe, arguments, check_world, field_defaults, function_name, unbound
 from ..reward import paid, pay
 from ..rollout import play
 from ..rollout.filters import CurationError
-from .ranks import Together, all_gather, barrier, broadcast, shard, start_processes, weights_key
 from . import fit
-from ..recipe import Recipe, arguments, check_world, field_defaults, function_name, unbound
+from .ranks import Together, all_gather, barrier, broadcast, shard, start_processes, weights_key
 from .runs import (Run, alone, load_checkpoint, moments, open_run, restore_moments, rewind,
                                  save_checkpoint, save_policy)
 

@@ -8,12 +8,12 @@ import html
 from functools import cached_property, partial
 import numpy as np
 from .run_report import CSS, attribute, column, curve_svg, group_html, heat_svg, number, safe, titled
-from .web import STATIC, Html, script, sheet
 from .turnscope_data import (LOGPS, MODES, PLACES, RETOKENISED, Members, Played, Source, clipped, crowd,
                                           findings, pieces, retokenised, source_of)
-from .turnscope_state import COLUMNS, KEEP, ROWS, TOKENS, UNSURE
 from .turnscope_layout import (ACTIONS, AROUND, LONG, PARTS, SHORT, Layout, _entropy_lines,
                                             _largest, _steps_of, strip_panels)
+from .turnscope_state import COLUMNS, KEEP, ROWS, TOKENS, UNSURE
+from .web import STATIC, Html, script, sheet
 
 _all_ = ['LOGPS', 'MODES', 'PLACES', 'RETOKENISED', 'Members', 'Played', 'Source', 'clipped', 'crowd', 'findings',
          'pieces', 'retokenised', 'source_of', 'COLUMNS', 'KEEP', 'ROWS', 'TOKENS', 'UNSURE', 'ACTIONS', 'AROUND',
