@@ -21,7 +21,6 @@ import course
 import readme
 from imports import out_of_order
 from notebooks import PLOTLY, ROOT, lessons, notebooks, tidy
-from notebooks import ROOT, lessons, notebooks, tidy
 
 OUTPUT_LIMIT = 500_000     # bytes of the outputs of one notebook
 TREE_LIMIT = 15_000_000    # bytes of all tracked files
