@@ -4,14 +4,14 @@ function raises where the attack succeeds.
 `tools/attack.py` (`make attack`) runs all of them; `test_attacks.py` some. The tries stand where their own tests stand:
 here they are counted.
 """
-from functools import partial
-import os
 import json
-from pathlib import Path
+import os
 import random
 import shutil
 import time
 import warnings
+from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -25,8 +25,8 @@ from view_data import HOSTILE, hostile_batch, write_run
 
 def environments(folder: Path) -> list:
     "Every way of a hostile environment, at its reset and at its step, here and in a process of its own."
-    from test_hostile import good, together, written
     from agentlab.env import Isolated
+    from test_hostile import good, together, written
     def play(way, at, apart):
         wrap = partial(Isolated, limit=5., start_limit=300.) if apart else lambda env: env
         episodes = together([way], at, wrap)
@@ -68,8 +68,8 @@ def programs(folder: Path) -> list:
 
 def damaged(folder: Path, copies: int = 120) -> list:
     "Random damage to a copy of a run: it ends as the one that was not damaged, or says what is wrong."
-    from test_damaged import KEPT, STEPS, change, go_on
     from agentlab.train import Run
+    from test_damaged import KEPT, STEPS, change, go_on
     whole = train_small(folder/'whole', steps=STEPS, checkpoint_every=2, test_every=2, test_tasks=1)
     def hurt(seed):
         chance, run = random.Random(f'damage {seed}'), Run(shutil.copytree(whole.folder, folder/f'copy{seed}'))
@@ -117,9 +117,9 @@ def simple(name, out, resume=True):
                 checkpoint_every=2, test_every=3, test_tasks=1)
 
 def with_replay(out):
+    from agentlab.policy import tiny_policy
     from agentlab.train import train
     from test_replay_trainer import Joined, house, recipe
-    from agentlab.policy import tiny_policy
     train(tiny_policy(house, warm=False), house, recipe(replay=Joined, max_tokens=3), out, resume=True, progress=False)
 
 def with_league(out):
@@ -199,8 +199,8 @@ def kills(folder: Path, each: int = 10) -> list:
 def dumps(folder: Path, copies: int = 60) -> list:
     """Files that others wrote, with random damage, and lines and columns that attack the page: a ValueError with the
     file's name, or a page without markup of theirs."""
-    from test_foreign import BOMBS, HERE
     from agentlab.view.foreign import open_run, opened_html
+    from test_foreign import BOMBS, HERE
     files = sorted(path for path in HERE.rglob('*') if path.suffix in ('.parquet', '.jsonl'))
     def look(path):
         try: page = opened_html(open_run(path, max_bytes=2**26))

@@ -1,10 +1,10 @@
 """Which tests run here: gpu, slow, lm, browser and node tests are skipped with the reason and the remedy (`-ra` prints
 both)."""
-from functools import cache
 import os
 import shutil
 import subprocess
 import warnings
+from functools import cache
 
 import pytest
 

@@ -2,6 +2,7 @@
 of a file in this folder binds a stand-in; before the first test of the file, `settle` puts what was imported in its
 place. In the file itself nothing is different, but for what it computes at its top: that stands in `deferred`."""
 import builtins
+import sys
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -9,10 +10,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
-import sys
 
-from packaging.version import Version
 import pytest
+from packaging.version import Version
 
 HERE = str(Path(__file__).resolve().parent)
 HEAVY = set('accelerate agentlab fastapi httpx numpy pandas peft psutil pyarrow safetensors tokenizers torch '

@@ -5,12 +5,12 @@
 They were written at commit 85e4e55, before the classes, recipes and metrics were ordered anew ("The house in order").
 test_old_runs.py opens, reports and resumes them. Never write them again: a new format gets new runs beside these.
 """
-from functools import cache, partial
 import json
-from pathlib import Path
 import sys
 import tarfile
 import tempfile
+from functools import cache, partial
+from pathlib import Path
 
 import torch
 

@@ -17,10 +17,10 @@ from agentlab.rollout import play_players
 from agentlab.rollout.filters import keep_mixed
 from agentlab.selfplay import League
 from agentlab.train import recipes, train
-from agentlab.train.ranks import weights_key
 from agentlab.train.learned import ImplicitPRM
-from small import Paying, small_policy
+from agentlab.train.ranks import weights_key
 from replays import Both
+from small import Paying, small_policy
 
 SGD = partial(torch.optim.SGD, momentum=.9)
 

@@ -1,9 +1,9 @@
 """What the decorators of the package register, read in its text: names for tests, where the package itself would bring
 torch. test_doors.py compares them with the registries."""
 import ast
+import re
 from functools import cache
 from pathlib import Path
-import re
 
 PACKAGE = Path(__file__).resolve().parent.parent/'agentlab'
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from agentlab.episodes import Batch, state_key
+from agentlab.replay.buffer import Buffer
 from agentlab.replay.utterance_critic import (ArcherCritic, TwinHeads, archer, archer_loss, archer_targets,
                                               closing_features, critic_step, follow, fresh_utterances,
                                               utterance_features)
-from agentlab.replay.buffer import Buffer
 from agentlab.reward import paid
 from agentlab.rollout import play
-from small import Paying, exactly, same_run, small_policy, train_small
 from agentlab.train.runs import load_checkpoint
+from small import Paying, exactly, same_run, small_policy, train_small
 
 
 def table(**columns): return Batch.from_turns(pd.DataFrame(dict(dict(group=0, episode=0), **columns)))

@@ -1,6 +1,6 @@
 "What the authors' own code computes, written down as plain loops, against ours."
-from random import Random
 import statistics
+from random import Random
 
 import pandas as pd
 import pytest

@@ -181,8 +181,8 @@ def test_real_step_reads_what_smollm2_would_say():
 @pytest.mark.parametrize('text', ['a\nb\n', '\n\n', ' x ', '{"a": [1]}', 'a "b" \\n'])
 def test_any_text_is_a_call(text):
     "What TRL's parser takes out of an answer is all that was said, as far as its letters go."
-    from agentlab.bench import real_step as page
     from transformers.utils.chat_parsing import parse_response
+    from agentlab.bench import real_step as page
     for end in ('', '<|im_end|>'):
         said = parse_response(text + end, page.CHATML_PARSER,
                               prefix='<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n')

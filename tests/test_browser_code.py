@@ -1,7 +1,7 @@
 "The files that the browser runs: their pure functions in node, and their form (biome)."
 import os
-from pathlib import Path
 import subprocess
+from pathlib import Path
 import pytest
 from notebooks import ROOT
 

@@ -7,8 +7,8 @@ Outputs are cleared first, and each check of an exercise also stands before its 
 import json
 from urllib.parse import urlsplit
 import pytest
-from lab import ROOT, browser, lab    # noqa: F401 (fixtures)
 import course
+from lab import ROOT, browser, lab    # noqa: F401 (fixtures)
 from notebooks import lessons, reads
 
 pytestmark = pytest.mark.browser

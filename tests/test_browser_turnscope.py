@@ -1,8 +1,8 @@
 """TurnScope in a real JupyterLab: the wiring of keys, drop-downs and pointer, what the page shows of hostile text,
 and that nothing is fetched from elsewhere."""
 import json
-from pathlib import Path
 import shutil
+from pathlib import Path
 import pytest
 from agentlab.credit import gigpo, grpo
 from agentlab.episodes import Batch

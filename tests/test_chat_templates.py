@@ -4,12 +4,12 @@ import pytest
 
 from later import needs
 needs('trl')
-from families import FAMILIES, THINKING, template, tokenizer
 from agentlab.env.protocol import TextEnv
 from agentlab.episodes import Batch
 from agentlab.policy import Chat, Completion, Policy, tiny_model
 from agentlab.policy import template as judge
 from agentlab.rollout import play
+from families import FAMILIES, THINKING, template, tokenizer
 
 
 class Rooms(TextEnv):

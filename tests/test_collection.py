@@ -1,8 +1,8 @@
 "Collecting is quick because it imports little: what the tests need is imported before the first test that needs it."
 import os
-from pathlib import Path
 import subprocess
 import sys
+from pathlib import Path
 
 import later
 

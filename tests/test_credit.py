@@ -1,20 +1,20 @@
 "Estimators against loops written from the papers, on random batches; what importing them costs."
-from functools import partial
 import math
 import subprocess
 import sys
+from functools import partial
 
 import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+import registries
 from agentlab.credit import (check_group_size, estimators, gigpo, grpo, optimal_token_baseline, rloo, sum_pi_squared,
                              text_place, token_place, with_sum_pi_squared)
 from agentlab.episodes import Batch, Episode, Table, Turn
 from agentlab.reward import outcome, paid
 from later import deferred
-import registries
 
 quick = settings(max_examples=60, deadline=None)
 number = st.integers(-8, 8).map(lambda i: i/4)

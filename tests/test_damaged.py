@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from small import ROOT, facts, finish, fork, same_batch, train_small
 from agentlab.train import Run, runs
 from agentlab.train.runs import rewind
 from agentlab.view import EntropyLab, TurnScope, open_run, report
 from agentlab.view.dashboard import Tail
+from small import ROOT, facts, finish, fork, same_batch, train_small
 
 STEPS = 5
 

@@ -235,8 +235,8 @@ def test_the_command_to_go_on(tmp_path):
     assert said == {'--recipe': 'gigpo', '--env': 'keydoor', '--model': 'untrained', '--steps': '1',
                     '--seed': '4', '--test-tasks': '0', '--lr': '0.002', '--groups': '2', '--group-size': '3',
                     '--out': str(run.folder)}
-    from agentlab.cli import main
     import sys
+    from agentlab.cli import main
     argv, sys.argv = sys.argv, words
     try: main()
     except SystemExit as e: assert not e.code

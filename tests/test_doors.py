@@ -2,21 +2,21 @@
 import importlib
 import inspect
 import json
-from pathlib import Path
 import pickle
 import pkgutil
 import pydoc
 import re
 import subprocess
 import sys
-from types import ModuleType
 import warnings
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import registries
 from agentlab.env import envs
 from agentlab.settings import RENAMED, imported
-import registries
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = ('credit', 'entropy', 'objective', 'reward', 'rollout', 'replay', 'selfplay', 'prompt', 'policy', 'train',

@@ -12,8 +12,8 @@ from agentlab.episodes import Episode, Turn
 from agentlab.replay.experience import (Clusters, Experienced, Library, bare, clean, duplicate, failings, likeness,
                                         strategies, tip_text, zones)
 from agentlab.replay.written_rules import (Advised, advice, apply_plan, asked, check_plan, check_texts, evidence,
-                                           load_library, patterns, propose, read_json, read_rule, render,
-                                           keydoor_names, save_library, training_free, undecided, write_rule)
+                                           keydoor_names, load_library, patterns, propose, read_json, read_rule, render,
+                                           save_library, training_free, undecided, write_rule)
 from later import deferred
 from small import Paying, finish, fork, same_run, small_policy, train_small
 

@@ -1,11 +1,11 @@
 """Other people's dumps: what is recognised, what is called missing, what damage does, and that nothing a model wrote
 reaches a page as markup."""
-from html.parser import HTMLParser
 import json
-from pathlib import Path
 import pickle
 import subprocess
 import sys
+from html.parser import HTMLParser
+from pathlib import Path
 
 import pandas as pd
 import pytest

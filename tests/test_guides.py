@@ -8,9 +8,9 @@ from agentlab.env import (BesideExpert, BugWork, HopSearch, InjectBug, Isolated,
 from agentlab.env.adapters import described, environment_factory, printed
 from agentlab.env.protocol import as_reader, example_of, extended, guide_of, guide_text, listed, unanswered
 from agentlab.policy.core import Chat, Policy, word_tokenizer
+from agentlab.policy.guide import knows, reads, suited, told
 from agentlab.policy.tiny import tiny_model
 from agentlab.rollout import play, play_players
-from agentlab.policy.guide import knows, reads, suited, told
 from agentlab.rollout.turns import TurnLimit, UnaryFeedback
 from agentlab.rollout.windows import with_summaries
 

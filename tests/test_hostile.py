@@ -4,14 +4,14 @@ tables that can be saved and trained on."""
 import pytest
 import torch
 
-from later import deferred
-from hostile import ISOLATED, WAYS, Echo, Hostile
 from agentlab.credit import grpo
 from agentlab.env import Isolated
 from agentlab.episodes import Batch
 from agentlab.policy import Policy, tiny_model, word_tokenizer
 from agentlab.rollout import play
 from agentlab.rollout.plain import admit
+from hostile import ISOLATED, WAYS, Echo, Hostile
+from later import deferred
 
 policy = deferred(lambda: Policy(tiny_model(16, 64, hidden=16, layers=1), word_tokenizer(['speak', 'go'])))
 

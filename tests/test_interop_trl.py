@@ -16,17 +16,17 @@ from agentlab.policy.core import parts
 from agentlab.train import recipes, trainer as ours
 from agentlab.train.runs import Run
 from later import deferred, needs
-from small import Paying, small_policy
 from replays import Joined
+from small import Paying, small_policy
 
 needs('trl', '1.16')
-from agentlab.interop import trl as interop
-from agentlab.interop.trl import (AgentGRPOTrainer, NEUTRAL, check_config, counts, hand_over, of_trl, row_scale,
-                                  trl_config)
 from accelerate import Accelerator
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
+from agentlab.interop import trl as interop
+from agentlab.interop.trl import (NEUTRAL, AgentGRPOTrainer, check_config, counts, hand_over, of_trl, row_scale,
+                                  trl_config)
 
 pytestmark = pytest.mark.filterwarnings('ignore')
 house = KeyDoor()
@@ -280,8 +280,8 @@ def test_why_cispo_needs_its_cap(loss_of):
     assert (left/ours_)[ours_ != 0].max() < .9 and (left/ours_).nan_to_num().min() >= 0
 
 def test_why_gmpo_is_refused(tmp_path):
-    from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
     from datasets import Dataset
+    from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
     policy = small_policy()
     trainer = GMPOTrainer(policy.model, lambda completions, **_: [0.]*len(completions),
                           args=GMPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to='none',

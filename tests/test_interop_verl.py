@@ -1,16 +1,16 @@
 """verl's form without verl: turns from any mask, micro-batches, arguments, the agent loop with a made-up verl, and
 what `verl-check` says. With verl: tests/adapters/verl_loop.py."""
 import asyncio
-from importlib.util import find_spec
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from types import SimpleNamespace
 
-from hypothesis import given, settings, strategies as st
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
 from agentlab import objective
 from agentlab.env import Kuhn, TextEnv

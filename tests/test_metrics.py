@@ -4,7 +4,7 @@ import importlib, math, warnings
 import pytest
 
 from agentlab import metrics
-from agentlab.metrics import METRICS, MEASURES, Metric, Panel, metric
+from agentlab.metrics import MEASURES, METRICS, Metric, Panel, metric
 from agentlab.view.dashboard import dashboard_html, panes
 from agentlab.view.run_report import report, report_panels
 from agentlab.view.turnscope_layout import strip_panels

@@ -1,7 +1,7 @@
 """The credit microscope: its numbers are the estimators' own, a drag moves them, a case where two disagree is one,
 and nothing that is typed breaks it."""
-from functools import partial
 import math
+from functools import partial
 import pandas as pd
 import pytest
 import torch

@@ -1,10 +1,10 @@
 """Every notebook obeys nbs/notation.ipynb: its names exist, refused names are not used, and a letter without a fixed
 meaning is explained where it is used."""
 import ast
-from functools import cache
 import json
-from pathlib import Path
 import re
+from functools import cache
+from pathlib import Path
 
 import pytest
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from agentlab.episodes import Batch, Episode, Turn
-from agentlab import objective as objectives
-from agentlab.objective import clip, clip_fraction, clipped, kl_k1, kl_k2, kl_k3, loss_weights
 import registries
+from agentlab import objective as objectives
+from agentlab.episodes import Batch, Episode, Turn
+from agentlab.objective import clip, clip_fraction, clipped, kl_k1, kl_k2, kl_k3, loss_weights
 
 quick = settings(max_examples=60, deadline=None)
 # episodes of turns: tokens, new window?

@@ -4,7 +4,7 @@ import importlib.util, json, math, time
 from random import Random
 import pytest
 import torch
-from agentlab.env import (BesideExpert, BugWork, InjectBug, Isolated, Kuhn, Planned, KeyDoor, TextEnv, TicTacToe, envs,
+from agentlab.env import (BesideExpert, BugWork, InjectBug, Isolated, KeyDoor, Kuhn, Planned, TextEnv, TicTacToe, envs,
                           expert_player, games, load_env, random_player)
 from agentlab.env.adapters import from_gymnasium
 from agentlab.env.wrappers import Tagged

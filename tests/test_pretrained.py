@@ -13,7 +13,6 @@ import torch
 from later import deferred, needs
 needs('peft')
 import families
-from small import Paying, small_recipe
 from agentlab import cli
 from agentlab.env import GuessNumber, KeyDoor, PythonTool
 from agentlab.episodes import Batch
@@ -26,6 +25,7 @@ from agentlab.train import Run, recipes, train
 from agentlab.train.fit import read_config
 from agentlab.train.trainer import for_pretrained
 from agentlab.view import report
+from small import Paying, small_recipe
 
 CPU = deferred(lambda: torch.device('cpu'))
 
@@ -217,8 +217,8 @@ def test_weights_in_16_bits_do_not_learn(base, tmp_path, monkeypatch):
     assert not (tmp_path/'run').exists()
 
 def test_a_model_that_does_not_fit(base, monkeypatch):
-    import psutil
     from types import SimpleNamespace
+    import psutil
     monkeypatch.setattr(psutil, 'virtual_memory', lambda: SimpleNamespace(available=1000))
     monkeypatch.setattr('transformers.AutoModelForCausalLM.from_pretrained',
                         lambda *a, **k: pytest.fail('weights were read'))

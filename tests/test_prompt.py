@@ -3,9 +3,9 @@ import json, os, random, threading, time
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from hypothesis import given, settings, strategies as st
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
 from agentlab.env import HopSearch, KeyDoor
 from agentlab.env.cue_door import CueDoor
@@ -13,7 +13,7 @@ from agentlab.episodes import Batch
 from agentlab.policy.core import Policy, word_tokenizer
 from agentlab.policy.tiny import tiny_model
 from agentlab.prompt.endpoint import Endpoint
-from agentlab.prompt.instruction import (Instruction, Instructed, Turns, any_view, grammar, play_instructed,
+from agentlab.prompt.instruction import (Instructed, Instruction, Turns, any_view, grammar, play_instructed,
                                          read_instruction, render, render_english, warm_views)
 from agentlab.prompt.population import Population, fronts, lenient, pareto_chances, strict, survivors
 from agentlab.prompt.propose import ask_model, batch_plays, mine, mutate, plays_of

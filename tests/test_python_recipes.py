@@ -1,6 +1,6 @@
 "Recipes that look at how an agent with a tool has played: what they learn from, step by step, and runs of two updates."
-from functools import partial
 import math
+from functools import partial
 
 import pytest
 import torch

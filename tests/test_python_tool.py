@@ -10,11 +10,11 @@ from hypothesis import given, settings, strategies as st
 
 from later import needs
 needs('pydantic_monty', reason="pydantic-monty is not installed: pip install -e '.[python]'")
+from agentlab.env import sandbox as module
 from agentlab.env.isolation import Isolated
 from agentlab.env.protocol import EnvError, canonical, check_env, random_states, splits
-from agentlab.env.python_tool import (PythonTool, forms, answers, habit, joined, levels, names_in, parse, slips, solve,
+from agentlab.env.python_tool import (PythonTool, answers, forms, habit, joined, levels, names_in, parse, slips, solve,
                                       spelled, well_formed)
-from agentlab.env import sandbox as module
 from agentlab.env.sandbox import Bubblewrap, MontySandbox, Refused, Result, call_filter, readable, run_python
 
 few = settings(max_examples=40, deadline=None)

@@ -14,7 +14,6 @@ needs('bitsandbytes')
 needs('peft')
 needs('trl')
 import families
-from small import Paying, exactly, facts, small_policy, small_recipe
 from agentlab import cli
 from agentlab.episodes import Batch
 from agentlab.objective.correction import truncated
@@ -24,6 +23,7 @@ from agentlab.policy.qlora import base_in_nf4, paged_adamw, qlora_policy, vocabu
 from agentlab.rollout import play
 from agentlab.train import Run, recipes, train, trainer
 from agentlab.train.runs import load_checkpoint, moments, restore_moments
+from small import Paying, exactly, facts, small_policy, small_recipe
 
 pytestmark = [pytest.mark.filterwarnings('ignore:paged_adamw'), pytest.mark.xdist_group('qlora')]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from agentlab.credit import grpo
-from agentlab.episodes import Batch, Episode, PART_CODES
+from agentlab.episodes import PART_CODES, Batch, Episode
 from agentlab.policy.text import control_ids, token_texts, with_token_text
 from agentlab.train import recipes
 from agentlab.view import game_of, group_html, report, side_by_side, turnscope, turnscope_html

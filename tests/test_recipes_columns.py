@@ -3,11 +3,11 @@ on where it was stopped."""
 import pytest
 import torch
 
+from agentlab.credit.hierarchy import read_parts
 from agentlab.env import HopSearch, KeyDoor
 from agentlab.env.wrappers import BesideExpert, Planned, Tagged
 from agentlab.episodes import Batch, derive
 from agentlab.policy import tiny_policy
-from agentlab.credit.hierarchy import read_parts
 from agentlab.reward.step_tags import TAGS, read_tags
 from agentlab.rollout import play
 from agentlab.rollout.beside import play_beside_expert, play_beside_greedy

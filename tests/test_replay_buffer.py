@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import tensor
 
-from small import exactly, finish, fork, same_batch
-from replay_story import bounds, checkpointed, drawn, kept, live, numbered, played, story
 from agentlab.episodes import Batch, Turn
 from agentlab.replay.buffer import Buffer, Replay, alike, pick, prioritised, stratified, success_first, uniform
+from replay_story import bounds, checkpointed, drawn, kept, live, numbered, played, story
+from small import exactly, finish, fork, same_batch
 
 
 def filled(folder=None, adds=6, **bounds):

@@ -12,9 +12,9 @@ from agentlab.credit import grpo
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.objective import clip
 from agentlab.policy.core import Chat, word_tokenizer
-from agentlab.replay.recomposition import Recomposition, all_together, n_tokens, n_turns, priority, priority_only
 from agentlab.replay.demonstrations import (DEMONSTRATION, Demonstrations, first_state, grpo_split, is_demonstration,
                                             mixture, over_target, own_probability, rl_plus, with_demonstration)
+from agentlab.replay.recomposition import Recomposition, all_together, n_tokens, n_turns, priority, priority_only
 from agentlab.replay.splice import (Imitation, agent_r, find_rescues, first_errors, imitation, purified, trained_only)
 from agentlab.replay.tasks import TaskSelection, chances, draw, hardness, learnability
 from agentlab.rollout.filters import CurationError

@@ -7,7 +7,7 @@ from agentlab.episodes import state_key
 from agentlab.policy import tiny_policy
 from agentlab.policy.core import parts
 from agentlab.replay import Buffer
-from agentlab.train import recipes, trainer, train
+from agentlab.train import recipes, train, trainer
 from replays import HIGH, LOW, Afterwards, Idle, Joined, Nothing
 
 house = KeyDoor()

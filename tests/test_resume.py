@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import small
-from small import exactly, facts, finish, fork, same_run, small_policy, train_small
 from agentlab.train import Run, runs, trainer
 from agentlab.train.runs import load_checkpoint
+from small import exactly, facts, finish, fork, same_run, small_policy, train_small
 
 pytestmark = pytest.mark.xdist_group('forks')
 # checkpoints after 2, 4 and 5 updates, of which two are kept

@@ -1,8 +1,8 @@
 """The sampler against the slow truth: one uncached forward over the whole text. Random episodes, what it costs, and
 what must not depend on the cache."""
-from functools import partial
 import random
 import warnings
+from functools import partial
 import numpy as np
 import pytest
 import torch

@@ -2,9 +2,9 @@
 opponent costs."""
 from functools import partial
 
-from hypothesis import given, settings, strategies as st
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
 from agentlab.credit import dr_grpo
 from agentlab.env import HopSearch, Kuhn, Signals, TicTacToe, expert_player, random_player
@@ -136,8 +136,8 @@ def test_a_snapshot_does_not_learn_along(tmp_path):
 def test_dead_groups_are_counted_seat_by_seat(tmp_path):
     """In a zero-sum game the two seats of a group never have equal outcomes; what teaches nothing is a group in
     which one seat always earns the same."""
-    from agentlab.train.trainer import dead_groups
     import pandas as pd
+    from agentlab.train.trainer import dead_groups
     batch = Batch.from_turns(pd.DataFrame(dict(group=[0]*4 + [1]*4, game=[0, 0, 1, 1, 2, 2, 3, 3],
                                                seat=['first', 'second']*4, episode=range(8), t=[0, 1]*4,
                                                outcome=[1., -1, 1, -1, 1, -1, -1, 1])))

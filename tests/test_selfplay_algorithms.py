@@ -15,9 +15,10 @@ from agentlab.policy.tiny import tiny_model
 from agentlab.rollout.players import play_players
 from agentlab.selfplay.preferences import (best_and_worst, by_outcome, episode_logp, inpo, pair_advantage, rivals, sppo,
                                            win_rate_reward, win_rates)
-from agentlab.selfplay.proposers import (ProposeHop, Proposal, absolute_zero, absolute_zero_solver, bug_refusal,
-    hop_lookup, hop_task, noise_of, proposer_reward, read_proposal, refusal, same_answer, search_self_play,
-    search_solver, success_rate, swe_self_play, trr_pp, verify)
+from agentlab.selfplay.proposers import (Proposal, ProposeHop, absolute_zero, absolute_zero_solver, bug_refusal,
+                                         hop_lookup, hop_task, noise_of, proposer_reward, read_proposal, refusal,
+                                         same_answer, search_self_play, search_solver, success_rate, swe_self_play,
+                                         trr_pp, verify)
 from agentlab.selfplay.roles import (coalition_values, judge_score, mae_judge, mae_proposer, mae_solver, marft,
                                      sampled_shapley, seating, shapley, shared_reward, tag_score, without_one)
 

@@ -1,12 +1,12 @@
 "Search Self-Play: what one round returns, who is compared with whom, and runs that are stopped and go on."
-from functools import partial
 import math
+from functools import partial
 from random import Random
 
-from hypothesis import given, settings, strategies as st
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
 from agentlab.env import HopSearch
 from agentlab.episodes import Batch, Episode, Turn

@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from later import deferred
 import small
-from small import finish, fork
 from agentlab.bench import sweep as made
 from agentlab.bench.intervals import band, bootstrap, difference, improvement, interval, iqm, mean, profile
 from agentlab.bench.sweep import (bench, error_file, finished, in_turn, on_ray, plan, read_table, sweep,
                                   table_of)
 from agentlab.bench.sweep_page import page_html
 from agentlab.train import Run
+from later import deferred
+from small import finish, fork
 
 # ---- statistics
 

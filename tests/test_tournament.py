@@ -1,12 +1,12 @@
 "Tournaments that go on when players, files and environments fail, and populations that grow by best responses."
-from functools import partial
 import json
-from random import Random
 import time
+from functools import partial
+from random import Random
 
-from hypothesis import given, settings, strategies as st
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
 from agentlab.env import Kuhn, TicTacToe, expert_player, random_player
 from agentlab.env.isolation import Isolated
@@ -15,6 +15,7 @@ from agentlab.env.protocol import EnvError
 from agentlab.policy.core import Policy, word_tokenizer
 from agentlab.policy.tiny import tiny_model, warm_start
 from agentlab.rollout import play_players
+from agentlab.selfplay.cross_play import heat_map, load_tournament, tournament
 from agentlab.selfplay.exploitability import (game_tree, game_value, nash_conv, policy_strategy, strategy_of,
                                               uniform)
 from agentlab.selfplay.oracles import (Drawn, Matches, exact_answer, exact_match, fictitious, load_population,
@@ -22,7 +23,6 @@ from agentlab.selfplay.oracles import (Drawn, Matches, exact_answer, exact_match
                                        risk_averse, save_population, seated)
 from agentlab.selfplay.ratings import bradley_terry, rating_frame, results_frame
 from agentlab.selfplay.snapshots import Snapshot, load_snapshot
-from agentlab.selfplay.cross_play import heat_map, load_tournament, tournament
 from agentlab.train import recipes, train
 from later import deferred
 

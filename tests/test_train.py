@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import registries
 from agentlab.episodes import Batch
 from agentlab.objective import clip
 from agentlab.policy import Policy
@@ -15,7 +16,6 @@ from agentlab.rollout import play
 from agentlab.train import METRICS, Run, load_recipe, recipes, trainer
 from agentlab.train.runs import load_checkpoint
 from later import deferred
-import registries
 from small import Paying, exactly, facts, finish, fork, small_policy, small_recipe, train_small
 
 

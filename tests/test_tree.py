@@ -2,10 +2,10 @@
 import warnings
 from functools import partial
 
-from hypothesis import given, settings, strategies as st
 import pytest
 import torch
 import transformers
+from hypothesis import given, settings, strategies as st
 
 from agentlab.env import KeyDoor
 from agentlab.episodes import Batch, Episode, Turn

@@ -1,6 +1,7 @@
 """TurnScope without a browser: what it decides, what it sends, how much of it, and what it does with text that
 attacks the page."""
 import json, math, shutil, time
+from pathlib import Path
 import numpy as np
 import pytest
 import torch
@@ -11,7 +12,6 @@ from agentlab.view import open as open_any
 from agentlab.view.run_report import CHECKS, integrity, signed
 from agentlab.view.turnscope_widget import (ACTIONS, COLUMNS, MODES, PARTS, PLACES, RETOKENISED, ROWS, TOKENS, Played,
                                             clipped, crowd, findings, pieces, retokenised, turnscope, turnscope_html)
-from pathlib import Path
 from view_data import HOSTILE, hostile_batch, played, turn, write_run
 
 THREE = dict(grpo=grpo, gigpo=gigpo, mars=mars)

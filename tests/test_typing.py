@@ -1,9 +1,9 @@
 "The package promises types (agentlab/py.typed): mypy accepts what a user writes, and refuses what does not exist."
-from importlib.util import find_spec
 import os
-from pathlib import Path
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 

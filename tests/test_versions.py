@@ -4,14 +4,14 @@ own bounds allow each.
 Resolved by uv from the metadata of packages alone, for Linux on x86_64 and the Python that runs the test; nothing is
 installed and no wheel is fetched whole.
 """
-from configparser import ConfigParser
 import os
-from pathlib import Path
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from configparser import ConfigParser
+from pathlib import Path
 
 import pytest
 

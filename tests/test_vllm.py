@@ -9,9 +9,8 @@ import copy, gc, itertools, json, shutil, threading, time
 from pathlib import Path
 import pytest
 import torch
-from httpx import Response as Got
 from fastapi.responses import Response
-from later import deferred, needs
+from httpx import Response as Got
 import vllm_contract, vllm_server
 from agentlab.policy.core import Policy
 from agentlab.policy.sampler import TorchSampler
@@ -20,6 +19,7 @@ from agentlab.policy.vllm import NoAnswer, Shelf, VLLMSampler, VLLMServer, _read
 from agentlab.selfplay.snapshots import Borrowing, learned as weights_of
 from agentlab.train import Run, recipes
 from agentlab.train.trainer import with_lora
+from later import deferred, needs
 from small import Paying, same_run, small_policy, train_small
 
 needs('peft')

@@ -1,11 +1,11 @@
 """What a user gets from the package index: the wheel and the sdist hold what they should, and the wheel works
 without the repository."""
-from email import message_from_string
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
+from email import message_from_string
 from zipfile import ZipFile
 
 import pytest

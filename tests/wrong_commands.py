@@ -216,8 +216,8 @@ def lines() -> list:
 
 def typed(line: str) -> tuple:
     "What `agentlab ...` does with a line, in this process: (exit status, errors, seconds)."
-    from contextlib import redirect_stderr, redirect_stdout
     import io, shlex, signal, time, traceback
+    from contextlib import redirect_stderr, redirect_stdout
     from agentlab import cli
     errors, began = io.StringIO(), time.monotonic()
     def enough(*_): raise BaseException('it goes on and on')

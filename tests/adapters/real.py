@@ -3,17 +3,17 @@ there is a failure.
 
 What was played, and with which versions, is written to assets/results/adapters.json when everything has passed.
 """
-from collections import Counter
-from contextlib import contextmanager
-from importlib.metadata import version
 import inspect
-from pathlib import Path
-from random import Random
 import re
 import signal
 import socket
 import threading
 import time
+from collections import Counter
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -332,8 +332,8 @@ def test_trl():
 def trainer_of(GRPOTrainer, GRPOConfig, Dataset, made):
     "TRL's trainer around a model of a few thousand weights, on a CPU; it is only built."
     import tempfile
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
     from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
     words = ['<pad>', '<|im_end|>', '<unk>', 'wait', 'open']
     raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token='<unk>'))
     raw.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -14,8 +14,8 @@ logging.disable(logging.WARNING)    # verl warns of every model that it has no c
 
 import hydra
 import numpy as np
-from omegaconf import OmegaConf
 import torch
+from omegaconf import OmegaConf
 
 import verl
 from verl import DataProto

@@ -7,9 +7,7 @@ written to
 assets/interop/vllm_contract.json when everything has passed.
 """
 import copy
-from importlib.metadata import version
 import os
-from pathlib import Path
 import shutil
 import signal
 import socket
@@ -17,6 +15,8 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.metadata import version
+from pathlib import Path
 
 import httpx
 import pytest

@@ -9,10 +9,10 @@ chat/completions/*.parquet   prompts are conversations, one reward function
 """
 import os
 os.environ.update(HF_HUB_OFFLINE='1', HF_DATASETS_OFFLINE='1', TOKENIZERS_PARALLELISM='false')
-from pathlib import Path
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 
 WORDS = ['<pad>', '<end>', 'go', 'stay', 'north', 'south', 'user:', 'assistant:', '<script>']
 TEMPLATE = ("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }} {% endfor %}{% if add_generation_prompt "

@@ -11,8 +11,8 @@ and a line break. `_log_rollout_data` decodes prompts and responses with skip_sp
 The last line of 2.jsonl is cut in the middle, as a kill leaves it.
 """
 import json
-from pathlib import Path
 import sys
+from pathlib import Path
 
 ROWS = {1: [('user\n2 + 3?\nassistant\n', '<tool>add(2, 3)</tool>\nuser\n5\nassistant\nThe sum is 5.', '5', 1.),
             ('user\n2 + 3?\nassistant\n', 'It is 6.', '5', 0.),
