@@ -22,8 +22,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = 'nbs', 'tutorials'
 SOLUTION = re.compile(r'#\s*\|\s*solution\b')
+# plotly's renderers bring nbformat, and with it a grammar for web addresses: more than a second in every fork
 COMMON = ('torch', 'transformers', 'transformers.models.qwen3', 'transformers.models.qwen3.modeling_qwen3', 'pandas',
-          'plotly.graph_objects', 'plotly.subplots', 'execnb.shell', 'nbdev.test')
+          'plotly.graph_objects', 'plotly.subplots', 'plotly.io._renderers', 'execnb.shell', 'nbdev.test',
+          'agentlab.train', 'agentlab.view')
 KERNEL = dict(display_name='python3', language='python', name='python3')
 
 
