@@ -41,7 +41,7 @@ def cold(lab, name):
     (lab.folder/name).write_text(json.dumps(notebook), encoding='utf-8')
     sources, said = [''.join(cell['source']) for cell in notebook['cells']], []
     with lab.show(name) as page:
-        page.on('console', lambda m: said.append(m.text) if m.type == 'error' else None)
+        page.on('console', lambda m: said.append(f"{m.text} {m.location['url']}") if m.type == 'error' else None)
         page.on('pageerror', lambda e: said.append(str(e)))
         page.set_viewport_size(dict(width=1280, height=900))
         yield page, said, sources.index('#| eval: false\ndashboard')

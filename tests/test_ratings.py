@@ -172,7 +172,7 @@ def test_log_odds_of_a_ladder(n, seed):
 
 @few
 @given(st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), min_size=1, max_size=8),
-       st.sampled_from([hard, variance, linear]))
+       st.deferred(lambda: st.sampled_from([hard, variance, linear])))
 def test_pfsp(rates, weigh):
     "A distribution that does not depend on the order; hard falls and linear rises with the rate."
     p = pfsp(rates, weigh)
