@@ -31,6 +31,10 @@ def busy():
             process.kill()
             process.wait()
 
+def of_the_page(message):
+    "Whether an error is the page's own: its photograph stands in the repository, and this folder has the page alone."
+    return message.type == 'error' and '/assets/view/' not in message.location['url']
+
 @contextlib.contextmanager
 def cold(lab, name):
     """A copy of the page without outputs, in a browser that has seen nothing: page, its complaints, place of the
@@ -41,7 +45,7 @@ def cold(lab, name):
     (lab.folder/name).write_text(json.dumps(notebook), encoding='utf-8')
     sources, said = [''.join(cell['source']) for cell in notebook['cells']], []
     with lab.show(name) as page:
-        page.on('console', lambda m: said.append(f"{m.text} {m.location['url']}") if m.type == 'error' else None)
+        page.on('console', lambda m: said.append(f"{m.text} {m.location['url']}") if of_the_page(m) else None)
         page.on('pageerror', lambda e: said.append(str(e)))
         page.set_viewport_size(dict(width=1280, height=900))
         yield page, said, sources.index('#| eval: false\ndashboard')
