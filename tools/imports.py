@@ -64,20 +64,12 @@ def blocks(tree: ast.Module) -> list[list]:
 def in_order(source: str, width: int = 120) -> str:
     "The source with the imports of every block in order."
     lines = source.split('\n')
-    for block in blocks(ast.parse(source)):
+    # from below, so that the numbers of the lines above hold
+    for block in sorted(blocks(ast.parse(source)), key=lambda block: block[0].lineno, reverse=True):
         first, last = block[0].lineno - 1, block[-1].end_lineno
-        alone = lines[first][:block[0].col_offset].strip() == ''    # not behind `try:`
-        if alone: lines[first:last] = written(block, source, width)
-        # the same number of places, so that the numbers of later lines hold
-    return '\n'.join(line for line in lines if line is not None)
-
-
-def written(block: list, source: str, width: int) -> list:
-    "The lines of a block; a place that is no longer needed is None, a line too many stands behind another one."
-    count = block[-1].end_lineno - block[0].lineno + 1
-    lines = '\n'.join(rewritten(one, source, width) for one in sorted(block, key=place)).split('\n')
-    if len(lines) > count: lines[count-1:] = ['\n'.join(lines[count-1:])]
-    return lines + [None]*(count - len(lines))
+        if lines[first][:block[0].col_offset].strip(): continue     # behind `try:`
+        lines[first:last] = [rewritten(one, source, width) for one in sorted(block, key=place)]
+    return '\n'.join(lines)
 
 
 def sources(path: Path):
