@@ -411,7 +411,7 @@ def play(
     # seconds that a call of an isolated environment may take (10); given, the environment is isolated
     limit: float = 0.,
 ):
-    "Watch one episode in the terminal, with the probability and the entropy of what the agent says."
+    "Watch one episode in the terminal as it is played, with the probability and the entropy of what the agent says."
     import math
     from agentlab.env import load_env
     from agentlab.rollout import play as rollout
@@ -421,11 +421,12 @@ def play(
     around = _around(world, isolate, limit)
     policy = _policy(world, model)
     if around is world and hasattr(world, 'render'): print(_plain(_drawn(world, seed)) + '\n')
-    for e in rollout(policy, around, [seed], temperature=temperature, seed=seed, format=form,
+    def tell(games):
+        seat, t = games[0].last_side.seat, games[0].last_side.turns[-1]
+        print(f'{_plain(t.observation)}\n  {t.t:>2} {_plain(seat)}> {_plain(t.text):24} p={math.exp(sum(t.logps)):.2f} '
+              f'entropy={sum(t.entropies)/len(t.entropies):.2f} nats a token', flush=True)
+    for e in rollout(policy, around, [seed], temperature=temperature, seed=seed, format=form, on_round=tell,
                      **({'max_tokens': longest} if (longest := _longest(world)) else {})):
-        for t in e.turns:
-            print(f'{_plain(t.observation)}\n  {t.t:>2} {_plain(e.seat)}> {_plain(t.text):24} '
-                  f'p={math.exp(sum(t.logps)):.2f} entropy={sum(t.entropies)/len(t.entropies):.2f} nats a token')
         print(_plain(e.final + f"\n{e.seat}: {'success' if e.success else 'no success'}, "
                      f"outcome {e.outcome:g}, {len(e.turns)} "
                      f"turns{', cut by a budget' if e.truncated else ''}{f', error: {e.error}' if e.error else ''}"))

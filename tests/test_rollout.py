@@ -101,6 +101,13 @@ def test_turns_of_a_game_are_numbered_through(env, seeds, group_size, max_turns,
         if mine[0].truncated: assert sum(len(e.turns) for e in mine) == max_turns
         assert not (mine[0].error and mine[0].truncated)
 
+def test_whoever_watches_sees_every_turn_as_it_is_played():
+    seen = []
+    look = lambda live: seen.extend((g.number, g.last_side.turns[-1].t, g.last_side.turns[-1].text) for g in live)
+    episodes, *_ = played(Table(('red', 'blue'), 4), [1, 2], 2, 9, 0, on_round=look)
+    assert sorted(seen) == sorted((e.game, t.t, t.text) for e in episodes for t in e.turns) and seen
+    assert [t for _, t, _ in seen] == sorted(t for _, t, _ in seen)
+
 @quick
 @given(**games)
 def test_what_was_sampled_is_what_is_trained_on(env, seeds, group_size, max_turns, seed):

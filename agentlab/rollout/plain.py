@@ -274,6 +274,7 @@ def play(
     step: int = 0, name: str = 'policy', # kept with the episodes
     system: str|None = None,  # a system message; None: the environment's guide, if the policy knows its words; '': none
     format = None,              # how the policy acts: agentlab.policy.formats; None: its whole reply is the action
+    on_round = None,            # called with the games (`Game`) that have just acted, to watch them while they play
 )->list[Episode]:               # ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed,
@@ -286,6 +287,7 @@ def play(
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
         while live := [g for g in games if not g.over and within_budget(g, policy, **budget)]:
             play_round(live, policy, sampler, how, limit, system, workers)
+            if on_round: on_round(live)
     finally:
         for g in games: guarded(lambda: g.env.close())  # an environment without `close` is no reason to lose the run
     return [e for g in games for e in g.episodes(step=step, policy=name)]
