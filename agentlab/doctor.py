@@ -4,7 +4,7 @@
 
 # %% ../nbs/cli/02_doctor.ipynb #838099d7
 from __future__ import annotations
-import importlib.metadata, importlib.util, platform, shutil, sys
+import importlib.metadata, importlib.util, json, platform, shutil, sys
 from importlib.metadata import PackageNotFoundError, packages_distributions
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,8 @@ from fastcore.script import store_true
 
 # %% auto #0
 __all__ = ['OURS', 'MACHINE', 'ELSEWHERE', 'published', 'Finding', 'examined', 'fix_command', 'sandbox_line', 'browser_line',
-           'bf16_line', 'device_line', 'models_line', 'tiny_line', 'machine', 'elsewhere', 'doctor', 'shadowed']
+           'bf16_line', 'device_line', 'models_line', 'tiny_line', 'machine', 'elsewhere', 'origin', 'doctor',
+           'shadowed']
 
 # %% ../nbs/cli/02_doctor.ipynb #a1c36313
 OURS = 'agentlab-rl'
@@ -159,6 +160,24 @@ def elsewhere(
     lines = ELSEWHERE.get(system, () if system == 'linux' else ('agentlab was never tried on this system',))
     return [f'  {system:8} {line}' for line in lines]
 
+# %% ../nbs/cli/02_doctor.ipynb #f7a1d759
+def origin(
+    folder: Path|None = None,   # of the package; None: of this one
+    told: str|None = None,      # the direct_url.json of its installation; None: read it
+)->str:
+    "Where the package comes from: a clone, a copy of one, a wheel file, or a package index."
+    folder = folder or _folder()
+    if (folder.parent/'settings.ini').exists(): return 'a clone'
+    try: told = importlib.metadata.distribution(OURS).read_text('direct_url.json') if told is None else told
+    except PackageNotFoundError: return 'a folder that nobody installed'
+    url = json.loads(told or '{}').get('url', '')
+    if url.endswith('.whl'): return 'a wheel file'
+    return 'a copy of a clone' if url else 'a package index'
+
+def _folder()->Path:
+    import agentlab
+    return Path(agentlab.__file__).resolve().parent
+
 # %% ../nbs/cli/02_doctor.ipynb #6b6985c1
 def doctor(
     fix: store_true = False,    # print the one command that helps, and nothing else
@@ -179,15 +198,11 @@ def doctor(
     if fix:
         print(command or '# nothing to fix')
         return
-    said = [f'python {platform.python_version()}  agentlab from {_folder()}', *_versions(ours, needed),
+    said = [f'python {platform.python_version()}  agentlab from {_folder()} ({origin()})', *_versions(ours, needed),
             *(_extra_line(name, examined(asked[name])) for name in sorted(extras)), *machine(), *elsewhere(),
             *shadowed(), *([f'to fix: {command}'] if command else [])]
     print(_plain('\n'.join(said)))
     if command: raise SystemExit(1)
-
-def _folder()->Path:
-    import agentlab
-    return Path(agentlab.__file__).resolve().parent
 
 def _uninstalled(fix: bool)->str:
     "What to do where agentlab is imported from a folder that nobody installed: its bounds are not known."

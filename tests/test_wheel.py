@@ -154,10 +154,11 @@ def test_wheel_works(installed, tmp_path):
 import agentlab.cli, agentlab.credit, agentlab.env
 from importlib.metadata import version
 from agentlab.settings import defaults
-print(agentlab.__file__, agentlab.__version__ == version("agentlab-rl"), defaults()["recipe"])
+from agentlab.doctor import origin
+print(agentlab.__file__, agentlab.__version__ == version("agentlab-rl"), defaults()["recipe"], origin())
 '''
     said = must(sys.executable, '-c', script, cwd=tmp_path, env=os.environ | dict(PYTHONPATH=str(installed)))
-    assert said.split() == [str(installed/'agentlab'/'__init__.py'), 'True', 'gigpo']
+    assert said.split() == [str(installed/'agentlab'/'__init__.py'), 'True', 'gigpo', *'a wheel file'.split()]
 
 
 def test_console_script(installed, tmp_path):
