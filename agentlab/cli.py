@@ -14,7 +14,7 @@ from .settings import defaults, in_words
 
 # %% auto #0
 __all__ = ['COMMANDS', 'ELSEWHERE', 'train', 'report', 'view', 'stop', 'demo', 'prime', 'play', 'envs', 'recipes', 'runs',
-           'clean', 'tiny', 'doctor', 'shadowed', 'verl_check', 'command', 'usage', 'main']
+           'clean', 'tiny', 'verl_check', 'command', 'usage', 'main']
 
 # %% ../nbs/cli/00_cli.ipynb #740f9e62
 _HOME = defaults()
@@ -505,44 +505,12 @@ def tiny(
     policy = tiny_policy(world)
     if out: print(policy.save_pretrained(Path(out) / policy.name))
 
-# %% ../nbs/cli/00_cli.ipynb #e7488910
-_WANTED = dict(torch='', transformers='', tokenizers='', safetensors='', accelerate='', pandas='', pyarrow='',
-               fastcore='', plotly='', cloudpickle='',
-               peft='lora', bitsandbytes='qlora', trl='trl', ray='ray', httpx='llm', jupyterlab='lab', ipywidgets='lab',
-               anywidget='lab', kaleido='lab', nbdev='dev', pytest='dev')
-
-def doctor():
-    "Say what is installed, what is missing, and the command that adds it."
-    from importlib.metadata import PackageNotFoundError, version
-    print(f'python {sys.version.split()[0]}  agentlab from {Path(__file__).parent}')
-    missing = {}
-    for name, extra in _WANTED.items():
-        try: print(f'  ok       {name} {version(name)}')
-        except PackageNotFoundError:
-            print(f'  missing  {name}')
-            missing.setdefault(extra, []).append(name)
-    for extra, names in missing.items():
-        print(f"add {', '.join(names)}: pip install \"agentlab-rl{f'[{extra}]' if extra else ''}\"")
-    for line in shadowed(): print(line)
-    browser = next((p for p in map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome')) if p), None)
-    print(f'  browser  {browser or "none found: the browser tests skip (Debian: apt-get install chromium)"}')
-    import torch
-    print(f"  device   {'cuda ' + torch.cuda.get_device_name() if torch.cuda.is_available() else 'cpu'}, "
-          f"{torch.get_num_threads()} threads")
-
-def shadowed()->list[str]:
-    "Warnings where another distribution holds, or hides, the import name agentlab."
-    from importlib.metadata import packages_distributions
-    owners = set(packages_distributions().get('agentlab', []))
-    if owners - {'agentlab-rl'}:
-        return [f"warning: the distribution {sorted(owners - {'agentlab-rl'})[0]!r} also installs a package called "
-                f"agentlab and may hide this one: pip uninstall {sorted(owners - {'agentlab-rl'})[0]}"]
-    return []
-
 # %% ../nbs/cli/00_cli.ipynb #16d3de13
 COMMANDS = dict(demo=demo, train=train, prime=prime, play=play, report=report, view=view, stop=stop, envs=envs,
-                recipes=recipes, runs=runs, clean=clean, doctor=doctor, tiny=tiny)
+                recipes=recipes, runs=runs, clean=clean, tiny=tiny)
 ELSEWHERE = dict(   # name: (its function, imported when it is asked for; what it does)
+    doctor=('agentlab.doctor:doctor', 'Say what is installed, what is missing or out of bounds, what this machine '
+            'offers, and the command that helps.'),
     fit=('agentlab.train.fit:fit', 'Say before anything is downloaded whether a model can be trained on a card, with '
          'which settings, and where the memory goes.'),
     bench=('agentlab.bench.sweep:bench', 'Play recipes x environments x seeds on Ray; write a table (Parquet) and a '

@@ -6,8 +6,8 @@ import pytest
 
 from small import ROOT, finish, fork
 
-COMMANDS = ['demo', 'train', 'prime', 'play', 'report', 'view', 'stop', 'envs', 'recipes', 'runs', 'clean', 'doctor',
-            'tiny', 'fit', 'bench', 'verl-check']
+COMMANDS = ['demo', 'train', 'prime', 'play', 'report', 'view', 'stop', 'envs', 'recipes', 'runs', 'clean', 'tiny',
+            'doctor', 'fit', 'bench', 'verl-check']
 pytestmark = pytest.mark.xdist_group('forks')
 
 WORLD = '''

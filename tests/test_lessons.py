@@ -1,5 +1,6 @@
 """The course: a check that would accept an untouched notebook is found, the student edition has no solutions, and
 nobody's answers are overwritten. The folded solutions of a page are run."""
+import importlib.util
 import json
 import pytest
 import course
@@ -79,11 +80,32 @@ def test_what_a_student_wrote_is_kept(tmp_path):
     assert '= 7 #' not in mine.read_text(encoding='utf-8')
 
 
-@pytest.mark.parametrize('installed', [True, False])
-def test_the_first_cell_installs_where_agentlab_is_missing(installed, monkeypatch):
-    import importlib.util
-    called = []
-    shell = type('Shell', (), dict(run_line_magic=lambda self, *words: called.append(words)))
-    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name if installed else None)
-    exec(course.INSTALL, dict(get_ipython=shell))
-    assert called == ([] if installed else [('pip', 'install -q "agentlab-rl[lab]"')])
+@pytest.fixture
+def first_cell(monkeypatch, tmp_path, capsys):
+    "A function that runs the first cell in a folder of these files: what it asked pip for, and what it said."
+    def run(*files, installed=False, below=''):
+        for name in files: (tmp_path/name).write_text('')
+        place = tmp_path/below
+        place.mkdir(exist_ok=True)
+        monkeypatch.chdir(place)
+        asked = []
+        shell = type('Shell', (), dict(run_line_magic=lambda self, *words: asked.append(words)))
+        monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name if installed else None)
+        exec(course.INSTALL, dict(get_ipython=shell))
+        return asked, capsys.readouterr().out
+    return run
+
+
+def test_where_agentlab_is_there_the_first_cell_only_says_which(first_cell):
+    assert first_cell('agentlab_rl-0.1.0-py3-none-any.whl', installed=True) == ([], 'agentlab from a clone\n')
+
+
+@pytest.mark.parametrize('files, below, wanted', [
+    ((), '', 'agentlab-rl'),
+    (('settings.ini',), 'tutorials', '{}'),
+    (('agentlab_rl-0.1.0-py3-none-any.whl',), '', '{}/agentlab_rl-0.1.0-py3-none-any.whl'),
+    (('settings.ini', 'agentlab_rl-0.1.0-py3-none-any.whl'), '', '{}/agentlab_rl-0.1.0-py3-none-any.whl')])
+def test_the_first_cell_installs_from_a_wheel_a_clone_or_the_index(first_cell, tmp_path, files, below, wanted):
+    "The wheel beside the lesson first, then the clone around it."
+    asked, said = first_cell(*files, below=below)
+    assert asked == [('pip', f'install -q "{wanted.format(tmp_path)}[lab]"')] and said.startswith('agentlab from ')

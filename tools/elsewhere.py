@@ -21,15 +21,18 @@ from argparse import ArgumentParser
 from importlib.util import find_spec
 from pathlib import Path
 
+import course
 from notebooks import ROOT, lessons
 
 PROCESSORS = 1, 2, 3
 
 
 def written(path: Path) -> str:
-    "What a row depends on: what the cells of the lesson do. Prose, comments and line breaks do not count."
+    """What a row depends on: what the cells of the lesson do. Prose, comments and line breaks do not count, nor the
+    cell that installs, which finds everything there."""
     cells = json.loads((ROOT/path).read_text(encoding='utf-8'))['cells']
-    done = [meant(''.join(cell['source'])) for cell in cells if cell['cell_type'] == 'code']
+    done = [meant(course.source(cell)) for cell in cells
+            if cell['cell_type'] == 'code' and course.source(cell) != course.INSTALL]
     return hashlib.blake2b('\n'.join(done).encode(), digest_size=8).hexdigest()
 
 

@@ -17,6 +17,7 @@ from ..env.protocol import TextEnv, guide_of
 from ..episodes import derive
 from ..policy import Policy, tiny_model, word_tokenizer
 from ..rollout import play
+from ..settings import needed
 from ..train import recipes
 from ..train.trainer import Training, one_step
 
@@ -496,7 +497,7 @@ def figure(
     record: dict,
 ):          # plotly figure: CPU time of a step as a multiple of agentlab's, sampling and update stacked
     "The comparison at a glance."
-    import plotly.graph_objects as go
+    go = needed('plotly.graph_objects', 'lab', 'figure')
     rows = summary(record)[::-1]
     ours = {row['turns']: row['sampling'] + row['update'] for row in rows if row['side'] == 'agentlab'}
     place = [[f"{row['turns']} turns" for row in rows], [row['side'] for row in rows]]

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 from .instruction import Instruction, read_instruction
-from ..settings import in_parts
+from ..settings import in_parts, needed
 
 # %% ../../nbs/prompt/01_population.ipynb #3761a7a9
 @dataclass
@@ -173,7 +173,7 @@ def family_tree(
 ):                          # plotly figure
     """A line for every member with a recorded weight from joining to leaving, as wide as its last weight; hover for
     its text."""
-    import plotly.graph_objects as go
+    go = needed('plotly.graph_objects', 'lab', 'family_tree')
     weights, figure = population.history(), go.Figure()
     family = population.family()[lambda all: all.number.isin(weights.number)]
     for m in family.itertuples():

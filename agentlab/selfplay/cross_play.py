@@ -15,6 +15,7 @@ from ..rollout.plain import guarded
 from ..rollout.players import play_players
 from .ratings import Results
 from .snapshots import load_snapshot, vocabulary_of
+from ..settings import needed
 from ..settings import in_parts
 
 # %% auto #0
@@ -254,7 +255,7 @@ def heat_map(
     names: list|None = None,    # rows and columns in this order; None: by their rating where anything is known
 ):                              # plotly figure
     "Points per game of the row against the column; crosses where nothing is known."
-    import plotly.graph_objects as go
+    go = needed('plotly.graph_objects', 'lab', 'heat_map')
     from agentlab.selfplay.ratings import bradley_terry, rating_frame
     names = list(rating_frame(bradley_terry(table.results())).player) if names is None else list(names)
     order = [table.players.index(name) for name in names]

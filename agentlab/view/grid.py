@@ -5,6 +5,7 @@
 # %% ../../nbs/view/02_grid.ipynb #0f68ed01
 from __future__ import annotations
 from typing import TYPE_CHECKING
+from ..settings import needed
 if TYPE_CHECKING:       # a page is drawn without torch; who has a batch has it
     from torch import Tensor
     from agentlab.episodes import Batch
@@ -43,7 +44,7 @@ def turn_grid(
     limit: float|None = None,   # value of the strongest colour; default: the largest there is
 ):                              # plotly figure
     "Episodes by turns, one panel above the other on one scale: blue is praise, orange is blame, white is zero."
-    from plotly.subplots import make_subplots
+    make_subplots = needed('plotly.subplots', 'lab', 'turn_grid').make_subplots
     from agentlab.view.run_report import BLAME, PRAISE
     values = {name: per_turn(batch, x) for name, x in panels.items()}
     limit = limit or max((float(v[v.isfinite()].abs().max()) for v in values.values() if v.isfinite().any()),
