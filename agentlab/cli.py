@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from dis import opmap
 from pathlib import Path
+from typing import Annotated
 from fastcore.script import anno_parser, store_true
 from .settings import defaults, in_words
 
@@ -244,20 +245,21 @@ def report(
     if show: _open(path)
 
 def view(
-    # run folder of agentlab; folder or file of TRL's completions (Parquet) or of verl's episodes (lines of JSON)
-    path: str,
+    # run folders of agentlab; folders or files of TRL, verl, verifiers, prime-rl, ms-swift, rLLM or Inspect
+    path: Annotated[str, dict(nargs='+')],
     out: str = '',      # file to write (default: NAME.html in this folder)
     reward: str = '',   # where a dump does not say which column is the reward: its name, or name=weight,name=weight
     show: store_true = False, # open it in a browser
 ):
-    "Show what a run of agentlab, TRL or verl holds and what it lacks, and write it as one HTML page."
+    "Show what runs of agentlab or of others hold and what they lack, as one HTML page; several side by side."
     from agentlab.episodes import atomic
     from agentlab.view.foreign import open_run, opened_html
-    if not path: raise ValueError("path='': give a run folder, or a file of its rollouts")
-    target = Path(out or f'{Path(path).resolve().stem}.html')
+    paths = [path] if isinstance(path, str) else path
+    if not all(paths): raise ValueError("path='': give a run folder, or a file of its rollouts")
+    target = Path(out or f"{'-'.join(Path(p).resolve().stem for p in paths)[:80]}.html")
     _check_page(str(target))
-    opened = open_run(path, reward=_weights(reward))
-    print(_plain('\n'.join([repr(opened), *opened.notes])))
+    opened = [open_run(p, reward=_weights(reward)) for p in paths]
+    for run in opened: print(_plain('\n'.join([repr(run), *run.notes])))
     with atomic(target) as temporary: Path(temporary).write_text(opened_html(opened), encoding='utf-8')
     print(_plain(f'page: {target}'))
     if show: _open(target)
