@@ -120,9 +120,12 @@ def train(
     isolate: store_true = False,    # each environment in a process of its own, which may hang or die
     # seconds that a call of an isolated environment may take (10); given, the environment is isolated
     limit: float = 0.,
+    report_to: str = '',        # trackers that hear of every update: tensorboard, trackio, wandb, mlflow; several by commas
 ):
     "Train a policy and write a run folder."
     from agentlab.train.recipes import in_format
+    from agentlab.train.trackers import report_to as listener
+    told = listener(report_to) if report_to else None
     form = _format(format)
     given = dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, temperature=temperature)
     chosen_model = dict(model=model, qlora=qlora, rank=lora, template=template, seed=seed)
@@ -131,13 +134,13 @@ def train(
     around = _around(world, isolate, limit)
     policy, chosen = _ready(world, chosen, given, chosen_model, vllm, max_context)
     if form: chosen = in_format(chosen, form)
-    _fit(policy, around, chosen, folder, resume)
+    _fit(policy, around, chosen, folder, resume, told)
 
-def _fit(policy, world, recipe, out: str, resume: bool):
+def _fit(policy, world, recipe, out: str, resume: bool, told=None):
     "Train, and say what came of it; of several processes that train together, the first one says it."
     from agentlab.train import train as fit
     from agentlab.train.ranks import first_process
-    run = fit(policy, world, recipe, out, resume=resume)
+    run = fit(policy, world, recipe, out, resume=resume, on_row=told)
     if not first_process(): return
     _say_tests(run)
     print(f'run: {run.folder}\nnext: agentlab report {run.folder}')
@@ -548,6 +551,8 @@ ELSEWHERE = dict(   # name: (its function, imported when it is asked for; what i
          'which settings, and where the memory goes.'),
     bench=('agentlab.bench.sweep:bench', 'Play recipes x environments x seeds on Ray; write a table (Parquet) and a '
            'page. The same command goes on after a stop.'))
+ELSEWHERE['push'] = ('agentlab.train.hub:push', 'Put a trained policy on the hub, with a card made from its run; '
+                     '--card-only writes the card and sends nothing.')
 ELSEWHERE['verl-check'] = ('agentlab.cli:verl_check', "Prove on a local Ray cluster that verl's workers see agentlab's "
                            "estimators and losses, and compute the same numbers.")
 
