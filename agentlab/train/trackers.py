@@ -13,7 +13,7 @@ from ..settings import in_words
 from .runs import Run
 
 # %% auto #0
-__all__ = ['PROJECT', 'TRACKERS', 'Sink', 'Tracker', 'run_name', 'flat_facts', 'tensorboard', 'trackio', 'wandb', 'mlflow',
+__all__ = ['TRACKERS', 'Sink', 'Tracker', 'run_name', 'flat_facts', 'to_tensorboard', 'to_trackio', 'to_wandb', 'to_mlflow',
            'turn_table', 'Reports', 'numbers_of', 'report_to']
 
 # %% ../../nbs/train/07_trackers.ipynb #85714734
@@ -24,16 +24,13 @@ class Sink(NamedTuple):
     table: Callable|None = None # (name, pandas table, step)
 
 class Tracker(NamedTuple):
-    "How a tracker is begun."
     package: str    # what must be installed
     begin: Callable # (Run, number of the first row) -> Sink
 
-PROJECT = 'agentlab'
-
 def run_name(run:Run)->str:
     "The same for a run that goes on, another one for any other."
-    info = run.info
-    made = json.dumps([info.get('created'), info['facts']], sort_keys=True)
+    facts = run.info['facts'] | dict(recipe={k: x for k, x in run.info['facts']['recipe'].items() if k != 'steps'})
+    made = json.dumps([run.info.get('created'), facts], sort_keys=True)
     return f'{run.folder.resolve().name}-{hashlib.blake2b(made.encode(), digest_size=4).hexdigest()}'
 
 def flat_facts(run:Run)->dict:
@@ -42,45 +39,47 @@ def flat_facts(run:Run)->dict:
     return {f'{k}.{name}'.strip('.'): str(x)[:500] for k, part in parts.items() for name, x in part.items()
             if x not in (None, {})}
 
-def tensorboard(run:Run, step:int)->Sink:
+def to_tensorboard(run, step)->Sink:
     from torch.utils.tensorboard import SummaryWriter
     writer = SummaryWriter(str(run.folder/'tensorboard'), purge_step=step)
-    writer.add_text('facts', '\n'.join(f'    {k}: {x}' for k, x in flat_facts(run).items()))
+    writer.add_text('facts', json.dumps(flat_facts(run), indent=1))
     def log(numbers, step):
         for name, x in numbers.items(): writer.add_scalar(name, x, step)
         writer.flush()
     return Sink(log, lambda failed: writer.close())
 
-def trackio(run:Run, step:int)->Sink:
+def _as_wandb(package, own, finish)->Sink:
+    "Trackio speaks as Weights & Biases does."
+    return Sink(lambda numbers, step: own.log(numbers, step=step), finish,
+                lambda name, frame, step: own.log({name: package.Table(dataframe=frame)}, step=step))
+
+def to_trackio(run, step)->Sink:
     import trackio
-    own = trackio.init(project=PROJECT, name=run_name(run), config=flat_facts(run), resume='allow', embed=False)
-    table = lambda name, frame, step: own.log({name: trackio.Table(dataframe=frame)}, step=step)
-    return Sink(lambda numbers, step: own.log(numbers, step=step), lambda failed: own.finish(), table)
+    own = trackio.init('agentlab', run_name(run), config=flat_facts(run), resume='allow', embed=False)
+    return _as_wandb(trackio, own, lambda failed: own.finish())
 
-def wandb(run:Run, step:int)->Sink:
+def to_wandb(run, step)->Sink:
     import wandb
-    own = wandb.init(project=PROJECT, id=run_name(run)[-8:], name=run_name(run), config=flat_facts(run),
-                     resume='allow', dir=str(run.folder))
-    table = lambda name, frame, step: own.log({name: wandb.Table(dataframe=frame)}, step=step)
-    return Sink(lambda numbers, step: own.log(numbers, step=step), lambda failed: own.finish(int(failed)), table)
+    name, facts = run_name(run), flat_facts(run)
+    own = wandb.init(project='agentlab', id=name[-8:], name=name, config=facts, resume='allow', dir=str(run.folder))
+    return _as_wandb(wandb, own, lambda failed: own.finish(int(failed)))
 
-def mlflow(run:Run, step:int)->Sink:
+def to_mlflow(run, step)->Sink:
     import mlflow
     client, name = mlflow.MlflowClient(), run_name(run)
-    known = client.get_experiment_by_name(PROJECT)
-    place = known.experiment_id if known else client.create_experiment(PROJECT)
+    known = client.get_experiment_by_name('agentlab')
+    place = known.experiment_id if known else client.create_experiment('agentlab')
     old = client.search_runs([place], f"tags.agentlab = '{name}'")
     own = (old[0] if old else client.create_run(place, run_name=name, tags=dict(agentlab=name))).info.run_id
-    if old: client.update_run(own, 'RUNNING')
-    for key, x in ({} if old else flat_facts(run)).items(): client.log_param(own, key, x)
+    client.update_run(own, 'RUNNING')
+    if not old: client.log_batch(own, params=[mlflow.entities.Param(*x) for x in flat_facts(run).items()])
     def log(numbers, step):
-        at = int(time.time()*1000)
-        client.log_batch(own, [mlflow.entities.Metric(k, x, at, step) for k, x in numbers.items()])
+        client.log_batch(own, [mlflow.entities.Metric(k, x, int(time.time()*1000), step) for k, x in numbers.items()])
     return Sink(log, lambda failed: client.set_terminated(own, 'FAILED' if failed else 'FINISHED'),
                 lambda name, frame, step: client.log_table(own, frame, f'{name}/step_{step:06d}.json'))
 
-TRACKERS = dict(tensorboard=Tracker('tensorboard', tensorboard), trackio=Tracker('trackio', trackio),
-                wandb=Tracker('wandb', wandb), mlflow=Tracker('mlflow', mlflow))
+TRACKERS = dict(tensorboard=Tracker('tensorboard', to_tensorboard), trackio=Tracker('trackio', to_trackio),
+                wandb=Tracker('wandb', to_wandb), mlflow=Tracker('mlflow', to_mlflow))
 
 # %% ../../nbs/train/07_trackers.ipynb #21348fe1
 def turn_table(
@@ -96,61 +95,59 @@ def turn_table(
         return said.encode('utf-8', 'surrogateescape').decode('utf-8', 'replace')
     outcomes = pd.Series(batch.episodes.outcome.tolist()).groupby(batch.episodes.group.tolist())
     chosen = (outcomes.max() - outcomes.min()).fillna(0).idxmax()
-    tokens = pd.DataFrame(dict(row=batch.tokens.row.tolist(), turn=batch.tokens.turn.tolist(), id=batch.tokens.id.tolist()))
-    # a turn is read up to its first token, from the last token of the turn before it
+    tokens = pd.DataFrame({c: batch.tokens[c].tolist() for c in ('row', 'turn', 'id')})
+    # what is read before a turn stands between its first token and the last one of the turn before it
     tokens['of'] = tokens.turn.where(tokens.turn >= 0).groupby(tokens.row).bfill()
-    said = tokens[tokens.turn >= 0].groupby('of').id.agg(list)
-    read = tokens[tokens.turn < 0].groupby('of').id.agg(list)
-    found = []
-    for i, (e, t, reward) in enumerate(zip(*(batch.turns[c].tolist() for c in ('episode', 't', 'reward')))):
-        if len(found) >= rows: break
-        if int(batch.episodes.group[e]) != chosen: continue
-        found.append(dict(group=int(chosen), episode=e, t=t, read=text(read.get(i, [])), said=text(said.get(i, [])),
-                          reward=reward, outcome=float(batch.episodes.outcome[e])))
-    return pd.DataFrame(found)
+    ids = tokens.groupby([tokens.turn >= 0, 'of']).id.agg(list)
+    say = lambda acts, i: text(ids.get((acts, float(i)), []))
+    turns = zip(*(batch.turns[c].tolist() for c in ('episode', 't', 'reward')))
+    of, paid = batch.episodes.group.tolist(), batch.episodes.outcome.tolist()
+    found = [dict(group=chosen, episode=e, t=t, read=say(False, i), said=say(True, i), reward=x, outcome=paid[e])
+             for i, (e, t, x) in enumerate(turns) if of[e] == chosen]
+    return pd.DataFrame(found[:rows])
 
 # %% ../../nbs/train/07_trackers.ipynb #61fbaa7d
 class Reports:
     "Rows of one run, for several trackers."
     def __init__(self, trackers:dict, table_every:int):
-        self.trackers, self.table_every, self.run, self.first, self.sinks, self.tested = trackers, table_every, None, False, {}, set()
+        self.trackers, self.table_every, self.run, self.first = trackers, table_every, None, False
     def open(
         self, run:Run,
         first:bool=True,    # this is the first of the processes that train together; the others report nothing
     ):
         "A run begins, or goes on. No tracker is begun before its first row."
-        self.run, self.first, self.sinks, self.tested, self.failed = run, first, {}, set(), set()
+        self.run, self.first, self.sinks, self.told = run, first, None, set()
     def _try(self, name, call):
         "What a tracker raises, costs the tracker only."
         try: return call()
         except Exception as e:
-            self.failed.add(name)
+            if self.sinks: self.sinks.pop(name, None)
             warnings.warn(f'{name} is told of no more updates of this run: {in_words(e)}. The run goes on, and its '
                           f'folder keeps every row', stacklevel=3)
     def _each(self, call):
-        for name in [name for name in self.sinks if name not in self.failed]:
-            self._try(name, lambda: call(self.sinks[name]))
+        for name, sink in list(self.sinks.items()): self._try(name, lambda: call(sink))
+    def _begin(self, step):
+        begun = {name: self._try(name, lambda: x.begin(self.run, step)) for name, x in self.trackers.items()}
+        self.sinks = {name: sink for name, sink in begun.items() if sink}
+        # a run that goes on has told of those before
+        self.told = {test['step'] for test in self.run.tests() if test['step'] < step}
     def __call__(self, row:dict):
-        "One update."
-        if self.run is None: raise ValueError('report_to does not know its run: train tells it, or call .open(run) first')
+        "One update, and the tests since the last one."
+        if self.run is None: raise ValueError('report_to does not know its run: train tells it; else call .open(run)')
         if not self.first: return
         step = row['step']
-        for name, tracker in self.trackers.items():
-            if name not in self.sinks and name not in self.failed:
-                sink = self._try(name, lambda: tracker.begin(self.run, step))
-                if sink: self.sinks[name] = sink
-        # those up to here stand in the tracker of a run that goes on
-        if not self.tested and step: self.tested = {test['step'] for test in self.run.tests() if test['step'] <= step}
+        if self.sinks is None: self._begin(step)
         self._each(lambda sink: sink.log(numbers_of(row), step))
-        for test in self.run.tests():
-            if test['step'] not in self.tested: self._each(lambda sink: sink.log(numbers_of(test), test['step']))
-            self.tested.add(test['step'])
         if self.table_every and step % self.table_every == 0 and any(sink.table for sink in self.sinks.values()):
             frame = self._try('the table of turns', lambda: turn_table(self.run.episodes(step)))
             if frame is not None: self._each(lambda sink: sink.table and sink.table('turns', frame, step))
+        # they come with the number of updates behind them, one more than the row's: some trackers take no step back
+        for test in (test for test in self.run.tests() if test['step'] not in self.told):
+            self._each(lambda sink: sink.log(numbers_of(test), test['step']))
+            self.told.add(test['step'])
     def close(self, failed:bool=False):
         "The run has ended."
-        for name, sink in self.sinks.items(): self._try(name, lambda: sink.finish(failed))
+        if self.first and self.sinks: self._each(lambda sink: sink.finish(failed))
         self.sinks = {}
 
 def numbers_of(row:dict)->dict:
@@ -159,16 +156,16 @@ def numbers_of(row:dict)->dict:
             if isinstance(x, (int, float)) and not isinstance(x, bool) and k != 'step' and math.isfinite(x)}
 
 def report_to(
-    names,              # 'tensorboard,trackio', or a list
+    names:str,          # 'tensorboard,trackio'
     table_every:int=10, # updates between two tables of turns; 0: none
-    trackers=None,      # name -> Tracker; None: TRACKERS. Add your own: {**TRACKERS, 'mine': Tracker('mine', begin)}
+    trackers:dict=TRACKERS,     # name -> Tracker; add your own: {**TRACKERS, 'mine': Tracker('mine', begin)}
 )->Reports:             # for `train(on_row=...)`
     "A listener that tells trackers. Raises ValueError for an unknown name, ImportError for a package that is missing."
-    known = TRACKERS if trackers is None else trackers
-    wanted = [name.strip() for name in (names.split(',') if isinstance(names, str) else names)]
+    wanted = [name.strip() for name in names.split(',')]
     for name in wanted:
-        if name not in known: raise ValueError(f'report_to={names!r}: no tracker {name!r}; known are {", ".join(known)}')
-        if find_spec(known[name].package) is None:
-            raise ImportError(f'report_to={names!r}: {known[name].package} is not installed: pip install '
-                              f'{known[name].package}, or pip install "agentlab-rl[trackers]" for tensorboard and trackio')
-    return Reports({name: known[name] for name in dict.fromkeys(wanted)}, table_every)
+        if name not in trackers:
+            raise ValueError(f'report_to={names!r}: no tracker {name!r}; known are {", ".join(trackers)}')
+        if find_spec(trackers[name].package) is None:
+            raise ImportError(f'report_to={names!r}: {trackers[name].package} is not installed: pip install {name}, or '
+                              'pip install "agentlab-rl[trackers]" for tensorboard and trackio')
+    return Reports({name: trackers[name] for name in wanted}, table_every)

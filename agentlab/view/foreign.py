@@ -5,9 +5,11 @@
 # %% ../../nbs/view/03_foreign.ipynb #3e2764e6
 from __future__ import annotations
 import json, math, re, zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 from ..settings import in_parts
 from .run_report import document, number, safe, signed
 from .web import Html, sheet
@@ -81,8 +83,7 @@ def split_turns(
         seen = []
     return turns, '\n'.join(seen) if turns else '\n'.join(seen[len(prompt) if isinstance(prompt, list) else 1:])
 
-def _turns_of(sample)->tuple:
-    return sample.turns or split_turns(sample.prompt, sample.completion)
+def _turns_of(sample)->tuple: return sample.turns or split_turns(sample.prompt, sample.completion)
 
 # %% ../../nbs/view/03_foreign.ipynb #18efc5aa
 LINE = 2**24        # bytes of the longest line that is read
@@ -129,19 +130,16 @@ class _Budget:
 class Unfit(ValueError):
     "What a record lacks: it is left out, and the note says so."
 
-@dataclass(frozen=True)
-class Format:
+class Format(NamedTuple):
     "How one kind of file is recognised and read."
     name: str
     told: str               # the same for a person
-    known: object           # Look -> whether it is one
-    # (a record, the path of its file) -> its samples; raises `Unfit`, or any error that a wrong type causes
-    read: object
+    known: Callable         # Look -> whether it is one
+    read: Callable          # (a record, the path of its file) -> its samples; raises `Unfit`, or trips over a type
     sources: dict           # field -> where it comes from, where the samples have it
-    records: object = None  # (path, budget) -> (place, record or why there is none); None: the lines of a file
-    # (a folder, notes) -> files that are not in it, in its completions or in its episodes; None: there are none
-    places: object = None
-    columns_pay: bool = False   # rewards are columns of numbers that the dump does not name
+    records: Callable|None = None   # (path, budget) -> (place, record or why there is none); None: the lines of a file
+    places: Callable|None = None    # (folder, notes) -> files that lie deeper than its completions or its episodes
+    columns_pay: bool = False       # rewards are columns of numbers that the dump does not name
 
 def _records(path, budget):
     "Every line of a file, or the one object that it is."
@@ -230,16 +228,13 @@ def _read_trl(row, path)->list[Sample]:
 DOCUMENT = 2**26    # bytes of the longest file that is one JSON object
 NEVER = 'Pickles and .pt files are never opened: they can run code.'
 
-@dataclass
-class Look:
+class Look(NamedTuple):
     "What the beginning of a file shows."
-    head: bytes = b''
-    columns: set = frozenset()  # of a Parquet file
-    members: set = frozenset()  # of a zip archive
-    rows: list = field(default_factory=list)    # objects of JSON: its first lines, or the whole file
+    head: bytes
+    names: frozenset = frozenset()  # of the columns of a Parquet file, of the members of a zip archive
+    rows: tuple = ()                # objects of JSON: its first lines, or the whole file
 
 def _formats()->tuple:
-    "The formats that are known, when somebody asks."
     from agentlab.view.foreign_formats import FORMATS
     return FORMATS
 
@@ -250,33 +245,27 @@ def _document(path)->dict|None:
     except (ValueError, RecursionError): return None
     return found if isinstance(found, dict) else None
 
-def _first_rows(path)->list[dict]:
+def _first_rows(path)->tuple:
     "Objects of the first lines of a file, or the one that is all of it."
     rows, size = [], 0
     for line in islice(_lines(path), 20):
         rows.append(_row(line))
         size += len(line or b'')
         if size > 2*LINE: break
-    if isinstance(rows[0], str) and (whole := _document(path)) is not None: return [whole]
-    return [row for row in rows if isinstance(row, dict)]
-
-def _members(path)->set:
-    "Names in a zip archive. Raises ValueError where it is damaged."
-    try:
-        with zipfile.ZipFile(path) as archive: return set(archive.namelist())
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as e:
-        raise ValueError(f'{path} is damaged or cut off ({_brief(e)}). If its run was killed while writing, open the '
-                         f'file of an earlier step.') from None
+    if isinstance(rows[0], str) and (whole := _document(path)) is not None: return (whole,)
+    return tuple(row for row in rows if isinstance(row, dict))
 
 def _look(path)->Look:
     "What a file shows. Raises ValueError for a damaged one."
     with open(path, 'rb') as file: head = file.read(64)
-    if head[:4] == b'PAR1' or not head and Path(path).suffix == '.parquet':
-        return Look(head, columns=set(_open_parquet(path).schema_arrow.names))
-    if head[:4] == b'PK\3\4': return Look(head, members=_members(path))
-    if head.lstrip().startswith(b'{'): return Look(head, rows=_first_rows(path))
-    if Path(path).suffix == '.parquet': _open_parquet(path)
-    return Look(head)
+    if head[:4] == b'PAR1' or Path(path).suffix == '.parquet' and not head.lstrip().startswith(b'{'):
+        return Look(head, frozenset(_open_parquet(path).schema_arrow.names))
+    if head[:4] != b'PK\3\4': return Look(head, rows=_first_rows(path) if head.lstrip().startswith(b'{') else ())
+    try:
+        with zipfile.ZipFile(path) as archive: return Look(head, frozenset(archive.namelist()))
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as e:
+        raise ValueError(f'{path} is damaged or cut off ({_brief(e)}). If its run was killed while writing, open the '
+                         f'file of an earlier step.') from None
 
 def sniff(
     path,           # a file
@@ -285,7 +274,7 @@ def sniff(
     "What a file is, by its content."
     try: look = _look(path)
     except ValueError: return 'damaged'
-    if 'episodes.group' in look.columns: return 'agentlab'
+    if 'episodes.group' in look.names: return 'agentlab'
     return next((format.name for format in formats or _formats() if format.known(look)), '')
 
 def _ours(folder)->bool:
@@ -485,7 +474,7 @@ def _pay(format, samples, reward, path, notes)->str:
     wrong = [name for name in ([reward] if isinstance(reward, str) else reward or {}) if name not in columns]
     if wrong:
         raise ValueError(f'reward={reward!r}: {path} has no column of numbers {wrong[0]!r}; it has {columns[:COLUMNS]}')
-    chosen = reward or (columns[0] if format.columns_pay and len(columns) == 1 and not known else None)
+    chosen = reward or (columns[0] if format.columns_pay and len(columns) == 1 else None)
     for s in samples if chosen else (): s.reward = _total(s.more, chosen)
     if not chosen and not known and columns:
         notes.append(f'the total reward is missing: the columns {columns} are rewards or extras, and their weights '
@@ -530,7 +519,7 @@ def _open_foreign(format, path, files, reward, budget, notes)->Opened:
                          f"been killed while writing; open an earlier step. {' '.join(notes)}")
     paid = _pay(format, found, reward, path, notes)
     if not all(s.tokens for s in found):    # of some completions only: an estimator would read too little
-        notes += ['some completions bring tokens, and others none: none are shown'] if any(s.tokens for s in found) else []
+        if any(s.tokens for s in found): notes.append('some completions bring tokens, and others none: none are shown')
         for s in found: s.tokens = None
     samples = {}
     for s in found: samples.setdefault(s.step, []).append(s)
@@ -614,19 +603,21 @@ def _table_html(opened)->str:
             f'<div class="al-card"><table class="al-checks"><caption class="al-hide">Fields and their '
             f'sources</caption><tbody>{rows}</tbody></table></div>')
 
+def _grid_html(caption, heads, lines)->str:
+    "A table, folded where it is long."
+    head = ''.join(f'<th scope="col">{x}</th>' for x in heads)
+    body = ''.join(f'<tr><th scope="row">{x}</th>{"".join(f"<td>{y}</td>" for y in rest)}</tr>' for x, *rest in lines)
+    table = (f'<table class="al-steps"><caption class="al-hide">{caption}</caption><thead><tr>{head}</tr></thead>'
+             f'<tbody>{body}</tbody></table>')
+    if len(lines) > 30: table = f'<details class="al-more"><summary>{len(lines)} steps</summary>{table}</details>'
+    return f'<h2>{caption}</h2><div class="al-card al-scroll">{table}</div>'
+
+def _step_name(step): return _NONE if step is None or step != step else int(step)
+
 def _steps_html(summary)->str:
     "The steps: completions, groups, mean reward."
-    def line(r):
-        step = _NONE if r.step is None or r.step != r.step else int(r.step)
-        return (f'<tr><th scope="row">{step}</th><td>{r.completions}</td><td>{r.groups}</td>'
-                f'<td>{_value(r.reward)}</td><td>{r.unknown}</td></tr>')
-    rows = ''.join(map(line, summary.itertuples()))
-    table = ('<table class="al-steps"><caption class="al-hide">Steps of the run</caption><thead><tr><th '
-             'scope="col">step</th><th scope="col">completions</th><th scope="col">groups</th>'
-             f'<th scope="col">mean reward</th><th scope="col">without a '
-             f'reward</th></tr></thead><tbody>{rows}</tbody></table>')
-    if len(summary) > 30: table = f'<details class="al-more"><summary>{len(summary)} steps</summary>{table}</details>'
-    return f'<h2>Steps</h2><div class="al-card al-scroll">{table}</div>'
+    return _grid_html('Steps', ('step', 'completions', 'groups', 'mean reward', 'without a reward'), [
+        (_step_name(r.step), r.completions, r.groups, _value(r.reward), r.unknown) for r in summary.itertuples()])
 
 # %% ../../nbs/view/03_foreign.ipynb #eff3fb4d
 def _turn_html(opened, turn, seen, limit)->str:
@@ -688,23 +679,19 @@ def _run_html(opened, steps, groups, rows, limit)->str:
 
 def _beside_html(runs)->str:
     "Facts of several dumps, and their mean rewards by step."
-    def table(caption, heads, lines):
-        head = ''.join(f'<th scope="col">{x}</th>' for x in heads)
-        body = ''.join(f'<tr><th scope="row">{x}</th>{"".join(f"<td>{y}</td>" for y in rest)}</tr>' for x, *rest in lines)
-        return (f'<h2>{caption}</h2><div class="al-card al-scroll"><table class="al-steps"><caption '
-                f'class="al-hide">{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>')
     names, found = [safe(f'{i}. {r.path.name}', 60) for i, r in enumerate(runs, 1)], [r.summary() for r in runs]
-    mean = lambda f, column: float((f[column]*f.completions).sum()/max(1, f.completions.sum()))
-    facts = [(name, safe(r.format), len(f), int(f.completions.sum()), _value(mean(f, 'turns')),
-              ', '.join(r.missing) or 'nothing') for name, r, f in zip(names, runs, found)]
-    paid = [{None if s != s else s: x for s, x in zip(f.step, f.reward)} for f in found]
+    turns = lambda f: _value((f.turns*f.completions).sum()/f.completions.sum())
+    facts = [(name, safe(r.format), len(f), f.completions.sum(), turns(f), ', '.join(r.missing) or 'nothing')
+             for name, r, f in zip(names, runs, found) if len(f)]
+    paid = [{None if s != s else s: x for s, x in zip(f.step, f.reward)} for f in found if len(f)]
     steps = sorted({s for f in paid for s in f}, key=lambda s: (s is None, s or 0))
     chosen = steps if len(steps) <= 60 else [steps[round(i*(len(steps) - 1)/59)] for i in range(60)]
-    rows = [(_NONE if s is None else int(s), *(_value(f.get(s)) for f in paid)) for s in chosen]
-    rest = f'<p class="al-note">not drawn: {len(steps) - len(chosen)} of {len(steps)} steps</p>'
-    about = '<p class="al-about">Each program counts its steps in its own way.</p>'
-    return (f'<h1>{len(runs)} runs</h1>' + table('What they hold', ['run', 'format', 'steps', 'completions', 'turns',
-            'missing'], facts) + table('Mean reward', ['step', *names], rows) + about + rest*(len(steps) > len(chosen)))
+    rest = f' Not drawn: {len(steps) - len(chosen)} of {len(steps)} steps.'*(len(steps) > len(chosen))
+    rows = [(_step_name(s), *(_value(f.get(s)) for f in paid)) for s in chosen]
+    heads = 'run', 'format', 'steps', 'completions', 'turns', 'missing'
+    return (f'<h1>{len(runs)} runs</h1>' + _grid_html('What they hold', heads, facts)
+            + _grid_html('Mean reward', ('step', *(name for name, *_ in facts)), rows)
+            + f'<p class="al-about">Each program counts its steps in its own way.{rest}</p>')
 
 def opened_html(
     opened:Opened|list,     # what `open_run` gave; several: side by side first, then each
@@ -717,7 +704,7 @@ def opened_html(
     runs = opened if isinstance(opened, list) else [opened]
     drawn = [_run_html(run, steps, groups, rows, limit) for run in runs]
     body = drawn[0] if len(runs) == 1 else _beside_html(runs) + ''.join(
-        f'<details class="al-more"><summary>{safe(run.path.name, 80)}</summary>{x}</details>' for run, x in zip(runs, drawn))
+        f'<details class="al-more"><summary>{safe(r.path.name)}</summary>{x}</details>' for r, x in zip(runs, drawn))
     return Html(document(', '.join(f'{run.path.name}: {run.format} run' for run in runs),
                          _CSS + body + '<p class="al-foot">Written by agentlab. This page runs no scripts and fetches '
                          'nothing; text that a model wrote is shown as text.</p>'))

@@ -9,30 +9,25 @@ from .foreign import (DOCUMENT, LINE, Format, Sample, Unfit, _brief, _document, 
                                    _read_trl, _rows_of_parquet, _said, _step)
 
 # %% auto #0
-__all__ = ['GUESS', 'MARKS', 'FORMATS', 'guessed_turns', 'read_verl', 'read_swift', 'read_verifiers', 'read_results',
-           'trace_files', 'read_rllm', 'read_inspect', 'read_messages', 'inspect_samples']
+__all__ = ['GUESS', 'MARKS', 'FORMATS', 'guessed_turns', 'trace_files', 'inspect_samples']
 
 # %% ../../nbs/view/11_foreign_formats.ipynb #6a1a6812
 GUESS = 'a guess: lines that are exactly assistant or user'
 MARKS = 'marks of the chat template'
 _mark = re.compile(r'(?:<\|im_end\|>\n?)?^(<\|im_start\|>)?(assistant|user|tool)[ \t]*$\n?', re.MULTILINE)
 
-def _alternate(marks)->bool:
-    return bool(marks) and all((m[2] == 'assistant') == (i % 2 == 1) for i, m in enumerate(marks))
-
 def guessed_turns(
     text:str,   # what an agent wrote, with what it was answered, in one piece
 )->tuple[object,str]:   # messages, or the text where nothing says where a turn ends; and how they were told apart
     "The turns of a text: by the marks of a chat template, or by what decoding has left of them, as a guess."
-    marks = list(_mark.finditer(text))
+    marks, how = list(_mark.finditer(text)), GUESS
+    alternate = lambda found: bool(found) and all((m[2] == 'assistant') == (i % 2 == 1) for i, m in enumerate(found))
     if marks and all(m[1] for m in marks): how = MARKS
-    else:
-        # of one line alone nobody can say whether the model wrote it
-        if len(marks) < 2 or not _alternate(marks):
-            marks = [m for m in marks if (text[m.start() - 17:m.start()].rstrip().endswith('</tool_response>')
-                                          if m[2] == 'assistant' else text.startswith('<tool_response>', m.end()))]
-        how = GUESS
-        if not _alternate(marks): return text, ''
+    # of one line alone nobody can say whether the model wrote it
+    elif len(marks) < 2 or not alternate(marks):
+        after = lambda m: text[max(0, m.start() - 17):m.start()].rstrip().endswith('</tool_response>')
+        marks = [m for m in marks if (after(m) if m[2] == 'assistant' else text.startswith('<tool_response>', m.end()))]
+        if not alternate(marks): return text, ''
     ends = [*(m.start() for m in marks), len(text)]
     said = [text[:ends[0]], *(text[m.end():end] for m, end in zip(marks, ends[1:]))]
     roles = ['assistant', *(m[2] for m in marks)]
@@ -40,7 +35,6 @@ def guessed_turns(
 
 # %% ../../nbs/view/11_foreign_formats.ipynb #22fc9bf9
 def _talk(messages)->list[dict]:
-    "Messages as roles and texts."
     if not _messages(messages): raise Unfit('holds no list of messages')
     return [dict(role=str(m.get('role', '?')), content=_said(m)) for m in messages]
 
@@ -57,9 +51,7 @@ def _folder_step(path)->int|None:
     found = re.findall(r'(?:^|/)step_(\d{1,15})(?=/)', path.as_posix())
     return int(found[-1]) if found else int(path.stem) if re.fullmatch(r'\d{1,15}', path.stem) else None
 
-def read_verl(
-    row:dict, path  # a line, and its file
-)->list[Sample]:
+def _read_verl(row, path)->list[Sample]:
     "A line of verl."
     if not all(isinstance(row.get(name), str) for name in ('input', 'output')):
         raise Unfit('lacks the texts input and output')
@@ -68,20 +60,16 @@ def read_verl(
     return [Sample(row['input'], completion, _step(row.get('step', _folder_step(path))), _number(row.get('score')),
                    answer=_answer(row.get('gts')), more=more, split=how)]
 
-def read_swift(
-    row:dict, path
-)->list[Sample]:
+def _read_swift(row, path)->list[Sample]:
     "A line of ms-swift: a table with a list for each column."
-    several = len(row['completion'])
+    several, found = len(row['completion']), []
     columns = {k: x for k, x in row.items() if isinstance(x, list) and len(x) == several}
-    found = []
-    for i in range(several):
-        cell = {name: column[i] for name, column in columns.items()}
-        said, how = (guessed_turns(cell['completion']) if isinstance(cell['completion'], str)
-                     else (_talk(cell['completion']), ''))
+    for cell in ({name: column[i] for name, column in columns.items()} for i in range(several)):
+        said = cell['completion']
+        said, how = guessed_turns(said) if isinstance(said, str) else (_talk(said), '')
         step = int(cell['step']) if re.fullmatch(r'\d{1,15}', str(cell.get('step'))) else None
-        found.append(Sample(_either(cell.get('prompt', cell.get('messages'))), said, step,
-                            advantage=_number(cell.get('advantages')), more=_rest(cell, 'step', 'advantages'), split=how))
+        found.append(Sample(_either(cell.get('prompt', cell.get('messages'))), said, step, split=how,
+                            advantage=_number(cell.get('advantages')), more=_rest(cell, 'step', 'advantages')))
     return found
 
 # %% ../../nbs/view/11_foreign_formats.ipynb #b25a8296
@@ -96,61 +84,53 @@ def _way(nodes, i, last)->tuple[list[int], bool]:
         at = nodes[at].get('parent')
     return way[::-1], at is not None
 
-def _sampled(node)->tuple[list, list, list, list]:
-    "Ids of a turn: before it, its own, their log-probabilities, and after it. Raises ValueError where they do not fit."
-    ids, mask, logps = node['token_ids'], node['mask'], node['logprobs']
-    begin, own = mask.index(True), sum(mask)
-    if len(ids) != len(mask) or mask[begin:begin + own] != [True]*own or len(logps) != own:
-        raise ValueError('the mask has holes, or log-probabilities are missing')
-    return ids[:begin], ids[begin:begin + own], logps, ids[begin + own:]
-
 def _tokens(nodes, turns)->list|None:
-    "Window, context, ids and log-probabilities of every turn; None where the trace has them not."
+    "Window, context, ids and log-probabilities of every turn; None where the trace has them not, or they do not fit."
     found, window, after = [], -1, []
     try:
         for i, way, goes_on in turns:
-            window, after = (window, after) if goes_on else (window + 1, [])
-            if not all(nodes[k]['token_ids'] for k in way): return None
-            before, ids, logps, rest = _sampled(nodes[i])
-            found.append((window, [*after, *(x for k in way for x in nodes[k]['token_ids']), *before], ids, logps))
-            after = rest
+            window, context = (window, after) if goes_on else (window + 1, [])
+            ids, mask, logps = (nodes[i][name] for name in ('token_ids', 'mask', 'logprobs'))
+            begin, own = mask.index(True), len(logps)
+            # sampled in one piece, with a log-probability each
+            fits = len(ids) == len(mask) and mask == [False]*begin + [True]*own + [False]*(len(ids) - begin - own)
+            if not fits or not all(nodes[k]['token_ids'] for k in way): return None
+            context = [*context, *(x for k in way for x in nodes[k]['token_ids']), *ids[:begin]]
+            found.append((window, context, ids[begin:begin + own], logps))
+            after = ids[begin + own:]
         whole = all(isinstance(x, int) and 0 <= x < 2**31 for _, a, b, _ in found for x in [*a, *b])
         return found if whole and all(isinstance(x, float) for *_, c in found for x in c) else None
     except (LookupError, TypeError, ValueError, ArithmeticError): return None
 
 def _trace(trace, path, group, game)->Sample:
     "One seat's side of an episode."
-    nodes, ways, last = trace['nodes'], [], None
+    nodes, ways, size, last = trace['nodes'], [], 0, None
     for i in (i for i, node in enumerate(nodes) if node.get('sampled')):
         ways.append((i, *_way(nodes, i, last)))
         # a branch repeats what it begins with
-        if sum(len(way) for _, way, _ in ways) > 10**5: raise Unfit('has too many branches')
-        last = i
+        size, last = size + len(ways[-1][1]), i
+        if size > 10**5: raise Unfit('has too many branches')
     if not ways: raise Unfit('has a trace in which nothing was sampled')
     texts = {k: _line(nodes[k]['message']) for k in {k for _, way, _ in ways for k in way}}
     if sum(len(texts[k]) for _, way, _ in ways for k in way) > 4*LINE: raise Unfit('unfolds to too much text')
     turns = [('\n'.join(texts[k] for k in way), _said(nodes[i]['message'])) for i, way, _ in ways]
     parts = {name: x for name, x in (trace.get('rewards') or {}).items() if isinstance(x, dict)}
-    paid = [_number(x.get('score'))*_number(x.get('weight', 1.)) for x in parts.values()]
+    paid = [_number(x.get('score'))*_number(x.get('weight', 1.)) for x in parts.values()] or [math.nan]
     ended = [call.get('finish_reason') for call in trace.get('calls') or [] if not call.get('error')]
-    more = _rest(trace.get('metrics') or {}) | _rest({name: x.get('score') for name, x in parts.items()})
-    return Sample(turns[0][0], '\n'.join(said for _, said in turns), _folder_step(path), sum(paid) if paid else math.nan,
-                  _number((trace.get('info') or {}).get('advantage')),
-                  _answer(trace['task']['data'].get('answer')), more, group, game, str((trace.get('agent') or {}).get('name', 'player')),
-                  truncated=trace.get('stop_condition') in _CUT or ended[-1:] == ['length'], turns=(turns, ''),
-                  tokens=_tokens(nodes, ways))
+    return Sample(turns[0][0], '\n'.join(said for _, said in turns), _folder_step(path), sum(paid), group=group,
+                  game=game, advantage=_number((trace.get('info') or {}).get('advantage')),
+                  answer=_answer(trace['task']['data'].get('answer')),
+                  more=_rest(trace.get('metrics') or {}) | _rest({name: x.get('score') for name, x in parts.items()}),
+                  seat=str((trace.get('agent') or {}).get('name', 'player')), turns=(turns, ''),
+                  truncated=trace.get('stop_condition') in _CUT or 'length' in ended[-1:], tokens=_tokens(nodes, ways))
 
-def read_verifiers(
-    row:dict, path
-)->list[Sample]:
+def _read_verifiers(row, path)->list[Sample]:
     "An episode of verifiers: a sample for each seat."
     if not row['traces']: raise Unfit(f"has no trace: {_brief(row.get('errors'))}")
     group = (row.get('group') or {}).get('id')
     return [_trace(trace, path, group, str(row['id'])) for trace in row['traces']]
 
-def read_results(
-    row:dict, path
-)->list[Sample]:
+def _read_results(row, path)->list[Sample]:
     "A line of verifiers' results, as it wrote them before 0.4."
     cut = row.get('is_truncated')
     return [Sample(_either(row['prompt']), _either(row['completion']), _folder_step(path), _number(row.get('reward')),
@@ -180,25 +160,23 @@ def _any_text(x)->str:
     if isinstance(x, str): return x
     return '\n'.join(map(_line, x)) if _messages(x) and x else '' if x is None else json.dumps(x, ensure_ascii=False)
 
-def read_rllm(
-    row:dict, path
-)->list[Sample]:
+def _read_rllm(row, path)->list[Sample]:
     "An episode of rLLM: a sample for each trajectory."
     task = row.get('task') if isinstance(row.get('task'), dict) else {}
     group = task.get('id') or str(row['id']).partition(':')[0]
     cut = str(row['termination_reason']).startswith('max_') if row.get('termination_reason') else None
-    found = []
+    found, right = [], row.get('is_correct')
     for trajectory in row['trajectories']:
         steps = trajectory['steps']
         first = lambda step, *names: next((step[name] for name in names if step.get(name) is not None), None)
-        turns = [(_any_text(first(s, 'input', 'observation')), _any_text(first(s, 'output', 'model_response', 'action')))
+        turns = [tuple(_any_text(first(s, *names)) for names in (('input', 'observation'), ('output', 'action')))
                  for s in steps]
         if not turns: raise Unfit('has a trajectory without steps')
         rewards = [_number(s.get('reward')) for s in steps]
         found.append(Sample(turns[0][0] or _any_text(task.get('instruction')), '\n'.join(said for _, said in turns),
                             None, _number(trajectory.get('reward')), more=_rest(trajectory.get('signals') or {}),
                             group=str(group), game=str(row['id']), seat=str(trajectory.get('name', 'player')),
-                            success=row['is_correct'] if isinstance(row.get('is_correct'), bool) else None, truncated=cut, turns=(turns, ''),
+                            success=right if isinstance(right, bool) else None, truncated=cut, turns=(turns, ''),
                             # zero is what a step has when nobody says anything
                             rewards=rewards if any(rewards) else None))
     return found
@@ -224,9 +202,7 @@ def _expanded(messages, attachments)->list[dict]:
         return text
     return [m | dict(content=re.sub(r'attachment://(\w{1,64})', put, m['content'])) for m in _talk(messages)]
 
-def read_inspect(
-    row:dict, path
-)->list[Sample]:
+def _read_inspect(row, path)->list[Sample]:
     "A sample of an Inspect log."
     messages, scores = row['messages'], _scores(row.get('scores') or {})
     begin = next((i for i, m in enumerate(messages) if m.get('role') == 'assistant'
@@ -237,15 +213,13 @@ def read_inspect(
                    answer=_answer(row.get('target')), more=scores, group=f"{path.name} {row['id']}",
                    truncated=row.get('limit') is not None)]
 
-def read_messages(
-    row:dict, path
-)->list[Sample]:
+def _read_messages(row, path)->list[Sample]:
     "A conversation, and what it earned: `reward` or `score`."
     talk = _talk(row['messages'])
     begin = next((i for i, m in enumerate(talk) if m['role'] == 'assistant'), None)
     if begin is None: raise Unfit('has no message of an assistant')
     return [Sample(talk[:begin], talk[begin:], _step(row.get('step')), _number(row.get('reward', row.get('score'))),
-                   answer=_answer(row.get('answer')), group=row.get('group'), more=_rest(row, 'reward', 'step', 'group'))]
+                   group=row.get('group'), answer=_answer(row.get('answer')), more=_rest(row, 'reward', 'step'))]
 
 # %% ../../nbs/view/11_foreign_formats.ipynb #9c8b1eb9
 def _member(archive, entry)->object:
@@ -287,26 +261,26 @@ def _is_verl(look)->bool:
 
 FORMATS = (
     Format('trl', 'the completions of TRL: Parquet with step, prompt, completion; log_completions=True',
-           lambda look: {'step', 'prompt', 'completion'} <= look.columns, _read_trl,
+           lambda look: {'step', 'prompt', 'completion'} <= look.names, _read_trl,
            dict(prompt='prompt', text='completion'), _rows_of_parquet, columns_pay=True),
-    Format('verl', 'the rollouts of verl: lines of JSON with input and output', _is_verl, read_verl,
+    Format('verl', 'the rollouts of verl: lines of JSON with input and output', _is_verl, _read_verl,
            dict(prompt='input', text='output', answer='gts', reward='column score')),
-    Format('verifiers', 'traces.jsonl of verifiers or prime-rl', _has('traces', 'task'), read_verifiers,
-           dict(step='name of the folder', group='group.id', prompt='nodes', text='nodes', turns='nodes that were sampled',
+    Format('verifiers', 'traces.jsonl of verifiers or prime-rl', _has('traces', 'task'), _read_verifiers,
+           dict(step='name of the folder', group='group.id', prompt='nodes', text='nodes', turns='sampled nodes',
                 reward='rewards: sum of score times weight', advantage='info.advantage', answer='task.data.answer',
                 truncated='stop_condition', ids='nodes.token_ids', logps='nodes.logprobs'), places=trace_files),
-    Format('verifiers-results', 'results.jsonl of verifiers before 0.4', _has('example_id', 'completion'), read_results,
-           dict(group='example_id', prompt='prompt', text='completion', truncated='is_truncated')),
+    Format('verifiers-results', 'results.jsonl of verifiers before 0.4', _has('example_id', 'completion'),
+           _read_results, dict(group='example_id', prompt='prompt', text='completion', truncated='is_truncated')),
     Format('swift', 'completions.jsonl of ms-swift: a table in each line',
            lambda look: any(isinstance(row.get('completion'), list) and isinstance(row.get('step'), list)
-                            for row in look.rows), read_swift,
+                            for row in look.rows), _read_swift,
            dict(prompt='prompt', text='completion', advantage='advantages'), columns_pay=True),
-    Format('rllm', 'episodes of rLLM: JSON with trajectories', _has('trajectories'), read_rllm,
+    Format('rllm', 'episodes of rLLM: JSON with trajectories', _has('trajectories'), _read_rllm,
            dict(group='task.id', prompt='steps.input', text='steps.output', turns='steps', success='is_correct',
                 turn_rewards='steps.reward', truncated='termination_reason')),
     Format('inspect', 'a log of Inspect: .eval, or JSON with eval and samples',
-           lambda look: 'header.json' in look.members or _has('eval', 'samples')(look), read_inspect,
+           lambda look: 'header.json' in look.names or _has('eval', 'samples')(look), _read_inspect,
            dict(group='id of the sample', prompt='messages', text='messages', answer='target', truncated='limit',
-                turns='messages that were generated', reward='scores (C is 1, P is .5, I and N are 0)'), inspect_samples),
-    Format('messages', 'lines of JSON with messages, and a reward if there is one', _has('messages'), read_messages,
+                turns='generated messages', reward='scores (C is 1, P is .5, I and N are 0)'), inspect_samples),
+    Format('messages', 'lines of JSON with messages, and a reward if there is one', _has('messages'), _read_messages,
            dict(prompt='messages', text='messages')))
