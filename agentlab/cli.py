@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from dis import opmap
 from pathlib import Path
+from typing import Annotated
 from fastcore.script import anno_parser, store_true
 from .settings import defaults, in_words
 
@@ -119,9 +120,12 @@ def train(
     isolate: store_true = False,    # each environment in a process of its own, which may hang or die
     # seconds that a call of an isolated environment may take (10); given, the environment is isolated
     limit: float = 0.,
+    report_to: str = '',        # trackers that hear of every update: tensorboard, trackio, wandb, mlflow; several by commas
 ):
     "Train a policy and write a run folder."
     from agentlab.train.recipes import in_format
+    from agentlab.train.trackers import report_to as listener
+    told = listener(report_to) if report_to else None
     form = _format(format)
     given = dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, temperature=temperature)
     chosen_model = dict(model=model, qlora=qlora, rank=lora, template=template, seed=seed)
@@ -130,13 +134,13 @@ def train(
     around = _around(world, isolate, limit)
     policy, chosen = _ready(world, chosen, given, chosen_model, vllm, max_context)
     if form: chosen = in_format(chosen, form)
-    _fit(policy, around, chosen, folder, resume)
+    _fit(policy, around, chosen, folder, resume, told)
 
-def _fit(policy, world, recipe, out: str, resume: bool):
+def _fit(policy, world, recipe, out: str, resume: bool, told=None):
     "Train, and say what came of it; of several processes that train together, the first one says it."
     from agentlab.train import train as fit
     from agentlab.train.ranks import first_process
-    run = fit(policy, world, recipe, out, resume=resume)
+    run = fit(policy, world, recipe, out, resume=resume, on_row=told)
     if not first_process(): return
     _say_tests(run)
     print(f'run: {run.folder}\nnext: agentlab report {run.folder}')
@@ -244,20 +248,21 @@ def report(
     if show: _open(path)
 
 def view(
-    # run folder of agentlab; folder or file of TRL's completions (Parquet) or of verl's episodes (lines of JSON)
-    path: str,
+    # run folders of agentlab; folders or files of TRL, verl, verifiers, prime-rl, ms-swift, rLLM or Inspect
+    path: Annotated[str, dict(nargs='+')],
     out: str = '',      # file to write (default: NAME.html in this folder)
     reward: str = '',   # where a dump does not say which column is the reward: its name, or name=weight,name=weight
     show: store_true = False, # open it in a browser
 ):
-    "Show what a run of agentlab, TRL or verl holds and what it lacks, and write it as one HTML page."
+    "Show what runs of agentlab or of others hold and what they lack, as one HTML page; several side by side."
     from agentlab.episodes import atomic
     from agentlab.view.foreign import open_run, opened_html
-    if not path: raise ValueError("path='': give a run folder, or a file of its rollouts")
-    target = Path(out or f'{Path(path).resolve().stem}.html')
+    paths = [path] if isinstance(path, str) else path
+    if not all(paths): raise ValueError("path='': give a run folder, or a file of its rollouts")
+    target = Path(out or f"{'-'.join(Path(p).resolve().stem for p in paths)[:80]}.html")
     _check_page(str(target))
-    opened = open_run(path, reward=_weights(reward))
-    print(_plain('\n'.join([repr(opened), *opened.notes])))
+    opened = [open_run(p, reward=_weights(reward)) for p in paths]
+    for run in opened: print(_plain('\n'.join([repr(run), *run.notes])))
     with atomic(target) as temporary: Path(temporary).write_text(opened_html(opened), encoding='utf-8')
     print(_plain(f'page: {target}'))
     if show: _open(target)
@@ -515,6 +520,8 @@ ELSEWHERE = dict(   # name: (its function, imported when it is asked for; what i
          'which settings, and where the memory goes.'),
     bench=('agentlab.bench.sweep:bench', 'Play recipes x environments x seeds on Ray; write a table (Parquet) and a '
            'page. The same command goes on after a stop.'))
+ELSEWHERE['push'] = ('agentlab.train.hub:push', 'Put a trained policy on the hub, with a card made from its run; '
+                     '--card-only writes the card and sends nothing.')
 ELSEWHERE['verl-check'] = ('agentlab.cli:verl_check', "Prove on a local Ray cluster that verl's workers see agentlab's "
                            "estimators and losses, and compute the same numbers.")
 

@@ -87,10 +87,12 @@ def test_verl():
     run = open_run(HERE/'verl')
     assert (run.format, run.steps) == ('verl', [1, 2])
     assert run.notes == ['2.jsonl: 1 of 3 lines left out: line 3 is cut off']
-    assert (run.turns(1).outcome.tolist() == [1, 0, 0, 1] and run.turns(1).group.tolist() == [0, 0, 1, 1]
-            and run.turns(1).acc.tolist() == [1, 0, 0, 1])
-    assert {name for name, source in run.fields.items() if source != MISSING} == {'step', 'prompt', 'text', 'reward',
-                                                                                  'answer'}
+    assert (run.turns(1).outcome.tolist() == [1, 1, 0, 0, 1] and run.turns(1).group.tolist() == [0, 0, 0, 1, 1]
+            and run.turns(1).acc.tolist() == [1, 1, 0, 0, 1])
+    assert run.turns(1).text.tolist()[:3] == ['<tool>add(2, 3)</tool>', 'The sum is 5.', 'It is 6.']
+    assert run.fields['turns'].startswith('a guess') and run.fields['group'] == 'equal prompts, a guess'
+    assert {name for name, source in run.fields.items() if source != MISSING} == {
+        'step', 'group', 'prompt', 'text', 'turns', 'reward', 'turn_rewards', 'answer'}
     assert 'advantage' not in run.turns(1) and 'advantage' not in run.batch(1).episodes
 
 
@@ -104,8 +106,8 @@ def test_untrusted_lines(tmp_path):
                  dict(score=10**400), dict(score=float('nan')), b'\xff\xfe', dict(step='x'),
                  dict(output='\ud800'), end=b'{"input": "p", "outp')
     run = open_run(path)
-    assert run.notes == ['7.jsonl: 6 of 12 lines left out: line 2 is not JSON; line 3 is not JSON; line 4 lacks the '
-                         'texts input and output']
+    assert run.notes == ['7.jsonl: 6 of 12 lines left out: line 2 is not JSON; line 3 is not JSON; line 4 is no '
+                         'object']
     assert run.steps == [1, None] and run.turns(1).outcome.isna().tolist() == [False, True, True, True, False]
     assert 'step' in run.batch(None).episodes or run.fields['step'] == MISSING
     assert '<script' not in opened_html(run) and opened_html(run).encode()      # half a surrogate pair can be written
@@ -140,7 +142,8 @@ def test_a_batch_of_what_there_is(path):
     run = open_run(HERE/path)
     for step in run.steps:
         batch = run.batch(step)
-        assert len(batch.tokens) == 0 and len(batch) == len(batch.turns) == len(run.episodes(step))
+        assert len(batch.tokens) == 0 and len(batch) == len(run.episodes(step))
+        assert len(batch.turns) == len(run.turns(step))
         for name in ('success', 'truncated', 'error', 'policy', 'last_value'): assert name not in batch.episodes
         for name in ('cost', 'invalid', 'milestone', 'state'): assert name not in batch.turns
         assert [batch.labels['action'][k] for k in batch.turns.action.tolist()] == run.turns(step).text.tolist()
@@ -170,7 +173,7 @@ def test_fields_that_a_dump_lacks(tmp_path):
     frame['step'] = frame.step.astype('Int64')
     frame.to_parquet(tmp_path/'a.parquet')
     run = open_run(tmp_path/'a.parquet')
-    assert (run.steps == [None] and set(run.missing) == {*FIELDS} - {'prompt', 'text'}
+    assert (run.steps == [None] and set(run.missing) == {*FIELDS} - {'prompt', 'text', 'group'}
             and 'step' not in run.batch(None).episodes)
     assert run.notes[-1].startswith('a.parquet: 1 of 2 rows left out') and opened_html(run).count('>missing<') >= 4
     assert run.table().loc['reward', 'source'] == MISSING
@@ -342,8 +345,10 @@ def test_page_says_what_it_left_out(tmp_path):
 
 def test_page_of_missing_fields():
     text = ''.join(Reader(opened_html(open_run(HERE/'verl'))).text)
-    assert (text.count('advantage missing') == text.count('its turns are missing') == 6 and 'entropies– missing' in text
-            and 'right: 5' in text)
+    assert text.count('advantage missing') == 6 and 'entropies– missing' in text and 'right: 5' in text
+    assert text.count('as guessed') == 7
+    whole = ''.join(Reader(opened_html(open_run(HERE/'verl/2.jsonl'))).text)
+    assert whole.count('its turns are missing') == 2
     assert 'reward missing' in ''.join(Reader(opened_html(open_run(HERE/'trl/text'))).text)
     assert 'nothing was written' in opened_html(open_run(HERE/'trl/chat'))
 
@@ -382,3 +387,221 @@ def test_what_seats_read_is_shown_with_each(tmp_path):
     text = ''.join(Reader(opened_html(open_run(tmp_path/'r'))).text)
     assert (text.count('Jack') == text.count('Queen') == 1
             and text.index('completion 1') < text.index('Jack') < text.index('completion 2') < text.index('Queen'))
+
+
+# formats of others
+
+OTHERS = dict(verifiers='verifiers/traces.jsonl', results='verifiers_results/results.jsonl', swift='swift/completions.jsonl',
+              rllm='rllm/episodes/episode_000001_add-0.json', messages='messages/runs.jsonl', verl='verl/1.jsonl')
+
+
+def records(kind):
+    text = (HERE/OTHERS[kind]).read_text(encoding='utf-8')
+    return [json.loads(text)] if kind == 'rllm' else [json.loads(line) for line in text.splitlines()]
+
+
+def test_others_fixtures_are_what_their_script_writes(tmp_path):
+    subprocess.run([sys.executable, HERE/'make_others.py', tmp_path], check=True)
+    made = [p for p in sorted(tmp_path.rglob('*')) if p.is_file()]
+    assert len(made) == 7
+    for p in made: assert p.read_bytes() == (HERE/p.relative_to(tmp_path)).read_bytes()
+
+
+@pytest.mark.parametrize('path, format, groups, turns, outcomes, missing', [
+    ('verifiers', 'verifiers', 2, 12, [1, 0, 1, 0], 'step turn_rewards advantage answer success entropies'),
+    ('verifiers_results', 'verifiers-results', 1, 3, [1, 0], 'step advantage success ids logps entropies'),
+    ('swift', 'swift', 1, 4, [1, 0], 'turn_rewards answer success truncated ids logps entropies'),
+    ('rllm', 'rllm', 1, 4, [1, 0], 'step turn_rewards advantage answer ids logps entropies'),
+    ('messages', 'messages', 1, 3, [1, 0], 'advantage answer success truncated ids logps entropies')])
+def test_what_others_wrote(path, format, groups, turns, outcomes, missing):
+    run = open_run(HERE/path)
+    first = run.steps[0]
+    assert run.format == format and run.notes == [] and run.missing == missing.split()
+    batch, table = run.batch(first), run.turns(first)
+    assert batch.episodes.outcome.tolist() == outcomes and len(batch.episodes.group.unique()) == groups
+    assert len(table) == len(batch.turns) == turns and table.text.str.len().min() > 0
+    assert 'success' in batch.episodes or 'success' in run.missing
+    assert ('truncated' in batch.episodes) == ('truncated' not in run.missing)
+    assert '<script' not in opened_html(run)
+
+
+def test_traces_bring_tokens():
+    batch = open_run(HERE/'verifiers').batch(None)
+    assert (len(batch), len(batch.rows), len(batch.tokens), len(batch.actions)) == (4, 8, 132, 28)
+    # 4 + 4 + 5 + 4 + 4 tokens on the way to the answer; its header is context, its end was sampled
+    first = batch.tokens.row == 0
+    assert batch.tokens.id[first].tolist() == [1, 10, 11, 2, 1, 12, 13, 2, 1, 14, 20, 21, 2, 1, 15, 16, 2, 1, 14, 30, 2]
+    assert batch.action('id').tolist()[:7] == [20, 21, 2, 30, 2, 40, 2]
+    assert batch.action('sampler_logp').tolist()[:7] == pytest.approx([-.1, -.2, -.3, -.4, -.5, -.6, -.7])
+    assert 'entropy' not in batch.tokens and len(grpo(batch)) == 28
+
+
+@pytest.mark.parametrize('change', [lambda node: node.update(mask=[True, False, True, False]),
+                                    lambda node: node.update(logprobs=[-.1]), lambda node: node.update(token_ids=[]),
+                                    lambda node: node.pop('mask'), lambda node: node.update(token_ids=[1, -5, 3, 2]),
+                                    lambda node: node.update(logprobs=['a', 'b'])])
+def test_tokens_that_do_not_fit_are_missing(tmp_path, change):
+    rows = records('verifiers')
+    change(rows[1]['traces'][0]['nodes'][4])
+    (tmp_path/'traces.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+    run = open_run(tmp_path)
+    assert {'ids', 'logps'} <= set(run.missing) and len(run.batch(None).tokens) == 0 and len(run.turns(None)) == 12
+    assert 'none are shown' in run.notes[0]
+
+
+def test_prime_rl_folders(tmp_path):
+    text = (HERE/'verifiers/traces.jsonl').read_text()
+    for place in ('traces/step_3/train', 'traces/step_4/train', 'traces/step_4/eval'):
+        (tmp_path/place).mkdir(parents=True)
+        (tmp_path/place/'traces.jsonl').write_text(text)
+    run = open_run(tmp_path)
+    assert (run.steps, run.fields['step']) == ([3, 4], 'name of the folder') and len(run.episodes(4)) == 4
+    assert run.notes[0] == '1 files of eval left out; open one of them: traces/step_4/eval/traces.jsonl'
+    assert open_run(tmp_path/'traces/step_4/eval').steps == [4]
+    for subset in ('all', 'effective'):
+        (tmp_path/'old/rollouts/step_0/train'/subset).mkdir(parents=True)
+        (tmp_path/'old/rollouts/step_0/train'/subset/'traces.jsonl').write_text(text)
+    assert len(open_run(tmp_path/'old').episodes(0)) == 4       # the second holds copies
+
+
+def test_seats_share_a_game(tmp_path):
+    row = records('verifiers')[0]
+    row['traces'].append(json.loads(json.dumps(row['traces'][0])))
+    row['traces'][1]['agent']['name'] = 'critic'
+    (tmp_path/'a.jsonl').write_text(json.dumps(row))
+    batch = open_run(tmp_path/'a.jsonl').batch(None)
+    assert batch.episodes.game.tolist() == [0, 0] and len(batch.episodes.seat.unique()) == 2
+
+
+def inspect_log(path, member, compression):
+    "A log of Inspect, packed anew."
+    import zipfile
+    with zipfile.ZipFile(path, 'w', compression) as archive:
+        archive.writestr('header.json', json.dumps(dict(version=2, status='success', eval={})))
+        for i, sample in enumerate(member): archive.writestr(f'samples/{i}_epoch_1.json', json.dumps(sample))
+    return path
+
+
+def inspect_sample(score='C', **more):
+    return dict(id='s', epoch=1, target='1', scores={'includes': dict(value=score)}, messages=[
+        dict(role='user', content='attachment://' + 'a'*32, source='input'),
+        dict(role='assistant', content='one', source='generate')], attachments={'a'*32: 'What is 1+0?'}) | more
+
+
+def test_inspect_log(tmp_path):
+    needs = pytest.importorskip('zipfile_zstd', reason='reads what Inspect packs: pip install zipfile-zstd')
+    run = open_run(HERE/'inspect')
+    assert run.format == 'inspect' and needs and run.notes == []
+    assert run.batch(None).episodes.outcome.tolist() == [1, 1, 0, 0]
+    assert run.turns(None).text.tolist()[1] == 'The answer is 1' and run.fields['answer'] == 'target'
+    assert run.turns(None).group.tolist() == [0, 0, 1, 1, 0, 1, 1]
+    import zipfile
+    with zipfile.ZipFile(HERE/'inspect/addition.eval') as archive:  # the same log as JSON
+        log = json.loads(archive.read('header.json')) | dict(samples=[
+            json.loads(archive.read(name)) for name in archive.namelist() if name.startswith('samples/')])
+    for indent in (None, 2):
+        (tmp_path/f'{indent}.json').write_text(json.dumps(log, indent=indent))
+        again = open_run(tmp_path/f'{indent}.json')
+        assert again.turns(None).equals(run.turns(None)) and again.fields == run.fields
+
+
+def test_inspect_without_zstandard(tmp_path):
+    "Python's own zipfile reads what is packed otherwise, and says what is missing where it cannot."
+    import zipfile
+    path = inspect_log(tmp_path/'a.eval', [inspect_sample(), inspect_sample('P'), inspect_sample(dict(a=1, b='C'))],
+                       zipfile.ZIP_DEFLATED)
+    run = open_run(path)
+    assert run.turns(None).observation.tolist() == ['user: What is 1+0?']*3
+    assert run.turns(None).outcome.tolist()[:2] == [1, .5] and run.turns(None).outcome.isna().tolist() == [False, False, True]
+    code = ('import sys; sys.modules["zipfile_zstd"] = None\nfrom agentlab.view.foreign import open_run\n'
+            f'open_run({str(HERE/"inspect")!r})')
+    said = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stderr
+    assert 'pip install "agentlab-rl[inspect]"' in said and '--log-format json' in said or sys.version_info >= (3, 14)
+
+
+def test_hostile_archives(tmp_path):
+    import zipfile
+    zeros = inspect_sample(more='0'*60_000_000)
+    path = inspect_log(tmp_path/'bomb.eval', [inspect_sample(), zeros], zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 100_000
+    run = open_run(path)
+    assert 'sample 2 is longer than' in run.notes[0] and len(run.turns(None)) == 1
+    with pytest.raises(ValueError, match='max_bytes'): open_run(path, max_bytes=10_000)
+    many = inspect_sample(messages=[dict(role='assistant', content='attachment://' + 'a'*32 + ' ')]*5000,
+                          attachments={'a'*32: 'x'*100_000})
+    with pytest.raises(ValueError, match='unfolds to too much text'):
+        open_run(inspect_log(tmp_path/'many.eval', [many], zipfile.ZIP_DEFLATED))
+    whole = path.read_bytes()
+    for i, damage in enumerate((whole[:-30], whole[:200], whole[:60] + b'\xff'*60 + whole[120:])):
+        (tmp_path/f'{i}.eval').write_bytes(damage)
+        with pytest.raises(ValueError, match='damaged|left out'):
+            notes = open_run(tmp_path/f'{i}.eval').notes
+            raise ValueError(notes[0])
+    row = records('verifiers')[0]
+    node = dict(parent=None, sampled=False, message=dict(role='user', content='x'*10_000))
+    deep = [node, *(dict(parent=0, sampled=True, message=dict(role='assistant', content='y')) for _ in range(9000))]
+    row['traces'][0]['nodes'] = deep        # every branch reads the same long text
+    (tmp_path/'wide.jsonl').write_text(json.dumps(row))
+    with pytest.raises(ValueError, match='unfolds to too much text'): open_run(tmp_path/'wide.jsonl')
+    row['traces'][0]['nodes'] = [dict(node, parent=1), dict(node, parent=0, sampled=True)]
+    (tmp_path/'loop.jsonl').write_text(json.dumps(row))
+    with pytest.raises(ValueError, match='no tree'): open_run(tmp_path/'loop.jsonl')
+
+
+HOSTILE = [None, 5, -1, 'x', '\ud800', '', [], {}, [[]], [None], dict(a=1), True, float('nan'), 10**400, [[['deep']]]]
+
+
+def places(value, at=()):
+    "Every place in a value of JSON."
+    yield at
+    for key in (value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()):
+        yield from places(value[key], (*at, key))
+
+
+def replaced(value, at, new):
+    if not at: return new
+    found = dict(value) if isinstance(value, dict) else list(value)
+    found[at[0]] = replaced(value[at[0]], at[1:], new)
+    return found
+
+
+@pytest.mark.parametrize('kind', [*OTHERS, 'inspect'])
+def test_a_record_of_wrong_types_costs_nothing_else(tmp_path, kind):
+    "Every value of a record is put in place of something hostile; the record beside it is read all the same."
+    import random
+    import zipfile
+    good = inspect_sample() if kind == 'inspect' else records(kind)[-1]
+    where = [at for at in places(good) if len(at) <= 6]
+    random.Random(0).shuffle(where)
+    bad = [replaced(good, at, new) for at in where[:60] for new in HOSTILE]
+    if kind == 'rllm':
+        for i, row in enumerate([good, *bad]): (tmp_path/f'{i:05}.json').write_text(json.dumps(row, indent=1))
+        path = tmp_path
+    elif kind == 'inspect': path = inspect_log(tmp_path/'a.eval', [good, *bad], zipfile.ZIP_STORED)
+    else:
+        path = tmp_path/'a.jsonl'
+        path.write_text('\n'.join(map(json.dumps, [good, *bad])))
+    run = open_run(path)
+    assert len(run.steps) and opened_html(run, groups=50, limit=100).encode()
+    for step in run.steps: assert len(run.batch(step)) == len(run.episodes(step))
+    assert sum(len(run.episodes(step)) for step in run.steps) > len(bad)/20
+
+
+def test_several_runs_on_one_page(tmp_path):
+    runs = [open_run(HERE/name) for name in ('verl', 'trl/chat', 'verifiers')]
+    page = opened_html(runs)
+    text = ''.join(Reader(page).text)
+    for wanted in ('3 runs', '1. verl', '2. chat', '3. verifiers', 'Mean reward', 'What they hold'): assert wanted in text
+    assert page.count('<details') == page.count('</details>') and '<script' not in page
+    assert opened_html([runs[0]]) == opened_html(runs[0])
+
+
+def test_a_format_of_your_own(tmp_path):
+    from agentlab.view.foreign import Format, Sample
+    from agentlab.view.foreign_formats import FORMATS
+    mine = Format('mine', 'lines with q and a', lambda look: any('q' in row for row in look.rows),
+                  lambda row, path: [Sample(row['q'], row['a'], reward=1.)], dict(prompt='q', text='a'))
+    (tmp_path/'a.jsonl').write_text('{"q": "2+3", "a": "5"}\n{"q": "2+3"}\n')
+    run = open_run(tmp_path/'a.jsonl', formats=[*FORMATS, mine])
+    assert run.format == 'mine' and run.notes == ['a.jsonl: 1 of 2 lines left out: line 2 is no record of mine']
+    with pytest.raises(ValueError, match='nothing that can be opened'): open_run(tmp_path/'a.jsonl')

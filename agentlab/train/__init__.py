@@ -17,5 +17,7 @@ from .runs import Run, rewind
 from .ranks import all_gather, barrier, broadcast, shard
 from .trainer import dead_groups, evaluate, for_gpu, minibatches, train
 from .fit import check_fits, predict, propose
+from .hub import model_card, push_to_hub
+from .trackers import TRACKERS, Reports, Sink, Tracker, report_to, turn_table
 
 __getattr__ = door(__name__)

@@ -762,7 +762,8 @@ def train(
     recipe: Recipe,
     out,                    # run folder
     resume: bool = False,   # go on with the run in `out`
-    on_row = None,          # called with every row, in every process
+    # called with every row, in every process; its `open(run, first)` and `close(failed)` too, where it has them
+    on_row = None,
     # polled between steps; True ends the run after a checkpoint, as does `Run(out).ask_stop()` from any process
     should_stop = None,
     # show a progress bar; refuse a model that will not fit on its GPU (agentlab.train.fit)
@@ -773,7 +774,7 @@ def train(
     if policy.device.type == 'cpu' and policy.model.num_parameters() < 10**7: torch.set_num_threads(1)
     if check: fit.check_fits(policy, recipe)
     training = Training(policy, env, recipe, should_stop)
-    with (_opened(training, out, resume) as run, explain(run),
+    with (_opened(training, out, resume) as run, _heard(training, run, on_row), explain(run),
           bar(recipe, progress and training.accelerator.is_main_process) as shown):
         step = restore_training(training, run) if resume else open_replay(training, run, False) or 0
         if step == 0: test(training, run, 0)
@@ -795,6 +796,17 @@ def end_run(training: Training, run: Run, step: int):
         if step >= training.planned.steps: save_policy(run, training.policy)
         run.stop_answered()
     training.accelerator.wait_for_everyone()    # the folder is complete for whoever goes on
+
+@contextlib.contextmanager
+def _heard(training: Training, run: Run, on_row):
+    "Tell a listener which run begins, in which process, and that it has ended, however it did."
+    close = getattr(on_row, 'close', lambda failed: None)
+    if hasattr(on_row, 'open'): on_row.open(run, training.accelerator.is_main_process)
+    try: yield
+    except BaseException:
+        close(True)
+        raise
+    close(False)
 
 @contextlib.contextmanager
 def _opened(training: Training, out, resume: bool):
