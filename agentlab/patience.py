@@ -17,55 +17,47 @@ __all__ = ['NotNow', 'GaveUp', 'Spent', 'worth_again', 'retry_after', 'Budget', 
 # %% ../nbs/05_patience.ipynb #4dcdfecc
 class NotNow(Exception):
     "No answer, this time: worth asking again."
-    def __init__(self, *said, after: float|None = None):    # seconds that the server asks to wait; None: it says nothing
+    def __init__(self, *said, after: float|None = None):    # seconds that the server asks for; None: it says nothing
         super().__init__(*said)
         self.after = after
 
-class GaveUp(ConnectionError):
-    "Asked often enough, or long enough."
+class GaveUp(ConnectionError): "Asked often enough, or long enough."
+class Spent(RuntimeError): "A budget is used up."
 
-class Spent(RuntimeError):
-    "A budget is used up."
-
-def worth_again(
-    status: int,    # of an HTTP answer
-)->bool:
-    "Whether the same request may be answered later."
+def worth_again(status: int)->bool:
+    "Whether the same request may be answered later, by the status of its answer."
     return status in (408, 409, 425, 429) or (status >= 500 and status not in (501, 505))
 
 def retry_after(
-    said: str|None,             # the header Retry-After: seconds, or a date of HTTP
-    now: float|None = None,     # seconds since 1970; None: the clock of this machine
-)->float|None:                  # seconds from now, at least 0; None: nothing that can be read
-    "When the server wants to be asked again."
-    if not said: return None
-    try: seconds = float(said)
+    said: str|None, now: float|None = None,     # the header; seconds since 1970, None: this machine's clock
+)->float|None:                                  # seconds from now, at least 0; None: nothing that can be read
+    "When the server wants to be asked again, by its header Retry-After: seconds, or a date of HTTP."
+    try: seconds = float(said or 'nan')
     except ValueError:
         try: when = parsedate_to_datetime(said)
         except (ValueError, TypeError, OverflowError): return None
-        # a date without a zone is in UTC
-        seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - (time.time() if now is None else now)
+        if not when.tzinfo: when = when.replace(tzinfo=UTC)
+        seconds = when.timestamp() - (time.time() if now is None else now)
     return max(seconds, 0.) if math.isfinite(seconds) else None
 
 # %% ../nbs/05_patience.ipynb #93c84c80
 _counting = threading.Lock()    # for all budgets: it is held for an addition
 
+@dataclass
 class Budget:
     "What may be spent; several clients and threads may share one."
-    def __init__(
-        self,
-        requests: float = math.inf,     # that are sent at most, tries included
-        tokens: float = math.inf,       # read and written; the request that crosses this line is the last one
-    ):
-        if not requests >= 1 or not tokens >= 1:
-            raise ValueError(f'requests={requests}, tokens={tokens}: a budget allows at least one of each')
-        self.requests, self.tokens, self.sent, self.paid = requests, tokens, 0, 0
-    def __repr__(self): return f'Budget({self.sent} of {self.requests} requests, {self.paid} of {self.tokens} tokens)'
+    requests: float = math.inf  # that are sent at most, tries included
+    tokens: float = math.inf    # read and written; the request that crosses this line is the last one
+    sent: int = 0
+    paid: int = 0
+    def __post_init__(self):
+        if not (self.requests >= 1 and self.tokens >= 1): raise ValueError(f'{self}: allow at least one of each')
     def send(self):
         "Before a request. Raises Spent."
         with _counting:
             if self.sent >= self.requests or self.paid >= self.tokens:
-                raise Spent(f'{self!r} is used up. Ask for less, or give a larger one')
+                raise Spent(f'the budget of {self.requests} requests and {self.tokens} tokens is used up ({self.sent} '
+                            f'and {self.paid}). Ask for less, or give a larger one')
             self.sent += 1
     def pay(self, tokens: int):
         "After its answer."
@@ -83,36 +75,31 @@ class Patience:
     clock: Callable = time.monotonic
     # of the jitter: two processes shall not wait in step, so each has a seed of its own
     generator: Random = field(default_factory=lambda: Random(os.getpid()), repr=False)
-
     def __post_init__(self):
-        times = self.wait, self.longest, self.total
-        if self.tries < 1 or not all(x >= 0 for x in times) or not 0 <= self.jitter <= 1:
+        if self.tries < 1 or not (self.wait >= 0 and self.longest >= 0 and self.total >= 0 and 0 <= self.jitter <= 1):
             raise ValueError(f'{self}: give at least one try, times from 0, and a jitter from 0 to 1')
-    def pause(
-        self,
-        tried: int,                 # tries so far
-        after: float|None = None,   # seconds that the server asks for
-    )->float:
-        "Seconds until the next try. A time that the server names is kept, and a little added by chance."
+    def pause(self, tried: int, after: float|None = None)->float:
+        "Seconds until the next try. A time that the server names (`after`) is kept, and a little added by chance."
         own, chance = min(self.wait*2**min(tried - 1, 60), self.longest), self.jitter*self.generator.random()
         return own*(1 - chance) if after is None else after + chance*min(self.wait, self.longest)
     def ask(
         self,
-        attempt: Callable,                              # without arguments; raises NotNow for what is worth asking again
-        given_up: Callable = lambda: False,             # whether nobody waits for the answer any more
-        again: Callable = lambda: None,                 # called before each further try
+        attempt: Callable,                  # without arguments; raises NotNow for what is worth asking again
+        given_up: Callable = lambda: False, # whether nobody waits for the answer any more
+        again: Callable = lambda: None,     # called before each further try
         budget: Budget|None = None,
-    ):                                                  # what `attempt` returned
+    ):                                      # what `attempt` returned
         "Try until there is an answer. Raises GaveUp, Spent, or what `attempt` raises but NotNow."
-        began = self.clock()
+        end, why = self.clock() + self.total, ''
         for tried in range(1, self.tries + 1):
             if budget is not None: budget.send()
             try: return attempt()
             except NotNow as e: last, pause = e, self.pause(tried, e.after)
-            left = began + self.total - self.clock()
-            if tried == self.tries or given_up() or pause > left: break
+            if tried == self.tries or given_up(): break
+            if pause > (left := end - self.clock()):
+                why = f' ({pause:.0f} s to wait, {max(left, 0):.0f} s left of {self.total:g})'
+                break
             again()
             self.sleep(pause)
-        late = tried < self.tries and pause > left
-        why = f' ({pause:.0f} s to wait, {max(left, 0):.0f} s left of {self.total:g})' if late else ''
-        raise GaveUp(f'no usable answer in {tried} tr{"y" if tried == 1 else "ies"}{why}; the last time: {last}') from last
+        tries = f'{tried} tr{"y" if tried == 1 else "ies"}'
+        raise GaveUp(f'no usable answer in {tries}{why}; the last time: {last}') from last

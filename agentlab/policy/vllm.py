@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from ..entropy.measures import top_k_entropy
 from ..episodes import rename
+from ..patience import GaveUp, NotNow, Patience, retry_after, worth_again
 from .core import token_logps
 from .sampler import Completion, check_ids, check_request
-from ..patience import GaveUp, NotNow, Patience, retry_after, worth_again
 from ..settings import in_parts
 
 # %% auto #0

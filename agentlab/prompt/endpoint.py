@@ -53,22 +53,23 @@ class Endpoint:
         return self.patiently(lambda: self.request(body))
     def models(self)->list:
         "Names under which the server knows its models. Raises EndpointError."
-        return self.patiently(lambda: self.part(self.send('models'), lambda found: [one['id'] for one in found['data']]))
+        def names(found): return [str(one['id']) for one in found['data']]
+        return self.patiently(lambda: self.part(self.send('models'), names))
     def patiently(self, attempt):
         "What `attempt` returns. Raises EndpointError."
         try: return self.patience.ask(attempt, budget=self.budget)
         except (GaveUp, Spent) as e: raise EndpointError(str(e)) from None
     def request(self, body):
         "One request: the text of the first choice, and its tokens."
-        answer = self.send('chat/completions', body)
-        text = self.part(answer, lambda found: found['choices'][0]['message']['content'])
-        if not isinstance(text, str): raise NotNow(f'{self.url} answered without a text')
-        used = self.part(answer, lambda found: found.get('usage') or {})
-        read, written = (x if isinstance(x, int) else None for x in map(used.get, ('prompt_tokens', 'completion_tokens')))
-        # no token is shorter than a byte: what is not counted is not underestimated
-        counted = (len(json.dumps(body)) if read is None else read, len(text.encode()) if written is None else written)
+        def told(found):
+            used = found.get('usage') or {}
+            return (found['choices'][0]['message']['content'], *map(used.get, ('prompt_tokens', 'completion_tokens')))
+        text, read, written = self.part(self.send('chat/completions', body), told)
+        # what is not counted is not underestimated: no token is shorter than a byte
+        counted = (n if isinstance(n, int) else len(json.dumps(x)) for n, x in ((read, body), (written, text)))
         if self.budget is not None: self.budget.pay(sum(counted))
-        return text, written
+        if not isinstance(text, str): raise NotNow(f'{self.url} answered without a text')
+        return text, written if isinstance(written, int) else None
     def part(self, answer, of):
         "What `of` finds in the JSON of an answer."
         try: return of(answer.json())
