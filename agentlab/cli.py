@@ -11,7 +11,7 @@ from dis import opmap
 from pathlib import Path
 from typing import Annotated
 from fastcore.script import anno_parser, store_true
-from .settings import defaults, in_words
+from .settings import defaults, in_words, printable as _plain
 
 # %% auto #0
 __all__ = ['COMMANDS', 'ELSEWHERE', 'train', 'report', 'view', 'stop', 'demo', 'prime', 'play', 'envs', 'recipes', 'runs',
@@ -85,6 +85,14 @@ def _all_weights(folder: Path, rank: int)->bool:
     if rank >= 0: return rank == 0
     with without_code(folder): return parameters_of(AutoConfig.from_pretrained(folder, trust_remote_code=False)) < 10**7
 
+def _world(env: str, tasks: str = '', reward: str = ''):
+    "The environment; or the tasks of a file, and what pays for them."
+    from agentlab.env import load_env
+    if reward and not tasks: raise ValueError(f'reward={reward!r} pays for tasks of your own: name them, --tasks FILE')
+    if not tasks: return load_env(env)
+    from agentlab.env.own_tasks import own_tasks
+    return own_tasks(tasks, reward)
+
 def _format(name: str):
     "How the policy acts; None: the whole reply is the action."
     from agentlab.policy.formats import Calls, Thinking
@@ -99,6 +107,8 @@ def train(
     env: str = _HOME['env'],        # environment: a known name, or package.module:Class
     steps: int = _HOME['steps'],    # updates
     seed: int = _HOME['seed'],      # of everything random in the run
+    tasks: str = '',                # your own tasks in place of env: a file with lines of JSON
+    reward: str = '',               # of these: exact, number, contains, or package.module:function
     out: str = '',                  # run folder (default: RUNS/recipe-env-seed)
     resume: store_true = False,     # go on with the run in that folder
     # 'tiny', 'untrained', 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
@@ -130,7 +140,8 @@ def train(
     given = dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, temperature=temperature)
     chosen_model = dict(model=model, qlora=qlora, rank=lora, template=template, seed=seed)
     _check_server(vllm)
-    world, chosen, folder = _chosen(env, recipe, given, out, resume, steps=steps, seed=seed, test_tasks=test_tasks)
+    world, chosen, folder = _chosen(_world(env, tasks, reward), recipe, given, out, resume, steps=steps, seed=seed,
+                                    test_tasks=test_tasks)
     around = _around(world, isolate, limit)
     policy, chosen = _ready(world, chosen, given, chosen_model, vllm, max_context)
     if form: chosen = in_format(chosen, form)
@@ -145,15 +156,14 @@ def _fit(policy, world, recipe, out: str, resume: bool, told=None):
     _say_tests(run)
     print(f'run: {run.folder}\nnext: agentlab report {run.folder}')
 
-def _chosen(env: str, recipe: str, given: dict, out: str, resume: bool, **always)->tuple:
+def _chosen(world, recipe: str, given: dict, out: str, resume: bool, **always)->tuple:
     """The environment, the recipe with what was given, and the run folder; whatever can be refused by these is
     refused here, before a model is made."""
-    from agentlab.env import load_env
     from agentlab.recipe import check_recipe, check_world
     from agentlab.train import load_recipe
     from agentlab.train.runs import check_goes_on
     from agentlab.train.trainer import env_facts
-    world = load_env(env)
+    if hasattr(world, 'most'): always['test_tasks'] = world.most(always['test_tasks'])
     chosen = load_recipe(recipe, **always, **_said(given, world))
     check_recipe(chosen)
     try:
@@ -162,7 +172,7 @@ def _chosen(env: str, recipe: str, given: dict, out: str, resume: bool, **always
     except ValueError as e: raise ValueError(f'test_tasks={chosen.test_tasks}: {e}') from None
     try: check_world(chosen, world)
     except (TypeError, ValueError) as e:
-        raise ValueError(f'recipe={recipe!r} cannot be played in env={env!r}: {e}') from None
+        raise ValueError(f'recipe={recipe!r} cannot be played in env={world.name!r}: {e}') from None
     folder = out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{chosen.seed}')
     _check_folder(folder)
     check_goes_on(folder, resume, env=env_facts(world), recipe=dict(name=chosen.name, seed=chosen.seed)
@@ -372,6 +382,8 @@ def prime(
     episodes: int = 8,              # demonstrated games of an update
     lr: float = 1e-3,               # highest learning rate
     noise: float = .5,              # share of the demonstrator's actions that go wrong
+    tasks: str = '',                # your own tasks in place of env: a file with lines of JSON
+    reward: str = '',               # of these: exact, number, contains, or package.module:function
     lora: int = -1,                 # rank of the adapter; 0: all weights learn; default: 16
     seed: int = 0,                  # of the demonstrations and the adapter
     test_tasks: int = 32,           # held-out tasks of the test afterwards; 0: none
@@ -380,12 +392,12 @@ def prime(
 ):
     """Show a pretrained model some demonstrated games, by supervised learning, and keep it in a folder that `train
     --model` goes on from."""
-    from agentlab.env import load_env
     from agentlab.policy import prime as watch
     from agentlab.train import evaluate
     _check_numbers(seed=(seed, 0, 2**63 - 1), steps=(steps, 1, 10**9), episodes=(episodes, 1, 10**6),
                    test_tasks=(test_tasks, 0, 10**7), noise=(noise, 0, 1), lr=(lr, 1e-12, 1e3))
-    world, form = load_env(env), _format(format)
+    world, form = _world(env, tasks, reward), _format(format)
+    if hasattr(world, 'most'): test_tasks = world.most(test_tasks)
     if format == 'thinking':
         raise ValueError("format='thinking': thoughts are demonstrated in Python, see `agentlab.policy.prime`. Use "
                          "plain or calls")
@@ -401,8 +413,9 @@ def prime(
         how = dict(tasks=test_tasks, max_tokens=max(_longest(world), 32), format=form)
         print(_tested('primed', test_tasks, {name: evaluate(policy, world, greedy=name == 'test_greedy', **how)
                                              for name in ('test_greedy', 'test_sampled')}))
+    where = f'--env {env}' if not tasks else f'--tasks {tasks}' + (f' --reward {reward}' if reward else '')
     more = '' if format == 'plain' else f' --format {format}'
-    print(f'policy: {target}\nnext: agentlab train --env {env} --model {target}{more}')
+    print(f'policy: {target}\nnext: agentlab train {where} --model {target}{more}')
 
 # %% ../nbs/cli/00_cli.ipynb #b795cd66
 def play(
@@ -410,6 +423,8 @@ def play(
     # 'tiny', 'untrained', 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
     model: str = 'tiny',
     seed: int = 0,                  # of the task and of the sampling
+    tasks: str = '',                # your own tasks in place of env: a file with lines of JSON
+    reward: str = '',               # of these: exact, number, contains, or package.module:function
     temperature: float = 1.,        # 0: the most likely token each time
     format: str = 'plain',          # how the policy acts: plain, thinking or calls
     isolate: store_true = False,    # the environment in a process of its own, which may hang or die
@@ -418,11 +433,10 @@ def play(
 ):
     "Watch one episode in the terminal as it is played, with the probability and the entropy of what the agent says."
     import math
-    from agentlab.env import load_env
     from agentlab.rollout import play as rollout
     _check_numbers(seed=(seed, 0, 2**63 - 1),
                    **(dict(temperature=(temperature, 1e-3, 1e3)) if temperature != 0 else {}))
-    world, form = load_env(env), _format(format)
+    world, form = _world(env, tasks, reward), _format(format)
     around = _around(world, isolate, limit)
     policy = _policy(world, model)
     if around is world and hasattr(world, 'render'): print(_plain(_drawn(world, seed)) + '\n')
@@ -435,10 +449,6 @@ def play(
         print(_plain(e.final + f"\n{e.seat}: {'success' if e.success else 'no success'}, "
                      f"outcome {e.outcome:g}, {len(e.turns)} "
                      f"turns{', cut by a budget' if e.truncated else ''}{f', error: {e.error}' if e.error else ''}"))
-
-def _plain(text: str)->str:
-    "Text of a model or an environment, safe for a terminal: control characters are shown, not obeyed."
-    return ''.join(c if c.isprintable() or c == '\n' else f'\\x{ord(c):02x}' for c in text)
 
 def _drawn(world, seed: int)->str:
     "What an environment draws of its beginning, if it can: a fault in it costs the picture only."
@@ -519,7 +529,12 @@ ELSEWHERE = dict(   # name: (its function, imported when it is asked for; what i
     fit=('agentlab.train.fit:fit', 'Say before anything is downloaded whether a model can be trained on a card, with '
          'which settings, and where the memory goes.'),
     bench=('agentlab.bench.sweep:bench', 'Play recipes x environments x seeds on Ray; write a table (Parquet) and a '
-           'page. The same command goes on after a stop.'))
+           'page. The same command goes on after a stop.'),
+    eval=('agentlab.bench.eval:eval_players', 'Let players play the same held-out tasks, and print one table with '
+          'intervals.'),
+    export=('agentlab.policy.export:export_run', 'Write a trained policy as an adapter or as one merged model, for other '
+            'programs, and say how they open it.'),
+    chat=('agentlab.policy.export:talk', 'Talk to a model or a trained policy in the terminal.'))
 ELSEWHERE['push'] = ('agentlab.train.hub:push', 'Put a trained policy on the hub, with a card made from its run; '
                      '--card-only writes the card and sends nothing.')
 ELSEWHERE['verl-check'] = ('agentlab.cli:verl_check', "Prove on a local Ray cluster that verl's workers see agentlab's "

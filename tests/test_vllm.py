@@ -294,10 +294,30 @@ def test_a_refusal_of_the_server_is_not_tried_again(server):
     with pytest.raises(ValueError, match='does not see the folder.*VLLMSampler.folder'): sampler.sample(contexts(1), 2)
     assert not waits
 
+def test_a_refusal_by_a_server_that_is_not_well_names_the_rank(server):
+    "Then it is asked again, as often as the client is told to; the last word says what may be wrong."
+    waits = []
+    engine = reach(server, wait=1., tries=3, sleep=waits.append)
+    engine.alive = lambda: False
+    with pytest.raises(ConnectionError, match='in 3 tries.*of rank 32.*--max-lora-rank'):
+        VLLMSampler(engine).sync(with_lora(Policy(copy.deepcopy(BASE.model), BASE.tokenizer), r=32))
+    assert len(waits) == 2
+
+def test_a_time_that_the_server_names_is_kept(server):
+    waits = []
+    engine = reach(server, wait=1., total=100., sleep=waits.append)
+    sampler = VLLMSampler(engine).sync(learned())
+    server.faults = [lambda a: Response('busy', 429, headers={'Retry-After': '30'})]
+    sampler.sample(contexts(1), 2)
+    assert len(waits) == 1 and 30 <= waits[0] <= 30.5
+    server.faults = [lambda a: Response('busy', 429, headers={'Retry-After': '3000'})]
+    with pytest.raises(ConnectionError, match='3000 s to wait'): sampler.sample(contexts(1), 2)
+    assert len(waits) == 1
+
 @pytest.mark.parametrize('why', ['ReadTimeout: ', '/v1/load_lora_adapter answered 503: busy'])
 def test_a_load_that_got_lost_is_tried_again(server, why):
     "A server that is well, and a request that never arrived or came too early: no refusal."
-    engine, lost, waits = reach(server, wait=1., sleep=lambda s: waits.append(s)), [why], []
+    engine, lost, waits = reach(server, wait=1., jitter=0., sleep=lambda s: waits.append(s)), [why], []
     call = engine.call
     def failing(path, body=None):
         if 'load_lora' in path and lost: raise NoAnswer(lost.pop())
@@ -368,7 +388,7 @@ FAULTS = dict(
 
 def test_what_is_no_answer_is_asked_again_with_the_same_seed(server):
     policy, waits = learned(), []
-    engine = reach(server, timeout=.4, wait=1., longest=2., sleep=waits.append, workers=1)
+    engine = reach(server, timeout=.4, wait=1., longest=2., jitter=0., sleep=waits.append, workers=1)
     sampler = VLLMSampler(engine).sync(policy)
     expected = sampler.sample(contexts(2), 4, stop=())
     for name, fault in FAULTS.items():

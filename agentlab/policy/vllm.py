@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from ..entropy.measures import top_k_entropy
 from ..episodes import rename
+from ..patience import GaveUp, NotNow, Patience, retry_after, worth_again
 from .core import token_logps
 from .sampler import Completion, check_ids, check_request
 from ..settings import in_parts
@@ -45,7 +46,7 @@ class Said:
     finish: str                 # 'stop' or 'length'
     likely: list|None = None    # which tokens those are; None: the engine does not say
 
-class NoAnswer(Exception):
+class NoAnswer(NotNow):
     "Nothing that can be used, this time: worth asking again."
 
 class Broke(NoAnswer):
@@ -238,8 +239,9 @@ def _httpx():
 def _read(answer, path: str):
     "The JSON of an answer, or its text where that is none to be expected."
     status, text = answer.status_code, answer.text[:600]
-    if status in (408, 429) or status >= 500:
-        raise (Broke if status == 500 else NoAnswer)(f'{path} answered {status}: {text}')
+    if worth_again(status):
+        raise (Broke if status == 500 else NoAnswer)(f'{path} answered {status}: {text}',
+                                                     after=retry_after(answer.headers.get('retry-after')))
     if status in (401, 403):
         raise ValueError(f'{path} answered {status}: put the key of the server into the environment variable that '
                          f'key_name names (VLLM_API_KEY)')
@@ -254,17 +256,12 @@ class _Rows(_Requests):
     "Rows, asked until they are answered."
     def patiently(self, attempt, given_up=lambda: False):
         "What `attempt` returns, the first time that it has an answer. Raises ConnectionError after the last try."
-        for k in range(self.tries):
-            try: return attempt()
-            except NoAnswer as e:
-                last = e
-                if k + 1 == self.tries or given_up(): break
-                self.counts['again'] += 1
-                self.sleep(min(self.wait * 2**k, self.longest))
-        raise ConnectionError(f'{self.url} gave no usable answer in {k + 1} tries; the last time: {last}. Nothing of '
-                              f'this step was kept: look at the log of the server, start it again with the same flags, '
-                              'and go on with train(..., resume=True). Raise tries or wait where it needs longer to '
-                              'come back.') from last
+        def again(): self.counts['again'] += 1
+        try: return self.patience.ask(attempt, given_up, again)
+        except GaveUp as e:
+            raise ConnectionError(f'{self.url} gave {e}. Nothing of this step was kept: look at the log of the server, '
+                                  'start it again with the same flags, and go on with train(..., resume=True). Raise '
+                                  'tries, wait or total where it needs longer to come back.') from e.__cause__
     def row(self, ask: Ask, adapter: Adapter|None, given_up)->Said:
         "One row, asked until it is answered; a server that has forgotten the adapter gets it again."
         def attempt():
@@ -315,8 +312,9 @@ class VLLMServer(_Rows):
         key_name: str = 'VLLM_API_KEY', # environment variable that holds its key; unset: none is sent
         timeout: float = 600.,      # seconds for one row
         tries: int = 8,             # of every request
-        # seconds before the second try, doubled before each one after it; at most
-        wait: float = 1., longest: float = 60.,
+        # seconds before the second try, doubled before each one after it; at most; for all tries of a request; share of
+        # a pause that chance may take away: see agentlab.patience
+        wait: float = 1., longest: float = 60., total: float = 1800., jitter: float = .5,
         workers: int = 256,         # rows under way at a time
         keep: int = 2,              # adapters that the server holds for us; --max-cpu-loras must not be less
         sleep = time.sleep,
@@ -327,14 +325,14 @@ class VLLMServer(_Rows):
         if parts.username or parts.password or parts.query:
             raise ValueError('url: leave the key out of the address; put it into the environment variable that '
                              'key_name names')
-        if tries < 1 or workers < 1 or not timeout > 0 or wait < 0:
-            raise ValueError(f'tries={tries}, workers={workers}, timeout={timeout}, wait={wait}: give at least one try '
-                             f'and one worker, and times above 0')
-        self.url, self.model, self.key_name, self.timeout, self.tries, self.wait, self.longest = (
-            url.rstrip('/').removesuffix('/v1'), model, key_name, timeout, tries, wait, longest)
+        if workers < 1 or not timeout > 0:
+            raise ValueError(f'workers={workers}, timeout={timeout}: give at least one worker, and a time above 0')
+        self.url, self.model, self.key_name, self.timeout = (url.rstrip('/').removesuffix('/v1'), model, key_name,
+                                                             timeout)
+        self.patience = Patience(tries, wait, longest, total, jitter, sleep)
         me = weakref.proxy(self)  # a server and its shelf that hold each other would end when the collector comes by
         self.shelf = Shelf(lambda adapter: me._load(adapter), lambda adapter: me._unload(adapter), keep)
-        self.workers, self.sleep, self.counts, self.http = workers, sleep, dict(requests=0, again=0, loads=0), None
+        self.workers, self.counts, self.http = workers, dict(requests=0, again=0, loads=0), None
         self.starts = 0     # restarts that were noticed
         self.close = weakref.finalize(self, _leave, self.url, key_name, self.shelf.held)
     def __repr__(self): return f'VLLMServer({self.url!r})'
@@ -359,7 +357,8 @@ class VLLMServer(_Rows):
             # else: it took an earlier try of this very folder
             if 'already been loaded' not in str(e): raise ValueError(_not_taken(self.url, adapter, e)) from e
         except Broke as e:
-            if not self.alive(): raise
+            # it may be starting, so it is asked again; should that be in vain, the reason has the rank in it
+            if not self.alive(): raise Broke(_not_taken(self.url, adapter, e)) from e
             # vLLM says 500 for an adapter that it cannot serve
             raise ValueError(_not_taken(self.url, adapter, e)) from e
         except LookupError as e: raise ValueError(_not_found(self.url, adapter, e)) from e

@@ -8,6 +8,7 @@ __all__ = ['EndpointError', 'Endpoint', 'without', 'ask_json']
 # %% ../../nbs/prompt/04_endpoint.ipynb #3e25abe8
 import json, os, re
 from urllib.parse import urlsplit
+from ..patience import GaveUp, NotNow, Patience, Spent, retry_after, worth_again
 
 # %% ../../nbs/prompt/04_endpoint.ipynb #f04821b5
 class EndpointError(RuntimeError):
@@ -21,7 +22,9 @@ class Endpoint:
         model:str,                      # the name under which the server knows it
         key_name:str='OPENAI_API_KEY',  # environment variable that holds the key; unset: no key is sent
         timeout:float=60.,              # seconds for one request
-        attempts:int=2,                 # requests until one is answered; 4xx answers are not asked again
+        attempts:int=4,                 # requests until one is answered; refusals are not asked again
+        patience:Patience=None,         # pauses and time of these requests; None: at most five minutes
+        budget=None,                    # agentlab.patience.Budget, which clients may share; None: without a limit
         **options                       # of the request: temperature, max_tokens, ...
     ):
         parts = urlsplit(url)
@@ -32,8 +35,9 @@ class Endpoint:
                              'key_name names')
         if attempts < 1 or not timeout > 0:
             raise ValueError(f'attempts={attempts}, timeout={timeout}: give at least one attempt and a time above 0')
-        self.url, self.model, self.key_name, self.timeout, self.attempts, self.options = url.rstrip(
-            '/'), model, key_name, timeout, attempts, options
+        self.url, self.model, self.key_name, self.timeout, self.options = (url.rstrip('/'), model, key_name, timeout,
+                                                                           options)
+        self.patience, self.budget = patience or Patience(attempts, .5, 30., 300.), budget
     def __repr__(self): return f'Endpoint({self.url!r}, {self.model!r})'
     def __call__(
         self,
@@ -41,36 +45,58 @@ class Endpoint:
         schema:dict=None    # JSON schema that the answer must follow, for servers that can enforce one
     )->str:                 # what the model said
         "Ask. Raises EndpointError."
+        return self.answer(messages, schema)[0]
+    def answer(self, messages:list, schema:dict=None)->tuple:   # text; tokens of it, None where the server does not say
+        "The same, with what it cost."
         body = dict(model=self.model, messages=messages) | self.options
         if schema: body['response_format'] = dict(type='json_schema', json_schema=dict(name='answer', schema=schema))
-        for attempt in range(self.attempts):
-            try: return self.request(body)
-            except EndpointError as e:
-                if attempt == self.attempts - 1 or getattr(e, 'final', False): raise
+        return self.patiently(lambda: self.request(body))
+    def models(self)->list:
+        "Names under which the server knows its models. Raises EndpointError."
+        def names(found): return [str(one['id']) for one in found['data']]
+        return self.patiently(lambda: self.part(self.send('models'), names))
+    def patiently(self, attempt):
+        "What `attempt` returns. Raises EndpointError."
+        try: return self.patience.ask(attempt, budget=self.budget)
+        except (GaveUp, Spent) as e: raise EndpointError(str(e)) from None
     def request(self, body):
-        "One request: the text of the first choice."
+        "One request: the text of the first choice, and its tokens."
+        def told(found):
+            used = found.get('usage') or {}
+            return (found['choices'][0]['message']['content'], *map(used.get, ('prompt_tokens', 'completion_tokens')))
+        text, read, written = self.part(self.send('chat/completions', body), told)
+        # what is not counted is not underestimated: no token is shorter than a byte
+        counted = (n if isinstance(n, int) else len(json.dumps(x)) for n, x in ((read, body), (written, text)))
+        if self.budget is not None: self.budget.pay(sum(counted))
+        if not isinstance(text, str): raise NotNow(f'{self.url} answered without a text')
+        return text, written if isinstance(written, int) else None
+    def part(self, answer, of):
+        "What `of` finds in the JSON of an answer."
+        try: return of(answer.json())
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise NotNow(f'{self.url} did not answer as a chat completion: '
+                         f'{without(answer.text[:200], os.environ.get(self.key_name))}') from None
+    def send(self, path, body=None):
+        "One request: the whole answer. Raises NotNow for what is worth asking again, else EndpointError."
         try: import httpx
         except ImportError: raise ImportError('an Endpoint needs httpx: pip install "agentlab-rl[llm]"') from None
         key = os.environ.get(self.key_name)
         try:
-            answer = httpx.post(f'{self.url}/chat/completions', json=body, timeout=self.timeout,
-                                headers=dict(Authorization=f'Bearer {key}') if key else {})
+            answer = httpx.request('GET' if body is None else 'POST', f'{self.url}/{path}', json=body,
+                                   timeout=self.timeout, headers=dict(Authorization=f'Bearer {key}') if key else {})
         except httpx.TimeoutException:
-            raise EndpointError(f'{self.url} has not answered within {self.timeout} s. Raise timeout, or look at '
-                                f'the server.') from None
-        except (httpx.HTTPError, ValueError) as e:
+            raise NotNow(f'{self.url} has not answered within {self.timeout} s. Raise timeout, or look at '
+                         f'the server.') from None
+        except (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError) as e:
+            raise NotNow(f'{self.url} cannot be reached: {without(str(e), key)}') from None
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:
             # a key with a line break is a ValueError
             raise EndpointError(f'{self.url} cannot be reached: {without(str(e), key)}') from None
         if answer.status_code != 200:
-            error = EndpointError(f'{self.url} answered {answer.status_code}: {without(answer.text[:200], key)}')
-            error.final = 400 <= answer.status_code < 500 and answer.status_code not in (408, 429)
-            raise error
-        try: text = answer.json()['choices'][0]['message']['content']
-        except (ValueError, LookupError, TypeError):
-            raise EndpointError(f'{self.url} did not answer as a chat completion: '
-                                f'{without(answer.text[:200], key)}') from None
-        if not isinstance(text, str): raise EndpointError(f'{self.url} answered without a text')
-        return text
+            said = f'{self.url} answered {answer.status_code}: {without(answer.text[:200], key)}'
+            if not worth_again(answer.status_code): raise EndpointError(said)
+            raise NotNow(said, after=retry_after(answer.headers.get('retry-after')))
+        return answer
 
 # %% ../../nbs/prompt/04_endpoint.ipynb #15a52e21
 def without(text:str, key)->str:
