@@ -134,13 +134,13 @@ def test_splits_share_no_person_question_answer_or_page():
                 for thing in things: assert seen.setdefault(thing, split) == split, thing
 
 def test_reset_draws_from_its_split_and_the_demonstrations_from_theirs():
-    from agentlab.policy.tiny import _demonstrator
+    from agentlab.policy.tiny import demonstration_env
     for split in splits:
         for seed in range(30):
             env = HopSearch(split=split)
             env.reset(seed)
             assert set(env.game.world.people) <= set(names_of(split))
-    demo = _demonstrator(HopSearch())
+    demo = demonstration_env(HopSearch())
     demo.reset(0)
     assert demo.game.world.key[0] == 'demo'
 

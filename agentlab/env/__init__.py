@@ -8,7 +8,10 @@ __all__ = ['envs', 'games', 'load_env', 'BesideExpert', 'Bubblewrap', 'BugRepair
            'Planned', 'PythonTool', 'Refused', 'Result', 'Step', 'Tagged', 'TextEnv', 'Wrapper', 'check_env',
            'check_seat_order', 'environment', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of',
            'call_of', 'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
-           'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc']
+           'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc',
+           'environment_factory', 'from_alfworld', 'from_gymnasium', 'from_openenv', 'from_openspiel',
+           'from_reasoning_gym', 'from_textarena', 'from_textworld', 'from_verifiers', 'families', 'family',
+           'RandomWins', 'heard']
 
 # %% ../../nbs/env/index.ipynb #bd9d556e
 from importlib import import_module
@@ -34,20 +37,28 @@ from .signals import Signals
 from .negotiation import Negotiation, worth
 from .kuhn import Kuhn
 from .leduc import Leduc
+from .adapters import (action_words, environment_factory, from_gymnasium, from_openenv, from_openspiel,
+                                   from_textarena, from_textworld)
+from .more_adapters import from_alfworld, from_reasoning_gym, from_verifiers
+from .by_name import env_by_name, families, family, family_of
+from .random_play import RandomWins, heard
 
 _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError',
          'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox', 'Planned',
          'PythonTool', 'Refused', 'Result', 'Step', 'Tagged', 'TextEnv', 'Wrapper', 'check_env',
          'check_seat_order', 'environment', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of',
          'call_of', 'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
-         'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc']
+         'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc',
+         'environment_factory', 'from_alfworld', 'from_gymnasium', 'from_openenv', 'from_openspiel',
+         'from_reasoning_gym', 'from_textarena', 'from_textworld', 'from_verifiers', 'families', 'family',
+         'RandomWins', 'heard']
 
 __getattr__ = door(__name__)
 
 # %% ../../nbs/env/index.ipynb #76d09d20
 for _module in pages_with_names('agentlab.env'): import_module(_module)
 globals().update({kind.__name__: kind for kind in registered.values()})     # the door has them too
-# name -> class; those of `@environment` follow. `load_env` also takes 'package.module:Class'
+# name -> class; those of `@environment` follow. `load_env` also takes 'package.module:Class', and `families`
 envs = dict(keydoor=KeyDoor, guess=GuessNumber, hopsearch=HopSearch, clarify=Clarify, python_tool=PythonTool,
             cuedoor=CueDoor, bug_repair=BugRepair) | registered
 # the same, for several seats
@@ -55,15 +66,19 @@ games = dict(tictactoe=TicTacToe, nim=Nim, rock_paper_scissors=rock_paper_scisso
              prisoners_dilemma=prisoners_dilemma, signals=Signals, negotiation=Negotiation, kuhn=Kuhn, leduc=Leduc)
 
 def load_env(
-    name:str,       # a name in `envs` or `games`, or 'package.module:Class' for your own
+    # a name in `envs` or `games`, 'gym:FrozenLake-v1' for a world of somebody else (`families`), or
+    # 'package.module:Class' for your own
+    name:str,
     **options       # for its constructor, such as size=4
 )->Env:             # a new environment
     "An environment by name. `ValueError` for a name nobody knows, `TypeError` for options it does not take."
     known = envs | games
     if name in known: return known[name](**options)
+    if family_of(name): return env_by_name(name, **options)
     if ':' not in str(name):
         raise ValueError(f"env={name!r} is not known; known are {', '.join(known)}. For your own write "
-                         f"'package.module:Class'")
+                         f"'package.module:Class', for somebody else's {next(iter(families.values())).example}; "
+                         f"words before the colon: {', '.join(families)}")
     env = called('env', name, imported('env', name), **options)
     if not (callable(getattr(env, 'reset', None)) and callable(getattr(env, 'step', None))):
         raise TypeError(f'env={name!r} is a {type(env).__name__}, which has no reset and step; derive it from '

@@ -11,12 +11,13 @@ from importlib.resources import files
 from pathlib import Path
 import numpy as np
 import torch
+from ..env.random_play import RandomWins, heard
 from ..episodes import Batch, Episode, Turn, derive, rename
 from .core import Chat, Policy, check_learnable, word_tokenizer
 
 # %% auto #0
-__all__ = ['tiny_model', 'demonstrate', 'warm_start', 'imitate', 'cache_folder', 'tiny_name', 'demonstration_env', 'tiny_policy',
-           'shown_steps']
+__all__ = ['tiny_model', 'demonstrate', 'warm_start', 'imitate', 'cache_folder', 'tiny_name', 'demonstration_env',
+           'closed_tokenizer', 'tiny_policy', 'shown_steps']
 
 # %% ../../nbs/policy/01_tiny.ipynb #31d4f083
 def tiny_model(
@@ -133,8 +134,9 @@ def cache_folder()->Path:
 
 def tiny_name(env, **arguments)->str:
     "A name for the tiny policy of this environment: hash of everything that it depends on."
-    demo_env = _demonstrator(env)
-    tokenizer = word_tokenizer(demo_env.vocabulary() + ['.'])
+    return _tiny_name(env, demonstration_env(env), closed_tokenizer(env), arguments)
+
+def _tiny_name(env, demo_env, tokenizer, arguments: dict)->str:
     demos = demonstrate(demo_env, Chat(tokenizer), [derive('name', i) for i in range(8)], noise=.5)
     functions = tiny_model, demonstrate, _demonstration, _pay, warm_start, imitate
     code = [''.join(inspect.getsource(f).split()) for f in functions]       # line breaks do not count
@@ -143,24 +145,29 @@ def tiny_name(env, **arguments)->str:
     return f'{env.name}-' + hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 def demonstration_env(env):
-    """The environment on its demonstration tasks, where it has such a split. Raises TypeError for one that cannot
-    demonstrate."""
+    """The environment on its demonstration tasks, where it has such a split; one that cannot demonstrate shows the
+    random games that went well. Raises ValueError where none did, EnvError where it cannot be played at random."""
     if not callable(getattr(env, 'demonstrator', None)) and not callable(getattr(env, 'expert', None)):
-        raise TypeError(f'{type(env).__name__} cannot demonstrate: give it expert(noise, generator) -> action.')
+        return RandomWins(env)
     env = env.clone()
     if hasattr(env, 'split'): env.split = 'demo'
     return env
 
-def _demonstrator(env):
-    "The same, for a policy that learns its words here."
-    if not hasattr(env, 'expert') or not hasattr(env, 'vocabulary'):
-        raise TypeError(f'{type(env).__name__} cannot warm-start a tiny policy: give it expert(noise, generator) -> '
-                        f'action and vocabulary() -> words, or bring a policy of your own.')
-    return demonstration_env(env)
+def closed_tokenizer(env):
+    """The tokenizer of a tiny policy: every word of `vocabulary()`, or where there is none those of random games. What
+    can be said keeps its marks, such as [0], so that it comes out as it went in."""
+    if callable(getattr(env, 'vocabulary', None)): return word_tokenizer(env.vocabulary() + ['.'])
+    texts = heard(env)
+    split = word_tokenizer([]).backend_tokenizer.pre_tokenizer.pre_tokenize_str
+    words = [word for text in (*texts['read'], *texts['said']) for word, _ in split(text)]
+    tokenizer = word_tokenizer([*words, '.'])
+    whole = dict.fromkeys(chunk for text in texts['said'] for chunk in text.split() if len(split(chunk)) > 1)
+    tokenizer.add_tokens(list(whole))
+    return tokenizer
 
 # %% ../../nbs/policy/01_tiny.ipynb #1a9933a8
 def tiny_policy(
-    env,                    # an environment with expert() and vocabulary()
+    env,                    # an environment; without expert() and vocabulary() it is played at random for both
     warm: bool = True,      # False: random weights
     max_context: int = 512, # longest conversation in tokens
     seed: int = 0,          # of the initial weights and the order of the demonstrations
@@ -168,17 +175,18 @@ def tiny_policy(
     **arguments,            # of `warm_start`
 )->Policy:
     "A tiny policy for this environment: shipped, from the cache, or warm-started now (minutes) and cached."
-    tokenizer = word_tokenizer(_demonstrator(env).vocabulary() + ['.'])
+    tokenizer = closed_tokenizer(env)
     fresh = lambda: Policy(tiny_model(len(tokenizer), max_context, seed=seed), tokenizer,
                            name=f'tiny-{env.name}-untrained')
     if not warm: return fresh()
-    name = tiny_name(env, max_context=max_context, seed=seed, **arguments)
+    demo_env = demonstration_env(env)
+    name = _tiny_name(env, demo_env, tokenizer, dict(max_context=max_context, seed=seed, **arguments))
     for folder in (Path(str(files('agentlab'))) / 'shipped' / name, cache_folder() / name):
         if (folder / 'config.json').exists(): return Policy.load(folder, name=name)
     policy = fresh()
     total = arguments.get('steps', inspect.signature(warm_start).parameters['steps'].default)
     with shown_steps(f'warm start of {env.name}', total, progress) as on_step:
-        warm_start(policy, _demonstrator(env), seed=seed, on_step=on_step, **arguments)
+        warm_start(policy, demo_env, seed=seed, on_step=on_step, **arguments)
     policy.name = name
     return _keep(policy, cache_folder() / name)
 
