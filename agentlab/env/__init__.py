@@ -8,7 +8,9 @@ __all__ = ['envs', 'games', 'load_env', 'BesideExpert', 'Bubblewrap', 'BugRepair
            'Planned', 'PythonTool', 'Refused', 'Result', 'Step', 'Tagged', 'TextEnv', 'Wrapper', 'check_env',
            'check_seat_order', 'environment', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of',
            'call_of', 'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
-           'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc']
+           'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc', 'Place',
+           'Tool', 'ToolError', 'Toolbox', 'ask_model', 'final_answer', 'python_code', 'schema_of', 'scratch_files',
+           'sql_query', 'text_search', 'tool_of']
 
 # %% ../../nbs/env/index.ipynb #bd9d556e
 from importlib import import_module
@@ -22,7 +24,7 @@ from .clarify import Clarify
 from .python_tool import PythonTool, answers, slips, well_formed
 from .cue_door import CueDoor
 from .bug_repair import BugRepair, BugWork, InjectBug, consistency
-from .tools import action_of, call_of, fault_of, tool
+from .tools import action_of, call_of, fault_of, schema_of, tool
 from .sandbox import Bubblewrap, MontySandbox, Refused, Result, readable, run_python, telling
 from .wrappers import BesideExpert, Listed, Planned, Tagged, Wrapper
 from .isolation import EnvTimeout, Isolated, Worker, together
@@ -34,13 +36,17 @@ from .signals import Signals
 from .negotiation import Negotiation, worth
 from .kuhn import Kuhn
 from .leduc import Leduc
+from .toolbox import (Database, Place, Tool, Toolbox, ToolError, ask_model, final_answer, python_code,
+                                  scratch_files, sql_query, text_search, tool_of)
 
 _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError',
          'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox', 'Planned',
          'PythonTool', 'Refused', 'Result', 'Step', 'Tagged', 'TextEnv', 'Wrapper', 'check_env',
          'check_seat_order', 'environment', 'run_python', 'split_of', 'splits', 'together', 'tool', 'action_of',
          'call_of', 'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
-         'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc']
+         'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc',
+         'Place', 'Tool', 'ToolError', 'Toolbox', 'ask_model', 'final_answer', 'python_code', 'schema_of',
+         'scratch_files', 'sql_query', 'text_search', 'tool_of']
 
 __getattr__ = door(__name__)
 
