@@ -30,7 +30,8 @@ from notebooks import ROOT
 from results import intervals
 
 SEEDS = 0, 1, 2
-WORLDS = dict(guess=dict(steps=20), python_tool=dict(steps=30), clarify=dict(steps=20))     # world -> how it is primed
+WORLDS = dict(guess=dict(steps=20), python_tool=dict(steps=30), clarify=dict(steps=20),
+              errands=dict(steps=30))       # world -> how it is primed
 ARMS = 'grpo', 'gigpo', 'imitation'
 UPDATES, GROUPS, GROUP_SIZE, TASKS = 12, 8, 6, 100
 PLAIN = ('The harbour was quiet in the morning. Two boats came in, and the men carried the fish up to the market, '
@@ -42,6 +43,7 @@ TRIED = 16              # tasks, of six games each, at every place of the knobs
 FIRST = 8               # tokens of a turn whose entropy is compared
 KNOBS = 'won', 'dead', 'valid', 'entropy'
 TESTS = 'test_greedy', 'test_sampled'
+CALLS = 'valid', 'right_tool'   # of the sampled tests, where a world tells which tool was the right one
 
 
 def once(place: Path, make) -> dict:
@@ -92,13 +94,22 @@ def begun(world: str, seed: int, folder: Path) -> Path:
 
 
 def tested(policy, env, seed: int) -> dict:
-    from agentlab.train import evaluate, recipes
-    from agentlab.train.trainer import for_pretrained
+    from agentlab.rollout import play
+    from agentlab.train import recipes
+    from agentlab.train.trainer import ends, for_pretrained, held_out, solved
     how = for_pretrained(recipes.grpo())
-    budget = dict(tasks=TASKS, seed=seed, temperature=how.temperature, max_turns=how.max_turns,
-                  max_tokens=how.max_tokens)
-    found = {name: evaluate(policy, env, greedy=name == 'test_greedy', **budget) for name in TESTS}
-    return found | dict(tasks=TASKS, english=surprise(policy))
+    budget = dict(temperature=how.temperature, max_turns=how.max_turns, max_tokens=how.max_tokens)
+    games = {name: held_out(policy, env, TASKS, name == 'test_greedy', seed, play, **budget) for name in TESTS}
+    found = {name: solved(ends(played)) for name, played in games.items()}
+    return found | choices(games['test_sampled']) | dict(tasks=TASKS, english=surprise(policy))
+
+
+def choices(episodes: list) -> dict:
+    "Share of turns whose call is valid, and of first calls that name the right tool; {} where a world does not tell."
+    turns = [turn for episode in episodes for turn in episode.turns]
+    right = [turn.columns['right_tool'] for turn in turns if 'right_tool' in turn.columns]
+    if not right: return {}
+    return dict(valid=sum(not turn.invalid for turn in turns)/len(turns), right_tool=sum(right)/len(right))
 
 
 def surprise(policy, text: str = PLAIN) -> float:
@@ -271,7 +282,8 @@ def record_demo(asked) -> None:
 
 def summed(rows: list[dict]) -> dict:
     "Shares with their intervals, and the surprise at English."
-    return (intervals([{test: row[test] for test in TESTS} for row in rows], most=1)
+    shares = [what for what in (*TESTS, *CALLS) if all(what in row for row in rows)]
+    return (intervals([{what: row[what] for what in shares} for row in rows], most=1)
             | intervals([dict(english=row['english']) for row in rows]))
 
 
@@ -323,7 +335,8 @@ def record_grid(asked) -> None:
         for seed in asked.seeds:
             for name in ('primed', *ARMS):
                 row = row_of(world, name, seed, asked)
-                print(f'{world} {name} {seed}', {test: row[test] for test in TESTS}, flush=True)
+                told = {what: row[what] for what in (*TESTS, *CALLS) if what in row}
+                print(f'{world} {name} {seed}', told, flush=True)
     for name, cell in cells_of(grid_rows(asked.out)).items():
         print(name, {test: f"{cell[test]['mean']:.3f} [{cell[test]['low'] or 0:.3f}, {cell[test]['high'] or 0:.3f}]"
                      for test in TESTS})

@@ -11,7 +11,8 @@ __all__ = ['envs', 'games', 'load_env', 'BesideExpert', 'Bubblewrap', 'BugRepair
            'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc',
            'environment_factory', 'from_alfworld', 'from_gymnasium', 'from_openenv', 'from_openspiel',
            'from_reasoning_gym', 'from_textarena', 'from_textworld', 'from_verifiers', 'families', 'family',
-           'RandomWins', 'heard']
+           'RandomWins', 'heard', 'Place', 'Tool', 'ToolError', 'Toolbox', 'ask_model', 'final_answer', 'python_code',
+           'schema_of', 'scratch_files', 'sql_query', 'text_search', 'tool_of']
 
 # %% ../../nbs/env/index.ipynb #bd9d556e
 from importlib import import_module
@@ -25,7 +26,7 @@ from .clarify import Clarify
 from .python_tool import PythonTool, answers, slips, well_formed
 from .cue_door import CueDoor
 from .bug_repair import BugRepair, BugWork, InjectBug, consistency
-from .tools import action_of, call_of, fault_of, tool
+from .tools import action_of, call_of, fault_of, schema_of, tool
 from .sandbox import Bubblewrap, MontySandbox, Refused, Result, readable, run_python, telling
 from .wrappers import BesideExpert, Listed, Planned, Tagged, Wrapper
 from .isolation import EnvTimeout, Isolated, Worker, together
@@ -42,6 +43,8 @@ from .adapters import (action_words, environment_factory, from_gymnasium, from_o
 from .more_adapters import from_alfworld, from_reasoning_gym, from_verifiers
 from .by_name import env_by_name, families, family, family_of
 from .random_play import RandomWins, heard
+from .toolbox import (Database, Place, Tool, Toolbox, ToolError, ask_model, final_answer, python_code,
+                                  scratch_files, sql_query, text_search, tool_of)
 
 _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError',
          'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox', 'Planned',
@@ -51,7 +54,9 @@ _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Cla
          'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc',
          'environment_factory', 'from_alfworld', 'from_gymnasium', 'from_openenv', 'from_openspiel',
          'from_reasoning_gym', 'from_textarena', 'from_textworld', 'from_verifiers', 'families', 'family',
-         'RandomWins', 'heard']
+         'RandomWins', 'heard',
+         'Place', 'Tool', 'ToolError', 'Toolbox', 'ask_model', 'final_answer', 'python_code', 'schema_of',
+         'scratch_files', 'sql_query', 'text_search', 'tool_of']
 
 __getattr__ = door(__name__)
 

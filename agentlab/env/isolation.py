@@ -9,6 +9,7 @@ __all__ = ['PARTS', 'made_of', 'MOST', 'wait_for', 'send', 'receive_bytes', 'rec
 
 # %% ../../nbs/env/03_isolation.ipynb #c754b8ef
 import base64, json, math, os, pickle, select, signal, struct, subprocess, sys, time, traceback, weakref
+from functools import partial
 from .protocol import Env, EnvError, Step, as_reader
 
 # %% ../../nbs/env/03_isolation.ipynb #77932ebc
@@ -241,7 +242,7 @@ class Isolated(Env):
         self.tools = list(getattr(env, 'tools', ()))
         self.payload, self.worker, self.stopper = dump(env), None, None
         self._told = {part: getattr(env, part, '') for part in ('guide', 'grammar', 'reader')}
-        self._calls = callable(getattr(env, 'call_tool', None))
+        self._calls = tuple(name for name in ('call_tool', 'call_tools') if callable(getattr(env, name, None)))
 
     def start(self, payload:bytes):
         "Start a worker; it ends with this object at the latest."
@@ -264,7 +265,7 @@ class Isolated(Env):
                 raise EnvError(f'{self.name}: {self.worker.waiting} is still under way; collect() it before '
                                f'posting {method}')
             self.drop()
-        if self.worker is None and method in ('step', 'call_tool'):
+        if self.worker is None and method in ('step', 'call_tool', 'call_tools'):
             raise EnvError(f'{self.name}: no episode is under way; call reset(seed) before {method}')
         if self.worker is None: self.start(self.payload)
         try: self.worker.post(method, arguments, self.limit)
@@ -311,8 +312,17 @@ class Isolated(Env):
     @property
     def call_tool(self):
         "Where the environment takes calls of its tools, so does this: (name, arguments) -> Step."
-        if not self._calls: raise AttributeError(f'{self.name} has no call_tool; say the action to step(action)')
-        return lambda name, arguments: self.call('call_tool', name, arguments)
+        return self._called('call_tool')
+
+    @property
+    def call_tools(self):
+        "The same for all calls of a reply: (calls, text) -> Step."
+        return self._called('call_tools')
+
+    def _called(self, method:str):
+        if method not in self._calls:
+            raise AttributeError(f'{self.name} has no {method}; say the action to step(action)')
+        return partial(self.call, method)
 
     def close(self): self.drop()
 

@@ -102,6 +102,7 @@ class Reading:
     error: str = ''     # why nothing can be done, for the model to read
     spans: list = field(default_factory=list)       # (start, end, code) of its parts
     open: bool = False  # a thought was begun and did not end
+    plain: str = ''     # of a reply that should call and does not: what it says, thought left out
 
 @dataclass(frozen=True)
 class Plain:
@@ -336,8 +337,8 @@ class Calls(Plain):
         blocks = (self._blocks if self.brackets[0] else self._message)(said, start)
         spans = found.spans + [s for block, body, _ in blocks for s in ((*block, MARKUP), (*body, CALL))]
         if not blocks:
-            return replace(found, error=f'No tool was called, so nothing was done. The tools are '
-                           f'{", ".join(named(self.tools))}.')
+            return replace(found, plain=said.text[start:].strip(), error='No tool was called, so nothing was done. '
+                           f'The tools are {", ".join(named(self.tools))}.')
         return replace(found, spans=spans, actions=[call for *_, call in blocks])
     def call(self, text, start, end, closed=True)->tuple[int, Call]:
         "Where the body of a call ends, and the call with what is wrong with it."
@@ -412,10 +413,13 @@ def _probe(chat, messages)->str:
 # %% ../../nbs/policy/08_formats.ipynb #69a6d530
 def plan(
     reading: Reading,
-    env,                # its `call_tool` is used where it has one, else action texts
+    env,                # its `call_tools` or `call_tool` is used where it has one, else action texts
     tools=(),           # schemas, for the action text of a call
 )->list:                # reasons (texts) and requests (method, arguments), in order
     "What a reply asks of an environment."
+    called = reading.plain or any(isinstance(action, Call) for action in reading.actions)
+    if called and hasattr(env, 'call_tools'):       # a reply without a call may be its answer
+        return [('call_tools', ([(call.name, call.arguments, call.error) for call in reading.actions], reading.plain))]
     if reading.error: return [reading.error, ('step', ('',))]
     def request(action):
         if isinstance(action, str): return 'step', (action,)

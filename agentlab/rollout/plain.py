@@ -384,7 +384,7 @@ def carry_out(
         now = [i for i, some in enumerate(asked) if k < len(some) and goes_on(given[i], games[i].step.seat)]
         for i in now:
             if isinstance(asked[i][k], str): given[i].append(asked[i][k])
-        for method in ('step', 'call_tool'):
+        for method in ('step', 'call_tool', 'call_tools'):
             which = [i for i in now if isinstance(asked[i][k], tuple) and asked[i][k][0] == method]
             for i, answer in zip(which, call_all([games[i] for i in which], method, [asked[i][k][1] for i in which],
                                                  limit, workers)):
