@@ -276,6 +276,9 @@ def play(
     format = None,              # how the policy acts: agentlab.policy.formats; None: its whole reply is the action
 )->list[Episode]:               # ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
+    given = dict(locals())
+    # a program that calls the policy by itself: agentlab.interop.programs
+    if hasattr(env, 'plays'): return given.pop('env').plays(**given)
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed,
                       range(len(seeds)) if groups is None else groups)
     sampler = sampler or policy.sampler()
