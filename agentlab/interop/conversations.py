@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from ..env.tools import call_of, fault_of, named
 from ..episodes import Turn
 from ..policy.core import Chat
-from ..policy.formats import Call, Calls, codes_of, hermes, spell
+from ..policy.formats import Call, Calls, codes_of, hermes, spell, write_words
 from ..policy.guide import knows
 
 # %% auto #0
-__all__ = ['Refused', 'as_read', 'mark', 'written', 'following', 'schema_of', 'Voice', 'Window', 'Heard', 'Asked',
-           'Conversations']
+__all__ = ['Refused', 'as_read', 'mark', 'schema_of', 'Voice', 'Window', 'Heard', 'Conversations']
 
 # %% ../../nbs/interop/03_conversations.ipynb #10441788
 class Refused(ValueError):
@@ -27,150 +26,78 @@ _ROLES = dict(system='system', developer='system', user='user', tool='tool', ass
 
 def as_read(
     message,    # of a request: role, content, tool_calls
-)->dict:        # role, content (a text), calls (name and arguments of each)
+)->dict:        # role, content (a text), calls: name and arguments of each
     "A message in the one form in which messages are compared. Raises Refused."
-    role = _ROLES.get(message.get('role')) if isinstance(message, dict) and isinstance(message.get('role'), str) else None
+    role = _ROLES.get(str(message.get('role'))) if isinstance(message, dict) else None
     if role is None: raise Refused(f'a message needs a role of {", ".join(_ROLES)}; got {str(message)[:80]}')
-    content, calls = message.get('content'), message.get('tool_calls') or []
-    if isinstance(content, list):
-        if not all(isinstance(x, dict) and x.get('type') == 'text' and isinstance(x.get('text'), str) for x in content):
-            raise Refused('a part of a message is no text. Images, sound and files are not read here: the policy reads '
-                          'text alone')
+    content, calls = message.get('content') or '', message.get('tool_calls') or []
+    if isinstance(content, list) and all(isinstance(x, dict) and isinstance(x.get('text'), str) for x in content):
         content = '\n'.join(x['text'] for x in content)
-    if not isinstance(content, str | None): raise Refused(f'the content of a message is a {type(content).__name__}, '
-                                                          f'not a text')
-    if not isinstance(calls, list): raise Refused('tool_calls is a list of calls')
-    return dict(role=role, content=content or '', calls=[_called(one) for one in calls])
+    if not isinstance(content, str) or not isinstance(calls, list):
+        raise Refused('a message is no text. Images, sound and files are not read here: the policy reads text alone')
+    try: said = [[str.__str__(call['function'][part]) for part in ('name', 'arguments')] for call in calls]
+    except (LookupError, TypeError): raise Refused('a tool call needs function.name and function.arguments') from None
+    return dict(role=role, content=content, calls=[[name, _given(text)] for name, text in said])
 
-def _called(call)->list:
-    "Name and arguments of a call; arguments that are no object in JSON stay the text that they are."
-    try:
-        name, said = call['function']['name'], call['function']['arguments']
-        if not isinstance(name, str) or not isinstance(said, str): raise TypeError
-    except (LookupError, TypeError): raise Refused('a tool call needs function.name and function.arguments, two texts') from None
-    try: given = json.loads(said)
-    except (ValueError, RecursionError): given = said
-    return [name, given if isinstance(given, dict) else said]
+def _given(text: str):
+    "Arguments of a call; what is no object in JSON stays the text that it is."
+    try: found = json.loads(text)
+    except (ValueError, RecursionError): return text
+    return found if isinstance(found, dict) else text
 
-def mark(
-    tools,          # of the request: JSON
-    messages: list, # of `as_read`
-)->str:
+def mark(tools: list, messages: list)->str:     # of a request; of `as_read`
     "By it two conversations are known to be the same."
     return hashlib.blake2b(json.dumps([tools, messages], sort_keys=True).encode(), digest_size=16).hexdigest()
 
-# %% ../../nbs/interop/03_conversations.ipynb #f4ef4629
-def written(
-    chat: Chat,
-    messages: list,     # of `as_read`
-)->list[int]:
-    "Ids of a conversation as the template writes it, with its prompt for an answer. Raises Refused."
-    roles = [m['role'] for m in messages]
-    if roles[-1:] == ['user'] and roles[:-1] in ([], ['system']):
-        return chat.first(messages[-1]['content'], messages[0]['content'] if roles[:-1] else None)
-    if roles[0] == 'system' and not chat.facts['system']:
-        if roles[1:2] != ['user']: raise Refused('the chat template knows no system message, and no user message follows it')
-        both = '\n\n'.join(m['content'] for m in messages[:2] if m['content'])
-        messages = [messages[1] | dict(content=both), *messages[2:]]
-    return _in_place(chat, *_placed(chat, messages, []))
-
-def following(
-    chat: Chat,
-    messages: list,     # of `as_read`, none of the assistant
-    last_id: int,       # what the reply before them ended in
-)->list[int]|None:      # None: the template does not simply go on
-    "Ids of new messages behind a reply."
-    if [m['role'] for m in messages] == ['user']: return chat.next(messages[0]['content'], last_id)
-    text, texts = _placed(chat, messages, [dict(role='user', content='FIRSTUSER'),
-                                           dict(role='assistant', content='FIRSTAGENT')])
-    ids = _in_place(chat, text.partition('FIRSTAGENT')[2], texts)
-    return ids[last_id == chat.end_id:] if ids[:1] == [chat.end_id] else None
-
-def _placed(chat: Chat, messages: list, before: list)->tuple[str, dict]:
-    "What the template writes, with a place for every text; and what comes into each place."
-    from jinja2 import TemplateError
-    texts, shaped = {}, []
-    for i, m in enumerate(messages):
-        parts = [m['content'].strip() if chat.facts['trims'] else m['content']]
-        # a template may cut a thought off, and it knows one by its marker
-        if m['role'] == 'assistant' and '</think>' in parts[0]:
-            thought, _, action = parts[0].rpartition('</think>')
-            parts = [thought.rpartition('<think>')[2].strip('\n'), action.lstrip('\n')]
-        names = [f'TEXT{i}N{k}X' for k in range(len(parts))]
-        texts |= dict(zip(names, parts))
-        content = '<think>\n{}\n</think>\n\n{}'.format(*names) if len(names) == 2 else names[0] if parts[0] else ''
-        calls = [dict(type='function', id=f'call{k:05}', function=dict(name=name, arguments=given))
-                 for k, (name, given) in enumerate(m['calls'])]
-        _no_control(chat, m['calls'])
-        shaped.append(dict(role=m['role'], content=content) | (dict(tool_calls=calls) if calls else {}))
-    try: text = chat.render([*before, *shaped], prompt=True)
-    except (TemplateError, TypeError, KeyError) as e:
-        raise Refused(f'the chat template refuses this conversation: {str(e)[:300]}') from None
-    lost = [i for i, m in enumerate(messages) if m['content'] and not re.search(f'TEXT{i}N', text)]
-    if lost: raise Refused(f'the chat template leaves out message {lost[0]}, of role {messages[lost[0]]["role"]}')
-    return text, texts
-
-def _in_place(chat: Chat, text: str, texts: dict)->list[int]:
-    "Ids of a rendering with its places filled in."
-    pieces = [x for x in re.split(r'(TEXT\d+N\dX)', text) if x]
-    return [i for x in pieces for i in (chat.text_ids(texts[x]) if x in texts
-                                        else chat.tokenizer.encode(x, add_special_tokens=False))]
-
-def _no_control(chat: Chat, written):
-    "Refuse a control token in what the template writes as it is."
-    text = json.dumps(written, ensure_ascii=False)
-    found = [token for token in chat.tokenizer.all_special_tokens if token in text]
-    if found: raise Refused(f'a tool, or a call of one, spells the control token {found[0]!r}')
-
-# %% ../../nbs/interop/03_conversations.ipynb #b7297fa8
+# %% ../../nbs/interop/03_conversations.ipynb #90f2cab0
 def schema_of(tool)->dict:
     "The schema in an entry of `tools`: name, description, parameters. Raises Refused."
     one = tool.get('function') if isinstance(tool, dict) else None
-    if not isinstance(one, dict) or not re.fullmatch(r'[\w-]{1,64}', str(one.get('name')), re.ASCII):
+    given = (one.get('parameters') or {}) if isinstance(one, dict) else None
+    if not (isinstance(given, dict) and re.fullmatch(r'[\w-]{1,64}', str(one.get('name')), re.ASCII)
+            and isinstance(given.get('properties', {}), dict)):
         raise Refused('an entry of tools is dict(type="function", function=dict(name=, description=, parameters=)), '
-                      'with a name of letters, digits, _ and -')
-    given = one.get('parameters') or {}
-    properties = given.get('properties', {}) if isinstance(given, dict) else None
-    if not isinstance(properties, dict): raise Refused(f'the parameters of the tool {one["name"]!r} are no JSON schema')
-    plain = lambda x: x if isinstance(x, dict) and isinstance(x.get('type', ''), str) else {}
+                      'with a name of letters, digits, _ and -, and parameters in JSON schema')
+    properties = {p: x if isinstance(x, dict) and isinstance(x.get('type', ''), str) else {}
+                  for p, x in given.get('properties', {}).items()}
     return dict(name=one['name'], description=str(one.get('description') or ''),
-                parameters=dict(type='object', properties={p: plain(x) for p, x in properties.items()},
-                                required=[p for p in given.get('required') or () if p in properties]))
+                parameters=dict(type='object', properties=properties, required=[]))
 
 class Voice:
     "A chat with the tools of a request: how messages are written for the policy, and how its replies are read."
     def __init__(self, chat: Chat, tools: list):
-        self.chat, self.format, self.tools = chat, None, [schema_of(one) for one in tools]
-        self.tool_role = 'tool' if _knows_role(chat, 'tool') else 'user'
+        self.chat, self.format, self.tools = chat, None, tuple(map(schema_of, tools))
         if not tools: return
-        _no_control(chat, tools)
-        try: self.format = Calls(tools=tuple(self.tools)).fitted(chat, self.tools)
-        except ValueError as e: raise Refused(str(e)) from None
+        self.plain(tools)
+        self.format = Calls(tools=self.tools).fitted(chat, self.tools)
+        # a policy that cannot write the tags says a call in words
+        self.words = not self.format.native and not knows(chat, ''.join(self.format.brackets))
         if not self.format.native: return
         self.chat = copy.copy(chat)
-        self.chat.variables, self.chat._parts = chat.variables | dict(tools=tools), {}
-        self.chat._known, self.chat._held = {}, 0
-    @property
-    def words(self)->bool:
-        "Whether calls are said in words: the policy cannot write the tags."
-        return not self.format.native and not knows(self.chat, ''.join(self.format.brackets))
-    def messages(self, messages: list)->list:
-        "The messages as the template takes them: its roles, calls as text where it knows no tools, tools described."
-        found = [m | dict(role=self.tool_role) if m['role'] == 'tool' else m for m in messages]
-        if self.format is not None and self.format.native: return found
-        found = [m | dict(content='\n'.join(filter(None, [m['content'], *map(self.spelled, m['calls'])])), calls=[])
-                 for m in found]
+        self.chat.variables, self.chat._parts, self.chat._known = chat.variables | dict(tools=tools), {}, {}
+    def plain(self, given: list):
+        "Refuse a control token in what the template writes as it is: tools, and calls of them."
+        found = [x for x in self.chat.tokenizer.all_special_tokens if x in json.dumps(given, ensure_ascii=False)]
+        if found: raise Refused(f'a tool, or a call of one, spells the control token {found[0]!r}')
+    def messages(self, read: list)->list:
+        "Messages as the template takes them. Where it knows no tools, these are described, and calls are text."
+        if self.format is not None and self.format.native:
+            self.plain([m['calls'] for m in read])
+            return [dict(role=m['role'], content=m['content']) | (dict(tool_calls=[
+                dict(type='function', id=f'call{k:05}', function=dict(name=name, arguments=given))
+                for k, (name, given) in enumerate(m['calls'])]) if m['calls'] else {}) for m in read]
+        found = [dict(role='user' if m['role'] == 'tool' else m['role'],
+                      content='\n'.join(filter(None, [m['content'], *map(self.spelled, m['calls'])]))) for m in read]
         if self.format is None: return found
         system = found.pop(0)['content'] if found[0]['role'] == 'system' else ''
         told = self.format.render(self.tools, system)['system']
         system = told if knows(self.chat, told) else system
-        return [dict(role='system', content=system, calls=[])]*bool(system) + found
+        return [dict(role='system', content=system)]*bool(system) + found
     def spelled(self, call: list)->str:
         "A call as this policy would have said it."
-        name, given = call
-        arguments = given if isinstance(given, dict) else {'': given}
+        name, arguments = call[0], call[1] if isinstance(call[1], dict) else {'': call[1]}
         if self.format is None: return hermes.write(name, arguments)
-        return ' '.join([name, *map(str, arguments.values())]) if self.words else self.format.write(Call(name, arguments))
+        return write_words(name, arguments) if self.words else self.format.write(Call(name, arguments))
     def read(self, policy, ids: list[int])->tuple[str, list, list|None]:
         "What a reply says, the calls in it as (name, arguments), and the part of every id."
         text = policy.text(ids)
@@ -180,26 +107,13 @@ class Voice:
             fits = name in named(self.tools) and not fault_of(self.tools, name, arguments)
             return ('', [(name, arguments)], None) if fits else (text, [], None)
         said = spell(policy.tokenizer, ids, self.format.markers)
-        reading = self.format.read(said)
-        if reading.error or not all(one.name for one in reading.actions): return text, [], codes_of(said, reading.spans)
-        outside = list(said.text)
+        reading, outside = self.format.read(said), list(said.text)
+        parts = codes_of(said, reading.spans)
+        if reading.error or not all(one.name for one in reading.actions): return text, [], parts
         for start, end, _ in reading.spans[1:]: outside[start:end] = ['']*(end - start)
-        return (''.join(outside).strip(), [(one.name, one.arguments) for one in reading.actions],
-                codes_of(said, reading.spans))
+        return ''.join(outside).strip(), [(one.name, one.arguments) for one in reading.actions], parts
 
-def _knows_role(chat: Chat, role: str)->bool:
-    "Whether the template writes messages of this role, in words that the policy knows."
-    from jinja2 import TemplateError
-    asked = [dict(role='user', content='FIRSTUSER'), dict(role='assistant', content='FIRSTAGENT'),
-             dict(role=role, content='NEXT "USER"')]
-    try: frame = chat.render(asked).partition('FIRSTAGENT')[2]
-    except (TemplateError, TypeError, KeyError): return False
-    unknown = chat.tokenizer.unk_token_id
-    return 'NEXT "USER"' in frame and (unknown in chat.tokenizer.all_special_ids and unknown != chat.end_id
-        and unknown not in chat.tokenizer.encode(frame.replace('NEXT "USER"', ''), add_special_tokens=False)
-        or unknown is None or unknown == chat.end_id)
-
-# %% ../../nbs/interop/03_conversations.ipynb #8f404947
+# %% ../../nbs/interop/03_conversations.ipynb #d6963e7e
 @dataclass
 class Window:
     "One row of an episode in the making."
@@ -209,114 +123,82 @@ class Window:
 
 @dataclass
 class Heard:
-    "A call that was answered."
+    "A call: asked, and then answered."
     number: int
-    turn: Turn
+    context: list|None      # all ids that the policy reads, until it is answered
+    turn: Turn              # its context_ids are those ids that its window did not hold before
     window: Window
-    length: int             # ids of the window behind it
-    message: dict           # what was answered
-    finish: str             # 'stop', 'length' or 'tool_calls'
-    delivered: bool = True  # False: its client was gone, and nobody has read it
-
-@dataclass
-class Asked:
-    "A call on its way to the sampler."
-    number: int
-    context: list[int]      # all ids that the policy reads
-    new: list[int]          # those of them that its window did not hold before
-    window: Window
-    observation: str        # the new texts
     tools: list
-    messages: list          # of `as_read`
+    messages: list|None     # of `as_read`, until it is answered
     voice: Voice
+    length: int = 0         # ids of the window behind it
+    message: dict|None = None   # what was answered
+    finish: str = ''        # 'stop', 'length' or 'tool_calls'
+    delivered: bool = True  # False: its client was gone, and nobody has read it
 
 class Conversations:
     "All that one episode says: its windows, and where each of them can go on."
-    def __init__(self,
-        policy,                     # agentlab.policy.Policy
-        max_calls: int = 10**6,     # of the episode; one more is refused, and the episode is truncated
-    ):
+    def __init__(self, policy, max_calls: int = 10**6):     # agentlab.policy.Policy; calls of the episode
         self.policy, self.max_calls, self.windows, self.points, self.voices = policy, max_calls, [], {}, {}
-        self.calls, self.truncated, self.last = 0, False, None
-    def ask(self,
-        messages: list,     # of a request
-        tools: list = (),   # of the request
-    )->Asked:
-        "The context of a call. Raises Refused for what cannot be read, and for what has no room."
-        read = [as_read(m) for m in messages]
+        self.calls, self.truncated = 0, False
+    def ask(self, messages: list, tools: list = ())->Heard:
+        "The context of a call, by its messages and tools. Raises Refused: it cannot be read, or there is no room."
+        read, tools = [as_read(m) for m in messages], list(tools)
         if not read or read[-1]['role'] == 'assistant':
             raise Refused('messages must end with one of the user or of a tool: the policy answers it')
-        if self.calls >= self.max_calls: self.full(f'this episode has had its {self.max_calls} calls')
-        tools = list(tools)
         voice, k = self.voice(tools), max((i + 1 for i, m in enumerate(read) if m['role'] == 'assistant'), default=0)
         point = self.points.get(mark(tools, read[:k])) if k else None
         window, context, new = self.place(voice, read, point, k)
-        if len(context) >= self.policy.max_context:
-            self.full(f'the conversation has {len(context)} tokens, and the policy reads and writes '
-                      f'{self.policy.max_context} together', 'context_length_exceeded')
+        if self.calls >= self.max_calls or len(context) >= self.policy.max_context:
+            self.truncated = True
+            raise Refused(f'no room: call {self.calls + 1} of {self.max_calls}, {len(context)} tokens of the '
+                          f'{self.policy.max_context} that the policy reads and writes', code='context_length_exceeded')
         if point is not None: point.delivered = True        # who quotes an answer has read it
-        if window.heard: window.tip = None
-        self.calls += 1
-        texts = [m['content'] for m in read[k:] if m['role'] != 'system']
-        return Asked(self.calls - 1, context, new, window, '\n'.join(texts), tools, read, voice)
+        self.calls, window.tip = self.calls + 1, None
+        said = '\n'.join(m['content'] for m in read[k:] if m['role'] != 'system')
+        return Heard(self.calls - 1, context, Turn(0, said, context_ids=new), window, tools, read, voice)
     def place(self, voice: Voice, read: list, point: Heard|None, k: int)->tuple[Window, list, list]:
         "Window, context, and the part of the context that the window does not hold yet."
-        more = following(voice.chat, voice.messages(read[k:]) if voice.format is None else _unheaded(voice, read[k:]),
-                         point.window.ids[point.length - 1]) if point else None
-        if more is not None and voice.chat.rewrites == 'window':
-            whole = written(voice.chat, voice.messages(read))
-            if self.policy.tokenizer.decode(whole) != self.policy.tokenizer.decode(point.window.ids[:point.length] + more):
-                more = None
-        if more is None:
-            context = written(voice.chat, voice.messages(read))
-            return Window(), context, context
-        context = point.window.ids[:point.length] + more
-        return (point.window, context, more) if point.window.tip is point else (Window(), context, context)
-    def hear(self,
-        asked: Asked,
-        said,       # agentlab.policy.Completion
-        text: str|None = None,  # what is answered, where the reply was cut at a text
-        **columns   # numbers that are kept with the turn
-    )->Heard:
+        if point is not None:
+            # tools were described at the head
+            later = voice.messages([dict(role='system', content='', calls=[]), *read[k:]])[k - len(read):]
+            before, whole, decode = point.window.ids[:point.length], None, self.policy.tokenizer.decode
+            more = voice.chat.following(later, before[-1])
+            if voice.chat.rewrites == 'window': whole = voice.chat.written(voice.messages(read))
+            if more is not None and (whole is None or decode(whole) == decode(before + more)):
+                on = point.window.tip is point
+                return point.window if on else Window(), before + more, more if on else before + more
+        context = voice.chat.written(voice.messages(read))
+        return Window(), context, context
+    def hear(self, asked: Heard, said, **columns)->Heard:   # of `ask`; agentlab.policy.Completion; numbers of the turn
         "Take in what was sampled: the turn is kept, and its text can be gone on from."
         content, calls, parts = asked.voice.read(self.policy, said.ids)
-        if text is not None: content, calls = text, []
-        finish = 'tool_calls' if calls else said.finish
-        if finish == 'length': columns['cut'] = 1.
-        message = dict(role='assistant', content=content if content or not calls else None)
-        if calls: message['tool_calls'] = [
+        asked.finish = 'tool_calls' if calls else said.finish
+        if said.finish == 'length': columns['cut'] = 1.
+        asked.message = dict(role='assistant', content=content if content or not calls else None)
+        if calls: asked.message['tool_calls'] = [
             dict(id=f'call_{asked.number}_{k}', type='function',
                  function=dict(name=name, arguments=json.dumps(given, ensure_ascii=False)))
             for k, (name, given) in enumerate(calls)]
-        turn = Turn(asked.number, asked.observation, self.policy.text(said.ids), asked.new, said.ids, said.logprobs,
-                    said.entropies, parts=parts, columns=columns)
-        turn.top_ids, turn.top_logps = (getattr(said, name, None) or [] for name in ('top_ids', 'top_logps'))
+        asked.turn = replace(asked.turn, text=self.policy.text(said.ids), ids=said.ids, logps=said.logprobs,
+                             entropies=said.entropies, parts=parts, columns=columns,
+                             **{x: getattr(said, x, None) or [] for x in ('top_ids', 'top_logps')})
         window = asked.window
-        window.ids = asked.context + list(said.ids)
-        heard = window.tip = Heard(asked.number, turn, window, len(window.ids), message, finish)
+        window.ids, window.tip, asked.length = asked.context + said.ids, asked, len(asked.context) + len(said.ids)
         if not window.heard: self.windows.append(window)
-        window.heard.append(heard)
-        self.points[mark(asked.tools, [*asked.messages, as_read(message)])] = self.last = heard
-        return heard
+        window.heard.append(asked)
+        self.points[mark(asked.tools, [*asked.messages, as_read(asked.message)])] = asked
+        asked.context = asked.messages = None
+        return asked
     def voice(self, tools: list)->Voice:
         "The chat with these tools; a few are kept."
         key = json.dumps(tools, sort_keys=True)
-        if key not in self.voices:
-            if len(self.voices) >= 8: self.voices.clear()
-            self.voices[key] = Voice(self.policy.chat, tools)
+        if len(self.voices) >= 8: self.voices.clear()
+        if key not in self.voices: self.voices[key] = Voice(self.policy.chat, tools)
         return self.voices[key]
-    def full(self, why: str, code: str = 'budget_exceeded'):
-        "There is no room for this call: the episode is truncated."
-        self.truncated = True
-        raise Refused(why, code=code)
     def turns(self)->list[Turn]:
         "The turns, window by window; `columns['call']` is the number of the call where there are several windows."
         windows = [w for w in ([h for h in w.heard if h.delivered] for w in self.windows) if w]
-        made = [replace(h.turn, window=i, columns=h.turn.columns | (dict(call=float(h.number)) if len(windows) > 1 else {}))
-                for i, w in enumerate(windows) for h in w]
-        for t, turn in enumerate(made): turn.t = t
-        return made
-
-def _unheaded(voice: Voice, read: list)->list:
-    "New messages of a conversation whose tools were described at its head."
-    return voice.messages([dict(role='system', content='', calls=[]), *read])[-len(read):]
+        def call(h): return dict(call=float(h.number)) if len(windows) > 1 else {}
+        made = [(h, i) for i, w in enumerate(windows) for h in w]
+        return [replace(h.turn, t=t, window=i, columns=h.turn.columns | call(h)) for t, (h, i) in enumerate(made)]

@@ -13,45 +13,43 @@ from ..rollout.plain import fault, guarded, side_by_side
 # %% auto #0
 __all__ = ['AgentProgram']
 
-# %% ../../nbs/interop/05_programs.ipynb #191c5ffe
+# %% ../../nbs/interop/05_programs.ipynb #155a6d19
 class AgentProgram:
     "An agent that is a program of its own; `play` and `train` take it in place of an environment."
     seats = ('player',)
     def __init__(
         self,
-        agent,              # function (base_url, task) -> answer; or a command, a list of words in which {base_url} and {task} may stand
-        tasks,              # a list of tasks (JSON types), or a function seed -> task
-        reward = None,      # function (task, answer) -> number; None: the program reports it (POST .../end)
-        held_out: list|None = None,     # tasks of the tests; None: with a function `tasks` those of other seeds
-        limit: float = 60.,             # seconds for an episode
-        workers: int = 8,               # programs side by side
-        # reward of an episode whose program failed, or ran out of time; None: it is an error, and nothing is learned from it
+        # function (base_url, task) -> answer; or a command: a list of words, in which {base_url} and {task} may stand
+        agent,
+        tasks,                      # a list of tasks (JSON types), or a function seed -> task
+        reward = None,              # function (task, answer) -> number; None: the program reports it (POST .../end)
+        held_out: list = (),        # tasks of the tests; a function `tasks` is asked with other seeds
+        limit: float = 60., workers: int = 8,   # seconds for an episode; programs side by side
+        # reward of an episode whose program failed or took too long; None: an error, of which nothing is learned
         failed: float|None = None,
         name: str = 'program',
     ):
         if not callable(agent) and not (isinstance(agent, list) and agent and all(isinstance(w, str) for w in agent)):
             raise ValueError(f'agent={agent!r}: give a function (base_url, task), or a command as a list of words')
-        if not callable(tasks) and not tasks: raise ValueError('tasks: give at least one task, or a function seed -> task')
+        if not tasks: raise ValueError('tasks: give at least one task, or a function seed -> task')
         if not limit > 0 or workers < 1: raise ValueError(f'limit={limit}, workers={workers}: give numbers above 0')
         self.limit, self.workers, self.failed, self.name = limit, workers, failed, name
         self._agent, self._tasks, self._reward, self._held_out = agent, tasks, reward, held_out
-    def clone(self): raise TypeError(f'{self.name}: a program is played by `play` alone; leave rollout and test_rollout '
-                                     f'of the recipe as they are')
-    reset = step = clone
+    def clone(self):
+        raise TypeError(f'{self.name} is a program, which only `play` starts: leave rollout and test_rollout alone')
+    reset = clone
     def task(self, seed: int):
         "The task of a group."
         return self._tasks(seed) if callable(self._tasks) else self._tasks[derive(seed, 'task') % len(self._tasks)]
     def tasks(self, split: str, n: int)->list:
         "The tasks of a test. Raises ValueError where there are not so many."
-        if self._held_out is None and callable(self._tasks): return [self._tasks(derive(split, i)) for i in range(n)]
-        if n > len(self._held_out or ()):
-            raise ValueError(f'a test of {n} tasks, and held_out has {len(self._held_out or ())}: give it more, or the '
-                             f'recipe fewer (test_tasks)')
-        return self._held_out[:n]
+        if callable(self._tasks): return [self._tasks(derive(split, i)) for i in range(n)]
+        if n <= len(self._held_out): return self._held_out[:n]
+        raise ValueError(f'a test of {n} tasks, held_out has {len(self._held_out)}: give more, or a smaller test_tasks')
     def plays(
         self, policy, seeds: list, group_size: int = 1, tasks: list|None = None, groups: list|None = None,
-        sampler = None, max_turns: int = 64, max_tokens: int = 16, temperature: float = 1., seed: int = 0, step: int = 0,
-        name: str = 'policy', top_p: float = 1., **others   # as for `play`; others: must be as they are there
+        sampler = None, max_turns: int = 64, max_tokens: int = 16, temperature: float = 1., seed: int = 0,
+        step: int = 0, name: str = 'policy', top_p: float = 1., **others    # as for `play`; others: as they are there
     )->list[Episode]:       # ordered by group, member
         "Start the program for every episode, and score what it answers."
         odd = [k for k, x in dict(top_p=top_p - 1, **others).items() if x]
@@ -61,16 +59,17 @@ class AgentProgram:
         places = [(group, m, task) for group, task in zip(range(len(seeds)) if groups is None else groups, chosen)
                   for m in range(group_size)]
         opened = [None]*len(places)
+        def begin(i):
+            opened[i] = hub.open(places[i][2], place=places[i][:2])
+            return self.answer(f'{url}/s/{opened[i].id}/v1', places[i][2])
         with serving(hub) as url:
-            def begin(i):
-                opened[i] = hub.open(places[i][2], place=places[i][:2])
-                return self.answer(f'{url}/s/{opened[i].id}/v1', places[i][2])
+            # a command is ended by its own limit
             answers = side_by_side([partial(guarded, partial(begin, i)) for i in range(len(places))], self.workers,
                                    self.limit + 5*isinstance(self._agent, list))
             if hub.broken: raise hub.broken
             return [self.scored(hub, *one) for one in zip(opened, answers)]
     def answer(self, url: str, task):
-        "What the program answers. A command that takes too long is killed with all that it started."
+        "What the program answers. A command is killed in the end, with all that it has started."
         if callable(self._agent): return self._agent(url, task)
         said = task if isinstance(task, str) else json.dumps(task)
         own = dict(OPENAI_BASE_URL=url, OPENAI_API_KEY='none', AGENTLAB_TASK=said, NO_PROXY='127.0.0.1,localhost')
@@ -78,21 +77,22 @@ class AgentProgram:
                                    env=os.environ | own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True, errors='replace', start_new_session=True)
         try: out, err = process.communicate(timeout=self.limit)
-        except subprocess.TimeoutExpired: raise TimeoutError(f'the command has not ended after {self.limit} s') from None
+        except subprocess.TimeoutExpired: raise TimeoutError(f'it has not ended after {self.limit} s') from None
         finally:
             try: os.killpg(process.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError): pass
-        if process.returncode: raise RuntimeError(f'the command ended with status {process.returncode}: {err[-500:]}')
+        if process.returncode: raise RuntimeError(f'it ended with status {process.returncode}: {err[-500:]}')
         return out.strip()
     def scored(self, hub: Hub, session: Session, answer)->Episode:
         "The episode of a session whose program has ended, or was given up."
         if session.episode is not None: return session.episode      # it has told itself how it ended
+        reward, error = 0., ''
         if isinstance(answer, BaseException):
-            if session.talk.truncated: return hub.end(session.id, 0., False)
-            if self.failed is not None: return hub.end(session.id, self.failed, False)
-            return hub.end(session.id, error=fault(answer))
-        if self._reward is None:
-            return hub.end(session.id, error='the program ended without a reward: give reward=, or report it to .../end')
-        found = guarded(lambda: float(self._reward(session.task, answer)))
-        if not isinstance(found, BaseException) and math.isfinite(found): return hub.end(session.id, found)
-        return hub.end(session.id, error=f'reward={found!r} of the answer {str(answer)[:200]!r}')
+            if self.failed is not None: reward = self.failed
+            elif not session.talk.truncated: error = fault(answer)
+        elif self._reward is None: error = 'the program ended without a reward: give reward=, or report it to .../end'
+        else:
+            reward = guarded(lambda: float(self._reward(session.task, answer)))
+            if isinstance(reward, BaseException) or not math.isfinite(reward):
+                reward, error = 0., f'reward={reward!r} of the answer {str(answer)[:200]!r}'
+        return hub.end(session.id, reward, error=error or None)
