@@ -111,22 +111,47 @@ class Chat:
     def options(self)->dict:
         "What makes this chat of its tokenizer, as JSON types."
         return dict(rewrites=self.rewrites, **({} if self.role == 'user' else dict(role=self.role)), **self.variables)
-    def again(self, observations: list[str], replies: list[str], system: str|None = None)->list[int]:
-        """Ids of the context after these observations and the replies between them, written anew by the template:
-        what a deployed model reads."""
-        if system and not self.facts['system']:
-            observations, system = [f'{system}\n\n{observations[0]}', *observations[1:]], None
-        told, contents = {}, []
-        for i, observation in enumerate(observations):
-            told[f'OBSERVATION{i}X'] = self._heard(observation)
-            contents.append(f'OBSERVATION{i}X')
-            if i == len(replies): break
-            thought, closed, action = replies[i].rpartition('</think>')
-            told |= {f'THOUGHT{i}X': self.text_ids(thought.rpartition('<think>')[2].strip('\n')),
-                     f'ACTION{i}X': self.text_ids(action.lstrip('\n') if closed else action)}
-            contents.append(f'<think>\nTHOUGHT{i}X\n</think>\n\nACTION{i}X' if closed else f'ACTION{i}X')
-        pieces = re.split(r'((?:OBSERVATION|THOUGHT|ACTION)\d+X)', self._render(*contents, system=system))
-        return [i for x in pieces if x
+    def written(self, messages: list[dict])->list[int]:
+        """Ids of any conversation (role, content, perhaps tool_calls) as the template writes it, with its prompt for an
+        answer; a content is text, whatever it spells out. Raises ValueError where the template refuses it."""
+        roles = [m['role'] for m in messages]
+        if roles in (['user'], ['system', 'user']):
+            return self.first(messages[-1]['content'], messages[0]['content'] if roles[1:] else None)
+        if roles[0] == 'system' and not self.facts['system']:
+            both = '\n\n'.join(m['content'] for m in messages[:2] if m['content'])
+            messages = [messages[1] | dict(content=both), *messages[2:]]    # in the message that follows it
+        return self._filled(*self._placed(messages))
+    def following(self, messages: list[dict], last_id: int)->list[int]|None:
+        "Ids of new messages after a reply that ended in `last_id`; None where the template does not simply go on."
+        if [m['role'] for m in messages] == ['user']: return self.next(messages[0]['content'], last_id)
+        text, told = self._placed(messages, dict(role='user', content='FIRSTUSER'),
+                                  dict(role='assistant', content='FIRSTAGENT'))
+        ids = self._filled(text.partition('FIRSTAGENT')[2], told)
+        return ids[last_id == self.end_id:] if ids[:1] == [self.end_id] else None
+    def _placed(self, messages: list[dict], *before: dict)->tuple[str, dict]:
+        "What the template writes, with a place for every content; and the ids that come into each place."
+        from jinja2 import TemplateError
+        told, shaped = {}, []
+        for i, m in enumerate(messages):
+            thought, closed, text = m['content'].rpartition('</think>') if m['role'] == 'assistant' else ('', '', '')
+            names = [f'TEXT{i}A0X', f'TEXT{i}A1X']
+            if closed:      # a template that leaves a thought out knows it by its markers
+                told |= dict(zip(names, [self.text_ids(thought.rpartition('<think>')[2].strip('\n')),
+                                         self.text_ids(text.lstrip('\n'))]))
+                content = '<think>\n{}\n</think>\n\n{}'.format(*names)
+            else:
+                told[names[0]] = (self.text_ids if m['role'] == 'assistant' else self._heard)(m['content'])
+                content = names[0] if m['content'] else ''
+            shaped.append(m | dict(content=content))
+        try: text = self.render([*before, *shaped], prompt=True)
+        except (TemplateError, TypeError, KeyError) as e:
+            raise ValueError(f'the chat template refuses this conversation: {str(e)[:300]}') from None
+        lost = [m['role'] for i, m in enumerate(messages) if m['content'] and f'TEXT{i}A' not in text]
+        if lost: raise ValueError(f'the chat template leaves out a message of the role {lost[0]!r}')
+        return text, told
+    def _filled(self, text: str, told: dict)->list[int]:
+        "Ids of a rendering with its places filled in."
+        return [i for x in re.split(r'(TEXT\d+A\dX)', text) if x
                 for i in (told[x] if x in told else self.tokenizer.encode(x, add_special_tokens=False))]
 
 # %% ../../nbs/policy/00_policy.ipynb #d74bbaff

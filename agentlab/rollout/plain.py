@@ -48,8 +48,11 @@ class Side:
 
     def read_again(self, chat):
         "Where the template writes another text by now, begin a new window with it."
-        whole = chat.again([t.observation for t in self.turns] + [self.observation], [t.text for t in self.turns],
-                           self.system)
+        said = [dict(role=role, content=text) for t in self.turns
+                for role, text in (('user', t.observation), ('assistant', t.text))]
+        for m in said[2::2]: m['role'] = chat.role
+        whole = chat.written([dict(role='system', content=self.system)]*bool(self.system) + said
+                             + [dict(role=chat.role, content=self.observation)])
         if chat.tokenizer.decode(whole) == chat.tokenizer.decode(self.context): return
         self.new, self.context, self.window = whole, whole, self.window + 1
 
@@ -277,6 +280,9 @@ def play(
     on_round = None,            # called with the games (`Game`) that have just acted, to watch them while they play
 )->list[Episode]:               # ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
+    given = dict(locals())
+    # a program that calls the policy by itself: agentlab.interop.programs
+    if hasattr(env, 'plays'): return given.pop('env').plays(**given)
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed,
                       range(len(seeds)) if groups is None else groups)
     sampler = sampler or policy.sampler()
