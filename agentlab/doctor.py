@@ -223,7 +223,8 @@ def _versions(ours, needed: list[Finding])->list[str]:
 def _extra_line(name: str, found: list[Finding])->str:
     "One line for an extra: whole, or what it lacks."
     wrong = [f"{'lacks ' if f.state == 'missing' else 'out of bounds '}{f}" for f in found if f.state != 'ok']
-    return f"  extra    {name}: {', '.join(wrong) or 'whole'}"
+    none = len(found) > 1 and all(f.state == 'missing' for f in found)
+    return f"  extra    {name}: {'none of its packages is here' if none else ', '.join(wrong) or 'whole'}"
 
 def shadowed(
     owners: list[str]|None = None,  # distributions that hold the import name; None: those installed here

@@ -4,6 +4,7 @@ own bounds allow each.
 Resolved by uv from the metadata of packages alone, for Linux on x86_64 and the Python that runs the test; nothing is
 installed and no wheel is fetched whole.
 """
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,9 @@ from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from versions import EXTRAS
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = 'agentlab-rl'
@@ -60,9 +64,9 @@ def uv():
         for theirs, of_pip in (('SSL_CERT_FILE', 'PIP_CERT'), ('UV_DEFAULT_INDEX', 'PIP_INDEX_URL')):
             if of_pip in env: env.setdefault(theirs, env[of_pip])
         command = [program, 'pip', 'compile', '-', '--quiet', '--no-header', '--no-annotate', '--only-binary', ':all:',
-                   '--python-version', '{}.{}'.format(*sys.version_info), '--python-platform', 'x86_64-manylinux_2_35']
-        def resolve(*requirements):
-            done = subprocess.run(command, input='\n'.join(requirements), env=env, cwd=folder, capture_output=True,
+                   '--python-version', '{}.{}'.format(*sys.version_info), '--python-platform']
+        def resolve(*requirements, system='x86_64-manylinux_2_35'):
+            done = subprocess.run([*command, system], input='\n'.join(requirements), env=env, cwd=folder, capture_output=True,
                                   text=True, timeout=600)
             return dict(line.split('==') for line in done.stdout.splitlines() if '==' in line), done.stderr
         versions, said = resolve('packaging')
@@ -113,6 +117,69 @@ def test_these_do_not_install_together(uv, wanted):
     "Should one of them begin to, the sets above can move on."
     versions, said = uv(*wanted)
     assert not versions and 'No solution found' in said, (versions, said)
+
+
+# packages of which a new major version, or one below 1, comes every few months and has broken callers
+MONTHLY = ('torch transformers tokenizers safetensors accelerate numpy pandas fastcore peft bitsandbytes vllm trl ray '
+           'kaleido plotly').split()
+
+
+def published(named=None) -> dict:
+    "{package: our bounds}, of everything that settings.ini names; or of the requirements and these extras."
+    extras = list(facts()['extras']) if named is None else named
+    lines = bounds() + sum((listed(facts()['extras'][extra]) for extra in extras), [])
+    return {r.name.lower(): r.specifier for r in map(Requirement, lines) if r.name != OURS}
+
+
+def pins(path: str) -> dict:
+    "{package: version} of a file with constraints."
+    lines = (ROOT/path).read_text(encoding='utf-8').splitlines()
+    return {name.lower().replace('_', '-'): version for name, _, version in
+            (line.partition('==') for line in lines if line and not line.startswith('#'))}
+
+
+def test_what_breaks_often_has_a_bound_above():
+    open_above = [name for name, specifier in published().items() if name in MONTHLY
+                  and not any(part.operator == '<' for part in specifier)]
+    assert not open_above and set(MONTHLY) <= published().keys()
+
+
+def test_the_set_that_CI_runs_is_within_our_bounds():
+    pinned, asked = pins('constraints.txt'), published()
+    assert not [name for name, specifier in asked.items() if name in pinned and not specifier.contains(pinned[name])]
+
+
+def test_the_lower_set_is_the_lower_end_of_our_bounds():
+    "constraints-lower.txt, made by `python tools/versions.py lower`: the first version that each bound allows."
+    pinned, asked = pins('constraints-lower.txt'), published(EXTRAS)
+    assert pinned.keys() <= asked.keys() and {'torch', 'transformers', 'numpy', 'pandas'} <= pinned.keys()
+    for name, version in pinned.items():
+        lowest, = [part.version for part in asked[name] if part.operator == '>=']
+        assert asked[name].contains(version) and (version + '.').startswith(lowest + '.')
+
+
+def test_each_python_that_the_classifiers_name_ran_the_tests():
+    "And each set of versions; the record says when, by which command, which tests, and what failed."
+    kept = json.loads((ROOT/'assets/results/versions.json').read_text(encoding='utf-8'))
+    named = set(re.findall(r'Python :: (3\.\d+)', facts()['package']['classifiers']))
+    assert named and {f'{python} ci' for python in named} <= kept['rows'].keys()
+    assert {key.split()[1] for key in kept['rows']} == {'ci', 'lower', 'upper'}
+    for key, row in kept['rows'].items():
+        assert row['python'].startswith(key.split()[0]) and row['date'] and row['command'] and row['passed'] > 100
+        assert not row.get('failed', 0) and not row['failures'] and row['demo'], key
+    asked = published(EXTRAS)
+    for row in kept['rows'].values():
+        assert all(asked[name].contains(version.partition('+')[0]) for name, version in row['versions'].items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('system, without', [('windows', {'gpu', 'textworld'}),
+                                             ('aarch64-apple-darwin', {'gpu', 'textworld', 'qlora'})])
+def test_what_doctor_says_of_other_systems(uv, system, without):
+    "Every extra installs there from wheels, but those that doctor names."
+    found = {extra for extra in facts()['extras'] if extra not in ('all', 'dev')
+             and not uv(*bounds(), *bounds(extra), system=system)[0]}
+    assert found == without
 
 
 def test_the_set_that_CI_runs_is_the_one_without_vllm():

@@ -25,10 +25,10 @@ LOWER = ROOT/'constraints-lower.txt'
 SETS = dict(ci='constraints.txt', lower='constraints-lower.txt', upper='')
 EXTRAS = 'lora', 'python', 'llm', 'lab'     # of the lower set: what the tests of PART ask for
 TOOLS = ['pytest>=8,<9.2', 'pytest-xdist', 'hypothesis', 'setuptools>=77', 'fastapi', 'uvicorn', 'pillow>=11', 'build']
-# The core: tables, estimators, objectives, environments, policies, rollouts, training, runs, commands, reports.
-PART = [f'tests/test_{name}.py' for name in (
-    'groups', 'episodes', 'credit', 'exact', 'objective', 'env', 'games', 'formats', 'rollout', 'sampler', 'tree', 'metrics',
-    'train', 'view', 'doors', 'cli', 'install')]
+# Tables, estimators, objectives, environments, formats, rollouts, metrics, pages, installation; DEMO trains and reports.
+PART = [f'tests/test_{name}.py' for name in ('groups', 'episodes', 'credit', 'objective', 'env', 'formats', 'rollout',
+                                             'metrics', 'view', 'doors', 'install', 'doctor')]
+DEMO = 'demo', '--steps', '1', '--no-open', '--out'
 ALONE = dict(PIP_CONFIG_FILE=os.devnull)            # pip as on a machine where nobody has told it anything
 
 
@@ -121,10 +121,11 @@ def suite(python: str, kind: str, folder: Path, tests: list) -> dict:
     last = next((line for line in reversed(done.stdout.splitlines()) if re.search(r' in [\d.]+s', line)), '')
     counts = {kind: int(number) for number, kind in re.findall(r'(\d+) (passed|failed|skipped|errors?)', last)}
     failed = re.findall(r'^(?:FAILED|ERROR) (\S+)', done.stdout, re.MULTILINE)
+    demo = subprocess.run([str(there), '-m', 'agentlab', *DEMO, str(folder/'run')], cwd=folder, capture_output=True)
     names = ('torch', 'transformers', 'tokenizers', 'accelerate', 'numpy', 'pandas', 'pyarrow', 'fastcore', 'peft')
     return dict(command=f'python tools/versions.py suite --python {Path(python).name} --set {kind}',
                 date=time.strftime('%Y-%m-%d'), python=version_of(there), seconds=round(time.monotonic() - began),
-                status=done.returncode, **counts, failures=failed,
+                status=done.returncode or demo.returncode, **counts, failures=failed, demo=demo.returncode == 0,
                 versions={name: version_in(there, name) for name in names})
 
 
@@ -160,7 +161,7 @@ def main() -> int:
         print(json.dumps(row, indent=1))
         if not given.tests:
             rows = known('versions').get('rows', {}) | {f"{row['python'].rpartition('.')[0]} {given.set}": row}
-            keep(circumstances('python tools/versions.py suite') | dict(part=PART, rows=rows), OUT, 'versions')
+            keep(circumstances('python tools/versions.py suite') | dict(part=[*PART, f"agentlab {' '.join(DEMO)} ..."], rows=rows), OUT, 'versions')
         if not given.keep: shutil.rmtree(given.folder, ignore_errors=True)
         return row['status']
     return 0
