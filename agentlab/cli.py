@@ -130,12 +130,11 @@ def train(
     isolate: store_true = False,    # each environment in a process of its own, which may hang or die
     # seconds that a call of an isolated environment may take (10); given, the environment is isolated
     limit: float = 0.,
-    report_to: str = '',        # trackers that hear of every update: tensorboard, trackio, wandb, mlflow; several by commas
+    report_to: str = '',        # trackers, by commas: tensorboard, trackio, wandb, mlflow
 ):
     "Train a policy and write a run folder."
     from agentlab.train.recipes import in_format
-    from agentlab.train.trackers import report_to as listener
-    told = listener(report_to) if report_to else None
+    told = _listener(report_to)
     form = _format(format)
     given = dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, temperature=temperature)
     chosen_model = dict(model=model, qlora=qlora, rank=lora, template=template, seed=seed)
@@ -146,6 +145,11 @@ def train(
     policy, chosen = _ready(world, chosen, given, chosen_model, vllm, max_context)
     if form: chosen = in_format(chosen, form)
     _fit(policy, around, chosen, folder, resume, told)
+
+def _listener(names: str):
+    "Who hears of every update; an unknown or missing tracker is refused."
+    from agentlab.train.trackers import report_to
+    return report_to(names) if names else None
 
 def _fit(policy, world, recipe, out: str, resume: bool, told=None):
     "Train, and say what came of it; of several processes that train together, the first one says it."

@@ -391,8 +391,9 @@ def test_what_seats_read_is_shown_with_each(tmp_path):
 
 # formats of others
 
-OTHERS = dict(verifiers='verifiers/traces.jsonl', results='verifiers_results/results.jsonl', swift='swift/completions.jsonl',
-              rllm='rllm/episodes/episode_000001_add-0.json', messages='messages/runs.jsonl', verl='verl/1.jsonl')
+OTHERS = dict(verifiers='verifiers/traces.jsonl', results='verifiers_results/results.jsonl',
+              swift='swift/completions.jsonl', rllm='rllm/episodes/episode_000001_add-0.json',
+              messages='messages/runs.jsonl', verl='verl/1.jsonl')
 
 
 def records(kind):
@@ -512,7 +513,8 @@ def test_inspect_without_zstandard(tmp_path):
                        zipfile.ZIP_DEFLATED)
     run = open_run(path)
     assert run.turns(None).observation.tolist() == ['user: What is 1+0?']*3
-    assert run.turns(None).outcome.tolist()[:2] == [1, .5] and run.turns(None).outcome.isna().tolist() == [False, False, True]
+    outcome = run.turns(None).outcome
+    assert outcome.tolist()[:2] == [1, .5] and outcome.isna().tolist() == [False, False, True]
     code = ('import sys; sys.modules["zipfile_zstd"] = None\nfrom agentlab.view.foreign import open_run\n'
             f'open_run({str(HERE/"inspect")!r})')
     said = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stderr
@@ -591,7 +593,8 @@ def test_several_runs_on_one_page(tmp_path):
     runs = [open_run(HERE/name) for name in ('verl', 'trl/chat', 'verifiers')]
     page = opened_html(runs)
     text = ''.join(Reader(page).text)
-    for wanted in ('3 runs', '1. verl', '2. chat', '3. verifiers', 'Mean reward', 'What they hold'): assert wanted in text
+    for wanted in ('3 runs', '1. verl', '2. chat', '3. verifiers', 'Mean reward', 'What they hold'):
+        assert wanted in text
     assert page.count('<details') == page.count('</details>') and '<script' not in page
     assert opened_html([runs[0]]) == opened_html(runs[0])
 

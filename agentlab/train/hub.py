@@ -11,30 +11,34 @@ from ..episodes import atomic
 from .runs import Run
 
 # %% auto #0
-__all__ = ['FILES', 'public', 'base_of', 'curve', 'model_card', 'staged', 'push_to_hub', 'push']
+__all__ = ['FILES', 'public', 'base_of', 'curve', 'model_card', 'push_to_hub', 'push']
 
 # %% ../../nbs/train/08_hub.ipynb #7f02c7c9
 FILES = ('*.safetensors', '*.json', '*.jinja', '*.txt', '*.model')      # what save_pretrained writes
+_name = re.compile(r'[\w.-]+/[\w.-]+')
 
 def public(x)->str:
     "A value as text, without the folders of this machine, and without what would break a table."
-    text = re.sub(r'(?<!\S)(?:~|/|[A-Za-z]:[\\/])[^\s\'",]*[\\/]', '', str(x))
+    text = re.sub(r'(?<![\w.:/])(?:~|/|[A-Za-z]:[\\/])[^\s\'",]*[\\/]', '', str(x))
     return ' '.join(text.split()).replace('|', '\\|').replace('`', "'")[:300]
+
+def _adapter(run)->dict:
+    "What an adapter says of itself; empty where all weights are sent."
+    path = run.folder/'policy'/'adapter_config.json'
+    return json.loads(path.read_text()) if path.exists() else {}
 
 def base_of(run:Run)->str:
     "The model that was trained, by its name on the hub; empty where there is none, or nobody knows it."
     from agentlab.policy.reader import KNOWN
-    config, name = run.folder/'policy'/'adapter_config.json', (run.info['facts'].get('weights') or {}).get('name', '')
-    found = json.loads(config.read_text()).get('base_model_name_or_path') if config.exists() else None
-    for x in (KNOWN[name].hub if name in KNOWN else '', found, name):
-        if re.fullmatch(r'[\w.-]+/[\w.-]+', str(x)) and not Path(str(x)).exists(): return str(x)
-    return ''
+    name = (run.info['facts'].get('weights') or {}).get('name', '')
+    found = [KNOWN[name].hub if name in KNOWN else '', _adapter(run).get('base_model_name_or_path'), name]
+    return next((str(x) for x in found if _name.fullmatch(str(x)) and not Path(str(x)).exists()), '')
 
 def curve(
-    values, # numbers; None and NaN are left out
+    values,         # numbers over the updates; None and NaN are left out
     width:int=50,   # characters at most
-)->str:
-    "Numbers over the updates, as a line of text with its first, last, least and greatest value."
+)->str:             # a line of text with the first, the last, the least and the greatest of them
+    "Means of neighbouring numbers as bars."
     known = [float(x) for x in values if isinstance(x, (int, float)) and x == x]
     if not known: return ''
     size = -(-len(known)//width)
@@ -45,78 +49,84 @@ def curve(
 
 # %% ../../nbs/train/08_hub.ipynb #1006d7b2
 def _head(run, repo, base, license, tests)->str:
-    "YAML: a string of JSON is one of YAML."
-    facts, adapter = run.info['facts'], (run.folder/'policy'/'adapter_config.json').exists()
+    "What the hub reads."
+    from huggingface_hub import EvalResult, ModelCardData
+    facts, library = run.info['facts'], 'peft' if _adapter(run) else 'transformers'
     env = facts['env']['env'].partition(':')[2]
-    lines = [f'base_model: {json.dumps(base)}']*bool(base) + [f'license: {json.dumps(license)}']*bool(license)
-    lines += [f'library_name: {"peft" if adapter else "transformers"}', 'pipeline_tag: text-generation', 'tags:']
-    lines += [f'- {json.dumps(public(x))}' for x in ('agentlab', 'reinforcement-learning', 'agent', facts['recipe']['name'], env)]
-    results = [dict(task=dict(type='reinforcement-learning'), dataset=dict(name=f'{env}: {row["tasks"]} held-out tasks', type=env),
-                    metrics=[dict(type='success', name=name, value=row[key]) for key, name in
-                             (('test_greedy', 'success, greedy'), ('test_sampled', 'success, sampled'))]) for row in tests[-1:]]
-    index = [f'model-index: {json.dumps([dict(name=repo, results=results)])}']*bool(results)
-    return '\n'.join(['---', *lines, *index, '---'])
+    results = [EvalResult('reinforcement-learning', env, f'{env}: {row["tasks"]} held-out tasks', 'success',
+                          row[f'test_{way}'], metric_name=f'success, {way}')
+               for row in tests[-1:] for way in ('greedy', 'sampled')]
+    told = dict(model_name=repo, eval_results=results) if results else {}
+    tags = ['agentlab', 'reinforcement-learning', 'agent', facts['recipe']['name'], env]
+    head = ModelCardData(base_model=base or None, license=license or None, library_name=library, tags=tags,
+                         pipeline_tag='text-generation', **told)
+    return f'---\n{head.to_yaml()}\n---'
 
-def _table(head, rows)->str:
-    return '\n'.join([f'| {" | ".join(head)} |', '|---'*len(head) + '|', *(f'| {" | ".join(map(public, r))} |' for r in rows)])
+def _table(*rows)->str:
+    head, *rest = (f'| {" | ".join(map(public, row))} |' for row in rows)
+    return '\n'.join([head, '|---'*len(rows[0]) + '|', *rest])
 
 def _measured(run, tests, steps)->str:
     "What was measured, and what was not."
     rows = [(r['step'], r['tasks'], f"{r['test_greedy']:.1%}", f"{r['test_sampled']:.1%}") for r in tests]
-    told = _table(('updates', 'held-out tasks', 'success, greedy', 'success, sampled'), rows) if rows else (
+    told = _table(('updates', 'held-out tasks', 'success, greedy', 'success, sampled'), *rows) if rows else (
         'Nothing on held-out tasks: the curves above are of the tasks that it was trained on.')
-    planned = run.info['facts']['recipe'].get('steps')
-    gaps = [f'Other seeds: this is one run, with seed {run.info["facts"]["recipe"].get("seed")}.',
+    asked = run.info['facts']['recipe']
+    gaps = [f'Other seeds: this is one run, with seed {asked.get("seed")}.',
             'Other environments, other prompts, other languages, and what the model could do before and has unlearned.',
             'Safety of any kind. It was trained to score in one environment.']
-    gaps += [f'The end: the run made {steps} of {planned} planned updates.']*(steps != planned)
-    return f'## What was measured\n\n{told}\n\n## What was not\n\n' + '\n'.join(f'- {public(gap)}' for gap in gaps)
+    gaps += [f'The end: the run made {steps} of {asked.get("steps")} planned updates.']*(steps != asked.get('steps'))
+    return f'## What was measured\n\n{told}\n\n## What was not\n\n- ' + '\n- '.join(gaps)
 
 def model_card(
-    run:Run,            # or its folder
-    repo:str,           # owner/name
-    base:str='',        # the model that was trained, owner/name; empty: what the run says
-    license:str='',     # of the base, such as apache-2.0; empty: none is named
-)->str:                 # Markdown with a head of YAML
-    "What was trained, how, what was measured and what was not."
+    run,            # Run, or its folder
+    repo:str,       # owner/name
+    base:str='',    # the model that was trained, owner/name; empty: what the run says
+    license:str='', # of the base, such as apache-2.0; empty: none is named
+)->str:             # Markdown with a head of YAML
+    "What was trained, how, what was measured and what was not. Raises ValueError for a name that is none."
+    if not _name.fullmatch(repo): raise ValueError(f'repo={repo!r}: give owner/name')
     run = run if isinstance(run, Run) else Run(run)
     base, facts, rows, tests = base or base_of(run), run.info['facts'], run.rows(), run.tests()
-    load = (f'from peft import AutoPeftModelForCausalLM as Model' if (run.folder/'policy'/'adapter_config.json').exists()
-            else 'from transformers import AutoModelForCausalLM as Model')
-    about = [f'A policy that was trained by `{public(facts["recipe"]["name"])}` ({public(facts["recipe"].get("paper") or "own recipe")}) '
-             f'to act in `{public(facts["env"]["env"])}` over many turns, for {len(rows)} updates.']
-    about += [f'Trained on: {public(facts["weights"])}. On other weights of the same name it may do otherwise.']*bool(facts.get('weights'))
-    about += ['The license of the base model holds for it too.']*bool(base)
-    curves = [(name, line) for name in ('success', 'reward', 'entropy', 'turns') if (line := curve([r.get(name) for r in rows]))]
+    recipe, weights = facts['recipe'], facts.get('weights')
+    kind = 'peft import AutoPeftModelForCausalLM' if _adapter(run) else 'transformers import AutoModelForCausalLM'
+    paper = public(recipe.get('paper') or 'own recipe')
+    about = [f'A policy that was trained by `{public(recipe["name"])}` ({paper}) to act in '
+             f'`{public(facts["env"]["env"])}` over many turns, for {len(rows)} updates.']
+    if weights: about.append(f'Trained on: `{public(weights)}`. On other weights of that name it may do otherwise.')
+    if base: about.append(f'The license of {public(base)} holds for it too.')
+    load = (f'from {kind} as Model\nfrom transformers import AutoTokenizer\nmodel = Model.from_pretrained("{repo}")\n'
+            f'tokenizer = AutoTokenizer.from_pretrained("{repo}")')
+    curves = {name: curve([row.get(name) for row in rows]) for name in ('success', 'reward', 'entropy', 'turns')}
+    drawn = '\n'.join(f'{name:8} {line}' for name, line in curves.items() if line)
     settings = [(f'{part}.{k}', x) for part in ('recipe', 'env') for k, x in facts[part].items() if x not in (None, {})]
-    return '\n\n'.join([_head(run, repo, base, license, tests), f'# {public(repo.rpartition("/")[2])}', *about,
-        f'```python\n{load}\nfrom transformers import AutoTokenizer\nmodel = Model.from_pretrained({json.dumps(repo)})\n'
-        f'tokenizer = AutoTokenizer.from_pretrained({json.dumps(repo)})\n```',
-        '## Curves\n\nMeans over the updates, first → last.\n\n```\n' + '\n'.join(f'{n:8} {x}' for n, x in curves) + '\n```',
-        _measured(run, tests, len(rows)), '## Settings\n\n' + _table(('setting', 'value'), settings),
-        '## Versions\n\n' + _table(('package', 'version'), run.info.get('versions', {}).items())]) + '\n'
+    return '\n\n'.join([
+        _head(run, repo, base, license, tests), f'# {repo.rpartition("/")[2]}', *about, f'```python\n{load}\n```',
+        f'## Curves\n\nMeans over the updates, first → last.\n\n```\n{drawn}\n```', _measured(run, tests, len(rows)),
+        '## Settings\n\n' + _table(('setting', 'value'), *settings),
+        '## Versions\n\n' + _table(('package', 'version'), *run.info.get('versions', {}).items())]) + '\n'
 
 # %% ../../nbs/train/08_hub.ipynb #d2a25801
-def staged(run:Run, folder:Path, card:str, base:str='', traces:bool=False)->Path:
-    "Lay out what is sent: a folder with the policy, the card, and the traces where they were asked for."
-    policy, folder = run.folder/'policy', Path(folder)
+def _staged(run, folder, card, base, traces):
+    """Lay out what is sent. Raises FileNotFoundError for a run without a policy, ValueError for an adapter whose base
+    nobody could find."""
+    policy, own = run.folder/'policy', Path(folder)
     if not policy.is_dir():
-        raise FileNotFoundError(f'{policy} does not exist: it is written when the last update is made. Go on with the run: '
+        raise FileNotFoundError(f'{policy} does not exist: it is written after the last update. Go on with the run: '
                                 f'agentlab train --resume --out {run.folder}')
-    for path in sorted({p for pattern in FILES for p in policy.glob(pattern) if p.is_file() and not p.is_symlink()}):
-        shutil.copy(path, folder)
+    if _adapter(run) and not base:
+        raise ValueError(f"base='': {policy} is an adapter, and its base is no name of the hub. Say which: "
+                         f"base='owner/name', --base owner/name")
+    wanted = [(policy, FILES), (run.folder, ('episodes/*.parquet', 'tests/*.parquet', '*.jsonl')*traces)]
+    for place, path in [(x, p) for x, patterns in wanted for pattern in patterns for p in x.glob(pattern)]:
+        if not path.is_file() or path.is_symlink(): continue
+        target = own/path.relative_to(place)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(path, target)
     for name, key in (('adapter_config.json', 'base_model_name_or_path'), ('agentlab.json', 'base')):
-        if not (folder/name).exists(): continue
-        if not base:
-            raise ValueError(f"base='': {policy} is an adapter, and its base is no name of the hub. Say which: "
-                             f"base='owner/name', --base owner/name")
-        (folder/name).write_text(json.dumps(json.loads((folder/name).read_text()) | {key: base}, indent=2))
-    for name in ('episodes', 'tests') if traces else ():
-        if (run.folder/name).is_dir(): shutil.copytree(run.folder/name, folder/name)
-    for name in ('metrics.jsonl', 'tests.jsonl') if traces else ():
-        if (run.folder/name).exists(): shutil.copy(run.folder/name, folder)
-    (folder/'README.md').write_text(card, encoding='utf-8')
-    return folder
+        if (own/name).exists():
+            (own/name).write_text(json.dumps(json.loads((own/name).read_text()) | {key: base}, indent=2))
+    (own/'README.md').write_text(card, encoding='utf-8')
 
 def push_to_hub(
     run,                # Run, or its folder
@@ -126,21 +136,19 @@ def push_to_hub(
     traces:bool=False,  # send episodes, tests and rows too: all that the model and the environment said
     api=None,           # huggingface_hub.HfApi; None: one with your own login
 )->str:                 # where it is
-    """Make the repository and upload the policy with its card. Raises ValueError for a name that is none, or a repository
-    that is public though a private one was asked for."""
-    if not re.fullmatch(r'[\w.-]+/[\w.-]+', repo): raise ValueError(f'repo={repo!r}: give owner/name')
-    run = run if isinstance(run, Run) else Run(run)
+    """Make the repository and upload the policy with its card. Raises ValueError for a name that is none, or a
+    repository that is public though a private one was asked for."""
+    from huggingface_hub import HfApi
+    run, api = run if isinstance(run, Run) else Run(run), api or HfApi()
     base = base or base_of(run)
-    if api is None:
-        from huggingface_hub import HfApi
-        api = HfApi()
     with tempfile.TemporaryDirectory() as folder:
-        staged(run, folder, model_card(run, repo, base, license), base, traces)
-        place = api.create_repo(repo, private=private, exist_ok=True)
+        _staged(run, folder, model_card(run, repo, base, license), base, traces)
+        made = api.create_repo(repo, private=private, exist_ok=True)
         if private and not api.repo_info(repo).private:
-            raise ValueError(f'repo={repo!r} is there already, and public. Give another name, or private=False (--public)')
+            raise ValueError(f'repo={repo!r} is there already, and public. Give another name, or say that this may be '
+                             f'public: private=False, --public')
         api.upload_folder(repo_id=repo, folder_path=folder, commit_message='A policy trained with agentlab')
-    return str(place)
+    return str(made)
 
 def push(
     run: str,           # run folder
@@ -155,5 +163,6 @@ def push(
     if not card_only:
         print(f'uploaded: {push_to_hub(run, repo, not public, base, license, traces)}')
         return
-    with atomic(Path(run)/'README.md') as path: Path(path).write_text(model_card(Run(run), repo, base, license), encoding='utf-8')
-    print(f'card: {Path(run)/"README.md"}')
+    card, target = model_card(run, repo, base, license), Path(run)/'README.md'
+    with atomic(target) as path: Path(path).write_text(card, encoding='utf-8')
+    print(f'card: {target}')

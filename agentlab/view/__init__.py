@@ -16,6 +16,7 @@ from .run_report import Finding, collect, entropy_by_turn, group_html, integrity
 from .dashboard import Dashboard, Overlay, Plots, Tail, dashboard_html, resume_command, watch
 from .grid import recorded_group, turn_grid
 from .foreign import Opened, open_run, opened_html
+from .foreign_formats import FORMATS, guessed_turns
 open = open_run     # view.open(path)
 from .microscope_widget import advantages, disagreement, microscope, microscope_html, small_turns, sweep
 from .turnscope_widget import TurnScope, before_after, crowd, turnscope, turnscope_html

@@ -5,7 +5,7 @@
 # %% ../../nbs/view/11_foreign_formats.ipynb #6da43836
 from __future__ import annotations
 import json, math, re, zipfile
-from .foreign import (DOCUMENT, LINE, Format, Sample, Unfit, _brief, _document, _line, _messages, _number,
+from .foreign import (LINE, Format, Sample, Unfit, _brief, _document, _line, _messages, _number,
                                    _read_trl, _rows_of_parquet, _said, _step)
 
 # %% auto #0

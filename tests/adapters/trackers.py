@@ -39,7 +39,8 @@ def told(tmp_path, monkeypatch):
     "A run of two updates, gone on with for a third, in two processes' worth of listeners."
     for name, value in dict(WANDB_MODE='offline', WANDB_SILENT='true', TRACKIO_DIR=str(tmp_path/'trackio'),
                             HF_HUB_OFFLINE='1', MLFLOW_TRACKING_URI=f'sqlite:///{tmp_path}/mlflow.db',
-                            MLFLOW_DISABLE_TELEMETRY='true', DO_NOT_TRACK='true').items(): monkeypatch.setenv(name, value)
+                            MLFLOW_DISABLE_TELEMETRY='true', DO_NOT_TRACK='true').items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     def run(names):
         for steps, resume in ((2, False), (3, True)):
@@ -55,7 +56,8 @@ def test_tensorboard(told, recwarn):
     run = told('tensorboard')
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     seen = EventAccumulator(str(run.folder/'tensorboard')).Reload()
-    assert [e.step for e in seen.Scalars('reward')] == [0, 1, 2] and [e.step for e in seen.Scalars('test_greedy')] == [0, 2, 3]
+    steps = lambda name: [e.step for e in seen.Scalars(name)]
+    assert steps('reward') == [0, 1, 2] and steps('test_greedy') == [0, 2, 3]
     assert [e.value for e in seen.Scalars('reward')] == pytest.approx([row['reward'] for row in run.rows()])
     assert not [w for w in recwarn if 'is told of no more' in str(w.message)]
     record['tensorboard'] = 'one folder for both parts'
@@ -80,8 +82,8 @@ def test_wandb_offline(told, recwarn):
     run = told('wandb')
     folders = sorted((run.folder/'wandb').glob('offline-run-*'))
     assert len(folders) == 2 and len({p.name.rpartition('-')[2] for p in folders}) == 1     # one id for both parts
-    tables = sorted(p.name.split('_')[1] for p in (run.folder/'wandb').rglob('turns_*.table.json'))
-    assert tables == ['0', '2'] and all(p.stat().st_size > 200 for p in (run.folder/'wandb').rglob('turns_*.table.json'))
+    tables = sorted((run.folder/'wandb').rglob('turns_*.table.json'))
+    assert [p.name.split('_')[1] for p in tables] == ['0', '2'] and all(p.stat().st_size > 200 for p in tables)
     written = [next(p.glob('*.wandb')).read_bytes() for p in folders]
     assert all(name in data for name in (b'test_greedy', b'sampler_gap') for data in written)
     assert not [w for w in recwarn if 'is told of no more' in str(w.message)]

@@ -22,18 +22,19 @@ TALK = [dict(role='assistant', content='', tool_calls=[CALL]), dict(role='tool',
 
 def results(i, said, reward, cut=False):
     return dict(example_id=i, prompt=[dict(role='user', content=ASK)], completion=said, reward=reward, answer='5',
-                info={}, metrics=dict(exact=reward, turns=float(len(said)//2 + 1)), exact=reward, timing=dict(total_ms=7.),
+                info={}, metrics=dict(exact=reward, turns=len(said)//2 + 1.), exact=reward, timing=dict(total_ms=7.),
                 is_completed=True, is_truncated=cut, stop_condition='no_tools_called', error=None, tool_defs=[],
                 token_usage=dict(input_tokens=30., output_tokens=12.))
 
 
 def swift(step, rewards):
     call = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call><|im_end|>\n'
-    answer = '<|im_start|>user\n<tool_response>\n5\n</tool_response><|im_end|>\n<|im_start|>assistant\nIt is {}.<|im_end|>'
+    answer = ('<|im_start|>user\n<tool_response>\n5\n</tool_response><|im_end|>\n'
+              '<|im_start|>assistant\nIt is {}.<|im_end|>')
     mean = sum(rewards)/len(rewards)
-    return dict(step=[str(step)]*len(rewards), prompt=[f'<|im_start|>user\n{ASK}<|im_end|>\n<|im_start|>assistant\n']*len(
-        rewards), completion=[call + answer.format(5 if r else 6) for r in rewards], accuracy=rewards,
-        advantages=[r - mean for r in rewards])
+    asked = f'<|im_start|>user\n{ASK}<|im_end|>\n<|im_start|>assistant\n'
+    return dict(step=[str(step)]*len(rewards), prompt=[asked]*len(rewards), completion=[
+        call + answer.format(5 if r else 6) for r in rewards], accuracy=rewards, advantages=[r - mean for r in rewards])
 
 
 def rllm(i, rollout, output, correct):
@@ -42,8 +43,8 @@ def rllm(i, rollout, output, correct):
     return dict(id=f'add-{i}:{rollout}', task=dict(id=f'add-{i}', instruction=ASK, metadata=dict(answer='5'),
                                                    dataset_dir='add', sub_dir=None),
                 termination_reason='env_done' if correct else 'max_turns_exceeded', is_correct=correct,
-                trajectories=[dict(uid=f'u{rollout}', name='agent', task=None, steps=steps, reward=float(correct), input=None,
-                                   output=output, signals=dict(accuracy=float(correct)), metadata=None)],
+                trajectories=[dict(uid=f'u{rollout}', name='agent', task=None, steps=steps, reward=float(correct),
+                                   input=None, output=output, signals=dict(accuracy=float(correct)), metadata=None)],
                 artifacts={}, metrics={}, metadata={}, eval_idx=2*i + rollout)
 
 
