@@ -90,8 +90,8 @@ def _world(env: str, tasks: str = '', reward: str = ''):
     from agentlab.env import load_env
     if reward and not tasks: raise ValueError(f'reward={reward!r} pays for tasks of your own: name them, --tasks FILE')
     if not tasks: return load_env(env)
-    from agentlab.env.own_tasks import own_tasks
-    return own_tasks(tasks, reward)
+    from agentlab.env.own_tasks import load_tasks
+    return load_tasks(tasks, reward)
 
 def _format(name: str):
     "How the policy acts; None: the whole reply is the action."
@@ -143,8 +143,7 @@ def train(
                                     test_tasks=test_tasks)
     around = _around(world, isolate, limit)
     policy, chosen = _ready(world, chosen, given, chosen_model, vllm, max_context)
-    if form: chosen = in_format(chosen, form)
-    _fit(policy, around, chosen, folder, resume, told)
+    _fit(policy, around, in_format(chosen, form) if form else chosen, folder, resume, told)
 
 def _listener(names: str):
     "Who hears of every update; an unknown or missing tracker is refused."
@@ -403,8 +402,7 @@ def prime(
     world, form = _world(env, tasks, reward), _format(format)
     if hasattr(world, 'most'): test_tasks = world.most(test_tasks)
     if format == 'thinking':
-        raise ValueError("format='thinking': thoughts are demonstrated in Python, see `agentlab.policy.prime`. Use "
-                         "plain or calls")
+        raise ValueError("format='thinking': in Python `agentlab.policy.prime` shows thoughts. Use plain or calls")
     if model in ('tiny', 'untrained'):
         raise ValueError(f"model={model!r}: the tiny policy has its warm start already. Name a pretrained model, such "
                          f"as smollm2")
@@ -538,8 +536,8 @@ ELSEWHERE = dict(   # name: (its function, imported when it is asked for; what i
            'page. The same command goes on after a stop.'),
     eval=('agentlab.bench.eval:eval_players', 'Let players play the same held-out tasks, and print one table with '
           'intervals.'),
-    export=('agentlab.policy.export:export_run', 'Write a trained policy as an adapter or as one merged model, for other '
-            'programs, and say how they open it.'),
+    export=('agentlab.policy.export:export_run', 'Write a trained policy as an adapter or as one merged model, for '
+            'other programs, and say how they open it.'),
     chat=('agentlab.policy.export:talk', 'Talk to a model or a trained policy in the terminal.'))
 ELSEWHERE['push'] = ('agentlab.train.hub:push', 'Put a trained policy on the hub, with a card made from its run; '
                      '--card-only writes the card and sends nothing.')

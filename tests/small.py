@@ -128,3 +128,27 @@ def finish(process, log, seconds=120):
         process.join()
         raise AssertionError(f'still running after {seconds} s:\n{Path(log).read_text()[-3000:]}')
     return process.exitcode, Path(log).read_text() if Path(log).exists() else ''
+
+def _type(folder, lines):
+    "Type command lines of agentlab, in one process; answers.json holds status and output of each."
+    import json
+    from contextlib import redirect_stderr, redirect_stdout
+    from io import StringIO
+    from agentlab import cli
+    answers = []
+    for line, typed in lines:
+        said, sys.stdin = StringIO(), StringIO(typed)
+        with redirect_stdout(said), redirect_stderr(said):
+            try: status = cli.main(line.split())
+            except SystemExit as e: status = e.code
+        answers.append((status, said.getvalue()))
+    (Path(folder)/'answers.json').write_text(json.dumps(answers))
+
+def commanded(folder, *lines):
+    """Command lines of agentlab, typed one after the other in a folder: (exit status, what was printed) of each. A line
+    is a text, or (text, what is typed afterwards)."""
+    import json
+    lines = [line if isinstance(line, tuple) else (line, '') for line in lines]
+    status, said = finish(fork(_type, str(folder), lines, log=folder/'log', folder=str(folder)), folder/'log', 300)
+    assert status == 0, said[-3000:]
+    return json.loads((folder/'answers.json').read_text())

@@ -22,8 +22,8 @@ from ..rollout.plain import Game, admit, fault, guarded, play
 from ..settings import defaults, printable
 
 # %% auto #0
-__all__ = ['pass_at', 'bounded', 'measured', 'by_expert', 'by_chance', 'by_endpoint', 'messages_of', 'spoken_game', 'player_of',
-           'played', 'keep_episodes', 'table', 'eval_players', 'row_of', 'dumps']
+__all__ = ['pass_at', 'bounded', 'measured', 'by_expert', 'by_chance', 'by_endpoint', 'spoken_game', 'player_of', 'played',
+           'keep_episodes', 'table', 'eval_players', 'row_of', 'dumps']
 
 # %% ../../nbs/bench/20_eval.ipynb #d18762f0
 def pass_at(k: int, n: int, c: int)->float:
@@ -73,8 +73,8 @@ class _Deaf:
     def first(self, observation, system=None): return [0]
     def next(self, observation, last_id): return [0]
 
-def messages_of(turns: list)->list:
-    return [dict(role=role, content=text) for t in turns for role, text in (('user', t.observation), ('assistant', t.text))]
+def _messages(turns: list)->list:
+    return [dict(role=who, content=x) for t in turns for who, x in (('user', t.observation), ('assistant', t.text))]
 
 def spoken_game(player, env, seed: int, task, group: int, number: int, draw: int, max_turns: int)->list:
     "One game; an episode for each seat, without ids."
@@ -84,8 +84,9 @@ def spoken_game(player, env, seed: int, task, group: int, number: int, draw: int
     take('reset', seed, task)
     while not game.over and game.t < max_turns:
         side, guide = game.side, guide_of(env, game.side.seat)
-        heard = [dict(role='system', content=guide)]*bool(guide) + messages_of(side.turns)
-        said = guarded(lambda: player(game.env, game.step, [*heard, dict(role='user', content=side.observation)], draws))
+        heard = [dict(role='system', content=guide)]*bool(guide) + _messages(side.turns)
+        heard.append(dict(role='user', content=side.observation))
+        said = guarded(lambda: player(game.env, game.step, heard, draws))
         text, tokens = said if isinstance(said, tuple) else (said, None)
         if not isinstance(text, str):
             game.end(error=f'the player failed: {fault(text) if isinstance(text, BaseException) else type(text)}')
@@ -129,9 +130,9 @@ def keep_episodes(episodes: list, player, folder: Path):
     folder.mkdir(parents=True, exist_ok=True)
     if hasattr(player, 'sampler'):
         return with_token_text(Batch.from_episodes(episodes), player.tokenizer).save(folder/'step_000000.parquet')
-    said = [(messages_of(e.turns), e.outcome) for e in episodes if e.turns]
-    rows = [dict(step=0, prompt=all_of[:1], completion=all_of[1:], reward=paid) for all_of, paid in said]
-    pd.DataFrame(rows, columns=['step', 'prompt', 'completion', 'reward']).to_parquet(folder/'completions_00000.parquet')
+    said = [(_messages(e.turns), e.outcome) for e in episodes if e.turns]
+    pd.DataFrame(dict(step=0, prompt=[m[:1] for m, _ in said], completion=[m[1:] for m, _ in said],
+                      reward=[paid for _, paid in said])).to_parquet(folder/'completions_00000.parquet')
 
 def table(rows: list)->str:
     "The rows as text; a player that failed has its reason below."
@@ -168,15 +169,13 @@ def eval_players(
     names, world = list(dict.fromkeys(filter(None, players.split(',')))), _world(env, tasks, reward)
     if not names: raise ValueError("players='': name some with commas between, such as expert,random,tiny")
     if hasattr(world, 'most'): test_tasks = world.most(test_tasks)
-    _check_numbers(**{name: (value, 1, 10**6) for name, value in dict(test_tasks=test_tasks, samples=samples,
-                                                                      max_turns=max_turns, workers=workers).items()},
-                   k=(k, 0, samples), seed=(seed, 0, 2**63 - 1), max_tokens=(max_tokens, 0, 10**6))
-    how = dict(tasks=test_tasks, samples=samples, seed=seed, workers=workers, format=_format(format), max_turns=max_turns,
-               max_tokens=max_tokens or getattr(world, 'max_tokens', 0) or 32, temperature=temperature)
+    counts = dict(tasks=test_tasks, samples=samples, max_turns=max_turns, workers=workers,
+                  max_tokens=max_tokens or getattr(world, 'max_tokens', 0) or 32)
+    _check_numbers(**{n: (x, 1, 10**6) for n, x in counts.items()}, k=(k, 0, samples), seed=(seed, 0, 2**63 - 1))
+    how = counts | dict(seed=seed, format=_format(format), temperature=temperature)
     rows = [row_of(name, world, how, k or samples, out) for name in names]
     if all('failed' in row for row in rows): raise RuntimeError(f"no player could play. {rows[0]['failed']}")
-    print(dumps(rows) if json else printable(table(rows)))
-    if out and not json: print(printable(f'episodes: agentlab view {out}/PLAYER'))
+    print(dumps(rows) if json else printable(table(rows) + f'\nepisodes: agentlab view {out}/PLAYER'*bool(out)))
 
 def row_of(name: str, world, how: dict, k: int, out: str)->dict:
     "The row of a player; a fault of it costs this row only."
@@ -190,5 +189,5 @@ def row_of(name: str, world, how: dict, k: int, out: str)->dict:
 
 def dumps(rows: list)->str:
     "The rows as JSON: of each number value, low and high; null for what is not known."
-    def plain(x): return {n: v if math.isfinite(v) else None for n, v in x._asdict().items()} if isinstance(x, Interval) else x
-    return json.dumps([{name: plain(x) for name, x in row.items()} for row in rows])
+    def known(x): return {n: v if v == v else None for n, v in x._asdict().items()} if isinstance(x, Interval) else x
+    return json.dumps([{name: known(x) for name, x in row.items()} for row in rows])

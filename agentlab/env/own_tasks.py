@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['rewards', 'LINE', 'LINES', 'exact', 'number', 'contains', 'check_task', 'read_tasks', 'as_tool', 'reward_of',
-           'OwnTasks', 'own_tasks']
+           'OwnTasks', 'load_tasks']
 
 # %% ../../nbs/env/25_own_tasks.ipynb #e79e7ecb
 import copy, hashlib, inspect, json, math, re, typing
@@ -21,7 +21,6 @@ def _answers(task:dict)->list:
     found = task.get('answer')
     if found is None: raise ValueError('this task has no "answer" to compare with')
     return [tidy(str(one)) for one in (found if isinstance(found, list) else [found])]
-
 def _last(text:str)->float: return next((float(x.replace(',', '')) for x in reversed(_number.findall(text))), math.nan)
 
 def exact(reply:str, task:dict)->bool:
@@ -67,7 +66,7 @@ def read_tasks(path)->list:
         for i, line in enumerate(iter(lambda: file.readline(LINE + 1), b''), 1):
             where = f'{path.name}, line {i}'
             if i > LINES or len(line) > LINE:
-                raise ValueError(f'{where}: at most {LINES:,} lines of {LINE:,} bytes are read. Give a part of the file')
+                raise ValueError(f'{where}: at most {LINES:,} lines of {LINE:,} bytes are read. Give a part of it')
             try: task = json.loads(line) if line.strip() else None
             except (ValueError, RecursionError) as e: raise ValueError(f'{where}: no JSON ({e})') from None
             if line.strip(): found.append(dict(id=i, line=i) | check_task(task, where))
@@ -117,13 +116,11 @@ class OwnTasks(TextEnv):
         self.name = re.sub(r'[^\w-]+', '_', Path(self.file).stem) or 'tasks'
         found = read_tasks(tasks) if isinstance(tasks, (str, Path)) else [
             dict(id=i) | check_task(task, f'tasks[{i}]') for i, task in enumerate(tasks)]
-        self._pools = self._sorted(found)
+        self._pools, systems = self._sorted(found), {task.get('system', '') for task in found}
         self.digest = hashlib.blake2b(canonical(found).encode(), digest_size=8).hexdigest()     # for run.json
-        systems = {task.get('system', '') for task in found}
         self._apart, self.guide = len(systems) > 1, guide or (systems.pop() if len(systems) == 1 else '')
         longest = max((len(text) for task in found for text in self.replies(task)), default=128)
         self.max_tokens, self._asked, self._said = max_tokens or min(512, 8 + longest//2), None, ()
-
     def _sorted(self, found:list)->dict:
         "Split -> tasks. Raises ValueError where an id stands twice, or nothing is left to train on."
         pools, ids = {split: [] for split in splits}, set()
@@ -132,34 +129,27 @@ class OwnTasks(TextEnv):
             ids.add(task['id'])
             pools[task.get('split') or split_of(('own', task['prompt']))].append(task)
         if pools['train']: return pools
-        raise ValueError(f'{self.file} has {len(found)} tasks and none of the split train. Write "split": "train" into '
-                         f'some, or give it more')
-
+        raise ValueError(f'{self.file}: {len(found)} tasks, none of the split train. Write "split": "train" into some')
     def replies(self, task:dict)->list:
         "What the expert says, a text a turn; [] where nobody told."
         if told := task.get('demonstration'): return told if isinstance(told, list) else [told]
-        right = task.get('answer')
-        right = right[0] if isinstance(right, list) and right else right
+        right = next(iter(x), None) if isinstance(x := task.get('answer'), list) else x
         return [] if right is None else [f'answer {right}' if self.tools else str(right)]
-
     def pool(self, split:str)->list:
         "What `reset` draws from: for demonstrations the tasks that can be shown, of train where demo has none."
         if split != 'demo': return self._pools[check_split(split)]
         return next(filter(None, (list(filter(self.replies, self._pools[s])) for s in ('demo', 'train'))), [])
-
     def start(self, seed, task=None):
         if task is None and not self.pool(self.split):
             raise ValueError(f'{self.file}: no task of the split {self.split}'
                              + ' has an "answer" or a "demonstration" to show'*(self.split == 'demo') + '. Add some')
-        self.task = self.random.choice(self.pool(self.split)) if task is None else dict(id='given') | check_task(task, 'task')
-        self._said, self._asked = (), None
-        return (f"{self.task['system']}\n\n" if self._apart and self.task.get('system') else '') + self.task['prompt']
-
+        drawn = self.random.choice(self.pool(self.split)) if task is None else check_task(task, 'task')
+        self.task, self._said, self._asked = dict(id='given') | drawn, (), None
+        return (f"{drawn['system']}\n\n" if self._apart and drawn.get('system') else '') + drawn['prompt']
     def call_tool(self, name:str, arguments:dict):
         "Call a tool by name. What it answers, or why it failed, is the observation."
         self._asked = name, arguments
         return self.step(canonical([name, arguments]))
-
     def turn(self, action):
         asked, self._asked, self._said = self._asked, None, (*self._said, action)
         if not self.tools: return self.paid(action)
@@ -168,43 +158,35 @@ class OwnTasks(TextEnv):
         if name == 'answer': return self.paid(arguments['text'])
         try: return str(self._functions[name](**arguments))[:10_000], 0., False, {}
         except Exception as e: return f'{name} failed: {in_words(e)}', 0., False, dict(invalid=True)
-
     def paid(self, reply:str)->tuple:
         "The end: what the reply is worth. Raises EnvError that names the line and the function where that fails."
-        place = f"line {self.task['line']}" if 'line' in self.task else f"task {self.task['id']!r}"
-        where = f'{self.file}, {place}: {self.reward}'
+        place = [(name, self.task[name]) for name in ('line', 'id') if name in self.task][0]
+        where = f'{self.file}, {place[0]} {place[1]!r}: {self.reward}'
         try: found = self._reward(reply, copy.deepcopy(self.task))
         except KeyboardInterrupt: raise
         except BaseException as e: raise EnvError(f'{where} failed: {in_words(e)}') from e      # exit() too
         reward, info = reward_of(found, where)
         return info.pop('feedback'), reward, True, info
-
     def facts(self):
         right = self.task.get('answer')
         return dict(state=(self.task['id'], *self._said), answer=None if right is None else str(right))
-
     def clone(self):
         twin = copy.copy(self)      # tasks and functions are shared: nobody writes into them
         twin.random = copy.copy(getattr(self, 'random', None))
         return twin
-
     def most(self, n:int)->int:
         "As many tasks of the split test as there are, at most n."
         return min(n, len(self._pools['test']))
-
     def tasks(self, split:str, n:int, seed:int=0)->list:
         "n different tasks of one split for `reset(seed, task=task)`, always the same; another seed, another order."
         every = self._pools[check_split(split)]
         if n <= len(every): return Random(f'tasks {split} {seed}').sample(every, n)
-        raise ValueError(f'{self.file} has {len(every)} tasks of the split {split}; ask for fewer, or write '
-                         f'"split": "{split}" into more lines')
-
+        raise ValueError(f'{self.file} has {len(every)} tasks of the split {split}; ask for fewer')
     def expert(self, noise:float=0., generator:Random=None)->str:
         "What was demonstrated, or the answer; with `noise` sometimes what another task wants."
         told = self.replies(generator.choice(self.pool('demo')) if noisy(noise, generator) else self.task)
         if not told: raise ValueError(f'task {self.task["id"]!r} has no "answer" and no "demonstration" to show')
         return told[min(len(self._said), len(told) - 1)]
-
     def vocabulary(self)->list:
         "Every word of the prompts, system messages, answers and demonstrations, as a word tokenizer cuts them."
         from tokenizers.pre_tokenizers import Punctuation, Sequence, WhitespaceSplit
@@ -212,10 +194,9 @@ class OwnTasks(TextEnv):
         texts = (text for task in every for text in (task['prompt'], task.get('system', ''), *self.replies(task)))
         words = list(dict.fromkeys(word for text in [self.guide, *texts] for word, _ in cut(text)))
         if len(words) <= 20_000: return words
-        raise ValueError(f'{self.file} has {len(words):,} different words, too many for a tiny policy. Take a model '
-                         f'that reads, such as --model smollm2')
+        raise ValueError(f'{self.file} has {len(words):,} words, too many for a tiny policy. Take --model smollm2')
 
-def own_tasks(
+def load_tasks(
     path:str, reward:str='',    # lines of JSON; exact, number, contains, or package.module:function
 )->OwnTasks:
     "A world from a file and the name of a reward, as the command line gives them."

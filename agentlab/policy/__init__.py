@@ -20,5 +20,6 @@ from .formats import (Call, Calls, Plain, Reading, Spoken, Thinking, as_one, fit
                                      message, plan, spell, style_of, wordwise, xml)
 from .exact import in_base_dtype
 from .guide import suited
+from .export import Conversation, opened
 
 __getattr__ = door(__name__)

@@ -15,7 +15,7 @@ from .reader import KNOWN, best_device, best_dtype, pretrained
 from ..settings import printable
 
 # %% auto #0
-__all__ = ['policy_folder', 'opened', 'merged', 'plain_model', 'write_merged', 'export_run', 'Conversation', 'talk']
+__all__ = ['policy_folder', 'opened', 'plain_model', 'in_float32', 'write_merged', 'export_run', 'Conversation', 'talk']
 
 # %% ../../nbs/policy/13_export.ipynb #c249240f
 def policy_folder(model)->Path:
@@ -33,37 +33,31 @@ def opened(
                       dtype=torch.float32 if whole else best_dtype(device))
 
 # %% ../../nbs/policy/13_export.ipynb #6a92a993
-def merged(
-    policy: Policy, dtype: torch.dtype = torch.float32,     # an adapter on any base, or all weights; of the result
-):                      # transformers model, on the CPU
-    "Base and adapter as one model; the sum is taken in float32. The policy stays as it is."
-    model = policy.model
-    if getattr(model, 'is_quantized', False):
-        from peft import PeftModel
-        with TemporaryDirectory() as folder:
-            model.save_pretrained(folder, save_embedding_layers=False)
-            model = PeftModel.from_pretrained(plain_model(model.peft_config['default'].base_model_name_or_path), folder)
-    else: model = copy.deepcopy(model).cpu().float()
-    return (model.merge_and_unload() if adapted(model) else model).to(dtype)
-
 def plain_model(name):
-    "A model by transformers alone, in float32."
+    "A model by transformers alone, in float32 on the CPU."
     from transformers import AutoModelForCausalLM
-    with quiet(), without_code(name):
-        return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, use_safetensors=True,
-                                                    trust_remote_code=False).eval()
+    how = dict(dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
+    with quiet(), without_code(name): return AutoModelForCausalLM.from_pretrained(name, **how).eval()
+
+def in_float32(model):
+    "A copy of a policy's model in float32 on the CPU; the adapter stays beside its base, which is not in four bits."
+    if not getattr(model, 'is_quantized', False): return copy.deepcopy(model).cpu().float()
+    from peft import PeftModel
+    with TemporaryDirectory() as folder:
+        model.save_pretrained(folder, save_embedding_layers=False)
+        return PeftModel.from_pretrained(plain_model(model.peft_config['default'].base_model_name_or_path), folder)
 
 @torch.no_grad()
 def write_merged(
     policy: Policy, out, dtype: torch.dtype = torch.float32,    # `out`: a folder that is not there yet
-)->float:               # largest difference of a logit after a short prompt: opened by transformers alone, and the policy
+)->float:               # largest difference of a logit after a short prompt: base beside adapter, and what was written
     "All weights, tokenizer and chat template in the transformers layout; the folder appears whole or not at all."
-    out, ids = Path(out), torch.tensor([policy.chat.first('Hello. What can you do?')])
+    out, ids, model = Path(out), torch.tensor([policy.chat.first('Hello. What can you do?')]), in_float32(policy.model)
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f'.{out.name}-', dir=out.parent) as folder, quiet():
-        merged(policy, dtype).save_pretrained(partial := Path(folder)/out.name)
+        said, partial = model(input_ids=ids).logits, Path(folder)/out.name
+        (model.merge_and_unload() if adapted(model) else model).to(dtype).save_pretrained(partial)
         policy.tokenizer.save_pretrained(partial)
-        said = policy.model(input_ids=ids.to(policy.device)).logits.float().cpu()
         distance = (said - plain_model(partial)(input_ids=ids).logits).abs().max().item()
         rename(partial, out)
     return distance
@@ -112,7 +106,8 @@ class Conversation:
         "The context of the answer to a text; written anew where the template rewrites what was said before."
         chat, system = self.policy.chat, self.system or None
         if not self.context: return chat.first(text, system)
-        if chat.facts['rewritten'] and chat.rewrites == 'window': return chat.again([*self.heard, text], self.said, system)
+        anew = chat.rewrites == 'window' and chat.facts['rewritten']
+        if anew: return chat.again([*self.heard, text], self.said, system)
         return self.context + chat.next(text, self.context[-1])
     def reply(self, text: str):
         "Answer a text; yields the answer piece by piece. Raises ValueError where the context is full."
@@ -128,7 +123,7 @@ class Conversation:
         self.context, self.heard, self.said = context + ids, [*self.heard, text], [*self.said, self.policy.text(ids)]
 
 def talk(
-    model: str = 'smollm2',     # 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
+    model: str,                 # 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
     system: str = '',           # system message
     temperature: float = .7,    # of the sampling; 0: the most likely token each time
     top_p: float = .95,         # tokens beyond this share of the probability are never sampled; 1: all may be

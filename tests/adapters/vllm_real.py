@@ -34,8 +34,9 @@ import vllm_server as stand_in
 from agentlab.bench import circumstances, keep
 from agentlab.policy import pretrained
 from agentlab.policy.core import Policy
+from agentlab.policy.export import opened, write_merged
 from agentlab.policy.reader import find_weights
-from agentlab.policy.vllm import VLLMSampler, VLLMServer, start_vllm
+from agentlab.policy.vllm import Ask, VLLMSampler, VLLMServer, read_choice, request_body, start_vllm
 from agentlab.train import recipes
 from agentlab.train.trainer import with_lora
 from small import Paying, train_small
@@ -256,6 +257,29 @@ def test_the_engine_in_this_process(folder):
     said = [[one.ids for one in sampler.sync(policy).sample(contexts(1)*6, 8, seeds=list(range(6)))] for _ in range(2)]
     assert said[0] == said[1] and len(set(map(tuple, said[0]))) > 3
     record['seen']['engine'] = dict(largest_gap=max(gaps))
+
+def test_an_exported_model(folder):
+    "As `agentlab export` writes it, and served by the commands that it prints: merged, and as an adapter of its base."
+    policy, place = learned(), folder/'exported'
+    place.mkdir()
+    assert write_merged(policy, place/'merged') < 1e-4
+    policy.model.save_pretrained(place/'kept')      # what is copied for a policy whose base is found elsewhere
+    how = '--dtype', 'float32', '--max-model-len', str(contract.MAX_LEN)
+    with Real(place/'merged', place, *how) as server:
+        alone = opened(place/'merged')
+        alone.max_context = contract.MAX_LEN
+        merged = apart(VLLMSampler(reach(server)).sync(alone), policy).max().item()
+    with Real(folder/'base', place, *how, '--lora-modules', f"kept={place/'kept'}") as server:
+        found = []
+        for context in contexts(4):
+            ask = Ask(context, 6, top=1)
+            said = read_choice(reach(server).call('/v1/completions', request_body(ask, 'kept')), ask)
+            logits = policy.model(input_ids=torch.tensor([context + said.ids])).logits[0, len(context)-1:-1]
+            logp = logits.float().log_softmax(-1).gather(1, torch.tensor(said.ids)[:, None])[:, 0]
+            found.append(logp.detach() - torch.tensor(said.logps))
+        adapter = torch.cat(found).abs().max().item()
+    assert max(merged, adapter) < 2e-3
+    record['seen']['exported'] = dict(merged=merged, adapter=adapter)
 
 def test_smollm2(folder):
     "bf16 on both sides: other kernels, other roundings."
