@@ -465,9 +465,10 @@ def _summary(thing)->str:
     return re.split(r'(?<=[a-z0-9)]{3}\.) (?=[A-Z])', ' '.join((thing.__doc__ or '').split()))[0]
 
 def envs():
-    "List the environments."
-    from agentlab.env import envs as known
+    "List the environments, and how those of other packages are named."
+    from agentlab.env import envs as known, families
     for name, kind in known.items(): print(f'{name:12} {_summary(kind)}')
+    for one in families.values(): print(f'{one.example:48} with {one.extra}')
     print('your own: --env package.module:Class')
 
 def recipes():

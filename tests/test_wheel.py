@@ -71,7 +71,8 @@ def test_metadata(wheel):
     facts = message_from_string(in_wheel(wheel, 'METADATA'))
     assert facts['Name'] == 'agentlab-rl' and facts['License-Expression'] == 'Apache-2.0'
     assert set(facts.get_all('Provides-Extra')) == {'lab', 'lora', 'qlora', 'ray', 'trl', 'python', 'llm', 'gepa',
-                                                    'gym', 'textarena', 'openspiel', 'textworld', 'openenv', 'gpu',
+                                                    'gym', 'minigrid', 'textarena', 'openspiel', 'textworld', 'openenv',
+                                                    'verifiers', 'reasoning-gym', 'alfworld', 'gpu',
                                                     'all', 'dev'}
     entries = in_wheel(wheel, 'entry_points.txt')
     assert ('agentlab = agentlab.cli:main' in entries

@@ -15,6 +15,7 @@ from collections import Counter
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
+from glob import glob
 from importlib import import_module
 from pathlib import Path
 from .protocol import (Env, EnvError, Step, TextEnv, as_reader, check_seed, guide_of, guide_text, listed,
@@ -125,30 +126,25 @@ def grid_told(
     seen:dict       # an observation of MiniGrid: image (width, height, 3), direction, mission
 )->str:             # a few lines
     "Mission, direction, what is in front, to the left and right, in the hand, and farther things with their place."
-    names = needed('minigrid.core.constants', 'minigrid')
-    image, middle, last = seen['image'], len(seen['image'])//2, len(seen['image'][0]) - 1
-    kinds, colours, doors = (names.IDX_TO_OBJECT, names.IDX_TO_COLOR,
-                             {number: word for word, number in names.STATE_TO_IDX.items()})
-
+    names, image = needed('minigrid.core.constants', 'minigrid'), seen['image']
+    middle, last, doors = len(image)//2, len(image[0]) - 1, {n: word for word, n in names.STATE_TO_IDX.items()}
+    plain = 'unseen', 'empty', 'wall', 'floor', 'lava'
     def called(across:int, ahead:int)->str:
         if not 0 <= middle + across < len(image): return 'unseen'
-        kind, tint, state = (int(number) for number in image[middle + across][last - ahead])
-        kind = kinds[kind]
-        if kind in ('unseen', 'empty', 'wall', 'floor', 'lava'): return kind
-        return ' '.join([doors[state]]*(kind == 'door') + [colours[tint], kind])
-
+        kind, tint, state = map(int, image[middle + across][last - ahead])
+        kind = names.IDX_TO_OBJECT[kind]
+        return kind if kind in plain else ' '.join([doors[state]]*(kind == 'door') + [names.IDX_TO_COLOR[tint], kind])
     def place(across:int, ahead:int)->str:
-        side = f'{abs(across)} {"right" if across > 0 else "left"}'
-        return ' and '.join([f'{ahead} ahead']*(ahead > 0) + [side]*(across != 0))
-    near = [(0, 0), (0, 1), (-1, 0), (1, 0)]
-    far = [(across, ahead) for ahead in range(last + 1) for across in range(-middle, len(image) - middle)
-           if (across, ahead) not in near and called(across, ahead) not in ('unseen', 'empty', 'wall', 'floor')]
+        side = [f'{abs(across)} {"right" if across > 0 else "left"}']*(across != 0)
+        return ' and '.join([f'{ahead} ahead']*(ahead > 0) + side)
+    far = [at for at in ((across, ahead) for ahead in range(last + 1) for across in range(-middle, len(image) - middle))
+           if at not in ((0, 0), (0, 1), (-1, 0), (1, 0)) and called(*at) not in plain[:4]]
     held = called(0, 0)
-    return '\n'.join([
-        f"Mission: {seen['mission']}.", f"You face {('east', 'south', 'west', 'north')[int(seen['direction'])]}. "
-        f"Ahead: {called(0, 1)}. Left: {called(-1, 0)}. Right: {called(1, 0)}.",
-        f"You carry {'nothing' if held in ('empty', 'unseen', 'floor') else held}.",
-        *[f'You see: {", ".join(f"{called(*at)} {place(*at)}" for at in far)}.']*bool(far)])
+    return '\n'.join([f"Mission: {seen['mission'].strip()}.",
+                      f"You face {('east', 'south', 'west', 'north')[int(seen['direction'])]}. Ahead: {called(0, 1)}. "
+                      f"Left: {called(-1, 0)}. Right: {called(1, 0)}.",
+                      f"You carry {'nothing' if held in plain else held}.",
+                      *[f'You see: {", ".join(f"{called(*at)} {place(*at)}" for at in far)}.']*bool(far)])
 
 def documented(
     inner       # a Gymnasium environment without wrappers
@@ -527,9 +523,9 @@ class TextWorld(Borrowed):
     def __init__(self, make, start, horizon, guide):
         self.make, self.open, self.horizon, self._guide = make, start, horizon, guide
 
-    def told_here(self)->str:
-        return guide_text(f'You are in a text adventure of at most {self.horizon} turns. The first text tells '
-                          f'your task.', self.grammar, 'look')
+    about, example = 'You are in a text adventure of at most {} turns. The first text tells your task.', 'look'
+
+    def told_here(self)->str: return guide_text(self.about.format(self.horizon), self.grammar, self.example)
 
     def start(self, seed, task=None):
         path = str(self.make(seed) if task is None else task)
@@ -557,17 +553,18 @@ class TextWorld(Borrowed):
         return twin
 
 def from_textworld(
-    games:list=None,        # paths of compiled games; None: a new one is written for each seed
+    games:list=None,        # paths of compiled games, or a pattern; None or '': a new one is written for each seed
     horizon:int=50,         # most turns
     start=None,             # function: path -> TextWorld environment; None: `opened`
     guide:str=None,         # what a reader is told; None: the commands of a text adventure
     **options               # for `written`, where games is None: folder, nb_rooms, nb_objects, quest_length, ...
 )->TextWorld:
     "One of our environments out of TextWorld's games; a task is the path of a game."
+    if isinstance(games, str): games = sorted(glob(games, recursive=True)) if games else None
     if games is not None and options:
         raise ValueError(f'{sorted(options)} are for games that are written here; these games exist already')
     if games is not None and not games:
-        raise ValueError('games is empty: give paths of compiled games, or None to write one for each seed')
+        raise ValueError('games is empty: give paths of compiled games (tw-make), or None to write one for each seed')
     return TextWorld(partial(written, **options) if games is None else lambda seed: games[seed % len(games)],
                      start or opened, horizon, guide)
 
@@ -576,35 +573,32 @@ class Typed:
     "How a text becomes an action of a JSON schema: the value of its one part, or all parts as JSON."
     def __init__(self, schema:dict):
         self.parts = {name: part for name, part in schema.get('properties', {}).items() if name != 'metadata'}
-        self.required = [name for name in schema.get('required', ()) if name in self.parts]
+        self.required = set(schema.get('required', ())) & set(self.parts)
         part = next(iter(self.parts.values())) if len(self.parts) == 1 else {}
-        least, most = part.get('minimum'), part.get('maximum')
-        span = range(least, most + 1) if isinstance(least, int) and isinstance(most, int) and most - least < 100 else ()
-        self.legal = [str(value) for value in part.get('enum', span)]
-        means = '; '.join(f"{name} ({part.get('type', 'any')}): {part.get('description', '')}".rstrip(': ')
-                          for name, part in self.parts.items())
+        least, most = part.get('minimum', 0), part.get('maximum', 10**9)
+        self.legal = [str(value) for value in part.get('enum', range(least, most + 1) if most - least < 100 else ())]
+        means = '; '.join(f"{name} ({one.get('type', 'any')}): {one.get('description', '')}".rstrip(': ')
+                          for name, one in self.parts.items())
         form = 'An action is the value of' if part else 'An action is a JSON object with'
         self.says = printed(f"{schema.get('description', '')} {form} {means}.", 400)
 
     def __call__(self, text:str)->dict:
         "The action. Raises ValueError for a text that is none."
-        if len(self.parts) != 1:
-            found = json.loads(text)
-            if not isinstance(found, dict) or set(self.required) - set(found) or set(found) - set(self.parts):
-                raise ValueError(f'give a JSON object with {", ".join(self.parts)}')
-            return found
-        [(name, part)] = self.parts.items()
-        if self.legal and text.strip() not in self.legal: raise ValueError(f'give one of {listed(self.legal)}')
-        kind = part.get('type', 'string')
-        return {name: text if kind == 'string' else json.loads(text)}
+        lone = next(iter(self.parts.items())) if len(self.parts) == 1 else None
+        text_part = lone and lone[1].get('type', 'string') == 'string'
+        found = {lone[0]: text.strip() if text_part else json.loads(text)} if lone else json.loads(text)
+        if (not isinstance(found, dict) or not self.required <= set(found) <= set(self.parts)
+                or (self.legal and text.strip() not in self.legal)):
+            raise ValueError(f'give {listed(self.legal) or "a JSON object with " + ", ".join(self.parts)}')
+        return found
 
 def fields_told(
     seen:dict   # an observation
 )->str:         # its one text, or a line for each of its parts
     "What a client hears, in words: done, reward and metadata are told elsewhere."
-    told = {name: value for name, value in seen.items() if name not in ('done', 'reward', 'metadata')}
-    if len(told) == 1 and isinstance(text := next(iter(told.values())), str): return text
-    return '\n'.join(f'{name}: {value if isinstance(value, str) else json.dumps(value)}' for name, value in told.items())
+    told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in seen.items()
+            if name not in ('done', 'reward', 'metadata')}
+    return next(iter(told.values())) if len(told) == 1 else '\n'.join(map(': '.join, told.items()))
 
 class OpenEnv(Borrowed):
     "An environment of OpenEnv."

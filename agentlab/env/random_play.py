@@ -16,11 +16,11 @@ from .wrappers import Wrapper
 class RandomGame:
     "A game as it was played: with its seed and its actions it can be played again."
     seed:int
-    actions:list = field(default_factory=list)      # texts, in order
-    read:list = field(default_factory=list)         # observations
-    said:list = field(default_factory=list)         # what could have been said, or was
-    outcome:float = 0.                              # paid to all seats together
-    success:bool = False                            # somebody has won
+    actions:list = field(default_factory=list)  # texts, in order
+    read:list = field(default_factory=list)     # observations
+    said:list = field(default_factory=list)     # what could have been said, or was
+    outcome:float = 0.                          # paid to all seats together
+    success:bool = False                        # somebody has won
 
 def random_game(
     env,                # an environment; it is played
@@ -30,34 +30,31 @@ def random_game(
     "One game of legal texts, each equally likely. `EnvError` where nothing says what can be done."
     game, generator, step = RandomGame(seed), Random(f'random play {seed}'), env.reset(seed)
     while True:
+        legal = list(step.info.get('legal', ()))
         game.outcome += sum(step.reward.values())
-        game.read.append(step.observation)
-        game.said += step.info.get('legal', ())
+        game.read, game.said = [*game.read, step.observation], [*game.said, *legal]
         if step.done or len(game.actions) >= turns: break
-        if legal := step.info.get('legal'): action = generator.choice(list(legal))
-        elif callable(getattr(env, 'expert', None)): action = env.expert(0., generator)
-        else:
+        if not legal and not callable(getattr(env, 'expert', None)):
             raise EnvError(f'{env.name} does not list what is legal, so it cannot be played at random: give it '
-                           f'info["legal"], expert(noise, generator), or vocabulary() and a policy that reads')
-        game.actions.append(action)
-        step = env.step(action)
+                           f'info["legal"], or expert(noise, generator) and vocabulary()')
+        game.actions.append(generator.choice(legal) if legal else env.expert(0., generator))
+        step = env.step(game.actions[-1])
     won = step.info.get('success')
     game.success = bool(step.done and (any(won.values()) if isinstance(won, dict) else won))
     game.said += game.actions
     return game
 
 def random_games(
-    env,                    # an environment; a clone of it is played
-    games:int,              # most games
-    turns:int=20_000        # most turns of all of them together
+    env,                # an environment; a clone of it is played
+    games:int,          # most games
+    turns:int=20_000    # most turns of all of them together
 ):
     "Random games, the same ones every time, until either runs out; at least one."
     world, played = env.clone(), 0
     try:
-        for number in range(games):
-            yield (game := random_game(world, 2**40 + number))
-            played += len(game.actions)
-            if played >= turns: break
+        for seed in range(2**40, 2**40 + games):
+            yield (game := random_game(world, seed))
+            if (played := played + len(game.actions)) >= turns: break
     finally: world.close()
 
 def heard(

@@ -502,7 +502,8 @@ def _shell_words(facts)->list|None:
     from agentlab.train.trainer import env_facts
     recipe, policy = facts['recipe'], facts['policy']
     place = lambda make: f'{make.__module__}:{make.__qualname__}'
-    env = next((name for name, make in (envs | games).items() if place(make) == facts['env']['env']), None)
+    env = facts['env'].get('called') or next((name for name, make in (envs | games).items()
+                                              if place(make) == facts['env']['env']), None)
     if env is None or recipe['name'] not in known: return None
     world = load_env(env)
     model = ('untrained' if policy == f'tiny-{world.name}-untrained' else 'tiny'

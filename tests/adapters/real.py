@@ -1,9 +1,11 @@
 """The adapters against the real packages: `make test-adapters`, in an environment of its own. A package that is missing
 there is a failure.
 
-What was played, and with which versions, is written to assets/results/adapters.json when everything has passed.
+What was played, with which versions, and when, is written to assets/results/adapters.json when everything has passed;
+where only some tests were run (-k), their part of it.
 """
 import inspect
+import json
 import re
 import signal
 import socket
@@ -18,6 +20,7 @@ from random import Random
 import pytest
 
 from agentlab.bench import circumstances, keep
+from agentlab.env import RandomWins, heard, load_env
 from agentlab.env.adapters import (environment_factory, from_gymnasium, from_openenv, from_openspiel, from_textarena,
                                    from_textworld, written)
 from agentlab.env.cue_door import CueDoor
@@ -27,19 +30,26 @@ from agentlab.env.two_seats import match, random_player
 from agentlab.selfplay.exploitability import game_tree, nash_conv, uniform
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = 'gymnasium', 'textarena', 'open-spiel', 'textworld', 'openenv-core', 'trl'
-record = {}
+# part of the record -> the distribution whose version it is of
+PACKAGES = dict(gymnasium='gymnasium', minigrid='minigrid', textarena='textarena', openspiel='open-spiel',
+                textworld='textworld', openenv='openenv', verifiers='verifiers', reasoning_gym='reasoning-gym',
+                alfworld='alfworld', trl='trl')
+record, ran = {}, {}      # part -> what was found; part -> what was run, in a sentence
 
 
 @pytest.fixture(scope='module', autouse=True)
 def kept(request):
-    "Write the record when no test has failed."
+    "Write what was found when no test has failed; parts that were not run stay as they are."
     failed = request.session.testsfailed
     yield
-    # some tests only (-k), or a failure: the old record stays
-    if request.session.testsfailed > failed or len(record) < 6: return
-    keep(circumstances('make test-adapters') | dict(packages={name: version(name) for name in PACKAGES}) | record,
-         ROOT/'assets'/'results', 'adapters')
+    if request.session.testsfailed > failed or not record: return
+    now, path = circumstances('make test-adapters'), ROOT/'assets'/'results'/'adapters.json'
+    old = json.loads(path.read_text(encoding='utf-8'))
+    said = {PACKAGES[part]: dict(ran=ran[part], date=now['date']) for part in ran}
+    now['packages'] = {name: old['packages'].get(name) for name in PACKAGES.values()
+                       if name in old['packages']} | {PACKAGES[part]: version(PACKAGES[part]) for part in ran}
+    rest = {part: old[part] for part in (*PACKAGES, 'trained') if part in old}
+    keep(now | dict(ran=old.get('ran', {}) | said) | rest | record, path.parent, 'adapters')
 
 
 def episode(env, seed, texts, turns=200, nonsense=.1):
@@ -78,6 +88,7 @@ def test_gymnasium():
         assert '\x1b' not in step.observation and step.done
         if options: assert ('x' if name.startswith('Cliff') else '[') in env.reset(0).observation
     record['gymnasium'] = found
+    ran['gymnasium'] = f'{len(found)} environments keep the rules; known ways through three of them'
 
 def test_gymnasium_solved():
     "Known ways through: success, truncation and the mask mean what they should."
@@ -127,17 +138,6 @@ def games():
         if name.endswith('-raw'): first.setdefault(str(spec.entry_point).split(':')[-1], name.removesuffix('-raw'))
     return sorted(first.values())
 
-def seated(name):
-    "The game with as many seats as it takes: 2, 1, 3, ... whichever begins."
-    faults = []
-    for seats in (2, 1, 3, 4, 5, 6):
-        try:
-            env = from_textarena(name, seats)
-            env.reset(0)
-            return env
-        except Exception as error: faults.append(error)
-    return max(faults, key=lambda error: (not isinstance(error, AssertionError), len(str(error))))
-
 def told(error):
     "One short line, without paths of this machine."
     return re.sub(r'[\s*]+', ' ', re.sub(r'/\S*/', '', f'{type(error).__name__}: {error}'))[:110].strip()
@@ -145,8 +145,7 @@ def told(error):
 def played(name):
     "One line on a game: how an episode went, or why it could not."
     try:
-        with within(LIMIT): env = seated(name)
-        if isinstance(env, Exception): raise env
+        with within(LIMIT): env = from_textarena(name, seats=None)
     except Exception as error: return dict(fault=told(error))
     try:
         with within(LIMIT):
@@ -175,6 +174,7 @@ def test_textarena(monkeypatch):
                                not_repeatable=sorted(name for name, row in found.items()
                                                      if row.get('repeats') is False),
                                failed=sorted(name for name, row in found.items() if 'fault' in row), games=found)
+    ran['textarena'] = f'{len(good)} of {len(found)} games played to the end, twice alike'
     print(Counter(row.get('fault', 'played')[:40] for row in found.values()))
     assert len(good) >= 20 and len(fair) >= 20, found
     assert not [row for row in found.values() if re.search('global generator', row.get('fault', ''))]
@@ -226,6 +226,7 @@ def test_openspiel():
     assert .45 < first['won'] < .72 and .2 < first['lost'] < .4     # .585 and .288 exactly, 200 games
     with pytest.raises(Exception, match='chance moves later'): game_tree(from_openspiel('leduc_poker'))
     record['openspiel'] = found
+    ran['openspiel'] = 'eight games keep the rules; exact value of Kuhn poker; 200 random games of six of them'
 
 
 # TextWorld
@@ -245,6 +246,7 @@ def test_textworld(tmp_path):
     env.reset(1)
     assert env.step('sing a song').info['invalid']
     report = check_env(from_textworld([path], horizon=12), turns=15, seeds=(0,))
+    ran['textworld'] = 'a game written from a seed and compiled, won by its walkthrough, keeps the rules'
     record['textworld'] = dict(walkthrough=len(game.metadata['walkthrough']), report=dict(report))
 
 
@@ -254,8 +256,9 @@ def guessing():
     "An OpenEnv environment with typed actions and observations: (class, action, observation)."
     from openenv.core.env_server.interfaces import Environment
     from openenv.core.env_server.types import Action, Observation, State
+    from pydantic import Field
     class Say(Action):
-        number: int
+        number: int = Field(ge=1, le=8)
     class Heard(Observation):
         text: str
     class Guessing(Environment):
@@ -283,6 +286,7 @@ def test_openenv():
     step = env.step(str(env.inner.secret))
     assert step.info['success'] and step.reward == dict(player=1.)
     record['openenv'] = dict(report=dict(report))
+    ran['openenv'] = 'an environment in this process and behind a server keeps the rules; by the address of the server'
 
 
 def test_openenv_server():
@@ -305,6 +309,10 @@ def test_openenv_server():
         step = env.step(str(secret))
         assert step.done and step.info['success'] and step.reward == dict(player=1.)
         assert env.reset(3).observation.startswith('Guess') and env.step(str(secret % 8 + 1)).reward == dict(player=0.)
+        named = load_env(f'openenv:http://127.0.0.1:{port}?horizon=9')
+        assert named.reset(3).observation == 'Guess a number from 1 to 8.' and 'number (integer)' in named.guide
+        assert named.step('four').info['invalid'] and named.step(str(secret)).info['success']
+        named.close()
     finally:
         env.close()
         server.should_exit = True
@@ -327,6 +335,7 @@ def test_trl():
             and schema['parameters']['properties']['action']['type'] == 'string')
     trainer = trainer_of(GRPOTrainer, GRPOConfig, Dataset, made)
     assert [tool.__name__ for tool in trainer.tools] == ['act'] and trainer.reward_func_names == ['CueDoor']
+    ran['trl'] = 'its trainer takes our environment as a tool'
     record['trl'] = dict(tools=tools, schema=schema, reward=trainer.reward_func_names)
 
 def trainer_of(GRPOTrainer, GRPOConfig, Dataset, made):
@@ -348,3 +357,176 @@ def trainer_of(GRPOTrainer, GRPOConfig, Dataset, made):
         args = GRPOConfig(folder, bf16=False, gradient_checkpointing=False, use_cpu=True, report_to='none',
                           num_generations=2, per_device_train_batch_size=2, max_completion_length=4)
         return GRPOTrainer(model, args=args, train_dataset=rows, processing_class=tokenizer, environment_factory=made)
+
+
+# By name, and what a package says of itself
+
+def test_minigrid():
+    "MiniGrid by its text: mission, direction, what is around; its actions by their names; a way through."
+    found = {}
+    for name in ('MiniGrid-Empty-5x5-v0', 'MiniGrid-DoorKey-5x5-v0', 'BabyAI-GoToRedBallGrey-v0'):
+        env = load_env(f'gym:{name}?horizon=40')
+        first = env.reset(3).observation
+        assert first.startswith('Mission: ') and 'You face ' in first and 'array' not in first
+        assert 'forward: Move forward' in env.guide and {'left', 'right', 'forward'} <= set(first and env.legal())
+        found[name] = dict(check_env(env, turns=50, seeds=(0,)))
+    env = load_env('gym:MiniGrid-Empty-5x5-v0')
+    step = env.reset(0)
+    assert 'You see: green goal 2 ahead and 2 right.' in step.observation and 'pickup' not in step.info['legal']
+    for word in 'forward forward right forward forward'.split(): step = env.step(word)
+    assert step.done and step.info['success']
+    door = load_env('gym:MiniGrid-DoorKey-5x5-v0')
+    assert 'locked yellow door' in door.reset(1).observation
+    record['minigrid'], ran['minigrid'] = found, 'three environments keep the rules, read as text; one way through'
+
+def test_gymnasium_by_name():
+    "Words and guides from the documentation; options in the name."
+    words = {'FrozenLake-v1': 'move left', 'Taxi-v4': 'drop off passenger', 'Blackjack-v1': 'hit',
+             'CartPole-v1': 'push cart to the right', 'Acrobot-v1': 'apply 0 torque to the actuated joint'}
+    for name, word in words.items():
+        env = load_env(f'gym:{name}')
+        env.reset(0)
+        assert word in env.words and word in env.guide and env.called == f'gym:{name}'
+    lake = load_env('gym:FrozenLake-v1?is_slippery=False')
+    assert lake.reset(0).observation.startswith('[S]FFF')
+    for word in 'down down right right down right'.split(): step = lake.step(f'move {word}')
+    assert step.info['success']
+    with pytest.raises(ValueError, match='cannot be made: NameNotFound'): load_env('gym:NoSuchLake-v1')
+
+def test_games_by_name():
+    "Seats are found, parameters of a game are options, a shipped move is whole."
+    assert load_env('textarena:TicTacToe-v0').seats == ('player0', 'player1')
+    assert load_env('textarena:GuessTheNumber-v0').seats == ('player0',)
+    assert len(load_env('openspiel:hex?board_size=3').reset(0).info['legal']) == 9
+    assert '[0]' in heard(load_env('textarena:TicTacToe-v0'), games=2)['said']
+
+def test_trained_by_name(tmp_path, monkeypatch):
+    "A tiny policy in FrozenLake: words from random play, demonstrations from the games that it won; a run."
+    from agentlab.policy import tiny_policy
+    from agentlab.train import evaluate, load_recipe, train
+    monkeypatch.setenv('AGENTLAB_CACHE', str(tmp_path/'cache'))
+    lake = load_env('gym:FrozenLake-v1?is_slippery=False&horizon=20')
+    wins = RandomWins(lake)
+    step = wins.reset(5)
+    while not step.done: step = wins.step(wins.demonstrator())
+    assert step.info['success']
+    fresh = tiny_policy(lake, warm=False)
+    warm = tiny_policy(lake, steps=60, pool=64, progress=False)
+    shares = [evaluate(policy, lake, tasks=16, greedy=False, max_turns=20) for policy in (fresh, warm)]
+    run = train(fresh, lake, load_recipe('grpo', steps=2, groups=2, group_size=2, test_tasks=4, max_turns=8),
+                tmp_path/'run', progress=False)
+    assert len(run.rows()) == 2 and shares[1] > shares[0]
+    record['trained'] = dict(environment=lake.called, wins_of_random_play=len(wins.wins), random_games=wins.tried,
+                             success_untrained=shares[0], success_after_imitating_the_wins=shares[1])
+
+def test_textworld_by_name(tmp_path):
+    "A game that tw-make compiled, by its path; a seed writes one where no path is given."
+    import subprocess
+    import sys
+    path = tmp_path/'one.z8'
+    subprocess.run([str(Path(sys.executable).parent/'tw-make'), 'custom', '--world-size', '2', '--nb-objects', '3',
+                    '--quest-length', '2', '--seed', '7', '--output', str(path)], check=True, capture_output=True,
+                   timeout=300)
+    env = load_env(f'textworld:{path}?horizon=9')
+    step = env.reset(0)
+    assert '$$' not in step.observation and step.info['legal'] and not step.observation.rstrip().endswith('0/1')
+    with pytest.raises(ValueError, match='tw-make'): load_env(f'textworld:{tmp_path}/*.ulx')
+
+def test_reasoning_gym():
+    "Questions, their own answers, wrong ones, splits without a question in common."
+    found = {}
+    for name in ('chain_sum?max_terms=3&max_digits=2', 'leg_counting', 'knights_knaves', 'mini_sudoku'):
+        env = load_env(f'reasoning-gym:{name}')
+        check_env(env, actions=('17', 'yes'))
+        right = 0
+        for task in env.tasks('test', 20):
+            env.reset(0, task)
+            right += env.step(env.expert()).info['success']
+        env.reset(1)
+        found[env.name] = dict(right_by_its_own_answers=right, of=20, wrong=env.step('nonsense').reward['player'])
+        held, drawn = ({env.data[t['item']]['question'] for t in env.tasks(s, 30)} for s in ('test', 'train'))
+        assert right == 20 and not held & drawn and len(held) == 30
+    with pytest.raises(ValueError, match="no_such_set"): load_env('reasoning-gym:no_such_set')
+    record['reasoning_gym'] = found
+    ran['reasoning_gym'] = f'{len(found)} data sets keep the rules, their answers are right, splits share no question'
+
+TASKSET = '''
+import verifiers.v1 as vf
+__all__ = ['Words', 'WordsEnv'][:{names}]
+class Data(vf.TaskData):
+    answer: str
+class WordTask(vf.Task[Data, vf.State, vf.TaskConfig]):
+    @vf.reward(weight=1.)
+    async def right(self, task, trace) -> float:
+        said = [node.message.content for node in trace.nodes if node.sampled]
+        return float(said[-1].strip() == task.answer)
+class Config(vf.TasksetConfig):
+    words: int = 40
+class Words(vf.Taskset[WordTask, Config]):
+    "Words to be said backwards."
+    def load(self):
+        for i in range(self.config.words):
+            word = 'abcdefghijklmnop'[i % 11:i % 11 + 3] + str(i)
+            yield WordTask(Data(prompt=f'Say {{word}} backwards.', answer=word[::-1]), self.config.task)
+class EnvConfig(vf.EnvConfig):
+    player: vf.AgentConfig = vf.AgentConfig()
+class WordsEnv(vf.Env[EnvConfig]):
+    async def run(self, task, agents):
+        async with agents.player.interaction(task) as it:
+            segment = await it.turn()
+            if segment.last_reply != task.data.answer: await it.turn('Once more.')
+'''
+
+def test_verifiers(tmp_path, monkeypatch):
+    "A taskset alone, and one with an Env that talks; verifiers scores the trace."
+    (tmp_path/'h3_words.py').write_text(TASKSET.format(names=1))
+    (tmp_path/'h3_talk.py').write_text(TASKSET.format(names=2))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    alone = load_env('verifiers:h3_words?answer=answer&words=30')
+    assert len(alone.items) == 30 and 'Words to be said backwards.' in alone.guide
+    report = check_env(alone, actions=('cba', 'x'))
+    for task in alone.tasks('test', 3):
+        alone.reset(0, task)
+        last = alone.step(alone.expert())
+        assert last.done and last.info['success'] and last.reward == dict(player=1.)
+    talk = load_env('verifiers:h3_talk?answer=answer')
+    check_env(talk, actions=('cba', 'x'))
+    talk.reset(4)
+    assert (step := talk.step('what?')).observation == 'Once more.' and not step.done
+    assert talk.step(talk.expert()).info['success']
+    with pytest.raises(ValueError, match='no_such_words'): load_env('verifiers:no_such_words')
+    record['verifiers'] = dict(report=dict(report))
+    ran['verifiers'] = 'a taskset of one turn and an Env of several, written for the test, keep the rules; it scores'
+
+# the rules are ALFWorld's own; the house is ours, because its games are a download
+HOUSE = '''(define (problem mug) (:domain alfred)
+ (:objects agent1 - agent MugType - otype ShelfType DeskType - rtype
+  Mug_bar_1 - object Shelf_bar_1 Desk_bar_1 - receptacle loc1 loc2 loc3 - location)
+ (:init (= (total-cost) 0) (receptacleType Shelf_bar_1 ShelfType) (receptacleType Desk_bar_1 DeskType)
+  (objectType Mug_bar_1 MugType) (canContain DeskType MugType) (canContain ShelfType MugType) (pickupable Mug_bar_1)
+  (atLocation agent1 loc1) (receptacleAtLocation Shelf_bar_1 loc2) (receptacleAtLocation Desk_bar_1 loc3)
+  (objectAtLocation Mug_bar_1 loc2) (inReceptacle Mug_bar_1 Shelf_bar_1) (wasInReceptacle Mug_bar_1 Shelf_bar_1))
+ (:goal (exists (?r - receptacle) (exists (?o - object) (and (inReceptacle ?o ?r) (objectType ?o MugType)
+  (receptacleType ?r DeskType)))))
+ (:metric minimize (total-cost)))'''
+
+def test_alfworld(tmp_path, monkeypatch):
+    "Its engine, rules and words on a house of ours; without games the error says what to run."
+    from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
+    monkeypatch.setenv('ALFWORLD_DATA', str(tmp_path))
+    with pytest.raises(ValueError, match='alfworld-download'): load_env('alfworld:train')
+    place = tmp_path/'json'/'train'/'mug'
+    place.mkdir(parents=True)
+    grammar = Path(ALFRED_TWL2_PATH).read_text().replace('UNKNOWN GOAL', 'put a mug on the desk')
+    (place/'game.tw-pddl').write_text(json.dumps(dict(pddl_domain=Path(ALFRED_PDDL_PATH).read_text(), grammar=grammar,
+                                                      pddl_problem=HOUSE, solvable=True)))
+    env = load_env('alfworld:train?horizon=12')
+    step = env.reset(0)
+    assert 'you see a desk 1, and a shelf 1' in step.observation and 'put a mug on the desk' in step.observation
+    for command in ('go to shelf 1', 'take mug 1 from shelf 1', 'go to desk 1', 'move mug 1 to desk 1'):
+        assert command in step.info['legal'], (command, step.info['legal'])
+        step = env.step(command)
+    assert step.done and step.info['success'] and step.reward == dict(player=1.)
+    report = check_env(env, turns=15, seeds=(0,))
+    record['alfworld'] = dict(report=dict(report))
+    ran['alfworld'] = 'its engine and rules on a house written for the test; its own games are a download and were not had'
