@@ -10,7 +10,7 @@ __all__ = ['envs', 'games', 'load_env', 'BesideExpert', 'Bubblewrap', 'BugRepair
            'call_of', 'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
            'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc', 'Place',
            'Tool', 'ToolError', 'Toolbox', 'ask_model', 'final_answer', 'python_code', 'schema_of', 'scratch_files',
-           'sql_query', 'text_search', 'tool_of']
+           'sql_query', 'text_search', 'tool_of', 'from_mcp']
 
 # %% ../../nbs/env/index.ipynb #bd9d556e
 from importlib import import_module
@@ -38,6 +38,7 @@ from .kuhn import Kuhn
 from .leduc import Leduc
 from .toolbox import (Database, Place, Tool, Toolbox, ToolError, ask_model, final_answer, python_code,
                                   scratch_files, sql_query, text_search, tool_of)
+from .mcp import from_mcp
 
 _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError',
          'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox', 'Planned',
@@ -46,7 +47,7 @@ _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Cla
          'call_of', 'SeatedGame', 'expert_player', 'match', 'random_player', 'TicTacToe', 'Nim', 'MatrixGame',
          'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc',
          'Place', 'Tool', 'ToolError', 'Toolbox', 'ask_model', 'final_answer', 'python_code', 'schema_of',
-         'scratch_files', 'sql_query', 'text_search', 'tool_of']
+         'scratch_files', 'sql_query', 'text_search', 'tool_of', 'from_mcp']
 
 __getattr__ = door(__name__)
 
