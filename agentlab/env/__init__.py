@@ -12,7 +12,7 @@ __all__ = ['envs', 'games', 'load_env', 'BesideExpert', 'Bubblewrap', 'BugRepair
            'environment_factory', 'from_alfworld', 'from_gymnasium', 'from_openenv', 'from_openspiel',
            'from_reasoning_gym', 'from_textarena', 'from_textworld', 'from_verifiers', 'families', 'family',
            'RandomWins', 'heard', 'Place', 'Tool', 'ToolError', 'Toolbox', 'ask_model', 'final_answer', 'python_code',
-           'schema_of', 'scratch_files', 'sql_query', 'text_search', 'tool_of', 'OwnTasks']
+           'schema_of', 'scratch_files', 'sql_query', 'text_search', 'tool_of', 'OwnTasks', 'from_mcp']
 
 # %% ../../nbs/env/index.ipynb #bd9d556e
 from importlib import import_module
@@ -46,6 +46,7 @@ from .random_play import RandomWins, heard
 from .toolbox import (Database, Place, Tool, Toolbox, ToolError, ask_model, final_answer, python_code,
                                   scratch_files, sql_query, text_search, tool_of)
 from .own_tasks import OwnTasks, contains, exact, number
+from .mcp import from_mcp
 
 _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError',
          'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox', 'Planned',
@@ -57,7 +58,7 @@ _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Cla
          'from_reasoning_gym', 'from_textarena', 'from_textworld', 'from_verifiers', 'families', 'family',
          'RandomWins', 'heard',
          'Place', 'Tool', 'ToolError', 'Toolbox', 'ask_model', 'final_answer', 'python_code', 'schema_of',
-         'scratch_files', 'sql_query', 'text_search', 'tool_of', 'OwnTasks']
+         'scratch_files', 'sql_query', 'text_search', 'tool_of', 'OwnTasks', 'from_mcp']
 
 __getattr__ = door(__name__)
 

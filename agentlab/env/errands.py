@@ -152,7 +152,7 @@ class Errands(Toolbox):
     def vocabulary(self)->list:
         "Every word and mark that is said or read here, for a word-level tokenizer."
         asked = [text for question in sums.values() for text in question]
-        said = ("What is the of the ? Who was were by . : sqlite python search answer select from ( ) nothing found No "
+        said = ("What is the of The ? Who was were by . : sqlite python search answer select from ( ) nothing found No "
                 "tool called output Right Wrong There are NameError name ' not defined rows 0 1 2 3 4 5 6 7 8 9 - + *")
         words = [said, *asked, *goods, *columns, *whole, *whole.values(), *deeds, *first_names]
         return list(dict.fromkeys(re.findall(r'\w+|[^\w\s{}]', ' '.join(words))))
