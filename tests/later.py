@@ -15,7 +15,7 @@ import pytest
 from packaging.version import Version
 
 HERE = str(Path(__file__).resolve().parent)
-HEAVY = set('accelerate agentlab fastapi httpx numpy pandas peft psutil pyarrow safetensors tokenizers torch '
+HEAVY = set('accelerate agentlab fastapi httpx numpy openai pandas peft psutil pyarrow safetensors tokenizers torch '
             'transformers trl uvicorn replays vllm_server'.split())
 LIGHT = 'agentlab.env', 'agentlab.cli', 'agentlab.metrics', 'agentlab.settings'     # imported at once: no torch in them
 helpers = {}        # name of a file -> the files of this folder that it imports
