@@ -22,7 +22,7 @@ from notebooks import ROOT, notebooks, run, tidy
 COLORS = 128        # of the first palette; without dithering, so that lines and letters stay sharp
 # (share of the picture, distance): a color stays if it covers so much and no more frequent one is so near; the least
 # shares are the edges of letters and lines
-KEPT = (.01, 3), (.001, 10), (0, 26)
+KEPT = (.01, 3), (.002, 20), (0, 60)
 
 
 def smaller(png: bytes) -> bytes:
