@@ -29,7 +29,8 @@ def told(*arguments, folder, begin=''):
     "`agentlab doctor` in a process: exit status, output, errors."
     script = f'import sys\n{begin}\nfrom agentlab.cli import main\nsys.exit(main(["doctor", *sys.argv[1:]]))'
     done = subprocess.run([sys.executable, '-c', script, *arguments], cwd=folder, capture_output=True, text=True,
-                          env=os.environ | dict(PYTHONPATH=f'{folder}{os.pathsep}{ROOT}', AGENTLAB_CACHE=str(folder/'cache')))
+                          env=os.environ | dict(PYTHONPATH=f'{folder}{os.pathsep}{ROOT}',
+                                                AGENTLAB_CACHE=str(folder/'cache')))
     return done.returncode, done.stdout, done.stderr
 
 
