@@ -66,8 +66,8 @@ def uv():
         command = [program, 'pip', 'compile', '-', '--quiet', '--no-header', '--no-annotate', '--only-binary', ':all:',
                    '--python-version', '{}.{}'.format(*sys.version_info), '--python-platform']
         def resolve(*requirements, system='x86_64-manylinux_2_35'):
-            done = subprocess.run([*command, system], input='\n'.join(requirements), env=env, cwd=folder, capture_output=True,
-                                  text=True, timeout=600)
+            done = subprocess.run([*command, system], input='\n'.join(requirements), env=env, cwd=folder,
+                                  capture_output=True, text=True, timeout=600)
             return dict(line.split('==') for line in done.stdout.splitlines() if '==' in line), done.stderr
         versions, said = resolve('packaging')
         if not versions:

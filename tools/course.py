@@ -26,8 +26,8 @@ HEADER = '**Goal**', '**Time**', '**You need**'
 SECTIONS = 'Exercises', 'What this does not show', 'References'   # headings, with or without a number
 EXERCISES, EARLY = 3, 5     # least number of exercises; among how many first cells a result must stand
 INSTALL = '''#| hide
-# Installs agentlab where it is missing: from a wheel file beside this lesson, else from the clone
-# that the lesson is in, else from the package index. Then it says which one is used.
+# Installs agentlab where it is missing: from a wheel file beside this lesson, else from the
+# clone that it is in, else from the package index. Then it says which one is used.
 import importlib.util
 from pathlib import Path
 if importlib.util.find_spec('agentlab') is None:

@@ -1,10 +1,10 @@
 """What an install takes, and the suite under other Pythons and at both ends of the published bounds. Recorded.
 
-    python tools/versions.py install                                    # time and size -> assets/results/install.json
-    python tools/versions.py lower                                      # writes constraints-lower.txt (needs uv)
-    python tools/versions.py suite --python python3.12                  # -> assets/results/versions.json
-    python tools/versions.py suite --python python3.11 --set lower
-    python tools/versions.py suite --python python3.13 --set upper      # what the bounds allow today
+    python tools/versions.py install --folder /tmp/venv     # time and size -> assets/results/install.json
+    python tools/versions.py lower                          # writes constraints-lower.txt (needs uv)
+    python tools/versions.py suite --folder /tmp/venv --python python3.12   # -> assets/results/versions.json
+    python tools/versions.py suite --folder /tmp/venv --python python3.11 --set lower
+    python tools/versions.py suite --folder /tmp/venv --python python3.13 --set upper
 
 Every environment is fresh, in --folder, and removed afterwards unless --keep.
 """
@@ -25,7 +25,7 @@ LOWER = ROOT/'constraints-lower.txt'
 SETS = dict(ci='constraints.txt', lower='constraints-lower.txt', upper='')
 EXTRAS = 'lora', 'python', 'llm', 'lab'     # of the lower set: what the tests of PART ask for
 TOOLS = ['pytest>=8,<9.2', 'pytest-xdist', 'hypothesis', 'setuptools>=77', 'fastapi', 'uvicorn', 'pillow>=11', 'build']
-# Tables, estimators, objectives, environments, formats, rollouts, metrics, pages, installation; DEMO trains and reports.
+# Tables, estimators, objectives, environments, formats, rollouts, metrics, pages, install; DEMO trains and reports.
 PART = [f'tests/test_{name}.py' for name in ('groups', 'episodes', 'credit', 'objective', 'env', 'formats', 'rollout',
                                              'metrics', 'view', 'doors', 'install', 'doctor')]
 DEMO = 'demo', '--steps', '1', '--no-open', '--out'
@@ -115,7 +115,8 @@ def suite(python: str, kind: str, folder: Path, tests: list) -> dict:
     "Run PART, or these tests: what passed, failed and was skipped, with which versions."
     there = prepared(python, folder, SETS[kind])
     began = time.monotonic()
-    done = subprocess.run([str(there), '-m', 'pytest', '-q', '-p', 'no:cacheprovider', *(tests or PART)], cwd=ROOT, text=True, capture_output=True,
+    done = subprocess.run([str(there), '-m', 'pytest', '-q', '-p', 'no:cacheprovider', *(tests or PART)], cwd=ROOT,
+                          text=True, capture_output=True,
                           env=os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(ROOT)))
     (folder/'said.txt').write_text(done.stdout + done.stderr, encoding='utf-8')
     last = next((line for line in reversed(done.stdout.splitlines()) if re.search(r' in [\d.]+s', line)), '')
@@ -161,7 +162,8 @@ def main() -> int:
         print(json.dumps(row, indent=1))
         if not given.tests:
             rows = known('versions').get('rows', {}) | {f"{row['python'].rpartition('.')[0]} {given.set}": row}
-            keep(circumstances('python tools/versions.py suite') | dict(part=[*PART, f"agentlab {' '.join(DEMO)} ..."], rows=rows), OUT, 'versions')
+            part = [*PART, f"agentlab {' '.join(DEMO)} ..."]
+            keep(circumstances('python tools/versions.py suite') | dict(part=part, rows=rows), OUT, 'versions')
         if not given.keep: shutil.rmtree(given.folder, ignore_errors=True)
         return row['status']
     return 0
