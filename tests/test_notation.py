@@ -34,7 +34,8 @@ def names(text): return re.findall(r'`([^`]+)`', text)
 
 REFUSED = {name: right for line, right in table('Words that are not used') for name in names(line)}
 # pages that call other projects' functions by their names
-ABROAD = {'nbs/bench/06_verl.ipynb', 'nbs/interop/01_verl.ipynb', 'nbs/view/03_foreign.ipynb'}
+ABROAD = {'nbs/bench/06_verl.ipynb', 'nbs/interop/01_verl.ipynb', 'nbs/view/03_foreign.ipynb',
+          'nbs/view/11_foreign_formats.ipynb'}
 FIXED = {letter for symbol, *_ in table('Symbols') for letter in GREEK.findall(symbol)} | {'theta', 'varepsilon'}
 FREE = set(GREEK.findall(section('Symbols').split('**Free letters.**')[1]))
 

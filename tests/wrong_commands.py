@@ -186,7 +186,13 @@ def lines() -> list:
         ('dump.jsonl --reward =1', ['reward', '=1']),
         ('dump.jsonl --reward score=1,other=2', ['other']), ('dump.jsonl --reward score=nan', ['reward', 'nan']),
         ('dump.jsonl --out taken/page.html', ['taken']), ('dump.jsonl --out empty', ['empty']),
-        ('letters.bin', ['letters.bin']), ('world.py', ['world.py'])]]
+        ('letters.bin', ['letters.bin']), ('world.py', ['world.py']), ('runs/one nosuch', ['nosuch'])]]
+    found += [(f'push {text}', words) for text, words in [
+        ('nosuch me/x', ['nosuch']), ('runs/one wise', ["repo='wise'", 'owner/name']), ('runs/one', ['required']),
+        ('runs/one me/x/y --card-only', ["repo='me/x/y'"]), ('empty me/x --card-only', ['empty']),
+        ('taken me/x', ['taken'])]]
+    found += [(f'train {WORLD} --out runs/told --report-to {text}', words) for text, words in [
+        ('nosuch', ["no tracker 'nosuch'"]), ('tensorboard,,', ['report_to', 'tensorboard'])]]
     found += [(f'bench {text}', words) for text, words in [
         ('--recipes nosuch --out b1', ['nosuch']), ('--envs nosuch --out b2', ['nosuch']),
         ('--seeds 0 --out b3', ['seeds=0']), ('--seeds -1 --out b4', ['seeds=-1']),

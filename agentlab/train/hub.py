@@ -29,9 +29,10 @@ def _adapter(run)->dict:
 
 def base_of(run:Run)->str:
     "The model that was trained, by its name on the hub; empty where there is none, or nobody knows it."
-    from agentlab.policy.reader import KNOWN
     name = (run.info['facts'].get('weights') or {}).get('name', '')
-    found = [KNOWN[name].hub if name in KNOWN else '', _adapter(run).get('base_model_name_or_path'), name]
+    if name: from agentlab.policy.reader import KNOWN
+    hub = KNOWN[name].hub if name and name in KNOWN else ''
+    found = [hub, _adapter(run).get('base_model_name_or_path'), name]
     return next((str(x) for x in found if _name.fullmatch(str(x)) and not Path(str(x)).exists()), '')
 
 def curve(
