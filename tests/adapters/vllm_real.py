@@ -267,7 +267,7 @@ def test_an_exported_model(folder):
     how = '--dtype', 'float32', '--max-model-len', str(contract.MAX_LEN)
     with Real(place/'merged', place, *how) as server:
         alone = opened(place/'merged')
-        alone.max_context = contract.MAX_LEN
+        alone.max_context, _ = contract.MAX_LEN, alone.model.requires_grad_(False)
         merged = apart(VLLMSampler(reach(server)).sync(alone), policy).max().item()
     with Real(folder/'base', place, *how, '--lora-modules', f"kept={place/'kept'}") as server:
         found = []
