@@ -11,7 +11,7 @@ __all__ = ['envs', 'games', 'load_env', 'BesideExpert', 'Bubblewrap', 'BugRepair
            'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc',
            'environment_factory', 'from_alfworld', 'from_gymnasium', 'from_openenv', 'from_openspiel',
            'from_reasoning_gym', 'from_textarena', 'from_textworld', 'from_verifiers', 'families', 'family',
-           'RandomWins', 'heard']
+           'RandomWins', 'heard', 'random_games']
 
 # %% ../../nbs/env/index.ipynb #bd9d556e
 from importlib import import_module
@@ -41,7 +41,7 @@ from .adapters import (action_words, environment_factory, from_gymnasium, from_o
                                    from_textarena, from_textworld)
 from .more_adapters import from_alfworld, from_reasoning_gym, from_verifiers
 from .by_name import env_by_name, families, family, family_of
-from .random_play import RandomWins, heard
+from .random_play import RandomWins, heard, random_games
 
 _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError',
          'EnvTimeout', 'GuessNumber', 'HopSearch', 'Isolated', 'KeyDoor', 'Listed', 'MontySandbox', 'Planned',
@@ -51,7 +51,7 @@ _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Cla
          'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc',
          'environment_factory', 'from_alfworld', 'from_gymnasium', 'from_openenv', 'from_openspiel',
          'from_reasoning_gym', 'from_textarena', 'from_textworld', 'from_verifiers', 'families', 'family',
-         'RandomWins', 'heard']
+         'RandomWins', 'heard', 'random_games']
 
 __getattr__ = door(__name__)
 
