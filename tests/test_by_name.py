@@ -32,7 +32,8 @@ class Lake:
     ## Rewards
     - 9: none
     """
-    metadata, spec, rows = dict(render_modes=['ansi', 'human']), SimpleNamespace(id='Toy/Lake-v0'), ('SFF', 'FHF', 'HFG')
+    metadata, spec = dict(render_modes=['ansi', 'human']), SimpleNamespace(id='Toy/Lake-v0')
+    rows = 'SFF', 'FHF', 'HFG'
     def __init__(self, render_mode=None, rows=None):
         self.render_mode, self.rows, self.action_space = render_mode, rows or self.rows, SimpleNamespace(n=4, start=0)
     def reset(self, *, seed=None, options=None):
@@ -99,10 +100,10 @@ def test_another_package_joins(monkeypatch):
             if self.value.startswith('broken'): raise RuntimeError('half written')
             return lambda name, **options: Coin(int(name))
     points = dict(lakes=Point(value='my_lakes:make'), ponds=Point(value='broken:make'))
-    monkeypatch.setattr(importlib.metadata, 'entry_points', lambda group, name: [points[name]] if name in points else [])
+    monkeypatch.setattr(importlib.metadata, 'entry_points', lambda group, name: [points[name]]*(name in points))
     monkeypatch.setattr(by_name, 'families', dict(by_name.families))
     assert load_env('lakes:3').sides == 3 and by_name.families['lakes'].extra == 'my-lakes'
-    with pytest.raises(ValueError, match='broken:make, which knows it, does not load: RuntimeError: half'):
+    with pytest.raises(ValueError, match='broken:make makes it and does not load: RuntimeError: half'):
         load_env('ponds:1')
 
 def test_the_command_line_takes_names(gym, tmp_path, monkeypatch, capsys):
@@ -110,8 +111,8 @@ def test_the_command_line_takes_names(gym, tmp_path, monkeypatch, capsys):
     from agentlab.view.dashboard import resume_command
     monkeypatch.chdir(tmp_path)
     name, out = 'gym:Lake-v0?horizon=5', str(tmp_path/'run')
-    assert cli.main(['train', '--env', name, '--model', 'untrained', '--recipe', 'grpo', '--steps', '1', '--groups', '1',
-                     '--group-size', '2', '--test-tasks', '1', '--max-tokens', '3', '--out', out]) == 0
+    few = '--steps 1 --groups 1 --group-size 2 --test-tasks 1 --max-tokens 3 --recipe grpo --model untrained'.split()
+    assert cli.main(['train', '--env', name, '--out', out, *few]) == 0
     facts = json.loads((tmp_path/'run'/'run.json').read_text())['facts']
     assert facts['env']['called'] == name
     assert f"--env '{name}'" in resume_command(out)
@@ -142,24 +143,24 @@ def test_actions_have_names():
     assert documented(Units()) == {0: ('push', '')}
 
 def test_minigrid_is_told_in_words(monkeypatch):
-    numbers = SimpleNamespace(IDX_TO_OBJECT=dict(enumerate('unseen empty wall floor door key ball box goal lava agent'.split())),
-                              IDX_TO_COLOR={0: 'red', 1: 'green', 4: 'yellow'},
+    kinds = 'unseen empty wall floor door key ball box goal lava agent'.split()
+    numbers = SimpleNamespace(IDX_TO_OBJECT=dict(enumerate(kinds)), IDX_TO_COLOR={0: 'red', 1: 'green', 4: 'yellow'},
                               STATE_TO_IDX=dict(open=0, closed=1, locked=2))
     monkeypatch.setitem(sys.modules, 'minigrid', SimpleNamespace())
     monkeypatch.setitem(sys.modules, 'minigrid.core', SimpleNamespace())
     monkeypatch.setitem(sys.modules, 'minigrid.core.constants', numbers)
     image = np.zeros((7, 7, 3), dtype=np.uint8)
     image[:, :, 0] = 1
-    for at, tile in {(3, 6): (5, 4, 0), (3, 5): (4, 4, 2), (2, 6): (2, 5, 0), (5, 4): (8, 1, 0), (3, 3): (9, 0, 0)}.items():
-        image[at] = tile
+    tiles = {(3, 6): (5, 4, 0), (3, 5): (4, 4, 2), (2, 6): (2, 5, 0), (5, 4): (8, 1, 0), (3, 3): (9, 0, 0)}
+    for at, tile in tiles.items(): image[at] = tile
     seen = dict(image=image, direction=np.int64(1), mission='find it')
     assert drawn(seen, SimpleNamespace(render_mode=None)).split('\n') == [
         'Mission: find it.', 'You face south. Ahead: locked yellow door. Left: wall. Right: empty.',
         'You carry yellow key.', 'You see: green goal 2 ahead and 2 right, lava 3 ahead.']
 
 def test_textworld_without_its_banner():
-    assert bare('\n\n   ________\n  | $$$$ |\n  \\$$ $$\n\nWelcome! Take the key.\n\n-= Hall =-\nA door.\n\n>   -= Hall =-0/1') == (
-        'Welcome! Take the key.\n\n-= Hall =-\nA door.')
+    told = 'Welcome! Take the key.\n\n-= Hall =-\nA door.'
+    assert bare(f'\n\n   ________\n  | $$$$ |\n  \\$$ $$\n\n{told}\n\n>   -= Hall =-0/1') == told
     assert bare('Taken for $5.') == 'Taken for $5.'
 
 def test_actions_of_a_schema():
@@ -169,7 +170,8 @@ def test_actions_of_a_schema():
     assert text(' hello ') == dict(message='hello') and 'message (string): what to say' in text.says and not text.legal
     both = Typed(dict(properties=dict(x={}, y={}), required=['x']))
     assert both('{"x": 1}') == dict(x=1)
-    for action, wrong in ((number, '4'), (number, 'two'), (both, '{"y": 1}'), (both, '{"x": 1, "z": 2}'), (both, '[1]')):
+    for action, wrong in ((number, '4'), (number, 'two'), (both, '{"y": 1}'), (both, '{"x": 1, "z": 2}'),
+                          (both, '[1]')):
         with pytest.raises(ValueError): action(wrong)
     assert fields_told(dict(text='hi', reward=1, done=False)) == 'hi'
     assert fields_told(dict(a='x', b=[1])) == 'a: x\nb: [1]'
@@ -227,13 +229,15 @@ def test_a_tiny_policy_learns_in_an_adapted_world(gym, tmp_path, monkeypatch):
     lake = load_env('gym:Lake-v0?horizon=12')
     fresh = tiny_policy(lake, warm=False)
     warm = tiny_policy(lake, steps=40, episodes=16, pool=32, progress=False)
-    before, after = (evaluate(policy, lake, tasks=12, greedy=False, max_turns=12, max_tokens=4) for policy in (fresh, warm))
+    how = dict(tasks=12, greedy=False, max_turns=12, max_tokens=4)
+    before, after = (evaluate(policy, lake, **how) for policy in (fresh, warm))
     assert after > before
     weights = [p.detach().clone() for p in warm.model.parameters()]
     run = train(warm, lake, small_recipe(recipes.grpo, steps=2, group_size=4, max_tokens=4, max_turns=8),
                 tmp_path/'run', progress=False)
     assert len(run.rows()) == 2 and any(not p.equal(old) for p, old in zip(warm.model.parameters(), weights))
-    assert tiny_policy(lake, steps=40, episodes=16, pool=32, progress=False).name.startswith('Toy-Lake-v0-')  # the cache
+    again = tiny_policy(lake, steps=40, episodes=16, pool=32, progress=False)       # from the cache
+    assert again.name == warm.name and again.name.startswith('Toy-Lake-v0-')
 
 def test_a_reader_is_primed_from_wins(gym, tmp_path):
     "`prime` asks for demonstrations of a world that has none: what it is shown are wins, under the world's guide."

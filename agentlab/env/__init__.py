@@ -11,8 +11,8 @@ __all__ = ['envs', 'games', 'load_env', 'BesideExpert', 'Bubblewrap', 'BugRepair
            'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc',
            'environment_factory', 'from_alfworld', 'from_gymnasium', 'from_openenv', 'from_openspiel',
            'from_reasoning_gym', 'from_textarena', 'from_textworld', 'from_verifiers', 'families', 'family',
-           'RandomWins', 'heard', 'Place', 'Tool', 'ToolError', 'Toolbox', 'ask_model', 'final_answer', 'python_code',
-           'schema_of', 'scratch_files', 'sql_query', 'text_search', 'tool_of', 'OwnTasks', 'from_mcp']
+           'RandomWins', 'heard', 'random_games', 'Place', 'Tool', 'ToolError', 'Toolbox', 'ask_model', 'final_answer',
+           'python_code', 'schema_of', 'scratch_files', 'sql_query', 'text_search', 'tool_of', 'OwnTasks', 'from_mcp']
 
 # %% ../../nbs/env/index.ipynb #bd9d556e
 from importlib import import_module
@@ -42,7 +42,7 @@ from .adapters import (action_words, environment_factory, from_gymnasium, from_o
                                    from_textarena, from_textworld)
 from .more_adapters import from_alfworld, from_reasoning_gym, from_verifiers
 from .by_name import env_by_name, families, family, family_of
-from .random_play import RandomWins, heard
+from .random_play import RandomWins, heard, random_games
 from .toolbox import (Database, Place, Tool, Toolbox, ToolError, ask_model, final_answer, python_code,
                                   scratch_files, sql_query, text_search, tool_of)
 from .own_tasks import OwnTasks, contains, exact, number
@@ -56,7 +56,7 @@ _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Cla
          'prisoners_dilemma', 'rock_paper_scissors', 'stag_hunt', 'Signals', 'Negotiation', 'Kuhn', 'Leduc',
          'environment_factory', 'from_alfworld', 'from_gymnasium', 'from_openenv', 'from_openspiel',
          'from_reasoning_gym', 'from_textarena', 'from_textworld', 'from_verifiers', 'families', 'family',
-         'RandomWins', 'heard',
+         'RandomWins', 'heard', 'random_games',
          'Place', 'Tool', 'ToolError', 'Toolbox', 'ask_model', 'final_answer', 'python_code', 'schema_of',
          'scratch_files', 'sql_query', 'text_search', 'tool_of', 'OwnTasks', 'from_mcp']
 

@@ -49,7 +49,7 @@ def family_of(
     for point in entry_points(group='agentlab.environments', name=word):
         try: family(word, point.dist.name, f'{word}:...')(point.load())
         except Exception as error:
-            raise ValueError(f'env={name!r}: {point.value}, which knows it, does not load: {in_words(error)}') from error
+            raise ValueError(f'env={name!r}: {point.value} makes it and does not load: {in_words(error)}') from error
     return word if word in families else ''
 
 def parts_of(

@@ -19,38 +19,30 @@ from .protocol import check_split, distinct, guide_text, noisy, split_of
 class ReasoningGym(Borrowed):
     "Questions of reasoning-gym, one a turn."
     grammar = 'Write the answer and nothing else.'
-
     def __init__(self, data, name, split, guide):
         self.data, self.name, self.split, self._guide = data, name, check_split(split), guide
-
     def told_here(self)->str:
         said = printed((type(self.data).__doc__ or '').strip().partition('\n\n')[0], 200).rstrip('.')
         return guide_text(f'You are asked one question of the data set {self.name}. {said}.'.replace('. .', '.'),
                           self.grammar, printed(str(self.data[0]['answer']), 60))
-
     def draw(self, generator, split:str)->int:
         "The number of a question of this split."
         for _ in range(10_000):
             item = generator.randrange(len(self.data))
             if split_of(self.data[item]['question']) == split: return item
         raise ValueError(f'{self.name}: 10000 draws held no question of split {split!r}; give it more different ones')
-
     def tasks(self, split:str, n:int)->list:
         "Different questions of a split, the same list every time."
         generator = Random(f'tasks {check_split(split)}')
         return [dict(item=item) for item in distinct(lambda: self.draw(generator, split), n, f'questions of {split!r}',
                                                      lambda item: self.data[item]['question'])]
-
     def start(self, seed, task=None):
         self.entry = self.data[self.draw(self.random, self.split) if task is None else task['item']]
         return self.entry['question'].strip()
-
     def turn(self, action):
         score = float(self.data.score_answer(action.strip(), self.entry))
         return f'Score {score:g} of 1.', score, True, dict(success=score > 1 - 1e-6)
-
     def facts(self): return dict(state=self.entry['question'])
-
     def expert(self, noise:float=0., generator=None)->str:
         "What the data set gives as the answer; with noise, now and then the answer of another question."
         wrong = noisy(noise, generator, 'expert')
@@ -71,7 +63,6 @@ def from_reasoning_gym(
 class Reply:
     "An agent of verifiers whose words come from outside."
     def __init__(self, env): self.env = env
-
     @asynccontextmanager
     async def interaction(self, task, **rest):
         "A conversation about a task; it is scored when its block ends."
@@ -82,13 +73,11 @@ class Reply:
         if data.prompt: self.note(vf.UserMessage(content=data.prompt_text), heard=True)
         yield self
         await task.score(self.trace)
-
     def note(self, message, heard:bool=False, sampled:bool=False):
         nodes = self.trace.nodes
         nodes.append(self.env.vf.MessageNode(parent=len(nodes) - 1 if nodes else None, message=message,
                                              sampled=sampled))
         if heard: self.env.heard.append(message.content)
-
     async def turn(self, message:str=None):
         "What comes back when somebody has acted."
         if message is not None: self.note(self.env.vf.UserMessage(content=message), heard=True)
@@ -97,7 +86,6 @@ class Reply:
         said = self.env.vf.AssistantMessage(content=await self.env.answer)
         self.note(said, sampled=True)
         return self.env.vf.Segment(messages=[said], root_reply=said.content)
-
     async def run(self, task, **rest):
         "One reply."
         async with self.interaction(task): await self.turn()
@@ -106,26 +94,21 @@ class Reply:
 class Verifiers(Borrowed):
     "A taskset of verifiers and the Env that plays it."
     loop, grammar = None, 'Write your reply and nothing else.'
-
     def __init__(self, vf, world, tasks, name, split, success, answer, horizon, guide):
         self.vf, self.world, self.items, self.name, self.split = vf, world, tasks, name, check_split(split)
         self.won, self.horizon, self._guide, self.seat = success, horizon, guide, seat_of(vf, world, tasks)
         if answer: self.expert = lambda noise=0., generator=None: str(getattr(self.task.data, answer))
-
     def told_here(self)->str:
         data, said = self.items[0].data, described(self.world.taskset)
         return f"{said} {printed(data.description or '')} {data.system_prompt or ''} {self.grammar}".strip()
-
     def tasks(self, split:str, n:int)->list:
         "Different tasks of a split, which is a hash of their key."
         found = [i for i, task in enumerate(self.items) if split_of(task.key) == check_split(split)]
         if n > len(found): raise ValueError(f'n={n}: {self.name} has {len(found)} tasks of split {split!r}')
         return [dict(item=item) for item in found[:n]]
-
     def about(self):
         task = self.task
         return self.vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
-
     def start(self, seed, task=None):
         from asyncio import new_event_loop
         self.close()
@@ -134,14 +117,12 @@ class Verifiers(Borrowed):
         self.loop, self.traces = new_event_loop(), []
         self.game = self.loop.create_task(self.episode())
         return self.listen()
-
     async def episode(self):
         agents = SimpleNamespace(**{self.seat: Reply(self)})
         await self.world.setup(agents)
         await self.world.run(self.task, agents)
         await self.world.finalize(self.task, self.vf.Episode(env=self.vf.EnvInfo(id=self.name), task=self.about(),
                                                              traces=self.traces))
-
     def listen(self)->str:
         "What is said until somebody has to act, or all is over. In a thread, as a notebook has a loop of its own."
         from asyncio import FIRST_COMPLETED, wait
@@ -151,19 +132,16 @@ class Verifiers(Borrowed):
         with ThreadPoolExecutor(1) as pool: pool.submit(self.loop.run_until_complete, until).result()
         if self.game.done() and not self.game.cancelled(): self.game.result()   # raises what their code raised
         return '\n'.join(self.heard)
-
     def turn(self, action):
         self.answer.set_result(action)
         text, done = self.listen(), self.game.done()
         paid = float(sum(trace.reward for trace in self.traces)) if done else 0.
         return text, paid, done, dict(success=bool(done and self.won(paid)))
-
     def close(self):
         if self.loop is None: return
         if self.game.cancel(): self.listen()
         self.loop.close()
         self.loop = None
-
     def clone(self):
         if not self.over: raise NotImplementedError(f'{self.name}: a conversation that has begun cannot be copied')
         twin = copy.copy(self)
@@ -172,8 +150,8 @@ class Verifiers(Borrowed):
 
 def seat_of(vf, world, tasks)->str:
     "The one agent of an Env of verifiers. Raises ValueError where we cannot be it."
-    seats = [name for name, part in world.config if isinstance(part, vf.AgentConfig)]
     if not tasks: raise ValueError('this taskset loads no tasks')
+    seats = [name for name, part in world.config if isinstance(part, vf.AgentConfig)]
     shared = type(world.taskset).toolsets(world.taskset.config) or type(tasks[0]).toolsets(tasks[0].config)
     if len(seats) != 1 or tasks[0].NEEDS_CONTAINER or shared:
         raise ValueError(f'one agent ({", ".join(seats)}) without tools or a container can be played here; run it '
@@ -182,11 +160,10 @@ def seat_of(vf, world, tasks)->str:
 
 def from_verifiers(
     name:str,               # of an installed taskset, or a module on the path
-    split:str='train',      # which tasks `reset` draws
+    split:str='train', limit:int=1000,  # which tasks `reset` draws; most tasks that are loaded
     success=None,           # function: reward -> bool; None: 1 or more
     answer:str='',          # field of a task's data that holds a good reply: then it can demonstrate; one turn only
     horizon:int=None,       # most turns
-    limit:int=1000,         # most tasks that are loaded
     guide:str=None,         # what a reader is told; None: what taskset and task say
     **options               # of the taskset's configuration
 )->Verifiers:
@@ -203,17 +180,14 @@ class ALFWorld(TextWorld):
     grammar = ('Write one command in every turn and nothing else: look, inventory, examine, go to, open, close, '
                'take ... from ..., move ... to ..., use, heat, cool, clean or slice ... with ...')
     about, example = 'You are in a house and have {} turns. The first text tells what you see and your task.', 'look'
-
     def __init__(self, games, unseen, start, horizon, guide):
         super().__init__(lambda seed: games[seed % len(games)], start, horizon, guide)
         self.games, self.unseen = games, unseen
-
     def tasks(self, split:str, n:int)->list:
         "Paths of games: of `valid_unseen` for 'test', if there are any, else of the folder that is played."
         found = self.unseen if check_split(split) == 'test' and self.unseen else self.games
         if n > len(found): raise ValueError(f'n={n}: there are {len(found)} games for split {split!r}')
         return found[:n]
-
     def facts(self):
         legal = [] if self.over else list(self.situation['admissible_commands'] or [])
         return dict(legal=legal, state=(self.situation['feedback'].strip(), *legal))

@@ -86,19 +86,15 @@ class RandomWins(Wrapper):
         if not won:
             raise ValueError(f'{env.name}: none of {self.tried} random games succeeded, so there is nothing to show. '
                              f'Give it expert(noise, generator) -> action, or train without demonstrations')
-
     @property
     def name(self): return self.env.name
-
     def reset(self, seed, task=None):
         "The beginning of the win that this seed draws."
         self.win, self.turn = self.wins[seed % len(self.wins)], 0
         return self.env.reset(self.win.seed)
-
     def step(self, action):
         self.turn += 1
         return self.env.step(action)
-
     def demonstrator(
         self,
         noise:float=0.,     # not used: luck is noisy enough, and a changed action would lose the game
