@@ -36,8 +36,8 @@ from .signals import Signals
 from .negotiation import Negotiation, worth
 from .kuhn import Kuhn
 from .leduc import Leduc
-from .toolbox import (Database, Place, Tool, Toolbox, ToolError, ask_model, final_answer, python_code,
-                                  scratch_files, sql_query, text_search, tool_of)
+from .toolbox import (Place, Tool, Toolbox, ToolError, ask_model, final_answer, python_code, scratch_files,
+                                  sql_query, text_search, tool_of)
 from .mcp import from_mcp
 
 _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Clarify', 'CueDoor', 'Env', 'EnvError',
