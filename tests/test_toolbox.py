@@ -1,9 +1,8 @@
 """The box of tools under stress: what fails is told, nothing gets out, nothing runs beside a change, episodes do not
 feel each other; and policies play it in every form of a call."""
 import gc
-import json
 import os
-import pickle
+import re
 import sqlite3
 import threading
 import time
@@ -13,14 +12,12 @@ from typing import Literal
 
 import cloudpickle
 import pytest
-import torch
 
 from agentlab import credit, objective
-from agentlab.env import (EnvError, Errands, Isolated, Toolbox, ToolError, ask_model, check_env, fault_of, final_answer,
-                          python_code, schema_of, scratch_files, split_of, splits, sql_query, text_search, tool_of)
+from agentlab.env import (EnvError, Errands, Isolated, Toolbox, ToolError, ask_model, fault_of, final_answer,
+                          python_code, schema_of, scratch_files, splits, sql_query, text_search, tool_of)
 from agentlab.env.errands import tool_for
 from agentlab.env.protocol import as_reader, canonical
-from agentlab.env.toolbox import Database, Place, Scratch
 from agentlab.episodes import Batch
 from agentlab.policy import Chat, Completion, Policy, tiny_model, tiny_policy
 from agentlab.policy.core import word_tokenizer
@@ -40,9 +37,9 @@ def opened(*tools, over=None, **options):
     box.reset(0, TASK)
     return box
 
-def called(box, name, **arguments):
+def called(box, tool, /, **arguments):
     "What one call comes to; the episode must go on."
-    step = box.call_tool(name, arguments)
+    step = box.call_tool(tool, arguments)
     assert not step.done and step.reward == {'player': 0.} and len(step.observation) < 2000
     return SimpleNamespace(text=step.observation, error=step.info['columns']['tool_error'], **step.info)
 
@@ -93,10 +90,11 @@ def test_costs_are_told_and_a_refused_call_costs_nothing():
     assert step.observation.splitlines()[0] == '[1] echo: a' and step.info['columns']['calls'] == 3
 
 @pytest.mark.parametrize('make, hint', [
-    (lambda: Toolbox([], [TASK]), 'at least one tool'), (lambda: Toolbox([echo, echo], [TASK]), 'two of the name'),
+    (lambda: Toolbox([], [TASK]), 'at least one'), (lambda: Toolbox([echo, echo], [TASK]), 'no two of one name'),
     (lambda: Toolbox([echo], [TASK], horizon=0), 'horizon'), (lambda: tool_of(echo, seconds=0), 'seconds'),
     (lambda: tool_of(echo, cost=float('nan')), 'cost'), (lambda: Toolbox([echo], [dict(answer=1)]), 'question'),
-    (lambda: Toolbox([echo], [TASK]).tasks('test', 9), 'n=9|none of'), (lambda: schema_of(lambda *x: x, 'f'), 'by name'),
+    (lambda: Toolbox([echo], [TASK]).tasks('test', 9), 'n=9|no task'),
+    (lambda: schema_of(lambda *x: x, 'f'), 'have names'),
     (lambda: schema_of(type('T', (), dict(__call__=1)), 'bad name'), 'no name'),
     (lambda: sql_query('/nowhere/x.db'), 'no file')])
 def test_what_makes_no_box_is_refused(make, hint):
@@ -163,37 +161,38 @@ def test_a_reply_without_a_call_is_the_answer_where_no_tool_is():
 
 # ---- files
 
-BAD = ['/etc/passwd', '../x', 'a/../../x', '..', '.', '', 'link', 'link/passwd', 'dir', 'a\0b', 'x'*300, 'C:\\x', 'pipe',
-       'a\\..\\b', 'good.txt/under']
+BAD = ['/etc/passwd', '../x', 'a/../../x', '..', '.', '', '.hidden', 'link', 'file', 'dir', 'dir/x', 'a\0b', 'x'*300,
+       'C:\\x', 'pipe', 'a\\..\\b', 'good.txt/under', 'good.txt\n']
 
-@pytest.mark.parametrize('path', BAD)
-def test_no_path_leads_out_of_the_folder(path, tmp_path):
+@pytest.mark.parametrize('name', BAD, ids=range(len(BAD)))
+def test_no_name_leads_out_of_the_folder(name, tmp_path):
     "Not even over links that another tool has made."
     (tmp_path/'secret').write_text('secret')
-    box = opened(*scratch_files({'good.txt': 'good', 'dir/x.txt': 'x'}), output=500)
-    folder, = (held.value.path for held in box.held.values())
+    box = opened(*scratch_files({'good.txt': 'good'}), output=500)
+    folder, = (value.path for value, _ in box.held.values())
     (folder/'link').symlink_to(tmp_path)
     (folder/'file').symlink_to(tmp_path/'secret')
+    (folder/'dir').mkdir()
     os.mkfifo(folder/'pipe')
     before = sorted(tmp_path.rglob('*'))
-    for name, more in (('read', {}), ('write', dict(text='mine'))):
-        found = called(box, name, path=path, **more)
-        assert found.error == 1 and 'root:' not in found.text, (name, found.text)
-    assert called(box, 'read', path='file').error == called(box, 'write', path='file', text='mine').error == 1
+    for tool, more in (('read', {}), ('write', dict(text='mine'))):
+        found = called(box, tool, name=name, **more)
+        assert found.error == 1 and 'secret' not in found.text and 'root:' not in found.text, (tool, found.text)
     assert sorted(tmp_path.rglob('*')) == before and (tmp_path/'secret').read_text() == 'secret'
-    assert called(box, 'list').text == 'dir/x.txt (1 bytes)\ngood.txt (4 bytes)'
+    assert called(box, 'list').text == 'good.txt (4 bytes)' and called(box, 'read', name='good.txt').text == 'good'
 
 def test_a_folder_has_an_end_and_belongs_to_one_episode():
-    box = opened(*scratch_files(size=10, most=3))
-    assert called(box, 'write', path='a', text='\u00e9'*5).error == 0 == called(box, 'write', path='d/b', text='x').error
-    assert 'at most 10' in called(box, 'write', path='a', text='\u00e9'*6).text
-    assert 'full' in called(box, 'write', path='c', text='x').text and called(box, 'write', path='a', text='y').error == 0
-    twin, folder = box.clone(), next(iter(box.held.values())).value.path
-    called(twin, 'write', path='a', text='twin')
-    assert called(box, 'read', path='a').text == 'y' and called(twin, 'read', path='a').text == 'twin'
+    box = opened(*scratch_files(size=10, most=2))
+    assert called(box, 'write', name='a', text='\u00e9'*5).error == 0 == called(box, 'write', name='b', text='x').error
+    assert 'at most 10' in called(box, 'write', name='a', text='\u00e9'*6).text
+    assert 'full' in called(box, 'write', name='c', text='x').text
+    assert called(box, 'write', name='a', text='y').error == 0
+    twin, folder = box.clone(), next(iter(box.held.values()))[0].path
+    called(twin, 'write', name='a', text='twin')
+    assert called(box, 'read', name='a').text == 'y' and called(twin, 'read', name='a').text == 'twin'
     box.reset(1, TASK)
     assert called(box, 'list').text == 'No files.' and not folder.exists()
-    last = next(iter(twin.held.values())).value.path
+    last = next(iter(twin.held.values()))[0].path
     assert last.exists()
     del twin
     gc.collect()
@@ -238,14 +237,16 @@ def test_every_episode_has_a_database_of_its_own(file):
     box.reset(0, TASK)
     assert totals == ['5', '15'] and called(box, 'sqlite', query='select sum(x) from t').text == '6'
     assert file.read_bytes() == before
-    grow = 'with recursive n(x) as (select 1 union all select x + 1 from n limit 3000) insert into t select randomblob(99999) from n'
+    grow = ('with recursive n(x) as (select 1 union all select x + 1 from n limit 3000) '
+            'insert into t select randomblob(99999) from n')
     found = called(opened(sql_query(file, write=True, seconds=20.)), 'sqlite', query=grow)
     assert 'full' in found.text
 
 
 # ---- search, python, a model
 
-@pytest.mark.parametrize('words', ['cat" OR "', 'title:cat', 'NEAR(cat)', '*', "'; drop table pages", '\0', '', '\U0001F511'])
+@pytest.mark.parametrize('words', ['cat" OR "', 'title:cat', 'NEAR(cat)', '*', "'; drop table pages", '\0', '',
+                                   '\U0001F511'])
 def test_no_query_is_an_operator(words):
     box = opened(text_search(['The cat is 3 years old.', ('Dogs', '\u00dcber 7 Hunde.')]))
     assert called(box, 'search', words=words).error == 0
@@ -256,12 +257,11 @@ def test_python_knows_the_names_of_the_task():
     box.reset(0, TASK | dict(a=[1, 2, 3]))
     assert called(box, 'python', code='sum(a)').text == '6' and called(box, 'python', code='b').error == 1
 
-def test_a_model_is_a_tool(monkeypatch):
+def test_a_model_is_a_tool():
     asked = []
     def endpoint(messages):
         asked.append(messages)
         return 'it is 7'
-    served = SimpleNamespace(url='here')
     served = type('Served', (), dict(url='here', __call__=lambda self, messages: endpoint(messages)))()
     tiny = tiny_policy(Errands(), warm=False, progress=False)
     box = opened(ask_model(str.upper), ask_model(served, 'far', system='Be short.'), ask_model(tiny, 'near', tokens=5))
@@ -273,7 +273,8 @@ def test_a_model_is_a_tool(monkeypatch):
 
 # ---- schemas
 
-def typed(a: int, b: list[str], c: str|None = None, d: Literal['x', 'y'] = 'x', e: bool = False, f: float = 1., state=None):
+def typed(a: int, b: list[str], c: str|None = None, d: Literal['x', 'y'] = 'x', e: bool = False, f: float = 1.,
+          state=None):
     """Do a thing.
 
     Args:
@@ -283,20 +284,22 @@ def typed(a: int, b: list[str], c: str|None = None, d: Literal['x', 'y'] = 'x', 
 def test_a_schema_says_what_the_signature_says():
     found = schema_of(typed)
     kinds = found['parameters']['properties']
-    assert found['parameters']['required'] == ['a', 'b'] and found['description'] == 'Do a thing.' and list(kinds) == list('abcdef')
+    assert found['parameters']['required'] == ['a', 'b'] and found['description'] == 'Do a thing.'
+    assert list(kinds) == list('abcdef')
     assert kinds['a'] == dict(type='integer', description='how often') and kinds['b']['items'] == dict(type='string')
     good = dict(a=1, b=['x'], c=None, d='y', e=True, f=2)
     assert fault_of([found], 'typed', good) == ''
     for name, value in dict(a=True, b=['x', 3], c=3, d='z', e=1, f='2').items():
         assert f'"{name}"' in fault_of([found], 'typed', good | {name: value}), name
-    with pytest.raises(TypeError, match='no JSON type'): schema_of(lambda x: x, 'f') and schema_of(bytes_, 'f')
+    with pytest.raises(TypeError, match='no JSON type'): schema_of(bytes_)
 
 def bytes_(x: bytes): "Bytes."
 
 
 # ---- calls, in every form
 
-TEXTS = ['two words', '{"a": [1]} }', '</tool_call>', 'line\nline', '\u00fc \U0001F511', '"', '\\n', '', ' spaces ', '<parameter=x>']
+TEXTS = ['two words', '{"a": [1]} }', '</tool_call>', 'line\nline', '\u00fc \U0001F511', '"', '\\n', '', ' spaces ',
+         '<parameter=x>']
 
 @pytest.mark.parametrize('style', [hermes, xml, message, wordwise], ids=lambda one: one.name)
 def test_calls_come_back_as_they_were_written(style):
@@ -304,10 +307,11 @@ def test_calls_come_back_as_they_were_written(style):
     how = Calls(style, tools=tuple(box.tools))
     for text in TEXTS:
         if style is wordwise and text != text.strip() or style is wordwise and text in ('', '</tool_call>'): continue
-        if style is xml and ('</tool_call>' in text or '<parameter' in text): continue      # raw text: its own closing tag ends it
-        written = how.write(SimpleNamespace(name='write', arguments=dict(path='a.txt', text=text)))
+        # raw text: its own closing tag ends it
+        if style is xml and ('</tool_call>' in text or '<parameter' in text): continue
+        written = how.write(SimpleNamespace(name='write', arguments=dict(name='a.txt', text=text)))
         (method, (calls, _)), = plan(how.read(written), box)
-        assert (method, calls) == ('call_tools', [('write', dict(path='a.txt', text=text), '')]), (style.name, text)
+        assert (method, calls) == ('call_tools', [('write', dict(name='a.txt', text=text), '')]), (style.name, text)
 
 class Script:
     "A sampler that says what it is told to."
@@ -317,14 +321,15 @@ class Script:
         ids = [self.tokenizer.encode(self.texts.pop(0), add_special_tokens=False) + [stop[0]] for _ in contexts]
         return [Completion(one, [-1.]*len(one), [1.]*len(one), 'stop') for one in ids]
 
-def words(*texts): return word_tokenizer([*'<think> </think> <tool_call> </tool_call> { } " : , .'.split(), *' '.join(texts).split()])
+def words(text): return word_tokenizer('<think> </think> <tool_call> </tool_call> { } " : , .'.split() + text.split())
 
 @pytest.mark.parametrize('around', [lambda box: box, lambda box: Isolated(box, limit=30.)], ids=['here', 'isolated'])
 def test_a_whole_reply_is_one_turn(around):
     "Two calls and one that cannot be read are answered in order; a reply without a call ends the episode."
-    tokenizer = words('hm 7 echo name arguments text', 'x y')
+    tokenizer = words('hm 7 echo name arguments text x y')
     speaker = Policy(tiny_model(len(tokenizer), 1024, hidden=16, layers=1), tokenizer, chat=Chat(tokenizer))
-    script = Script(tokenizer, '<tool_call> echo x </tool_call> <tool_call> echo y </tool_call> <tool_call> </tool_call>',
+    script = Script(tokenizer, '<tool_call> echo x </tool_call> <tool_call> echo y </tool_call> '
+                    '<tool_call> </tool_call>',
                     '<think> hm </think> 7')
     how = Calls(wordwise, thinks=Thinking(tokens=8))
     box = around(Toolbox([echo], [TASK]))
@@ -356,9 +361,9 @@ def test_many_episodes_side_by_side():
         games[i].reset(i, TASK)
         for _ in range(i + 1):
             games[i].call_tools([('count', {}), ('sqlite', dict(query='update t set x = x + 1')),
-                                 ('write', dict(path='n', text=str(i)))])
+                                 ('write', dict(name='n', text=str(i)))])
         out[i] = [x['text'] for x in games[i].call_tools([('count', {}), ('sqlite', dict(query='select x from t')),
-                                                          ('read', dict(path='n'))]).info['ledger'][-3:]]
+                                                          ('read', dict(name='n'))]).info['ledger'][-3:]]
     threads = [threading.Thread(target=run, args=(i,)) for i in range(12)]
     for thread in threads: thread.start()
     for thread in threads: thread.join()
@@ -376,17 +381,17 @@ def test_a_box_travels_to_another_process():
 
 def test_tasks_are_split_by_what_they_are():
     box = Toolbox([echo], [TASK | dict(answer=str(i)) for i in range(60)])
-    found = {split: {task['answer'] for task in box.pools[split]} for split in splits}
-    assert sum(map(len, found.values())) == 60 and all(found.values())
-    assert {task['answer'] for task in box.tasks('test', 5)} <= found['test'] and box.tasks('test', 5) == box.tasks('test', 5)
+    some = dict(train=20, demo=10, test=5)
+    found = {split: {task['answer'] for task in box.tasks(split, n)} for split, n in some.items()}
+    assert not (found['train'] & found['demo'] | found['train'] & found['test'] | found['demo'] & found['test'])
+    assert box.tasks('test', 5) == box.tasks('test', 5) != box.tasks('test', 5, seed=1)
     box.split = 'test'
-    assert {str(box.reset(seed).info['answer']) for seed in range(20)} <= found['test']
+    assert not {box.reset(seed).info['answer'] for seed in range(20)} & (found['train'] | found['demo'])
 
 
 # ---- Errands
 
 def test_errands_keep_their_splits_and_say_known_words_only():
-    import re
     env, known, seen = Errands(), set(Errands().vocabulary()), {}
     for split in splits:
         for task in env.tasks(split, 60):
@@ -402,7 +407,7 @@ def test_a_reader_reads_numbers_in_one_piece_and_a_list_of_tools():
     env = as_reader(Errands())
     for seed in range(20):
         step = env.reset(seed)
-        assert not any(a.isdigit() and b == ' ' and c.isdigit() for a, b, c in zip(step.observation, step.observation[1:], step.observation[2:]))
+        assert not re.search(r'\d \d', step.observation)
         while not step.done: step = env.step(env.expert())
         assert step.info['success'] and env.ledger[0]['tool'] == tool_for[env.task['kind']]
     assert all(name in env.guide for name in ('python', 'sqlite', 'search', 'answer'))
@@ -430,6 +435,7 @@ def test_an_untrained_policy_plays_errands_and_has_a_gradient():
     logp, _ = learner.logprobs(batch)
     assert (logp - batch.action('sampler_logp')).abs().max() < 1e-3
     fresh, _ = learner.forward(batch.with_action(old_logp=logp))
-    loss = (objective.loss_weights(batch)*objective.clip(fresh, batch.with_action(old_logp=logp), credit.grpo(batch))).sum()
+    batch = batch.with_action(old_logp=logp)
+    loss = (objective.loss_weights(batch)*objective.clip(fresh, batch, credit.grpo(batch))).sum()
     loss.backward()
     assert sum(float(p.grad.abs().sum()) for p in learner.model.parameters() if p.grad is not None) > 0

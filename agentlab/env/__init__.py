@@ -43,8 +43,8 @@ from .adapters import (action_words, environment_factory, from_gymnasium, from_o
 from .more_adapters import from_alfworld, from_reasoning_gym, from_verifiers
 from .by_name import env_by_name, families, family, family_of
 from .random_play import RandomWins, heard, random_games
-from .toolbox import (Database, Place, Tool, Toolbox, ToolError, ask_model, final_answer, python_code,
-                                  scratch_files, sql_query, text_search, tool_of)
+from .toolbox import (Place, Tool, Toolbox, ToolError, ask_model, final_answer, python_code, scratch_files,
+                                  sql_query, text_search, tool_of)
 from .own_tasks import OwnTasks, contains, exact, number
 from .mcp import from_mcp
 

@@ -10,7 +10,7 @@ import asyncio, contextlib, importlib.util, json, os, re, shlex, tempfile, threa
 from concurrent.futures import Future
 from .protocol import EnvError
 from .sandbox import readable
-from .toolbox import Folder, Place, Tool, Toolbox, ToolError, same
+from .toolbox import Folder, Tool, Toolbox, ToolError, same
 
 # %% ../../nbs/env/22_mcp.ipynb #7779fa50
 CLOSED = -32000     # the protocol's number for a connection that has ended
@@ -95,38 +95,28 @@ def _field(record, *names):
     return next((getattr(record, name) for name in names if hasattr(record, name)), None)
 
 # %% ../../nbs/env/22_mcp.ipynb #b8e0e104
-class Served(Place):
-    "A server that all episodes share, or one for each episode under way."
+class Served:
+    "A server as a `Place`: one that all episodes share, or one for each episode under way."
     def __init__(
         self,
         source,             # as for `from_mcp`
-        reset:str='',       # the tool that begins an episode
-        seconds:float=60.,  # that a server may take to start, and its reset
+        reset:str='', seconds:float=60.,    # the tool that begins an episode; that a start and a reset may take
         variables:dict=None # environment variables of a server that is started here
     ):
         if importlib.util.find_spec('mcp') is None:
             raise ImportError('from_mcp needs the mcp package: pip install "agentlab-rl[mcp]"')
         if isinstance(source, str) and not source.startswith(('http://', 'https://')): source = shlex.split(source)
-        object_given = hasattr(source, 'run_stdio_async') or hasattr(source, 'create_initialization_options')
-        if not (source and (isinstance(source, (str, list, tuple)) or object_given or callable(source))):
+        made = hasattr(source, 'run_stdio_async') or hasattr(source, 'create_initialization_options')    # an object
+        if not (source and (isinstance(source, (str, list, tuple)) or made or callable(source))):
             raise ValueError(f'source={source!r:.80}: give a command, a URL, an MCPServer, or a function that makes '
                              f'one')
         self.source, self.reset, self.seconds, self.variables = source, reset, seconds, dict(variables or {})
-        self.fresh = callable(source) and not object_given
+        self.fresh, self.owner = callable(source) and not made, None
         self.shared = not self.fresh and not reset
-        words = [source] if isinstance(source, str) else source if isinstance(source, (list, tuple)) else ()
-        self.name = ' '.join(map(str, words))[:80] or getattr(source, 'name', 'in this process')
-        self.owner = None
-
+        self.name = (source if isinstance(source, str) else getattr(source, 'name', 'of a function')
+                     if made or self.fresh else ' '.join(map(str, source)))[:80]
     def __getstate__(self):     # a connection cannot travel
         return {k: v for k, v in vars(self).items() if k not in ('loop', 'idle', 'home')} | dict(owner=None)
-
-    def ready(self):
-        "The loop's thread, of this process."
-        if self.owner == os.getpid(): return
-        self.loop, self.idle, self.home, self.owner = asyncio.new_event_loop(), [], Folder(), os.getpid()
-        threading.Thread(target=self.loop.run_forever, daemon=True).start()
-        weakref.finalize(self, _end, self.loop, self.owner)
 
     def opened(self)->tuple:
         "A client that `async with` opens, and the file for what the server says beside the protocol."
@@ -142,8 +132,11 @@ class Served(Place):
         return Client(stdio_client(start, errlog=complaints)), complaints
 
     def line(self)->Line:
-        "A connection that nobody uses, or a new one."
-        self.ready()
+        "A connection that nobody uses, or a new one; the first one of a process starts the loop's thread."
+        if self.owner != os.getpid():
+            self.loop, self.idle, self.home, self.owner = asyncio.new_event_loop(), [], Folder(), os.getpid()
+            threading.Thread(target=self.loop.run_forever, daemon=True).start()
+            weakref.finalize(self, _end, self.loop, self.owner)
         while self.idle:
             if (one := self.idle.pop()).client is not None: return one
         return Line(self.loop, self.opened, self.name, self.seconds)
@@ -151,10 +144,9 @@ class Served(Place):
     def begin(self, task):
         line = self.line()
         if self.shared: self.idle.append(line)      # for all
-        if self.reset:
-            try: line.first = line.call(self.reset, task.get('reset', {}), self.seconds)
-            except (ToolError, TimeoutError) as error:
-                raise EnvError(f'the MCP server {self.name}: {self.reset} failed ({error})') from error
+        try: line.first = line.call(self.reset, task.get('reset', {}), self.seconds) if self.reset else ''
+        except (ToolError, TimeoutError) as error:
+            raise EnvError(f'the MCP server {self.name}: {self.reset} failed ({error})') from error
         return line
     def greeting(self, held): return held.first
     def copy(self, held):
@@ -163,15 +155,15 @@ class Served(Place):
                                   f'ends the episode')
     def end(self, held):
         if self.fresh: held.close()
-        elif not self.shared and held not in self.idle: self.idle.append(held)
+        elif held not in self.idle: self.idle.append(held)
 
 def _end(loop, owner:int):
     "All connections of a loop, and the loop."
     if owner != os.getpid() or loop.is_closed(): return
     async def leave():
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left: task.cancel()
-        await asyncio.wait(left, timeout=5) if left else None
+        if left: await asyncio.wait(left, timeout=5)
         loop.stop()
     asyncio.run_coroutine_threadsafe(leave(), loop)
 
@@ -179,11 +171,10 @@ def _end(loop, owner:int):
 def from_mcp(
     source,                 # a command (text or list of words), a URL, an MCPServer, or a function that makes one
     tasks,                  # as for Toolbox; `reset` of a task are the arguments of the reset tool
-    score=same,             # task, answer -> number
+    score=same,             # as for Toolbox
     allow=None,             # names of the tools that the agent may call; None: all
     reset:str='',           # the tool that begins an episode; the agent may not call it, and reads what it says
-    seconds:float=20.,      # that a call may take
-    start_seconds:float=60.,    # that a server may take to start
+    seconds:float=20., start_seconds:float=60.,     # that a call may take; that a server may take to start
     variables:dict=None,    # environment variables of a server that is started here
     more=(),                # further tools, such as final_answer()
     cost:float=1.,          # of a call
@@ -193,13 +184,14 @@ def from_mcp(
     place = Served(source, reset, start_seconds, variables)
     line = place.line()
     listed = {one.name: one for one in line.tools(start_seconds)}
-    place.end(line) if not place.shared else place.idle.append(line)
+    place.end(line)
     chosen = [name for name in listed if name != reset] if allow is None else list(allow)
     for name in [*chosen, *[reset]*bool(reset)]:
-        if name not in listed: raise ValueError(f'the MCP server {place.name} has no tool {name!r}; it has '
-                                                f'{readable(", ".join(listed), 400)}')
+        if name not in listed:
+            raise ValueError(f'the MCP server {place.name} has no tool {name!r}; it has '
+                             f'{readable(", ".join(listed), 400)}')
     box = [_tool(listed[name], place, seconds, cost) for name in chosen]
-    return Toolbox([*box, *more], tasks, score, **dict(name='mcp') | options)
+    return Toolbox([*box, *more], tasks, score, **options)
 
 def _tool(one, place:Served, seconds:float, cost:float)->Tool:
     "A tool as the server describes it."
