@@ -529,8 +529,8 @@ COMMANDS = dict(demo=demo, train=train, prime=prime, play=play, report=report, v
 ELSEWHERE = dict(   # name: (its function, imported when it is asked for; what it does)
     doctor=('agentlab.doctor:doctor', 'Say what is installed, what is missing or out of bounds, what this machine '
             'offers, and the command that helps.'),
-    serve=('agentlab.interop.serve:serve', 'Serve a policy as an OpenAI-compatible endpoint, and keep every conversation '
-           'as an episode with its ids and log-probabilities.'),
+    serve=('agentlab.interop.serve:serve', 'Serve a policy as an OpenAI-compatible endpoint; every conversation is kept '
+           'as an episode with its ids.'),
     fit=('agentlab.train.fit:fit', 'Say before anything is downloaded whether a model can be trained on a card, with '
          'which settings, and where the memory goes.'),
     bench=('agentlab.bench.sweep:bench', 'Play recipes x environments x seeds on Ray; write a table (Parquet) and a '

@@ -8,9 +8,9 @@ __all__ = []
 # %% ../../nbs/interop/index.ipynb #9b11df40
 from importlib import import_module
 
-_home = dict(Conversations='conversations', Refused='conversations', Hub='serve', serving='serve', AgentProgram='programs')
-
+_at = dict(conversations=('Conversations', 'Refused'), serve=('Hub', 'serving'), programs=('AgentProgram',))
 def __getattr__(name):
     "Imported when it is asked for: a process of verl loads this package for its plugin alone."
-    if name not in _home: raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    return getattr(import_module(f'{__name__}.{_home[name]}'), name)
+    for home in (home for home, names in _at.items() if name in names):
+        return getattr(import_module(f'{__name__}.{home}'), name)
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -38,8 +38,7 @@ class AgentProgram:
     def clone(self):
         raise TypeError(f'{self.name} is a program, which only `play` starts: leave rollout and test_rollout alone')
     reset = clone
-    def task(self, seed: int):
-        "The task of a group."
+    def task(self, seed: int):      # of a group
         return self._tasks(seed) if callable(self._tasks) else self._tasks[derive(seed, 'task') % len(self._tasks)]
     def tasks(self, split: str, n: int)->list:
         "The tasks of a test. Raises ValueError where there are not so many."

@@ -94,12 +94,11 @@ class Hub:
                               time.monotonic(), {})
             self.sessions[session.id], self.live = session, self.live + 1
         return session
-    def session(self, id: str)->Session:
-        "The open session of this name. Raises Refused where there is none."
-        found = self.sessions.get(id)
-        if found is None: raise Refused('there is no session of this name: POST /sessions opens one', 404)
-        if found.episode is not None: raise Refused('this session has ended: POST /sessions opens another one', 410)
-        return found
+    def session(self, id: str, ended: bool = False)->Session:
+        "The session of this name; ended: also one that is over. Raises Refused where there is none."
+        if id not in self.sessions: raise Refused('there is no session of this name: POST /sessions opens one', 404)
+        if self.sessions[id].episode is None or ended: return self.sessions[id]
+        raise Refused('this session has ended: POST /sessions opens another one', 410)
     def end(self, id: str, reward: float = 0., success: bool|None = None, error: str|None = None)->Episode:
         "The episode of a session. Its reward is paid to the last turn; without `success`, a reward above 0 is one."
         with self.lock:
@@ -216,14 +215,13 @@ def completion_of(id: str, heard: Heard, model: str)->dict:
                 usage=dict(prompt_tokens=heard.length - said, completion_tokens=said, total_tokens=heard.length))
 
 def events_of(answer: dict, options)->str:      # of `completion_of`; stream_options of the request
-    "The answer as server-sent events: what was said, why it ended."
+    "The answer as server-sent events: what was said, why it ended, and its size, where that was asked for."
     choice, head = answer['choices'][0], answer | dict(object='chat.completion.chunk', usage=None)
-    said = choice['message'] | ({} if 'tool_calls' not in choice['message'] else dict(
-        tool_calls=[call | dict(index=i) for i, call in enumerate(choice['message']['tool_calls'])]))
-    parts = [head | dict(choices=[dict(index=0, delta=delta, finish_reason=finish)])
-             for delta, finish in ((said, None), ({}, choice['finish_reason']))]
-    if isinstance(options, dict) and options.get('include_usage'): parts.append(answer | head | dict(
-        choices=[], usage=answer['usage']))
+    calls = [call | dict(index=i) for i, call in enumerate(choice['message'].get('tool_calls', ()))]
+    parts = [head | dict(choices=[dict(index=0, delta=delta, finish_reason=finish)]) for delta, finish in (
+        (choice['message'] | (dict(tool_calls=calls) if calls else {}), None), ({}, choice['finish_reason']))]
+    if isinstance(options, dict) and options.get('include_usage'): parts.append(
+        head | dict(choices=[], usage=answer['usage']))
     return ''.join(f'data: {json.dumps(part)}\n\n' for part in parts) + 'data: [DONE]\n\n'
 
 class Site:
@@ -233,11 +231,11 @@ class Site:
     def app(self):
         "A FastAPI app. Its handlers read their bodies themselves, up to a bound."
         app = _packages()[0].FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-        for method, path, answer in (
-                ('POST', '/sessions', self.open), ('GET', '/sessions/{id}', self.tell),
-                ('POST', '/s/{id}/end', self.end),
-                ('GET', '/s/{id}/v1/models', self.models), ('POST', '/s/{id}/v1/chat/completions', self.chat)):
-            app.router.add_route(path, self.guarded(answer), methods=[method])
+        paths = {'/sessions': self.open, '/sessions/{id}': self.tell, '/s/{id}/end': self.end,
+                 '/s/{id}/v1/models': self.models, '/s/{id}/v1/chat/completions': self.chat}
+        for path, answer in paths.items():
+            asked = ['GET' if answer in (self.tell, self.models) else 'POST']
+            app.router.add_route(path, self.guarded(answer), methods=asked)
         return app
     def guarded(self, answer):
         "A handler: who may not ask is refused, and so is what cannot be read."
@@ -264,10 +262,9 @@ class Site:
         url = f'{str(request.base_url).rstrip("/")}/s/{session.id}/v1'
         return dict(id=session.id, base_url=url, group=session.group)
     async def tell(self, request, body, key, id):
-        s = self.hub.sessions.get(id)
-        if s is None: raise Refused('there is no session of this name', 404)
-        return dict(id=id, group=s.group, ended=s.episode is not None, reward=s.episode and s.episode.outcome,
-                    calls=s.talk.calls)
+        s = self.hub.session(id, ended=True)
+        return dict(id=id, group=s.group, calls=s.talk.calls, ended=s.episode is not None,
+                    reward=s.episode and s.episode.outcome)
     async def models(self, request, body, key, id):
         self.hub.session(id)
         return dict(object='list', data=[dict(id=self.hub.name, object='model', created=0, owned_by='agentlab')])
@@ -297,9 +294,8 @@ def serving(hub: Hub, host: str = '127.0.0.1', port: int = 0, token: str = ''): 
     _, uvicorn = _packages()
     family = socket.AF_INET6 if ':' in host else socket.AF_INET
     with socket.create_server((host, port), family=family, backlog=1024) as door:
-        server = uvicorn.Server(uvicorn.Config(
-            Site(hub, token).app(), log_level='error', access_log=False, lifespan='off', ws='none', proxy_headers=False,
-            server_header=False, timeout_graceful_shutdown=2))
+        server = uvicorn.Server(uvicorn.Config(Site(hub, token).app(), log_level='error', lifespan='off', ws='none',
+                                               proxy_headers=False, timeout_graceful_shutdown=2))
         thread = threading.Thread(target=server.run, kwargs=dict(sockets=[door]), daemon=True)
         thread.start()
         try: yield f'http://{f"[{host}]" if ":" in host else host}:{door.getsockname()[1]}'
@@ -308,15 +304,12 @@ def serving(hub: Hub, host: str = '127.0.0.1', port: int = 0, token: str = ''): 
             server.should_exit = True
             thread.join(timeout=10)
 
-# %% ../../nbs/interop/04_serve.ipynb #3e74503e
-def keep(hub: Hub, folder, number: int, everything: bool = False)->int:     # the number of the next file
-    "Write the groups that are complete as file `number` of a folder's episodes."
+# %% ../../nbs/interop/04_serve.ipynb #ae0e1c99
+def keep(hub: Hub, run, everything: bool = False):      # agentlab.train.Run
+    "Write the groups that are complete as a new file of a folder's episodes."
     from agentlab.policy.text import with_token_text
-    from agentlab.train import Run
-    episodes = hub.take(everything)
-    if episodes:
-        Run(folder).save_episodes(number, with_token_text(Batch.from_episodes(episodes), hub.policy.tokenizer))
-    return number + bool(episodes)
+    batch = Batch.from_episodes(hub.take(everything))
+    if len(batch): run.save_episodes(max(run.steps(), default=-1) + 1, with_token_text(batch, hub.policy.tokenizer))
 
 def serve(
     model: str = 'tiny',        # 'tiny', 'untrained', 'smollm2', a run folder, a folder of transformers, or owner/name
@@ -346,17 +339,16 @@ def serve(
               name=model, patience=patience, workers=8 if vllm else 1)
     signal.signal(signal.SIGTERM, signal.default_int_handler)       # a service is stopped so
     with alone(out), serving(hub, host, port, token) as url:
-        number = max(open_run(out, facts, resume=(Path(out)/'run.json').exists()).steps(), default=-1) + 1
+        run = open_run(out, facts, resume=(Path(out)/'run.json').exists())
         print(_usage.format(url=url, out=out), flush=True)
         try:
             while not hub.broken:
                 time.sleep(.5)
-                number = keep(hub, out, number)
+                keep(hub, run)
             raise RuntimeError(f'the sampler failed: {hub.broken}')
-        finally: keep(hub, out, number, everything=True)
+        finally: keep(hub, run, everything=True)
 
 _usage = """{url}
-open a session:  curl -X POST {url}/sessions -d '{{"task": 1}}'      it answers with the id and the base_url
-give it to an agent:  OpenAI(base_url=..., api_key=...)
-end it:  curl -X POST {url}/s/ID/end -d '{{"reward": 1}}'
-episodes:  agentlab view {out}      Ctrl-C ends the server"""
+a session:  curl -X POST {url}/sessions -d '{{"task": 1}}'   answers with an id, and the base_url for an agent
+its end:    curl -X POST {url}/s/ID/end -d '{{"reward": 1}}'
+episodes:   agentlab view {out}   Ctrl-C ends the server"""

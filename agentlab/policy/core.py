@@ -112,8 +112,8 @@ class Chat:
         "What makes this chat of its tokenizer, as JSON types."
         return dict(rewrites=self.rewrites, **({} if self.role == 'user' else dict(role=self.role)), **self.variables)
     def written(self, messages: list[dict])->list[int]:
-        """Ids of any conversation (role, content, perhaps tool_calls) as the template writes it, with its prompt for an
-        answer; a content is text, whatever it spells out. Raises ValueError where the template refuses it."""
+        """Ids of any conversation (role, content) as the template writes it, with its prompt for an answer; a content
+        is text, whatever it spells out. Raises ValueError where the template refuses it."""
         roles = [m['role'] for m in messages]
         if roles in (['user'], ['system', 'user']):
             return self.first(messages[-1]['content'], messages[0]['content'] if roles[1:] else None)
@@ -134,14 +134,12 @@ class Chat:
         told, shaped = {}, []
         for i, m in enumerate(messages):
             thought, closed, text = m['content'].rpartition('</think>') if m['role'] == 'assistant' else ('', '', '')
-            names = [f'TEXT{i}A0X', f'TEXT{i}A1X']
-            if closed:      # a template that leaves a thought out knows it by its markers
-                told |= dict(zip(names, [self.text_ids(thought.rpartition('<think>')[2].strip('\n')),
-                                         self.text_ids(text.lstrip('\n'))]))
-                content = '<think>\n{}\n</think>\n\n{}'.format(*names)
-            else:
-                told[names[0]] = (self.text_ids if m['role'] == 'assistant' else self._heard)(m['content'])
-                content = names[0] if m['content'] else ''
+            # a template that leaves a thought out knows it by its markers
+            ids = [self.text_ids(thought.rpartition('<think>')[2].strip('\n')), self.text_ids(text.lstrip('\n'))] if (
+                closed) else [(self.text_ids if m['role'] == 'assistant' else self._heard)(m['content'])]
+            names = [f'TEXT{i}A{k}X' for k in range(len(ids))]
+            told |= dict(zip(names, ids))
+            content = '<think>\n{}\n</think>\n\n{}'.format(*names) if closed else names[0]*bool(m['content'])
             shaped.append(m | dict(content=content))
         try: text = self.render([*before, *shaped], prompt=True)
         except (TemplateError, TypeError, KeyError) as e:
