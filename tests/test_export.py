@@ -26,8 +26,8 @@ def moved(policy, scale):
             if p.requires_grad: p.add_(torch.randn(p.shape, generator=draw), alpha=scale)
     return policy
 
-@torch.no_grad()
-def logits(model, ids): return model(input_ids=torch.tensor([ids])).logits.float()
+def logits(model, ids):
+    with torch.no_grad(): return model(input_ids=torch.tensor([ids])).logits.float()
 
 def test_merged_weights_say_the_same(tmp_path):
     policy = learned()

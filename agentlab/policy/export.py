@@ -131,7 +131,7 @@ def talk(
     seed: int = 0,              # of the sampling
     whole: store_true = False,  # show an answer when it is complete
 ):
-    "Talk to a model or a trained policy in the terminal; a line is a message, /system, /reset and /quit are commands."
+    "Talk to a model or a trained policy in the terminal. A line is a message; /system, /reset and /quit are commands."
     if not 1 <= max_tokens <= 10**6: raise ValueError(f'max_tokens={max_tokens}: give a number from 1 to a million')
     talking, seen = Conversation(opened(model), system, temperature, top_p, max_tokens, seed), sys.stdin.isatty()
     if seen: print('A line is a message. /system TEXT and /reset begin anew, /quit ends.')
