@@ -116,8 +116,7 @@ def train(
     qlora: store_true = False,      # the model in four bits, with a LoRA adapter of rank `lora` (16)
     template: str = '',             # file with a chat template in place of the model's own
     vllm: str = '',                 # http://host:port of a vLLM server that samples (with --qlora or --lora)
-    # longest conversation in tokens, such as a server's --max-model-len; 0: what the model was made for
-    max_context: int = 0,
+    max_context: int = 0,           # longest conversation in tokens, as a server's --max-model-len; 0: the model's own
     lr: float = 0.,                 # learning rate; 0: the recipe's own
     groups: int = 0,                # tasks of an update; 0: the recipe's own
     group_size: int = 0,            # episodes of a task; 0: the recipe's own
@@ -128,9 +127,8 @@ def train(
     test_tasks: int = 512,          # held-out tasks of the tests before and after; 0: none
     format: str = 'plain',  # how the policy acts: plain, thinking (a thought before the action) or calls (tool calls)
     isolate: store_true = False,    # each environment in a process of its own, which may hang or die
-    # seconds that a call of an isolated environment may take (10); given, the environment is isolated
-    limit: float = 0.,
-    report_to: str = '',        # trackers, by commas: tensorboard, trackio, wandb, mlflow
+    limit: float = 0.,              # seconds of a call of an isolated environment (10); given, it is isolated
+    report_to: str = '',            # trackers, by commas: tensorboard, trackio, wandb, mlflow
 ):
     "Train a policy and write a run folder."
     from agentlab.train.recipes import in_format
@@ -529,8 +527,8 @@ COMMANDS = dict(demo=demo, train=train, prime=prime, play=play, report=report, v
 ELSEWHERE = dict(   # name: (its function, imported when it is asked for; what it does)
     doctor=('agentlab.doctor:doctor', 'Say what is installed, what is missing or out of bounds, what this machine '
             'offers, and the command that helps.'),
-    serve=('agentlab.interop.serve:serve', 'Serve a policy as an OpenAI-compatible endpoint; every conversation is kept '
-           'as an episode with its ids.'),
+    serve=('agentlab.interop.serve:serve', 'Serve a policy as an OpenAI-compatible endpoint; every conversation is '
+           'kept as an episode with its ids.'),
     fit=('agentlab.train.fit:fit', 'Say before anything is downloaded whether a model can be trained on a card, with '
          'which settings, and where the memory goes.'),
     bench=('agentlab.bench.sweep:bench', 'Play recipes x environments x seeds on Ray; write a table (Parquet) and a '
