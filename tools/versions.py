@@ -112,7 +112,7 @@ def prepared(python: str, folder: Path, constraints: str) -> Path:
 
 
 def suite(python: str, kind: str, folder: Path, tests: list) -> dict:
-    "Run PART, or these tests: what passed, failed and was skipped, with which versions."
+    "Run PART, or these tests, and DEMO: what passed, failed and was skipped, with which versions."
     there = prepared(python, folder, SETS[kind])
     began = time.monotonic()
     done = subprocess.run([str(there), '-m', 'pytest', '-q', '-p', 'no:cacheprovider', *(tests or PART)], cwd=ROOT,
@@ -124,7 +124,8 @@ def suite(python: str, kind: str, folder: Path, tests: list) -> dict:
     failed = re.findall(r'^(?:FAILED|ERROR) (\S+)', done.stdout, re.MULTILINE)
     demo = subprocess.run([str(there), '-m', 'agentlab', *DEMO, str(folder/'run')], cwd=folder, capture_output=True)
     names = ('torch', 'transformers', 'tokenizers', 'accelerate', 'numpy', 'pandas', 'pyarrow', 'fastcore', 'peft')
-    return dict(command=f'python tools/versions.py suite --python {Path(python).name} --set {kind}',
+    return dict(command=f'python tools/versions.py suite --python {Path(python).name} --set {kind} --folder ...',
+                tests=tests or PART,
                 date=time.strftime('%Y-%m-%d'), python=version_of(there), seconds=round(time.monotonic() - began),
                 status=done.returncode or demo.returncode, **counts, failures=failed, demo=demo.returncode == 0,
                 versions={name: version_in(there, name) for name in names})
@@ -143,7 +144,7 @@ def known(name: str) -> dict:
 def main() -> int:
     parser = ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('what', choices=['install', 'lower', 'suite'])
-    parser.add_argument('tests', nargs='*', help='of suite: files in place of the core part')
+    parser.add_argument('tests', nargs='*', help='of suite: other files than the core part')
     parser.add_argument('--python', default=sys.executable, help='the interpreter')
     parser.add_argument('--set', default='ci', choices=list(SETS))
     parser.add_argument('--folder', type=Path, required='lower' not in sys.argv, help='the environment; made anew')
@@ -160,10 +161,8 @@ def main() -> int:
     else:
         row = suite(given.python, given.set, given.folder, given.tests)
         print(json.dumps(row, indent=1))
-        if not given.tests:
-            rows = known('versions').get('rows', {}) | {f"{row['python'].rpartition('.')[0]} {given.set}": row}
-            part = [*PART, f"agentlab {' '.join(DEMO)} ..."]
-            keep(circumstances('python tools/versions.py suite') | dict(part=part, rows=rows), OUT, 'versions')
+        rows = known('versions').get('rows', {}) | {f"{row['python'].rpartition('.')[0]} {given.set}": row}
+        keep(circumstances('python tools/versions.py suite') | dict(rows=rows), OUT, 'versions')
         if not given.keep: shutil.rmtree(given.folder, ignore_errors=True)
         return row['status']
     return 0
