@@ -38,7 +38,7 @@ install.shutil.disk_usage = lambda place: types.SimpleNamespace(free={free} * 1e
 sys.argv = ['install', '-e', '.']
 sys.exit(install.main())
 '''
-TORCH, OURS = '-c constraints.txt torch setuptools', '-c constraints.txt --no-build-isolation -e .'
+TORCH, OURS = '-c constraints.txt torch setuptools>=77', '-c constraints.txt --no-build-isolation -e .'
 
 
 @pytest.fixture

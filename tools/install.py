@@ -81,7 +81,7 @@ def run(command: list, wanted: list, constraints: str, env: dict) -> bool:
     """Whether both steps went through: torch first, alone, so that its pinned version may come from a folder of pip's;
     and setuptools, which then builds this repository."""
     pinned = ['-c', constraints] if constraints else []
-    steps = [['torch', 'setuptools'], ['--no-build-isolation', *wanted]]
+    steps = [['torch', 'setuptools>=77'], ['--no-build-isolation', *wanted]]
     return all(subprocess.run([*command, *pinned, *step], cwd=ROOT, env=env).returncode == 0 for step in steps)
 
 

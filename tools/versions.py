@@ -66,7 +66,7 @@ def installs(python: str, folder: Path) -> dict:
         command = ([uv, 'pip', 'install', '--quiet', '--python', there] if program == 'uv' else
                    [there, '-m', 'pip', 'install', '--quiet', '--no-compile', '--disable-pip-version-check'])
         env = dict(env) | places | (dict(UV_FIND_LINKS=env.get('PIP_FIND_LINKS', '')) if program == 'uv' else {})
-        for step in (['torch', 'setuptools'], ['--no-build-isolation', *wanted]):
+        for step in (['torch', 'setuptools>=77'], ['--no-build-isolation', *wanted]):
             subprocess.run([*map(str, command), '-c', 'constraints.txt', *step], cwd=ROOT, env=env, check=True,
                            stderr=subprocess.DEVNULL)
         rows[name] = dict(program=program, seconds=round(time.monotonic() - began), megabytes=megabytes(folder),
@@ -106,7 +106,7 @@ def prepared(python: str, folder: Path, constraints: str) -> Path:
     command = ([uv, 'pip', 'install', '--quiet', '--python', str(there)] if uv else
                [str(there), '-m', 'pip', 'install', '--quiet', '--no-compile', '--disable-pip-version-check'])
     pinned = ['-c', constraints] if constraints else []
-    for step in (['torch', 'setuptools'], ['--no-build-isolation', '-e', f'.[{",".join(EXTRAS)}]', *TOOLS]):
+    for step in (['torch', 'setuptools>=77'], ['--no-build-isolation', '-e', f'.[{",".join(EXTRAS)}]', *TOOLS]):
         subprocess.run([*command, *pinned, *step], cwd=ROOT, check=True)
     return there
 
