@@ -4,7 +4,7 @@
 
 # %% ../nbs/cli/00_cli.ipynb #4fcf8973
 from __future__ import annotations
-import importlib, json, os, re, shutil, sys, tempfile, time, traceback
+import importlib, json, os, re, shlex, shutil, sys, tempfile, time, traceback
 from contextlib import contextmanager
 from dataclasses import replace
 from dis import opmap
@@ -397,7 +397,7 @@ def prime(
         print(_tested('primed', test_tasks, {name: evaluate(policy, world, greedy=name == 'test_greedy', **how)
                                              for name in ('test_greedy', 'test_sampled')}))
     more = '' if format == 'plain' else f' --format {format}'
-    print(f'policy: {target}\nnext: agentlab train --env {env} --model {target}{more}')
+    print(f'policy: {target}\nnext: agentlab train --env {shlex.quote(env)} --model {target}{more}')
 
 # %% ../nbs/cli/00_cli.ipynb #b795cd66
 def play(
