@@ -4,7 +4,7 @@
 
 # %% ../nbs/cli/00_cli.ipynb #4fcf8973
 from __future__ import annotations
-import importlib, json, os, re, shutil, sys, tempfile, time, traceback
+import importlib, json, os, re, shlex, shutil, sys, tempfile, time, traceback
 from contextlib import contextmanager
 from dataclasses import replace
 from dis import opmap

@@ -24,7 +24,7 @@ FAMILIES = ('credit', 'entropy', 'objective', 'reward', 'rollout', 'replay', 'se
 PACKAGES = ['agentlab', *(m.name for m in pkgutil.iter_modules([ROOT/'agentlab'], 'agentlab.') if m.ispkg)]
 # a function of this name would hide the module
 MODULES = {('train', 'fit')}
-# `recipes` is a door itself (`agentlab.train.recipes.gigpo`); of the adapters only functions are at the door
+# `recipes` is a door itself (`agentlab.train.recipes.gigpo`); of adapters the functions are at the door
 ASKED = {'recipes', 'adapters'}
 # worlds register themselves: their class is at the door, and the door finds what else their page talks about
 WORLDS = {kind.__module__ for kind in envs.values()}
