@@ -413,7 +413,7 @@ def prime(
         how = dict(tasks=test_tasks, max_tokens=max(_longest(world), 32), format=form)
         print(_tested('primed', test_tasks, {name: evaluate(policy, world, greedy=name == 'test_greedy', **how)
                                              for name in ('test_greedy', 'test_sampled')}))
-    where = f'--env {env}' if not tasks else f'--tasks {tasks}' + (f' --reward {reward}' if reward else '')
+    where = f'--env {shlex.quote(env)}' if not tasks else f'--tasks {shlex.quote(tasks)}' + (f' --reward {reward}' if reward else '')
     more = '' if format == 'plain' else f' --format {format}'
     print(f'policy: {target}\nnext: agentlab train {where} --model {target}{more}')
 

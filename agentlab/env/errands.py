@@ -150,5 +150,5 @@ class Errands(Toolbox):
         said = ("What is the of The ? Who was were by . : sqlite python search answer select from ( ) nothing found No "
                 "tool called output Right Wrong NameError name ' not defined rows 0 1 2 3 4 5 6 7 8 9 - + *")
         names = [*goods, *columns, *whole, *whole.values(), *deeds, *first_names]
-        words = ' '.join([said, *names, *(question for question, _ in sums.values())])
-        return list(dict.fromkeys(re.findall(r'\w+|[^\w\s{}]', words)))
+        texts = ' '.join([said, *names, *(question for question, _ in sums.values())])
+        return list(dict.fromkeys(re.findall(r'\w+|[^\w\s{}]', texts)))
