@@ -542,8 +542,8 @@ def shadowed()->list[str]:
 COMMANDS = dict(demo=demo, train=train, prime=prime, play=play, report=report, view=view, stop=stop, envs=envs,
                 recipes=recipes, runs=runs, clean=clean, doctor=doctor, tiny=tiny)
 ELSEWHERE = dict(   # name: (its function, imported when it is asked for; what it does)
-    serve=('agentlab.interop.serve:serve', 'Serve a policy as an OpenAI-compatible endpoint; every conversation is kept '
-           'as an episode with its ids.'),
+    serve=('agentlab.interop.serve:serve', 'Serve a policy as an OpenAI-compatible endpoint; every conversation is '
+           'kept as an episode with its ids.'),
     fit=('agentlab.train.fit:fit', 'Say before anything is downloaded whether a model can be trained on a card, with '
          'which settings, and where the memory goes.'),
     bench=('agentlab.bench.sweep:bench', 'Play recipes x environments x seeds on Ray; write a table (Parquet) and a '

@@ -7,7 +7,7 @@ import pytest
 from small import ROOT, finish, fork
 
 COMMANDS = ['demo', 'train', 'prime', 'play', 'report', 'view', 'stop', 'envs', 'recipes', 'runs', 'clean', 'doctor',
-            'tiny', 'fit', 'bench', 'verl-check']
+            'tiny', 'serve', 'fit', 'bench', 'verl-check']
 pytestmark = pytest.mark.xdist_group('forks')
 
 WORLD = '''
