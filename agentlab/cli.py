@@ -413,9 +413,13 @@ def prime(
         how = dict(tasks=test_tasks, max_tokens=max(_longest(world), 32), format=form)
         print(_tested('primed', test_tasks, {name: evaluate(policy, world, greedy=name == 'test_greedy', **how)
                                              for name in ('test_greedy', 'test_sampled')}))
-    where = f'--env {shlex.quote(env)}' if not tasks else f'--tasks {shlex.quote(tasks)}' + (f' --reward {reward}' if reward else '')
     more = '' if format == 'plain' else f' --format {format}'
-    print(f'policy: {target}\nnext: agentlab train {where} --model {target}{more}')
+    print(f'policy: {target}\nnext: agentlab train {_where(env, tasks, reward)} --model {target}{more}')
+
+def _where(env: str, tasks: str, reward: str)->str:
+    "The options that name a world, for a shell."
+    given = dict(tasks=tasks, reward=reward) if tasks else dict(env=env)
+    return ' '.join(f'--{name} {shlex.quote(value)}' for name, value in given.items() if value)
 
 # %% ../nbs/cli/00_cli.ipynb #b795cd66
 def play(

@@ -91,7 +91,7 @@ def test_help(command):
     status, said, errors = real(command, '--help', COLUMNS='200')
     assert (status, errors) == (0, '') and said.startswith(f'usage: agentlab {command}')
     options = re.findall(r'^  (--\w+|\w+)( [A-Z_]+)?(.*)$', said, re.M)
-    assert ('--seed ' in said) == (command in ('demo', 'train', 'prime', 'play', 'eval', 'chat'))
+    assert ('--seed ' in said) == (command in ('demo', 'train', 'prime', 'play', 'serve', 'eval', 'chat'))
     for name, _, explained in options: assert len(explained.strip()) > 5, f'{command} {name} is not explained'
 
 def test_the_version():

@@ -11,7 +11,7 @@ from agentlab.env import GuessNumber, KeyDoor
 from agentlab.episodes import Batch
 from agentlab.interop.conversations import Conversations, Refused
 from agentlab.interop.programs import AgentProgram
-from agentlab.interop.serve import Hub, serving
+from agentlab.interop.serve import Hub, serve, serving
 from agentlab.policy import Completion, Policy, tiny_model, tiny_policy
 from agentlab.policy.core import Chat
 from agentlab.rollout import play
@@ -407,6 +407,15 @@ def test_the_command_keeps_what_was_said_when_it_is_stopped(tmp_path, sign):
     batches = [run.episodes(step) for step in run.steps()]
     assert sorted(x for b in batches for x in b.episodes.outcome.tolist()) == [0., 1.]
     assert sum(int((b.episodes.error != -1).sum()) for b in batches) == 1 and all(b.labels['token'] for b in batches)
+
+
+@pytest.mark.parametrize('how,error', [
+    (dict(port=70000), 'port=70000'), (dict(max_tokens=0), 'max_tokens=0'), (dict(host='0.0.0.0'), '--token'),
+    (dict(vllm='http://127.0.0.1:9'), 'does not answer'), (dict(out=__file__), 'is a file')])
+def test_a_command_that_cannot_serve_is_refused(tmp_path, monkeypatch, how, error):
+    monkeypatch.setattr(signal, 'signal', lambda *arguments: None)
+    with pytest.raises((ValueError, OSError), match=error):
+        serve(**dict(model='untrained', env='guess', out=str(tmp_path/'served')) | how)
 
 
 # ---- the pretrained model

@@ -326,11 +326,13 @@ def serve(
     seed: int = 0,              # of the sampling
 ):
     "Serve a policy as an OpenAI-compatible endpoint; every conversation is kept as an episode with its ids."
-    from agentlab.cli import _check_server, _policy
+    from agentlab.cli import _check_folder, _check_numbers, _check_server, _policy
     from agentlab.env import load_env
     from agentlab.policy.vllm import VLLMSampler, VLLMServer
     from agentlab.train.runs import alone, open_run
     _packages()
+    _check_numbers(port=(port, 0, 2**16 - 1), max_tokens=(max_tokens, 1, 10**6), group_size=(group_size, 1, 10**6))
+    _check_folder(out)
     _check_server(vllm)
     policy = _policy(load_env(env), model, seed=seed)
     if vllm: policy.samples_by = VLLMSampler(VLLMServer(vllm))
