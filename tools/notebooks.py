@@ -92,7 +92,7 @@ def short_table(html: str | list[str]) -> str | list[str]:
     """A table of pandas in half the space: one line a row, and no style sheet, which GitHub drops and JupyterLab does
     not need; any other HTML as it is."""
     text = ''.join(html)
-    if '<style scoped>' not in text: return html
+    if 'class="dataframe"' not in text: return html
     text = re.sub(r'<style scoped>.*?</style>\n?', '', text, flags=re.DOTALL)
     return re.sub(r'\n *(?=</?t[hd]\b|</tr>)', '', re.sub(r'\n +', '\n', text)).splitlines(keepends=True)
 

@@ -28,11 +28,17 @@ def circumstances(
                 | dict(python=platform.python_version()),
                 machine=dict(system=platform.system(), processor=platform.machine(), cores=os.cpu_count(), load=load))
 
+def _rounded(value):
+    "A number with six digits, in a list or a table of plain values too: what is measured has fewer."
+    if isinstance(value, dict): return {name: _rounded(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)): return [_rounded(part) for part in value]
+    return float(f'{value:.6g}') if isinstance(value, float) else value
+
 def _lines(value, margin='')->str:
     "JSON with a list or a table of plain values on one line: shorter by a quarter, in a diff a measurement is a line."
     table, several = isinstance(value, dict), (dict, list, tuple)
     parts = value.values() if table else value if isinstance(value, several) else ()
-    if not any(isinstance(part, several) for part in parts): return json.dumps(value, default=float)
+    if not any(isinstance(part, several) for part in parts): return json.dumps(_rounded(value), default=float)
     names = [f'{json.dumps(str(name))}: ' for name in value] if table else ['']*len(value)
     rows = ',\n'.join(f'{margin} {name}{_lines(part, margin + " ")}' for name, part in zip(names, parts))
     return f'{{\n{rows}\n{margin}}}' if table else f'[\n{rows}\n{margin}]'

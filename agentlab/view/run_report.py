@@ -20,11 +20,11 @@ _all_ = ['Html', 'attribute', 'clip', 'safe', 'visible']
 
 # %% auto #0
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'BIG', 'signed', 'tint', 'Tile', 'Rollout', 'rollouts_of',
-           'collect', 'letters', 'Scale', 'fate', 'group_html', 'pick_group', 'png', 'ticks', 'powers', 'power', 'thin',
-           'Frame', 'number', 'curve_svg', 'framed', 'titled', 'heat_svg', 'column', 'spread', 'finite', 'Finding',
-           'integrity', 'declared_panels', 'report_panels', 'definition', 'wilson', 'evaluations', 'headline',
-           'entropy_by_turn', 'own_estimator', 'row_findings', 'document', 'readable', 'first_whole', 'report', 'Html',
-           'attribute', 'clip', 'safe', 'visible']
+           'collect', 'letters', 'Scale', 'fate', 'group_html', 'pick_group', 'png', 'photo', 'ticks', 'powers',
+           'power', 'thin', 'Frame', 'number', 'curve_svg', 'framed', 'titled', 'heat_svg', 'column', 'spread',
+           'finite', 'Finding', 'integrity', 'declared_panels', 'report_panels', 'definition', 'wilson', 'evaluations',
+           'headline', 'entropy_by_turn', 'own_estimator', 'row_findings', 'document', 'readable', 'first_whole',
+           'report', 'Html', 'attribute', 'clip', 'safe', 'visible']
 
 # %% ../../nbs/view/00_run_report.ipynb #58237b14
 PRAISE, BLAME = (67, 147, 195), (224, 130, 20)  # blue and orange of ColorBrewer's colour-blind-safe RdBu and PuOr
@@ -396,6 +396,16 @@ def png(
         source.write_text(page, encoding='utf-8')
         chromium(f'--window-size={width},{high}', f'--force-device-scale-factor={scale}', f'--screenshot={picture}')
         return picture.read_bytes()
+
+def photo(
+    page:str,           # HTML
+    width:int=1000,     # pixels of the page
+    scale:float=.75,    # of the photograph
+):
+    "What a cell shows: the page; where `make save` keeps outputs, a photograph, since GitHub shows HTML without style."
+    if 'png' not in os.environ.get('PLOTLY_RENDERER', ''): return page
+    from IPython.display import Image
+    return Image(png(page, width, scale=scale))
 
 # %% ../../nbs/view/00_run_report.ipynb #cc6853f7
 def ticks(
