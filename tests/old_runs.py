@@ -1,4 +1,4 @@
-"""Run folders as an earlier version wrote them, in tests/old.tar.xz (162 kB; 1 MB as files).
+"""Run folders as an earlier version wrote them, in tests/old.tar.xz (138 kB; .8 MB as files).
 
 `python tests/old_runs.py NAME FOLDER` wrote each of them, once; `tar -cJf tests/old.tar.xz old` put them together.
 
@@ -56,7 +56,7 @@ def instructions():
                              groups=2, group_size=2)
 
 
-RUNS = ({name: partial(house, name) for name in ('gigpo', 'ppo', 'spear', 'success_replay')}
+RUNS = ({name: partial(house, name) for name in ('gigpo', 'ppo', 'success_replay')}
         | dict(league=league, instructions=instructions))
 
 
