@@ -162,7 +162,8 @@ def main() -> int:
         row = suite(given.python, given.set, given.folder, given.tests)
         print(json.dumps(row, indent=1))
         rows = known('versions').get('rows', {}) | {f"{row['python'].rpartition('.')[0]} {given.set}": row}
-        keep(circumstances('python tools/versions.py suite') | dict(rows=rows), OUT, 'versions')
+        keep(circumstances('python tools/versions.py suite') | dict(note=known('versions').get('note', ''), rows=rows),
+             OUT, 'versions')
         if not given.keep: shutil.rmtree(given.folder, ignore_errors=True)
         return row['status']
     return 0
