@@ -374,7 +374,7 @@ def test_a_format_on_the_command_line(base, tmp_path, monkeypatch, capsys):
     for command in (cli.prime, cli.train, cli.play):
         with pytest.raises(ValueError, match="format='xml' is unknown. Known: plain, thinking, calls"):
             command(env='guess', model=str(base), format='xml')
-    with pytest.raises(ValueError, match='thoughts are demonstrated in Python'):
+    with pytest.raises(ValueError, match='in Python .agentlab.policy.prime. shows thoughts'):
         cli.prime(env='guess', model=str(base), lora=2, format='thinking', out='other')
     assert not Path('other').exists()
 

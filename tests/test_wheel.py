@@ -73,7 +73,7 @@ def test_metadata(wheel):
     assert set(facts.get_all('Provides-Extra')) == {'lab', 'lora', 'qlora', 'ray', 'trl', 'python', 'llm', 'gepa',
                                                     'gym', 'minigrid', 'textarena', 'openspiel', 'textworld', 'openenv',
                                                     'verifiers', 'reasoning-gym', 'alfworld', 'gpu',
-                                                    'all', 'dev'}
+                                                    'serve', 'mcp', 'trackers', 'inspect', 'all', 'dev'}
     entries = in_wheel(wheel, 'entry_points.txt')
     assert ('agentlab = agentlab.cli:main' in entries
             and '[verl.plugins]\nagentlab = agentlab.interop.verl_plugin' in entries)

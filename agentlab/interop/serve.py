@@ -339,7 +339,8 @@ def serve(
     facts = dict(recipe=dict(name='serve', steps=0), env=dict(env='agentlab.interop:serve'), policy=policy.name)
     hub = Hub(policy, None, max_tokens, None if temperature < 0 else temperature, group_size=group_size, seed=seed,
               name=model, patience=patience, workers=8 if vllm else 1)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)       # a service is stopped so
+    # a service is stopped by the one, and a shell that starts it in the background lets it ignore the other
+    for sign in (signal.SIGTERM, signal.SIGINT): signal.signal(sign, signal.default_int_handler)
     with alone(out), serving(hub, host, port, token) as url:
         run = open_run(out, facts, resume=(Path(out)/'run.json').exists())
         print(_usage.format(url=url, out=out), flush=True)

@@ -36,8 +36,9 @@ def opened(
 def plain_model(name):
     "A model by transformers alone, in float32 on the CPU."
     from transformers import AutoModelForCausalLM
-    how = dict(dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
-    with quiet(), without_code(name): return AutoModelForCausalLM.from_pretrained(name, **how).eval()
+    with quiet(), without_code(name):
+        return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, use_safetensors=True,
+                                                    trust_remote_code=False).eval()
 
 def in_float32(model):
     "A copy of a policy's model in float32 on the CPU; the adapter stays beside its base, which is not in four bits."
