@@ -141,6 +141,7 @@ def machine(
 ELSEWHERE = {   # sys.platform -> what is different from Linux
     'darwin': (
         'bubblewrap is for Linux: PythonTool runs code in Monty (extra python)',
+        'parts of the extras alfworld and reasoning-gym come without a wheel: they are built from source',
         'vLLM (extra gpu) has no build: a server on a Linux machine samples, --vllm http://HOST:8000',
         'torch 2.11 and later have no build for Intel Macs; bitsandbytes (extra qlora) has one for macOS 14 and Apple '
         'silicon alone',
@@ -148,6 +149,7 @@ ELSEWHERE = {   # sys.platform -> what is different from Linux
         "processes are spawned: a script that starts some needs `if __name__ == '__main__':`"),
     'win32': (
         'bubblewrap is for Linux: PythonTool runs code in Monty (extra python)',
+        'parts of the extras alfworld and reasoning-gym come without a wheel: they are built from source',
         'vLLM (extra gpu) and TextWorld have no build: WSL has both',
         '--isolate and --limit need signals to groups of processes, which Windows does not have: WSL has them',
         "processes are spawned: a script that starts some needs `if __name__ == '__main__':`",

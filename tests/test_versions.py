@@ -174,9 +174,12 @@ def test_each_python_that_the_classifiers_name_ran_the_tests():
         assert all(asked[name].contains(version.partition('+')[0]) for name, version in row['versions'].items())
 
 
+BUILT = {'alfworld', 'reasoning-gym'}      # from source
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize('system, without', [('windows', {'gpu', 'textworld'}),
-                                             ('aarch64-apple-darwin', {'gpu', 'textworld', 'qlora'})])
+@pytest.mark.parametrize('system, without', [('windows', {'gpu', 'textworld'} | BUILT),
+                                             ('aarch64-apple-darwin', {'gpu', 'textworld', 'qlora'} | BUILT)])
 def test_what_doctor_says_of_other_systems(uv, system, without):
     "Every extra installs there from wheels, but those that doctor names."
     found = {extra for extra in facts()['extras'] if extra not in ('all', 'dev')
