@@ -535,6 +535,20 @@ def test_the_other_ways_keep_one_row():
         talk += [dict(role='assistant', content=REPLY.format(n, n)), dict(role='tool', content=t.observation)]
     assert speaks.tokenizer.decode(script.given[-1]) == speaks.chat.render(talk, prompt=True)     # as deployed, exactly
 
+def test_a_talk_is_read_as_the_template_rewrites_it():
+    "`agentlab chat`, by a template that leaves earlier thoughts out: the context is what a deployed model reads."
+    from agentlab.policy import Conversation
+    speaks = of_family('qwen3', rewrites='window')
+    script = Script(REPLY.format(9, 9), REPLY.format(7, 7), tokenizer=speaks.tokenizer)
+    speaks.samples_by = script
+    talk = Conversation(speaks, 'Be brief.', max_tokens=400, piece=400)
+    said = [''.join(talk.reply(text)) for text in ('First?', 'Next?')]
+    assert said == [REPLY.format(9, 9), REPLY.format(7, 7)]
+    wanted = speaks.chat.render([dict(role='system', content='Be brief.'), dict(role='user', content='First?'),
+                                 dict(role='assistant', content=REPLY.format(9, 9)),
+                                 dict(role='user', content='Next?')], prompt=True)
+    assert speaks.tokenizer.decode(script.given[-1]) == wanted and 'the 9' not in wanted
+
 def test_windows_stay_shut_where_nothing_is_rewritten():
     speaks, script, episode = thoughts_of('qwen3_training', rewrites='window')
     assert [t.window for t in episode.turns] == [0, 0, 0]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 import copy, re
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 import torch
 from torch import Tensor
@@ -128,6 +129,12 @@ class Chat:
                                   dict(role='assistant', content='FIRSTAGENT'))
         ids = self._filled(text.partition('FIRSTAGENT')[2], told)
         return ids[last_id == self.end_id:] if ids[:1] == [self.end_id] else None
+    def again(self, observations: list[str], replies: list[str], system: str|None = None)->list[int]:
+        "`written` for these observations and the replies between them: what a deployed model reads."
+        heard = [dict(role='user' if i == 0 else self.role, content=text) for i, text in enumerate(observations)]
+        said = [dict(role='assistant', content=text) for text in replies]
+        between = [m for pair in zip_longest(heard, said) for m in pair if m is not None]
+        return self.written([dict(role='system', content=system)]*bool(system) + between)
     def _placed(self, messages: list[dict], *before: dict)->tuple[str, dict]:
         "What the template writes, with a place for every content; and the ids that come into each place."
         from jinja2 import TemplateError

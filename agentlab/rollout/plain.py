@@ -48,11 +48,8 @@ class Side:
 
     def read_again(self, chat):
         "Where the template writes another text by now, begin a new window with it."
-        said = [dict(role=role, content=text) for t in self.turns
-                for role, text in (('user', t.observation), ('assistant', t.text))]
-        for m in said[2::2]: m['role'] = chat.role
-        whole = chat.written([dict(role='system', content=self.system)]*bool(self.system) + said
-                             + [dict(role=chat.role, content=self.observation)])
+        whole = chat.again([t.observation for t in self.turns] + [self.observation], [t.text for t in self.turns],
+                           self.system)
         if chat.tokenizer.decode(whole) == chat.tokenizer.decode(self.context): return
         self.new, self.context, self.window = whole, whole, self.window + 1
 
