@@ -32,7 +32,8 @@ def random_game(
     while True:
         legal = list(step.info.get('legal', ()))
         game.outcome += sum(step.reward.values())
-        game.read, game.said = [*game.read, step.observation], [*game.said, *legal]
+        game.read.append(step.observation)
+        game.said.extend(legal)
         if step.done or len(game.actions) >= turns: break
         if not legal and not callable(getattr(env, 'expert', None)):
             raise EnvError(f'{env.name} does not list what is legal, so it cannot be played at random: give it '
