@@ -14,6 +14,7 @@ from ..env.protocol import canonical
 from ..episodes import Batch, Episode, derive
 from .conversations import Conversations, Heard, Refused
 from ..policy.formats import _json
+from ..settings import needed
 
 # %% auto #0
 __all__ = ['LOOPBACK', 'request_of', 'Session', 'Hub', 'completion_of', 'events_of', 'Site', 'serving', 'keep', 'serve']
@@ -182,11 +183,7 @@ LOOPBACK = '127.0.0.1', 'localhost', '::1'
 
 def _packages():
     "FastAPI and uvicorn, or an ImportError that names the extra."
-    try: import fastapi, uvicorn
-    except ModuleNotFoundError as e:
-        if e.name not in ('fastapi', 'uvicorn'): raise
-        raise ImportError('an endpoint needs fastapi and uvicorn: pip install "agentlab-rl[serve]"') from None
-    return fastapi, uvicorn
+    return [needed(name, 'serve', 'an endpoint') for name in ('fastapi', 'uvicorn')]
 
 async def _body(request, most: int)->tuple[dict, str]:
     "The JSON of a request, and by what it is known. Raises Refused for one that is too long, or no JSON."

@@ -17,7 +17,7 @@ from ..episodes import rename
 from ..patience import GaveUp, NotNow, Patience, retry_after, worth_again
 from .core import token_logps
 from .sampler import Completion, check_ids, check_request
-from ..settings import in_parts
+from ..settings import in_parts, needed
 
 # %% auto #0
 __all__ = ['Ask', 'Said', 'NoAnswer', 'Broke', 'checked', 'Lasting', 'Adapter', 'active_adapter', 'adapter_weights',
@@ -231,10 +231,7 @@ def _leave(url: str, key_name: str, held: dict):
         except Exception: break
     held.clear()
 
-def _httpx():
-    try: import httpx
-    except ImportError: raise ImportError('a VLLMServer needs httpx: pip install "agentlab-rl[llm]"') from None
-    return httpx
+def _httpx(): return needed('httpx', 'llm', 'a VLLMServer')
 
 def _read(answer, path: str):
     "The JSON of an answer, or its text where that is none to be expected."

@@ -9,6 +9,7 @@ __all__ = ['EndpointError', 'Endpoint', 'without', 'ask_json']
 import json, os, re
 from urllib.parse import urlsplit
 from ..patience import GaveUp, NotNow, Patience, Spent, retry_after, worth_again
+from ..settings import needed
 
 # %% ../../nbs/prompt/04_endpoint.ipynb #f04821b5
 class EndpointError(RuntimeError):
@@ -78,8 +79,7 @@ class Endpoint:
                          f'{without(answer.text[:200], os.environ.get(self.key_name))}') from None
     def send(self, path, body=None):
         "One request: the whole answer. Raises NotNow for what is worth asking again, else EndpointError."
-        try: import httpx
-        except ImportError: raise ImportError('an Endpoint needs httpx: pip install "agentlab-rl[llm]"') from None
+        httpx = needed('httpx', 'llm', 'an Endpoint')
         key = os.environ.get(self.key_name)
         try:
             answer = httpx.request('GET' if body is None else 'POST', f'{self.url}/{path}', json=body,
