@@ -82,9 +82,9 @@ def sandbox_line()->str:
 
 def browser_line()->str:
     "Where Chromium is: pictures of pages and the browser tests need one."
-    found = next((p for p in map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome', 'chrome', 'msedge'))
-                  if p), None)
-    return found or 'none on the PATH: the browser tests skip, no picture is saved (Debian: apt-get install chromium)'
+    from agentlab.view.run_report import browser
+    return browser() or ('none on the PATH: no picture is saved, and the browser tests skip (Debian: apt-get install '
+                         'chromium)')
 
 def bf16_line()->str:
     "Whether the processor multiplies in bf16 by itself."

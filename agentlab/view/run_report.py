@@ -20,11 +20,11 @@ _all_ = ['Html', 'attribute', 'clip', 'safe', 'visible']
 
 # %% auto #0
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'BIG', 'signed', 'tint', 'Tile', 'Rollout', 'rollouts_of',
-           'collect', 'letters', 'Scale', 'fate', 'group_html', 'pick_group', 'png', 'photo', 'ticks', 'powers',
-           'power', 'thin', 'Frame', 'number', 'curve_svg', 'framed', 'titled', 'heat_svg', 'column', 'spread',
-           'finite', 'Finding', 'integrity', 'declared_panels', 'report_panels', 'definition', 'wilson', 'evaluations',
-           'headline', 'entropy_by_turn', 'own_estimator', 'row_findings', 'document', 'readable', 'first_whole',
-           'report', 'Html', 'attribute', 'clip', 'safe', 'visible']
+           'collect', 'letters', 'Scale', 'fate', 'group_html', 'pick_group', 'browser', 'png', 'photo', 'ticks',
+           'powers', 'power', 'thin', 'Frame', 'number', 'curve_svg', 'framed', 'titled', 'heat_svg', 'column',
+           'spread', 'finite', 'Finding', 'integrity', 'declared_panels', 'report_panels', 'definition', 'wilson',
+           'evaluations', 'headline', 'entropy_by_turn', 'own_estimator', 'row_findings', 'document', 'readable',
+           'first_whole', 'report', 'Html', 'attribute', 'clip', 'safe', 'visible']
 
 # %% ../../nbs/view/00_run_report.ipynb #58237b14
 PRAISE, BLAME = (67, 147, 195), (224, 130, 20)  # blue and orange of ColorBrewer's colour-blind-safe RdBu and PuOr
@@ -369,6 +369,11 @@ def pick_group(
     return int(max(np.unique(keys), key=interest))
 
 # %% ../../nbs/view/00_run_report.ipynb #e8d2b9d4
+def browser()->str|None:
+    "The program on the PATH that photographs pages, Chromium or one of its kind."
+    names = 'chromium', 'chromium-browser', 'google-chrome', 'chrome', 'msedge'
+    return next(filter(None, map(shutil.which, names)), None)
+
 def png(
     page:str,           # HTML: a fragment such as `group_html` gives, or a whole page
     width:int=900,      # pixels
@@ -376,7 +381,7 @@ def png(
     scale:float=1.      # of the picture: .75 is three quarters as wide
 )->bytes:               # PNG
     "A photograph of HTML by headless Chromium, as high as its content. Raises RuntimeError where there is no Chromium."
-    program = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
+    program = browser()
     if program is None: raise RuntimeError('a photograph needs Chromium: apt-get install chromium')
     if '<html' not in page:
         page = (f'<!doctype html><meta charset="utf-8"><body '
