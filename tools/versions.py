@@ -5,6 +5,7 @@
     python tools/versions.py suite --folder /tmp/venv --python python3.12   # -> assets/results/versions.json
     python tools/versions.py suite --folder /tmp/venv --python python3.11 --set lower
     python tools/versions.py suite --folder /tmp/venv --python python3.13 --set upper
+    python tools/versions.py whole --folder /tmp/clone --python python3.12  # every test and page, in a fresh clone
 
 Every environment is fresh, in --folder, and removed afterwards unless --keep.
 """
@@ -29,6 +30,7 @@ TOOLS = ['pytest>=8,<9.2', 'pytest-xdist', 'hypothesis', 'setuptools>=77', 'fast
 PART = [f'tests/test_{name}.py' for name in ('groups', 'episodes', 'credit', 'objective', 'env', 'formats', 'rollout',
                                              'metrics', 'view', 'doors', 'install', 'doctor')]
 DEMO = 'demo', '--steps', '1', '--no-open', '--out'
+NAMES = 'torch', 'transformers', 'tokenizers', 'accelerate', 'numpy', 'pandas', 'pyarrow', 'fastcore', 'peft'
 ALONE = dict(PIP_CONFIG_FILE=os.devnull)            # pip as on a machine where nobody has told it anything
 
 
@@ -119,16 +121,36 @@ def suite(python: str, kind: str, folder: Path, tests: list) -> dict:
                           text=True, capture_output=True,
                           env=os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(ROOT)))
     (folder/'said.txt').write_text(done.stdout + done.stderr, encoding='utf-8')
-    last = next((line for line in reversed(done.stdout.splitlines()) if re.search(r' in [\d.]+s', line)), '')
-    counts = {kind: int(number) for number, kind in re.findall(r'(\d+) (passed|failed|skipped|errors?)', last)}
-    failed = re.findall(r'^(?:FAILED|ERROR) (\S+)', done.stdout, re.MULTILINE)
     demo = subprocess.run([str(there), '-m', 'agentlab', *DEMO, str(folder/'run')], cwd=folder, capture_output=True)
-    names = ('torch', 'transformers', 'tokenizers', 'accelerate', 'numpy', 'pandas', 'pyarrow', 'fastcore', 'peft')
     return dict(command=f'python tools/versions.py suite --python {Path(python).name} --set {kind} --folder ...',
                 tests=tests or PART,
                 date=time.strftime('%Y-%m-%d'), python=version_of(there), seconds=round(time.monotonic() - began),
-                status=done.returncode or demo.returncode, **counts, failures=failed, demo=demo.returncode == 0,
-                versions={name: version_in(there, name) for name in names})
+                status=done.returncode or demo.returncode, **counted(done.stdout), demo=demo.returncode == 0,
+                versions={name: version_in(there, name) for name in NAMES})
+
+
+def counted(said: str) -> dict:
+    "What pytest's last lines say: how many passed, failed and were skipped, and which failed."
+    last = next((line for line in reversed(said.splitlines()) if re.search(r' in [\d.]+s', line)), '')
+    counts = {kind: int(number) for number, kind in re.findall(r'(\d+) (passed|failed|skipped|errors?)', last)}
+    return counts | dict(failures=re.findall(r'^(?:FAILED|ERROR) (\S+)', said, re.MULTILINE))
+
+
+def whole(python: str, folder: Path) -> dict:
+    "`make lm test` under this Python in a fresh clone of what is committed: every test, page and lesson."
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run(['git', 'clone', '--quiet', str(ROOT), str(folder)], check=True)
+    began = time.monotonic()
+    with open(folder/'build-said.txt', 'w', encoding='utf-8') as said:
+        done = subprocess.run(['make', 'lm', 'test', f'PYTHON={python}'], cwd=folder, stdout=said, stderr=said,
+                              env={name: value for name, value in os.environ.items() if name != 'PYTHONPATH'})
+    commit = subprocess.run(['git', 'rev-parse', '--short', 'HEAD'], cwd=folder, text=True, capture_output=True)
+    there = folder/'.venv'/'bin'/'python'
+    return dict(command=f'python tools/versions.py whole --python {Path(python).name} --folder ...',
+                commit=commit.stdout.strip(), date=time.strftime('%Y-%m-%d'), python=version_of(there),
+                seconds=round(time.monotonic() - began), status=done.returncode,
+                **counted((folder/'build-said.txt').read_text(encoding='utf-8')),
+                versions={name: version_in(there, name) for name in NAMES})
 
 
 def version_of(python: Path) -> str:
@@ -143,7 +165,7 @@ def known(name: str) -> dict:
 
 def main() -> int:
     parser = ArgumentParser(description=__doc__.split('\n')[0])
-    parser.add_argument('what', choices=['install', 'lower', 'suite'])
+    parser.add_argument('what', choices=['install', 'lower', 'suite', 'whole'])
     parser.add_argument('tests', nargs='*', help='of suite: other files than the core part')
     parser.add_argument('--python', default=sys.executable, help='the interpreter')
     parser.add_argument('--set', default='ci', choices=list(SETS))
@@ -159,9 +181,11 @@ def main() -> int:
         keep(circumstances('python tools/versions.py install') | dict(python=version_of(Path(given.python)), rows=rows,
              gigabytes={name: round(size/1000, 1) for name, size in sizes.items()}), OUT, 'install')
     else:
-        row = suite(given.python, given.set, given.folder, given.tests)
+        row = (whole(given.python, given.folder) if given.what == 'whole' else
+               suite(given.python, given.set, given.folder, given.tests))
         print(json.dumps(row, indent=1))
-        rows = known('versions').get('rows', {}) | {f"{row['python'].rpartition('.')[0]} {given.set}": row}
+        kind = given.what if given.what == 'whole' else given.set
+        rows = known('versions').get('rows', {}) | {f"{row['python'].rpartition('.')[0]} {kind}": row}
         keep(circumstances('python tools/versions.py suite') | dict(note=known('versions').get('note', ''), rows=rows),
              OUT, 'versions')
         if not given.keep: shutil.rmtree(given.folder, ignore_errors=True)
