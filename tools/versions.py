@@ -141,7 +141,8 @@ def whole(python: str, folder: Path) -> dict:
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run(['git', 'clone', '--quiet', str(ROOT), str(folder)], check=True)
     began = time.monotonic()
-    with open(folder/'build-said.txt', 'w', encoding='utf-8') as said:
+    heard = folder.with_name(folder.name + '.txt')
+    with open(heard, 'w', encoding='utf-8') as said:
         done = subprocess.run(['make', 'lm', 'test', f'PYTHON={python}'], cwd=folder, stdout=said, stderr=said,
                               env={name: value for name, value in os.environ.items() if name != 'PYTHONPATH'})
     commit = subprocess.run(['git', 'rev-parse', '--short', 'HEAD'], cwd=folder, text=True, capture_output=True)
@@ -149,7 +150,7 @@ def whole(python: str, folder: Path) -> dict:
     return dict(command=f'python tools/versions.py whole --python {Path(python).name} --folder ...',
                 commit=commit.stdout.strip(), date=time.strftime('%Y-%m-%d'), python=version_of(there),
                 seconds=round(time.monotonic() - began), status=done.returncode,
-                **counted((folder/'build-said.txt').read_text(encoding='utf-8')),
+                **counted(heard.read_text(encoding='utf-8')),
                 versions={name: version_in(there, name) for name in NAMES})
 
 
