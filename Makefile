@@ -106,6 +106,7 @@ results: $(VENV)/.full $(VENV)/.lm ## record the learning curves that the README
 	$(PY) tools/real.py
 	$(PY) tools/guides.py
 	$(PY) tools/fit_real.py
+	$(PY) tools/claims.py --all
 
 install: $(VENV)/.full ## the environment with everything a contributor needs
 

@@ -1,0 +1,141 @@
+"""Record whether what a system claims holds in small: its arms and a control at an equal budget, several seeds.
+
+    python tools/claims.py                    the claims, and how many of their rows there are
+    python tools/claims.py score              plays the rows that are missing, seed by seed over all arms
+    python tools/claims.py score rise --seeds 0 1 --arms score plain
+
+`make results` makes all of them after the other parts. A claim is a file of tools/claims/ that names a `CLAIM`; it
+says what is compared, by which measure and from which margin on before anything is played. A row is an arm and a seed;
+it stands in assets/results/claims/KEY.json as soon as it is made, so that any other call, on another machine too, goes
+on from there. Rows of other settings are never mixed in: the call is refused, and says so.
+"""
+import importlib.util
+import json
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from notebooks import ROOT
+
+FOLDER = Path(__file__).resolve().parent/'claims'
+OUT = ROOT/'assets'/'results'/'claims'
+HOLDS, FAILS, OPEN = 'holds here', 'does not hold here', 'not decided'
+
+
+@dataclass(frozen=True)
+class Claim:
+    "What is compared; `row(arm, seed)` plays one of them and returns numbers."
+    key: str                        # of assets/papers.csv
+    says: str                       # the claim of the paper, one sentence
+    row: Callable                   # (arm, seed) -> {measure: number, ...}
+    arms: tuple                     # names; the first one is the system
+    control: str                    # the arm that the first one is compared with
+    measure: str                    # of the numbers of a row: more is better
+    margin: float                   # the smallest difference that would count, said before anything is played
+    budget: str                     # what is equal in all arms
+    world: str
+    model: str = 'tiny'
+    seeds: tuple = (0, 1, 2, 3, 4)
+    settings: dict = field(default_factory=dict)    # what else a row depends on: a record of others is refused
+
+    def facts(self) -> dict:
+        "What a record must agree with to be gone on with."
+        names = 'key', 'says', 'arms', 'control', 'measure', 'margin', 'budget', 'world', 'model', 'settings'
+        return json.loads(json.dumps({name: getattr(self, name) for name in names}))
+
+
+def differences(rows: list[dict], arm: str, control: str, measure: str) -> list[float]:
+    "Arm minus control on the seeds that both have played."
+    found = {(row['arm'], row['seed']): row[measure] for row in rows}
+    return [found[arm, seed] - found[control, seed] for one, seed in sorted(found) if one == arm
+            and (control, seed) in found]
+
+
+def verdict(rows: list[dict], claim: dict, least: int = 5) -> dict:
+    """The difference over the seeds with its 95 % t interval, and what it says: `holds here` where the interval is
+    above 0, `does not hold here` where it is below the margin, else `not decided`; so too with too few seeds."""
+    from results import interval
+    found = differences(rows, claim['arms'][0], claim['control'], claim['measure'])
+    least = 3 if claim['model'] != 'tiny' else least
+    if len(found) < least: return dict(verdict=OPEN, seeds=len(found))
+    ends = interval(found, least=-float('inf'))
+    word = HOLDS if ends['low'] > 0 else FAILS if ends['high'] < claim['margin'] else OPEN
+    return dict(verdict=word, seeds=len(found), difference={name: ends[name] for name in ('mean', 'low', 'high')})
+
+
+def known(claim: Claim, folder: Path = OUT) -> list[dict]:
+    "The rows that are recorded; a record of something else is refused."
+    path = folder/f'{claim.key}.json'
+    if not path.exists(): return []
+    record = json.loads(path.read_text(encoding='utf-8'))
+    other = [name for name, fact in claim.facts().items() if record.get(name) != fact]
+    if other:
+        raise ValueError(f'{path} was made with another {", ".join(other)}: its rows cannot be compared with new ones. '
+                         f'Remove the file, or take back the change.')
+    return record['rows']
+
+
+def written(claim: Claim, rows: list[dict], folder: Path = OUT) -> dict:
+    "The record with these rows and what they say."
+    from agentlab.bench import circumstances, keep
+    order = {arm: at for at, arm in enumerate(claim.arms)}
+    rows = sorted(rows, key=lambda row: (row['seed'], order[row['arm']]))
+    record = (circumstances(f'python tools/claims.py {claim.key}') | claim.facts() | verdict(rows, claim.facts())
+              | dict(rows=rows))
+    keep(record, folder, claim.key)
+    return record
+
+
+def play(claim: Claim, arms, seeds, folder: Path = OUT) -> dict:
+    "Make the rows that are missing, each kept at once."
+    rows = known(claim, folder)
+    for seed in seeds:
+        for arm in arms:
+            if any((row['arm'], row['seed']) == (arm, seed) for row in rows): continue
+            began = time.process_time()
+            row = dict(arm=arm, seed=seed) | claim.row(arm, seed)
+            rows = known(claim, folder) + [row | dict(cpu_seconds=round(time.process_time() - began, 1))]
+            print(f'{claim.key} {rows[-1]}', flush=True)
+            written(claim, rows, folder)
+    return written(claim, rows, folder) if rows else {}
+
+
+def load(path: Path) -> Claim:
+    "The `CLAIM` of a file; the file may import its neighbours."
+    if str(FOLDER) not in sys.path: sys.path.insert(0, str(FOLDER))
+    spec = importlib.util.spec_from_file_location(f'claim_{path.stem}', path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.CLAIM
+
+
+def claims() -> dict:
+    "Every claim by its key; a file whose name begins with an underscore is shared by others."
+    found = [load(path) for path in sorted(FOLDER.glob('[!_]*.py'))]
+    return {claim.key: claim for claim in found}
+
+
+def main() -> int:
+    there = claims()
+    parser = ArgumentParser(description=__doc__.split('\n')[0])
+    parser.add_argument('keys', nargs='*', help=f'of {", ".join(there)}; without one: how far each is')
+    parser.add_argument('--seeds', nargs='+', type=int, help='of the seeds of a claim')
+    parser.add_argument('--arms', nargs='+', help='of its arms')
+    parser.add_argument('--all', action='store_true', help='every claim')
+    given = parser.parse_args()
+    unknown = [key for key in given.keys if key not in there]
+    if unknown: parser.error(f'{", ".join(unknown)}: not one of {", ".join(there)}')
+    for key in there if given.all or not given.keys else given.keys:
+        claim = there[key]
+        if given.all or given.keys: play(claim, given.arms or claim.arms, given.seeds or claim.seeds)
+        rows = known(claim)
+        said = verdict(rows, claim.facts())
+        print(f'{key}: {len(rows)} of {len(claim.arms)*len(claim.seeds)} rows, {said["verdict"]} '
+              f'{said.get("difference", "")}')
+    return 0
+
+
+if __name__ == '__main__': sys.exit(main())
