@@ -12,7 +12,6 @@ from collections.abc import Callable
 from configparser import ConfigParser, Error
 from importlib.machinery import ModuleSpec
 from importlib.resources import files
-from importlib.util import find_spec
 from pkgutil import iter_modules
 from types import FunctionType, ModuleType
 from typing import TypedDict, TypeVar, get_type_hints
@@ -98,15 +97,17 @@ def called(
 def needed(
     module:str,     # to import
     extra:str,      # the extra of agentlab-rl that brings it
-    what:str,       # who needs it
+    what:str='',    # who needs it
 )->ModuleType:
-    """A module of a package that may be missing. Raises ImportError that names the extra where it is; a fault inside an
-    installed package stays what it is."""
+    """A module of a package that may be missing. Raises ImportError: it is not there, and which extra brings it, or it
+    is there and does not load."""
     try: return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        package = module.partition('.')[0]
-        if (error.name or '').partition('.')[0] != package or find_spec(package): raise
-        raise ImportError(f'{what} needs {package}: pip install "agentlab-rl[{extra}]"', name=package) from None
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and f'{module}.'.startswith(f'{error.name}.'):
+            who = f'{what} needs {error.name}, which' if what else error.name
+            raise ImportError(f'{who} is not installed: pip install "agentlab-rl[{extra}]"', name=error.name) from error
+        raise ImportError(f'{module} is installed and does not load: {in_words(error)}. Mend that installation; '
+                          f'agentlab has nothing to add to it') from error
 
 # %% ../nbs/02_settings.ipynb #3e805c65
 def door(

@@ -160,8 +160,11 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match='no prompt can hold'): from_mcp(strange, [TASK])
 
 def test_a_missing_package_is_named_and_a_broken_one_is_not_called_missing(monkeypatch):
-    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
-    with pytest.raises(ImportError, match=r'agentlab-rl\[mcp\]'): from_mcp(COMMAND, [TASK])
+    monkeypatch.setitem(sys.modules, 'mcp', None)
+    with pytest.raises(ImportError, match=r'from_mcp needs mcp, .*agentlab-rl\[mcp\]'): from_mcp(COMMAND, [TASK])
+    def torn(name): raise ImportError('libfoo.so.1: cannot open')
+    monkeypatch.setattr('importlib.import_module', torn)
+    with pytest.raises(ImportError, match='mcp is installed and does not load.*libfoo'): from_mcp(COMMAND, [TASK])
 
 def test_processes_end_with_their_box():
     box = from_mcp(COMMAND, [TASK], variables=HERE, start_seconds=START, allow=['add'])

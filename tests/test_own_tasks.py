@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentlab.env import EnvError, Isolated, check_env
+from agentlab.env import scratch_files, tool_of
 from agentlab.env.own_tasks import LINE, OwnTasks, contains, exact, load_tasks, number, read_tasks
 from agentlab.episodes import Batch
 from agentlab.policy import Calls, tiny_policy, wordwise
@@ -188,9 +189,24 @@ def test_tools_over_several_turns():
     env.reset(0, task=LINES[0])
     step = env.step('answer Paris')
     assert step.done and step.info['success']
-    with pytest.raises(ValueError, match="two of the name 'answer'"):
+    with pytest.raises(ValueError, match="no two of one name"):
         def answer(text): return text
         OwnTasks(LINES, tools=[answer])
+
+def test_ready_tools_have_a_place_of_their_own():
+    "Files of an episode: a twin's are its own, several calls of one reply are made in order, the cost is counted."
+    env = OwnTasks(LINES, tools=[*scratch_files(), tool_of(look_up, cost=2.)])
+    env.reset(0, task=LINES[0])
+    step = env.call_tools([('write', dict(name='a', text='Lyon')), ('read', dict(name='a')),
+                           ('look_up', dict(land='France', times=1))])
+    assert 'Lyon' in step.observation and 'Paris' in step.observation and step.info['cost'] == 2.
+    twin = env.clone()
+    twin.call_tool('write', dict(name='a', text='Nice'))
+    assert 'Lyon' in env.call_tool('read', dict(name='a')).observation
+    assert 'Nice' in twin.call_tool('read', dict(name='a')).observation
+    step = env.call_tools([('read', dict(name='a')), ('answer', dict(text='Paris'))])
+    assert step.done and step.info['success'] and step.info['columns']['calls'] == 2
+    for one in (env, twin): one.close()
 
 def test_tools_in_the_format_of_calls():
     "A policy that calls; what is sampled is read as a call or is invalid, and nothing ends the run."
@@ -240,5 +256,5 @@ def test_smollm2_trains_on_a_file(tmp_path):
     assert status == 0 and 'run: run' in said, said
 
 def test_rewards_by_name(tmp_path):
-    assert load_tasks(written(tmp_path, GOOD)).reward == 'agentlab.env.own_tasks:exact'
+    assert load_tasks(written(tmp_path, GOOD)).reward == 'agentlab.env.toolbox:exact'
     with pytest.raises(ValueError, match='Known: exact, number, contains'): load_tasks(written(tmp_path, GOOD), 'no')

@@ -151,7 +151,7 @@ def test_at_most_four_calls_are_made_and_none_after_the_answer():
 def test_a_reply_without_a_call_is_the_answer_where_no_tool_is():
     assert opened(echo).step('7').info['success'] and not opened(echo).step('8').info['success']
     assert opened(echo).step(' ').info['invalid'] and opened(echo, final_answer()).step('7').info['invalid']
-    step = opened(echo, score=lambda task, said: .25*len(said)).step('abc')
+    step = opened(echo, score=lambda said, task: .25*len(said)).step('abc')
     assert step.done and step.reward == {'player': .75} and not step.info['success']
     over = Toolbox([echo], [TASK], over=lambda task, call: 1. if call['text'] == '7' else None)
     over.reset(0, TASK)

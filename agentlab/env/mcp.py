@@ -6,11 +6,12 @@
 __all__ = ['CLOSED', 'Line', 'Served', 'from_mcp']
 
 # %% ../../nbs/env/22_mcp.ipynb #8d2171e1
-import asyncio, contextlib, importlib.util, json, os, re, shlex, tempfile, threading, weakref
+import asyncio, contextlib, json, os, re, shlex, tempfile, threading, weakref
 from concurrent.futures import Future
 from .protocol import EnvError
 from .sandbox import readable
-from .toolbox import Folder, Tool, Toolbox, ToolError, same
+from .toolbox import Folder, Tool, Toolbox, ToolError, exact
+from ..settings import needed
 
 # %% ../../nbs/env/22_mcp.ipynb #7779fa50
 CLOSED = -32000     # the protocol's number for a connection that has ended
@@ -103,8 +104,7 @@ class Served:
         reset:str='', seconds:float=60.,    # the tool that begins an episode; that a start and a reset may take
         variables:dict=None # environment variables of a server that is started here
     ):
-        if importlib.util.find_spec('mcp') is None:
-            raise ImportError('from_mcp needs the mcp package: pip install "agentlab-rl[mcp]"')
+        needed('mcp', 'mcp', 'from_mcp')
         if isinstance(source, str) and not source.startswith(('http://', 'https://')): source = shlex.split(source)
         made = hasattr(source, 'run_stdio_async') or hasattr(source, 'create_initialization_options')    # an object
         if not (source and (isinstance(source, (str, list, tuple)) or made or callable(source))):
@@ -171,7 +171,7 @@ def _end(loop, owner:int):
 def from_mcp(
     source,                 # a command (text or list of words), a URL, an MCPServer, or a function that makes one
     tasks,                  # as for Toolbox; `reset` of a task are the arguments of the reset tool
-    score=same,             # as for Toolbox
+    score=exact,            # as for Toolbox
     allow=None,             # names of the tools that the agent may call; None: all
     reset:str='',           # the tool that begins an episode; the agent may not call it, and reads what it says
     seconds:float=20., start_seconds:float=60.,     # that a call may take; that a server may take to start

@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from .adapters import Borrowed, TextWorld, described, needed, printed
+from .adapters import Borrowed, TextWorld, described, printed
 from .protocol import check_split, distinct, guide_text, noisy, split_of
+from ..settings import needed
 
 # %% ../../nbs/env/24_more_adapters.ipynb #6b2d1a06
 class ReasoningGym(Borrowed):
