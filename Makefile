@@ -88,7 +88,7 @@ save: $(VENV)/.full ## run the notebooks (or NB=path) and keep their outputs, cl
 	$(PY) tools/save.py $(NB)
 
 bench: $(VENV)/.full $(if $(ARGS),,$(VERL)/.verl) ## measure beside TRL (steps, memory) and verl (estimators; an environment of its own); ARGS="--only credit" for a part, without verl
-	$(PY) -m agentlab.bench $(ARGS)
+	$(PY) tools/bench $(ARGS)
 	$(if $(ARGS),,$(VERL)/bin/python tools/verl_speed.py)
 
 attack: $(VENV)/.full ## go wrong on purpose, more than a thousand times: environments, programs, damage, commands, kills, dumps, pages; assets/attack says what survived (ARGS="kills")

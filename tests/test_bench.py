@@ -11,7 +11,7 @@ import torch
 
 from later import needs
 needs('trl', '1.16')
-from agentlab.bench import training_step as bench
+from bench import training_step as bench
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -93,7 +93,7 @@ def test_summary_by_hand():
 
 def test_command(tmp_path):
     env = os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1')
-    run = lambda *words: subprocess.run([sys.executable, '-W', 'ignore', '-m', 'agentlab.bench', *words], env=env,
+    run = lambda *words: subprocess.run([sys.executable, '-W', 'ignore', ROOT/'tools'/'bench', *words], env=env,
                                         cwd=tmp_path, capture_output=True, text=True)
     assert '--turns' in run('--help').stdout
     said = run('--turns', '2', '--episodes', '4', '--repeats', '1', '--only', 'training_step')
@@ -106,7 +106,7 @@ def test_command(tmp_path):
 def test_a_length_joins_a_record(tmp_path, monkeypatch):
     """The rows that were there stay as they are; other versions and another number of episodes are refused before
     anything is measured."""
-    from agentlab.bench.__main__ import training_step
+    from bench.__main__ import training_step
     measured, lap = [], dict(sampling=1., update=1.)
     def measure(turns, episodes, repeats):
         measured.append(turns)
@@ -148,7 +148,7 @@ def test_recorded_results_hold_what_is_claimed():
 
 def test_real_step_is_the_same_work():
     "A tiny model goes the way of the real one: equal ids, advantages, gradients, and numbers of episodes and tokens."
-    from agentlab.bench import real_step as page
+    from bench import real_step as page
     with bench.open_sides(turns=2, episodes=12, how=page.setting('tiny')) as sides:
         work = bench.same_work(sides)
         assert work['sampled'] == work['trained'] == 2*12*8
@@ -170,8 +170,8 @@ def test_real_step_reads_what_smollm2_would_say():
     "With the real tokenizer a random model says anything: every side has to read the same in it."
     from dataclasses import replace
     from transformers import AutoTokenizer
-    from agentlab.bench import real_step as page
     from agentlab.policy.reader import find_weights
+    from bench import real_step as page
     tokenizer = page.chatml(AutoTokenizer.from_pretrained(find_weights('smollm2')[0]))
     how = replace(page.setting('tiny'), open=lambda turns: (page.random_llama(tokenizer), tokenizer), micro=6)
     with bench.open_sides(turns=2, episodes=6, how=how) as sides: work = bench.same_work(sides)
@@ -182,7 +182,7 @@ def test_real_step_reads_what_smollm2_would_say():
 def test_any_text_is_a_call(text):
     "What TRL's parser takes out of an answer is all that was said, as far as its letters go."
     from transformers.utils.chat_parsing import parse_response
-    from agentlab.bench import real_step as page
+    from bench import real_step as page
     for end in ('', '<|im_end|>'):
         said = parse_response(text + end, page.CHATML_PARSER,
                               prefix='<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n')
@@ -191,7 +191,7 @@ def test_any_text_is_a_call(text):
 
 
 def test_special_tokens_that_would_be_drawn_are_refused():
-    from agentlab.bench import real_step as page
+    from bench import real_step as page
     model, tokenizer = page.tiny(2)
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad(): model.get_input_embeddings().weight.normal_(generator=draw)     # states without a direction
@@ -202,7 +202,7 @@ def test_special_tokens_that_would_be_drawn_are_refused():
 def test_real_step_command(tmp_path):
     env = os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1')
     words = '--only', 'real_step', '--model', 'tiny', '--rounds', '2'
-    command = [sys.executable, '-W', 'ignore', '-m', 'agentlab.bench', *words]
+    command = [sys.executable, '-W', 'ignore', ROOT/'tools'/'bench', *words]
     said = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
     record = json.loads((tmp_path/'assets'/'bench'/'real_step.json').read_text())
@@ -220,7 +220,7 @@ def test_real_step_command(tmp_path):
 
 def test_references_give_our_numbers():
     from agentlab import credit
-    from agentlab.bench import credit_speed as speed
+    from bench import credit_speed as speed
     for seed in range(3):
         batch = speed.big_batch(16, 5, 3, seed)
         rows = speed.turn_rows(batch, torch.float64)
@@ -232,8 +232,8 @@ def test_references_give_our_numbers():
 
 @pytest.mark.parametrize('distinct', [1, 2, 7, 128])
 def test_texts_meet_the_one_they_were_made_from(distinct):
-    from agentlab.bench.credit_speed import similarity_speed, state_texts, worded_batch
     from agentlab.credit import similar_states
+    from bench.credit_speed import similarity_speed, state_texts, worded_batch
     assert len(set(state_texts(distinct))) == distinct
     batch = worded_batch(distinct, groups=1)
     assert len(batch.turns.state.unique()) == distinct and len(batch) == 8
@@ -250,7 +250,7 @@ def scatter(batch, x):
 
 @pytest.mark.parametrize('episodes, seed', [(12, 0), (13, 1), (1, 2)])
 def test_padded_is_the_same_batch(episodes, seed):
-    from agentlab.bench.verl import padded, ragged_batch
+    from agentlab.interop.verl import padded, ragged_batch
     batch = ragged_batch(episodes, seed=seed)
     held = padded(batch, torch.float64)
     assert torch.equal(scatter(batch, torch.ones(len(batch.actions), dtype=torch.int64)), held['response_mask'])
@@ -263,7 +263,8 @@ def test_padded_is_the_same_batch(episodes, seed):
 
 def test_counterparts_read_what_they_should():
     "With stand-ins that return our own numbers every pair agrees, is timed, and is found when it does not agree."
-    from agentlab.bench.verl import apart, counterparts, padded, problems, race, ragged_batch
+    from agentlab.interop.verl import padded, ragged_batch
+    from bench.verl import apart, counterparts, problems, race
     batch = ragged_batch()
     held, asked = padded(batch, torch.float64), {}
     class Registry(dict):
@@ -286,7 +287,7 @@ def test_counterparts_read_what_they_should():
 
 
 def test_recorded_comparison_with_verl_holds():
-    from agentlab.bench.verl import problems
+    from bench.verl import problems
     record = json.loads((ROOT/'assets'/'bench'/'verl.json').read_text())
     assert record['versions']['verl'] == '0.9.1' and (record['episodes'], record['turns'],
                                                       record['tokens']) == (1024, 16, 128)

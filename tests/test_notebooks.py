@@ -112,3 +112,22 @@ def test_tables_of_pandas_take_a_line_a_row():
     assert '<tr><th>0</th><td>1</td><td>x\\n&lt;td&gt;</td></tr>\n' in short
     assert re.sub(r'\s|<style.*?</style>', '', html, flags=re.DOTALL) == re.sub(r'\s', '', ''.join(short))
     assert short_table('<p>\n  any other') == '<p>\n  any other'
+
+
+def test_tables_of_pandas_are_kept_in_markdown():
+    "Letters stay what they are, numbers stand on the right, and a table that Markdown cannot say stays HTML."
+    pd = pytest.importorskip('pandas')
+    from notebooks import markdown_table, shorten
+    table = pd.DataFrame({'a_b': [1, 20], '_c': ['x | *y*', '$2 <b> &amp;']}, index=pd.Index(['p', 'q'], name='of'))
+    lines = markdown_table(table.to_html(notebook=True))
+    assert ''.join(lines).split('\n') == ['|of|a_b|\\_c|', '|---|--:|---|', '|p|1|x \\| \\*y\\*|',
+                                          '|q|20|\\$2 \\<b\\> \\&amp;|']
+    several = pd.DataFrame([[1.5], [2], [3]], pd.MultiIndex.from_tuples([('a', 0), ('a', 1), ('b', 0)]), ['x'])
+    assert markdown_table(several.to_html(notebook=True))[2:] == ['|a|0|1.5|\n', '||1|2.0|\n', '|b|0|3.0|']
+    with pd.option_context('display.max_rows', 1):
+        assert ''.join(markdown_table(table._repr_html_())).endswith('|\n\n2 rows × 2 columns')
+    for html in (several.unstack().to_html(notebook=True), table.to_html(notebook=True, escape=False)):
+        assert markdown_table(html) is None
+    output = dict(metadata={}, data={'text/html': table.to_html(notebook=True), 'text/plain': 'a table'})
+    shorten(output, '')
+    assert output['data'] == {'text/markdown': lines}

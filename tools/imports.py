@@ -15,7 +15,7 @@ from pathlib import Path
 
 from notebooks import ROOT, notebooks
 
-OWN = {'agentlab', *(path.stem for folder in ('tools', 'tests') for path in (ROOT/folder).glob('*.py'))}
+OWN = {'agentlab', 'bench', *(path.stem for folder in ('tools', 'tests') for path in (ROOT/folder).glob('*.py'))}
 
 
 def place(statement) -> tuple:

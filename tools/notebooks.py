@@ -17,6 +17,7 @@ import tempfile
 import time
 from argparse import ArgumentParser
 from contextlib import contextmanager
+from html.parser import HTMLParser
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,6 +47,7 @@ def reads(path: Path) -> bool:
 
 
 PLOTLY = 'application/vnd.plotly.v1+json'
+NAMED = re.compile(r'<[\w.]+( object)?>|Html of [\d,]+ characters')     # plain text that names what stands beside it
 # bitsandbytes, on a CPU with AVX512-BF16, when somebody imports it
 ADVICE = re.compile(r'Failed to load CPU gemm_4bit_forward from kernels-community[^\n]*\n?$')
 
@@ -55,7 +57,8 @@ def tidy(text: str) -> str:
     no trace of jupytext.
 
     Solutions are folded away, pictures have alternative text, the data of a live figure is left out where a picture
-    of it stands beside; so is the plain text of pictures and of tables, which nothing shows.
+    of it stands beside; so is the plain text of pictures and of tables, which nothing shows. Tables of pandas are kept
+    in Markdown until the cell runs again.
 """
     from fastcore.nbio import nb2str
     from nbdev.clean import clean_nb
@@ -80,8 +83,12 @@ def shorten(output: dict, above: str) -> None:
     "Leave out of an output what its picture or its table tells; `above` is the prose before it."
     data = output.get('data', {})
     table, picture = 'class="dataframe"' in ''.join(data.get('text/html', '')), 'image/png' in data
-    if table: data['text/html'] = short_table(data['text/html'])
-    if table or picture: data.pop('text/plain', None)
+    if table and (lines := markdown_table(data['text/html'])):
+        data['text/markdown'] = lines
+        del data['text/html']
+    elif table: data['text/html'] = short_table(data['text/html'])
+    named = NAMED.fullmatch(''.join(data.get('text/plain', ''))) and len(data) > 1
+    if table or picture or named: data.pop('text/plain', None)
     if not picture: return
     told = output.get('metadata', {}).get('image/png', {}).get('alt')
     output['metadata'] = {'image/png': dict(alt=told if told and PLOTLY not in data else alternative(data, above))}
@@ -95,6 +102,56 @@ def short_table(html: str | list[str]) -> str | list[str]:
     if 'class="dataframe"' not in text: return html
     text = re.sub(r'<style scoped>.*?</style>\n?', '', text, flags=re.DOTALL)
     return re.sub(r'\n *(?=</?t[hd]\b|</tr>)', '', re.sub(r'\n +', '\n', text)).splitlines(keepends=True)
+
+
+class Cells(HTMLParser):
+    "The rows of an HTML table: of the head and of the body, and what stands below; `plain` where there is nothing else."
+    def __init__(self, html: str):
+        super().__init__()
+        self.head, self.body, self.below, self.plain, self.rows, self.cell, self.hanging = [], [], [], True, [], None, {}
+        self.feed(html)
+    def handle_starttag(self, tag, attributes):
+        at = dict(attributes)
+        if tag == 'thead': self.rows = self.head
+        elif tag == 'tbody': self.rows = self.body
+        elif tag == 'tr': self.rows.append([])
+        elif tag in ('th', 'td'):
+            row = self.rows[-1]
+            while self.hanging.get(len(row), 0):        # a cell of a row above reaches down to here
+                self.hanging[len(row)] -= 1
+                row.append('')
+            self.hanging[len(row)] = int(at.get('rowspan', 1)) - 1
+            self.plain &= 'colspan' not in at
+            self.cell = row
+            row.append('')
+        elif tag == 'p': self.cell = self.below
+        else: self.plain &= tag in ('div', 'table')
+        if tag == 'p': self.below.append('')
+    def handle_endtag(self, tag):
+        if tag in ('th', 'td', 'p'): self.cell = None
+    def handle_data(self, data):
+        if self.cell: self.cell[-1] += data
+
+
+def markdown_table(html: str | list[str]) -> list[str] | None:
+    """A table of pandas in Markdown, a third of its HTML; numbers stand on the right. None for one that Markdown cannot
+    say: columns below columns, HTML in its cells."""
+    told = Cells(''.join(short_table(html)))
+    head, *second = told.head
+    if second and len(second[0]) == len(head):      # the names of the index, below those of the columns
+        if len(second) == 1 and not any(a.strip() and b.strip() for a, b in zip(head, second[0])):
+            head, second = [a.strip() or b.strip() for a, b in zip(head, second[0])], []
+    if second or not told.plain or any(len(row) != len(head) for row in told.body): return None
+    number = re.compile(r'[-+−]?[\d,.]+(e[-+]?\d+)?\s?%?|nan|NaN|[-+]?inf|')
+    right = [all(number.fullmatch(row[i].strip()) for row in told.body) for i in range(len(head))]
+    line = lambda row: '|' + '|'.join(map(as_markdown, row)) + '|'
+    rule = '|' + '|'.join('--:' if side else '---' for side in right) + '|'
+    return '\n'.join([line(head), rule, *map(line, told.body), *[f'\n{text}' for text in told.below]]).splitlines(True)
+
+
+def as_markdown(text: str) -> str:
+    "Text of a cell, such that Markdown shows its very letters."
+    return re.sub(r'([\\`*\[\]<>|$~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;))', r'\\\1', ' '.join(text.split()))
 
 
 def alternative(data: dict, above: str, longest: int = 400) -> str:

@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 
 from agentlab.bench import circumstances, keep
-from agentlab.bench.credit_speed import big_batch
-from agentlab.bench.verl import apart, counterparts, padded, problems, race, ragged_batch
+from agentlab.interop.verl import padded, ragged_batch
+from bench.credit_speed import big_batch
+from bench.verl import apart, counterparts, problems, race
 
 ROOT = Path(__file__).resolve().parent.parent
 REFUSES_ONE = 'grpo_passk',     # verl raises for a group of one

@@ -19,9 +19,9 @@ from ..episodes import Batch, Table, state_key
 from ..objective import loss_weights
 
 # %% auto #0
-__all__ = ['PREFIX', 'REFUSED', 'estimators', 'AGGREGATIONS', 'losses', 'THEIRS', 'OWN_AVERAGE', 'from_verl', 'to_verl',
-           'check_algorithm', 'handing', 'as_estimator', 'aggregation_weights', 'check_loss', 'as_loss', 'at_turn_ends',
-           'register', 'plugin_problem', 'check_rows', 'check_problems', 'verl_check']
+__all__ = ['PREFIX', 'REFUSED', 'estimators', 'AGGREGATIONS', 'losses', 'THEIRS', 'OWN_AVERAGE', 'from_verl', 'to_verl', 'padded',
+           'ragged_batch', 'check_algorithm', 'handing', 'as_estimator', 'aggregation_weights', 'check_loss', 'as_loss',
+           'at_turn_ends', 'register', 'plugin_problem', 'check_rows', 'check_problems', 'verl_check']
 
 # %% ../../nbs/interop/01_verl.ipynb #e9bde80a
 def _tables(mask: Tensor)->tuple:
@@ -94,6 +94,56 @@ def to_verl(
         raise ValueError(f'values has {len(values)} entries for {int(mask.sum())} ones in response_mask; give one per '
                          f'action token')
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_scatter(mask, values.to(mask.device, dtype))
+
+# %% ../../nbs/interop/01_verl.ipynb #4c1e77a1
+def padded(
+    batch: Batch,               # one row (context window) per episode; each turn has an action token
+    dtype=torch.float32,        # of rewards and values
+)->dict:                        # what verl's estimators ask for: (episodes, longest) tensors and (episodes,) arrays
+    "The batch as verl holds it. Raises ValueError for episodes with several windows and turns without tokens."
+    if len(batch.rows) != len(batch):
+        raise ValueError(f'{len(batch.rows)} rows for {len(batch)} episodes: verl has one row per episode; use '
+                         f'episodes with one window')
+    turn, token = batch.action_turn, batch.tokens.take(batch.actions)
+    if (batch.turn_lengths() == 0).any():
+        raise ValueError('a turn has no action token, so its reward has no place; leave such turns out')
+    place = token.row, token.position
+    shape = len(batch), int(batch.tokens.position.max()) + 1
+    last = torch.cat([turn[1:] != turn[:-1], torch.ones(1, dtype=torch.bool)])
+    put = lambda x, where, dtype: torch.zeros(shape, dtype=dtype).index_put_(where, x.to(dtype))
+    owner = batch.rows.episode
+    found = dict(token_level_rewards=put(batch.turns.reward, (token.row[last], token.position[last]), dtype),
+                 response_mask=put(torch.ones_like(turn), place, torch.int64),
+                 values=put(token.value, place, dtype),
+                 index=np.array([f'{g:036d}' for g in batch.episodes.group[owner].tolist()], dtype=object),
+                 reward_baselines=batch.episodes.greedy[owner].to(dtype), outcome=batch.episodes.outcome[owner].numpy(),
+                 form=batch.episodes.form[owner].numpy())
+    return found
+
+def ragged_batch(
+    episodes: int = 12, size: int = 4,   # episodes; episodes of a group (the last group may be smaller)
+    seed: int = 0,
+# 1 to 5 turns of 1 to 6 tokens, with 1 to 4 tokens of the environment before each; rewards in halves; the second group
+# earns the same
+)->Batch:
+    "A small batch in which everything has a different length."
+    g = torch.Generator().manual_seed(seed)
+    draw = lambda low, high, size: torch.randint(low, high + 1, (size,), generator=g)
+    number = torch.arange(episodes)
+    episode = number.repeat_interleave(draw(1, 5, episodes))
+    last = torch.cat([episode[1:] != episode[:-1], torch.ones(1, dtype=torch.bool)])
+    group = number//size
+    reward = torch.where(group[episode] == 1, last.double()/2, draw(0, 4, len(episode)).double()/2)
+    # environment, policy, environment, ...
+    runs = torch.stack([draw(1, 4, len(episode)), draw(1, 6, len(episode))], 1).flatten()
+    run = torch.arange(len(runs)).repeat_interleave(runs)
+    row = episode[run//2]
+    outcome = torch.zeros(episodes, dtype=torch.float64).index_add_(0, episode, reward)
+    e = Table(group=group, seat=number*0, outcome=outcome, greedy=draw(0, 4, episodes).double(),
+              form=draw(0, 1, episodes).double(), truncated=number < 0, last_value=outcome*0)
+    k = Table(row=row, turn=torch.where(run % 2 == 1, run//2, -1), position=torch.arange(len(row))
+              - torch.searchsorted(row, row), value=torch.randn(len(row), generator=g).double())
+    return Batch(e, Table(episode=number), Table(episode=episode, reward=reward), k)
 
 # %% ../../nbs/interop/01_verl.ipynb #5cf71868
 PREFIX = 'agentlab_'    # of every name in verl's registries
@@ -436,7 +486,6 @@ def register(
 # %% ../../nbs/interop/01_verl.ipynb #07819189
 def _wanted(seeds: int = 3)->list[dict]:
     "What to compute in the worker: name, keywords as arrays, and our own numbers (a text where we refuse)."
-    from agentlab.bench.verl import padded, ragged_batch
     found = []
     for name in estimators:
         function = credit.estimators[name.removeprefix(PREFIX)]
@@ -457,7 +506,6 @@ _DEFAULTS_COV = dict(clip_cov_ratio=1., clip_cov_lb=.1, clip_cov_ub=5., kl_cov_r
 
 def _wanted_loss(function: Callable, mode: str, seed: int)->dict:
     "A loss and its gradient on the tables, and the same as verl would be handed it. Half have correction weights."
-    from agentlab.bench.verl import padded, ragged_batch
     batch, g = ragged_batch(9, seed=seed), torch.Generator().manual_seed(seed)
     mask, n = padded(batch)['response_mask'], len(batch.actions)
     draw = lambda: torch.randn(n, generator=g, dtype=torch.float64)

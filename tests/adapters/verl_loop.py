@@ -27,9 +27,8 @@ from verl.workers.config import ActorConfig
 from verl.workers.rollout.replica import TokenOutput
 
 from agentlab import credit, objective
-from agentlab.bench.verl import padded, ragged_batch
 from agentlab.env import TextEnv
-from agentlab.interop.verl import from_verl, handing, to_verl
+from agentlab.interop.verl import from_verl, handing, padded, ragged_batch, to_verl
 from agentlab.policy.core import word_tokenizer
 
 
