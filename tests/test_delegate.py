@@ -1,0 +1,123 @@
+"""A planner and an executor: what each reads, what each is paid, and what every system of the page adds; each mechanism
+is switched off and something changes."""
+import pytest
+import torch
+
+from agentlab.credit import grpo
+from agentlab.env import HopSearch, KeyDoor
+from agentlab.episodes import Batch
+from agentlab.policy import tiny_policy
+from agentlab.rollout import Delegate, hops_of_two, play, play_players, warm_seats
+from agentlab.rollout import delegate
+from agentlab.selfplay.role_weights import RoleWeights
+from agentlab.train import recipes, train
+from small import Paying
+
+SMALL = dict(steps=1, groups=3, group_size=4, max_turns=12, test_tasks=0, checkpoint_every=1)
+
+
+def house(kind, **how):
+    "Four rooms for two seats."
+    return Delegate(kind(2, 8, 0), **dict(sees=delegate.place, script=delegate.walk) | how)
+
+
+@pytest.fixture(scope='module')
+def houses():
+    "A world of four rooms and a policy that has seen a few games of it; tests copy it."
+    world = house(Paying)
+    return world, warm_seats(tiny_policy(world, warm=False, progress=False), world, steps=25, episodes=12, noise=.5)
+
+
+def copied(policy):
+    import copy
+    return copy.deepcopy(policy)
+
+
+def trained(tmp_path, recipe, policy, world, **changes):
+    "One update; its row."
+    return train(copied(policy), world, recipe(**SMALL | changes), tmp_path, progress=False).rows()[0]
+
+
+def games(policy, world, n=6, rollout=play, **how):
+    return rollout(policy, world, list(range(n)), max_tokens=8, max_turns=16, **how)
+
+
+# ---- the mechanism
+
+def test_delegate_plays_and_updates(houses, tmp_path):
+    world, policy = houses
+    row = trained(tmp_path, recipes.grpo, policy, world)
+    assert row['grad_norm'] > 0 and row['errands'] > 0 and 0 < row['executor_turns'] < 1
+
+
+def test_delegate_each_errand_is_a_row_without_what_was_before(houses):
+    world, policy = houses
+    twin = house(Paying, empty=False)
+    for env, many in ((world, True), (twin, False)):
+        sides = [e for e in games(policy, env) if e.seat == 'executor' and e.turns]
+        assert (max(t.window for e in sides for t in e.turns) > 0) == many
+    batch = Batch.from_episodes(games(policy, world))
+    logp, _ = policy.logprobs(batch)
+    assert (logp - batch.action('sampler_logp')).abs().max() < 1e-3     # what is trained is what was read
+
+
+def test_delegate_weights_for_each_role(houses, tmp_path):
+    world, policy = houses
+    two = RoleWeights(copied(policy), world.seats)
+    before = {role: [p.detach().clone() for p in one.model.parameters() if p.requires_grad]
+              for role, one in two.of.items()}
+    recipe = recipes.grpo(**SMALL, rollout=play_players, test_rollout=play_players)
+    row = train(two, world, recipe, tmp_path, progress=False).rows()[0]
+    assert row['grad_norm'] > 0
+    for role, one in two.of.items():
+        now = [p for p in one.model.parameters() if p.requires_grad]
+        assert any((a != b).any() for a, b in zip(before[role], now)), role
+
+
+def test_delegate_an_inner_fault_ends_its_game_only(houses):
+    class Falls(KeyDoor):
+        def turn(self, action):
+            if action.startswith('take'): raise ValueError('the floor gives way')
+            return super().turn(action)
+    found = games(houses[1], house(Falls), 12)
+    assert any('the floor gives way' in (e.error or '') for e in found)
+    with pytest.raises(ValueError, match='give an environment of one'): Delegate(HopSearch(seats=('a', 'b')))
+
+
+# ---- CoDA
+
+def test_coda_plays_and_updates(tmp_path):
+    world = hops_of_two(1)
+    policy = tiny_policy(world, warm=False, progress=False)
+    warm_seats(policy, world, steps=12, episodes=8)
+    row = trained(tmp_path, recipes.coda, policy, world)
+    assert row['grad_norm'] > 0 and -3 <= row['reward'] <= 5.5
+
+
+def test_coda_only_planners_vote(houses):
+    "With two errands against one the statistics of all rows are others."
+    batch = Batch.from_episodes(games(houses[1], houses[0], 2, group_size=6, rollout=delegate.play_scored,
+                                      score=lambda sides: len(sides['executor'].turns)))
+    mine = delegate.peco(batch)
+    of = {}
+    for value, game in zip(mine.tolist(), batch.episodes.game[batch.turns.episode[batch.action_turn]].tolist()):
+        of.setdefault(game, set()).add(round(value, 6))
+    assert all(len(values) == 1 for values in of.values())      # one number for all rows of a game
+    everybody = grpo(batch, rows='turn')
+    assert not torch.allclose(mine, everybody)
+
+
+def test_coda_every_part_of_the_reward_counts():
+    from agentlab.episodes import Episode, Turn
+    def worth(said, done, **bad):
+        sides = {seat: Episode([Turn(i, text=text, invalid=i in bad.get(seat, ())) for i, text in enumerate(texts)],
+                               seat=seat, answer='Bora Tel')
+                 for seat, texts in dict(planner=said, executor=done).items()}
+        return delegate.coda_score(sides)
+    whole = worth(['do x', 'answer Bora Tel'], ['search x', 'done Bora Tel'])
+    assert whole == 5.5
+    assert worth(['do x', 'answer Mina Lam'], ['search x', 'done Bora Tel']) == whole - 6
+    assert worth(['do x', 'answer Bora Tel'], ['search x', 'done Bora Tel'], planner=[0]) == whole - 1
+    assert worth(['do x', 'answer Bora Tel'], ['search x', 'done Bora Tel'], executor=[0]) == whole - 1
+    assert worth(['do x', 'answer Bora Tel'], ['search x', 'done Mina Lam']) == whole - .5
+    assert worth(['answer Bora Tel'], []) == 3.
