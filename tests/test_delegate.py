@@ -121,3 +121,70 @@ def test_coda_every_part_of_the_reward_counts():
     assert worth(['do x', 'answer Bora Tel'], ['search x', 'done Bora Tel'], executor=[0]) == whole - 1
     assert worth(['do x', 'answer Bora Tel'], ['search x', 'done Mina Lam']) == whole - .5
     assert worth(['answer Bora Tel'], []) == 3.
+
+
+# ---- HiMAC
+
+@pytest.fixture(scope='module')
+def plans():
+    "The same house for a planner that speaks once."
+    world = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.place, script=delegate.outline, budget=5)
+    return world, warm_seats(tiny_policy(world, warm=False, progress=False), world, steps=25, episodes=12, noise=.5)
+
+
+def phases(plans, **how):
+    return games(plans[1], plans[0], 3, group_size=4, rollout=delegate.play_phases, **how)
+
+
+def test_himac_plays_and_updates(plans, tmp_path):
+    row = trained(tmp_path, recipes.himac, plans[1], plans[0])
+    assert row['grad_norm'] > 0 and row['kl_reference'] is not None
+
+
+def test_himac_phases_alternate(plans):
+    "Blueprint tokens move first, action tokens from the policy as it then is; both at once is one update."
+    batch = Batch.from_episodes(phases(plans))
+    (one, first), (two, second) = delegate.alternate(batch, None)
+    planner = delegate.of_seat(batch, 'planner')[batch.turns.episode[batch.action_turn]]
+    assert torch.equal(one, planner) and torch.equal(two, ~planner) and first[one].any() and second[two].any()
+
+
+def test_himac_the_executor_is_frozen_and_greedy_in_phase_a(plans):
+    "Two members with one blueprint end alike; a sampled executor would not."
+    world, policy = plans
+    fixed = dict(planner=lambda env, generator: 'do a1, b2')
+    ends = lambda players: {e.outcome for e in games(policy, world, 1, group_size=8, rollout=play_players, keep=True,
+                                                     players=fixed | players) if e.seat == 'planner'}
+    assert len(ends(dict(executor=delegate.Greedy(policy)))) == 1 < len(ends({}))
+
+
+def test_himac_phase_b_plays_the_best_blueprint(plans):
+    "Another pick, other games; the blueprint is copied and not learned from."
+    for pick in (delegate.best, lambda some: min(some, key=lambda e: e.outcome)):
+        found = phases(plans, pick=pick)
+        for group in {e.group for e in found}:
+            of = [e for e in found if e.group == group]
+            told = pick([e for e in of if e.seat == 'planner']).turns[-1].text
+            goal = told.removeprefix('do ').split(',')[0].strip()
+            assert all(e.turns[0].observation.startswith(goal) for e in of if e.seat == 'executor' and e.turns)
+    assert [e.seat for e in found] == ['planner', 'executor']*12 and {e.source for e in found} == {'policy'}
+
+
+def test_himac_done_moves_on_and_so_does_the_budget(plans):
+    world = plans[0]
+    def turns_to_the_second_goal(action):
+        env = world.clone()
+        env.reset(0)
+        env.step('do a1, b2')
+        return next(i for i in range(1, 9) if env.step(action).observation.startswith('b2.'))
+    assert (turns_to_the_second_goal('done'), turns_to_the_second_goal('go up')) == (1, world.budget)
+
+
+def test_himac_a_goal_is_read_alone(plans):
+    "The second goal's row holds nothing of the first; without the emptying it does."
+    world, policy = plans
+    for empty in (True, False):
+        env = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.place, script=delegate.outline, empty=empty)
+        say = dict(planner=lambda env, generator: 'do a1, b2', executor=lambda env, generator: 'done')
+        planner, executor = play_players(policy, env, [0], players=say, keep=True)
+        assert [t.window for t in executor.turns] == [0, int(empty)]

@@ -28,7 +28,8 @@ from .players import play_players
 # %% auto #0
 __all__ = ['words', 'seen', 'facts', 'everything', 'Delegate', 'place', 'pages', 'walk', 'look_up', 'house_of_two', 'hops_of_two',
            'of_seat', 'errands_given', 'unreported', 'undelegated', 'executor_turns', 'executor_tokens', 'warm_seats',
-           'play_scored', 'by_errand', 'token_f1', 'coda_score', 'peco', 'coda_recipe']
+           'play_scored', 'by_errand', 'token_f1', 'coda_score', 'peco', 'coda_recipe', 'Blueprint', 'outline',
+           'Greedy', 'best', 'play_phases', 'alternate', 'himac_recipe']
 
 # %% ../../nbs/rollout/10_delegate.ipynb #2158acde
 def words(said: str, env)->str:
@@ -57,7 +58,7 @@ class Delegate(Wrapper):
         report: Callable = words,   # what was said, this environment -> what the planner hears
         sees: Callable = everything,# this environment, observation, whether an errand begins -> what the executor reads
         finishes: tuple = (),       # first words of actions that the planner may do itself
-        script: Callable = None,    # this environment, noise, generator -> what a demonstrator of the seat that moves says
+        script: Callable = None,    # this environment, noise, generator -> what a demonstrator says at either seat
         patience: int = 3,          # refusals of the planner in a row that end the game
         empty: bool = True,         # False: the executor remembers all errands
     ):
@@ -74,7 +75,7 @@ class Delegate(Wrapper):
         return self.answer(self.now.observation, done=self.now.done)
 
     def step(self, action):
-        if self.now is None or self.over: raise EnvError(f'{self.name}: the game is over or was never begun; call reset')
+        if self.now is None or self.over: raise EnvError(f'{self.name}: the game is over or not begun; call reset')
         verb, _, said = action.strip().rstrip('.').partition(' ')
         said = said.strip()
         if self.moves == 'executor': return self.back(said) if verb.lower() == 'done' else self.through(action)
@@ -85,12 +86,12 @@ class Delegate(Wrapper):
         "The errand as the executor reads it."
         return said
 
-    def send(self, errand: str):
+    def send(self, errand: str, paid: dict|None = None, **did):
         "The executor's turn, with an emptied context."
         self.moves, self.errand, self.spent, self.idle = 'executor', errand, 0, 0
         self.before = self.now.info.get('milestone', 0.)
         view = self.sees(self, self.now.observation, True)
-        return self.answer(f'{errand}. {view}'.strip(), fresh=self.empty, errand=1.)
+        return self.answer(f'{errand}. {view}'.strip(), paid, fresh=self.empty, errand=1., **did)
 
     def through(self, action: str):
         "An action of the inner environment."
@@ -131,12 +132,13 @@ class Delegate(Wrapper):
         inner = guide_of(self.env, self.env.seats[0])
         if not inner: return {}
         more = f', or {" or ".join(self.finishes)} as above' if self.finishes else ''
-        return dict(planner=extended(inner, f'You do not do this yourself. Write do and an errand in a few words{more}; '
-                                     'somebody who has not read this task carries it out and reports.', 'do {}'.format),
-                    executor=extended(inner, 'You read one errand and what is seen. Write one action in every turn; when '
-                                      'the errand is over, write done and what you found.'))
+        planner = (f'You do not do this yourself. Write do and an errand in a few words{more}; somebody who has not read '
+                   f'this task carries it out and reports.')
+        executor = ('You read one errand and what is seen. Write one action in every turn; when the errand is over, write '
+                    'done and what you found.')
+        return dict(planner=extended(inner, planner, 'do {}'.format), executor=extended(inner, executor))
     def vocabulary(self):
-        return [*self.env.vocabulary(), *'do done Nothing Reached Not reached .'.split()]
+        return [*self.env.vocabulary(), *'do done Nothing Reached Not reached . ,'.split()]
     def expert(self, noise=0., generator=None):
         if self.script is None: raise TypeError(f'{self.name} has no demonstrator: give it script=')
         return self.script(self, noise, generator)
@@ -167,7 +169,7 @@ def walk(env: Delegate, noise: float, generator: Random|None)->str:
 def _next_room(house: KeyDoor)->str: return house.layout['chest' if house.has_key else 'key']
 
 def look_up(env: Delegate, noise: float, generator: Random|None)->str:
-    "A demonstrator of `hops_of_two`: the planner asks for the next fact, the executor searches it and reports the name."
+    "A demonstrator of `hops_of_two`: the planner asks for the next fact, the executor searches and reports the name."
     game = env.env.game
     if env.moves == 'planner':
         known = {tuple(asked.split(' ', 1)): told.rstrip('.') for asked, told in env.log if full_name.fullmatch(
@@ -294,4 +296,66 @@ peco.needs = ('group',)
 @recipe('Liu et al., 2025, CoDA, arXiv 2512.12716')
 def coda_recipe():
     "Planner and executor earn one number, compared among planners"
-    return dict(credit=peco, rollout=partial(play_scored, score=coda_score), objective_args=dict(dual=10.), kl_coef=.001)
+    return dict(credit=peco, rollout=partial(play_scored, score=coda_score), objective_args=dict(dual=10.),
+                kl_coef=.001)
+
+# %% ../../nbs/rollout/10_delegate.ipynb #ed1993ef
+class Blueprint(Delegate):
+    "`Delegate`, whose planner speaks once, `do GOAL, GOAL, ...`: one errand after the other (HiMAC)."
+    goals = ()
+    def order(self, said):
+        first, *rest = [goal.strip() for goal in said.split(',')]
+        self.goals = tuple(goal for goal in rest if goal)
+        return first
+    def back(self, said, paid=None, **did):
+        self.log = (*self.log, (self.errand, said))
+        if not self.goals: return self.answer('Nothing.', paid, done=True, **did)
+        goal, *rest = self.goals
+        self.goals = tuple(rest)
+        return self.send(goal, paid, **did)
+
+def outline(env: Blueprint, noise: float, generator: Random|None)->str:
+    "A demonstrator of a house with a `Blueprint`: both rooms at once."
+    if env.moves == 'executor': return walk(env, noise, generator)
+    rooms = room_names(env.env.size)
+    return 'do ' + ', '.join(generator.choice(rooms) if noisy(noise, generator, 'outline') else env.env.layout[part]
+                             for part in ('key', 'chest'))
+
+class Greedy:
+    "A policy as a player that takes the likeliest token."
+    def __init__(self, policy): self.policy = policy
+    def __getattr__(self, name): return getattr(self.policy, name)
+    def sampler(self):
+        inner, cold = self.policy.sampler(), dict(temperature=0., top_p=1.)
+        return SimpleNamespace(sample=lambda contexts, **how: inner.sample(contexts, **how | cold))
+
+def best(episodes: list[Episode])->Episode:
+    "The highest outcome; of equal ones the likeliest words."
+    return max(episodes, key=lambda e: (e.outcome, sum(e.turns[-1].logps)/len(e.turns[-1].logps)))
+
+def play_phases(
+    policy, env: Blueprint, seeds: list, group_size: int = 1, tasks: list|None = None, groups: list|None = None,
+    pick: Callable = best,  # episodes of the planners of a task -> the one whose blueprint is carried out in phase B
+    **how,                  # as for `play_players`
+)->list[Episode]:           # of every game: the planner's of phase A, the executor's of phase B
+    "Blueprints, each carried out greedily; then as many games under the picked one (HiMAC)."
+    run = partial(play_players, policy, env, seeds, group_size, tasks, groups, **how)
+    plans = run(players=dict(executor=Greedy(policy.at('executor'))))
+    members = [plans[i:i + group_size] for i in range(0, len(plans), group_size)]
+    told = [pick([e for e in some if e.turns and not e.error] or some) for some in members]
+    say = lambda plan: lambda world, generator: plan.turns[-1].text if plan.turns else ''
+    acts = run(players=[dict(planner=say(plan)) for plan in told])
+    return [e for pair in zip(plans, acts) for e in pair]
+
+def alternate(batch: Batch, policy):
+    "The blueprints move first, then the actions, from the policy as it then is (HiMAC)."
+    from agentlab.credit.group_baselines import grpo
+    advantage, planner = grpo(batch), of_seat(batch, 'planner')[batch.turns.episode[batch.action_turn]]
+    yield planner, advantage
+    yield ~planner, advantage
+
+@recipe('in the spirit of 2026, HiMAC, arXiv 2603.00977')
+def himac_recipe():
+    "Blueprints and their execution are compared and moved in turns"
+    from agentlab.credit.group_baselines import grpo
+    return dict(credit=grpo, rollout=play_phases, updates=alternate, kl_coef=.01)

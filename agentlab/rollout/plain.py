@@ -136,8 +136,8 @@ def admit(
     done, info = _flag('done', step.done), dict(step.info)
     if step.seat not in seats and not done:
         raise EnvError(f'it is the turn of seat {_brief(step.seat)}, but the seats are {seats}')
-    checks = dict(invalid=_flag, truncated=_flag, fresh=_flag, cost=_number, milestone=_number, answer=_text, columns=_columns,
-                  state=_state, success=partial(_success, seats=seats))
+    checks = dict(invalid=_flag, truncated=_flag, fresh=_flag, cost=_number, milestone=_number, answer=_text,
+                  columns=_columns, state=_state, success=partial(_success, seats=seats))
     info |= {name: check(f'info[{name!r}]', info[name]) for name, check in checks.items() if name in info}
     return Step(step.seat, _text('observation', step.observation), _by_seat('reward', step.reward, _number, seats),
                 done, info)

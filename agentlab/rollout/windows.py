@@ -56,7 +56,8 @@ def with_summaries(
 def _full(game, window, max_tokens)->bool:
     "Whether the next action might not fit; never before the window has held one."
     side = game.side
-    return len(side.turns) > side.begun and not side.turns[-1].columns.get('summary') and len(side.context) + max_tokens > window
+    return (len(side.turns) > side.begun and not side.turns[-1].columns.get('summary')
+            and len(side.context) + max_tokens > window)
 
 def _written(side)->int: return sum(t.columns.get('summary', 0.) > 0 for t in side.turns)
 
