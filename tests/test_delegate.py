@@ -188,3 +188,52 @@ def test_himac_a_goal_is_read_alone(plans):
         say = dict(planner=lambda env, generator: 'do a1, b2', executor=lambda env, generator: 'done')
         planner, executor = play_players(policy, env, [0], players=say, keep=True)
         assert [t.window for t in executor.turns] == [0, int(empty)]
+
+
+# ---- Hi-Agent
+
+def at_goal(env): return env.env.room == env.errand
+
+
+def tries(houses, n=3, **how):
+    return games(houses[1], houses[0], n, rollout=delegate.foresight, **dict(tries=4, reached=at_goal) | how)
+
+
+def test_hi_agent_plays_and_updates(houses, tmp_path):
+    world, policy = houses
+    row = trained(tmp_path, recipes.hi_agent, policy, world, rollout_args=dict(reached=at_goal, tries=3))
+    assert row['grad_norm'] > 0 and row['sampler_gap'] < 1e-3      # the contexts are those that were read
+
+
+def test_hi_agent_compares_errands_of_one_state(houses):
+    "The tries of a state share task, context and group; by task they would be one group, with another mean."
+    found = tries(houses, 2, group_size=2)
+    planners = [e for e in found if e.seat == 'planner']
+    of = {}
+    for e in planners: of.setdefault(e.group, []).append(e)
+    assert all(len(some) == 4 and len({tuple(e.turns[0].context_ids) for e in some}) == 1 for some in of.values())
+    assert len(of) > 4 and len({e.turns[0].t for e in planners}) > 1
+    batch = Batch.from_episodes(planners)
+    tasks = batch.with_episodes(group=batch.episodes.group//2000)
+    assert not torch.allclose(grpo(batch), grpo(tasks))
+
+
+def test_hi_agent_the_score_is_what_the_executor_achieves(houses):
+    found = tries(houses)
+    for e in found: assert e.outcome == .1*(not e.turns[0].invalid or e.seat == 'executor') + e.success
+    none = tries(houses, reached=lambda env: False)
+    assert {e.outcome for e in none} <= {0., .1} and any(e.success for e in found)
+
+
+def test_hi_agent_the_executor_learns_from_its_own_clones(houses):
+    found = tries(houses)
+    worth = {e.game: e.outcome for e in found if e.seat == 'planner'}
+    executors = [e for e in found if e.seat == 'executor']
+    assert executors and all(worth[e.game] == e.outcome and e.turns[0].window >= 0 for e in executors)
+    assert all(e.turns[0].observation.split('.')[0] for e in executors)
+
+
+def test_hi_agent_the_original_is_not_touched_by_its_clones(houses):
+    "One try a state is an ordinary game: as many planner turns as states."
+    found = [e for e in tries(houses, 4, tries=1) if e.seat == 'planner']
+    assert len({e.group for e in found}) == len(found) > 4
