@@ -128,7 +128,7 @@ def test_coda_every_part_of_the_reward_counts():
 @pytest.fixture(scope='module')
 def plans():
     "The same house for a planner that speaks once."
-    world = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.place, script=delegate.outline, budget=5)
+    world = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.place, script=delegate.walk, budget=5)
     return world, warm_seats(tiny_policy(world, warm=False, progress=False), world, steps=25, episodes=12, noise=.5)
 
 
@@ -184,7 +184,7 @@ def test_himac_a_goal_is_read_alone(plans):
     "The second goal's row holds nothing of the first; without the emptying it does."
     world, policy = plans
     for empty in (True, False):
-        env = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.place, script=delegate.outline, empty=empty)
+        env = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.place, script=delegate.walk, empty=empty)
         say = dict(planner=lambda env, generator: 'do a1, b2', executor=lambda env, generator: 'done')
         planner, executor = play_players(policy, env, [0], players=say, keep=True)
         assert [t.window for t in executor.turns] == [0, int(empty)]

@@ -28,9 +28,9 @@ from .players import Table, play_players
 
 # %% auto #0
 __all__ = ['words', 'seen', 'facts', 'everything', 'Delegate', 'place', 'pages', 'walk', 'look_up', 'house_of_two', 'hops_of_two',
-           'of_seat', 'errands_given', 'unreported', 'undelegated', 'executor_turns', 'executor_tokens', 'warm_seats',
-           'play_scored', 'by_errand', 'token_f1', 'coda_score', 'peco', 'coda_recipe', 'Blueprint', 'outline',
-           'Greedy', 'best', 'play_phases', 'alternate', 'himac_recipe', 'risen', 'foresight', 'hi_agent_recipe']
+           'of_seat', 'warm_seats', 'play_scored', 'by_errand', 'token_f1', 'coda_score', 'peco', 'coda_recipe',
+           'Blueprint', 'Greedy', 'best', 'play_phases', 'alternate', 'himac_recipe', 'risen', 'foresight',
+           'hi_agent_recipe']
 
 # %% ../../nbs/rollout/10_delegate.ipynb #2158acde
 def words(said: str, env)->str:
@@ -51,7 +51,7 @@ def everything(env, observation: str, begins: bool)->str:
 
 class Delegate(Wrapper):
     "An environment of one seat for a planner, who writes `do ERRAND`, and an executor, who writes `done REPORT`."
-    seats, now = ('planner', 'executor'), None
+    seats, now, ahead = ('planner', 'executor'), None, 1    # `ahead`: goals that a planner names at once
     def __init__(
         self,
         env,                        # an environment of one seat
@@ -69,12 +69,10 @@ class Delegate(Wrapper):
             if type(value) is not int or value < 1: raise ValueError(f'{name}={value!r}: give a whole number from 1')
         self.budget, self.report, self.sees, self.finishes, self.script, self.patience, self.empty = (
             budget, report, sees, tuple(finishes), script, patience, empty)
-
     def reset(self, seed, task=None):
         self.now, self.moves, self.errand, self.log, self.over = self.env.reset(seed, task), 'planner', '', (), False
         self.spent, self.idle, self.before, self.task = 0, 0, 0., self.now.info.get('state')
         return self.answer(self.now.observation, done=self.now.done)
-
     def step(self, action):
         if self.now is None or self.over: raise EnvError(f'{self.name}: the game is over or not begun; call reset')
         verb, _, said = action.strip().rstrip('.').partition(' ')
@@ -82,18 +80,15 @@ class Delegate(Wrapper):
         if self.moves == 'executor': return self.back(said) if verb.lower() == 'done' else self.through(action)
         if verb.lower() in self.finishes: return self.through(action)
         return self.send(self.order(said)) if verb.lower() == 'do' and said else self.refuse(action)
-
     def order(self, said: str)->str:
         "The errand as the executor reads it."
         return said
-
     def send(self, errand: str, paid: dict|None = None, **did):
         "The executor's turn, with an emptied context."
         self.moves, self.errand, self.spent, self.idle = 'executor', errand, 0, 0
         self.before = self.now.info.get('milestone', 0.)
         view = self.sees(self, self.now.observation, True)
         return self.answer(f'{errand}. {view}'.strip(), paid, fresh=self.empty, errand=1., **did)
-
     def through(self, action: str):
         "An action of the inner environment."
         if self.moves == 'planner': self.before = self.now.info.get('milestone', 0.)
@@ -104,19 +99,16 @@ class Delegate(Wrapper):
         paid, acts = {self.moves: earned}, self.moves == 'executor'
         if acts and self.spent >= self.budget: return self.back('', paid, unreported=1., **did)
         return self.answer(self.sees(self, self.now.observation, False) if acts else self.now.observation, paid, **did)
-
     def back(self, said: str, paid: dict|None = None, **did):
         "The planner's turn, with the report of the executor."
         text = self.report(said, self) or 'Nothing'
         self.log, self.moves = (*self.log, (self.errand, text)), 'planner'
         return self.answer(text if text.endswith('.') else f'{text}.', paid, **did)
-
     def refuse(self, action: str):
         "The planner neither delegated nor finished."
         self.idle += 1
         text = self.refusal(action, 'Nothing.', f'Write do and an errand{" or ".join(["", *self.finishes])}.')
         return self.answer(text, done=self.idle >= self.patience, invalid=True, undelegated=1.)
-
     def answer(self, text: str, paid: dict|None = None, done=False, fresh=False, errand=0., unreported=0.,
                undelegated=0., **did):
         "A Step of this game; `did` is what its environment says of the action before, the columns what went wrong."
@@ -128,7 +120,6 @@ class Delegate(Wrapper):
                              else ('executor', self.errand, inner))
         return with_columns(Step(self.moves, text, paid or {}, done, told), errand=errand, unreported=unreported,
                             undelegated=undelegated)
-
     @property
     def guide(self):
         inner = guide_of(self.env, self.env.seats[0])
@@ -156,19 +147,17 @@ def pages(env, observation: str, begins: bool)->str:
     return '' if begins else observation
 
 def walk(env: Delegate, noise: float, generator: Random|None)->str:
-    "A demonstrator of `house_of_two`: the planner names the next room, the executor walks, takes or opens, reports."
-    inner, goal = env.env, env.errand
+    "A demonstrator of `house_of_two`: the planner names the next room, or both; the executor walks, takes or opens, reports."
+    inner, goal, rooms = env.env, env.errand, room_names(env.env.size)
     if env.moves == 'planner':
-        rooms = room_names(inner.size)
-        return f"do {generator.choice(rooms) if noisy(noise, generator, 'walk') else _next_room(inner)}"
-    if goal not in room_names(inner.size): return 'done'
+        due = [inner.layout[part] for part in ('key', 'chest')][inner.has_key:inner.has_key + env.ahead]
+        return 'do ' + ', '.join(generator.choice(rooms) if noisy(noise, generator, 'walk') else room for room in due)
+    if goal not in rooms: return 'done'
     if noisy(noise, generator, 'walk'): return generator.choice([*inner.legal(), f'done {goal}'])
     if inner.room == goal: return next((act for act in inner.legal() if not act.startswith('go')), f'done {goal}')
     guide = inner.clone()
     guide.layout, guide.has_key = inner.layout | dict(chest=goal), True
     return guide.demonstrator()
-
-def _next_room(house: KeyDoor)->str: return house.layout['chest' if house.has_key else 'key']
 
 def look_up(env: Delegate, noise: float, generator: Random|None)->str:
     "A demonstrator of `hops_of_two`: the planner asks for the next fact, the executor searches and reports the name."
@@ -198,29 +187,23 @@ def of_seat(batch: Batch, seat: str)->Tensor:
     "(episodes,) bool: those of a seat."
     return batch.episodes.seat == state_key(seat)
 
-@metric('errands', 'errands that a planner gave in a game', 'mean', 'errands')
-def errands_given(batch: Batch)->float|None:
-    return None if 'errand' not in batch.turns else _total(batch, 'errand')/len(batch.episodes.game.unique())
-
-@metric('unreported', 'share of the errands that ended without a report', 'counted', 'errands, 0-1')
-def unreported(batch: Batch)->float|None:
-    return None if 'errand' not in batch.turns else _total(batch, 'unreported')/max(_total(batch, 'errand'), 1.)
-
-@metric('undelegated', 'actions of planners that were neither an errand nor an end', 'mean over games', 'actions')
-def undelegated(batch: Batch)->float|None:
-    return None if 'errand' not in batch.turns else _total(batch, 'undelegated')/len(batch.episodes.game.unique())
-
-@metric('executor_turns', 'share of the turns that an executor took', 'counted', 'turns, 0-1')
-def executor_turns(batch: Batch)->float|None:
-    if 'errand' not in batch.turns: return None
-    return of_seat(batch, 'executor')[batch.turns.episode].double().mean().item()
-
-@metric('executor_tokens', 'share of the action tokens that an executor said', 'counted', 'tokens, 0-1')
-def executor_tokens(batch: Batch)->float|None:
-    if 'errand' not in batch.turns: return None
-    return of_seat(batch, 'executor')[batch.turns.episode[batch.action_turn]].double().mean().item()
+def _measured(measure: Callable): return lambda batch: measure(batch) if 'errand' in batch.turns else None
 
 def _total(batch: Batch, column: str)->float: return batch.turns[column].nan_to_num(0.).sum().item()
+
+def _share(batch: Batch, of: Tensor)->float: return of_seat(batch, 'executor')[of].double().mean().item()
+
+for _name, _meaning, _unit, _measure in (
+    ('errands', 'errands that a planner gave in a game', 'errands',
+     lambda b: _total(b, 'errand')/len(b.episodes.game.unique())),
+    ('unreported', 'share of the errands that ended without a report', 'errands, 0-1',
+     lambda b: _total(b, 'unreported')/max(_total(b, 'errand'), 1.)),
+    ('undelegated', 'actions of a planner in a game that were neither an errand nor an end', 'actions',
+     lambda b: _total(b, 'undelegated')/len(b.episodes.game.unique())),
+    ('executor_turns', 'share of the turns that an executor took', 'turns, 0-1', lambda b: _share(b, b.turns.episode)),
+    ('executor_tokens', 'share of the action tokens that an executor said', 'tokens, 0-1',
+     lambda b: _share(b, b.turns.episode[b.action_turn]))):
+    metric(_name, _meaning, 'counted', _unit)(_measured(_measure))
 
 # %% ../../nbs/rollout/10_delegate.ipynb #3c83125b
 def warm_seats(
@@ -304,7 +287,7 @@ def coda_recipe():
 # %% ../../nbs/rollout/10_delegate.ipynb #ed1993ef
 class Blueprint(Delegate):
     "`Delegate`, whose planner speaks once, `do GOAL, GOAL, ...`: one errand after the other (HiMAC)."
-    goals = ()
+    ahead, goals = 2, ()
     def order(self, said):
         first, *rest = [goal.strip() for goal in said.split(',')]
         self.goals = tuple(goal for goal in rest if goal)
@@ -315,13 +298,6 @@ class Blueprint(Delegate):
         goal, *rest = self.goals
         self.goals = tuple(rest)
         return self.send(goal, paid, **did)
-
-def outline(env: Blueprint, noise: float, generator: Random|None)->str:
-    "A demonstrator of a house with a `Blueprint`: both rooms at once."
-    if env.moves == 'executor': return walk(env, noise, generator)
-    rooms = room_names(env.env.size)
-    return 'do ' + ', '.join(generator.choice(rooms) if noisy(noise, generator, 'outline') else env.env.layout[part]
-                             for part in ('key', 'chest'))
 
 class Greedy:
     "A policy as a player that takes the likeliest token."
@@ -372,16 +348,16 @@ def foresight(
     sampler=None, tries: int = 4,       # as for `play`; errands that are tried from one state
     reached: Callable = risen,          # the environment after an errand -> whether it was carried out
     form: float = .1, goal: float = 1., # what a well-formed errand is worth, and one that was carried out
-    max_turns: int = 64, max_tokens: int = 16, temperature: float = 1., top_p: float = 1., limit: float|None = None,
-    seed: int = 0, step: int = 0, name: str = 'policy', system: str|None = None,
+    max_turns: int = 64, max_tokens: int = 16, seed: int = 0, step: int = 0, name: str = 'policy',
+    system: str|None = None, limit: float|None = None,
+    **how,                              # of the sampler: temperature, top_p
 )->list[Episode]:                       # of every try: a planner's of one turn, an executor's; the group is their state
     "Try several errands from every state of the planner, each on a clone, and go on with one of them (Hi-Agent)."
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed,
                       range(len(seeds)) if groups is None else groups)
     if games and not getattr(games[0].env, 'empty', False):
         raise ValueError('foresight cuts a game into errands, so the executor must forget: give Delegate(empty=True)')
-    table, how = Table(policy, sampler, limit), dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p,
-                                                     stop=(policy.end_id,))
+    table, how = Table(policy, sampler, limit), dict(max_tokens=max_tokens, stop=(policy.end_id,)) | how
     receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit), policy, system)
     fits = partial(within_budget, policy=policy, max_turns=max_turns, max_tokens=max_tokens, token_budget=None)
     facts, found = dict(step=step, policy=name), []

@@ -10,7 +10,7 @@ from agentlab.policy.tiny import _keep, cache_folder, tiny_name
 from agentlab.rollout import Delegate, play, warm_seats
 from agentlab.train import evaluate, train
 
-GAMES = dict(steps=600, episodes=32, noise=.4)
+GAMES = dict(steps=800, episodes=32, noise=.3, lr=6e-3)
 
 
 def start(env, max_context=256, **changes):
