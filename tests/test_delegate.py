@@ -237,3 +237,107 @@ def test_hi_agent_the_original_is_not_touched_by_its_clones(houses):
     "One try a state is an ordinary game: as many planner turns as states."
     found = [e for e in tries(houses, 4, tries=1) if e.seat == 'planner']
     assert len({e.group for e in found}) == len(found) > 4
+
+
+# ---- EPO, explicit
+
+def actor(env, generator):
+    "Follows the word of the strategist four times out of five."
+    legal = env.env.legal()
+    named = [action for action in legal if env.errand and env.errand.split()[0] in action]
+    return named[0] if named and generator.random() < .8 else generator.choice(legal)
+
+
+@pytest.fixture(scope='module')
+def advised():
+    "A strategist with a word before every turn of the actor."
+    def script(env, noise, generator):
+        wrong = generator is not None and generator.random() < noise
+        return 'do ' + (generator.choice(['north', 'south', 'east', 'west']) if wrong else env.env.expert().split()[1])
+    world = Delegate(Paying(2, 8, 0), budget=1, report=delegate.seen, script=script)
+    policy = tiny_policy(world, warm=False, progress=False)
+    return world, warm_seats(policy, world, steps=15, episodes=12, noise=.5, players=dict(executor=actor))
+
+
+def test_epo_explicit_plays_and_updates(advised, tmp_path):
+    row = trained(tmp_path, recipes.epo_explicit, advised[1], advised[0],
+                  rollout_args=dict(players=dict(executor=actor)))
+    assert row['grad_norm'] > 0 and row['value_loss'] is not None
+
+
+def test_epo_explicit_speaks_before_every_turn_of_a_frozen_actor(advised):
+    world, policy = advised
+    every = games(policy, world, rollout=play_players, players=dict(executor=actor), keep=True)
+    for game in {e.game for e in every}:
+        planner, other = ([t.t for t in e.turns] for e in every if e.game == game)
+        assert other and set(t - 1 for t in other) <= set(planner) and not any(t - 1 in other for t in other)
+    mine = games(policy, world, rollout=play_players, players=dict(executor=actor))
+    assert {e.seat for e in mine} == {'planner'}        # the actor is in no batch
+    both = Batch.from_episodes(games(policy, world, rollout=play_players))
+    with pytest.raises(ValueError, match='is frozen'): delegate.epo_explicit(both)
+
+
+def test_epo_explicit_key_rounds_and_the_outcome_are_paid(advised):
+    batch = Batch.from_episodes(games(advised[1], advised[0], rollout=play_players, players=dict(executor=actor)))
+    batch = batch.with_action(value=torch.rand(len(batch.actions), generator=torch.Generator().manual_seed(0)))
+    whole, none = (delegate.epo_explicit(batch, rise=rise)[1] for rise in (.1, 2.))
+    assert not torch.equal(whole, none) and whole.abs().max() <= 1 + 1e-9
+    lost = batch.with_episodes(outcome=torch.zeros(len(batch), dtype=torch.float64))
+    assert not delegate.epo_explicit(lost, rise=2.)[1].any() and delegate.epo_explicit(lost)[1].any()
+
+
+# ---- AgentFlow
+
+def searches(env, said): return said if said.startswith('search') else None
+def complete(env): return len(env.now.info['hops']) == len(env.env.game.path)
+def answers(env):
+    game = env.env.game
+    return f"answer {delegate.missing(game.start, game.path, {f: game.world.links[f] for f in game.found})[1]}"
+
+
+def flow(verify=complete, limit=3, **how):
+    return delegate.Flow(HopSearch(1), searches, verify, answers, limit=limit, **how)
+
+
+def test_agentflow_plays_and_updates(tmp_path):
+    world = flow()
+    policy = tiny_policy(HopSearch(1), warm=False, progress=False)
+    from agentlab.policy.tiny import warm_start
+    warm_start(policy, HopSearch(1, split='demo'), steps=40, episodes=8, pool=320, noise=.5)
+    row = trained(tmp_path, recipes.agentflow, policy, world, groups=6, group_size=6)
+    assert row['grad_norm'] > 0 and row['sampler_gap'] < 1e-3
+
+
+def test_agentflow_every_step_is_a_context_of_its_own_with_the_memory():
+    world = flow(limit=3, verify=lambda env: False)
+    world.reset(0)
+    first = world.step('search mentor Bora Tel')
+    second = world.step('search rival Bora Tel')
+    assert first.info['fresh'] and first.observation in second.observation and len(second.observation) > len(
+        first.observation)
+
+
+def test_agentflow_an_unknown_tool_costs_a_step_and_is_noted():
+    world = flow(limit=2)
+    world.reset(0)
+    assert world.step('dance').observation.endswith('dance: Nothing.')
+    assert world.step('dance').done
+
+
+def test_agentflow_the_verifier_stops_and_the_generator_answers():
+    "With the verifier off the loop goes on to its limit; another generator, another outcome."
+    ends = {}
+    for name, world in dict(on=flow(), off=flow(lambda env: False)).items():
+        step = world.reset(0)
+        say = world.env.expert()
+        while not step.done: step = world.step(say)
+        ends[name] = len(world.memory), step.info['success']
+    assert ends == dict(on=(1, True), off=(3, True))
+    wrong = delegate.Flow(HopSearch(1), searches, complete, lambda env: 'answer Bora Tel')
+    wrong.reset(0)
+    assert not wrong.step(wrong.env.expert()).info['success']
+
+
+def test_agentflow_the_analysis_is_read():
+    world = flow(analyse=lambda env: f'{len(env.env.game.path) if env.env.game else 0} hops.')
+    assert world.reset(0).observation.endswith('1 hops.')

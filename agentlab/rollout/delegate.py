@@ -19,7 +19,7 @@ from ..env.keydoor import KeyDoor, room_names
 from ..env.protocol import EnvError, Step, extended, guide_of, noisy
 from ..env.wrappers import Wrapper, with_columns
 from ..episodes import Batch, Episode, derive, state_key
-from ..groups import compare, group_sum
+from ..groups import compare, group_max, group_sum, recur, shift
 from ..metrics import metric
 from ..recipe import recipe
 from ..policy.guide import suited
@@ -30,7 +30,7 @@ from .players import Table, play_players
 __all__ = ['words', 'seen', 'facts', 'everything', 'Delegate', 'place', 'pages', 'walk', 'look_up', 'house_of_two', 'hops_of_two',
            'of_seat', 'warm_seats', 'play_scored', 'by_errand', 'token_f1', 'coda_score', 'peco', 'coda_recipe',
            'Blueprint', 'Greedy', 'best', 'play_phases', 'alternate', 'himac_recipe', 'risen', 'foresight',
-           'hi_agent_recipe']
+           'hi_agent_recipe', 'epo_explicit', 'epo_explicit_recipe', 'Flow', 'agentflow_recipe']
 
 # %% ../../nbs/rollout/10_delegate.ipynb #2158acde
 def words(said: str, env)->str:
@@ -403,3 +403,62 @@ def hi_agent_recipe():
     "Sub-goals of one state are compared by what comes of them"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, rollout=foresight, group_size=2)
+
+# %% ../../nbs/rollout/10_delegate.ipynb #5bd55fc5
+def epo_explicit(
+    b: Batch,               # a strategist's episodes; tokens need `value`
+    gamma: float = .99,     # discount per round
+    rise: float = .1,       # by how much the value must rise for a round to be a key one
+)->tuple[Tensor, Tensor]:   # targets of the critic, advantage: (action tokens,) float64 each
+    "Key rounds are worth 1, the last one the outcome; summed, over the largest of the dialogue (EPO)."
+    from agentlab.credit.hierarchy import first_token, turn_value
+    if of_seat(b, 'executor').any():
+        raise ValueError("the actor of epo_explicit is frozen: give rollout_args=dict(players=dict(executor=actor))")
+    episode, value, outcome = b.turns.episode, turn_value(b, 'value', first_token(b)), b.of_turn('outcome')
+    later = shift(value, episode, -1, torch.nan)
+    worth = recur(torch.where(later.isnan(), outcome, (later - value > rise).double()), gamma, episode)
+    return b.spread(outcome), b.spread(worth/group_max(worth.abs(), episode).clamp(min=1e-9))
+
+@recipe('Liu et al., 2025, EPO, arXiv 2502.12486')
+def epo_explicit_recipe():
+    "A strategist before a frozen actor, paid for rounds that mattered"
+    from agentlab.objective.trust import reinforce
+    from agentlab.train.critic import Critic
+    return dict(credit=epo_explicit, critic=Critic, objective=reinforce, rollout=play_players, test_rollout=play_players,
+                loss_per='turn')
+
+# %% ../../nbs/rollout/10_delegate.ipynb #ecbd7ee5
+class Flow(Wrapper):
+    "A planner's steps, each read afresh from question and memory; frozen helpers act, verify and answer (AgentFlow)."
+    def __init__(
+        self,
+        env,                    # an environment of one seat
+        execute: Callable,      # this environment, what the planner said -> an action of the inner one; None: no such tool
+        verify: Callable,       # this environment -> whether the memory is enough
+        answer: Callable,       # this environment -> the action that ends the game
+        limit: int = 3,         # steps of a game
+        analyse: Callable = lambda env: '',     # this environment -> what a fixed model says of the question
+    ):
+        super().__init__(env)
+        self.execute, self.verify, self.answer, self.limit, self.analyse = execute, verify, answer, limit, analyse
+    def reset(self, seed, task=None):
+        self.now, self.memory = self.env.reset(seed, task), ()
+        self.question = f'{self.now.observation} {self.analyse(self)}'.strip()
+        return self.read()
+    def read(self):
+        "Question and memory, with everything before forgotten."
+        heard = ' '.join([self.question, *(f'{said}: {result}' for said, result in self.memory)])
+        return replace(self.now, observation=heard, info=self.now.info | dict(fresh=True))
+    def step(self, action):
+        command = self.execute(self, action)
+        if command is not None: self.now = self.env.step(command)
+        self.memory = (*self.memory, (action, 'Nothing.' if command is None else self.now.observation))
+        if self.now.done: return self.now
+        enough = self.verify(self) or len(self.memory) >= self.limit
+        return self.env.step(self.answer(self)) if enough else self.read()
+
+@recipe('Li et al., 2025, AgentFlow, arXiv 2510.05592')
+def agentflow_recipe():
+    "The planner of a loop with frozen helpers is trained by flow_grpo"
+    from agentlab.credit.weighted_baselines import flow_grpo
+    return dict(credit=flow_grpo, objective_args=dict(low=.2, high=.3), temperature=.7)
