@@ -28,7 +28,7 @@ class Step:
     reward:dict = field(default_factory=dict)   # what the last transition paid: seat -> finite number
     done:bool = False                           # True: the game is over
     # reserved: legal, invalid, success (True or False, or seat -> bool where seats do not win together), truncated,
-    # state, cost, error
+    # state, cost, error, fresh (True: the seat reads this text alone, and has forgotten what was before)
     info:dict = field(default_factory=dict)
 
 # %% ../../nbs/env/00_protocol.ipynb #9a9d2956

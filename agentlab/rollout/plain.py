@@ -31,7 +31,8 @@ class Side:
     outcome: float = 0.
     tokens: int = 0                               # sampled so far
     system: str|None = None                       # what it was told before its first action
-    window: int = 0  # context windows before this one: contexts that the template has rewritten
+    window: int = 0  # context windows before this one: contexts that were rewritten, summed up or emptied
+    begun: int = 0   # turns before the conversation that stands in the context
 
     def pay(self, reward: float):
         "Credit a reward to this seat's latest turn."
@@ -39,17 +40,24 @@ class Side:
         if self.turns: self.turns[-1].reward += reward
         else: self.unplaced += reward
 
-    def read(self, chat, observation: str, system: str|None):
-        "Take in the new text of the environment; `system` stands before the first one."
+    def read(self, chat, observation: str, system: str|None, fresh: bool = False):
+        """Take in the new text of the environment; `system` stands before the first one. `fresh`: everything before it
+        is forgotten."""
         if not self.turns: self.system = system
+        elif fresh: return self.begin(observation, chat.first(observation, system))
         ids = chat.next(observation, self.context[-1]) if self.turns else chat.first(observation, system)
         self.observation, self.new, self.context = observation, ids, self.context + ids
         if self.turns and getattr(chat, 'rewrites', False) == 'window': self.read_again(chat)
 
+    def begin(self, observation: str, ids: list):
+        "A context window with nothing but this text."
+        self.observation, self.new, self.context = observation, ids, ids
+        self.window, self.begun = self.window + 1, len(self.turns)
+
     def read_again(self, chat):
         "Where the template writes another text by now, begin a new window with it."
-        whole = chat.again([t.observation for t in self.turns] + [self.observation], [t.text for t in self.turns],
-                           self.system)
+        turns = self.turns[self.begun:]
+        whole = chat.again([t.observation for t in turns] + [self.observation], [t.text for t in turns], self.system)
         if chat.tokenizer.decode(whole) == chat.tokenizer.decode(self.context): return
         self.new, self.context, self.window = whole, whole, self.window + 1
 
@@ -89,7 +97,7 @@ class Game:
         if step.done:
             self.final = step.observation
             return self.end(truncated=bool(step.info.get('truncated', False)))
-        self.side.read(chat, step.observation, self.told(chat, system))
+        self.side.read(chat, step.observation, self.told(chat, system), step.info.get('fresh', False))
     def told(self, chat, system: str|None)->str|None:
         "The system message of the seat that moves, found out before its first action."
         side = self.side
@@ -128,8 +136,8 @@ def admit(
     done, info = _flag('done', step.done), dict(step.info)
     if step.seat not in seats and not done:
         raise EnvError(f'it is the turn of seat {_brief(step.seat)}, but the seats are {seats}')
-    checks = dict(invalid=_flag, truncated=_flag, cost=_number, milestone=_number, answer=_text, columns=_columns,
-                  state=_state, success=partial(_success, seats=seats))
+    checks = dict(invalid=_flag, truncated=_flag, fresh=_flag, cost=_number, milestone=_number, answer=_text,
+                  columns=_columns, state=_state, success=partial(_success, seats=seats))
     info |= {name: check(f'info[{name!r}]', info[name]) for name, check in checks.items() if name in info}
     return Step(step.seat, _text('observation', step.observation), _by_seat('reward', step.reward, _number, seats),
                 done, info)

@@ -49,12 +49,15 @@ def with_summaries(
             if live := able(live): play_round(live, policy, sampler, how, limit, system, workers)
     finally:
         for g in games: guarded(g.env.close)
-    return [_number(e) for g in games for e in g.episodes(step=step, policy=name)]
+    episodes = [e for g in games for e in g.episodes(step=step, policy=name)]
+    for turn in (turn for e in episodes for turn in e.turns): turn.columns.setdefault('summary', 0.)
+    return episodes
 
 def _full(game, window, max_tokens)->bool:
     "Whether the next action might not fit; never before the window has held one."
     side = game.side
-    return bool(side.turns) and not side.turns[-1].columns.get('summary') and len(side.context) + max_tokens > window
+    return (len(side.turns) > side.begun and not side.turns[-1].columns.get('summary')
+            and len(side.context) + max_tokens > window)
 
 def _written(side)->int: return sum(t.columns.get('summary', 0.) > 0 for t in side.turns)
 
@@ -79,16 +82,9 @@ def _summarise(games, policy, sampler, how, instruction, summaries, latest, syst
         side.act(g.t, policy.text(completion.ids), completion, None)
         side.turns[-1].columns['summary'] = 1.
         g.t += 1
-        side.observation = ' '.join([side.turns[0].observation, side.turns[-1].text] + [observation]*latest)
+        side.observation = ' '.join([side.turns[side.begun].observation, side.turns[-1].text] + [observation]*latest)
         side.new = side.context = policy.chat.first(side.observation, told(g.env, policy.chat, side.seat, system))
-
-def _number(episode):
-    "The episode with the window of each turn: the number of summaries before it."
-    written = 0
-    for t in episode.turns:
-        t.window = written
-        written += t.columns.setdefault('summary', 0.) > 0
-    return episode
+        side.window += 1
 
 # %% ../../nbs/rollout/06_windows.ipynb #4a2c0b8e
 @recipe('in the spirit of Lu et al., 2025, SUPO, arXiv 2510.06727')

@@ -1,0 +1,343 @@
+"""A planner and an executor: what each reads, what each is paid, and what every system of the page adds; each mechanism
+is switched off and something changes."""
+import pytest
+import torch
+
+from agentlab.credit import grpo
+from agentlab.env import HopSearch, KeyDoor
+from agentlab.episodes import Batch
+from agentlab.policy import tiny_policy
+from agentlab.rollout import Delegate, hops_of_two, play, play_players, warm_seats
+from agentlab.rollout import delegate
+from agentlab.selfplay.role_weights import RoleWeights
+from agentlab.train import recipes, train
+from small import Paying
+
+SMALL = dict(steps=1, groups=3, group_size=4, max_turns=12, test_tasks=0, checkpoint_every=1)
+
+
+def house(kind, **how):
+    "Four rooms for two seats."
+    return Delegate(kind(2, 8, 0), **dict(sees=delegate.place, script=delegate.walk) | how)
+
+
+@pytest.fixture(scope='module')
+def houses():
+    "A world of four rooms and a policy that has seen a few games of it; tests copy it."
+    world = house(Paying)
+    return world, warm_seats(tiny_policy(world, warm=False, progress=False), world, steps=25, episodes=12, noise=.5)
+
+
+def copied(policy):
+    import copy
+    return copy.deepcopy(policy)
+
+
+def trained(tmp_path, recipe, policy, world, **changes):
+    "One update; its row."
+    return train(copied(policy), world, recipe(**SMALL | changes), tmp_path, progress=False).rows()[0]
+
+
+def games(policy, world, n=6, rollout=play, **how):
+    return rollout(policy, world, list(range(n)), max_tokens=8, max_turns=16, **how)
+
+
+# ---- the mechanism
+
+def test_delegate_plays_and_updates(houses, tmp_path):
+    world, policy = houses
+    row = trained(tmp_path, recipes.grpo, policy, world)
+    assert row['grad_norm'] > 0 and row['errands'] > 0 and 0 < row['executor_turns'] < 1
+
+
+def test_delegate_each_errand_is_a_row_without_what_was_before(houses):
+    world, policy = houses
+    twin = house(Paying, empty=False)
+    for env, many in ((world, True), (twin, False)):
+        sides = [e for e in games(policy, env) if e.seat == 'executor' and e.turns]
+        assert (max(t.window for e in sides for t in e.turns) > 0) == many
+    batch = Batch.from_episodes(games(policy, world))
+    logp, _ = policy.logprobs(batch)
+    assert (logp - batch.action('sampler_logp')).abs().max() < 1e-3     # what is trained is what was read
+
+
+def test_delegate_weights_for_each_role(houses, tmp_path):
+    world, policy = houses
+    two = RoleWeights(copied(policy), world.seats)
+    before = {role: [p.detach().clone() for p in one.model.parameters() if p.requires_grad]
+              for role, one in two.of.items()}
+    recipe = recipes.grpo(**SMALL, rollout=play_players, test_rollout=play_players)
+    row = train(two, world, recipe, tmp_path, progress=False).rows()[0]
+    assert row['grad_norm'] > 0
+    for role, one in two.of.items():
+        now = [p for p in one.model.parameters() if p.requires_grad]
+        assert any((a != b).any() for a, b in zip(before[role], now)), role
+
+
+def test_delegate_an_inner_fault_ends_its_game_only(houses):
+    class Falls(KeyDoor):
+        def turn(self, action):
+            if action.startswith('take'): raise ValueError('the floor gives way')
+            return super().turn(action)
+    found = games(houses[1], house(Falls), 12)
+    assert any('the floor gives way' in (e.error or '') for e in found)
+    with pytest.raises(ValueError, match='give an environment of one'): Delegate(HopSearch(seats=('a', 'b')))
+
+
+# ---- CoDA
+
+def test_coda_plays_and_updates(tmp_path):
+    world = hops_of_two(1)
+    policy = tiny_policy(world, warm=False, progress=False)
+    warm_seats(policy, world, steps=12, episodes=8)
+    row = trained(tmp_path, recipes.coda, policy, world)
+    assert row['grad_norm'] > 0 and -3 <= row['reward'] <= 5.5
+
+
+def test_coda_only_planners_vote(houses):
+    "With two errands against one the statistics of all rows are others."
+    batch = Batch.from_episodes(games(houses[1], houses[0], 2, group_size=6, rollout=delegate.play_scored,
+                                      score=lambda sides: len(sides['executor'].turns)))
+    mine = delegate.peco(batch)
+    of = {}
+    for value, game in zip(mine.tolist(), batch.episodes.game[batch.turns.episode[batch.action_turn]].tolist()):
+        of.setdefault(game, set()).add(round(value, 6))
+    assert all(len(values) == 1 for values in of.values())      # one number for all rows of a game
+    everybody = grpo(batch, rows='turn')
+    assert not torch.allclose(mine, everybody)
+
+
+def test_coda_every_part_of_the_reward_counts():
+    from agentlab.episodes import Episode, Turn
+    def worth(said, done, **bad):
+        sides = {seat: Episode([Turn(i, text=text, invalid=i in bad.get(seat, ())) for i, text in enumerate(texts)],
+                               seat=seat, answer='Bora Tel')
+                 for seat, texts in dict(planner=said, executor=done).items()}
+        return delegate.coda_score(sides)
+    whole = worth(['do x', 'answer Bora Tel'], ['search x', 'done Bora Tel'])
+    assert whole == 5.5
+    assert worth(['do x', 'answer Mina Lam'], ['search x', 'done Bora Tel']) == whole - 6
+    assert worth(['do x', 'answer Bora Tel'], ['search x', 'done Bora Tel'], planner=[0]) == whole - 1
+    assert worth(['do x', 'answer Bora Tel'], ['search x', 'done Bora Tel'], executor=[0]) == whole - 1
+    assert worth(['do x', 'answer Bora Tel'], ['search x', 'done Mina Lam']) == whole - .5
+    assert worth(['answer Bora Tel'], []) == 3.
+
+
+# ---- HiMAC
+
+@pytest.fixture(scope='module')
+def plans():
+    "The same house for a planner that speaks once."
+    world = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.place, script=delegate.walk, budget=5)
+    return world, warm_seats(tiny_policy(world, warm=False, progress=False), world, steps=25, episodes=12, noise=.5)
+
+
+def phases(plans, **how):
+    return games(plans[1], plans[0], 3, group_size=4, rollout=delegate.play_phases, **how)
+
+
+def test_himac_plays_and_updates(plans, tmp_path):
+    row = trained(tmp_path, recipes.himac, plans[1], plans[0])
+    assert row['grad_norm'] > 0 and row['kl_reference'] is not None
+
+
+def test_himac_phases_alternate(plans):
+    "Blueprint tokens move first, action tokens from the policy as it then is; both at once is one update."
+    batch = Batch.from_episodes(phases(plans))
+    (one, first), (two, second) = delegate.alternate(batch, None)
+    planner = delegate.of_seat(batch, 'planner')[batch.turns.episode[batch.action_turn]]
+    assert torch.equal(one, planner) and torch.equal(two, ~planner) and first[one].any() and second[two].any()
+
+
+def test_himac_the_executor_is_frozen_and_greedy_in_phase_a(plans):
+    "Two members with one blueprint end alike; a sampled executor would not."
+    world, policy = plans
+    fixed = dict(planner=lambda env, generator: 'do a1, b2')
+    ends = lambda players: {e.outcome for e in games(policy, world, 1, group_size=8, rollout=play_players, keep=True,
+                                                     players=fixed | players) if e.seat == 'planner'}
+    assert len(ends(dict(executor=delegate.Greedy(policy)))) == 1 < len(ends({}))
+
+
+def test_himac_phase_b_plays_the_best_blueprint(plans):
+    "Another pick, other games; the blueprint is copied and not learned from."
+    for pick in (delegate.best, lambda some: min(some, key=lambda e: e.outcome)):
+        found = phases(plans, pick=pick)
+        for group in {e.group for e in found}:
+            of = [e for e in found if e.group == group]
+            told = pick([e for e in of if e.seat == 'planner']).turns[-1].text
+            goal = told.removeprefix('do ').split(',')[0].strip()
+            assert all(e.turns[0].observation.startswith(goal) for e in of if e.seat == 'executor' and e.turns)
+    assert [e.seat for e in found] == ['planner', 'executor']*12 and {e.source for e in found} == {'policy'}
+
+
+def test_himac_done_moves_on_and_so_does_the_budget(plans):
+    world = plans[0]
+    def turns_to_the_second_goal(action):
+        env = world.clone()
+        env.reset(0)
+        env.step('do a1, b2')
+        return next(i for i in range(1, 9) if env.step(action).observation.startswith('b2.'))
+    assert (turns_to_the_second_goal('done'), turns_to_the_second_goal('go up')) == (1, world.budget)
+
+
+def test_himac_a_goal_is_read_alone(plans):
+    "The second goal's row holds nothing of the first; without the emptying it does."
+    world, policy = plans
+    for empty in (True, False):
+        env = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.place, script=delegate.walk, empty=empty)
+        say = dict(planner=lambda env, generator: 'do a1, b2', executor=lambda env, generator: 'done')
+        planner, executor = play_players(policy, env, [0], players=say, keep=True)
+        assert [t.window for t in executor.turns] == [0, int(empty)]
+
+
+# ---- Hi-Agent
+
+def at_goal(env): return env.env.room == env.errand
+
+
+def tries(houses, n=3, **how):
+    return games(houses[1], houses[0], n, rollout=delegate.foresight, **dict(tries=4, reached=at_goal) | how)
+
+
+def test_hi_agent_plays_and_updates(houses, tmp_path):
+    world, policy = houses
+    row = trained(tmp_path, recipes.hi_agent, policy, world, rollout_args=dict(reached=at_goal, tries=3))
+    assert row['grad_norm'] > 0 and row['sampler_gap'] < 1e-3      # the contexts are those that were read
+
+
+def test_hi_agent_compares_errands_of_one_state(houses):
+    "The tries of a state share task, context and group; by task they would be one group, with another mean."
+    found = tries(houses, 2, group_size=2)
+    planners = [e for e in found if e.seat == 'planner']
+    of = {}
+    for e in planners: of.setdefault(e.group, []).append(e)
+    assert all(len(some) == 4 and len({tuple(e.turns[0].context_ids) for e in some}) == 1 for some in of.values())
+    assert len(of) > 4 and len({e.turns[0].t for e in planners}) > 1
+    batch = Batch.from_episodes(planners)
+    tasks = batch.with_episodes(group=batch.episodes.group//2000)
+    assert not torch.allclose(grpo(batch), grpo(tasks))
+
+
+def test_hi_agent_the_score_is_what_the_executor_achieves(houses):
+    found = tries(houses)
+    for e in found: assert e.outcome == .1*(not e.turns[0].invalid or e.seat == 'executor') + e.success
+    none = tries(houses, reached=lambda env: False)
+    assert {e.outcome for e in none} <= {0., .1} and any(e.success for e in found)
+
+
+def test_hi_agent_the_executor_learns_from_its_own_clones(houses):
+    found = tries(houses)
+    worth = {e.game: e.outcome for e in found if e.seat == 'planner'}
+    executors = [e for e in found if e.seat == 'executor']
+    assert executors and all(worth[e.game] == e.outcome and e.turns[0].window >= 0 for e in executors)
+    assert all(e.turns[0].observation.split('.')[0] for e in executors)
+
+
+def test_hi_agent_the_original_is_not_touched_by_its_clones(houses):
+    "One try a state is an ordinary game: as many planner turns as states."
+    found = [e for e in tries(houses, 4, tries=1) if e.seat == 'planner']
+    assert len({e.group for e in found}) == len(found) > 4
+
+
+# ---- EPO, explicit
+
+def actor(env, generator):
+    "Follows the word of the strategist four times out of five."
+    legal = env.env.legal()
+    named = [action for action in legal if env.errand and env.errand.split()[0] in action]
+    return named[0] if named and generator.random() < .8 else generator.choice(legal)
+
+
+@pytest.fixture(scope='module')
+def advised():
+    "A strategist with a word before every turn of the actor."
+    def script(env, noise, generator):
+        wrong = generator is not None and generator.random() < noise
+        return 'do ' + (generator.choice(['north', 'south', 'east', 'west']) if wrong else env.env.expert().split()[1])
+    world = Delegate(Paying(2, 8, 0), budget=1, report=delegate.seen, script=script)
+    policy = tiny_policy(world, warm=False, progress=False)
+    return world, warm_seats(policy, world, steps=15, episodes=12, noise=.5, players=dict(executor=actor))
+
+
+def test_epo_explicit_plays_and_updates(advised, tmp_path):
+    row = trained(tmp_path, recipes.epo_explicit, advised[1], advised[0],
+                  rollout_args=dict(players=dict(executor=actor)))
+    assert row['grad_norm'] > 0 and row['value_loss'] is not None
+
+
+def test_epo_explicit_speaks_before_every_turn_of_a_frozen_actor(advised):
+    world, policy = advised
+    every = games(policy, world, rollout=play_players, players=dict(executor=actor), keep=True)
+    for game in {e.game for e in every}:
+        planner, other = ([t.t for t in e.turns] for e in every if e.game == game)
+        assert other and set(t - 1 for t in other) <= set(planner) and not any(t - 1 in other for t in other)
+    mine = games(policy, world, rollout=play_players, players=dict(executor=actor))
+    assert {e.seat for e in mine} == {'planner'}        # the actor is in no batch
+    both = Batch.from_episodes(games(policy, world, rollout=play_players))
+    with pytest.raises(ValueError, match='is frozen'): delegate.epo_explicit(both)
+
+
+def test_epo_explicit_key_rounds_and_the_outcome_are_paid(advised):
+    batch = Batch.from_episodes(games(advised[1], advised[0], rollout=play_players, players=dict(executor=actor)))
+    batch = batch.with_action(value=torch.rand(len(batch.actions), generator=torch.Generator().manual_seed(0)))
+    whole, none = (delegate.epo_explicit(batch, rise=rise)[1] for rise in (.1, 2.))
+    assert not torch.equal(whole, none) and whole.abs().max() <= 1 + 1e-9
+    lost = batch.with_episodes(outcome=torch.zeros(len(batch), dtype=torch.float64))
+    assert not delegate.epo_explicit(lost, rise=2.)[1].any() and delegate.epo_explicit(lost)[1].any()
+
+
+# ---- AgentFlow
+
+def searches(env, said): return said if said.startswith('search') else None
+def complete(env): return len(env.now.info['hops']) == len(env.env.game.path)
+def answers(env):
+    game = env.env.game
+    return f"answer {delegate.missing(game.start, game.path, {f: game.world.links[f] for f in game.found})[1]}"
+
+
+def flow(verify=complete, limit=3, **how):
+    return delegate.Flow(HopSearch(1), searches, verify, answers, limit=limit, **how)
+
+
+def test_agentflow_plays_and_updates(tmp_path):
+    world = flow()
+    policy = tiny_policy(HopSearch(1), warm=False, progress=False)
+    from agentlab.policy.tiny import warm_start
+    warm_start(policy, HopSearch(1, split='demo'), steps=40, episodes=8, pool=320, noise=.5)
+    row = trained(tmp_path, recipes.agentflow, policy, world, groups=6, group_size=6)
+    assert row['grad_norm'] > 0 and row['sampler_gap'] < 1e-3
+
+
+def test_agentflow_every_step_is_a_context_of_its_own_with_the_memory():
+    world = flow(limit=3, verify=lambda env: False)
+    world.reset(0)
+    first = world.step('search mentor Bora Tel')
+    second = world.step('search rival Bora Tel')
+    assert first.info['fresh'] and first.observation in second.observation and len(second.observation) > len(
+        first.observation)
+
+
+def test_agentflow_an_unknown_tool_costs_a_step_and_is_noted():
+    world = flow(limit=2)
+    world.reset(0)
+    assert world.step('dance').observation.endswith('dance: Nothing.')
+    assert world.step('dance').done
+
+
+def test_agentflow_the_verifier_stops_and_the_generator_answers():
+    "With the verifier off the loop goes on to its limit; another generator, another outcome."
+    ends = {}
+    for name, world in dict(on=flow(), off=flow(lambda env: False)).items():
+        step = world.reset(0)
+        say = world.env.expert()
+        while not step.done: step = world.step(say)
+        ends[name] = len(world.memory), step.info['success']
+    assert ends == dict(on=(1, True), off=(3, True))
+    wrong = delegate.Flow(HopSearch(1), searches, complete, lambda env: 'answer Bora Tel')
+    wrong.reset(0)
+    assert not wrong.step(wrong.env.expert()).info['success']
+
+
+def test_agentflow_the_analysis_is_read():
+    world = flow(analyse=lambda env: f'{len(env.env.game.path) if env.env.game else 0} hops.')
+    assert world.reset(0).observation.endswith('1 hops.')
