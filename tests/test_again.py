@@ -13,8 +13,9 @@ from agentlab.episodes import Batch
 from agentlab.metrics import MEASURES, METRICS
 from agentlab.policy import tiny_policy
 from agentlab.rollout import play
-from agentlab.rollout.again import (Again, Says, always, attempts, by_attempt, corrections, earned, improved,
-                                    only_later, play_again, spoken)
+from agentlab.rollout.again import (Again, Says, always, attempts, best_of_own, by_attempt, corrections, earned,
+                                    improved, introspection, keep_all, keep_attempts, keep_better, keep_right,
+                                    play_again, spoken, verdicts)
 from agentlab.rollout.turns import UnaryFeedback
 from agentlab.train import recipes, train
 
@@ -71,8 +72,8 @@ def test_tables_of_attempts(player, world):
 def test_metrics_are_those_of_the_table(player):
     b = games(player, Again(guess(), goes_on=always))
     found = corrections(b)
-    assert found['pairs'] == len(b) and MEASURES['correction'](b) == found['gain']
-    assert MEASURES['correction'](games(player, guess())) is None
+    assert found['pairs'] == len(b) and MEASURES['attempt_gain'](b) == found['gain']
+    assert MEASURES['attempt_gain'](games(player, guess())) is None
 
 def test_no_answer_is_handed_on(player):
     class Telling(GuessNumber):
@@ -132,7 +133,7 @@ def pairs(player):
 def test_score_learns(beginner, tmp_path):
     recipe = recipes.score(**SMALL)
     run = trained(beginner, recipe, tmp_path/'run')
-    assert run.rows()[0]['correction'] is not None and run.rows()[1]['kl_reference'] is not None
+    assert run.rows()[0]['attempt_gain'] is not None and run.rows()[1]['kl_reference'] is not None
     assert (torch.bincount(run.episodes(0).turns.episode) == 2).float().mean() > .5
 
 def test_score_bonus(pairs):
@@ -165,7 +166,7 @@ def test_score_attempts_are_bandits_of_their_own(pairs):
                                                               & (rewarded.turns.right == right))].mean()
     own, whole = by_attempt(rewarded), grpo(rewarded)
     assert mean(own, 1.) > mean(own, 0.) and mean(whole, 1.) < mean(whole, 0.)
-    assert (by_attempt(pairs.with_turns(reward=only_later(pairs)))[pairs.spread(pairs.turns.attempt == 0)] == 0).all()
+    assert (by_attempt(pairs.with_turns(reward=improved(pairs, 0., 0.)))[pairs.spread(pairs.turns.attempt == 0)] == 0).all()
 
 def test_score_second_attempts_are_not_announced(player):
     "What is read between the attempts does not depend on the first."
@@ -174,3 +175,50 @@ def test_score_second_attempts_are_not_announced(player):
     texts = {turn.observation for e in episodes for turn in e.turns if turn.columns['attempt'] == 1}
     assert all(text.startswith('Try again. Guess a number from') for text in texts)
     assert {turn.columns['right'] for e in episodes for turn in e.turns if turn.columns['attempt'] == 0} >= {0.}
+
+
+# ---- RISE
+
+def own(policy, samples, seed=0, **how):
+    return games(policy, guess(), seed, n=16, size=2, rollout=partial(best_of_own, samples=samples,
+                                                                      around=partial(Again, attempts=4, ends=spoken)), **how)
+
+def test_rise_learns(beginner, tmp_path):
+    recipe = recipes.rise(**SMALL, rollout=partial(best_of_own, samples=3))
+    run = trained(beginner, recipe, tmp_path/'run')
+    assert run.episodes(0).turns.samples.nan_to_num().max() == 3
+
+def test_rise_best_of_own(player):
+    "More samples make better second attempts; the first is one sample, and what is read and trained is one row."
+    few, many = own(player, 1), own(player, 8)
+    assert verdicts(many)[:, 1].nanmean() > verdicts(few)[:, 1].nanmean() + .1
+    for b in (few, many):
+        logp, _ = player.logprobs(b)
+        assert torch.allclose(logp, b.action('sampler_logp'), atol=1e-5) and len(b.rows) == len(b)
+        assert b.turns.samples[b.turns.attempt == 0].isnan().all()
+    first = lambda b: b.turns.action[b.turns.attempt == 0]
+    assert torch.equal(first(few), first(many))
+
+def test_rise_an_episode_ends_with_its_first_right_attempt(player):
+    grid = attempts(own(player, 8))
+    assert ((grid == 1).sum(1) <= 1).all() and (grid == 1).any() and not (grid[:, :-1] == 1)[~grid[:, 1:].isnan()].any()
+
+def test_rise_weights_and_rules(player):
+    b = own(player, 4)
+    weight, right = introspection(b), b.spread(b.turns.right)
+    assert weight[right == 1].min() > 10*weight[right == 0].max() > 0
+    assert (introspection(b, temperature=1e9) - 1).abs().max() < 1e-6
+    counts = [int((keep_attempts(b, keep).action('weight') > 0).sum()) for keep in (keep_all, keep_better, keep_right)]
+    assert counts[0] == len(b.actions) and counts[0] > counts[1] > counts[2] > 0
+
+def test_rise_a_world_that_cannot_be_cloned(player):
+    class Solid(GuessNumber):
+        copied = False
+        def clone(self):
+            if self.copied: raise RuntimeError('made of stone')
+            twin = super().clone()
+            twin.copied = True
+            return twin
+    episodes = best_of_own(player, Solid(high=8, horizon=1), range(6), samples=2, max_tokens=4)
+    assert {e.error is None for e in episodes} == {e.success for e in episodes} == {True, False}
+    assert all('cannot be cloned' in e.error and 'made of stone' in e.error for e in episodes if not e.success)

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['Attempt', 'if_wrong', 'always', 'over', 'answered', 'spoken', 'Says', 'Again', 'attempts', 'earned', 'corrections',
-           'voted', 'play_again', 'by_attempt', 'paid_to_attempts', 'improved', 'only_later', 'kl_by_attempt', 'staged',
-           'score_recipe']
+           'voted', 'play_again', 'by_attempt', 'improved', 'kl_by_attempt', 'staged', 'score_recipe', 'best_of_own',
+           'verdicts', 'introspection', 'keep_all', 'keep_better', 'keep_best', 'keep_right', 'keep_attempts',
+           'rise_recipe']
 
 # %% ../../nbs/rollout/08_again.ipynb #770dfb81
 import copy, math
@@ -35,25 +36,11 @@ class Attempt:
     closing: str    # last text of the inner environment; it may tell the answer, so nobody is shown it unasked
     env: object     # the inner environment as it was left: for a teacher
 
-def if_wrong(one:Attempt)->bool:
-    "Another attempt follows a wrong one."
-    return not one.right
-
-def always(one:Attempt)->bool:
-    "Another attempt follows, whatever came of this one."
-    return True
-
-def over(step:Step)->bool:
-    "The inner game has ended."
-    return step.done
-
-def answered(step:Step)->bool:
-    "The action was accepted."
-    return not step.info.get('invalid', False)
-
-def spoken(step:Step)->bool:
-    "Something was said."
-    return True
+def if_wrong(one:Attempt)->bool: return not one.right
+def always(one:Attempt)->bool: return True
+def over(step:Step)->bool: return step.done
+def answered(step:Step)->bool: return not step.info.get('invalid', False)
+def spoken(step:Step)->bool: return True
 
 @dataclass(frozen=True)
 class Says:
@@ -192,21 +179,17 @@ def voted(
     return grid.gather(1, first)[:, 0] == 1
 
 # %% ../../nbs/rollout/08_again.ipynb #a2b4c7e1
-def _correction(b:Batch, name:str):
+def _rate(b:Batch, name:str):
     found = corrections(b)[name] if 'attempt' in b.turns and len(b.turns) else math.nan
     return found if math.isfinite(found) else None
 
-_both = 'counted, over the episodes that have both attempts'
-for _name, _key, _what, _how, _drawn in (
-    ('first_attempt', 'first', 'share of first attempts that were right', _both, False),
-    ('second_attempt', 'second', 'share of second attempts that were right', _both, False),
-    ('correction', 'gain', 'second minus first attempt', _both, True),
-    ('corrected', 'corrected', 'wrong at first, right at second', _both, True),
-    ('spoiled', 'spoiled', 'right at first, wrong at second', _both, True),
-    ('unchanged', 'unchanged', 'second attempts that ended with the action of the first', _both, False),
-    ('any_attempt', 'any', 'episodes in which some attempt was right; `success` is the last one', 'counted', False)):
-    metric(_name, _what, _how, 'episodes, 0-1', Panel(_what, 'What the second attempt adds.') if _drawn else None)(
-        partial(_correction, name=_key))
+_rates = dict(first='first attempts that were right', second='second attempts that were right',
+              gain='second minus first attempt', corrected='wrong at first, right at second',
+              spoiled='right at first, wrong at second', unchanged='second attempts that ended as the first did',
+              any='episodes in which some attempt was right; `success` is of the last one')
+for _name, _what in _rates.items():
+    metric(f'attempt_{_name}', _what, 'counted, over the episodes that have both attempts; `any` over all',
+           'episodes, 0-1', Panel(_what) if _name in ('corrected', 'spoiled') else None)(partial(_rate, name=_name))
 
 # %% ../../nbs/rollout/08_again.ipynb #b2fd8e19
 def play_again(
@@ -230,27 +213,15 @@ def by_attempt(
 by_attempt.needs = ('group',)       # a group of one is refused
 
 # %% ../../nbs/rollout/08_again.ipynb #6d0a36f1
-def paid_to_attempts(
-    b:Batch,        # episodes of `Again`
-    grid:Tensor,    # (episodes, attempts) what each attempt is worth
-)->Tensor:          # (turns,) it, on the last turn of the attempt; 0 on the others
-    "Numbers of attempts as rewards of turns."
-    return torch.where(_ends(b), grid[b.turns.episode, _attempt(b)], 0.)
-
 def improved(
     b:Batch,            # episodes of `Again`
     alpha:float=10.,    # of the change; 0: every attempt for itself
-)->Tensor:              # (turns,)
-    "What an attempt earned, and `alpha` times by how much that is more than the attempt before it (SCoRe, stage II)."
+    first:float=1.,     # share of its reward that the first attempt gets; 0: only the later ones are paid
+)->Tensor:              # (turns,) on the last turn of each attempt; 0 on the others
+    "What an attempt earned, and `alpha` times by how much that is more than the attempt before it (SCoRe)."
     grid = earned(b)
-    grid[:, 1:] += alpha*grid.diff(dim=1)
-    return paid_to_attempts(b, grid)
-
-def only_later(
-    b:Batch,            # episodes of `Again`
-)->Tensor:              # (turns,)
-    "What all attempts but the first one earned (SCoRe, stage I)."
-    return torch.where(_attempt(b) > 0, paid_to_attempts(b, earned(b)), 0.)
+    worth = torch.cat([first*grid[:, :1], grid[:, 1:] + alpha*grid.diff(dim=1)], 1)
+    return torch.where(_ends(b), worth[b.turns.episode, _attempt(b)], 0.)
 
 def kl_by_attempt(
     logp:Tensor, batch:Batch,   # as for `kl`; turns need `attempt`
@@ -263,19 +234,108 @@ def kl_by_attempt(
 def staged(
     step:int,                   # updates behind the policy
     stages:tuple=(),            # of (updates, fields of the recipe); the last one stays
-)->dict:
-    "The fields of the stage that a step belongs to."
-    for updates, fields in stages:
-        if step < updates: return fields
-        step -= updates
-    return stages[-1][1]
+)->dict:                        # the fields of the stage that the step belongs to
+    "A recipe's schedule of stages."
+    ends = [sum(updates for updates, _ in stages[:i + 1]) for i in range(len(stages) - 1)]
+    return stages[sum(step >= end for end in ends)][1]
 
 @recipe('in the spirit of Kumar et al., 2024, SCoRe, arXiv 2409.12917')
 def score_recipe():
     "First learn to correct with the first attempt held, then both, with a bonus for the change"
     from agentlab.objective.policy_loss import kl_k3
     hold, both = (partial(kl_by_attempt, kl=kl_k3, first=f, later=l) for f, l in ((.1, 0.), (.01, .01)))
-    more, around = dict(reward=improved, kl=both), partial(Again, goes_on=always, between=Says('Try again.'))
-    return dict(credit=by_attempt, kl_coef=1., rollout=partial(play_again, around=around),
-                test_rollout=partial(play_again, around=around),
-                schedule=partial(staged, stages=((15, dict(reward=only_later, kl=hold)), (0, more)))) | more
+    twice = partial(play_again, around=partial(Again, goes_on=always, between=Says('Try again.')))
+    one, two = dict(reward=partial(improved, alpha=0., first=0.), kl=hold), dict(reward=improved, kl=both)
+    return dict(credit=by_attempt, kl_coef=1., rollout=twice, test_rollout=twice,
+                schedule=partial(staged, stages=((15, one), (0, two)))) | two
+
+# %% ../../nbs/rollout/08_again.ipynb #b2751d74
+def best_of_own(
+    policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,     # as for `play`
+    samples:int=16,             # attempts that are sampled in the place of the second and of every later one
+    around:Callable=partial(Again, attempts=5, ends=spoken),    # environment -> environment of several attempts
+    # as for `play`
+    max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None,
+    workers:int=0, seed:int=0, step:int=0, name:str='policy', system:str=None
+)->list:                        # as `play`; the last turn of a chosen attempt has columns['samples']
+    """`play`, but every attempt after the first is the best of several (RISE). A world that cannot be cloned ends its
+    episode with an error."""
+    env = suited(env if isinstance(env, Again) else around(env), policy, system, max_tokens)
+    games = new_games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
+    sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens,
+                                                        token_budget=token_budget)
+    how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
+    def attempt(some):
+        begun = {id(g): g.t for g in some}
+        while some := [g for g in some if not g.over and (g.t == begun[id(g)] or not _tried(g) > -2)
+                       and within_budget(g, policy, **budget)]:
+            play_round(some, policy, sampler, how, limit, system, workers)
+    try:
+        receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
+        attempt(games)
+        while live := [g for g in games if not g.over]:
+            forks = [[guarded(partial(_fork, g, j)) for j in range(samples)] for g in live]
+            attempt([f for some in forks for f in some if not isinstance(f, BaseException)])
+            for g, some in zip(live, forks): _take_best(g, some)
+    finally:
+        for g in games: guarded(g.env.close)
+    return [e for g in games for e in g.episodes(step=step, policy=name)]
+
+def _tried(game)->float:
+    "1, 0 or -1 for the attempt that the last turn ended; else -2."
+    last = game.side.turns[-1]
+    right = last.columns.get('right', math.nan)
+    return -2. if math.isnan(right) or game.error else right - last.invalid
+
+def _fork(game, number):
+    "The same game, to be played on apart."
+    twin = copy.copy(game)
+    twin.env, twin.sample_seed = game.env.clone(), derive(game.sample_seed, 'own', number)
+    twin.sides = {seat: replace(side, turns=[replace(t, columns=dict(t.columns)) for t in side.turns])
+                  for seat, side in game.sides.items()}
+    return twin
+
+def _take_best(game, forks):
+    "The game goes on as its best fork did."
+    fault = next((f for f in forks if isinstance(f, BaseException)), None)
+    if fault is not None: return game.end(error=f'this world cannot be cloned for a second attempt: {fault}')
+    best = max(forks, key=_tried)
+    for other in (game, *forks): guarded(other.env.close) if other is not best else None
+    best.side.turns[-1].columns['samples'] = float(len(forks))
+    vars(game).update(vars(best))
+
+# %% ../../nbs/rollout/08_again.ipynb #9a9fe52d
+def verdicts(
+    b:Batch,    # episodes of `Again`
+)->Tensor:      # (episodes, attempts) float64: 1 right, 0 wrong, -1 unreadable; NaN where there was none
+    "What each attempt is worth to RISE."
+    ends, k = _ends(b), _attempt(b)
+    return attempts(b).index_put((b.turns.episode[ends], k[ends]), -b.turns.invalid[ends].double(), accumulate=True)
+
+def introspection(
+    b:Batch,                    # episodes of `Again`
+    temperature:float=.4,       # tau: the smaller, the less a wrong attempt counts
+)->Tensor:                      # (action tokens,) weight, above 0
+    "exp(verdict/temperature) of the attempt, for `imitation` (RISE)."
+    return b.spread((verdicts(b)/temperature).exp()[b.turns.episode, _attempt(b)])
+
+def keep_all(r:Tensor)->Tensor: return ~r.isnan()
+def keep_better(r:Tensor)->Tensor: return torch.cat([~r[:, :1].isnan(), r.diff(dim=1) > 0], 1)
+def keep_best(r:Tensor)->Tensor: return r >= r.nan_to_num(nan=-math.inf).cummax(1).values
+def keep_right(r:Tensor)->Tensor: return r == 1
+
+@curation('mask', 'turn', 'those of attempts that the rule leaves out', 'Qu et al., 2024, RISE, arXiv 2407.18219')
+def keep_attempts(
+    b:Batch,                    # episodes of `Again`
+    keep:Callable=keep_all,     # (episodes, attempts) verdicts -> bool of the same shape
+)->Batch:
+    "Only these attempts are learned from."
+    return _mask(b, b.spread(~keep(verdicts(b))[b.turns.episode, _attempt(b)]), 'keep_attempts')
+
+@recipe('Qu et al., 2024, RISE, arXiv 2407.18219')
+def rise_recipe():
+    "The best of several own second attempts is imitated, with weights, and so again"
+    from agentlab.replay.splice import imitation
+    asked = partial(Again, attempts=5, goes_on=always, ends=spoken)
+    return dict(credit=introspection, objective=imitation, curate=keep_attempts, loss_per='turn', steps=3,
+                rollout=best_of_own, test_rollout=partial(play_again, around=asked))
