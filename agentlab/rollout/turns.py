@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['turn_percentile', 'still_working', 'TurnLimit', 'Timed', 'costs', 'scaling_inter', 'scaling_inter_recipe',
-           'UnaryFeedback']
+           'UnaryFeedback', 'less_invalid', 'ufo_recipe']
 
 # %% ../../nbs/rollout/05_turns.ipynb #cf5d5606
 import math, time
 from collections.abc import Callable
 from functools import partial
 import torch
-from ..env.protocol import EnvError, Step
+from ..env.protocol import EnvError
 from ..env.wrappers import Wrapper, with_columns
 from ..episodes import Batch, need
 from ..recipe import recipe
+from .again import Again, Says, answered, play_again
 
 # %% ../../nbs/rollout/05_turns.ipynb #01ae44eb
 def turn_percentile(
@@ -138,7 +139,7 @@ def scaling_inter_recipe():
     return dict(credit=grpo, schedule=partial(scaling_inter, turns=(8, 10, 12), every=10))
 
 # %% ../../nbs/rollout/05_turns.ipynb #33e22204
-class UnaryFeedback(Wrapper):
+class UnaryFeedback(Again):
     """Ask again after a wrong answer, without saying why it was wrong; the reward falls with every attempt and with
     repetitions (UFO)."""
     def __init__(
@@ -149,42 +150,44 @@ class UnaryFeedback(Wrapper):
         repetition:float=.5,        # taken off, times the share of answers that were said before
         faithful:bool=False  # True: at the last attempt the text says Correct! even when it is wrong, as released
     ):
-        super().__init__(env)
-        if len(env.seats) != 1:
-            raise TypeError(f'UnaryFeedback asks one seat, and {type(env).__name__} has {env.seats}')
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-            raise ValueError(f'attempts={attempts!r}: give a whole number from 1')
-        self.attempts, self.says, self.repetition, self.faithful, self.over = attempts, says, repetition, faithful, True
+        super().__init__(env, attempts, between=Says(says), ends=answered, repeat=False)
+        self.says, self.repetition, self.faithful = says, repetition, faithful
     @property
     def adds(self):
         return (f'After a wrong answer you are asked again, {self.attempts} answers in all; a late or repeated one '
                 f'pays less.')
-    def reset(self, seed, task=None):
-        self.begun, self.answers, self.over = (seed, task), (), False
-        step = self.env.reset(seed, task)
-        self.asked = step.info.get('state')
-        return self.tell(step)
     def step(self, action):
-        if self.over:
-            raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
-        step = self.env.step(action)
-        invalid, right = bool(step.info.get('invalid', False)), bool(step.info.get('success', False))
-        if not invalid: self.answers = (*self.answers, ''.join(action.lower().split()))
-        self.over = right or len(self.answers) >= self.attempts
-        if self.over: return self.close_with(step, right)
-        heard = step.observation if invalid else self.says
-        if step.done: step = self.env.reset(*self.begun)
-        return self.tell(Step(step.seat, heard, {step.seat: 0.}, False,
-                              step.info | dict(invalid=invalid, success=False, truncated=False)))
-    def close_with(self, step, right):
-        "The last step, with everything that is paid."
-        paid = ((2.**(1 - len(self.answers)) if right else 0.)
-                - self.repetition*(1 - len(set(self.answers))/len(self.answers)))
-        text = 'Correct!' if right or self.faithful else self.says
-        return self.tell(Step(step.seat, text, {step.seat: paid}, True, step.info | dict(truncated=False)))
-    def tell(self, step):
-        "What was asked and answered so far is the state; a hint of the inner game is not known to the agent."
-        if self.asked is not None: step.info['state'] = (self.asked, self.answers)
+        step = super().step(action)
+        if step.done:
+            right, answers = step.info['success'], [said[-1] for said in self.past]
+            paid = (2.**(1 - len(answers)) if right else 0.) - self.repetition*(1 - len(set(answers))/len(answers))
+            step.observation = 'Correct!' if right or self.faithful else self.says
+        step.reward = {step.seat: paid if step.done else 0.}
         return step
-    def vocabulary(self):
-        return [*self.env.vocabulary(), *f'{self.says} Correct!'.replace('.', ' . ').replace('!', ' ! ').split()]
+    def known(self, step):
+        "What was asked and answered so far is the state; a hint of the inner game is not known to the agent."
+        asked = self.asked.info.get('state')
+        if asked is not None: step.info['state'] = (asked, tuple(said[-1] for said in self.past))
+        return step
+    def vocabulary(self): return [*super().vocabulary(), 'Correct', '!']
+
+
+# %% ../../nbs/rollout/05_turns.ipynb #7be0c119
+def less_invalid(
+    b:Batch,            # episodes
+    off:float=.1,       # for an action that the environment refused
+)->torch.Tensor:        # (turns,) float64
+    "What was paid, less a penalty for actions that cannot be read."
+    return b.turns.reward - off*b.turns.invalid.double()
+
+@recipe('Liu et al., 2025, UFO, arXiv 2507.14295')
+def ufo_recipe():
+    "A wrong answer is met with try again; late and repeated answers pay less"
+    from agentlab.credit.critics import gae
+    from agentlab.objective.entropy_bonuses import entropy_bonus
+    from agentlab.rollout.filters import starpo_s
+    from agentlab.train.critic import Critic
+    play_ufo = partial(play_again, around=UnaryFeedback)
+    return dict(credit=gae, critic=Critic, objective=partial(entropy_bonus, coefficient=.001, low=.2, high=.28),
+                reward=less_invalid, curate=starpo_s, groups=8, group_size=16, rollout=play_ufo, test_rollout=play_ufo)
+

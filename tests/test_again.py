@@ -1,0 +1,224 @@
+"""Second attempts: each system plays and updates, and each of its defining mechanisms, switched off, changes what is
+read, learned from, paid, or compared."""
+import copy
+from functools import partial
+
+import pytest
+import torch
+
+from agentlab.credit import grpo
+from agentlab.env import GuessNumber, KeyDoor
+from agentlab.env.protocol import Step
+from agentlab.episodes import Batch
+from agentlab.metrics import MEASURES, METRICS
+from agentlab.policy import tiny_policy
+from agentlab.rollout import play
+from agentlab.rollout.again import (Again, Says, always, attempts, best_of_own, by_attempt, corrections, earned,
+                                    improved, introspection, keep_all, keep_attempts, keep_better, keep_right,
+                                    play_again, spoken, verdicts)
+from agentlab.rollout.turns import UnaryFeedback
+from agentlab.train import recipes, train
+
+SMALL = dict(steps=2, groups=4, group_size=6, minibatches=1, max_tokens=4, max_turns=8, test_tasks=0)
+
+
+@pytest.fixture(autouse=True, scope='module')
+def one_thread(): torch.set_num_threads(1)
+
+def guess(**how): return GuessNumber(**dict(high=8, horizon=1) | how)
+
+@pytest.fixture(scope='module')
+def player():
+    "A policy that knows the words of the game and has seen few games."
+    return tiny_policy(Again(guess(), between=Says('Incorrect. Please think again. Correct!')), steps=60, pool=512,
+                       noise=1., progress=False)
+
+@pytest.fixture
+def beginner(player):
+    return copy.deepcopy(player)
+
+def games(policy, env, seed=0, n=8, size=4, rollout=play, **how):
+    return Batch.from_episodes(rollout(policy, env, range(n), size, seed=seed, **dict(max_tokens=4) | how))
+
+def trained(policy, recipe, out, env=None):
+    run = train(policy, env or guess(), recipe, out, progress=False)
+    rows = run.rows()
+    assert all(set(row) <= set(METRICS) for row in rows)
+    assert max(row['grad_norm'] or 0. for row in rows) > 1e-3, rows
+    return run
+
+
+# ---- the wrapper and its tables
+
+WORLDS = dict(whole=lambda: Again(KeyDoor(horizon=4), 3, always), ufo=lambda: UnaryFeedback(KeyDoor(horizon=4)),
+              limits=lambda: Again(KeyDoor(horizon=4), limits=(2, 4)), spoken=lambda: Again(KeyDoor(), 3, ends=spoken))
+
+@pytest.mark.parametrize('world', WORLDS)
+def test_tables_of_attempts(player, world):
+    "Attempts are numbered without a gap, `right` stands once in each that ended, rewards stay with their attempt."
+    b = games(player, WORLDS[world](), max_turns=7)
+    k, episode = b.turns.attempt.long(), b.turns.episode
+    first = torch.cat([torch.tensor([True]), episode.diff() != 0])
+    assert (k[first] == 0).all() and set(k.diff()[~first[1:]].tolist()) <= {0, 1}
+    ended = ~b.turns.right.isnan()
+    assert (ended[:-1] == ((k.diff() != 0) | (episode.diff() != 0)))[~b.episodes.truncated[episode][:-1]].all()
+    grid = attempts(b)
+    assert (grid.isnan().long().diff(dim=1) >= 0).all()
+    total = earned(b).nan_to_num().sum(1)
+    assert torch.equal(total, b.episodes.outcome)
+    found = corrections(b)
+    if found['pairs']: assert abs(found['gain'] - (found['corrected'] - found['spoiled'])) < 1e-12
+
+def test_metrics_are_those_of_the_table(player):
+    b = games(player, Again(guess(), goes_on=always))
+    found = corrections(b)
+    assert found['pairs'] == len(b) and MEASURES['attempt_gain'](b) == found['gain']
+    assert MEASURES['attempt_gain'](games(player, guess())) is None
+
+def test_no_answer_is_handed_on(player):
+    class Telling(GuessNumber):
+        def turn(self, action):
+            text, *rest = super().turn(action)
+            return f"It was {self.task['secret']} .", *rest
+    for episode in play(player, Again(Telling(high=8, horizon=1), 3), range(6), max_tokens=4, seed=1):
+        assert not any('It was' in turn.observation for turn in episode.turns)
+
+@pytest.mark.parametrize('fault, said', [
+    (dict(between=lambda k, one: None), 'there is nothing to say'),
+    (dict(between=lambda k, one: 1/0), 'division by zero'),
+    (dict(goes_on=lambda one: 1/(1 - one.right)), 'division by zero')])
+def test_a_fault_between_attempts_ends_the_episode_and_is_counted(beginner, tmp_path, fault, said):
+    run = train(beginner, Again(guess(), **fault), recipes.grpo(**SMALL | dict(steps=1, groups=12)), tmp_path/'run',
+                progress=False)
+    row, b = run.rows()[0], run.episodes(0)
+    assert 0 < row['errors'] < row['episodes']
+    assert all(said in text for key, text in b.labels['error'].items() if key != -1)
+
+def test_a_world_that_ends_before_the_first_attempt():
+    class Over(GuessNumber):
+        def reset(self, seed, task=None):
+            return Step('player', 'over', done=True)
+    with pytest.raises(RuntimeError, match='over before the first attempt'): Again(Over()).reset(0)
+
+
+# ---- UFO
+
+def test_ufo_learns(beginner, tmp_path):
+    run = trained(beginner, recipes.ufo(**SMALL | dict(group_size=8)), tmp_path/'run')
+    assert 'Incorrect' in run.episodes(0).frame().to_csv() or run.episodes(0).turns.attempt.max() > 0
+
+def test_ufo_unary_feedback(player):
+    "Without it the text between two answers says more: the hint of the game."
+    read = lambda env: {t.observation for e in play(player, env, range(6), max_tokens=4, max_turns=4)
+                        for t in e.turns[1:]}
+    told, plain = read(UnaryFeedback(guess(horizon=3))), read(guess(horizon=3))
+    assert 'Incorrect. Please think again.' in told and not any('than' in text for text in told)
+    assert any('than' in text for text in plain)
+
+def test_ufo_repetition(player):
+    "Two answers alike cost half of the share that was said before, and nothing without the penalty."
+    paid = {}
+    for repetition in (.5, 0.):
+        b = games(player, UnaryFeedback(guess(), repetition=repetition), max_turns=5)
+        paid[repetition] = b.episodes.outcome
+    assert (paid[.5] <= paid[0.]).all() and (paid[.5] < paid[0.]).any()
+
+
+# ---- SCoRe
+
+@pytest.fixture(scope='module')
+def pairs(player):
+    return games(player, Again(guess(), goes_on=always, between=Says('Try again.')), size=8)
+
+def test_score_learns(beginner, tmp_path):
+    recipe = recipes.score(**SMALL)
+    run = trained(beginner, recipe, tmp_path/'run')
+    assert run.rows()[0]['attempt_gain'] is not None and run.rows()[1]['kl_reference'] is not None
+    assert (torch.bincount(run.episodes(0).turns.episode) == 2).float().mean() > .5
+
+def test_score_bonus(pairs):
+    "The second attempt is paid for its change; without alpha it is paid for itself."
+    grid, k = earned(pairs), pairs.turns.attempt
+    own, more = improved(pairs, alpha=0.), improved(pairs, alpha=10.)
+    assert torch.equal(own, pairs.turns.reward) and torch.equal(own[k == 0], more[k == 0])
+    second = more[k == 1]
+    assert torch.equal(second, (grid[:, 1] + 10*(grid[:, 1] - grid[:, 0]))[pairs.turns.episode[k == 1]])
+    assert (second != own[k == 1]).any()
+
+def test_score_stages(pairs):
+    "Stage I does not pay the first attempt and holds it; stage II pays both and holds both alike."
+    stages = recipes.score().schedule
+    one, two = stages(0), stages(10**6)
+    k = pairs.turns.attempt
+    assert (one['reward'](pairs)[k == 0] == 0).all() and (two['reward'](pairs)[k == 0] != 0).any()
+    held = pairs.with_action(ref_logp=pairs.action('sampler_logp') - 1)
+    first = held.spread(k) == 0
+    kl = [stage['kl'](held.action('sampler_logp'), held) for stage in (one, two)]
+    assert (kl[0][first] > 0).all() and (kl[0][~first] == 0).all()
+    assert (kl[1] > 0).all() and kl[0][first].mean() > 5*kl[1][first].mean()
+
+def test_score_attempts_are_bandits_of_their_own(pairs):
+    "With whole episodes compared, a first attempt is worth more where it was wrong."
+    rewarded = pairs.with_turns(reward=improved(pairs))
+    total = rewarded.turns.reward.new_zeros(len(pairs)).index_add(0, pairs.turns.episode, rewarded.turns.reward)
+    rewarded = rewarded.with_episodes(outcome=total)
+    mean = lambda advantage, right: advantage[rewarded.spread((rewarded.turns.attempt == 0)
+                                                              & (rewarded.turns.right == right))].mean()
+    own, whole = by_attempt(rewarded), grpo(rewarded)
+    assert mean(own, 1.) > mean(own, 0.) and mean(whole, 1.) < mean(whole, 0.)
+    assert (by_attempt(pairs.with_turns(reward=improved(pairs, 0., 0.)))[pairs.spread(pairs.turns.attempt == 0)] == 0).all()
+
+def test_score_second_attempts_are_not_announced(player):
+    "What is read between the attempts does not depend on the first."
+    episodes = play_again(player, guess(), range(12), max_tokens=4, seed=3,
+                          around=partial(Again, goes_on=always, between=Says('Try again.')))
+    texts = {turn.observation for e in episodes for turn in e.turns if turn.columns['attempt'] == 1}
+    assert all(text.startswith('Try again. Guess a number from') for text in texts)
+    assert {turn.columns['right'] for e in episodes for turn in e.turns if turn.columns['attempt'] == 0} >= {0.}
+
+
+# ---- RISE
+
+def own(policy, samples, seed=0, **how):
+    return games(policy, guess(), seed, n=16, size=2, rollout=partial(best_of_own, samples=samples,
+                                                                      around=partial(Again, attempts=4, ends=spoken)), **how)
+
+def test_rise_learns(beginner, tmp_path):
+    recipe = recipes.rise(**SMALL, rollout=partial(best_of_own, samples=3))
+    run = trained(beginner, recipe, tmp_path/'run')
+    assert run.episodes(0).turns.samples.nan_to_num().max() == 3
+
+def test_rise_best_of_own(player):
+    "More samples make better second attempts; the first is one sample, and what is read and trained is one row."
+    few, many = own(player, 1), own(player, 8)
+    assert verdicts(many)[:, 1].nanmean() > verdicts(few)[:, 1].nanmean() + .1
+    for b in (few, many):
+        logp, _ = player.logprobs(b)
+        assert torch.allclose(logp, b.action('sampler_logp'), atol=1e-5) and len(b.rows) == len(b)
+        assert b.turns.samples[b.turns.attempt == 0].isnan().all()
+    first = lambda b: b.turns.action[b.turns.attempt == 0]
+    assert torch.equal(first(few), first(many))
+
+def test_rise_an_episode_ends_with_its_first_right_attempt(player):
+    grid = attempts(own(player, 8))
+    assert ((grid == 1).sum(1) <= 1).all() and (grid == 1).any() and not (grid[:, :-1] == 1)[~grid[:, 1:].isnan()].any()
+
+def test_rise_weights_and_rules(player):
+    b = own(player, 4)
+    weight, right = introspection(b), b.spread(b.turns.right)
+    assert weight[right == 1].min() > 10*weight[right == 0].max() > 0
+    assert (introspection(b, temperature=1e9) - 1).abs().max() < 1e-6
+    counts = [int((keep_attempts(b, keep).action('weight') > 0).sum()) for keep in (keep_all, keep_better, keep_right)]
+    assert counts[0] == len(b.actions) and counts[0] > counts[1] > counts[2] > 0
+
+def test_rise_a_world_that_cannot_be_cloned(player):
+    class Solid(GuessNumber):
+        copied = False
+        def clone(self):
+            if self.copied: raise RuntimeError('made of stone')
+            twin = super().clone()
+            twin.copied = True
+            return twin
+    episodes = best_of_own(player, Solid(high=8, horizon=1), range(6), samples=2, max_tokens=4)
+    assert {e.error is None for e in episodes} == {e.success for e in episodes} == {True, False}
+    assert all('cannot be cloned' in e.error and 'made of stone' in e.error for e in episodes if not e.success)

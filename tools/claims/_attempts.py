@@ -1,0 +1,45 @@
+"What the claims about second attempts share: a policy to begin with, a run in a folder that goes, and a test."
+import copy
+import tempfile
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try: yield
+    finally: torch.set_num_threads(before)
+
+
+def begun(env, seed: int, **how):
+    "A policy that has been shown some games; the seed is of its weights and of the games."
+    from agentlab.policy import tiny_policy
+    return copy.deepcopy(tiny_policy(env, seed=seed, progress=False, **how))
+
+
+def learned(policy, env, recipe):
+    "The policy after the recipe, in place, and the rows of its run."
+    from agentlab.train import train
+    with tempfile.TemporaryDirectory() as folder: rows = train(policy, env, recipe, folder, progress=False).rows()
+    return policy, rows
+
+
+def tested(policy, env, tasks: int, seed: int, samples: int = 4, rollout=None, **how):
+    "Held-out tasks, sampled at temperature 1."
+    from agentlab.episodes import Batch
+    from agentlab.rollout import play
+    those = env.tasks('test', tasks)
+    return Batch.from_episodes((rollout or play)(policy, env, range(tasks), samples, those, seed=10**6 + seed, **how))
+
+
+def within(b)->list[float]:
+    "Success within 1, 2, ... attempts, over all episodes."
+    from agentlab.rollout.again import attempts
+    grid = attempts(b).nan_to_num()
+    return [round(grid[:, :k + 1].amax(1).mean().item(), 5) for k in range(grid.shape[1])]
+
+
+def turns_per_success(b)->float: return round(len(b.turns)/max(int(b.episodes.success.sum()), 1), 4)

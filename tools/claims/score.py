@@ -1,0 +1,62 @@
+"SCoRe: paid for the change, after a stage that holds the first attempt, against plain training of two attempts."
+from functools import partial
+
+from _attempts import begun, learned, one_thread, tested
+from claims import Claim
+
+START, STEPS, STAGE, LR = dict(steps=300, pool=2048, noise=.3), 40, 15, 1e-3
+ARMS = ('score', 'plain', 'no_stage_one', 'no_bonus')
+
+
+def either():
+    "Questions of one hop and of two, in turn; the people of a world are as many in both."
+    from agentlab.env import HopSearch
+    class Either(HopSearch):
+        name = 'either'
+        def __init__(self, split='train'): super().__init__(hops=2, distractors=10, horizon=4, split=split)
+        def reset(self, seed, task=None):
+            self.hops = len(task['path']) if task else 1 + seed % 2
+            return super().reset(seed, task)
+        def tasks(self, split, n, seed=0):
+            kinds = []
+            for hops in (1, 2):
+                self.hops = hops
+                kinds.append(super().tasks(split, (n + 1)//2, seed))
+            return [task for pair in zip(*kinds) for task in pair][:n]
+    return Either()
+
+
+def twice(env):
+    "The first answer is due after one search; the second attempt is not told whether that was right."
+    from agentlab.rollout.again import Again, Says, always
+    return Again(env, goes_on=always, between=Says('Once again.'), limits=(2, 4))
+
+
+def row(arm: str, seed: int)->dict:
+    from agentlab.objective.policy_loss import kl_k3
+    from agentlab.rollout.again import corrections, improved, kl_by_attempt, play_again, staged
+    from agentlab.train import recipes
+    hold, both = (partial(kl_by_attempt, kl=kl_k3, first=f, later=l) for f, l in ((.1, 0.), (.01, .01)))
+    reward = partial(improved, alpha=10. if arm in ('score', 'no_stage_one') else 0.)
+    one = dict(reward=partial(improved, alpha=0., first=0.), kl=hold) if arm in ('score', 'no_bonus') else dict(reward=reward, kl=both)
+    recipe = recipes.score(reward=reward, schedule=partial(staged, stages=((STAGE, one), (0, dict(reward=reward, kl=both)))),
+                           rollout=partial(play_again, around=twice), steps=STEPS, lr=LR, seed=seed, max_turns=8,
+                           test_tasks=0)
+    with one_thread():
+        env = twice(either())
+        policy, rows = learned(begun(env, seed, **START), env, recipe)
+        b, first = (tested(p, env, 100, seed, samples=2, max_tokens=8, max_turns=8)
+                    for p in (policy, begun(env, seed, **START)))
+    found, before = corrections(b), corrections(first)
+    return {name: round(found[name], 5) for name in ('gain', 'first', 'second', 'corrected', 'spoiled', 'unchanged')} | {
+        f'{name}_before': round(before[name], 5) for name in ('gain', 'first', 'second', 'spoiled')} | dict(
+        turns_trained=round(sum(one['turns']*one['episodes'] for one in rows)))
+
+
+CLAIM = Claim(
+    key='score', says='Trained in two stages and paid for the change, the second attempt gains more over the first than '
+    'with plain training of both attempts.',
+    row=row, arms=ARMS, control='plain', measure='gain', margin=.03,
+    budget=f'{STEPS} updates of 64 episodes of two attempts in every arm',
+    world='HopSearch of one and two hops, 13 people; the first answer due after one search, the second after three',
+    settings=dict(start=START, steps=STEPS, stage=STAGE, lr=LR))
