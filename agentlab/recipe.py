@@ -224,9 +224,9 @@ def check_recipe(recipe: Recipe):
     check_numbers(recipe)
     def refuse(name, remedy): raise ValueError(f'{name}={getattr(recipe, name)!r}: {remedy}')
     per = recipe.loss_per
-    if per not in ('token', 'turn', 'row',
-                   'episode') and not (isinstance(per, (int, float)) and not isinstance(per, bool) and per > 0):
-        refuse('loss_per', "use 'token', 'turn', 'row', 'episode', or a positive number of tokens")
+    if per not in ('token', 'turn', 'row', 'episode',
+                   'nested') and not (isinstance(per, (int, float)) and not isinstance(per, bool) and per > 0):
+        refuse('loss_per', "use 'token', 'turn', 'row', 'episode', 'nested', or a positive number of tokens")
     if recipe.tree not in (None, True, False): refuse('tree', 'use True, False, or None: where it is cheaper')
     if recipe.precision not in ('no', 'bf16'):
         refuse('precision', "use 'no' or 'bf16': fp16 needs a loss scaler, which is not part of a checkpoint")

@@ -19,6 +19,7 @@ from .windows import with_summaries
 from .players import play_players
 from .again import *
 from .delegate import Delegate, hops_of_two, house_of_two, peco, play_scored, warm_seats
+from .workspace import Moments, Noted, Retrying, capped, laid_out, report_of, with_workspace
 from ..policy.guide import reads, suited, told
 
 __getattr__ = door(__name__)
