@@ -17,7 +17,7 @@ from .resampling import dynamic_sampling, retry_failures, with_rollback
 from .turns import Timed, TurnLimit, UnaryFeedback, costs, scaling_inter, turn_percentile
 from .windows import with_summaries
 from .players import play_players
-from .delegate import Delegate, hops_of_two, house_of_two, peco, play_scored, warm_seats
+from .delegate import *
 from ..policy.guide import reads, suited, told
 
 __getattr__ = door(__name__)

@@ -31,8 +31,8 @@ def row(arm, seed):
 
 
 CLAIM = Claim(
-    key='coda', says='With contexts of their own, planner and executor lose nothing where the context is short.', row=row,
-    arms=('coda', 'flat', 'all_rows'), control='flat', measure='at_96', margin=.1,
+    key='coda', says='With contexts of their own, planner and executor lose nothing where the context is short.',
+    row=row, arms=('coda', 'flat', 'all_rows'), control='flat', measure='at_96', margin=.1,
     budget='20 updates of about 340 sampled turns: 48 games of two seats or 108 of one; 25600 demonstrated games',
     world='HopSearch of two hops, four pages a search; success on 200 held-out questions with 96, 128, 256 tokens',
     settings=dict(start=GAMES, recipe=SIZES))

@@ -39,7 +39,8 @@ def row(arm, seed):
     world = Delegate(Client(8), budget=1, report=seen, script=advise)
     met, other = (dict(executor=partial(actor, follows=share)) for share in (.8, .6))
     policy = start(world, players=met, **SHOWN)
-    loose = dict(random=lambda env, generator: f'do {generator.choice(WORDS)}', none=lambda env, generator: 'do nothing')
+    loose = dict(random=lambda env, generator: f'do {generator.choice(WORDS)}',
+                 none=lambda env, generator: 'do nothing')
     if arm == 'epo-explicit':
         learned(policy, world, recipes.epo_explicit(**SIZES, seed=seed, rollout_args=dict(players=met)))
     planner = dict(planner=loose[arm]) if arm in loose else {}
