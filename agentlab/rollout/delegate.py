@@ -13,41 +13,36 @@ from random import Random
 from types import SimpleNamespace
 import torch
 from torch import Tensor
-from ..env.hopsearch import HopSearch, full_name, missing
-from ..env.hopsearch import relations as hop_relations
+from ..env.hopsearch import HopSearch, full_name, missing, relations
 from ..env.keydoor import KeyDoor, room_names
 from ..env.protocol import EnvError, Step, extended, guide_of, noisy
 from ..env.wrappers import Wrapper, with_columns
 from ..episodes import Batch, Episode, derive, state_key
 from ..groups import compare, group_max, group_sum, recur, shift
 from ..metrics import metric
-from ..recipe import recipe
 from ..policy.guide import suited
+from ..recipe import recipe
 from .plain import Game, call_all, fault, guarded, new_games, receive_all, within_budget
 from .players import Table, play_players
 
 # %% auto #0
-__all__ = ['words', 'seen', 'facts', 'everything', 'Delegate', 'place', 'pages', 'walk', 'look_up', 'house_of_two', 'hops_of_two',
-           'of_seat', 'warm_seats', 'play_scored', 'by_errand', 'token_f1', 'coda_score', 'peco', 'coda_recipe',
-           'Blueprint', 'Greedy', 'best', 'play_phases', 'alternate', 'himac_recipe', 'risen', 'foresight',
-           'hi_agent_recipe', 'epo_explicit', 'epo_explicit_recipe', 'Flow', 'agentflow_recipe']
+__all__ = ['words', 'seen', 'facts', 'Delegate', 'place', 'pages', 'walk', 'look_up', 'house_of_two', 'hops_of_two', 'of_seat',
+           'warm_seats', 'play_scored', 'by_errand', 'token_f1', 'coda_score', 'peco', 'coda_recipe', 'Blueprint',
+           'Greedy', 'best', 'play_phases', 'alternate', 'himac_recipe', 'risen', 'foresight', 'hi_agent_recipe',
+           'epo_explicit', 'epo_explicit_recipe', 'Flow', 'agentflow_recipe']
 
 # %% ../../nbs/rollout/10_delegate.ipynb #2158acde
 def words(said: str, env)->str:
     "What the executor said."
     return said
-
 def seen(said: str, env)->str:
     "The last observation, whatever the executor said."
     return env.now.observation
-
 def facts(said: str, env)->str:
     "Whether `info['milestone']` has risen since the errand began, whatever the executor said."
     return 'Reached.' if env.now.info.get('milestone', 0.) > env.before else 'Not reached.'
 
-def everything(env, observation: str, begins: bool)->str:
-    "An executor that reads all that the inner environment says."
-    return observation
+def _all(env, observation: str, begins: bool)->str: return observation
 
 class Delegate(Wrapper):
     "An environment of one seat for a planner, who writes `do ERRAND`, and an executor, who writes `done REPORT`."
@@ -57,7 +52,8 @@ class Delegate(Wrapper):
         env,                        # an environment of one seat
         budget: int = 5,            # turns of an errand
         report: Callable = words,   # what was said, this environment -> what the planner hears
-        sees: Callable = everything,# this environment, observation, whether an errand begins -> what the executor reads
+        # this environment, observation, whether an errand begins -> what the executor reads of it; None: everything
+        sees: Callable|None = None,
         finishes: tuple = (),       # first words of actions that the planner may do itself
         script: Callable = None,    # this environment, noise, generator -> what a demonstrator says at either seat
         patience: int = 3,          # refusals of the planner in a row that end the game
@@ -68,7 +64,7 @@ class Delegate(Wrapper):
         for name, value in dict(budget=budget, patience=patience).items():
             if type(value) is not int or value < 1: raise ValueError(f'{name}={value!r}: give a whole number from 1')
         self.budget, self.report, self.sees, self.finishes, self.script, self.patience, self.empty = (
-            budget, report, sees, tuple(finishes), script, patience, empty)
+            budget, report, sees or _all, tuple(finishes), script, patience, empty)
     def reset(self, seed, task=None):
         self.now, self.moves, self.errand, self.log, self.over = self.env.reset(seed, task), 'planner', '', (), False
         self.spent, self.idle, self.before, self.task = 0, 0, 0., self.now.info.get('state')
@@ -87,8 +83,8 @@ class Delegate(Wrapper):
         "The executor's turn, with an emptied context."
         self.moves, self.errand, self.spent, self.idle = 'executor', errand, 0, 0
         self.before = self.now.info.get('milestone', 0.)
-        view = self.sees(self, self.now.observation, True)
-        return self.answer(f'{errand}. {view}'.strip(), paid, fresh=self.empty, errand=1., **did)
+        text = f'{errand}. {self.sees(self, self.now.observation, True)}'.strip()
+        return self.answer(text, paid, fresh=self.empty, errand=1., **did)
     def through(self, action: str):
         "An action of the inner environment."
         if self.moves == 'planner': self.before = self.now.info.get('milestone', 0.)
@@ -124,11 +120,9 @@ class Delegate(Wrapper):
     def guide(self):
         inner = guide_of(self.env, self.env.seats[0])
         if not inner: return {}
-        more = f', or {" or ".join(self.finishes)} as above' if self.finishes else ''
-        planner = (f'You do not do this yourself. Write do and an errand in a few words{more}; somebody who has not read '
-                   f'this task carries it out and reports.')
-        executor = ('You read one errand and what is seen. Write one action in every turn; when the errand is over, write '
-                    'done and what you found.')
+        planner = ('You do not do this yourself: write do and an errand; somebody who has not read this task carries '
+                   'it out and reports' + ''.join(map(', or {} as above'.format, self.finishes)) + '.')
+        executor = 'You read one errand and what is seen. When the errand is over, write done and what you found.'
         return dict(planner=extended(inner, planner, 'do {}'.format), executor=extended(inner, executor))
     def vocabulary(self):
         return [*self.env.vocabulary(), *'do done Nothing Reached Not reached . ,'.split()]
@@ -139,15 +133,14 @@ class Delegate(Wrapper):
 
 # %% ../../nbs/rollout/10_delegate.ipynb #d56d3d91
 def place(env, observation: str, begins: bool)->str:
-    "What is seen in a room of KeyDoor, without what the task is."
+    "What is seen in a room of KeyDoor, without the task."
     return re.sub(r' (Key|Chest) \w+\.', '', observation)
-
 def pages(env, observation: str, begins: bool)->str:
     "The answer to a search, and nothing at the beginning of an errand: what is there is the question or an old page."
     return '' if begins else observation
 
 def walk(env: Delegate, noise: float, generator: Random|None)->str:
-    "A demonstrator of `house_of_two`: the planner names the next room, or both; the executor walks, takes or opens, reports."
+    "A demonstrator of `house_of_two`: the planner names rooms, the executor walks, takes or opens, reports."
     inner, goal, rooms = env.env, env.errand, room_names(env.env.size)
     if env.moves == 'planner':
         due = [inner.layout[part] for part in ('key', 'chest')][inner.has_key:inner.has_key + env.ahead]
@@ -169,28 +162,24 @@ def look_up(env: Delegate, noise: float, generator: Random|None)->str:
         if fact is None: return f'answer {name}'
         return f"do {generator.choice(game.path) if noisy(noise, generator, 'look_up') else fact[0]} {fact[1]}"
     relation, _, name = env.errand.partition(' ')
-    if noisy(noise, generator, 'look_up'): relation = generator.choice(hop_relations)
+    if noisy(noise, generator, 'look_up'): relation = generator.choice(relations)
     if not env.spent: return f'search {relation} {name}'
     return f"done {game.world.links.get((relation, name), 'nothing')}"
 
 def house_of_two(size: int = 3, horizon: int = 12, closed: int = 1, split: str = 'train', **how)->Delegate:
     "KeyDoor for a planner who knows the task and an executor who does not; `how` is of `Delegate`."
     return Delegate(KeyDoor(size, horizon, closed, split), **dict(budget=8, sees=place, script=walk) | how)
-
 def hops_of_two(hops: int = 2, results: int = 1, split: str = 'train', **how)->Delegate:
     "HopSearch for a planner who knows the question and an executor who reads the pages; `how` is of `Delegate`."
-    return Delegate(HopSearch(hops, results=results, split=split), **dict(sees=pages, finishes=('answer',),
-                                                                        script=look_up) | how)
+    how = dict(sees=pages, finishes=('answer',), script=look_up) | how
+    return Delegate(HopSearch(hops, results=results, split=split), **how)
 
 # %% ../../nbs/rollout/10_delegate.ipynb #65a6da4e
 def of_seat(batch: Batch, seat: str)->Tensor:
     "(episodes,) bool: those of a seat."
     return batch.episodes.seat == state_key(seat)
-
 def _measured(measure: Callable): return lambda batch: measure(batch) if 'errand' in batch.turns else None
-
 def _total(batch: Batch, column: str)->float: return batch.turns[column].nan_to_num(0.).sum().item()
-
 def _share(batch: Batch, of: Tensor)->float: return of_seat(batch, 'executor')[of].double().mean().item()
 
 for _name, _meaning, _unit, _measure in (
@@ -210,12 +199,11 @@ def warm_seats(
     policy, env: Delegate,  # its weights are changed; with a script
     steps: int = 300, episodes: int = 16, lr: float = 8e-3,     # updates; games of an update; highest learning rate
     noise: float = .3,      # share of a demonstrator's turns that are drawn at random
-    seed: int = 0,
-    players: dict|None = None,      # who else plays, as for `play_players`: not learned from
+    seed: int = 0, players: dict|None = None,   # who else plays, as for `play_players`: not learned from
 ):                          # the policy
     "Supervised learning on the demonstrator's games, read with the contexts that are emptied in play."
     from agentlab.policy.tiny import demonstration_env, imitate
-    show = lambda world, generator: world.expert(noise, generator)
+    show = lambda world, generator: getattr(world, 'demonstrator', world.expert)(noise, generator)
     shown, learns = demonstration_env(env), [p for p in policy.model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(learns, lr=lr, weight_decay=.01, betas=(.9, .95))
     for step in range(steps):
@@ -228,10 +216,8 @@ def warm_seats(
         optimizer.zero_grad()
     return policy
 
-# %% ../../nbs/rollout/10_delegate.ipynb #94f264c7
-def play_scored(
-    policy, env, seeds: list, *arguments, score: Callable, by: Callable = play_players, **how,
-)->list[Episode]:
+# %% ../../nbs/rollout/10_delegate.ipynb #21cc086c
+def play_scored(policy, env, seeds: list, *arguments, score: Callable, by: Callable = play_players, **how)->list:
     "The rollout `by`, whose games are then worth score({seat: episode}) to every seat, in place of what was paid."
     episodes = by(policy, env, seeds, *arguments, **how)
     for _, game in groupby(episodes, key=lambda e: e.game):
@@ -246,9 +232,7 @@ def by_errand(turns: list)->list[list]:
     "The executor's turns, errand by errand."
     cuts = [i + 1 for i, t in enumerate(turns) if _says(t, 'done') or t.columns.get('unreported')]
     return [turns[a:b] for a, b in zip([0, *cuts], [*cuts, len(turns)]) if a < b]
-
 def _says(turn, *verbs)->bool: return turn.text.split()[:1] in [[verb] for verb in verbs]
-
 def token_f1(said: str, gold: str)->float:
     "Harmonic mean of precision and recall of words, each as often as it stands there."
     said, gold = said.lower().split(), gold.lower().split()
@@ -275,9 +259,7 @@ def peco(
     votes = torch.where(of_seat(b, seat), b.episodes.outcome, torch.nan)
     own = compare(votes, b.episodes.group, scale, ddof, eps, singleton)
     return b.spread(group_sum(own, b.episodes.game)[b.turns.episode])
-
 peco.needs = ('group',)
-
 @recipe('Liu et al., 2025, CoDA, arXiv 2512.12716')
 def coda_recipe():
     "Planner and executor earn one number, compared among planners"
@@ -306,7 +288,6 @@ class Greedy:
     def sampler(self):
         inner, cold = self.policy.sampler(), dict(temperature=0., top_p=1.)
         return SimpleNamespace(sample=lambda contexts, **how: inner.sample(contexts, **how | cold))
-
 def best(episodes: list[Episode])->Episode:
     "The highest outcome; of equal ones the likeliest words."
     return max(episodes, key=lambda e: (e.outcome, sum(e.turns[-1].logps)/len(e.turns[-1].logps)))
@@ -326,7 +307,7 @@ def play_phases(
     return [e for pair in zip(plans, acts) for e in pair]
 
 def alternate(batch: Batch, policy):
-    "The blueprints move first, then the actions, from the policy as it then is (HiMAC)."
+    "First the blueprints move, then the actions, from the policy as it then is (HiMAC)."
     from agentlab.credit.group_baselines import grpo
     advantage, planner = grpo(batch), of_seat(batch, 'planner')[batch.turns.episode[batch.action_turn]]
     yield planner, advantage
@@ -424,8 +405,8 @@ def epo_explicit_recipe():
     "A strategist before a frozen actor, paid for rounds that mattered"
     from agentlab.objective.trust import reinforce
     from agentlab.train.critic import Critic
-    return dict(credit=epo_explicit, critic=Critic, objective=reinforce, rollout=play_players, test_rollout=play_players,
-                loss_per='turn')
+    return dict(credit=epo_explicit, critic=Critic, objective=reinforce, loss_per='turn', rollout=play_players,
+                test_rollout=play_players)
 
 # %% ../../nbs/rollout/10_delegate.ipynb #ecbd7ee5
 class Flow(Wrapper):
@@ -433,7 +414,7 @@ class Flow(Wrapper):
     def __init__(
         self,
         env,                    # an environment of one seat
-        execute: Callable,      # this environment, what the planner said -> an action of the inner one; None: no such tool
+        execute: Callable,      # this environment, what the planner said -> an inner action; None: no such tool
         verify: Callable,       # this environment -> whether the memory is enough
         answer: Callable,       # this environment -> the action that ends the game
         limit: int = 3,         # steps of a game

@@ -41,8 +41,7 @@ class Side:
         else: self.unplaced += reward
 
     def read(self, chat, observation: str, system: str|None, fresh: bool = False):
-        """Take in the new text of the environment; `system` stands before the first one. `fresh`: everything before it
-        is forgotten."""
+        "Take in the new text; `system` stands before the first one. `fresh`: all that was before is forgotten."
         if not self.turns: self.system = system
         elif fresh: return self.begin(observation, chat.first(observation, system))
         ids = chat.next(observation, self.context[-1]) if self.turns else chat.first(observation, system)
@@ -51,8 +50,8 @@ class Side:
 
     def begin(self, observation: str, ids: list):
         "A context window with nothing but this text."
-        self.observation, self.new, self.context = observation, ids, ids
-        self.window, self.begun = self.window + 1, len(self.turns)
+        self.observation, self.new, self.context, self.window = observation, ids, ids, self.window + 1
+        self.begun = len(self.turns)
 
     def read_again(self, chat):
         "Where the template writes another text by now, begin a new window with it."

@@ -1,34 +1,46 @@
-"""What the claims about planners and executors share: a policy that has seen a few thousand games, one update after the
-other, and success on held-out tasks.
+"""What the claims about planners and executors share: a policy that has seen some thousand games, a run that ends when
+its turns are used up, and success on held-out tasks.
 
 The start of an arm is made once, from as many demonstrated games in every arm, and kept in the cache of agentlab.
 """
 import tempfile
 
+from agentlab.env import KeyDoor
 from agentlab.policy import Policy, tiny_policy
 from agentlab.policy.tiny import _keep, cache_folder, tiny_name
-from agentlab.rollout import Delegate, play, warm_seats
+from agentlab.rollout import play, warm_seats
 from agentlab.train import evaluate, train
 
 GAMES = dict(steps=800, episodes=32, noise=.3, lr=6e-3)
 
 
-def start(env, max_context=256, **changes):
-    "A policy that has seen GAMES of a demonstrator in this world."
+def start(env, max_context=256, players=None, **changes):
+    "A policy that has seen GAMES of a demonstrator in this world, read as they are played."
     games = GAMES | changes
-    if not isinstance(env, Delegate): return tiny_policy(env, max_context=max_context, progress=False, **games)
-    folder = cache_folder()/f'seats-{tiny_name(env, max_context=max_context, empty=env.empty, **games)}'
+    facts = games | dict(max_context=max_context, empty=getattr(env, 'empty', None))
+    folder = cache_folder()/f'seats-{tiny_name(env, **facts)}'
     if not (folder/'config.json').exists():
-        _keep(warm_seats(tiny_policy(env, warm=False, max_context=max_context, progress=False), env, **games), folder)
+        policy = tiny_policy(env, warm=False, max_context=max_context, progress=False)
+        _keep(warm_seats(policy, env, players=players, **games), folder)
     return Policy.load(folder, name=folder.name)
 
 
-def learned(policy, env, recipe):
-    "Train it; the rows of the run."
+def learned(policy, env, recipe, turns=None):
+    "Train it, until all turns are used up; the rows of the run."
+    used = []
+    count = lambda row: used.append(row['turns']*row['episodes'])
+    enough = lambda: turns is not None and sum(used) >= turns
     with tempfile.TemporaryDirectory() as folder:
-        return list(train(policy, env, recipe, folder, progress=False).rows())
+        return train(policy, env, recipe, folder, progress=False, on_row=count, should_stop=enough).rows()
 
 
-def success(policy, env, tasks=200, rollout=play, **budget):
+def success(policy, env, seed, tasks=200, rollout=play, **how):
     "Share of held-out tasks that are solved, sampled as in training."
-    return evaluate(policy, env, tasks, greedy=False, rollout=rollout, **dict(max_tokens=8, max_turns=40) | budget)
+    return evaluate(policy, env, tasks, greedy=False, rollout=rollout, seed=seed,
+                    **dict(max_tokens=8, max_turns=40) | how)
+
+
+class House(KeyDoor):
+    "KeyDoor that says how far one is: the key is half of it."
+    name = 'house'
+    def facts(self): return super().facts() | dict(milestone=.5*self.has_key)

@@ -1,0 +1,35 @@
+"Hi-Agent: sub-goals of one state compared by what comes of them, against outcomes of games, at equal turns."
+from _delegate import GAMES, House, learned, start, success
+from claims import Claim
+
+from agentlab.credit import grpo
+from agentlab.rollout import Delegate
+from agentlab.rollout.delegate import foresight, place, walk
+from agentlab.train import recipes
+
+TURNS, SIZES = 12000, dict(steps=100, test_tasks=0, max_turns=40, lr=5e-4)
+
+
+def by_task(batch):
+    "The same scores, compared inside a task: groups of a state are 1000 a game."
+    return grpo(batch.with_episodes(group=batch.episodes.group//1000))
+
+
+def row(arm, seed):
+    world = Delegate(House(horizon=16), budget=4, sees=place, script=walk)
+    policy = start(world, noise=.2)
+    before = success(policy, world, seed)
+    tries = dict(rollout=foresight, groups=8, group_size=1, **dict(credit=by_task) if arm == 'by_task' else {})
+    recipe = recipes.grpo(**SIZES, seed=seed, groups=8, group_size=8) if arm == 'grpo' else recipes.hi_agent(
+        **SIZES, seed=seed, **tries)
+    rows = learned(policy, world, recipe, TURNS)
+    return dict(success=success(policy, world, seed), start=before, updates=len(rows),
+                dead_groups=sum(r['dead_groups'] for r in rows)/len(rows))
+
+
+CLAIM = Claim(
+    key='hi-agent', says='Sub-goals compared at their state by what comes of them learn more than outcomes of games.',
+    row=row, arms=('hi-agent', 'grpo', 'by_task'), control='grpo', measure='success', margin=.05,
+    budget='12000 turns, those of the clones counted; 25600 demonstrated games',
+    world='KeyDoor of 3x3 rooms for two seats, errands of 4 turns; success on 200 held-out houses',
+    settings=dict(start=GAMES, recipe=SIZES, turns=TURNS))
