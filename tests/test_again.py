@@ -7,17 +7,20 @@ import pytest
 import torch
 
 from agentlab.credit import grpo
-from agentlab.env import GuessNumber, KeyDoor
+from agentlab.env import GuessNumber, HopSearch, KeyDoor, check_env
 from agentlab.env.protocol import Step
-from agentlab.episodes import Batch
+from agentlab.episodes import Batch, Episode, state_key
 from agentlab.metrics import MEASURES, METRICS
 from agentlab.policy import tiny_policy
+from agentlab.replay.splice import trained_only
 from agentlab.rollout import play
-from agentlab.rollout.again import (Again, Says, always, attempts, best_of_own, by_attempt, corrections, earned,
-                                    improved, introspection, keep_all, keep_attempts, keep_better, keep_right,
-                                    play_again, spoken, verdicts)
+from agentlab.rollout.again import (Again, Judged, Says, always, attempts, best_of_own, by_attempt, by_budget,
+                                    corrections, earned, expert_hint, guided, improved, introspection, judgements,
+                                    keep_all, keep_attempts, keep_better, keep_right, play_again, spoken, verdicts)
 from agentlab.rollout.turns import UnaryFeedback
+from agentlab.selfplay.preferences import dpo_credit
 from agentlab.train import recipes, train
+from later import deferred
 
 SMALL = dict(steps=2, groups=4, group_size=6, minibatches=1, max_tokens=4, max_turns=8, test_tasks=0)
 
@@ -222,3 +225,146 @@ def test_rise_a_world_that_cannot_be_cloned(player):
     episodes = best_of_own(player, Solid(high=8, horizon=1), range(6), samples=2, max_tokens=4)
     assert {e.error is None for e in episodes} == {e.success for e in episodes} == {True, False}
     assert all('cannot be cloned' in e.error and 'made of stone' in e.error for e in episodes if not e.success)
+
+
+# ---- Agent-RLVR
+
+GUIDED = deferred(lambda: partial(Again, between=expert_hint))
+
+def pairs_of(policy, strip=True, around=None):
+    return guided(policy, guess(), range(16), 2, around=around or GUIDED, strip=strip, max_tokens=4, seed=5)
+
+def test_agent_rlvr_learns(beginner, tmp_path):
+    run = trained(beginner, recipes.agent_rlvr(**SMALL), tmp_path/'run')
+    b = run.episodes(0)
+    assert (b.episodes.source == state_key('guided')).any() and (b.action('advantage').nan_to_num() != 0).any()
+
+def test_agent_rlvr_guidance(player):
+    "The expert's word makes another second attempt than being told to be wrong."
+    right = {}
+    for name, between in dict(hint=expert_hint, wrong=Says()).items():
+        b = games(player, Again(guess(), between=between), n=24)
+        texts = [t.observation for e in play(player, Again(guess(), between=between), range(8), max_tokens=4)
+                 for t in e.turns[1:]]
+        assert all(text.startswith('guess' if name == 'hint' else 'Incorrect') for text in texts) and texts
+        right[name] = b.turns.attempt.max()
+    assert right['hint'] == 1
+
+@pytest.mark.parametrize('strip', [True, False])
+def test_agent_rlvr_strip(player, strip):
+    "Stripped, the guided attempt is read behind the task alone; else behind the failure, which is not learned from."
+    episodes = pairs_of(player, strip)
+    made = [(a, b) for a, b in zip(episodes, episodes[1:]) if b.source == 'guided']
+    assert made and all(a.source == 'policy' and not a.success for a, _ in made)
+    batch = trained_only(Batch.from_episodes([e for pair in made for e in pair]))
+    for failure, success in made:
+        assert (success.turns[0].context_ids == failure.turns[0].context_ids)
+        assert (success.turns[0].text == failure.turns[0].text and len(success.turns) == 2) == (not strip)
+        assert any('guess' in t.observation.split('Guess')[0] for t in success.turns) == (not strip)
+    per = torch.bincount(batch.turns.episode[batch.action_turn], batch.action('weight'), minlength=len(batch))
+    assert (per > 0).all()
+    logp, _ = player.logprobs(batch)
+    apart = (logp - batch.action('sampler_logp')).abs().max()
+    assert apart > .1 if strip else apart < 1e-5
+
+def test_agent_rlvr_pairs(player):
+    "Only groups with a success and a failure give a pair; the success is pulled up, the failure down."
+    b = Batch.from_episodes(pairs_of(player))
+    logp, _ = player.logprobs(b)
+    advantage = dpo_credit(b.with_action(old_logp=logp, ref_logp=logp))
+    won = b.spread(b.of_turn('outcome')) > 0
+    assert (advantage[won] >= 0).all() and (advantage[~won] <= 0).all() and (advantage > 0).any()
+
+def test_agent_rlvr_a_task_without_guidance(player):
+    class Alone(GuessNumber):
+        def __getattribute__(self, name):
+            if name == 'expert': raise AttributeError(name)
+            return super().__getattribute__(name)
+    episodes = guided(player, Alone(high=8, horizon=1), range(6), around=GUIDED, max_tokens=4)
+    assert {e.success for e in episodes if not e.error} <= {True}
+    assert all('nothing to say' in e.error for e in episodes if not e.success)
+
+
+# ---- ReSeek
+
+@pytest.fixture(scope='module')
+def reader():
+    "Judges pages now and then, and has seen few questions."
+    return tiny_policy(Judged(search()), steps=80, pool=256, noise=.5, progress=False)
+
+def search(**how): return HopSearch(**dict(hops=1, distractors=10, horizon=4) | how)
+
+def test_reseek_learns(reader, tmp_path):
+    run = trained(copy.deepcopy(reader), recipes.reseek(**SMALL | dict(max_tokens=8)), tmp_path/'run', search())
+    assert not run.episodes(0).turns.judged.isnan().all()
+
+def test_reseek_judgements_are_paid(reader):
+    b = games(reader, Judged(search()), max_tokens=8)
+    said, useful = b.turns.judged, b.turns.useful
+    more = judgements(b) - b.turns.reward
+    assert torch.allclose(more[said == useful], torch.tensor(.3).double()) and (more[said.isnan()] == 0).all()
+    for j, u, worth in ((1, 0, -.6), (0, 1, -.3)):
+        assert torch.allclose(more[(said == j) & (useful == u)], torch.tensor(worth).double())
+    assert (said == useful).any() and ((said != useful) & ~said.isnan()).any()
+    faithful = judgements(b, faithful=True)
+    right = b.of_turn('success').bool() & (said == 1)
+    assert right.any() and torch.allclose((faithful - b.turns.reward)[right], torch.tensor(.4).double())
+
+def test_reseek_no_drops_the_page():
+    "After a no the page is not among what was found; after a yes, and without a judgement, it is."
+    found = {}
+    for word in ('yes ', 'no ', ''):
+        env = Judged(search(hops=2))
+        env.reset(0)
+        start = env.game.start
+        env.step(f'search mentor {start}')
+        page = env.game.found
+        step = env.step(f'{word}search rival {start}')
+        found[word] = set(page) <= set(env.game.found)
+        assert (step.info['columns']['judged'] == step.info['columns']['judged']) == bool(word)
+    assert found == {'yes ': True, 'no ': False, '': True}
+
+def test_reseek_nobody_judges_where_there_is_no_page():
+    env = Judged(search())
+    env.reset(0)
+    step = env.step('no search mentor')
+    assert str(step.info['columns']['judged']) == 'nan' and check_env(Judged(search()))['clone'] == 'ok'
+
+
+# ---- MINT
+
+def test_mint_budgets_answers_and_feedback(player):
+    "More turns are more answers, but never more than two; the slope is of what was found."
+    asked = []
+    def rollout(policy, env, *arguments, **how):
+        episodes = play(policy, env, *arguments, **how)
+        asked.append(max(len(e.turns) for e in episodes))
+        assert all('turns left' in e.turns[0].observation for e in episodes)
+        return episodes
+    found = by_budget(player, guess(), tasks=9, budgets=(1, 2, 4), rollout=rollout, max_tokens=4)
+    assert asked == [1, 2, 2] and found['errors'] == 0 and all(0 <= found[k] <= 1 for k in (1, 2, 4))
+    told = by_budget(player, guess(), tasks=9, budgets=(1, 2), feedback=lambda k, one: 'Higher.', max_tokens=4)
+    assert told[1] == found[1]      # no feedback is read with one turn
+
+def test_mint_feedback_that_tells(player):
+    class Known(GuessNumber):
+        def facts(self): return super().facts() | dict(answer=str(self.task['secret']))
+    tell = lambda k, one: f"It is {one.env.task['secret']}."
+    found = by_budget(player, Known(high=8, horizon=1), tasks=9, budgets=(1, 2), feedback=tell, max_tokens=4)
+    assert 0 < found['errors'] <= 9
+
+def test_mint_tools():
+    "Somebody who reads pages needs two turns for one hop, and without the tool no number of turns is enough."
+    class Blind(HopSearch):
+        def search(self, words): return 'Nothing found.', 0., {}
+    def expert(policy, env, seeds, size, tasks, seed):
+        episodes = []
+        for task in tasks:
+            step = env.reset(0, task)
+            while not step.done: step = env.step(env.expert())
+            episodes.append(Episode(success=step.info['success']))
+        return episodes
+    how = dict(tasks=12, budgets=(1, 2, 4), rollout=expert)
+    seen, blind = (by_budget(None, make(hops=1, distractors=10), **how) for make in (HopSearch, Blind))
+    assert (seen[1], seen[2], seen[4]) == (0., 1., 1.) and seen['slope'] > 0
+    assert (blind[1], blind[4], blind['slope']) == (0., 0., 0.)

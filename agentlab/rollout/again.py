@@ -6,18 +6,20 @@
 __all__ = ['Attempt', 'if_wrong', 'always', 'over', 'answered', 'spoken', 'Says', 'Again', 'attempts', 'earned', 'corrections',
            'voted', 'play_again', 'by_attempt', 'improved', 'kl_by_attempt', 'staged', 'score_recipe', 'best_of_own',
            'verdicts', 'introspection', 'keep_all', 'keep_better', 'keep_best', 'keep_right', 'keep_attempts',
-           'rise_recipe']
+           'rise_recipe', 'expert_hint', 'guided', 'agent_rlvr_recipe', 'Judged', 'judgements', 'reseek_recipe',
+           'by_budget']
 
 # %% ../../nbs/rollout/08_again.ipynb #770dfb81
-import copy, math
+import copy, math, re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import linear_regression
 import torch
 from torch import Tensor
 from ..env.protocol import EnvError, Step, canonical
 from ..env.wrappers import Wrapper, with_columns
-from ..episodes import Batch, Episode, derive, need
+from ..episodes import Batch, derive, need
 from ..groups import group_sum, leave_one_out, same, shift
 from ..metrics import Panel, metric
 from ..policy.guide import suited
@@ -35,6 +37,7 @@ class Attempt:
     actions: tuple  # texts of its turns, lower case without spaces
     closing: str    # last text of the inner environment; it may tell the answer, so nobody is shown it unasked
     env: object     # the inner environment as it was left: for a teacher
+    begun: tuple    # (seed, task) from which it began
 
 def if_wrong(one:Attempt)->bool: return not one.right
 def always(one:Attempt)->bool: return True
@@ -93,22 +96,20 @@ class Again(Wrapper):
         return self.known(Step(step.seat, heard, step.reward, self.over, step.info | dict(truncated=False)))
     def finish(self, step, right)->str:
         "An attempt has ended: what is read next."
-        one = Attempt(len(self.past), right, self.earned, self.said, step.observation, self.env)
+        one = Attempt(len(self.past), right, self.earned, self.said, step.observation, self.env, self.begun)
         self.past, self.said, self.earned = (*self.past, self.said), (), 0.
         self.over = len(self.past) >= self.attempts or not self.goes_on(one)
         if self.over: return step.observation
         text = self.between(len(self.past), one)
         if not isinstance(text, str):
-            raise EnvError(f'{self.name}: between attempts {one.number} and {one.number + 1} there is nothing to say: '
-                           f'{self.between!r} gave {text!r:.80} for this task. Give a text, or end with goes_on')
+            raise EnvError(f'{self.name}: after attempt {one.number} there is nothing to say: between gave {text!r:.80}')
         return ' '.join(filter(None, (text, self.asked.observation if self.repeat else '')))
     def begin_again(self, step):
         "The inner game from its beginning, with what was paid for the last action and said of it."
         fresh = self.env.reset(*self.begun)
         if (fresh.observation, canonical(fresh.info.get('state'))) != (
                 self.asked.observation, canonical(self.asked.info.get('state'))):
-            raise EnvError(f'{self.name}: reset(seed, task) gave another task the second time, so there is no second '
-                           f'attempt at the first. Draw everything from the seed')
+            raise EnvError(f'{self.name}: reset(seed, task) gave another task the second time; draw it from the seed')
         about = {name: step.info[name] for name in ('invalid', 'cost', 'milestone', 'columns') if name in step.info}
         return Step(fresh.seat, fresh.observation, step.reward, False, fresh.info | about | dict(success=False))
     def known(self, step):
@@ -116,14 +117,11 @@ class Again(Wrapper):
         if step.info.get('state') is not None: step.info['state'] = (step.info['state'], self.past)
         return step
     def vocabulary(self):
-        said = getattr(self.between, 'text', '').replace('.', ' . ').replace('!', ' ! ')
-        return [*self.env.vocabulary(), *said.split()]
+        return [*self.env.vocabulary(), *re.findall(r'\w+|[^\w\s]', getattr(self.between, 'text', ''))]
 
 # %% ../../nbs/rollout/08_again.ipynb #7dda8ec3
-def attempts(
-    b:Batch,    # episodes of `Again`
-)->Tensor:      # (episodes, attempts) float64: 1 right, 0 wrong or cut off, NaN where there was none
-    "Which attempts were right."
+def attempts(b:Batch)->Tensor:      # (episodes, attempts) float64
+    "Which attempts of `Again` were right: 1, wrong or cut off: 0; NaN where there was none."
     k = _attempt(b)
     grid = torch.full((len(b), int(k.max()) + 1 if len(k) else 1), torch.nan, dtype=torch.float64, device=k.device)
     grid[b.turns.episode, k] = 0.
@@ -131,29 +129,22 @@ def attempts(
     grid[b.turns.episode[won], k[won]] = 1.
     return grid
 
-def earned(
-    b:Batch,    # episodes of `Again`
-)->Tensor:      # (episodes, attempts) float64; NaN where there was none
-    "The sum of rewards of each attempt."
-    k, grid = _attempt(b), attempts(b)*0
-    return grid.index_put((b.turns.episode, k), b.turns.reward.double(), accumulate=True)
+def earned(b:Batch)->Tensor:        # (episodes, attempts) float64
+    "The sum of rewards of each attempt; NaN where there was none."
+    return (attempts(b)*0).index_put((b.turns.episode, _attempt(b)), b.turns.reward.double(), accumulate=True)
 
 def _attempt(b)->Tensor:
     return need(b.turns, 'attempt', 'this call reads turns.attempt',
                 'Play in an environment of agentlab.rollout.Again, or with play_again.').long()
 
-def corrections(
-    b:Batch,                    # episodes of `Again`
-    first:int=0, second:int=1,  # which two attempts are compared
-)->dict:                        # name -> number; NaN without an episode that has both
+def corrections(b:Batch)->dict:     # name -> number; NaN without an episode that has both
     "What the second attempt made of the first, over the episodes that have both; `last`, `any` and `vote` over all."
-    grid = attempts(b)
-    one, two = (grid[:, k] if k < grid.shape[1] else grid.new_full((len(b),), torch.nan) for k in (first, second))
-    both = ~one.isnan() & ~two.isnan()
+    grid, answer = attempts(b), _answers(b)
+    one, two = grid[:, 0], grid[:, 1] if grid.shape[1] > 1 else grid[:, 0]*torch.nan
+    both = ~(one + two).isnan()
     share = lambda x: x[both].double().mean().item() if both.any() else math.nan
-    tried, answer = ~grid.isnan(), _answers(b)
-    last = grid.gather(1, tried.sum(1, keepdim=True).clamp(min=1) - 1)[:, 0]
-    same_answer = answer[:, first] == answer[:, min(second, grid.shape[1] - 1)]
+    last = grid.gather(1, (~grid.isnan()).sum(1, keepdim=True).clamp(min=1) - 1)[:, 0]
+    same_answer = answer[:, 0] == answer[:, -1 if grid.shape[1] < 2 else 1]
     return dict(pairs=int(both.sum()), first=share(one), second=share(two), gain=share(two - one),
                 corrected=share((one == 0) & (two == 1)), spoiled=share((one == 1) & (two == 0)),
                 unchanged=share(same_answer), last=last.nan_to_num().mean().item(),
@@ -161,24 +152,20 @@ def corrections(
 
 def _answers(b)->Tensor:
     "(episodes, attempts) key of the last action of each attempt; 0 where there was none."
-    k, ends = _attempt(b), _ends(b)
-    return torch.zeros_like(attempts(b), dtype=torch.int64).index_put((b.turns.episode[ends], k[ends]),
-                                                                      b.turns.action[ends])
+    ends, nothing = _ends(b), torch.zeros_like(attempts(b), dtype=torch.int64)
+    return nothing.index_put((b.turns.episode[ends], _attempt(b)[ends]), b.turns.action[ends])
 
 def _ends(b)->Tensor:
     "(turns,) bool: the last turn of an attempt."
     return shift(torch.ones_like(b.turns.reward), same(b.turns.episode, _attempt(b)), k=-1) == 0
 
-def voted(
-    b:Batch,    # episodes of `Again`
-)->Tensor:      # (episodes,) bool
+def voted(b:Batch)->Tensor:     # (episodes,) bool
     "Whether the answer that most attempts of an episode gave is right; of equally many the earliest."
     grid, answer = attempts(b), _answers(b)
     agree = ((answer[:, :, None] == answer[:, None]) & ~grid.isnan()[:, None] & ~grid.isnan()[:, :, None]).sum(2)
-    first = (agree*grid.shape[1] - torch.arange(grid.shape[1], device=grid.device)).argmax(1, keepdim=True)
-    return grid.gather(1, first)[:, 0] == 1
+    early = torch.arange(grid.shape[1], device=grid.device)
+    return grid.gather(1, (agree*len(early) - early).argmax(1, keepdim=True))[:, 0] == 1
 
-# %% ../../nbs/rollout/08_again.ipynb #a2b4c7e1
 def _rate(b:Batch, name:str):
     found = corrections(b)[name] if 'attempt' in b.turns and len(b.turns) else math.nan
     return found if math.isfinite(found) else None
@@ -193,23 +180,15 @@ for _name, _what in _rates.items():
 
 # %% ../../nbs/rollout/08_again.ipynb #b2fd8e19
 def play_again(
-    policy, env, seeds:list,        # as for `play`
-    *arguments,                     # of `play`
-    around:Callable=Again,          # environment -> environment of several attempts
-    **how,                          # of `play`
+    policy, env, seeds:list, *arguments, around:Callable=Again, **how  # as for `play`; environment -> one of attempts
 )->list:
     "`play` in an environment of several attempts; one that has them already is played as it is."
     return play(policy, env if isinstance(env, Again) else around(env), seeds, *arguments, **how)
 
-def by_attempt(
-    b:Batch,                        # episodes of `Again`, several of a group
-    compare:Callable=partial(leave_one_out, singleton='zero'),  # scores, by, unit -> advantages
-)->Tensor:                          # (action tokens,) float64; 0 for an attempt that nobody else of its group made
-    "What an attempt earned against the same attempt of the other episodes of its group."
-    attempt = same(b.turns.episode, _attempt(b))
-    peers = same(b.of_turn('group', 'seat'), _attempt(b))
-    return b.spread(compare(group_sum(b.turns.reward, attempt), peers, unit=attempt))
-
+def by_attempt(b:Batch)->Tensor:    # (action tokens,) float64; 0 for an attempt that nobody else of its group made
+    "What an attempt earned, less the mean of the same attempt of the other episodes of its group."
+    one, peers = (same(key, _attempt(b)) for key in (b.turns.episode, b.of_turn('group', 'seat')))
+    return b.spread(leave_one_out(group_sum(b.turns.reward, one), peers, 'zero', one))
 by_attempt.needs = ('group',)       # a group of one is refused
 
 # %% ../../nbs/rollout/08_again.ipynb #6d0a36f1
@@ -232,12 +211,11 @@ def kl_by_attempt(
     return kl(logp, batch)*batch.spread(torch.where(_attempt(batch) == 0, first, later)).to(logp)
 
 def staged(
-    step:int,                   # updates behind the policy
-    stages:tuple=(),            # of (updates, fields of the recipe); the last one stays
-)->dict:                        # the fields of the stage that the step belongs to
-    "A recipe's schedule of stages."
-    ends = [sum(updates for updates, _ in stages[:i + 1]) for i in range(len(stages) - 1)]
-    return stages[sum(step >= end for end in ends)][1]
+    step:int,           # updates behind the policy
+    stages:tuple,       # (first update, fields of the recipe) of each stage, in order
+)->dict:
+    "A recipe's schedule of stages: the fields of the one that the step belongs to."
+    return [fields for begun, fields in stages if step >= begun][-1]
 
 @recipe('in the spirit of Kumar et al., 2024, SCoRe, arXiv 2409.12917')
 def score_recipe():
@@ -247,7 +225,7 @@ def score_recipe():
     twice = partial(play_again, around=partial(Again, goes_on=always, between=Says('Try again.')))
     one, two = dict(reward=partial(improved, alpha=0., first=0.), kl=hold), dict(reward=improved, kl=both)
     return dict(credit=by_attempt, kl_coef=1., rollout=twice, test_rollout=twice,
-                schedule=partial(staged, stages=((15, one), (0, two)))) | two
+                schedule=partial(staged, stages=((0, one), (15, two)))) | two
 
 # %% ../../nbs/rollout/08_again.ipynb #b2751d74
 def best_of_own(
@@ -258,17 +236,15 @@ def best_of_own(
     max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None,
     workers:int=0, seed:int=0, step:int=0, name:str='policy', system:str=None
 )->list:                        # as `play`; the last turn of a chosen attempt has columns['samples']
-    """`play`, but every attempt after the first is the best of several (RISE). A world that cannot be cloned ends its
-    episode with an error."""
+    "`play`, but later attempts are the best of several (RISE); a world that cannot be cloned is an episode's error."
     env = suited(env if isinstance(env, Again) else around(env), policy, system, max_tokens)
     games = new_games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
-    sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens,
-                                                        token_budget=token_budget)
+    sampler, budget = sampler or policy.sampler(), (max_turns, max_tokens, token_budget)
     how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
     def attempt(some):
         begun = {id(g): g.t for g in some}
-        while some := [g for g in some if not g.over and (g.t == begun[id(g)] or not _tried(g) > -2)
-                       and within_budget(g, policy, **budget)]:
+        while some := [g for g in some if not g.over and (g.t == begun[id(g)] or _tried(g) == -2)
+                       and within_budget(g, policy, *budget)]:
             play_round(some, policy, sampler, how, limit, system, workers)
     try:
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
@@ -284,13 +260,10 @@ def best_of_own(
 def _tried(game)->float:
     "1, 0 or -1 for the attempt that the last turn ended; else -2."
     last = game.side.turns[-1]
-    right = last.columns.get('right', math.nan)
-    return -2. if math.isnan(right) or game.error else right - last.invalid
+    return -2. if game.error or math.isnan(last.columns['right']) else last.columns['right'] - last.invalid
 
 def _fork(game, number):
-    "The same game, to be played on apart."
-    twin = copy.copy(game)
-    twin.env, twin.sample_seed = game.env.clone(), derive(game.sample_seed, 'own', number)
+    twin, twin.env, twin.sample_seed = copy.copy(game), game.env.clone(), derive(game.sample_seed, 'own', number)
     twin.sides = {seat: replace(side, turns=[replace(t, columns=dict(t.columns)) for t in side.turns])
                   for seat, side in game.sides.items()}
     return twin
@@ -304,13 +277,11 @@ def _take_best(game, forks):
     best.side.turns[-1].columns['samples'] = float(len(forks))
     vars(game).update(vars(best))
 
-# %% ../../nbs/rollout/08_again.ipynb #9a9fe52d
-def verdicts(
-    b:Batch,    # episodes of `Again`
-)->Tensor:      # (episodes, attempts) float64: 1 right, 0 wrong, -1 unreadable; NaN where there was none
-    "What each attempt is worth to RISE."
-    ends, k = _ends(b), _attempt(b)
-    return attempts(b).index_put((b.turns.episode[ends], k[ends]), -b.turns.invalid[ends].double(), accumulate=True)
+def verdicts(b:Batch)->Tensor:      # (episodes, attempts) float64
+    "What each attempt is worth to RISE: 1 right, 0 wrong, -1 unreadable; NaN where there was none."
+    ends = _ends(b)
+    place = b.turns.episode[ends], _attempt(b)[ends]
+    return attempts(b).index_put(place, -b.turns.invalid[ends].double(), accumulate=True)
 
 def introspection(
     b:Batch,                    # episodes of `Again`
@@ -339,3 +310,104 @@ def rise_recipe():
     asked = partial(Again, attempts=5, goes_on=always, ends=spoken)
     return dict(credit=introspection, objective=imitation, curate=keep_attempts, loss_per='turn', steps=3,
                 rollout=best_of_own, test_rollout=partial(play_again, around=asked))
+
+# %% ../../nbs/rollout/08_again.ipynb #cb2bc25d
+def expert_hint(k:int, one:Attempt)->str|None:
+    "The action with which the expert would begin; None where there is no expert, which ends the episode."
+    (fresh := one.env.clone()).reset(*one.begun)
+    return f'{fresh.expert()} .' if hasattr(fresh, 'expert') else None
+
+def guided(
+    policy, env, seeds:list, *arguments, around:Callable=partial(Again, between=expert_hint),   # as for `play_again`
+    strip:bool=True, **how  # True: a guided attempt stands behind the first observation alone
+)->list:                # the failed attempt and the guided one as two episodes; turns may have columns['trained'] = 0
+    "`play` with guidance after a failure (in the spirit of Agent-RLVR)."
+    played = play_again(policy, env, seeds, *arguments, around=around, **how)
+    return [one for e in played for one in _unguided(e, strip)]
+
+def _unguided(episode, strip):
+    own, later = ([t for t in episode.turns if (t.columns.get('attempt') == 0) == first] for first in (True, False))
+    if not later or episode.error: return [episode]
+    failure = replace(episode, turns=own, outcome=sum(t.reward for t in own), success=False)
+    first = dict(context_ids=own[0].context_ids, observation=own[0].observation, state=own[0].state)
+    turns = ([replace(t, columns=t.columns | dict(attempt=0.), **first if t is later[0] else {}) for t in later] if strip
+             else [replace(t, columns=t.columns | dict(trained=0.)) for t in own] + later)
+    return [failure, replace(episode, turns=turns, source='guided', outcome=sum(t.reward for t in later))]
+
+@recipe('in the spirit of Da et al., 2025, Agent-RLVR, arXiv 2506.11425')
+def agent_rlvr_recipe():
+    "A failure is guided to a success; of both a pair is made without the guidance"
+    from agentlab.replay.splice import trained_only
+    from agentlab.selfplay.preferences import dpo_credit
+    return dict(credit=dpo_credit, rollout=guided, curate=trained_only, kl_coef=1e-3, recompute_old=True, loss_per=1.,
+                minibatches=1)
+
+# %% ../../nbs/rollout/08_again.ipynb #e410d527
+class Judged(Wrapper):
+    "The agent says yes or no of the last page before its action; `useful` and `drop` are written for HopSearch."
+    adds, page = 'After each page write yes or no before your action: whether the page helps.', None
+    def useful(self, step)->bool|None:
+        "Whether a page brought a fact on the way to the answer; None where no page was read."
+        return bool(step.info.get('reached')) if step.info.get('cost') else None
+    def drop(self, env):
+        "The page that was read last is as if it had not been found."
+        kept = tuple(fact for fact in env.game.found if fact not in env.game.shown[-1:])
+        env.game = replace(env.game, shown=env.game.shown[:-1], found=kept)
+    def written(self, action): return f'yes {action}'
+    def reset(self, seed, task=None):
+        self.page = None
+        return self.env.reset(seed, task)
+    def step(self, action):
+        word, _, rest = action.strip().partition(' ')
+        page, said = self.page, dict(yes=1., no=0.).get(word.lower())
+        if page is not None and said == 0: self.drop(self.env)
+        step = self.env.step(action if said is None else rest)
+        self.page = self.useful(step)
+        return with_columns(step, judged=math.nan if said is None or page is None else said,
+                            useful=math.nan if page is None else float(page))
+    def demonstrator(self, noise=0., generator=None):
+        page, twin = self.page, self.env.clone()
+        if page is False: self.drop(twin)
+        return f'{"yes" if page else "no"} '*(page is not None) + twin.demonstrator(noise, generator)
+    def vocabulary(self): return [*self.env.vocabulary(), 'yes', 'no']
+
+def judgements(
+    b:Batch,                # episodes of `Judged`
+    faithful:bool=False,    # True, as released: after a right answer every yes is worth .4, whatever the page said
+)->Tensor:                  # (turns,)
+    "What was paid, and for a right judgement of the last page .3, a wrong no -.3, a wrong yes -.6 (ReSeek)."
+    said, useful = (need(b.turns, name, 'judgements pays for yes and no', 'Play in agentlab.rollout.again.Judged.')
+                    for name in ('judged', 'useful'))
+    worth = .3 - (said != useful).double()*(.6 + .3*said)
+    if faithful: worth = torch.where(b.of_turn('success').bool() & ((said == useful) | (said == 1)), .4, worth)
+    return b.turns.reward + worth.nan_to_num(0.)
+
+@recipe('in the spirit of Li et al., 2025, ReSeek, arXiv 2510.00568')
+def reseek_recipe():
+    "Every page is judged, and the judgement paid"
+    from agentlab.credit.group_baselines import grpo
+    judged = partial(play_again, around=Judged)
+    return dict(credit=grpo, reward=judgements, kl_coef=.001, rollout=judged, test_rollout=judged)
+
+# %% ../../nbs/rollout/08_again.ipynb #b081cae2
+def by_budget(
+    policy, env, tasks:int=64,      # an environment whose tools are on or off; held-out tasks
+    budgets:tuple=(1, 2, 3, 4, 5),  # turns
+    answers:int=2,                  # of an episode, at most; one where the budget is one turn
+    feedback:Callable=Says(),       # k, Attempt -> what is read after a wrong answer
+    ends:Callable=over,             # Step -> bool: this was an answer
+    rollout:Callable=play, seed:int=0, **how    # who plays: `play`, or a function of the same arguments
+)->dict:                            # success by budget, its `slope`, and the episodes that an error ended
+    "Success by the number of turns (MINT). Feedback that holds the answer is such an error."
+    from agentlab.rollout.turns import TurnLimit
+    found, those, errors = {}, env.tasks('test', tasks), 0
+    for k in budgets:
+        around = TurnLimit(Again(env, min(k, answers), between=partial(_silent, feedback), ends=ends), k)
+        episodes = rollout(policy, around, range(tasks), 1, those, seed=derive(seed, 'budget', k), **how)
+        found[k], errors = sum(e.success for e in episodes)/tasks, errors + sum(e.error is not None for e in episodes)
+    return found | dict(slope=linear_regression(list(found), list(found.values())).slope, errors=errors)
+
+def _silent(feedback, k, one):
+    answer, text = one.env.facts().get('answer'), feedback(k, one)
+    if answer and answer.lower() in (text or '').lower(): raise EnvError(f'the feedback holds the answer {answer!r}')
+    return text

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['turn_percentile', 'still_working', 'TurnLimit', 'Timed', 'costs', 'scaling_inter', 'scaling_inter_recipe',
-           'UnaryFeedback', 'less_invalid', 'ufo_recipe']
+           'UnaryFeedback', 'ufo_recipe']
 
 # %% ../../nbs/rollout/05_turns.ipynb #cf5d5606
 import math, time
@@ -154,8 +154,7 @@ class UnaryFeedback(Again):
         self.says, self.repetition, self.faithful = says, repetition, faithful
     @property
     def adds(self):
-        return (f'After a wrong answer you are asked again, {self.attempts} answers in all; a late or repeated one '
-                f'pays less.')
+        return f'A wrong answer is asked again, {self.attempts} answers in all; a late or repeated one pays less.'
     def step(self, action):
         step = super().step(action)
         if step.done:
@@ -173,13 +172,6 @@ class UnaryFeedback(Again):
 
 
 # %% ../../nbs/rollout/05_turns.ipynb #7be0c119
-def less_invalid(
-    b:Batch,            # episodes
-    off:float=.1,       # for an action that the environment refused
-)->torch.Tensor:        # (turns,) float64
-    "What was paid, less a penalty for actions that cannot be read."
-    return b.turns.reward - off*b.turns.invalid.double()
-
 @recipe('Liu et al., 2025, UFO, arXiv 2507.14295')
 def ufo_recipe():
     "A wrong answer is met with try again; late and repeated answers pay less"
@@ -189,5 +181,5 @@ def ufo_recipe():
     from agentlab.train.critic import Critic
     play_ufo = partial(play_again, around=UnaryFeedback)
     return dict(credit=gae, critic=Critic, objective=partial(entropy_bonus, coefficient=.001, low=.2, high=.28),
-                reward=less_invalid, curate=starpo_s, groups=8, group_size=16, rollout=play_ufo, test_rollout=play_ufo)
+                curate=starpo_s, groups=8, group_size=16, rollout=play_ufo, test_rollout=play_ufo)
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['by_outcome', 'rivals', 'win_rates', 'win_rate_reward', 'spo_recipe', 'best_and_worst', 'episode_logp', 'sppo', 'inpo',
-           'pair_advantage', 'sppo_credit', 'inpo_credit', 'sppo_recipe', 'inpo_recipe']
+           'pair_advantage', 'sppo_credit', 'inpo_credit', 'dpo_credit', 'sppo_recipe', 'inpo_recipe']
 
 # %% ../../nbs/selfplay/05_preferences.ipynb #ea42f107
 from collections.abc import Callable
@@ -169,6 +169,18 @@ def inpo_credit(
     "One step of INPO from the policy that played: its pair loss as an advantage."
     anchored, pairs = b.with_action(prev_logp=b.action('old_logp')), best_and_worst(b, win_rates(b, prefer))
     return pair_advantage(b, lambda logp: inpo(logp, anchored, pairs, **how))
+
+# %% ../../nbs/selfplay/05_preferences.ipynb #d9000002
+def dpo_credit(
+    b:Batch,            # episodes; several of a group; tokens need ref_logp, which a recipe with kl_coef supplies
+    beta:float=.1,      # how much a nat of the gap to the reference counts
+)->Tensor:              # (action tokens,) float64; 0 outside all pairs
+    "One step of DPO from the policy that played, on the best and the worst outcome of each task and seat."
+    ref, pairs = _anchor(b, 'ref_logp', 'dpo_credit'), best_and_worst(b)
+    def loss(logp):
+        ratio = episode_logp(b, logp - ref)
+        return -torch.nn.functional.logsigmoid(beta*(ratio[pairs.winner] - ratio[pairs.loser]))
+    return pair_advantage(b, loss)
 
 # %% ../../nbs/selfplay/05_preferences.ipynb #5d63a3e4
 @recipe('in the spirit of Wu et al., 2024, SPPO, arXiv 2405.00675')

@@ -39,7 +39,7 @@ def row(arm: str, seed: int)->dict:
     hold, both = (partial(kl_by_attempt, kl=kl_k3, first=f, later=l) for f, l in ((.1, 0.), (.01, .01)))
     reward = partial(improved, alpha=10. if arm in ('score', 'no_stage_one') else 0.)
     one = dict(reward=partial(improved, alpha=0., first=0.), kl=hold) if arm in ('score', 'no_bonus') else dict(reward=reward, kl=both)
-    recipe = recipes.score(reward=reward, schedule=partial(staged, stages=((STAGE, one), (0, dict(reward=reward, kl=both)))),
+    recipe = recipes.score(reward=reward, schedule=partial(staged, stages=((0, one), (STAGE, dict(reward=reward, kl=both)))),
                            rollout=partial(play_again, around=twice), steps=STEPS, lr=LR, seed=seed, max_turns=8,
                            test_tasks=0)
     with one_thread():
