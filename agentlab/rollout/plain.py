@@ -282,6 +282,7 @@ def play(
     system: str|None = None,  # a system message; None: the environment's guide, if the policy knows its words; '': none
     format = None,              # how the policy acts: agentlab.policy.formats; None: its whole reply is the action
     on_round = None,            # called with the games (`Game`) that have just acted, to watch them while they play
+    on_reset = None,            # called with all games before anybody acts
 )->list[Episode]:               # ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
     given = dict(locals())
@@ -295,6 +296,7 @@ def play(
     how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
     try:
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
+        if on_reset: on_reset(games)
         while live := [g for g in games if not g.over and within_budget(g, policy, **budget)]:
             play_round(live, policy, sampler, how, limit, system, workers)
             if on_round: on_round(live)

@@ -1,0 +1,46 @@
+"""WebAgent-R1: stubs in place of earlier pages cost little and save most of what is read. A house of nine rooms whose
+descriptions are five times as long as they need to be; every arm trains until it has read the same number of tokens."""
+from functools import partial
+from tempfile import TemporaryDirectory
+
+from _workspace import Padded, tokens_read, transcript
+
+from agentlab.env import KeyDoor
+from agentlab.policy import tiny_policy
+from agentlab.rollout.workspace import Moments, stubbed, webagent, with_workspace
+from agentlab.train import Run, evaluate, recipes, train
+from claims import Claim
+
+SETTINGS = dict(size=3, closed=0, horizon=12, padding=80, warm=200, slip=.6, tokens=1_500_000, groups=8, group_size=8,
+                lr=5e-4, tasks=256, context=1400, most=1300)
+KEEPS = dict(history=transcript)
+
+
+def row(arm: str, seed: int) -> dict:
+    env = Padded(KeyDoor(size=SETTINGS['size'], closed=SETTINGS['closed'], horizon=SETTINGS['horizon']),
+                 SETTINGS['padding'])
+    keep = KEEPS.get(arm, stubbed)
+    policy = tiny_policy(Moments(env, remember=keep, slip=SETTINGS['slip']), warm=arm != 'zero', seed=seed,
+                         steps=SETTINGS['warm'], pool=4096, progress=False, max_context=SETTINGS['context'])
+    test = partial(with_workspace, remember=keep, most=SETTINGS['most'])
+    played = test if arm == 'history' else partial(webagent, faithful=arm == 'faithful', most=SETTINGS['most'])
+    recipe = recipes.webagent_r1(rollout=played, seed=seed, steps=200, test_tasks=0, groups=SETTINGS['groups'],
+                                 group_size=SETTINGS['group_size'], lr=SETTINGS['lr'],
+                                 recompute_old=arm == 'faithful')
+    scores = lambda: dict(greedy=evaluate(policy, env, SETTINGS['tasks'], rollout=test, max_tokens=8),
+                          sampled=evaluate(policy, env, SETTINGS['tasks'], greedy=False, rollout=test, max_tokens=8))
+    before, read = scores(), []
+    with TemporaryDirectory() as folder:
+        run = train(policy, env, recipe, folder, progress=False, should_stop=lambda: sum(read) >= SETTINGS['tokens'],
+                    on_row=lambda row: read.append(tokens_read(Run(folder).episodes(row['step']))))
+        rows = run.rows()
+    after = scores()
+    return dict(start=before['sampled'], tokens=sum(read), success=after['sampled'], greedy=after['greedy'], updates=len(rows),
+                gap=max(r['sampler_gap'] or 0. for r in rows), turns=rows[-1]['turns'])
+
+
+CLAIM = Claim(key='webagent-r1', says='With stubs in place of earlier pages an agent learns more than with the full '
+              'history, for the same number of tokens read.', row=row,
+              arms=('webagent-r1', 'history', 'faithful', 'zero'), control='history', measure='success', margin=.05,
+              budget='the same tokens of contexts and actions in training, and the same warm start (zero: none)',
+              world='KeyDoor(size=3, closed=0, horizon=12), 80 idle words behind every page', settings=SETTINGS)
