@@ -10,7 +10,7 @@ from agentlab.credit import gigpo, grpo
 from agentlab.env import GuessNumber, KeyDoor
 from agentlab.episodes import Batch, state_key
 from agentlab.interop.conversations import Conversations, Refused
-from agentlab.interop.programs import AgentProgram
+from agentlab.interop.programs import AgentProgram, Served
 from agentlab.interop.serve import Hub, sampled, serve, serving
 from agentlab.policy import Completion, Policy, tiny_model, tiny_policy
 from agentlab.policy.core import Chat
@@ -207,7 +207,6 @@ HOSTILE = [     # path, body, status
     (CHAT, dict(messages='x'), 400), (CHAT, dict(messages=[7]), 400), (CHAT, dict(messages=[dict(role=['user'])]), 400),
     (CHAT, dict(messages=[dict(role='user', content=7)]), 400), (CHAT, ASK | dict(evil=1), 400),
     (CHAT, ASK | dict(stop=['']), 400), (CHAT, ASK | dict(stop=[7]), 400), (CHAT, ASK | dict(stop=['x']*17), 400),
-    (CHAT, ASK | dict(stop='x'*201), 400), (CHAT, ASK | dict(stop={}), 400),
     (CHAT, ASK | dict(n=10**9), 400), (CHAT, ASK | dict(max_tokens=-1), 400),
     (CHAT, ASK | dict(temperature=1e400), 400), (CHAT, ASK | dict(tools=[dict(function=dict(name=7))]), 400),
     (CHAT, ASK | dict(tools=[dict(function=dict(name='a', parameters=dict(properties=[])))]), 400),
@@ -220,9 +219,7 @@ HOSTILE = [     # path, body, status
     ('/s/{id}/end', b'{"reward": 1e999}', 400), ('/s/{id}/end', dict(reward=1, group=0), 400),
     ('/s/nobody/end', dict(reward=1), 404), ('/s/nobody/reward', dict(reward=1), 404),
     ('/s/{id}/reward', dict(reward=1), 404), ('/s/{id}/reward', b'{"reward": NaN}', 400),
-    ('/s/{id}/reward', dict(reward=1, turn=1.5), 400), ('/s/{id}/reward', dict(reward=1, turn='chatcmpl-x-0'), 400),
-    ('/v1/chat/completions', ASK, 400), ('/v1/chat/completions', ASK | dict(metadata=dict(session='../x')), 400),
-    ('/v1/chat/completions', ASK | dict(metadata=dict(session=['x'])), 400)]
+    ('/v1/chat/completions', ASK, 400), ('/v1/chat/completions', ASK | dict(metadata=dict(session='../x')), 400)]
 
 def test_a_hostile_client_gets_a_reason_and_costs_nobody_anything(guesser):
     hub = Hub(guesser, max_tokens=4, temperature=1.)
@@ -273,14 +270,12 @@ def test_more_sessions_than_there_may_be_are_refused(guesser):
 
 class Recites:
     "A sampler that says these ids, whatever it is asked."
-    def __init__(self, ids): self.ids, self.start, self.asked = ids, None, []
+    def __init__(self, ids): self.ids, self.start, self.drawn = ids, None, 0
     def sample(self, contexts, max_tokens, temperature, top_p, stop, seeds):
         self.start = self.start or len(contexts[0])
         ids = self.ids[len(contexts[0]) - self.start:][:max_tokens]
-        ended = next((n for n, i in enumerate(ids, 1) if i in stop), None)
-        ids = ids[:ended]
-        self.asked.append(len(ids))
-        return [Completion(ids, [float(-i) for i in ids], [.5]*len(ids), 'stop' if ended else 'length',
+        self.drawn += len(ids)
+        return [Completion(ids, [float(-i) for i in ids], [.5]*len(ids), 'stop' if ids[-1] in stop else 'length',
                            top_ids=[[i] for i in ids], top_logps=[[-1.] for _ in ids])]
 
 @pytest.fixture(scope='module')
@@ -289,103 +284,59 @@ def reader():
     pytest.importorskip('trl')
     from families import tokenizer
     one = tokenizer('qwen2_5')
-    one.add_tokens(['Thou', 'look', 'Action', 'Mina', 'Obser', 'vation: bo', 'done'])
+    one.add_tokens(['Thou', 'Action', 'Obser', 'vation: bo'])
     return Policy(tiny_model(len(one), 4096, hidden=16, layers=1), one)
 
 SAYS = 'Thought: look it up.\nAction: search[Mina]\nObservation: born 1900 \u00e9\u20ac.\nObservation: done'
 
-@pytest.mark.parametrize('piece', [1, 3, 16, 100])
-@pytest.mark.parametrize('stop', [('Observation:',), ('rvat', 'Observa'), ('\n',), ('zz', '\u20ac'), ('] ', ']\nOb'),
-                                  ('T',), ('zz',)], ids=repr)
+@pytest.mark.parametrize('piece', [1, 3, 100])
+@pytest.mark.parametrize('stop', [('Observation:',), ('rvat', 'Observa'), ('zz', '\u20ac'), ('zz',)], ids=repr)
 def test_an_answer_ends_with_the_token_that_completes_a_stop_string(reader, stop, piece):
-    "However it is sampled; what is kept of it are the ids, and the numbers of each, that were drawn up to there."
-    ids = reader.tokenizer.encode(SAYS, add_special_tokens=False) + [reader.end_id]
+    ids, text = reader.tokenizer.encode(SAYS) + [reader.end_id], reader.text
     recites = Recites(ids)
     said, = sampled(reader, recites, [[5, 6, 7]], [0], [stop], 200, 1., 1., piece)
-    n = next((n for n in range(1, len(ids) + 1) if any(s in reader.text(ids[:n]) for s in stop)), len(ids))
+    n = next((n for n in range(1, len(ids) + 1) if any(s in text(ids[:n]) for s in stop)), len(ids))
     assert said.ids == ids[:n] and said.logprobs == [-float(i) for i in ids[:n]] and said.finish == 'stop'
-    assert said.top_ids == [[i] for i in ids[:n]] and len(said.entropies) == n and said.truncated_logprobs is None
-    assert sum(recites.asked) - n < piece           # what it costs
-    short, = sampled(reader, Recites(ids), [[5, 6, 7]], [0], [('done',)], 9, 1., 1., 4)
-    assert (short.ids, short.finish) == (ids[:9], 'length')
+    assert said.top_ids == [[i] for i in ids[:n]] and said.truncated_logprobs is None
+    assert recites.drawn - n < piece        # what it costs
 
 
-@pytest.mark.parametrize('stop,back,windows,stored', [
-    # what the program sends back: the cut text, all of the text, the cut text without its last space
-    ('Observation:', lambda cut, text: cut, [0, 1], True), ('Observation:', lambda cut, text: text, [0, 0], True),
-    ('Observation:', lambda cut, text: cut.rstrip(), [0, 1], False), ('rvation', lambda cut, text: cut, [0, 1], False),
-    ('zz', lambda cut, text: cut, [0, 0], True), ('Thou', lambda cut, text: cut, [0, 1], True)])
-def test_what_follows_a_stop_string_goes_on_where_ids_say_it(reader, stop, back, windows, stored):
-    """In the same row where the program quotes all that was sampled; behind the stored ids, in a row of its own, where
-    some of them say the cut text; else the template writes it."""
-    ids = [i for word in ('Thought: lo', 'ok', SAYS[len('Thought: look'):])     # others than for the text at once
-           for i in reader.tokenizer.encode(word)] + [reader.end_id]
-    assert reader.text(ids) == SAYS and reader.tokenizer.encode(SAYS) + [reader.end_id] != ids
-    hub = Hub(reader, Recites(ids), max_tokens=200)
-    one, start = hub.open(), dict(role='user', content='Who?')
-    heard = hub.ask(one.id, dict(messages=[start], stop=[stop])).result()
-    cut, text, first = heard.message['content'], heard.turn.text, heard.turn
-    assert cut == text.partition(stop)[0] and heard.finish == 'stop' and first.ids == ids[:len(first.ids)]
-    assert first.acted == (cut if cut != text else None)
-    hub.sampler, said = Recites(ids), back(cut, text)
-    messages = [start, dict(role='assistant', content=said), dict(role='user', content='Go on')]
-    second = hub.ask(one.id, dict(messages=messages)).result()
-    turns = hub.end(one.id, 1.).turns
-    hub.close()
-    assert [t.window for t in turns] == windows and turns[0].ids == first.ids
-    row, written = second.window.ids[:second.length - len(turns[1].ids)], reader.chat.written(messages)
-    assert reader.tokenizer.decode(row) == reader.tokenizer.decode(written)     # the policy reads what was sent
-    n = len(first.ids) - len(reader.tokenizer.encode(text[len(said):]))
-    if stored: assert row[:len(first.context_ids) + n] == first.context_ids + first.ids[:n]
-    assert (row == written) == (not stored or not said)
-    assert len(Batch.from_episodes([one.episode]).actions) == len(first.ids) + len(turns[1].ids)
-
-
-@pytest.mark.parametrize('stop,calls', [('Observation:', 1), ('Mina', 0), ('</tool_call>', 0), ('never', 1)])
+@pytest.mark.parametrize('stop,calls', [('Observation:', 1), ('Mina', 0), ('</tool_call>', 0)])
 def test_a_call_counts_where_it_stands_before_the_stop_string(reader, stop, calls):
     said = 'Well. <tool_call>\n{"name": "search", "arguments": {"query": "Mina"}}\n</tool_call>\nObservation: x'
     tools = [dict(type='function', function=dict(name='search', parameters=dict(properties=dict(query={}))))]
     hub = Hub(reader, Recites(reader.tokenizer.encode(said) + [reader.end_id]), max_tokens=200)
-    heard = hub.ask(hub.open().id, dict(messages=ASK['messages'], tools=tools, stop=[stop])).result()
+    heard = hub.ask(hub.open().id, ASK | dict(tools=tools, stop=[stop])).result()
     hub.close()
     assert len(heard.message.get('tool_calls', ())) == calls and heard.finish == ('tool_calls' if calls else 'stop')
-    assert stop not in (heard.message['content'] or '') and stop not in json.dumps(heard.message.get('tool_calls'))
+    assert stop not in (heard.message['content'] or '')
 
 
 def test_stop_strings_over_http_streamed_and_not(guesser):
-    "The stream never shows a stop string; ids are the sampler's, and those without `stop` begin alike."
+    "The stream never shows one; the ids begin like those without `stop`."
     hub, free = (Hub(guesser, max_tokens=16, temperature=1., seed=4) for _ in range(2))
     met, stop = 0, [' guess', ' higher', ' 1', ' 4', ' number']
     with serving(hub) as url:
-        for i in range(12):
-            one, other = (h.open(place=(i, 0)) for h in (hub, free))
-            speaks, whole = client(url, one), free.ask(other.id, dict(ASK)).result().turn
-            answer = speaks.chat.completions.create(model='any', stop=stop, **ASK)
-            text = ''.join(piece.choices[0].delta.content or '' for piece in speaks.chat.completions.create(
-                model='any', stop=stop[0], stream=True, **ASK))
-            assert stop[0] not in text
-            messages = ASK['messages'] + [answer.choices[0].message, dict(role='user', content='Higher than 4.')]
-            speaks.chat.completions.create(model='any', messages=messages)
-            first = one.talk.answered(0).turn
-            assert first.ids == whole.ids[:len(first.ids)]
+        for i in range(8):
+            one, whole = hub.open(place=(i, 0)), free.ask(free.open(place=(i, 0)).id, dict(ASK)).result().turn.ids
+            create = client(url, one).chat.completions.create
+            answer, pieces = create(model='any', stop=stop, **ASK), create(model='any', stop='guess', stream=True, **ASK)
+            assert 'guess' not in ''.join(piece.choices[0].delta.content or '' for piece in pieces)
+            assert one.talk.answered(0).turn.ids == whole[:answer.usage.completion_tokens]
             assert not any(s in answer.choices[0].message.content for s in stop)
-            assert answer.usage.completion_tokens == len(first.ids) and len(hub.end(one.id, 1.).turns) == 3
-            met += len(first.ids) < len(whole.ids)
+            met += answer.usage.completion_tokens < len(whole)
     free.close()
-    batch = Batch.from_episodes(hub.take())
-    assert met > 3 and (guesser.logprobs(batch)[0] - batch.action('sampler_logp')).abs().max() < 1e-4
+    assert met > 3
 
 
-# ---- rewards in the middle, and states
+# ---- rewards on the way, and states
 
-def test_rewards_in_the_middle_land_in_their_turns(guesser):
+def test_rewards_on_the_way_land_in_their_turns(guesser):
     import httpx
-    hub = Hub(guesser, max_tokens=4, temperature=1.)
+    hub, answers = Hub(guesser, max_tokens=4, temperature=1.), []
     with serving(hub) as url:
         one, http = hub.open(), httpx.Client(base_url=url, trust_env=False)
         def pay(**body): return http.post(f'/s/{one.id}/reward', json=body)
-        assert 'no turn yet' in pay(reward=1).json()['error']['message']
-        answers = []
         for messages in (ASK['messages'], [dict(role='system', content='Lower'), *ASK['messages']]):
             for _ in range(2):
                 answers.append(http.post(f'/s/{one.id}/v1/chat/completions', json=dict(messages=messages)).json())
@@ -393,74 +344,35 @@ def test_rewards_in_the_middle_land_in_their_turns(guesser):
             assert pay(reward=.5).json() == dict(reward=.5)                 # the latest: calls 1 and 3
         assert pay(reward=1, turn=0).json() == dict(reward=1.) and pay(reward=-3, turn=0).json() == dict(reward=-2.)
         assert pay(reward=4, turn=answers[2]['id']).json() == dict(reward=4.)
-        for body, status, why in ((dict(reward=1, turn=4), 404, 'the latest is 3'), (dict(reward='1'), 400, 'a number'),
-                                  (dict(reward=True), 400, 'a number'), (dict(turn=1), 400, 'a number'),
-                                  (dict(reward=1, turn='0x'), 400, 'the id of its answer'),
-                                  (dict(reward=1, turn=True), 400, 'the id of its answer')):
-            refused = pay(**body)
-            assert refused.status_code == status and why in refused.json()['error']['message'], body
-        for bad in float('nan'), float('inf'), None:
+        for body, why in ((dict(reward=1, turn=4), 'the latest is 3'), (dict(reward=True), 'a number'),
+                          (dict(reward=1, turn='x-0'), 'the id of its answer')):
+            assert why in pay(**body).json()['error']['message']
+        for bad in float('nan'), float('inf'):
             with pytest.raises(Refused, match='give a number'): hub.reward(one.id, bad)
             with pytest.raises(Refused, match='give a number'): hub.end(one.id, bad)
-        e = hub.end(one.id, 8.)
-        assert pay(reward=1).status_code == 410 and http.post('/s/x/reward', json=dict(reward=1)).status_code == 404
-    assert [(t.columns['call'], t.reward) for t in e.turns] == [(0, -2.), (1, .5), (2, 4.), (3, 8.5)]
-    assert (e.outcome, e.success) == (11., True)
+        hub.end(one.id, 8.)
+        assert pay(reward=1).status_code == 410
     batch = Batch.from_episodes(hub.take())
-    assert batch.turns.reward.tolist() == [-2., .5, 4., 8.5] and batch.episodes.outcome.tolist() == [11.]
+    assert batch.turns.reward.tolist() == [-2., .5, 4., 8.5] and batch.turns['call'].tolist() == [0., 1., 2., 3.]
+    assert batch.episodes.outcome.tolist() == [11.]
 
 
 @pytest.mark.parametrize('told', [True, False])
 def test_states_of_a_served_agent_make_the_steps_of_gigpo(guesser, told):
-    "Two episodes of one task meet in two states, in another order; each way to say a state gives the same key."
     hub = Hub(guesser, max_tokens=4, temperature=1., group_size=2)
     with serving(hub) as url:
-        for rooms, rewards in ((('hall', 'attic'), (0., 1.)), (('attic', 'hall'), (0., 0.))):
-            one, messages = hub.open(task='find it'), []
-            for k, (room, reward) in enumerate(zip(rooms, rewards)):
-                says = (dict(metadata=dict(state=room)), dict(extra_headers={'x-agentlab-state': room}))[k]
-                messages.append(dict(role='user', content='Guess'))
-                messages.append(client(url, one).chat.completions.create(
-                    model='any', messages=messages, **says if told else {}).choices[0].message)
-                hub.reward(one.id, reward)
-            hub.end(one.id)
+        for reward in 1., 0.:
+            one = hub.open(task='find it')
+            for way in ('metadata', 'extra_headers') if told else ((), ()):
+                says = {way: {'state': 'hall', 'x-agentlab-state': 'hall'}} if told else {}
+                client(url, one).chat.completions.create(model='any', **ASK, **says)
+            with pytest.raises(Refused, match='JSON'): hub.ask(one.id, dict(ASK, state={1, 2}))
+            hub.end(one.id, reward)
     batch = Batch.from_episodes(hub.take())
-    of_turn = lambda advantage: [advantage[batch.action_turn == t].unique().item() for t in range(4)]
-    plain = of_turn(grpo(batch))
-    assert plain[0] == plain[1] > 0 > plain[2] == plain[3]
     if told:
-        assert batch.turns.state.tolist() == [state_key(room) for room in ('hall', 'attic', 'attic', 'hall')]
-        stepped = of_turn(gigpo(batch, gamma=.5))
-        assert stepped[0] != plain[0] and stepped[1] > plain[1] and stepped[0] == pytest.approx(stepped[1], abs=1e-3)
+        assert batch.turns.state.tolist() == [state_key('hall')]*4 and (gigpo(batch) - grpo(batch)).abs().min() > .1
     else:
-        assert 'state' not in batch.turns.columns
         with pytest.raises(ValueError, match='state'): gigpo(batch)
-
-
-def test_a_state_that_is_none_costs_the_hub_nothing(guesser):
-    hub = Hub(guesser, max_tokens=2)
-    one = hub.open()
-    with pytest.raises(Refused, match='JSON'): hub.ask(one.id, dict(ASK, state={1, 2}))
-    hub.ask(one.id, dict(ASK, state=dict(room=[1, None]))).result()
-    assert hub.end(one.id).turns[0].state == dict(room=[1, None])
-    hub.close()
-
-
-def test_one_address_for_all_where_clients_name_their_conversation(guesser):
-    "The first call opens it; the name of a task or group makes groups; ends and rewards are told by the same name."
-    import httpx
-    from openai import OpenAI
-    hub = Hub(guesser, max_tokens=4, temperature=1., group_size=2)
-    with serving(hub) as url:
-        for name in 'a', 'b', 'c':
-            speaks = OpenAI(base_url=f'{url}/v1', api_key='none', max_retries=0, default_headers={
-                'x-agentlab-session': name} | ({'x-agentlab-task': 'find'} if name != 'c' else {}))
-            for _ in range(2): speaks.chat.completions.create(model='any', **ASK)
-            assert httpx.post(f'{url}/s/{name}/end', json=dict(reward=1), trust_env=False).status_code == 200
-            with pytest.raises(Exception, match='410'): speaks.chat.completions.create(model='any', **ASK)
-    # c names no task: a group of its own, which is complete
-    assert [(e.group, e.game, e.task, len(e.turns)) for e in hub.take()] == [
-        (0, 0, 'find', 2), (0, 1, 'find', 2), (1, 2, None, 2)]
 
 
 # ---- tools, and templates of known families
@@ -582,6 +494,58 @@ def test_tests_of_a_program_need_tasks(guesser, tmp_path):
     with pytest.raises(ValueError, match='token_budget'): play(guesser, program, [0], token_budget=9)
     with pytest.raises(TypeError, match='is a program'):
         train(untrained(GuessNumber()), program, recipes.arpo(steps=1, test_tasks=0), tmp_path/'run', progress=False)
+
+
+# ---- agents that somebody else has started
+
+def test_every_turn_of_a_served_agent_is_of_the_weights_of_its_version():
+    "While the weights change nothing is sampled, and who asks then is answered by the new ones."
+    import httpx
+    policy, over, weights, batches = untrained(GuessNumber()), threading.Event(), {}, []
+    def agent(k):
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
+            for i in range(10_000):
+                names = dict(metadata=dict(session=f'{k}-{i}', task=f'{k} {i//2}'))
+                for _ in range(0 if over.is_set() else 2):
+                    assert http.post('/v1/chat/completions', json=ASK | names).status_code == 200
+                if over.is_set(): return
+                http.post(f'/s/{k}-{i}/end', json=dict(reward=i % 2))
+    hub = Hub(policy, group_size=2)
+    with serving(hub) as url, ThreadPoolExecutor(3) as many:
+        with Served(hub, limit=60.) as agents:
+            running = [many.submit(agent, k) for k in range(3)]
+            for step in range(4):
+                batches.append(Batch.from_episodes(play(policy, agents, range(3), group_size=2, max_tokens=4, step=step,
+                                                        groups=[3*step + i for i in range(3)])))
+                weights[step] = {name: x.clone() for name, x in policy.model.state_dict().items()}
+                noise = torch.Generator().manual_seed(step)
+                for p in policy.model.parameters(): p.data += .1*torch.randn(p.shape, generator=noise)
+        over.set()
+        for one in running: one.result(60)
+    for step, batch in enumerate(batches):
+        version = batch.turns.version[batch.action_turn]
+        assert batch.episodes.group.tolist() == [3*step + i//2 for i in range(6)] and version.max() == step
+        assert len(batch.turns) == 12 and batch.episodes.outcome.sum() == 3
+        for one in version.unique().int().tolist():
+            policy.model.load_state_dict(weights[one])
+            gap = (policy.logprobs(batch)[0] - batch.action('sampler_logp')).abs()
+            assert gap[version == one].max() < 1e-4 and (one == step or gap[version == step].max() > 1e-2)
+
+
+def test_waiting_for_agents_is_bounded_and_a_group_of_one_is_said(guesser):
+    hub, how = Hub(guesser, group_size=2), dict(group_size=2, max_tokens=2)
+    with serving(hub), Served(hub, limit=.3) as agents:
+        with pytest.raises(TimeoutError, match='0 of 2 groups were complete; 0 sessions were open'):
+            play(guesser, agents, range(2), **how)
+        for task in 'a', 'a', 'b': hub.end(hub.open(task).id, 1.)
+        with pytest.warns(UserWarning, match='1 of 2 groups were complete'):
+            played = play(guesser, agents, range(2), **how)
+        assert [(e.group, e.game) for e in played] == [(0, 0), (0, 1)]
+        for _ in range(2): hub.end(hub.open().id, 1.)
+        with pytest.warns(UserWarning, match='2 of 2 groups hold one episode'): play(guesser, agents, range(2), **how)
+        with pytest.raises(ValueError, match='group_size=3'): play(guesser, agents, range(2), group_size=3)
+        with pytest.raises(ValueError, match='test_tasks=0'): agents.tasks('test', 3)
+        with pytest.raises(TypeError, match='is a program'): agents.reset()
 
 
 # ---- the command

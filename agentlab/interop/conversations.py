@@ -135,7 +135,7 @@ class Heard:
 class Conversations:
     "All that one episode says: its windows, and where each of them can go on."
     def __init__(self, policy, max_calls: int = 10**6):     # agentlab.policy.Policy; calls of the episode
-        # mark -> a call, and how many ids of its window say what the mark stands for; None: no number of them does
+        # points: mark -> a call, and how many ids of its window say it; None: they cannot
         self.policy, self.max_calls, self.windows, self.points = policy, max_calls, [], {}
         self.calls, self.truncated = 0, False
     def ask(self, messages: list, tools: list = (), stop: tuple = (), state=None)->Heard:
@@ -195,17 +195,15 @@ class Conversations:
         asked.context = asked.messages = None
         return asked
     def saying(self, heard: Heard, text: str)->int|None:
-        "So many ids of the window say this text of an answer; None: the text ends within a token."
-        ids = heard.turn.ids
-        found = (n for n in range(len(ids), -1, -1) if self.policy.text(ids[:n]) == text)
-        return next((heard.length - len(ids) + n for n in found), None)
+        "How many ids of the window end with this text of its answer; None: it ends within a token."
+        ids, said = heard.turn.ids, self.policy.text
+        return next((heard.length - k for k in range(len(ids) + 1) if said(ids[:len(ids) - k]) == text), None)
     def answered(self, number: int|None = None)->Heard:
-        "A call that was answered, by its number; None: the latest that was read. Raises Refused."
+        "A call, by its number; None: the latest that was read. Raises Refused."
         found = {h.number: h for w in self.windows for h in w.heard if number is not None or h.delivered}
-        if not found: raise Refused('there is no turn yet: nothing was asked, or nobody has read the answer', 404)
-        if number is None: return found[max(found)]
+        if number is None: number = max(found, default=None)
         if number in found: return found[number]
-        raise Refused(f'turn={number}: there is no such turn; the latest is {max(found)}', 404)
+        raise Refused(f'turn={number}: there is no such turn; the latest is {max(found, default=None)}', 404)
     def turns(self)->list[Turn]:
         "The turns, window by window; `columns['call']` is the number of the call where there are several windows."
         windows = [w for w in ([h for h in w.heard if h.delivered] for w in self.windows) if w]

@@ -53,7 +53,7 @@ def request_of(body: dict)->dict:   # the fields of _FIELDS that are given
 
 # %% ../../nbs/interop/04_serve.ipynb #0d9a7c31
 def _lists(change, *some: Completion)->Completion:
-    "The last of these completions, with `change` of all their lists in place of its own."
+    "The last one, with `change` of all their lists."
     parts = {f.name: [getattr(one, f.name) for one in some] for f in fields(Completion) if f.name != 'finish'}
     return replace(some[-1], **{name: None if None in x else change(*x) for name, x in parts.items()})
 
@@ -62,8 +62,8 @@ def sampled(
     stops: list[tuple],     # strings that end each row
     max_tokens: int, temperature: float, top_p: float,
     piece: int = 16,        # tokens between two looks at the text
-)->list[Completion]:        # each ends with the token by which one of its row's strings is complete, if none ended it
-    "What a sampler says to every context, until one of the row's stop strings stands in its text."
+)->list[Completion]:
+    "What a sampler says, up to the token that completes one of the row's stop strings."
     found, left, count = [None]*len(contexts), list(range(len(contexts))), 0
     piece = piece if any(stops) else max_tokens
     while left and count < max_tokens:
@@ -72,9 +72,8 @@ def sampled(
                               seeds=[derive(seeds[i], count) if count else seeds[i] for i in left])
         for i, more in zip(left, said):
             whole = _lists(lambda a, b: a + b, found[i], more) if count else more
-            ends = (n for n in range(count + 1, len(whole.ids) + 1) if stops[i]
-                    and any(one in policy.text(whole.ids[:n]) for one in stops[i]))
-            n = next(ends, None)
+            n = next((n for n in range(count + 1, len(whole.ids) + 1)
+                      if any(one in policy.text(whole.ids[:n]) for one in stops[i])), None)
             found[i] = whole if n is None else replace(_lists(lambda a: a[:n], whole), finish='stop')
         count += size
         left = [i for i in left if found[i].finish == 'length' and len(found[i].ids) == count
@@ -117,11 +116,13 @@ class Hub:
         self.gather, self.patience, self.most, self.groups, self.live = gather, patience, most, 0, 0
         self.sessions, self.filling, self.lock, self.queue = {}, {}, threading.RLock(), SimpleQueue()
         self.broken, self.closed = None, False      # the exception of the sampler, after which nothing is sampled
+        # nothing is sampled now; threads that sample; whether turns say the step of their weights
+        self.still, self.held, self.busy, self.versions = threading.Condition(), False, 0, False
         self.threads = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
         for thread in self.threads: thread.start()
     def open(self, task=None, group=None, place: tuple|None = None, name: str|None = None)->Session:
-        """A new session; `place`: (number of the group, member), else the next place in the group of this name or task:
-        without either it is a group of its own. `name`: of the session; the one that has it already is given."""
+        """A new session; `place`: (number of the group, member), else the next one of this name or task, or a group of
+        its own. `name`: of the session; the one that has it is given."""
         key = canonical([group is None, task if group is None else group])
         size = 1 if task is group is place is None else self.group_size
         with self.lock:
@@ -143,14 +144,12 @@ class Hub:
         if self.sessions[id].episode is None or ended: return self.sessions[id]
         raise Refused('this session has ended: POST /sessions opens another one', 410)
     def reward(self, id: str, reward: float, turn: int|None = None)->float:
-        """Pay a turn, by the number of its call, of a session that goes on; None: the latest one. Rewards of a turn add
-        up. Returns what was paid to it so far. Raises Refused."""
+        "Pay a turn, by the number of its call; None: the latest. Rewards add up; returns their sum. Raises Refused."
         with self.lock:
             session, paid = self.session(id), _paid(reward)
             heard = session.talk.answered(turn)
-            # who rates an answer has read it
-            heard.delivered, session.touched = True, time.monotonic()
             heard.turn.reward += paid
+            heard.delivered, session.touched = True, time.monotonic()   # who rates an answer has read it
         return heard.turn.reward
     def end(self, id: str, reward: float = 0., success: bool|None = None, error: str|None = None)->Episode:
         """The episode of a session. Its reward is paid to the last turn, on top of what was paid before; without
@@ -183,8 +182,26 @@ class Hub:
     def close(self):
         "End the threads; who still waits is refused."
         self.closed = True
+        self.hold(False)
         for _ in self.threads: self.queue.put(None)
         for thread in self.threads: thread.join(timeout=60)
+    def hold(self, held: bool = True):
+        "Sample nothing until `hold(False)`, as while the weights change; returns when nothing is."
+        with self.still:
+            self.held = held
+            self.still.notify_all()
+            self.still.wait_for(lambda: not (held and self.busy))
+    @contextmanager
+    def sampling(self):
+        "Entered when nobody holds the hub."
+        with self.still:
+            self.still.wait_for(lambda: not self.held)
+            self.busy += 1
+        try: yield dict(version=float(self.step)) if self.versions else {}
+        finally:
+            with self.still:
+                self.busy -= 1
+                self.still.notify_all()
     def ask(self, id: str, asked: dict, key: str = '', again: bool = False)->Future:
         "Put a call in line; again: a client repeats this very request (`key`), and gets the answer that was sampled."
         with self.lock:
@@ -222,10 +239,11 @@ class Hub:
             except ValueError as e: future.set_exception(e if isinstance(e, Refused) else Refused(str(e)))
         for (*settings, _), some in groups.items():
             seeds = [derive(derive(self.seed, 'sample', s.group, s.member), ready.number) for s, _, ready, _ in some]
-            found = sampled(self.policy, self.sampler, [ready.context for _, _, ready, _ in some], seeds,
-                            [ready.stop for _, _, ready, _ in some], *settings)
+            with self.sampling() as version:
+                found = sampled(self.policy, self.sampler, [ready.context for _, _, ready, _ in some], seeds,
+                                [ready.stop for _, _, ready, _ in some], *settings)
             for (session, asked, ready, future), said in zip(some, found):
-                columns = dict(temperature=float(asked['temperature'])) if 'temperature' in asked else {}
+                columns = version | {x: float(asked[x]) for x in ('temperature',) if x in asked}
                 with self.lock:
                     if session.episode is None: future.set_result(session.talk.hear(ready, said, **columns))
                     else: future.set_exception(Refused('this session has ended', 410))
@@ -262,7 +280,7 @@ def _fields(body: dict, *names: str)->list:
     return [body.get(name) for name in names]
 
 def _told(request, body: dict, name: str):
-    "What a client says of a call: in `metadata`, or, as a text, in a header."
+    "What a client says in `metadata`, or in a header."
     told = body.get('metadata')
     found = told.get(name) if isinstance(told, dict) else None
     return request.headers.get(f'x-agentlab-{name}') if found is None else found
@@ -334,17 +352,16 @@ class Site:
         return dict(reward=self.hub.end(id, reward, success).outcome)
     async def reward(self, request, body, key, id):
         reward, turn = _fields(body, 'reward', 'turn')
-        if isinstance(turn, str):       # the id of an answer, as `completion_of` gives it
-            turn = turn.removeprefix(f'chatcmpl-{id}-')
-            turn = int(turn) if re.fullmatch('[0-9]{1,9}', turn) else turn
+        answer = re.fullmatch(f'chatcmpl-{re.escape(id)}-([0-9]{{1,9}})', turn) if isinstance(turn, str) else None
+        if answer: turn = int(answer[1])
         if turn is not None and type(turn) is not int:
-            raise Refused(f'turn={str(turn)[:80]}: give the number of a call of this session, or the id of its answer')
+            raise Refused(f'turn={str(turn)[:80]}: give the number of a call, or the id of its answer')
         return dict(reward=self.hub.reward(id, reward, turn))
     async def named(self, request, body, key):
         name, task, group = (_told(request, body, x) for x in ('session', 'task', 'group'))
         if not isinstance(name, str) or not re.fullmatch(r'[\w.-]{1,64}', name, re.ASCII):
-            raise Refused('this address is that of all: say which conversation it is, in metadata (session: a name) or '
-                          'in the header x-agentlab-session; or POST /sessions gives one an address of its own')
+            raise Refused('this address is that of all: name the conversation, by metadata (session) or the header '
+                          'x-agentlab-session; or POST /sessions')
         return await self.chat(request, body, key, self.hub.open(task, group, name=name).id)
     async def chat(self, request, body, key, id):
         from asyncio import shield, wrap_future
