@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from agentlab.credit import grpo
+from agentlab.credit import gigpo, grpo
 from agentlab.env import GuessNumber, KeyDoor
-from agentlab.episodes import Batch
+from agentlab.episodes import Batch, state_key
 from agentlab.interop.conversations import Conversations, Refused
-from agentlab.interop.programs import AgentProgram
-from agentlab.interop.serve import Hub, serve, serving
+from agentlab.interop.programs import AgentProgram, Served
+from agentlab.interop.serve import Hub, sampled, serve, serving
 from agentlab.policy import Completion, Policy, tiny_model, tiny_policy
 from agentlab.policy.core import Chat
 from agentlab.rollout import play
@@ -206,6 +206,7 @@ HOSTILE = [     # path, body, status
     (CHAT, b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400),
     (CHAT, dict(messages='x'), 400), (CHAT, dict(messages=[7]), 400), (CHAT, dict(messages=[dict(role=['user'])]), 400),
     (CHAT, dict(messages=[dict(role='user', content=7)]), 400), (CHAT, ASK | dict(evil=1), 400),
+    (CHAT, ASK | dict(stop=['']), 400), (CHAT, ASK | dict(stop=[7]), 400), (CHAT, ASK | dict(stop=['x']*17), 400),
     (CHAT, ASK | dict(n=10**9), 400), (CHAT, ASK | dict(max_tokens=-1), 400),
     (CHAT, ASK | dict(temperature=1e400), 400), (CHAT, ASK | dict(tools=[dict(function=dict(name=7))]), 400),
     (CHAT, ASK | dict(tools=[dict(function=dict(name='a', parameters=dict(properties=[])))]), 400),
@@ -216,7 +217,9 @@ HOSTILE = [     # path, body, status
     ('/s//v1/chat/completions', ASK, 404), ('/sessions', dict(task=1, seed=7), 400), ('/sessions', b'7', 400),
     ('/s/{id}/end', {}, 400), ('/s/{id}/end', dict(reward='1'), 400), ('/s/{id}/end', dict(reward=True), 400),
     ('/s/{id}/end', b'{"reward": 1e999}', 400), ('/s/{id}/end', dict(reward=1, group=0), 400),
-    ('/s/nobody/end', dict(reward=1), 404)]
+    ('/s/nobody/end', dict(reward=1), 404), ('/s/nobody/reward', dict(reward=1), 404),
+    ('/s/{id}/reward', dict(reward=1), 404), ('/s/{id}/reward', b'{"reward": NaN}', 400),
+    ('/v1/chat/completions', ASK, 400), ('/v1/chat/completions', ASK | dict(metadata=dict(session='../x')), 400)]
 
 def test_a_hostile_client_gets_a_reason_and_costs_nobody_anything(guesser):
     hub = Hub(guesser, max_tokens=4, temperature=1.)
@@ -261,6 +264,115 @@ def test_more_sessions_than_there_may_be_are_refused(guesser):
     hub.open()
     hub.close()
     with pytest.raises(Refused, match='no more'): hub.open()
+
+
+# ---- stop strings
+
+class Recites:
+    "A sampler that says these ids, whatever it is asked."
+    def __init__(self, ids): self.ids, self.start, self.drawn = ids, None, 0
+    def sample(self, contexts, max_tokens, temperature, top_p, stop, seeds):
+        self.start = self.start or len(contexts[0])
+        ids = self.ids[len(contexts[0]) - self.start:][:max_tokens]
+        self.drawn += len(ids)
+        return [Completion(ids, [float(-i) for i in ids], [.5]*len(ids), 'stop' if ids[-1] in stop else 'length',
+                           top_ids=[[i] for i in ids], top_logps=[[-1.] for _ in ids])]
+
+@pytest.fixture(scope='module')
+def reader():
+    "A policy that knows all bytes, and has tokens of many characters, with stop strings at their edges and in them."
+    pytest.importorskip('trl')
+    from families import tokenizer
+    one = tokenizer('qwen2_5')
+    one.add_tokens(['Thou', 'Action', 'Obser', 'vation: bo'])
+    return Policy(tiny_model(len(one), 4096, hidden=16, layers=1), one)
+
+SAYS = 'Thought: look it up.\nAction: search[Mina]\nObservation: born 1900 \u00e9\u20ac.\nObservation: done'
+
+@pytest.mark.parametrize('piece', [1, 3, 100])
+@pytest.mark.parametrize('stop', [('Observation:',), ('rvat', 'Observa'), ('zz', '\u20ac'), ('zz',)], ids=repr)
+def test_an_answer_ends_with_the_token_that_completes_a_stop_string(reader, stop, piece):
+    ids, text = reader.tokenizer.encode(SAYS) + [reader.end_id], reader.text
+    recites = Recites(ids)
+    said, = sampled(reader, recites, [[5, 6, 7]], [0], [stop], 200, 1., 1., piece)
+    n = next((n for n in range(1, len(ids) + 1) if any(s in text(ids[:n]) for s in stop)), len(ids))
+    assert said.ids == ids[:n] and said.logprobs == [-float(i) for i in ids[:n]] and said.finish == 'stop'
+    assert said.top_ids == [[i] for i in ids[:n]] and said.truncated_logprobs is None
+    assert recites.drawn - n < piece        # what it costs
+
+
+@pytest.mark.parametrize('stop,calls', [('Observation:', 1), ('Mina', 0), ('</tool_call>', 0)])
+def test_a_call_counts_where_it_stands_before_the_stop_string(reader, stop, calls):
+    said = 'Well. <tool_call>\n{"name": "search", "arguments": {"query": "Mina"}}\n</tool_call>\nObservation: x'
+    tools = [dict(type='function', function=dict(name='search', parameters=dict(properties=dict(query={}))))]
+    hub = Hub(reader, Recites(reader.tokenizer.encode(said) + [reader.end_id]), max_tokens=200)
+    heard = hub.ask(hub.open().id, ASK | dict(tools=tools, stop=[stop])).result()
+    hub.close()
+    assert len(heard.message.get('tool_calls', ())) == calls and heard.finish == ('tool_calls' if calls else 'stop')
+    assert stop not in (heard.message['content'] or '')
+
+
+def test_stop_strings_over_http_streamed_and_not(guesser):
+    "The stream never shows one; the ids begin like those without `stop`."
+    hub, free = (Hub(guesser, max_tokens=16, temperature=1., seed=4) for _ in range(2))
+    met, stop = 0, [' guess', ' higher', ' 1', ' 4', ' number']
+    with serving(hub) as url:
+        for i in range(8):
+            one, whole = hub.open(place=(i, 0)), free.ask(free.open(place=(i, 0)).id, dict(ASK)).result().turn.ids
+            create = client(url, one).chat.completions.create
+            answer, pieces = create(model='any', stop=stop, **ASK), create(model='any', stop='guess', stream=True, **ASK)
+            assert 'guess' not in ''.join(piece.choices[0].delta.content or '' for piece in pieces)
+            assert one.talk.answered(0).turn.ids == whole[:answer.usage.completion_tokens]
+            assert not any(s in answer.choices[0].message.content for s in stop)
+            met += answer.usage.completion_tokens < len(whole)
+    free.close()
+    assert met > 3
+
+
+# ---- rewards on the way, and states
+
+def test_rewards_on_the_way_land_in_their_turns(guesser):
+    import httpx
+    hub, answers = Hub(guesser, max_tokens=4, temperature=1.), []
+    with serving(hub) as url:
+        one, http = hub.open(), httpx.Client(base_url=url, trust_env=False)
+        def pay(**body): return http.post(f'/s/{one.id}/reward', json=body)
+        for messages in (ASK['messages'], [dict(role='system', content='Lower'), *ASK['messages']]):
+            for _ in range(2):
+                answers.append(http.post(f'/s/{one.id}/v1/chat/completions', json=dict(messages=messages)).json())
+                messages = [*messages, answers[-1]['choices'][0]['message'], dict(role='user', content='Higher')]
+            assert pay(reward=.5).json() == dict(reward=.5)                 # the latest: calls 1 and 3
+        assert pay(reward=1, turn=0).json() == dict(reward=1.) and pay(reward=-3, turn=0).json() == dict(reward=-2.)
+        assert pay(reward=4, turn=answers[2]['id']).json() == dict(reward=4.)
+        for body, why in ((dict(reward=1, turn=4), 'the latest is 3'), (dict(reward=True), 'a number'),
+                          (dict(reward=1, turn='x-0'), 'the id of its answer')):
+            assert why in pay(**body).json()['error']['message']
+        for bad in float('nan'), float('inf'):
+            with pytest.raises(Refused, match='give a number'): hub.reward(one.id, bad)
+            with pytest.raises(Refused, match='give a number'): hub.end(one.id, bad)
+        hub.end(one.id, 8.)
+        assert pay(reward=1).status_code == 410
+    batch = Batch.from_episodes(hub.take())
+    assert batch.turns.reward.tolist() == [-2., .5, 4., 8.5] and batch.turns['call'].tolist() == [0., 1., 2., 3.]
+    assert batch.episodes.outcome.tolist() == [11.]
+
+
+@pytest.mark.parametrize('told', [True, False])
+def test_states_of_a_served_agent_make_the_steps_of_gigpo(guesser, told):
+    hub = Hub(guesser, max_tokens=4, temperature=1., group_size=2)
+    with serving(hub) as url:
+        for reward in 1., 0.:
+            one = hub.open(task='find it')
+            for way in ('metadata', 'extra_headers') if told else ((), ()):
+                says = {way: {'state': 'hall', 'x-agentlab-state': 'hall'}} if told else {}
+                client(url, one).chat.completions.create(model='any', **ASK, **says)
+            with pytest.raises(Refused, match='JSON'): hub.ask(one.id, dict(ASK, state={1, 2}))
+            hub.end(one.id, reward)
+    batch = Batch.from_episodes(hub.take())
+    if told:
+        assert batch.turns.state.tolist() == [state_key('hall')]*4 and (gigpo(batch) - grpo(batch)).abs().min() > .1
+    else:
+        with pytest.raises(ValueError, match='state'): gigpo(batch)
 
 
 # ---- tools, and templates of known families
@@ -382,6 +494,58 @@ def test_tests_of_a_program_need_tasks(guesser, tmp_path):
     with pytest.raises(ValueError, match='token_budget'): play(guesser, program, [0], token_budget=9)
     with pytest.raises(TypeError, match='is a program'):
         train(untrained(GuessNumber()), program, recipes.arpo(steps=1, test_tasks=0), tmp_path/'run', progress=False)
+
+
+# ---- agents that somebody else has started
+
+def test_every_turn_of_a_served_agent_is_of_the_weights_of_its_version():
+    "While the weights change nothing is sampled, and who asks then is answered by the new ones."
+    import httpx
+    policy, over, weights, batches = untrained(GuessNumber()), threading.Event(), {}, []
+    def agent(k):
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
+            for i in range(10_000):
+                names = dict(metadata=dict(session=f'{k}-{i}', task=f'{k} {i//2}'))
+                for _ in range(0 if over.is_set() else 2):
+                    assert http.post('/v1/chat/completions', json=ASK | names).status_code == 200
+                if over.is_set(): return
+                http.post(f'/s/{k}-{i}/end', json=dict(reward=i % 2))
+    hub = Hub(policy, group_size=2)
+    with serving(hub) as url, ThreadPoolExecutor(3) as many:
+        with Served(hub, limit=60.) as agents:
+            running = [many.submit(agent, k) for k in range(3)]
+            for step in range(4):
+                batches.append(Batch.from_episodes(play(policy, agents, range(3), group_size=2, max_tokens=4, step=step,
+                                                        groups=[3*step + i for i in range(3)])))
+                weights[step] = {name: x.clone() for name, x in policy.model.state_dict().items()}
+                noise = torch.Generator().manual_seed(step)
+                for p in policy.model.parameters(): p.data += .1*torch.randn(p.shape, generator=noise)
+        over.set()
+        for one in running: one.result(60)
+    for step, batch in enumerate(batches):
+        version = batch.turns.version[batch.action_turn]
+        assert batch.episodes.group.tolist() == [3*step + i//2 for i in range(6)] and version.max() == step
+        assert len(batch.turns) == 12 and batch.episodes.outcome.sum() == 3
+        for one in version.unique().int().tolist():
+            policy.model.load_state_dict(weights[one])
+            gap = (policy.logprobs(batch)[0] - batch.action('sampler_logp')).abs()
+            assert gap[version == one].max() < 1e-4 and (one == step or gap[version == step].max() > 1e-2)
+
+
+def test_waiting_for_agents_is_bounded_and_a_group_of_one_is_said(guesser):
+    hub, how = Hub(guesser, group_size=2), dict(group_size=2, max_tokens=2)
+    with serving(hub), Served(hub, limit=.3) as agents:
+        with pytest.raises(TimeoutError, match='0 of 2 groups were complete; 0 sessions were open'):
+            play(guesser, agents, range(2), **how)
+        for task in 'a', 'a', 'b': hub.end(hub.open(task).id, 1.)
+        with pytest.warns(UserWarning, match='1 of 2 groups were complete'):
+            played = play(guesser, agents, range(2), **how)
+        assert [(e.group, e.game) for e in played] == [(0, 0), (0, 1)]
+        for _ in range(2): hub.end(hub.open().id, 1.)
+        with pytest.warns(UserWarning, match='2 of 2 groups hold one episode'): play(guesser, agents, range(2), **how)
+        with pytest.raises(ValueError, match='group_size=3'): play(guesser, agents, range(2), group_size=3)
+        with pytest.raises(ValueError, match='test_tasks=0'): agents.tasks('test', 3)
+        with pytest.raises(TypeError, match='is a program'): agents.reset()
 
 
 # ---- the command

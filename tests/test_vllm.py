@@ -12,6 +12,8 @@ import torch
 from fastapi.responses import Response
 from httpx import Response as Got
 import vllm_contract, vllm_server
+from agentlab.episodes import Batch
+from agentlab.interop.serve import Hub
 from agentlab.policy.core import Policy
 from agentlab.policy.sampler import TorchSampler
 from agentlab.policy.tiny import tiny_model
@@ -97,6 +99,21 @@ def test_log_probabilities_are_those_of_the_trainer(form):
             assert one.logprobs == pytest.approx(logp, abs=1e-4) and one.truncated_logprobs is None
             assert (len(one.logprobs) == len(one.entropies) == len(one.ids)
                     and all(low <= full + 1e-4 for low, full in zip(one.entropies, entropy)))
+
+def test_a_hub_in_front_of_it_keeps_what_was_sampled(form):
+    policy = learned()
+    hub, ends = Hub(policy, form(policy), max_tokens=24, temperature=1.), 'ea1'
+    sessions, told = [hub.open() for _ in range(4)], {}
+    for k, stop in enumerate(((), ends, ())):
+        for one in sessions: told.setdefault(one.id, []).append(dict(role='user', content=f'What is {k}?'))
+        asked = [(one.id, hub.ask(one.id, dict(messages=told[one.id], stop=stop))) for one in sessions]
+        for id, answer in asked: told[id].append(answer.result(60).message)
+    turns = [t for one in sessions for t in hub.end(one.id).turns]
+    hub.close()
+    batch = Batch.from_episodes(hub.take())
+    cut = [any(x in policy.text(t.ids[:n]) for x in ends) for t in turns if t.acted is not None for n in (-1, None)]
+    assert len(turns) == 12 and cut == [False, True]*(len(cut)//2) and cut
+    assert (policy.logprobs(batch)[0] - batch.action('sampler_logp')).abs().max() < 1e-4
 
 def test_stop_length_order_and_seeds(form):
     sampler, rows = form(learned()), contexts(1)*8 + contexts(4)

@@ -8,7 +8,7 @@ __all__ = []
 # %% ../../nbs/interop/index.ipynb #9b11df40
 from importlib import import_module
 
-_at = dict(conversations=('Conversations', 'Refused'), serve=('Hub', 'serving'), programs=('AgentProgram',))
+_at = dict(conversations=('Conversations', 'Refused'), serve=('Hub', 'serving'), programs=('AgentProgram', 'Served'))
 def __getattr__(name):
     "Imported when it is asked for: a process of verl loads this package for its plugin alone."
     for home in (home for home, names in _at.items() if name in names):

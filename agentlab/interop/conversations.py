@@ -13,7 +13,7 @@ from ..policy.formats import Call, Calls, codes_of, hermes, spell, write_words
 from ..policy.guide import knows
 
 # %% auto #0
-__all__ = ['Refused', 'as_read', 'mark', 'schema_of', 'Voice', 'Window', 'Heard', 'Conversations']
+__all__ = ['Refused', 'as_read', 'mark', 'schema_of', 'before', 'Voice', 'Window', 'Heard', 'Conversations']
 
 # %% ../../nbs/interop/03_conversations.ipynb #10441788
 class Refused(ValueError):
@@ -60,6 +60,10 @@ def schema_of(tool: dict)->dict:
     plain = {p: x if isinstance(x, dict) and isinstance(x.get('type', ''), str) else {} for p, x in given}
     return one | dict(parameters=dict(type='object', properties=plain, required=[]))
 
+def before(text: str, stop: tuple)->str:
+    "The text up to the earliest of these strings."
+    return text[:min((at for at in map(text.find, stop) if at >= 0), default=len(text))]
+
 class Voice:
     "A chat with the tools of a request: how messages are written for the policy, and how its replies are read."
     def __init__(self, chat: Chat, tools: list):
@@ -88,18 +92,19 @@ class Voice:
         name, arguments = call[0], call[1] if isinstance(call[1], dict) else {'': call[1]}
         if self.format is None: return hermes.write(name, arguments)
         return write_words(name, arguments) if self.words else self.format.write(Call(name, arguments))
-    def read(self, policy, ids: list[int])->tuple[str, list, list|None]:
-        "What a reply says, the calls in it as (name, arguments), and the part of every id."
-        text = policy.text(ids)
+    def read(self, policy, ids: list[int], stop: tuple = ())->tuple[str, list, list|None]:
+        "What a reply says before a stop string, the calls in it as (name, arguments), and the part of every id."
+        text = before(policy.text(ids), stop)
         if self.format is None: return text, [], None
         if self.words:
             name, arguments = call_of(self.tools, text)
             fits = name in named(self.tools) and not fault_of(self.tools, name, arguments)
             return ('', [(name, arguments)], None) if fits else (text, [], None)
         said = spell(policy.tokenizer, ids, self.format.markers)
-        reading, outside = self.format.read(said), list(said.text)
+        reading, outside = self.format.read(said), list(before(said.text, stop))
         parts = codes_of(said, reading.spans)
-        if reading.error or not all(one.name for one in reading.actions): return text, [], parts
+        within = any(end > len(outside) for _, end, _ in reading.spans[1:])     # the stop string lies in a call
+        if reading.error or within or not all(one.name for one in reading.actions): return text, [], parts
         for start, end, _ in reading.spans[1:]: outside[start:end] = ['']*(end - start)
         return ''.join(outside).strip(), [(one.name, one.arguments) for one in reading.actions], parts
 
@@ -121,6 +126,7 @@ class Heard:
     tools: list
     messages: list|None     # of `as_read`, until it is answered
     voice: Voice
+    stop: tuple = ()        # strings that end the answer, and are no part of it
     length: int = 0         # ids of the window behind it
     message: dict|None = None   # what was answered
     finish: str = ''        # 'stop', 'length' or 'tool_calls'
@@ -129,17 +135,18 @@ class Heard:
 class Conversations:
     "All that one episode says: its windows, and where each of them can go on."
     def __init__(self, policy, max_calls: int = 10**6):     # agentlab.policy.Policy; calls of the episode
+        # points: mark -> a call, and how many ids of its window say it; None: they cannot
         self.policy, self.max_calls, self.windows, self.points = policy, max_calls, [], {}
         self.calls, self.truncated = 0, False
-    def ask(self, messages: list, tools: list = ())->Heard:
+    def ask(self, messages: list, tools: list = (), stop: tuple = (), state=None)->Heard:
         "The context of a call, by its messages and tools. Raises Refused: it cannot be read, or there is no room."
         read, tools = [as_read(m) for m in messages], list(tools)
         if not read or read[-1]['role'] == 'assistant':
             raise Refused('messages must end with one of the user or of a tool: the policy answers it')
         voice, roles = Voice(self.policy.chat, tools), [m['role'] for m in read]
         k = max((i + 1 for i, role in enumerate(roles) if role == 'assistant'), default=0)
-        point = self.points.get(mark(tools, read[:k])) if k else None
-        window, context, new = self.place(voice, read, point, k)
+        point, end = self.points.get(mark(tools, read[:k]), (None, None))
+        window, context, new = self.place(voice, read, point, end, k)
         if self.calls >= self.max_calls or len(context) >= self.policy.max_context:
             self.truncated = True
             raise Refused(f'no room: call {self.calls + 1} of {self.max_calls}, {len(context)} tokens of the '
@@ -147,23 +154,26 @@ class Conversations:
         if point is not None: point.delivered = True        # who quotes an answer has read it
         self.calls, window.tip = self.calls + 1, None
         said = '\n'.join(m['content'] for m in read[k:] if m['role'] != 'system')
-        return Heard(self.calls - 1, context, Turn(0, said, context_ids=new), window, tools, read, voice)
-    def place(self, voice: Voice, read: list, point: Heard|None, k: int)->tuple[Window, list, list]:
+        turn = Turn(0, said, context_ids=new, state=state)
+        return Heard(self.calls - 1, context, turn, window, tools, read, voice, tuple(stop))
+    def place(self, voice: Voice, read: list, point: Heard|None, end: int|None, k: int)->tuple[Window, list, list]:
         "Window, context, and the part of the context that the window does not hold yet."
-        if point is not None:
+        if end is not None:
             # tools were described at the head
             later = voice.messages([dict(role='system', content='', calls=[]), *read[k:]])[k - len(read):]
-            before, whole, decode = point.window.ids[:point.length], None, self.policy.tokenizer.decode
-            more = voice.chat.following(later, before[-1])
+            begun, whole, decode = point.window.ids[:end], None, self.policy.tokenizer.decode
+            more = voice.chat.following(later, begun[-1])
             if voice.chat.rewrites == 'window': whole = voice.chat.written(voice.messages(read))
-            if more is not None and (whole is None or decode(whole) == decode(before + more)):
-                on = point.window.tip is point
-                return point.window if on else Window(), before + more, more if on else before + more
+            if more is not None and (whole is None or decode(whole) == decode(begun + more)):
+                on = point.window.tip is point and end == point.length
+                return point.window if on else Window(), begun + more, more if on else begun + more
         context = voice.chat.written(voice.messages(read))
         return Window(), context, context
     def hear(self, asked: Heard, said, **columns)->Heard:   # of `ask`; agentlab.policy.Completion; numbers of the turn
         "Take in what was sampled: the turn is kept, and its text can be gone on from."
-        content, calls, parts = asked.voice.read(self.policy, said.ids)
+        content, calls, parts = asked.voice.read(self.policy, said.ids, asked.stop)
+        text = self.policy.text(said.ids)
+        cut = before(text, asked.stop)
         asked.finish = 'tool_calls' if calls else said.finish
         if said.finish == 'length': columns['cut'] = 1.
         asked.message = dict(role='assistant', content=content if content or not calls else None)
@@ -171,16 +181,29 @@ class Conversations:
             dict(id=f'call_{asked.number}_{k}', type='function',
                  function=dict(name=name, arguments=json.dumps(given, ensure_ascii=False)))
             for k, (name, given) in enumerate(calls)]
-        asked.turn = replace(asked.turn, text=self.policy.text(said.ids), ids=said.ids, logps=said.logprobs,
-                             entropies=said.entropies, parts=parts, columns=columns,
+        asked.turn = replace(asked.turn, text=text, ids=said.ids, logps=said.logprobs, entropies=said.entropies,
+                             parts=parts, columns=columns, acted=None if cut == text else cut,
                              **{x: getattr(said, x, None) or [] for x in ('top_ids', 'top_logps')})
         window = asked.window
         window.ids, window.tip, asked.length = asked.context + said.ids, asked, len(asked.context) + len(said.ids)
         if not window.heard: self.windows.append(window)
         window.heard.append(asked)
-        self.points[mark(asked.tools, [*asked.messages, as_read(asked.message)])] = asked
+        answer = as_read(asked.message)
+        if cut != text and not calls:       # a program that puts the stop string back quotes all that was said
+            self.points[mark(asked.tools, [*asked.messages, answer | dict(content=text)])] = asked, asked.length
+        self.points[mark(asked.tools, [*asked.messages, answer])] = asked, self.saying(asked, cut)
         asked.context = asked.messages = None
         return asked
+    def saying(self, heard: Heard, text: str)->int|None:
+        "How many ids of the window end with this text of its answer; None: it ends within a token."
+        ids, said = heard.turn.ids, self.policy.text
+        return next((heard.length - k for k in range(len(ids) + 1) if said(ids[:len(ids) - k]) == text), None)
+    def answered(self, number: int|None = None)->Heard:
+        "A call, by its number; None: the latest that was read. Raises Refused."
+        found = {h.number: h for w in self.windows for h in w.heard if number is not None or h.delivered}
+        if number is None: number = max(found, default=None)
+        if number in found: return found[number]
+        raise Refused(f'turn={number}: there is no such turn; the latest is {max(found, default=None)}', 404)
     def turns(self)->list[Turn]:
         "The turns, window by window; `columns['call']` is the number of the call where there are several windows."
         windows = [w for w in ([h for h in w.heard if h.delivered] for w in self.windows) if w]

@@ -4,14 +4,16 @@
 
 # %% ../../nbs/interop/05_programs.ipynb #866a3133
 from __future__ import annotations
-import json, math, os, signal, subprocess
+import json, math, os, signal, subprocess, time, warnings
+from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from ..episodes import Episode, derive
 from .serve import Hub, Session, serving
 from ..rollout.plain import fault, guarded, side_by_side
 
 # %% auto #0
-__all__ = ['AgentProgram']
+__all__ = ['AgentProgram', 'Served']
 
 # %% ../../nbs/interop/05_programs.ipynb #155a6d19
 class AgentProgram:
@@ -95,3 +97,52 @@ class AgentProgram:
             if isinstance(reward, BaseException) or not math.isfinite(reward):
                 reward, error = 0., f'reward={reward!r} of the answer {str(answer)[:200]!r}'
         return hub.end(session.id, reward, error=error or None)
+
+# %% ../../nbs/interop/05_programs.ipynb #6bd0f3e8
+class Served:
+    "Agents that somebody else has started: `with Served(hub) as agents: train(policy, agents, recipe)`."
+    seats = ('player',)
+    clone = reset = AgentProgram.clone
+    def __init__(self, hub: Hub, limit: float = 600.):  # seconds for an update
+        self.hub, self.limit, self.name, self._groups = hub, limit, 'served', []
+    def __enter__(self):
+        self.hub.hold()
+        return self
+    def __exit__(self, *_): self.hub.hold(False)    # the last weights go on answering
+    def tasks(self, split: str, n: int):
+        raise ValueError(f'test_tasks={n}: nobody starts these agents for a test; give test_tasks=0')
+    def plays(      # as for `play`
+        self, policy, seeds: list, group_size: int = 1, groups: list|None = None, sampler = None, max_turns: int = 64,
+        max_tokens: int = 16, temperature: float = 1., step: int = 0, name: str = 'policy', seed: int = 0,
+        top_p: float = 1., **others
+    )->list[Episode]:
+        "Serve these weights until there is a group for every seed. Raises TimeoutError where there is none."
+        hub, odd = self.hub, [k for k, x in dict(top_p=top_p - 1, **others).items() if x]
+        if odd: raise ValueError(f'{odd[0]}: an agent says itself what it asks for')
+        if group_size != hub.group_size:
+            raise ValueError(f'group_size={group_size}: the hub has {hub.group_size}; give both the same')
+        hub.policy, hub.sampler, hub.max_calls = policy, sampler or policy.sampler(), max_turns
+        hub.max_tokens, hub.temperature, hub.step, hub.name, hub.versions = max_tokens, temperature, step, name, True
+        hub.hold(False)
+        try: found = self.wait(len(seeds))
+        finally: hub.hold()
+        return [replace(e, group=group, game=group*group_size + i)
+                for group, some in zip(range(len(seeds)) if groups is None else groups, found)
+                for i, e in enumerate(some)]
+    def wait(self, count: int)->list[list[Episode]]:
+        "So many complete groups, or those that are there when the time is over."
+        hub, until = self.hub, time.monotonic() + self.limit
+        while len(self._groups) < count:
+            if hub.broken: raise hub.broken
+            self._groups += [list(some) for _, some in groupby(hub.take(), key=lambda e: e.group)]
+            if time.monotonic() > until: break
+            time.sleep(.02)
+        found, self._groups = self._groups[:count], self._groups[count:]
+        told = f'after {self.limit} s {len(found)} of {count} groups were complete; {hub.live} sessions were open'
+        if not found: raise TimeoutError(f'{told}. Start agents, let them end their sessions, or wait longer.')
+        if len(found) < count: warnings.warn(told)
+        alone = sum(len(some) == 1 for some in found) if hub.group_size > 1 else 0
+        if alone: warnings.warn(f'{alone} of {len(found)} groups hold one episode, compared with nobody: grpo takes its '
+                                f'bare reward, or 0 (singleton). Let agents name a task or group.')
+        return found
+

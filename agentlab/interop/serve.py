@@ -4,34 +4,36 @@
 
 # %% ../../nbs/interop/04_serve.ipynb #0e1dcb11
 from __future__ import annotations
-import hashlib, json, secrets, signal, socket, threading, time
+import hashlib, json, re, secrets, signal, socket, threading, time
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from ..env.protocol import canonical
-from ..episodes import Batch, Episode, derive
+from ..episodes import Batch, Episode, derive, state_key
 from .conversations import Conversations, Heard, Refused
 from ..policy.formats import _json
+from ..policy.sampler import Completion
 from ..settings import needed
 
 # %% auto #0
-__all__ = ['LOOPBACK', 'request_of', 'Session', 'Hub', 'completion_of', 'events_of', 'Site', 'serving', 'keep', 'serve']
+__all__ = ['LOOPBACK', 'request_of', 'sampled', 'Session', 'Hub', 'completion_of', 'events_of', 'Site', 'serving', 'keep',
+           'serve']
 
 # %% ../../nbs/interop/04_serve.ipynb #a991abb0
 _number = (int, float)
 _FIELDS = dict(     # field: whether a value can be used
     messages=lambda x: isinstance(x, list), tools=lambda x: isinstance(x, list), stream=lambda x: isinstance(x, bool),
     max_tokens=lambda x: type(x) is int and x >= 1, temperature=lambda x: type(x) in _number and 0 <= x <= 2,
-    top_p=lambda x: type(x) in _number and 0 < x <= 1)
+    top_p=lambda x: type(x) in _number and 0 < x <= 1,
+    stop=lambda x: isinstance(x, list) and len(x) <= 16 and all(isinstance(s, str) and 0 < len(s) <= 200 for s in x))
 _PASSED = ('model', 'user', 'metadata', 'store', 'service_tier', 'safety_identifier', 'prompt_cache_key', 'seed',
            'parallel_tool_calls', 'stream_options', 'reasoning_effort', 'verbosity')
 _kept, _own = ((False, 0), 'they are kept with the episode, not sent'), 'the policy itself is sampled'
 _REFUSED = dict(    # field: values that ask for nothing; why anything else is refused
     n=((1,), 'one answer a call; ask again for another one'), logit_bias=(({},), _own), logprobs=_kept,
     top_logprobs=_kept, modalities=((['text'],), 'text alone'),
-    stop=(([],), 'an answer ends where the policy ends it; cut it, and a window of your text begins'),
     response_format=((dict(type='text'),), 'no form is forced; say in the prompt how to write, or give tools'),
     tool_choice=(('auto', 'none'), 'no tool is forced; the policy decides'),
     frequency_penalty=((0,), _own), presence_penalty=((0,), _own))
@@ -40,6 +42,7 @@ def request_of(body: dict)->dict:   # the fields of _FIELDS that are given
     "A request out of the JSON of a client. Raises Refused for what cannot be honoured."
     given = {name: value for name, value in body.items() if value is not None}
     if 'max_completion_tokens' in given: given['max_tokens'] = given.pop('max_completion_tokens')
+    if isinstance(given.get('stop'), str): given['stop'] = [given['stop']]
     for name, value in given.items():
         neutral, why = _REFUSED.get(name, ((), 'there is no such field here'))
         if name in _FIELDS: fits, why = _FIELDS[name](value), 'this value cannot be used'
@@ -47,6 +50,36 @@ def request_of(body: dict)->dict:   # the fields of _FIELDS that are given
         if not fits: raise Refused(f'{name[:80]}={str(value)[:80]}: {why}', code='unsupported')
     if given.get('tool_choice') == 'none': given.pop('tools', None)
     return dict(messages=[]) | {name: given[name] for name in _FIELDS if name in given}
+
+# %% ../../nbs/interop/04_serve.ipynb #0d9a7c31
+def _lists(change, *some: Completion)->Completion:
+    "The last one, with `change` of all their lists."
+    parts = {f.name: [getattr(one, f.name) for one in some] for f in fields(Completion) if f.name != 'finish'}
+    return replace(some[-1], **{name: None if None in x else change(*x) for name, x in parts.items()})
+
+def sampled(
+    policy, sampler, contexts: list[list[int]], seeds: list[int],
+    stops: list[tuple],     # strings that end each row
+    max_tokens: int, temperature: float, top_p: float,
+    piece: int = 16,        # tokens between two looks at the text
+)->list[Completion]:
+    "What a sampler says, up to the token that completes one of the row's stop strings."
+    found, left, count = [None]*len(contexts), list(range(len(contexts))), 0
+    piece = piece if any(stops) else max_tokens
+    while left and count < max_tokens:
+        size, asked = min(piece, max_tokens - count), [contexts[i] + (found[i].ids if count else []) for i in left]
+        said = sampler.sample(asked, size, temperature, top_p, stop=[policy.end_id],
+                              seeds=[derive(seeds[i], count) if count else seeds[i] for i in left])
+        for i, more in zip(left, said):
+            whole = _lists(lambda a, b: a + b, found[i], more) if count else more
+            n = next((n for n in range(count + 1, len(whole.ids) + 1)
+                      if any(one in policy.text(whole.ids[:n]) for one in stops[i])), None)
+            found[i] = whole if n is None else replace(_lists(lambda a: a[:n], whole), finish='stop')
+        count += size
+        left = [i for i in left if found[i].finish == 'length' and len(found[i].ids) == count
+                and len(contexts[i]) + count < policy.max_context]
+    return found
+
 
 # %% ../../nbs/interop/04_serve.ipynb #53b97b76
 @dataclass
@@ -59,7 +92,12 @@ class Session:
     talk: Conversations
     touched: float                  # when something last happened, on the clock of time.monotonic
     answers: dict                   # request -> future of its answer, for a client that asks again
+    size: int                       # sessions of its group
     episode: Episode|None = None    # once it has ended
+
+def _paid(reward)->float:
+    if isinstance(reward, (int, float)) and not isinstance(reward, bool) and abs(reward) < 1e300: return float(reward)
+    raise Refused(f'reward={str(reward)[:80]}: give a number')
 
 class Hub:
     "Sessions in front of a sampler. Requests that come within `gather` seconds are sampled together, in one thread."
@@ -78,21 +116,26 @@ class Hub:
         self.gather, self.patience, self.most, self.groups, self.live = gather, patience, most, 0, 0
         self.sessions, self.filling, self.lock, self.queue = {}, {}, threading.RLock(), SimpleQueue()
         self.broken, self.closed = None, False      # the exception of the sampler, after which nothing is sampled
+        # nothing is sampled now; threads that sample; whether turns say the step of their weights
+        self.still, self.held, self.busy, self.versions = threading.Condition(), False, 0, False
         self.threads = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
         for thread in self.threads: thread.start()
-    def open(self, task=None, group=None, place: tuple|None = None)->Session:
-        "A new session; `place`: (number of the group, member), else the next place in the group of this name or task."
+    def open(self, task=None, group=None, place: tuple|None = None, name: str|None = None)->Session:
+        """A new session; `place`: (number of the group, member), else the next one of this name or task, or a group of
+        its own. `name`: of the session; the one that has it is given."""
         key = canonical([group is None, task if group is None else group])
+        size = 1 if task is group is place is None else self.group_size
         with self.lock:
+            if name in self.sessions: return self.sessions[name]
             if self.broken or self.closed: raise Refused('this server takes no more sessions', 503)
             if self.live >= self.most: raise Refused(f'{self.most} sessions are open: end some', 429)
             if place is None:
-                number, members = self.filling.get(key, (0, self.group_size))
-                if members >= self.group_size or task is group is None: number, members = self.groups, 0
+                number, members = self.filling.get(key, (0, size))
+                if members >= size: number, members = self.groups, 0
                 self.groups, place = max(self.groups, number + 1), (number, members)
                 self.filling[key] = number, members + 1
-            session = Session(secrets.token_urlsafe(12), *place, task, Conversations(self.policy, self.max_calls),
-                              time.monotonic(), {})
+            session = Session(name or secrets.token_urlsafe(12), *place, task,
+                              Conversations(self.policy, self.max_calls), time.monotonic(), {}, size)
             self.sessions[session.id], self.live = session, self.live + 1
         return session
     def session(self, id: str, ended: bool = False)->Session:
@@ -100,14 +143,24 @@ class Hub:
         if id not in self.sessions: raise Refused('there is no session of this name: POST /sessions opens one', 404)
         if self.sessions[id].episode is None or ended: return self.sessions[id]
         raise Refused('this session has ended: POST /sessions opens another one', 410)
-    def end(self, id: str, reward: float = 0., success: bool|None = None, error: str|None = None)->Episode:
-        "The episode of a session. Its reward is paid to the last turn; without `success`, a reward above 0 is one."
+    def reward(self, id: str, reward: float, turn: int|None = None)->float:
+        "Pay a turn, by the number of its call; None: the latest. Rewards add up; returns their sum. Raises Refused."
         with self.lock:
-            s = self.session(id)
+            session, paid = self.session(id), _paid(reward)
+            heard = session.talk.answered(turn)
+            heard.turn.reward += paid
+            heard.delivered, session.touched = True, time.monotonic()   # who rates an answer has read it
+        return heard.turn.reward
+    def end(self, id: str, reward: float = 0., success: bool|None = None, error: str|None = None)->Episode:
+        """The episode of a session. Its reward is paid to the last turn, on top of what was paid before; without
+        `success`, an outcome above 0 is one."""
+        with self.lock:
+            s, reward = self.session(id), _paid(reward)
             turns = s.talk.turns()
-            if turns: turns[-1].reward = reward
-            s.episode = Episode(turns, s.group, s.group*self.group_size + s.member, outcome=reward, error=error,
-                                success=reward > 0 if success is None else bool(success), truncated=s.talk.truncated,
+            outcome = reward + sum(t.reward for t in turns)
+            if turns: turns[-1].reward += reward
+            s.episode = Episode(turns, s.group, s.group*self.group_size + s.member, outcome=outcome, error=error,
+                                success=outcome > 0 if success is None else bool(success), truncated=s.talk.truncated,
                                 task=s.task, policy=self.name, step=self.step)
             s.talk, s.answers, self.live = Conversations(self.policy), {}, self.live - 1
         return s.episode
@@ -121,7 +174,7 @@ class Hub:
                     self.end(s.id, error='the session ended without a reward: its program reported none')
                 by.setdefault(s.group, []).append(s)
             ready = [s for some in by.values() if all(s.episode is not None for s in some) and
-                     (everything or len(some) >= self.group_size or max(s.touched for s in some) < since) for s in some]
+                     (everything or len(some) >= some[0].size or max(s.touched for s in some) < since) for s in some]
             for s in ready: del self.sessions[s.id]
             left = {s.group for s in self.sessions.values()}
             self.filling = {key: place for key, place in self.filling.items() if place[0] in left}
@@ -129,12 +182,32 @@ class Hub:
     def close(self):
         "End the threads; who still waits is refused."
         self.closed = True
+        self.hold(False)
         for _ in self.threads: self.queue.put(None)
         for thread in self.threads: thread.join(timeout=60)
+    def hold(self, held: bool = True):
+        "Sample nothing until `hold(False)`, as while the weights change; returns when nothing is."
+        with self.still:
+            self.held = held
+            self.still.notify_all()
+            self.still.wait_for(lambda: not (held and self.busy))
+    @contextmanager
+    def sampling(self):
+        "Entered when nobody holds the hub."
+        with self.still:
+            self.still.wait_for(lambda: not self.held)
+            self.busy += 1
+        try: yield dict(version=float(self.step)) if self.versions else {}
+        finally:
+            with self.still:
+                self.busy -= 1
+                self.still.notify_all()
     def ask(self, id: str, asked: dict, key: str = '', again: bool = False)->Future:
         "Put a call in line; again: a client repeats this very request (`key`), and gets the answer that was sampled."
         with self.lock:
             session, future = self.session(id), Future()
+            try: state_key(asked.get('state'))
+            except TypeError as e: raise Refused(str(e)) from None
             if again and key in session.answers: return session.answers[key]
             session.answers[key], session.touched = future, time.monotonic()
             if len(session.answers) > 64: del session.answers[next(iter(session.answers))]
@@ -160,15 +233,17 @@ class Hub:
             try:
                 with self.lock:
                     if self.broken or self.closed: raise Refused('this server samples no more', 503)
-                    ready = self.session(session.id).talk.ask(asked['messages'], asked.get('tools', ()))
-                groups.setdefault(self.settings(asked), []).append((session, asked, ready, future))
+                    ready = self.session(session.id).talk.ask(asked['messages'], asked.get('tools', ()),
+                                                              asked.get('stop', ()), asked.get('state'))
+                groups.setdefault((*self.settings(asked), bool(ready.stop)), []).append((session, asked, ready, future))
             except ValueError as e: future.set_exception(e if isinstance(e, Refused) else Refused(str(e)))
-        for settings, some in groups.items():
+        for (*settings, _), some in groups.items():
             seeds = [derive(derive(self.seed, 'sample', s.group, s.member), ready.number) for s, _, ready, _ in some]
-            found = self.sampler.sample([ready.context for _, _, ready, _ in some], *settings,
-                                        stop=[self.policy.end_id], seeds=seeds)
+            with self.sampling() as version:
+                found = sampled(self.policy, self.sampler, [ready.context for _, _, ready, _ in some], seeds,
+                                [ready.stop for _, _, ready, _ in some], *settings)
             for (session, asked, ready, future), said in zip(some, found):
-                columns = dict(temperature=float(asked['temperature'])) if 'temperature' in asked else {}
+                columns = version | {x: float(asked[x]) for x in ('temperature',) if x in asked}
                 with self.lock:
                     if session.episode is None: future.set_result(session.talk.hear(ready, said, **columns))
                     else: future.set_exception(Refused('this session has ended', 410))
@@ -204,6 +279,12 @@ def _fields(body: dict, *names: str)->list:
     if odd: raise Refused(f'{odd[0][:80]}: the fields here are {", ".join(names)}')
     return [body.get(name) for name in names]
 
+def _told(request, body: dict, name: str):
+    "What a client says in `metadata`, or in a header."
+    told = body.get('metadata')
+    found = told.get(name) if isinstance(told, dict) else None
+    return request.headers.get(f'x-agentlab-{name}') if found is None else found
+
 def completion_of(id: str, heard: Heard, model: str)->dict:
     "An answer in the form of the API."
     said = len(heard.turn.ids)
@@ -229,7 +310,8 @@ class Site:
         "A FastAPI app. Its handlers read their bodies themselves, up to a bound."
         app = _packages()[0].FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
         paths = {'/sessions': self.open, '/sessions/{id}': self.tell, '/s/{id}/end': self.end,
-                 '/s/{id}/v1/models': self.models, '/s/{id}/v1/chat/completions': self.chat}
+                 '/s/{id}/reward': self.reward, '/s/{id}/v1/models': self.models,
+                 '/s/{id}/v1/chat/completions': self.chat, '/v1/chat/completions': self.named}
         for path, answer in paths.items():
             asked = ['GET' if answer in (self.tell, self.models) else 'POST']
             app.router.add_route(path, self.guarded(answer), methods=asked)
@@ -267,13 +349,25 @@ class Site:
         return dict(object='list', data=[dict(id=self.hub.name, object='model', created=0, owned_by='agentlab')])
     async def end(self, request, body, key, id):
         reward, success = _fields(body, 'reward', 'success')
-        if type(reward) not in _number or not abs(reward) < 1e300:
-            raise Refused('a session is ended with a reward, a number')
-        return dict(reward=self.hub.end(id, float(reward), success).outcome)
+        return dict(reward=self.hub.end(id, reward, success).outcome)
+    async def reward(self, request, body, key, id):
+        reward, turn = _fields(body, 'reward', 'turn')
+        answer = re.fullmatch(f'chatcmpl-{re.escape(id)}-([0-9]{{1,9}})', turn) if isinstance(turn, str) else None
+        if answer: turn = int(answer[1])
+        if turn is not None and type(turn) is not int:
+            raise Refused(f'turn={str(turn)[:80]}: give the number of a call, or the id of its answer')
+        return dict(reward=self.hub.reward(id, reward, turn))
+    async def named(self, request, body, key):
+        name, task, group = (_told(request, body, x) for x in ('session', 'task', 'group'))
+        if not isinstance(name, str) or not re.fullmatch(r'[\w.-]{1,64}', name, re.ASCII):
+            raise Refused('this address is that of all: name the conversation, by metadata (session) or the header '
+                          'x-agentlab-session; or POST /sessions')
+        return await self.chat(request, body, key, self.hub.open(task, group, name=name).id)
     async def chat(self, request, body, key, id):
         from asyncio import shield, wrap_future
         from starlette.responses import JSONResponse, Response
-        asked, again = request_of(body), request.headers.get('x-stainless-retry-count', '0') not in ('0', '')
+        asked = request_of(body) | dict(state=_told(request, body, 'state'))
+        again = request.headers.get('x-stainless-retry-count', '0') not in ('0', '')
         heard = await shield(wrap_future(self.hub.ask(id, asked, key, again)))
         heard.delivered = not await request.is_disconnected()
         ruled = ('seed',) if self.hub.temperature is None else ('temperature', 'top_p', 'seed')

@@ -15,12 +15,14 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
 import httpx
 import pytest
 import torch
+from openai import OpenAI
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT/'tests'))
@@ -32,6 +34,8 @@ os.environ.update(ENVIRONMENT)      # the engine in this process reads them, too
 import vllm_contract as contract
 import vllm_server as stand_in
 from agentlab.bench import circumstances, keep
+from agentlab.episodes import Batch
+from agentlab.interop.serve import Hub, serving
 from agentlab.policy import pretrained
 from agentlab.policy.core import Policy
 from agentlab.policy.export import opened, write_merged
@@ -235,6 +239,26 @@ def test_two_clients_with_equal_weights(real):
     served = [card['id'] for card in httpx.get(f'{real.url}/v1/models', trust_env=False).json()['data']]
     assert names[0] not in served
     record['seen']['two clients'] = dict(alive=True, adapters_left=len(served) - 1)
+
+def test_a_served_conversation(real):
+    "Agents that know a base_url, side by side; what is kept of three calls is what the trainer computes again."
+    policy = learned()
+    policy.max_context, policy.samples_by = contract.MAX_LEN, VLLMSampler(reach(real))
+    hub = Hub(policy, max_tokens=40, temperature=1., workers=8)
+    def agent(one):
+        client, messages = OpenAI(base_url=f'{url}/s/{one.id}/v1', api_key='none'), []
+        for stop in None, ['A', 'e'], None:
+            messages.append(dict(role='user', content='What is 2?'))
+            messages.append(client.chat.completions.create(model='any', messages=messages, stop=stop).choices[0].message)
+        assert not set('Ae') & set(messages[3].content)
+        return hub.end(one.id).turns
+    with serving(hub) as url, ThreadPoolExecutor(4) as many:
+        turns = [t for some in many.map(agent, [hub.open() for _ in range(4)]) for t in some]
+    batch, cut = Batch.from_episodes(hub.take()), [t for t in turns if t.acted is not None]
+    gap = (policy.logprobs(batch)[0] - batch.action('sampler_logp')).abs().max().item()
+    assert len(turns) == 12 and cut and gap < 2e-3
+    for turn in cut: assert [bool(set('Ae') & set(policy.text(turn.ids[:n]))) for n in (-1, None)] == [False, True]
+    record['seen']['served'] = dict(largest_gap=gap, tokens=len(batch.actions), turns=12, stopped=len(cut))
 
 def test_a_run(real, tmp_path):
     policy = Policy(copy.deepcopy(BASE.model), BASE.tokenizer, name='tiny', max_context=contract.MAX_LEN,
