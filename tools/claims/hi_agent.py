@@ -4,24 +4,25 @@ from claims import Claim
 
 from agentlab.credit import grpo
 from agentlab.rollout import Delegate
-from agentlab.rollout.delegate import foresight, place, walk
+from agentlab.rollout.delegate import place, walk
 from agentlab.train import recipes
 
 TURNS, SIZES = 12000, dict(steps=100, test_tasks=0, max_turns=40, lr=5e-4)
 
 
 def by_task(batch):
-    "The same scores, compared inside a task: groups of a state are 1000 a game."
-    return grpo(batch.with_episodes(group=batch.episodes.group//1000))
+    "The same scores, compared inside a task: groups of a state are 1000 a game, and a task has two."
+    return grpo(batch.with_episodes(group=batch.episodes.group//2000))
 
 
 def row(arm, seed):
     world = Delegate(House(horizon=16), budget=4, sees=place, script=walk)
     policy = start(world, noise=.2)
     before = success(policy, world, seed)
-    tries = dict(rollout=foresight, groups=8, group_size=1, **dict(credit=by_task) if arm == 'by_task' else {})
-    recipe = recipes.grpo(**SIZES, seed=seed, groups=8, group_size=8) if arm == 'grpo' else recipes.hi_agent(
-        **SIZES, seed=seed, **tries)
+    make, changes = ((recipes.grpo, dict(groups=8, group_size=8)) if arm == 'grpo'
+                     else (recipes.hi_agent, dict(groups=4, group_size=2)))
+    if arm == 'by_task': changes['credit'] = by_task
+    recipe = make(**SIZES | dict(seed=seed) | changes)
     rows = learned(policy, world, recipe, TURNS)
     return dict(success=success(policy, world, seed), start=before, updates=len(rows),
                 dead_groups=sum(r['dead_groups'] for r in rows)/len(rows))
