@@ -18,7 +18,6 @@ subjects, values = tuple('Ana Bo Cleo Dan'.split()), tuple('Eva Finn Gus Hal Ida
 class Facts(SeatedGame):
     "Keep facts in a bank with few places; then a question about one that still holds. Both seats get 1 if it is right."
     name, shared_loss = 'facts', True
-
     def __init__(
         self,
         sessions:int=8, places:int=4,       # facts of a game; entries that the bank holds
@@ -30,19 +29,16 @@ class Facts(SeatedGame):
         super().__init__()
         if min(sessions, places) < 1 or min(replaced, chat, 1 - replaced - chat) < 0 or seats[:1] != ('manager',):
             raise ValueError(f"sessions={sessions}, places={places}, replaced={replaced}, chat={chat}, seats={seats}: "
-                             f"give whole numbers from 1, shares that sum to 1 at most, and the manager's seat first")
+                             f"give counts from 1, shares of 1 at most together, and the seat 'manager' first")
         self.sessions, self.places, self.replaced, self.chat, self.linked = sessions, places, replaced, chat, linked
         self.seats, self.split = tuple(seats), check_split(split)
-
     @property
     def guide(self)->dict:
         "What each seat is told."
-        rules = (f'You keep {self.places} facts at most. You read them with their numbers, then a new one: it may replace '
-                 f'an older one, or be idle talk. Later somebody asks for one that still holds.')
+        rules = (f'You keep at most {self.places} facts, which you read with their numbers. A new one may replace an older '
+                 f'one or be idle talk. Later somebody asks for one that still holds.')
         keep = guide_text(rules, 'Write add, update NUMBER, delete NUMBER or noop, and nothing else.', 'update 2')
-        tell = guide_text('You read facts, then a question.', 'Write one name and nothing else.', 'Eva')
-        return dict(zip(self.seats, (keep, tell)))
-
+        return dict(zip(self.seats, (keep, guide_text('You read facts, then a question.', 'Write one name.', 'Eva'))))
     def draw(self, generator:Random)->dict:
         "Facts in their order, and the one that is asked for."
         known, facts = {}, []
@@ -56,39 +52,32 @@ class Facts(SeatedGame):
         key = tuple(facts[-1][:2])
         if not self.linked or key not in known or generator.random() < .5: key = generator.choice(sorted(known))
         return dict(facts=facts, asked=[*key, known[key]])
-
     def deal(self, task, generator):
         if task is None: task = draw_task(self.draw, generator, self.split)
         if not isinstance(task, dict) or set(task) != {'facts', 'asked'} or len(task['facts']) != self.sessions:
-            raise ValueError(f'a task of these Facts is dict(facts=<{self.sessions} of them>, asked=), such as '
-                             f'Facts.tasks gives; got {task!r:.200}')
+            raise ValueError(f'a task here is dict(facts=<{self.sessions}>, asked=), as of tasks(); got {task!r:.200}')
         self.line, self.asked, self.bank, self.told, self.number = task['facts'], task['asked'], {}, 0, 0
         while self.linked and self.told < self.sessions - 1: self.keep(self.expert())
-
     def now(self)->list: return self.asked if self.told == self.sessions else self.line[self.told]
     def near(self)->list:
         "Numbers of the entries as they are read: by words in common with what is new or asked, then the newest first."
         fits = lambda i: len({*self.bank[i][:2]} & {*self.now()[:2]})
         return sorted(self.bank, key=lambda i: (-fits(i), -i))
-
     def view(self, seat):
         new = f'New {" ".join(self.now())} .' if self.told < self.sessions else 'Who is {} {} ?'.format(*self.asked)
         return ' '.join(['Bank', *(f'{i} {" ".join(self.bank[i])} .' for i in self.near()), new])
-
     def key(self, seat): return [[i, *self.bank[i]] for i in self.near()], self.now()[:2 + (self.told < self.sessions)]
     def moves(self):
         if self.told == self.sessions: return list(values)
         return ['add']*(len(self.bank) < self.places) + [f'{verb} {i}' for verb in ('update', 'delete')
                                                          for i in self.near()] + ['noop']
-
     def keep(self, move:str):
         "One operation of the manager."
-        verb, _, number = move.partition(' ')
-        bank, self.number = dict(self.bank), self.number + (verb == 'add')
+        (verb, _, number), bank = move.partition(' '), dict(self.bank)
+        self.number += verb == 'add'
         if verb == 'delete': del bank[int(number)]
         if verb in ('add', 'update'): bank[int(number or self.number)] = self.now()
         self.bank, self.told = bank, self.told + 1
-
     def play(self, move):
         if self.told < self.sessions:
             self.keep(move)
@@ -97,14 +86,12 @@ class Facts(SeatedGame):
             if len(self.seats) > 1: return None
             move = self.expert()
         return dict.fromkeys(self.seats, float(move == self.asked[2]))
-
     def advice(self):
         "Add what is new, update what has changed, leave chatter; a full bank stays. Answer by the newest entry that fits."
         fact, same = self.now(), [i for i in self.near() if self.bank[i][:2] == self.now()[:2]]
         if self.told == self.sessions: return {self.bank[same[0]][2]: 1} if same else dict.fromkeys(values, 1)
         if same: return {f'update {same[0]}': 1}
         return dict(add=1) if len(self.bank) < self.places and fact[0] in relations else dict(noop=1)
-
     demonstrator = SeatedGame.expert
     def stakes(self, seat): return 0., 1.
     def tasks(self, split:str, n:int, seed:int=0)->list: return different_tasks(self.draw, split, n, seed)

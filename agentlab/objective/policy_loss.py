@@ -125,14 +125,14 @@ def _reference(batch, logp):
 # %% ../../nbs/objective/00_policy_loss.ipynb #200d115e
 def loss_weights(
     batch:Batch,    # the whole batch of one optimizer step, not a micro-batch; tokens need `weight`
-    # what counts equally: 'token', 'turn', 'row', 'episode'; 'nested': episodes, in each its turns, in each its tokens;
-    # a number T: token sums over T, mean over episodes
+    # what counts equally: 'token', 'turn', 'row', 'episode', 'nested' (episodes, in them turns, in them tokens); a
+    # number T: token sums over T, mean over episodes
     per='token',
 )->Tensor:          # (action tokens,) float64
     "Weights w such that (w*loss).sum() is the loss of the batch, whatever micro-batches the sum is taken in."
     weight, row = batch.action('weight'), batch.tokens.row[batch.actions]
-    parents = dict(token=None, turn=batch.action_turn, row=row, episode=batch.rows.episode[row])
-    parents['nested'] = parents['episode']
+    episode = batch.rows.episode[row]
+    parents = dict(token=None, turn=batch.action_turn, row=row, episode=episode, nested=episode)
     constant = isinstance(per, (int, float)) and not isinstance(per, bool) and 0 < per < torch.inf
     if not constant and not (isinstance(per, str) and per in parents):
         raise ValueError(f"per={per!r}: use 'token', 'turn', 'row', 'episode', 'nested', or a positive number of "

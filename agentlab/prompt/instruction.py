@@ -16,9 +16,8 @@ import torch
 
 from ..env.wrappers import Wrapper
 from ..episodes import Batch, Episode, derive
-from ..policy.guide import suited, told
 from ..policy.tiny import demonstrate, imitate
-from ..rollout.plain import call_all, guarded, new_games, play_round, receive_all, within_budget
+from ..rollout.plain import play
 
 # %% ../../nbs/prompt/00_instruction.ipynb #4dbe8dc9
 # slot -> what it can hold; the first is the default
@@ -190,44 +189,22 @@ def squeezed(text:str)->str:
 # %% ../../nbs/prompt/00_instruction.ipynb #ca776ac0
 def play_instructed(
     # as for `agentlab.rollout.play`; env: an Instructed
-    policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,
+    policy, env, seeds:list, group_size:int=1, tasks:list=None,
     # one Instruction (or its JSON) for all, or a list with one per group; `tasks` are then those of the inner
     # environment, or of `Instructed.tasks`, whose instruction gives way
-    instructions=None,
-    # as for `play`
-    max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None,
-    workers:int=0,
-    seed:int=0, step:int=0, name:str='policy', system:str=None
+    instructions=None, system:str=None, **how   # as for `play`
 )->list:  # as `play`; every turn is a window, and `Episode.instruction` is the JSON of what was shown
     "`play`, but each turn is a context window that holds the rendered view and nothing else."
-    tasks = instructed_tasks(instructions, tasks, len(seeds))
-    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed,
-                      range(len(seeds)) if groups is None else groups)
-    sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens,
-                                                        token_budget=token_budget)
-    how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
-    try:
-        receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
-        shown = [g.step.info.get('instruction') if g.step is not None else None for g in games]
-        while live := [g for g in _afresh(games, policy, system) if within_budget(g, policy, **budget)]:
-            play_round(live, policy, sampler, how, limit, system, workers)
-    finally:
-        for g in games: guarded(lambda: g.env.close())
-    return [_apart(e, text) for g, text in zip(games, shown) for e in g.episodes(step=step, policy=name)]
-
-def _afresh(games, policy, system)->list:
-    "The games that go on, each with nothing in its context but the observation."
-    live = [g for g in games if not g.over]
-    for g in live:
-        g.side.new = g.side.context = policy.chat.first(g.side.observation,
-                                                        told(g.env, policy.chat, g.side.seat, system))
-    return live
-
-def _apart(episode, text):
-    "The episode with a window for each turn."
-    for number, turn in enumerate(episode.turns): turn.window = number
-    episode.instruction = text
-    return episode
+    shown = {}
+    def afresh(games):
+        for g in (g for g in games if not g.over):
+            shown.setdefault(g.number, g.step.info.get('instruction'))
+            g.side.new = g.side.context = policy.chat.first(g.side.observation, g.told(policy.chat, system))
+            g.side.window = len(g.side.turns)
+    played = play(policy, env, seeds, group_size, instructed_tasks(instructions, tasks, len(seeds)), system=system,
+                  on_reset=afresh, on_round=afresh, **how)
+    for e in played: e.instruction = shown.get(e.game)
+    return played
 
 def instructed_tasks(instructions, tasks, n:int):
     """Tasks of `Instructed`, one per group: (n,) instructions, or one for all, with tasks of the inner environment

@@ -9,9 +9,9 @@ __all__ = ['note', 'with_summaries', 'supo_recipe']
 from functools import partial
 from ..episodes import derive
 from ..policy.formats import whole_reply
-from ..policy.guide import suited, told
+from ..policy.guide import told
 from ..recipe import recipe
-from .plain import call_all, guarded, new_games, play_round, receive_all, within_budget
+from .plain import play, within_budget
 
 # %% ../../nbs/rollout/06_windows.ipynb #b68dae6e
 note = ('The context is nearly full and will be cleared. Write down all that is needed to go on: what you have found '
@@ -35,23 +35,16 @@ def with_summaries(
     if getattr(policy.chat, 'rewrites', False) == 'window':
         raise ValueError("with_summaries opens windows of its own, and so does Chat(rewrites='window'): use "
                          "rewrites=True, or play")
-    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed,
-                      range(len(seeds)) if groups is None else groups)
-    sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens,
-                                                        token_budget=token_budget)
-    how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
-    able = lambda games: [g for g in games if not g.over and within_budget(g, policy, **budget)]
-    try:
-        receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
-        while live := able(games):
-            _summarise([g for g in live if _full(g, window, max_tokens)], policy, sampler,
-                       how | dict(max_tokens=summary_tokens), instruction, summaries, latest, system)
-            if live := able(live): play_round(live, policy, sampler, how, limit, system, workers)
-    finally:
-        for g in games: guarded(g.env.close)
-    episodes = [e for g in games for e in g.episodes(step=step, policy=name)]
-    for turn in (turn for e in episodes for turn in e.turns): turn.columns.setdefault('summary', 0.)
-    return episodes
+    sampler, how = sampler or policy.sampler(), dict(temperature=temperature, top_p=top_p)
+    budget = dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
+    def sum_up(games):
+        full = [g for g in games if not g.over and within_budget(g, policy, **budget) and _full(g, window, max_tokens)]
+        _summarise(full, policy, sampler, how | dict(max_tokens=summary_tokens, stop=(policy.end_id,)), instruction,
+                   summaries, latest, system)
+    played = play(policy, env, seeds, group_size, tasks, groups, sampler, limit=limit, workers=workers, seed=seed,
+                  step=step, name=name, system=system, on_round=sum_up, **budget, **how)
+    for turn in (turn for e in played for turn in e.turns): turn.columns.setdefault('summary', 0.)
+    return played
 
 def _full(game, window, max_tokens)->bool:
     "Whether the next action might not fit; never before the window has held one."

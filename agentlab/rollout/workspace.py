@@ -12,9 +12,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-import torch
-from torch import Tensor
-from ..env.protocol import Step
+from ..env.protocol import EnvError, Step
 from ..env.wrappers import Wrapper
 from ..episodes import Batch, Turn, derive, state_key
 from ..groups import shift
@@ -44,9 +42,8 @@ class _Desk:
         self.view, self.remember, self.memory, self.about, self.task = view, remember, memory, about, None
     def read(self, env, observation:str)->str:
         "The text of a turn; where the first observation is the task, it is not read twice."
-        whole, self.last = self.task is None and self.about is None, observation
-        if self.task is None: self.task = self.about(env) if self.about else observation
-        if whole: self.last = ''
+        first, self.last = self.task is None, observation
+        if first: self.task, self.last = (self.about(env), observation) if self.about else (observation, '')
         return self.view(self.task, self.memory, self.last)
     def keep(self, turn): self.memory = self.remember(self.memory, turn, self.last)
     def lay(self, game, chat, system, room:int):
@@ -54,15 +51,13 @@ class _Desk:
         side, told = game.side, game.told(chat, system)
         side.observation, side.window = self.read(game.env, side.observation), len(side.turns)
         side.new = side.context = chat.first(side.observation, told)
-        if len(side.new) > room:
-            raise ValueError(f'the workspace of turn {game.t} has {len(side.new)} tokens; a context that has room for '
-                             f'an action holds {room}')
+        if len(side.new) > room: raise ValueError(f'the workspace has {len(side.new)} tokens, its limit is {room}')
     def close(self, turn, chat, most:int):
         "Take in the turn that was just played. Raises ValueError for a memory over its limit."
         self.keep(turn)
         size = sum(len(chat.text_ids(text)) for text in _texts(self.memory))
         turn.columns |= dict(workspace=float(len(turn.context_ids)), memory=float(size))
-        if size > most: raise ValueError(f'the memory behind turn {turn.t} has {size} tokens, its limit is {most}')
+        if size > most: raise ValueError(f'the memory has {size} tokens, its limit is {most}')
 
 def with_workspace(
     policy, env, seeds:list,    # as for `play`
@@ -76,9 +71,8 @@ def with_workspace(
     "`play`, but each turn reads a text made of task, memory and newest observation, and nothing else."
     whole_reply(format, 'with_workspace')
     if getattr(policy.chat, 'rewrites', False) == 'window':
-        raise ValueError("with_workspace opens windows of its own, and so does Chat(rewrites='window'): use "
-                         "rewrites=True, or play")
-    desks, watch = defaultdict(partial(_Desk, view, remember, memory, about)), how.pop('on_round', None)
+        raise ValueError("with_workspace opens windows of its own: use Chat(rewrites=True), or play")
+    desks = defaultdict(partial(_Desk, view, remember, memory, about))
     def safely(game, call):
         found = guarded(call)
         if isinstance(found, BaseException) and not game.over: game.end(error=fault(found))
@@ -88,7 +82,6 @@ def with_workspace(
     def go_on(games):
         for g in games: safely(g, lambda: desks[g, g.last_side.seat].close(g.last_side.turns[-1], policy.chat, most))
         lay(games)
-        if watch: watch(games)
     return play(policy, env, seeds, max_tokens=max_tokens, system=system, on_reset=lay, on_round=go_on, **how)
 
 # %% ../../nbs/rollout/09_workspace.ipynb #805003b7
@@ -115,15 +108,16 @@ class Moments(Wrapper):
             desk.keep(Turn(len(shown) - 1, read, said, invalid=bool(step.info.get('invalid'))))
         seat, text, self.said = generator.choice(shown)
         return Step(seat, text)
-    def step(self, action): return Step(self.seats[0], '', {}, True, dict(success=action == self.said))
+    def step(self, action):
+        said, self.said = self.said, None
+        if said is None: raise EnvError(f'{self.name}: the episode is over; call reset(seed) before step(action)')
+        return Step(self.seats[0], '', {}, True, dict(success=action == said))
     def expert(self, noise=0., generator=None): return self.said
     demonstrator = expert
 
-# %% ../../nbs/rollout/09_workspace.ipynb #7fd94d0c
-def parted(
-    text:str, mark:str=';'  # a reply; what stands between report and action
-)->tuple:                   # (report, None where there is no mark; action)
-    "A reply at its last mark."
+# %% ../../nbs/rollout/09_workspace.ipynb #e9916342
+def parted(text:str, mark:str=';')->tuple:
+    "(report, action): a reply at its last mark; the report is None where there is none."
     report, found, action = text.rpartition(mark)
     return report.strip() if found else None, action.strip()
 
@@ -135,8 +129,7 @@ def report_of(memory, turn, last:str, mark:str=';')->tuple:
 class Noted(Wrapper):
     "The agent writes a report before its action; the inner environment hears what stands behind the last mark."
     def __init__(
-        self, env,
-        keep:Callable,      # (old report, newest observation, env) -> the report of a demonstrator
+        self, env, keep:Callable,       # (old report, newest observation, env) -> the report of a demonstrator
         mark:str=';', words:tuple=()    # between report and action; of reports, beside those of the environment
     ):
         super().__init__(env)
@@ -178,8 +171,8 @@ def iterresearch_recipe():
     from agentlab.objective.sequence import gspo_turn
     from agentlab.rollout.filters import keep_multiple
     played = partial(with_workspace, view=partial(laid_out, words=64, kept=64), remember=report_of, memory=('', ''))
-    return dict(credit=eapo, objective=gspo_turn, loss_per='turn', curate=partial(keep_multiple, of=8), rollout=played,
-                test_rollout=played)
+    return dict(credit=eapo, objective=gspo_turn, curate=partial(keep_multiple, of=8), loss_per='turn',
+                rollout=played, test_rollout=played)
 
 # %% ../../nbs/rollout/09_workspace.ipynb #b27ab910
 def stubbed(memory, turn, last:str, stub:str='...')->tuple:
@@ -209,14 +202,10 @@ def webagent_r1_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=partial(grpo, eps=1e-4), rollout=webagent, test_rollout=webagent, loss_per='nested', kl_coef=.001)
 
-# %% ../../nbs/rollout/09_workspace.ipynb #7d0d841e
-def newest(task:str, memory, last:str)->str:
-    "A view of the newest observation alone."
-    return last or task
+# %% ../../nbs/rollout/09_workspace.ipynb #0affa0e1
+def newest(task:str, memory, last:str)->str: return last or task    # a view of nothing else
 
-def of_seat(
-    b:Batch, seat:str   # episodes of several seats; whose tokens are learned from
-)->Batch:
+def of_seat(b:Batch, seat:str)->Batch:
     "The batch with weight 0 at the tokens of all other seats; they stay in the statistics."
     return b.with_action(weight=b.action('weight')*b.spread(b.of_turn('seat') == state_key(seat)))
 
@@ -249,13 +238,11 @@ def era_gae(
     targets, advantage = gae(b, gamma=gamma, lam=lam, level='turn', whiten=not tokens)
     return targets, whiten(advantage) if tokens else advantage
 
-def era_reward(
-    b:Batch, until:int=22   # turns need `milestone` and `invalid`; turns in which the dense terms are paid
-)->Tensor:                  # (turns,)
-    "+3 for a success, +1 wherever progress exceeds its best so far, -.5 for a refused action."
+def era_reward(b:Batch, until:int=22):      # -> (turns,)
+    "+3 for a success; before turn `until` +1 wherever progress exceeds its best so far, -.5 for a refused action."
     t = b.turns
     best = (t.milestone + 2*t.episode).cummax(0).values - 2*t.episode     # a milestone is a share, 0 to 1
-    risen, last = t.milestone > shift(best, t.episode), shift(torch.ones_like(t.reward), t.episode, k=-1) == 0
+    risen, last = t.milestone > shift(best, t.episode), shift(t.episode, t.episode, k=-1, fill=-1) < 0
     return 3.*(last & b.of_turn('success')) + (t.t < until)*(1.*risen - .5*t.invalid)
 
 @recipe('in the spirit of Chen et al., 2025, ERA, arXiv 2510.12693')
@@ -290,10 +277,10 @@ class Shortcuts(Wrapper):
     ):
         super().__init__(env)
         self.shortcuts, self.features, self.checked, self.blind, self.heard = shortcuts, features, checked, blind, ''
+    def reset(self, seed, task=None): return self.hear(self.env.reset(seed, task))
     def hear(self, step):
         self.heard = step.observation
         return step
-    def reset(self, seed, task=None): return self.hear(self.env.reset(seed, task))
     def run(self, action:str)->tuple:
         "The atomic actions of a reply."
         run, needs = self.shortcuts.get(action.strip().removeprefix('do '), ((), frozenset()))
@@ -309,9 +296,9 @@ class Shortcuts(Wrapper):
     def expert(self, noise=0., generator=None):
         "A shortcut where it is what the expert would do anyway, else an action of the demonstrator."
         for name in () if noise and generator.random() < noise else self.shortcuts:
-            twin, run = self.env.clone(), self.run(f'do {name}')
-            if len(run) > 1 and all(twin.expert() == one and (twin.step(one).done or one) for one in run[:-1]) and (
-                twin.expert() == run[-1]): return f'do {name}'
+            twin, (*begins, ends) = self.env.clone(), self.run(f'do {name}')
+            if begins and all(twin.expert() == one and not twin.step(one).done for one in begins) and (
+                twin.expert() == ends): return f'do {name}'
         return getattr(self.env, 'demonstrator', self.env.expert)(noise, generator)
     demonstrator = expert
     def vocabulary(self): return [*self.env.vocabulary(), 'do', *(f'm{k}' for k in range(10))]
