@@ -105,10 +105,11 @@ def short_table(html: str | list[str]) -> str | list[str]:
 
 
 class Cells(HTMLParser):
-    "The rows of an HTML table: of the head and of the body, and what stands below; `plain` where there is nothing else."
+    "The rows of an HTML table, of the head and of the body, and what stands below; `plain`: there is nothing else."
     def __init__(self, html: str):
         super().__init__()
-        self.head, self.body, self.below, self.plain, self.rows, self.cell, self.hanging = [], [], [], True, [], None, {}
+        self.head, self.body, self.below, self.hanging = [], [], [], {}
+        self.rows, self.cell, self.plain = [], None, True
         self.feed(html)
     def handle_starttag(self, tag, attributes):
         at = dict(attributes)

@@ -23,6 +23,7 @@ COLORS = 128        # of the first palette; without dithering, so that lines and
 # (share of the picture, distance): a color stays if it covers so much and no more frequent one is so near; the least
 # shares are the edges of letters and lines
 KEPT = (.01, 3), (.002, 20), (0, 60)
+HALF, ALIKE = 16, 13        # so few colors take half a byte; colors so near are one where that is gained by it
 
 
 def smaller(png: bytes) -> bytes:
@@ -58,11 +59,24 @@ def fewer_colors(picture) -> tuple:
     for count, color, _ in used:
         near = next(near for share, near in KEPT if -count >= share*sum(counts))
         if all(far(color, other) > near for other in kept): kept[color] = 0
+    for count, color, _ in used: kept[min(kept, key=lambda other: far(color, other))] -= count
+    kept = dict.fromkeys(halved(kept), 0)
     nearest = {i: min(kept, key=lambda other: far(color, other)) for _, color, i in used}
     for i, color in nearest.items(): kept[color] += counts[i]
     order = sorted(kept, key=lambda color: (-kept[color], color))     # frequent ones first: zlib needs 1 % less
     table = bytes(order.index(nearest[i]) if i in nearest else 0 for i in range(256))
     return Image.frombytes('P', picture.size, picture.tobytes().translate(table)), order
+
+
+def halved(counts: dict) -> list:
+    "Of colors and how often they occur, those that stay where near ones are taken together; all, if too many stay."
+    left = dict(counts)
+    while len(left) > HALF:
+        apart, rare, other = min((dist(seen(a), seen(b)), *sorted((a, b), key=left.get))
+                                 for a in left for b in left if a < b)
+        if apart > ALIKE: return list(counts)
+        left[other] += left.pop(rare)
+    return list(left)
 
 
 def written(picture, colors: list[tuple]) -> bytes:
