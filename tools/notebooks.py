@@ -91,7 +91,8 @@ def shorten(output: dict, above: str) -> None:
     if table or picture or named: data.pop('text/plain', None)
     if not picture: return
     told = output.get('metadata', {}).get('image/png', {}).get('alt')
-    output['metadata'] = {'image/png': dict(alt=told if told and PLOTLY not in data else alternative(data, above))}
+    alt = told if told and PLOTLY not in data else alternative(data, above)
+    output['metadata'] = {'image/png': dict(alt=clipped(alt))}
     data.pop(PLOTLY, None)      # the live figure comes back when the cell runs; its picture is enough until then
 
 
@@ -155,7 +156,12 @@ def as_markdown(text: str) -> str:
     return re.sub(r'([\\`*\[\]<>|$~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;))', r'\\\1', ' '.join(text.split()))
 
 
-def alternative(data: dict, above: str, longest: int = 400) -> str:
+def clipped(text: str, longest: int = 200) -> str:
+    "The text up to a word, where it is longer: whoever hears it has just heard the paragraph that it goes on with."
+    return text if len(text) <= longest else text[:longest - 2].rsplit(' ', 1)[0] + ' …'
+
+
+def alternative(data: dict, above: str) -> str:
     "What somebody hears who cannot see the picture: its titles, axes and curves, and the paragraph above it."
     figure = data.get(PLOTLY, {})
     layout = figure.get('layout', {})
@@ -169,7 +175,7 @@ def alternative(data: dict, above: str, longest: int = 400) -> str:
     listed = [f'{name}: {", ".join(found)}' for name, values in parts.items()
               if (found := list(dict.fromkeys(filter(None, map(str.strip, values)))))]
     prose = re.sub(r'[*_`>#$|]|\[([^]]*)\]\([^)]*\)', lambda m: m[1] or '', above.strip().split('\n\n')[-1])
-    return ' '.join(f'{"; ".join(listed) or "Picture"}. {prose}'.split())[:longest]
+    return ' '.join(f'{"; ".join(listed) or "Picture"}. {prose}'.split())
 
 
 def jitter(number: float) -> None:
