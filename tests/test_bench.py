@@ -113,7 +113,6 @@ def test_a_length_joins_a_record(tmp_path, monkeypatch):
         return dict(seconds={side: [lap]*repeats for side in bench.SIDES})
     monkeypatch.setattr(bench, 'measure', measure)
     monkeypatch.setattr(bench, 'memory', lambda turns, episodes: dict.fromkeys(bench.SIDES, 1.))
-    monkeypatch.setattr(bench, 'figure', lambda record: None)
     facts = lambda command, **other: dict(command=command, date='today', versions=dict(torch='2')) | other
     read = lambda: json.loads((tmp_path/'training_step.json').read_text())
     training_step([16, 4], 64, 5, tmp_path, facts('first'))

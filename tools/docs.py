@@ -122,7 +122,7 @@ def front(folder: str) -> str:
 
 
 def write_pages(folder: Path) -> None:
-    "Every notebook, the text pages and the pictures that pages show."
+    "Every notebook, the text pages, and the pictures and files that pages show."
     for path in notebooks():
         notebook = json.loads((ROOT/path).read_text(encoding='utf-8'))
         page = start(notebook) if path == Path('nbs/index.ipynb') else cleaned(notebook)
@@ -134,10 +134,10 @@ def write_pages(folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(page), encoding='utf-8')
     for name in PAGES + FILES: shutil.copy(ROOT/name, folder/name)
-    for picture in (ROOT/'assets').rglob('*'):
-        if picture.suffix in ('.png', '.csv'):
-            (folder/picture.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(picture, folder/picture.relative_to(ROOT))
+    shown = [path for path in (ROOT/'assets').rglob('*') if path.suffix in ('.png', '.csv')]
+    for path in [*shown, *(ROOT/'tools').rglob('*.py')]:        # pages of the bench lead to the code that they tell of
+        (folder/path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder/path.relative_to(ROOT))
 
 
 def signature(node: ast.AST) -> str:

@@ -91,7 +91,8 @@ def shorten(output: dict, above: str) -> None:
     if table or picture or named: data.pop('text/plain', None)
     if not picture: return
     told = output.get('metadata', {}).get('image/png', {}).get('alt')
-    output['metadata'] = {'image/png': dict(alt=told if told and PLOTLY not in data else alternative(data, above))}
+    alt = told if told and PLOTLY not in data else alternative(data, above)
+    output['metadata'] = {'image/png': dict(alt=clipped(alt))}
     data.pop(PLOTLY, None)      # the live figure comes back when the cell runs; its picture is enough until then
 
 
@@ -105,10 +106,11 @@ def short_table(html: str | list[str]) -> str | list[str]:
 
 
 class Cells(HTMLParser):
-    "The rows of an HTML table: of the head and of the body, and what stands below; `plain` where there is nothing else."
+    "The rows of an HTML table, of the head and of the body, and what stands below; `plain`: there is nothing else."
     def __init__(self, html: str):
         super().__init__()
-        self.head, self.body, self.below, self.plain, self.rows, self.cell, self.hanging = [], [], [], True, [], None, {}
+        self.head, self.body, self.below, self.hanging = [], [], [], {}
+        self.rows, self.cell, self.plain = [], None, True
         self.feed(html)
     def handle_starttag(self, tag, attributes):
         at = dict(attributes)
@@ -154,7 +156,12 @@ def as_markdown(text: str) -> str:
     return re.sub(r'([\\`*\[\]<>|$~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;))', r'\\\1', ' '.join(text.split()))
 
 
-def alternative(data: dict, above: str, longest: int = 400) -> str:
+def clipped(text: str, longest: int = 200) -> str:
+    "The text up to a word, where it is longer: whoever hears it has just heard the paragraph that it goes on with."
+    return text if len(text) <= longest else text[:longest - 2].rsplit(' ', 1)[0] + ' …'
+
+
+def alternative(data: dict, above: str) -> str:
     "What somebody hears who cannot see the picture: its titles, axes and curves, and the paragraph above it."
     figure = data.get(PLOTLY, {})
     layout = figure.get('layout', {})
@@ -168,7 +175,7 @@ def alternative(data: dict, above: str, longest: int = 400) -> str:
     listed = [f'{name}: {", ".join(found)}' for name, values in parts.items()
               if (found := list(dict.fromkeys(filter(None, map(str.strip, values)))))]
     prose = re.sub(r'[*_`>#$|]|\[([^]]*)\]\([^)]*\)', lambda m: m[1] or '', above.strip().split('\n\n')[-1])
-    return ' '.join(f'{"; ".join(listed) or "Picture"}. {prose}'.split())[:longest]
+    return ' '.join(f'{"; ".join(listed) or "Picture"}. {prose}'.split())
 
 
 def jitter(number: float) -> None:

@@ -17,7 +17,7 @@ from agentlab.bench import T_95
 from notebooks import ROOT
 
 ASSETS = ROOT/'assets'/'results'
-CURVE = 'success', 'reward', 'entropy'              # metrics that are kept for every update
+CURVE = 'success', 'entropy'                        # metrics that are kept for every update; the reward is the success
 TESTS = 'test_greedy', 'test_sampled'
 POINTS = 100                                        # most points of a curve
 COLORS = dict(gigpo='217,114,46', grpo='59,131,181')    # orange and blue: told apart with any colour vision

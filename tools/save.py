@@ -5,7 +5,7 @@ tidies.
 A notebook whose run fails keeps its old outputs. Figures are kept as PNG, so Chromium must be installed; the live
 figure comes back when its cell runs.
 Pictures are kept with a palette of their own, which takes a sixth of the space; `--pictures` does only that, of other
-PNG files too.
+PNG files too, and takes its time: six seconds a picture for another fortieth.
 """
 import json
 import sys
@@ -23,9 +23,10 @@ COLORS = 128        # of the first palette; without dithering, so that lines and
 # (share of the picture, distance): a color stays if it covers so much and no more frequent one is so near; the least
 # shares are the edges of letters and lines
 KEPT = (.01, 3), (.002, 20), (0, 60)
+HALF, ALIKE = 16, 13        # so few colors take half a byte; colors so near are one where that is gained by it
 
 
-def smaller(png: bytes) -> bytes:
+def smaller(png: bytes, patient: bool = False) -> bytes:
     """The picture with a palette of as few colors as look the same, where that is shorter; a second time changes
     nothing."""
     from PIL import Image
@@ -35,7 +36,7 @@ def smaller(png: bytes) -> bytes:
         picture = picture if clear else picture.convert('RGB')      # the method that knows transparency is coarser
         method = Image.Quantize.FASTOCTREE if clear else Image.Quantize.MEDIANCUT
         picture = picture.quantize(COLORS, method=method, dither=Image.Dither.NONE)
-    return min(written(*fewer_colors(picture)), packed(png), key=len)
+    return min(written(*fewer_colors(picture), patient), packed(png, patient), key=len)
 
 
 def seen(color: tuple) -> tuple:
@@ -58,6 +59,8 @@ def fewer_colors(picture) -> tuple:
     for count, color, _ in used:
         near = next(near for share, near in KEPT if -count >= share*sum(counts))
         if all(far(color, other) > near for other in kept): kept[color] = 0
+    for count, color, _ in used: kept[min(kept, key=lambda other: far(color, other))] -= count
+    kept = dict.fromkeys(halved(kept), 0)
     nearest = {i: min(kept, key=lambda other: far(color, other)) for _, color, i in used}
     for i, color in nearest.items(): kept[color] += counts[i]
     order = sorted(kept, key=lambda color: (-kept[color], color))     # frequent ones first: zlib needs 1 % less
@@ -65,25 +68,37 @@ def fewer_colors(picture) -> tuple:
     return Image.frombytes('P', picture.size, picture.tobytes().translate(table)), order
 
 
-def written(picture, colors: list[tuple]) -> bytes:
+def halved(counts: dict) -> list:
+    "Of colors and how often they occur, those that stay where near ones are taken together; all, if too many stay."
+    left = dict(counts)
+    while len(left) > HALF:
+        apart, rare, other = min((dist(seen(a), seen(b)), *sorted((a, b), key=left.get))
+                                 for a in left for b in left if a < b)
+        if apart > ALIKE: return list(counts)
+        left[other] += left.pop(rare)
+    return list(left)
+
+
+def written(picture, colors: list[tuple], patient: bool = False) -> bytes:
     "The PNG file of a picture of numbers of `colors`."
     picture.putpalette(bytes(part for color in colors for part in color), 'RGBA')
     out = BytesIO()
     picture.save(out, 'PNG', optimize=True, bits=next(bits for bits in (1, 2, 4, 8) if len(colors) <= 2**bits))
-    return packed(out.getvalue())
+    return packed(out.getvalue(), patient)
 
 
-def packed(png: bytes) -> bytes:
-    "The same picture in a tenth less space."
+def packed(png: bytes, patient: bool = False) -> bytes:
+    "The same picture in a tenth less space, or, in seconds, an eighth."
     import oxipng
-    return oxipng.optimize_from_memory(png, level=4, strip=oxipng.StripChunks.all())
+    how = dict(deflate=oxipng.Deflaters.zopfli(15)) if patient else {}
+    return oxipng.optimize_from_memory(png, level=4, strip=oxipng.StripChunks.all(), **how)
 
 
-def with_smaller_pictures(text: str) -> str:
+def with_smaller_pictures(text: str, patient: bool) -> str:
     "The notebook with its PNG outputs as `smaller` leaves them."
     notebook = json.loads(text)
     for data in (output.get('data', {}) for cell in notebook['cells'] for output in cell.get('outputs', [])):
-        if 'image/png' in data: data['image/png'] = b64encode(smaller(b64decode(data['image/png']))).decode()
+        if 'image/png' in data: data['image/png'] = b64encode(smaller(b64decode(data['image/png']), patient)).decode()
     return tidy(json.dumps(notebook))
 
 
@@ -93,10 +108,10 @@ def save(path: Path, only_tidy: bool, only_pictures: bool = False) -> str:
     if problem: return problem
     file = ROOT/path
     if path.suffix == '.png':
-        file.write_bytes(smaller(file.read_bytes()))
+        file.write_bytes(smaller(file.read_bytes(), only_pictures))
         return ''
     old = file.read_text(encoding='utf-8')
-    new = tidy(old) if only_tidy else with_smaller_pictures(old)
+    new = tidy(old) if only_tidy else with_smaller_pictures(old, only_pictures)
     if new != old: file.write_text(new, encoding='utf-8')
     return ''
 

@@ -22,6 +22,7 @@ SETTINGS = dict(steps=48, groups=32, tries=5, lr=1e-3)
 EVERY, ANSWERS = 8, 256  # updates between two measurements on the way; held-out answers and questions of each
 FEW = 3                             # seeds of the conditions that only show what breaks
 WHO = 'valid', 'solver', 'solver_greedy', 'own', 'start'
+WHOLE, COLLAPSED = ('ssp', 'scripted'), 'released'     # shown relation by relation; update by update
 
 
 def half_busy(question: str, passages: list) -> str:
@@ -122,13 +123,14 @@ def one_run(env: str, name: str, seed: int, tasks: int, folder: Path) -> dict:
     return found_in(place, dict(env=env, recipe=name, seed=seed, settings=SETTINGS, tasks=tasks), make)
 
 
-def summary(results: list[dict]) -> dict:
-    "Intervals over the seeds of what was measured at the end; the curves of all seeds."
+def summary(name: str, results: list[dict]) -> dict:
+    "Intervals over the seeds of what was measured at the end; of the curves of all seeds what pages show."
+    told = lambda point: {what: x for what, x in point.items() if name in WHOLE or what in ('update', 'valid', 'solver')}
     known = lambda what: [one[what] for one in results if one[what] is not None]
     ends = {what: (interval(known(what), most=1) if known(what) else None) for what in WHO}
     return ends | dict(seeds_of={what: [one[what] for one in results] for what in WHO},
-                       curves=[one['curve'] for one in results],
-                       train=[one['train'] for one in results], skipped=sum(one['skipped'] for one in results),
+                       curves=[[told(point) for point in one['curve']] for one in results],
+                       train=[one['train'] for one in results] if name == COLLAPSED else [], skipped=sum(one['skipped'] for one in results),
                        sampled=round(sum(one['sampled'] for one in results)/len(results)),
                        most_cpu_seconds=max(one['cpu_seconds'] for one in results))
 
@@ -140,7 +142,7 @@ def record(asked) -> dict:
     before = tested(beginner, load_env(ENV), asked.test_tasks, beginner)
     found = play(asked, [(ENV, name, seed, asked.test_tasks, asked.runs) for name in seeds for seed in seeds[name]],
                  one_run)
-    cells = {name: summary([found[ENV, name, seed] for seed in some]) for name, some in seeds.items()}
+    cells = {name: summary(name, [found[ENV, name, seed] for seed in some]) for name, some in seeds.items()}
     return headed(seeds=asked.seeds,
                   settings={ENV: SETTINGS | dict(warm=WARM, every=EVERY, answers=ANSWERS, test_tasks=asked.test_tasks)},
                   warm_cpu_seconds=seconds, before={ENV: before}, cells={ENV: cells})

@@ -29,7 +29,7 @@ def added_to(out: str, facts: dict, episodes: int) -> dict:
 
 
 def training_step(turns: list[int], episodes: int, repeats: int, out: str, facts: dict, add: bool = False):
-    "Measure and keep the training step; draw its figure."
+    "Measure and keep the training step."
     import torch
     from bench import training_step as step
     torch.set_num_threads(1)
@@ -44,8 +44,6 @@ def training_step(turns: list[int], episodes: int, repeats: int, out: str, facts
     record['turns'] = dict(sorted((kept.get('turns', {}) | found).items(), key=lambda row: int(row[0])))
     keep(record, out, 'training_step')
     print(step.as_markdown(step.summary(record)), flush=True)
-    try: step.figure(record).write_image(Path(out) / 'training_step.png')
-    except Exception as why: print(f'no figure: {why}')     # a machine without Chromium still measures
 
 
 def warm_start(out: str, facts: dict):
