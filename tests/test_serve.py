@@ -280,7 +280,6 @@ class Recites:
 
 @pytest.fixture(scope='module')
 def reader():
-    "A policy that knows all bytes, and has tokens of many characters, with stop strings at their edges and in them."
     pytest.importorskip('trl')
     from families import tokenizer
     one = tokenizer('qwen2_5')
@@ -298,7 +297,7 @@ def test_an_answer_ends_with_the_token_that_completes_a_stop_string(reader, stop
     n = next((n for n in range(1, len(ids) + 1) if any(s in text(ids[:n]) for s in stop)), len(ids))
     assert said.ids == ids[:n] and said.logprobs == [-float(i) for i in ids[:n]] and said.finish == 'stop'
     assert said.top_ids == [[i] for i in ids[:n]] and said.truncated_logprobs is None
-    assert recites.drawn - n < piece        # what it costs
+    assert recites.drawn - n < piece
 
 
 @pytest.mark.parametrize('stop,calls', [('Observation:', 1), ('Mina', 0), ('</tool_call>', 0)])
@@ -320,7 +319,8 @@ def test_stop_strings_over_http_streamed_and_not(guesser):
         for i in range(8):
             one, whole = hub.open(place=(i, 0)), free.ask(free.open(place=(i, 0)).id, dict(ASK)).result().turn.ids
             create = client(url, one).chat.completions.create
-            answer, pieces = create(model='any', stop=stop, **ASK), create(model='any', stop='guess', stream=True, **ASK)
+            answer = create(model='any', stop=stop, **ASK)
+            pieces = create(model='any', stop='guess', stream=True, **ASK)
             assert 'guess' not in ''.join(piece.choices[0].delta.content or '' for piece in pieces)
             assert one.talk.answered(0).turn.ids == whole[:answer.usage.completion_tokens]
             assert not any(s in answer.choices[0].message.content for s in stop)
@@ -328,8 +328,6 @@ def test_stop_strings_over_http_streamed_and_not(guesser):
     free.close()
     assert met > 3
 
-
-# ---- rewards on the way, and states
 
 def test_rewards_on_the_way_land_in_their_turns(guesser):
     import httpx
@@ -347,9 +345,8 @@ def test_rewards_on_the_way_land_in_their_turns(guesser):
         for body, why in ((dict(reward=1, turn=4), 'the latest is 3'), (dict(reward=True), 'a number'),
                           (dict(reward=1, turn='x-0'), 'the id of its answer')):
             assert why in pay(**body).json()['error']['message']
-        for bad in float('nan'), float('inf'):
-            with pytest.raises(Refused, match='give a number'): hub.reward(one.id, bad)
-            with pytest.raises(Refused, match='give a number'): hub.end(one.id, bad)
+        for pays in hub.reward, hub.end:
+            with pytest.raises(Refused, match='give a number'): pays(one.id, float('nan'))
         hub.end(one.id, 8.)
         assert pay(reward=1).status_code == 410
     batch = Batch.from_episodes(hub.take())
@@ -357,20 +354,17 @@ def test_rewards_on_the_way_land_in_their_turns(guesser):
     assert batch.episodes.outcome.tolist() == [11.]
 
 
-@pytest.mark.parametrize('told', [True, False])
+@pytest.mark.parametrize('told', [{}, {'x-agentlab-state': 'hall'}])
 def test_states_of_a_served_agent_make_the_steps_of_gigpo(guesser, told):
     hub = Hub(guesser, max_tokens=4, temperature=1., group_size=2)
     with serving(hub) as url:
         for reward in 1., 0.:
             one = hub.open(task='find it')
-            for way in ('metadata', 'extra_headers') if told else ((), ()):
-                says = {way: {'state': 'hall', 'x-agentlab-state': 'hall'}} if told else {}
-                client(url, one).chat.completions.create(model='any', **ASK, **says)
+            for _ in range(2): client(url, one).chat.completions.create(model='any', extra_headers=told, **ASK)
             with pytest.raises(Refused, match='JSON'): hub.ask(one.id, dict(ASK, state={1, 2}))
             hub.end(one.id, reward)
     batch = Batch.from_episodes(hub.take())
-    if told:
-        assert batch.turns.state.tolist() == [state_key('hall')]*4 and (gigpo(batch) - grpo(batch)).abs().min() > .1
+    if told: assert set(batch.turns.state.tolist()) == {state_key('hall')} and not gigpo(batch).equal(grpo(batch))
     else:
         with pytest.raises(ValueError, match='state'): gigpo(batch)
 
@@ -498,46 +492,12 @@ def test_tests_of_a_program_need_tasks(guesser, tmp_path):
 
 # ---- agents that somebody else has started
 
-def test_every_turn_of_a_served_agent_is_of_the_weights_of_its_version():
-    "While the weights change nothing is sampled, and who asks then is answered by the new ones."
-    import httpx
-    policy, over, weights, batches = untrained(GuessNumber()), threading.Event(), {}, []
-    def agent(k):
-        with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
-            for i in range(10_000):
-                names = dict(metadata=dict(session=f'{k}-{i}', task=f'{k} {i//2}'))
-                for _ in range(0 if over.is_set() else 2):
-                    assert http.post('/v1/chat/completions', json=ASK | names).status_code == 200
-                if over.is_set(): return
-                http.post(f'/s/{k}-{i}/end', json=dict(reward=i % 2))
-    hub = Hub(policy, group_size=2)
-    with serving(hub) as url, ThreadPoolExecutor(3) as many:
-        with Served(hub, limit=60.) as agents:
-            running = [many.submit(agent, k) for k in range(3)]
-            for step in range(4):
-                batches.append(Batch.from_episodes(play(policy, agents, range(3), group_size=2, max_tokens=4, step=step,
-                                                        groups=[3*step + i for i in range(3)])))
-                weights[step] = {name: x.clone() for name, x in policy.model.state_dict().items()}
-                noise = torch.Generator().manual_seed(step)
-                for p in policy.model.parameters(): p.data += .1*torch.randn(p.shape, generator=noise)
-        over.set()
-        for one in running: one.result(60)
-    for step, batch in enumerate(batches):
-        version = batch.turns.version[batch.action_turn]
-        assert batch.episodes.group.tolist() == [3*step + i//2 for i in range(6)] and version.max() == step
-        assert len(batch.turns) == 12 and batch.episodes.outcome.sum() == 3
-        for one in version.unique().int().tolist():
-            policy.model.load_state_dict(weights[one])
-            gap = (policy.logprobs(batch)[0] - batch.action('sampler_logp')).abs()
-            assert gap[version == one].max() < 1e-4 and (one == step or gap[version == step].max() > 1e-2)
-
-
 def test_waiting_for_agents_is_bounded_and_a_group_of_one_is_said(guesser):
     hub, how = Hub(guesser, group_size=2), dict(group_size=2, max_tokens=2)
     with serving(hub), Served(hub, limit=.3) as agents:
         with pytest.raises(TimeoutError, match='0 of 2 groups were complete; 0 sessions were open'):
             play(guesser, agents, range(2), **how)
-        for task in 'a', 'a', 'b': hub.end(hub.open(task).id, 1.)
+        for task in 'aab': hub.end(hub.open(task).id, 1.)
         with pytest.warns(UserWarning, match='1 of 2 groups were complete'):
             played = play(guesser, agents, range(2), **how)
         assert [(e.group, e.game) for e in played] == [(0, 0), (0, 1)]
@@ -545,7 +505,6 @@ def test_waiting_for_agents_is_bounded_and_a_group_of_one_is_said(guesser):
         with pytest.warns(UserWarning, match='2 of 2 groups hold one episode'): play(guesser, agents, range(2), **how)
         with pytest.raises(ValueError, match='group_size=3'): play(guesser, agents, range(2), group_size=3)
         with pytest.raises(ValueError, match='test_tasks=0'): agents.tasks('test', 3)
-        with pytest.raises(TypeError, match='is a program'): agents.reset()
 
 
 # ---- the command

@@ -100,7 +100,7 @@ class AgentProgram:
 
 # %% ../../nbs/interop/05_programs.ipynb #6bd0f3e8
 class Served:
-    "Agents that somebody else has started: `with Served(hub) as agents: train(policy, agents, recipe)`."
+    "Agents that somebody else has started: `with Served(hub) as agents`."
     seats = ('player',)
     clone = reset = AgentProgram.clone
     def __init__(self, hub: Hub, limit: float = 600.):  # seconds for an update
@@ -116,7 +116,7 @@ class Served:
         max_tokens: int = 16, temperature: float = 1., step: int = 0, name: str = 'policy', seed: int = 0,
         top_p: float = 1., **others
     )->list[Episode]:
-        "Serve these weights until there is a group for every seed. Raises TimeoutError where there is none."
+        "Serve these weights until there is a group for every seed. Raises TimeoutError."
         hub, odd = self.hub, [k for k, x in dict(top_p=top_p - 1, **others).items() if x]
         if odd: raise ValueError(f'{odd[0]}: an agent says itself what it asks for')
         if group_size != hub.group_size:
@@ -139,10 +139,9 @@ class Served:
             time.sleep(.02)
         found, self._groups = self._groups[:count], self._groups[count:]
         told = f'after {self.limit} s {len(found)} of {count} groups were complete; {hub.live} sessions were open'
-        if not found: raise TimeoutError(f'{told}. Start agents, let them end their sessions, or wait longer.')
+        if not found: raise TimeoutError(f'{told}. Start agents, or give a longer limit.')
         if len(found) < count: warnings.warn(told)
         alone = sum(len(some) == 1 for some in found) if hub.group_size > 1 else 0
-        if alone: warnings.warn(f'{alone} of {len(found)} groups hold one episode, compared with nobody: grpo takes its '
-                                f'bare reward, or 0 (singleton). Let agents name a task or group.')
+        if alone: warnings.warn(f'{alone} of {len(found)} groups hold one episode: let agents name a task or a group')
         return found
 

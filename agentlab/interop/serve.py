@@ -116,8 +116,8 @@ class Hub:
         self.gather, self.patience, self.most, self.groups, self.live = gather, patience, most, 0, 0
         self.sessions, self.filling, self.lock, self.queue = {}, {}, threading.RLock(), SimpleQueue()
         self.broken, self.closed = None, False      # the exception of the sampler, after which nothing is sampled
-        # nothing is sampled now; threads that sample; whether turns say the step of their weights
-        self.still, self.held, self.busy, self.versions = threading.Condition(), False, 0, False
+        # who samples has one of these, who holds the hub has all; whether turns say the step of their weights
+        self.free, self.held, self.versions = threading.Semaphore(workers), False, False
         self.threads = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
         for thread in self.threads: thread.start()
     def open(self, task=None, group=None, place: tuple|None = None, name: str|None = None)->Session:
@@ -186,22 +186,9 @@ class Hub:
         for _ in self.threads: self.queue.put(None)
         for thread in self.threads: thread.join(timeout=60)
     def hold(self, held: bool = True):
-        "Sample nothing until `hold(False)`, as while the weights change; returns when nothing is."
-        with self.still:
-            self.held = held
-            self.still.notify_all()
-            self.still.wait_for(lambda: not (held and self.busy))
-    @contextmanager
-    def sampling(self):
-        "Entered when nobody holds the hub."
-        with self.still:
-            self.still.wait_for(lambda: not self.held)
-            self.busy += 1
-        try: yield dict(version=float(self.step)) if self.versions else {}
-        finally:
-            with self.still:
-                self.busy -= 1
-                self.still.notify_all()
+        "Sample nothing until `hold(False)`; returns when nothing is."
+        change, self.held = held != self.held, held
+        for _ in self.threads if change else (): self.free.acquire() if held else self.free.release()
     def ask(self, id: str, asked: dict, key: str = '', again: bool = False)->Future:
         "Put a call in line; again: a client repeats this very request (`key`), and gets the answer that was sampled."
         with self.lock:
@@ -239,7 +226,8 @@ class Hub:
             except ValueError as e: future.set_exception(e if isinstance(e, Refused) else Refused(str(e)))
         for (*settings, _), some in groups.items():
             seeds = [derive(derive(self.seed, 'sample', s.group, s.member), ready.number) for s, _, ready, _ in some]
-            with self.sampling() as version:
+            with self.free:
+                version = dict(version=float(self.step)) if self.versions else {}
                 found = sampled(self.policy, self.sampler, [ready.context for _, _, ready, _ in some], seeds,
                                 [ready.stop for _, _, ready, _ in some], *settings)
             for (session, asked, ready, future), said in zip(some, found):

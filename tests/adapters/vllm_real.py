@@ -246,10 +246,10 @@ def test_a_served_conversation(real):
     policy.max_context, policy.samples_by = contract.MAX_LEN, VLLMSampler(reach(real))
     hub = Hub(policy, max_tokens=40, temperature=1., workers=8)
     def agent(one):
-        client, messages = OpenAI(base_url=f'{url}/s/{one.id}/v1', api_key='none'), []
+        create, messages = OpenAI(base_url=f'{url}/s/{one.id}/v1', api_key='none').chat.completions.create, []
         for stop in None, ['A', 'e'], None:
             messages.append(dict(role='user', content='What is 2?'))
-            messages.append(client.chat.completions.create(model='any', messages=messages, stop=stop).choices[0].message)
+            messages.append(create(model='any', messages=messages, stop=stop).choices[0].message)
         assert not set('Ae') & set(messages[3].content)
         return hub.end(one.id).turns
     with serving(hub) as url, ThreadPoolExecutor(4) as many:
