@@ -73,8 +73,7 @@ class Again(Wrapper):
                 raise ValueError(f'{name}={x!r}: give a whole number from 1')
         self.attempts, self.goes_on, self.between, self.ends, self.limits, self.repeat, self.over = (
             attempts, goes_on, between, ends, tuple(limits), repeat, True)
-        # functions do not go into run.json, this text does
-        self.rule = ' '.join(map(import_path, (goes_on, between, ends))) + f' {limits}'
+        self.rule = ' '.join(map(import_path, (goes_on, between, ends))) + f' {limits}'     # goes into run.json
     @property
     def adds(self): return f'You may be asked to try again, {self.attempts} attempts in all.'
     def reset(self, seed, task=None):
@@ -102,7 +101,7 @@ class Again(Wrapper):
         if self.over: return step.observation
         text = self.between(len(self.past), one)
         if not isinstance(text, str):
-            raise EnvError(f'{self.name}: after attempt {one.number} there is nothing to say: between gave {text!r:.80}')
+            raise EnvError(f'{self.name}: after attempt {one.number} there is nothing to say: between gave {text!r:.9}')
         return ' '.join(filter(None, (text, self.asked.observation if self.repeat else '')))
     def begin_again(self, step):
         "The inner game from its beginning, with what was paid for the last action and said of it."
@@ -155,8 +154,7 @@ def _answers(b)->Tensor:
     ends, nothing = _ends(b), torch.zeros_like(attempts(b), dtype=torch.int64)
     return nothing.index_put((b.turns.episode[ends], _attempt(b)[ends]), b.turns.action[ends])
 
-def _ends(b)->Tensor:
-    "(turns,) bool: the last turn of an attempt."
+def _ends(b)->Tensor:       # (turns,) bool: the last turn of an attempt
     return shift(torch.ones_like(b.turns.reward), same(b.turns.episode, _attempt(b)), k=-1) == 0
 
 def voted(b:Batch)->Tensor:     # (episodes,) bool
@@ -231,7 +229,7 @@ def score_recipe():
 def best_of_own(
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,     # as for `play`
     samples:int=16,             # attempts that are sampled in the place of the second and of every later one
-    around:Callable=partial(Again, attempts=5, ends=spoken),    # environment -> environment of several attempts
+    around:Callable=Again,      # environment -> environment of several attempts
     # as for `play`
     max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None,
     workers:int=0, seed:int=0, step:int=0, name:str='policy', system:str=None
@@ -307,9 +305,10 @@ def keep_attempts(
 def rise_recipe():
     "The best of several own second attempts is imitated, with weights, and so again"
     from agentlab.replay.splice import imitation
-    asked = partial(Again, attempts=5, goes_on=always, ends=spoken)
+    five = partial(Again, attempts=5, ends=spoken)
     return dict(credit=introspection, objective=imitation, curate=keep_attempts, loss_per='turn', steps=3,
-                rollout=best_of_own, test_rollout=partial(play_again, around=asked))
+                rollout=partial(best_of_own, around=five),
+                test_rollout=partial(play_again, around=partial(five, goes_on=always)))
 
 # %% ../../nbs/rollout/08_again.ipynb #cb2bc25d
 def expert_hint(k:int, one:Attempt)->str|None:
@@ -318,7 +317,7 @@ def expert_hint(k:int, one:Attempt)->str|None:
     return f'{fresh.expert()} .' if hasattr(fresh, 'expert') else None
 
 def guided(
-    policy, env, seeds:list, *arguments, around:Callable=partial(Again, between=expert_hint),   # as for `play_again`
+    policy, env, seeds:list, *arguments, around:Callable=Again,     # as for `play_again`; its `between` is the guidance
     strip:bool=True, **how  # True: a guided attempt stands behind the first observation alone
 )->list:                # the failed attempt and the guided one as two episodes; turns may have columns['trained'] = 0
     "`play` with guidance after a failure (in the spirit of Agent-RLVR)."
@@ -330,8 +329,8 @@ def _unguided(episode, strip):
     if not later or episode.error: return [episode]
     failure = replace(episode, turns=own, outcome=sum(t.reward for t in own), success=False)
     first = dict(context_ids=own[0].context_ids, observation=own[0].observation, state=own[0].state)
-    turns = ([replace(t, columns=t.columns | dict(attempt=0.), **first if t is later[0] else {}) for t in later] if strip
-             else [replace(t, columns=t.columns | dict(trained=0.)) for t in own] + later)
+    alone = [replace(t, columns=t.columns | dict(attempt=0.), **first if t is later[0] else {}) for t in later]
+    turns = alone if strip else [replace(t, columns=t.columns | dict(trained=0.)) for t in own] + later
     return [failure, replace(episode, turns=turns, source='guided', outcome=sum(t.reward for t in later))]
 
 @recipe('in the spirit of Da et al., 2025, Agent-RLVR, arXiv 2506.11425')
@@ -339,8 +338,8 @@ def agent_rlvr_recipe():
     "A failure is guided to a success; of both a pair is made without the guidance"
     from agentlab.replay.splice import trained_only
     from agentlab.selfplay.preferences import dpo_credit
-    return dict(credit=dpo_credit, rollout=guided, curate=trained_only, kl_coef=1e-3, recompute_old=True, loss_per=1.,
-                minibatches=1)
+    return dict(credit=dpo_credit, curate=trained_only, kl_coef=1e-3, recompute_old=True, loss_per=1., minibatches=1,
+                rollout=partial(guided, around=partial(Again, between=expert_hint)))
 
 # %% ../../nbs/rollout/08_again.ipynb #e410d527
 class Judged(Wrapper):

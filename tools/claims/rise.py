@@ -38,7 +38,8 @@ def row(arm: str, seed: int)->dict:
         b, first = (tested(p, env, 70, seed, max_tokens=4) for p in (policy, begun(env, seed, **START)))
     by, before = within(b), within(first)
     return dict(slope=slope(by), success_1=by[0], success_5=by[-1], vote=round(corrections(b)['vote'], 5),
-                by_attempts=by, before=before, slope_before=slope(before), episodes=sum(one['episodes'] for one in rows))
+                by_attempts=by, before=before, slope_before=slope(before),
+                episodes=sum(one['episodes'] for one in rows))
 
 
 CLAIM = Claim(

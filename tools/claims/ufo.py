@@ -42,6 +42,6 @@ CLAIM = Claim(
     key='ufo', says='A policy that is trained with five attempts and unary feedback solves more tasks within five '
     'attempts than one that is trained on single answers, and its first attempts are not worse.',
     row=row, arms=tuple(ARMS), control='single', measure='success_5', margin=.03,
-    budget=f'{STEPS} updates; 256 episodes each, the control plays five times as many groups, so that it has at least as many turns',
+    budget=f'{STEPS} updates of 256 episodes of up to five answers; the control plays five times as many of one answer',
     world='GuessNumber 1-12 without its hints; held-out ranges, five attempts at temperature 1',
-    settings=dict(start=START, steps=STEPS, lr=LR))
+    settings=dict(start=START, steps=STEPS, lr=LR, arms=ARMS, group_size=4))

@@ -1,0 +1,67 @@
+"Agent-RLVR: learn unaided what was done with a teacher's help, where without help next to nothing is won."
+from functools import partial
+
+from _attempts import begun, learned, one_thread, tested
+from claims import Claim
+
+START, STEPS, GROUPS, LR = dict(steps=200, pool=2048), 60, 64, 1e-3
+ARMS = ('agent-rlvr', 'grpo', 'success_replay', 'imitation', 'unstripped')
+
+
+def whole_path(k, one)->str:
+    "The strongest guidance: all that the expert would do."
+    (twin := one.env.clone()).reset(*one.begun)
+    said, done = [], False
+    while not done:
+        said.append(twin.expert())
+        done = twin.step(said[-1]).done
+    return f'{" . ".join(said)} .'
+
+
+def house():
+    from agentlab.env import KeyDoor
+    return KeyDoor(size=3, horizon=9, closed=0)
+
+
+def taught(env):
+    "Two attempts, the second with the expert's way; its demonstrator walks at random first, and then as it is told."
+    from agentlab.rollout.again import Again
+    class Taught(Again):
+        def demonstrator(self, noise=0., generator=None): return self.env.expert(0. if self.past else 1., generator)
+    return Taught(env, between=whole_path)
+
+
+def recipe_of(arm: str, **how):
+    "Every control plays twice as many episodes, as a guided one has up to two attempts."
+    from agentlab.replay.splice import imitation
+    from agentlab.rollout.again import guided
+    from agentlab.train import recipes
+    if arm in ('grpo', 'success_replay'): return recipes.known[arm](groups=GROUPS//4, group_size=8, **how)
+    play = partial(guided, around=taught, strip=arm != 'unstripped')
+    if arm == 'imitation':
+        return recipes.agent_rlvr(rollout=play, groups=GROUPS, group_size=1, objective=imitation, credit=won, **how)
+    return recipes.agent_rlvr(rollout=play, groups=GROUPS, group_size=1, **how)
+
+
+def won(b): return b.spread((b.of_turn('outcome') > 0).double())
+
+
+def row(arm: str, seed: int)->dict:
+    with one_thread():
+        env = taught(house())
+        policy, rows = learned(begun(env, seed, **START), house(),
+                               recipe_of(arm, steps=STEPS, lr=LR, seed=seed, max_turns=18, test_tasks=0))
+        b, first = (tested(p, house(), 80, seed, samples=2, max_tokens=8) for p in (policy, begun(env, seed, **START)))
+    return dict(unguided=round(b.episodes.success.double().mean().item(), 5),
+                before=round(first.episodes.success.double().mean().item(), 5),
+                dead_groups=round(sum(one['dead_groups'] for one in rows[:5])/5, 4),
+                turns_trained=round(sum(one['turns']*one['episodes'] for one in rows)))
+
+
+CLAIM = Claim(
+    key='agent-rlvr', says='Pairs of a failure and a guided success, learned without the guidance, raise unguided '
+    'success where groups of unguided episodes are nearly all dead.',
+    row=row, arms=ARMS, control='grpo', measure='unguided', margin=.05,
+    budget=f'{STEPS} updates; {GROUPS} episodes of up to two attempts, or {2*GROUPS} of one',
+    world='KeyDoor 3 x 3 in 9 turns; a start that walks at random, and well behind the way that an expert wrote down',
+    settings=dict(start=START, steps=STEPS, groups=GROUPS, lr=LR))
