@@ -31,7 +31,6 @@ def test_a_row_that_names_what_is_there_has_no_fault():
 @pytest.mark.parametrize('row, line, said', [
     (dict(where='nbs/none.ipynb'), {}, 'no such page'), (dict(recipe='none'), {}, 'no such recipe'),
     (dict(plays='tests/test_train.py::test_a_known_recipe_trains[none]'), {}, 'no such case'),
-    (dict(plays='tests/test_train.py::test_none'), {}, 'no such test'),
     (dict(plays='tests/none.py::test_none'), {}, 'no such file'),
     (dict(plays='tests/test_train.py::test_a_known_recipe_trains[gigpo]'), {}, 'it uses none of hgpo'),
     ({}, dict(functions='credit.histories.none'), 'no such function'),
@@ -41,7 +40,7 @@ def test_a_row_that_names_what_is_there_has_no_fault():
     ({}, dict(tests=''), 'either tests, or what lacks'), ({}, dict(lacks='much'), 'either tests, or what lacks'),
     ({}, dict(key='other'), 'has no line for it'),
     (dict(record='assets/results/grid.json#cells/keydoor/hgpo|cells/keydoor/none'), {}, 'no such arms'),
-    (dict(record='assets/results/none.json'), {}, 'no such record'), (dict(where=''), {}, 'and no page')])
+    (dict(where=''), {}, 'and no page')])
 def test_a_name_that_leads_nowhere_is_said(row, line, said):
     assert any(said in fault for fault in atlas.name_faults(ROW | row, [LINE | line]))
 

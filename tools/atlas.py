@@ -1,21 +1,21 @@
 """The state of every system of the atlas, derived from what names it: `python tools/atlas.py` writes it.
 
-assets/papers.csv has a row for each system; a row that names a page has a line in assets/mechanisms.csv for each of its
-defining mechanisms: the functions that have it, and the tests that switch it off and see something change. A test is
-`tests/FILE.py::NAME`, `tests/FILE.py::NAME[CASE]`, or a cell of a notebook that asserts, `nbs/PAGE.ipynb#CELL`; it must
-use one of the functions, itself or through what it calls in its file. `plays` is a test in which the system plays and
-updates with a gradient that is not zero; a recipe has one, `TRAINS`, which need not be named. `record` is a file of
-assets/results: one that tools/claims.py has made, or another with the places of an arm and its control,
-`FILE.json#ARM|CONTROL`. The line that counts the states on the front page, nbs/index.ipynb and README.md, is written
-too. `make check` refuses a state that is not the derived one, and a name that leads nowhere.
+assets/papers.csv has a row for each system, assets/mechanisms.csv a line for each mechanism that defines one which has
+a page: its functions, and the tests that switch it off and see something change. A test is `tests/FILE.py::NAME`,
+`tests/FILE.py::NAME[CASE]`, or a cell that asserts, `nbs/PAGE.ipynb#CELL`; it must use one of the functions, itself or
+through what it calls in its file. `plays` is a test in which the system plays and updates with a gradient that is not
+zero; a recipe has one, `TRAINS`. `record` is a file that tools/claims.py has made, or `FILE.json#ARM|CONTROL`, places
+of an arm and its control in another one. The counts on the front page are written too. `make check` refuses a state
+that is not the derived one, and a name that leads nowhere.
 """
 import ast
 import csv
 import json
 import re
 import sys
-from functools import cache
+from functools import cache, reduce
 from io import StringIO
+from operator import getitem
 from pathlib import Path
 
 import readme
@@ -144,12 +144,6 @@ def test_faults(test: str, names: list[str]) -> list[str]:
 
 # ---- records
 
-def at(record: dict, place: str) -> dict:
-    "A part of a record by its place, `cells/hopsearch/arpo`."
-    for step in place.split('/'): record = record[step]
-    return record
-
-
 def seeds_in(part) -> int:
     "On how many seeds the least of the measures in a part of a record was made; 0: it says none."
     if not isinstance(part, dict): return 0
@@ -164,7 +158,7 @@ def record_faults(key: str, said: str) -> list[str]:
     except (OSError, ValueError): return [f'{name}: no such record']
     try:
         if not places: return claim_faults(key, name, record)
-        both = min(seeds_in(at(record, place)) for place in places.split('|'))
+        both = min(seeds_in(reduce(getitem, place.split('/'), record)) for place in places.split('|'))
     except (KeyError, TypeError, ValueError, AttributeError): return [f'{said}: it has no such arms']
     least = REAL_SEEDS if Path(name).name.startswith('real_') else SEEDS
     few = [f'{said}: {both} of {least} {FEW}'] if both < least else []
@@ -186,16 +180,11 @@ def claim_faults(key: str, name: str, record: dict) -> list[str]:
 
 # ---- the state
 
-def lacking(row: dict, mechanisms: list[dict]) -> list[str]:
-    "The mechanisms of a system that have no test."
-    return [line['mechanism'] for line in mechanisms if line['key'] == row['key'] and not line['tests']]
-
-
 def state(row: dict, mechanisms: list[dict]) -> str:
     "What the names of a row come to."
     mine = [line for line in mechanisms if line['key'] == row['key']]
     if not row['where']: return ''
-    if not mine or lacking(row, mine): return 'part'
+    if not all(line['tests'] for line in mine) or not mine: return 'part'
     if row['record'] and not record_faults(row['key'], row['record']): return 'measured'
     return 'runs' if row['plays'] or row['recipe'] else 'unit'
 
@@ -274,11 +263,10 @@ def write() -> list[dict]:
 
 
 def main() -> int:
-    papers, mechanisms = write(), table(MECHANISMS)
+    papers = write()
     readme.main()
-    for row in papers:
-        missing = lacking(row, mechanisms)
-        if missing: print(f'{row["key"]} is part: {"; ".join(missing)}')
+    for line in table(MECHANISMS):
+        if line['lacks']: print(f'{line["key"]} lacks {line["lacks"]}')
     print(', '.join(f'{count} {name or "not yet"}' for name, count in counts(papers).items()))
     found = faults()
     print('\n'.join(found), end='\n' if found else '')

@@ -115,5 +115,6 @@ def cm2(
 # %% ../../nbs/credit/04_turn_numbers.ipynb #a58b0875
 @recipe('Zhang et al., 2026, CM2, arXiv 2602.12268')
 def cm2_recipe():
-    "Each turn against the same turn of the other episodes"
-    return dict(credit=cm2)
+    "A checklist for each turn, compared with the same turn of the other episodes"
+    from agentlab.reward.checklists import evident
+    return dict(credit=cm2, reward=evident)

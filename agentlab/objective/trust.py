@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['dppo_tv', 'dppo_kl', 'dppo_recipe', 'dcpo_bounds', 'dcpo_clip', 'dcpo_recipe', 'aepo_clip', 'reinforce', 'dro',
-           'hispo_mask', 'hispo']
+           'hispo_mask', 'hispo', 'hispo_recipe']
 
 # %% ../../nbs/objective/03_trust.ipynb #70742604
 from collections.abc import Callable
@@ -173,3 +173,9 @@ def hispo(
     kept = hispo_mask(batch, sequence, token, unit)
     loss = clip(logp, batch.with_action(old_logp=batch.action('sampler_logp')), advantage, None, low, high, dual)
     return torch.where(kept, loss, 0)
+
+@recipe('in the spirit of LongCat-Flash-Prover, 2026, HisPO, arXiv 2603.21065')
+def hispo_recipe():
+    "Nothing is learned from a token, or a sequence, on which trainer and sampler disagree"
+    from agentlab.credit.group_baselines import dr_grpo
+    return dict(credit=dr_grpo, objective=hispo, loss_per=64., recompute_old=True)

@@ -10,14 +10,15 @@ from ..settings import door
 from .buffer import Buffer, Replay, alike, pick, prioritised, stratified, success_first, uniform
 from .success import (SuccessReplay, by_number, by_prompt, by_start, draw_same, everything, failed,
                                      play_recurring, success_pool, swap_in)
-from .self_imitation import SelfImitation, acted, power_of_two, recalibrated, warm_up, worth_keeping
+from .self_imitation import (SelfImitation, acted, acted_bonus, power_of_two, recalibrated,
+                                            warm_up, worth_keeping)
 from .recomposition import Recomposition, all_together, priority, priority_only
 from .demonstrations import (Demonstrations, grpo_split, mixture, over_target, own_probability,
-                                            rl_plus, with_demonstration)
+                                            play_beside_demonstration, rl_plus, with_demonstration)
 from .splice import Imitation, agent_r, first_errors, imitation, purified, spliced, unlike_winners
-from .tasks import TaskSelection, hardness, learnability
+from .tasks import NumberSelection, TaskSelection, hardness, learnability
 from .utterance_critic import ArcherCritic, archer, archer_targets, critic_step
-from .experience import Clusters, Experienced, Library, bare
+from .experience import Clusters, Experienced, Library, OwnLibrary, bare, tip_words
 from .written_rules import Advised, keydoor_names, training_free
 
 __getattr__ = door(__name__)

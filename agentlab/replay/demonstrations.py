@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['DEMONSTRATION', 'is_demonstration', 'mixture', 'own_probability', 'over_target', 'rl_plus', 'grpo_split',
-           'find_demonstrations', 'with_demonstration', 'Demonstrations']
+           'find_demonstrations', 'with_demonstration', 'Demonstrations', 'play_beside_demonstration', 'rl_plus_recipe']
 
 # %% ../../nbs/replay/04_demonstrations.ipynb #8a03b06a
 import math
 from collections.abc import Callable
+from itertools import islice
 import torch
 from torch import Tensor
 from ..credit.registry import estimator
@@ -16,14 +17,15 @@ from ..entropy.shaping import first_state
 from ..episodes import Batch, derive, need, state_key
 from ..groups import group_constant, group_count, group_max, group_mean, group_min, group_std, same
 from ..objective.policy_loss import clip
+from ..recipe import recipe
 from .buffer import Replay, alike, pick
+from ..rollout.beside import check_expert
+from ..rollout.plain import play
 
 # %% ../../nbs/replay/04_demonstrations.ipynb #9ffedaf9
 DEMONSTRATION = state_key('demonstration')  # what episodes.source holds for one
 
-def is_demonstration(
-    batch:Batch,    # episodes need `source`
-)->Tensor:          # (action tokens,) bool
+def is_demonstration(batch:Batch)->Tensor:    # episodes need `source` -> (action tokens,) bool
     "True at the action tokens of demonstrations."
     source = need(batch.episodes, 'source', 'RL-PLUS treats demonstrations differently',
                   "Give every episode its source: 'policy' or 'demonstration'.")
@@ -157,3 +159,25 @@ class Demonstrations(Replay):
         return with_demonstration(batch, self.demos, self.policy,
                                   generator=torch.Generator().manual_seed(derive(self.seed, 'demonstrations', step)),
                                   **self.how)
+
+def play_beside_demonstration(
+    policy, env, seeds:list, group_size:int=1, groups:list=None, temperature:float=1., **how    # as for `play`
+)->list:                # as `play`; the last game of each group is source='demonstration'
+    "`play`, but the last game of every group is the expert's; its log-probabilities are the policy's own (RL-PLUS)."
+    from agentlab.policy.tiny import demonstrate
+    groups = list(range(len(seeds)) if groups is None else groups)
+    episodes = play(policy, env, seeds, group_size, groups=groups, temperature=temperature, **how)
+    shown = demonstrate(env, policy.chat, seeds, noise=0.)
+    known = zip(*(x.tolist() for x in policy.logprobs(Batch.from_episodes(shown), temperature)))
+    for turn in (turn for e in shown for turn in e.turns):
+        turn.logps, turn.entropies = map(list, zip(*islice(known, len(turn.ids))))
+    for e in shown: e.group, e.step = groups[e.game], how.get('step', 0)
+    for e in shown: e.game = (e.group + 1)*group_size - 1
+    return sorted([e for e in episodes if (e.game + 1) % group_size] + shown, key=lambda e: e.game)
+play_beside_demonstration.check_env = check_expert      # asked before a run begins
+
+@recipe('in the spirit of Dong et al., 2025, RL-PLUS, arXiv 2508.00222')
+def rl_plus_recipe():
+    "The expert plays one game of each group, and counts most where it surprises"
+    from agentlab.credit.group_baselines import grpo
+    return dict(credit=grpo, objective=rl_plus, rollout=play_beside_demonstration)

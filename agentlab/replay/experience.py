@@ -8,16 +8,20 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
 import torch
 from ..env.wrappers import Wrapper, with_columns
 from ..episodes import Batch, Episode, Turn, atomic
+from ..metrics import metric
+from ..recipe import recipe
 from ..rollout import play
 from ..settings import in_parts
 
 # %% auto #0
 __all__ = ['zones', 'SCHEMA', 'tip_words', 'clean', 'likeness', 'head', 'Cluster', 'Experience', 'Clusters', 'jaccard',
-           'duplicate', 'Library', 'tip_text', 'Experienced', 'bare', 'Found', 'decision', 'strategies', 'failings']
+           'duplicate', 'Library', 'tip_text', 'Experienced', 'bare', 'OwnLibrary', 'slea_recipe', 'Found', 'decision',
+           'strategies', 'failings']
 
 # %% ../../nbs/replay/08_experience.ipynb #db351dd3
 _signs = str.maketrans('<>[]', '‹›()')
@@ -40,9 +44,7 @@ def likeness(
     "SequenceMatcher's ratio of the beginnings of two texts; 1 for equal texts, whatever their length."
     return 1. if a == b else SequenceMatcher(None, a[:most], b[:most]).ratio()
 
-def head(
-    observation:str,    # text of the environment
-)->str:                 # its first 300 characters, spaces at the ends removed
+def head(observation:str)->str:     # text of the environment -> its first 300 characters, spaces at the ends removed
     "The signature of the release."
     return observation.strip()[:300]
 
@@ -112,9 +114,7 @@ class Clusters:
 zones = dict(golden=('principle', 'method', 'example'), warning=('mistake', 'pattern', 'diagnostic'))
 _zone = {level: zone for zone, levels in zones.items() for level in levels}
 
-def jaccard(
-    a:str, b:str,   # two texts
-)->float:           # 0 to 1; 0 where one has no word
+def jaccard(a:str, b:str)->float:    # two texts -> 0 to 1; 0 where one has no word
     "Words in common, over all words of both."
     a, b = set(a.split()), set(b.split())
     return len(a & b)/len(a | b) if a and b else 0.
@@ -310,6 +310,13 @@ class _Kept(_Evolving):
         self.put_back(json.loads(bytes(tensors['library'].tolist())), 'the checkpoint')
 
 # %% ../../nbs/replay/08_experience.ipynb #2c1dfd78
+metric('strategies', 'tips of the golden zone of a library', 'counted', 'tips')
+metric('warnings', 'tips of its warning zone', 'counted', 'tips')
+metric('places', 'places that a library knows', 'clusters of observations, counted', 'places')
+metric('added', 'tips that the episodes of the update added', 'counted', 'tips')
+metric('raised', 'tips that were there already, with a higher score now', 'counted', 'tips')
+metric('rejected', 'tips for which there was no room', 'counted', 'tips')
+
 @in_parts
 class Library(_Kept):
     "Tips by zone and level, and the places they belong to. Bounded; the whole of it is plain JSON."
@@ -404,11 +411,25 @@ class Experienced(Wrapper):
         return self.show(step)
     def vocabulary(self): return [*self.env.vocabulary(), *tip_words]
 
-def bare(
-    observation:str,    # as the agent read it
-)->str:                 # as the inner environment said it
+def bare(observation:str)->str:    # as the agent read it -> as the inner environment said it
     "The observation without tips: what stands behind the last empty line."
     return observation.rsplit('\n\n', 1)[-1]
+
+class OwnLibrary:
+    "A recipe's `memory`: a library that puts itself around the environment, in training and in tests."
+    def __init__(self, policy=None, seed:int=0, **how):     # how: of `Library`
+        self.library = own = Library(**how)
+        self.read, self.learn, self.tensors, self.restore = own.read, own.learn, own.tensors, own.restore
+    def plan(self, step:int)->dict: return dict(rollout=partial(self.within, self.library.play))
+    def test(self)->dict: return dict(rollout=partial(self.within, play))
+    def within(self, rollout:Callable, policy, env, *args, **how)->list:
+        return rollout(policy, Experienced(env, self.library), *args, **how)
+
+@recipe('in the spirit of SLEA-RL, 2026')
+def slea_recipe():
+    "Every observation comes with tips from past episodes at such places"
+    from agentlab.credit.step_groups import gigpo
+    return dict(credit=partial(gigpo, gamma=.95, scale=None), memory=OwnLibrary)
 
 # %% ../../nbs/replay/08_experience.ipynb #0e941794
 @dataclass
@@ -419,9 +440,7 @@ class Found:
     score:float
     observation:str|None = None     # where it belongs
 
-def decision(
-    turn:Turn,      # of an episode
-)->str:             # where it was, what was done
+def decision(turn:Turn)->str:    # of an episode -> where it was, what was done
     "A turn as a tip."
     return f"After '{clean(bare(turn.observation), 120)}': {clean(turn.text, 60)}"
 
@@ -439,9 +458,7 @@ def strategies(
     order = dict.fromkeys(action.split()[0] for action in actions)
     return found + [Found(f"Order that succeeded: {', '.join(order)}", 'principle', s)]*(s >= .8)
 
-def failings(
-    episode:Episode,    # a failure
-)->list:                # of `Found`
+def failings(episode:Episode)->list:    # a failure -> of `Found`
     "What a failure teaches: how it ended, what it repeated, what was refused, why it stopped."
     turns = [turn for turn in episode.turns if clean(turn.text)]
     if not turns: return []

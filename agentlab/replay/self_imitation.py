@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROUNDING', 'group_levels', 'middle', 'recalibrated', 'acted', 'worth_keeping', 'power_of_two', 'as_many', 'warm_up',
-           'SelfImitation', 'spear_recipe']
+           'SelfImitation', 'acted_bonus', 'spear_recipe']
 
 # %% ../../nbs/replay/02_self_imitation.ipynb #ee94ba8d
 import math
@@ -50,9 +50,7 @@ def recalibrated(
 # %% ../../nbs/replay/02_self_imitation.ipynb #f25d6b88
 ROUNDING = 1e-9     # what is not farther from 0 counts as 0: .7 less the mean of .6, .7 and .8 is not
 
-def acted(
-    b:Batch,    # episodes
-)->Tensor:      # (turns,) bool
+def acted(b:Batch)->Tensor:     # episodes -> (turns,) bool
     "Turns whose action the environment did not refuse; all of them where nobody says."
     return ~b.turns.invalid if 'invalid' in b.turns else torch.ones_like(b.turns.episode, dtype=torch.bool)
 
@@ -200,11 +198,16 @@ def _check(size, trigger, tolerate, scaled, reuse):
                          f'of the two.')
 
 # %% ../../nbs/replay/02_self_imitation.ipynb #3909bb63
+def acted_bonus(b:Batch, **how)->Tensor:    # episodes; arguments of `tool_bonus` -> (turns,) float64
+    "`tool_bonus`; in a world without a column `tool` every accepted action is a call (our choice)."
+    from agentlab.reward.shaping import tool_bonus
+    return tool_bonus(b if 'tool' in b.turns else b.with_turns(tool=acted(b).double()), **how)
+
 @recipe('in the spirit of Qin et al., 2025, SPEAR, arXiv 2509.22601')
 def spear_recipe():
     "Once more from the successes, as they would be valued today"
     from agentlab.credit.group_baselines import dr_grpo
     from agentlab.objective.covariance_clips import spear_clip
     from agentlab.rollout.filters import dr_bot
-    return dict(credit=dr_grpo, curate=partial(dr_bot, longest=256), objective=spear_clip,
+    return dict(credit=dr_grpo, reward=acted_bonus, curate=partial(dr_bot, longest=256), objective=spear_clip,
                 replay=partial(SelfImitation, weight=partial(warm_up, rise=30)), loss_per=64.)

@@ -57,15 +57,11 @@ def swap_in(
     return Batch.concat([b.select(stay), past])
 
 # %% ../../nbs/replay/01_success.ipynb #d0406104
-def by_start(
-    b:Batch,        # episodes; turns need `state`
-)->Tensor:          # (episodes,) int64
+def by_start(b:Batch)->Tensor:   # episodes; turns need `state` -> (episodes,) int64
     "The state of the episode's first turn; -1 for an episode without turns."
     return first_state(b)
 
-def by_prompt(
-    b:Batch,        # episodes with their context tokens
-)->Tensor:          # (episodes,) int64
+def by_prompt(b:Batch)->Tensor:   # episodes with their context tokens -> (episodes,) int64
     "A key of the token ids that the agent read before its first action."
     action = b.tokens.turn >= 0
     owner = b.rows.episode[b.tokens.row]
@@ -78,15 +74,11 @@ def by_prompt(
     return torch.tensor([state_key(ids.tolist()) for ids in b.tokens.id[prompt].tensor_split(cut.cpu())][:len(b)],
                         dtype=torch.int64, device=owner.device)
 
-def everything(
-    b:Batch,        # episodes
-)->Tensor:          # (episodes,) int64
+def everything(b:Batch)->Tensor:   # episodes -> (episodes,) int64
     "One task for all."
     return torch.zeros_like(b.episodes.group)
 
-def by_number(
-    b:Batch,        # episodes of `play_recurring`
-)->Tensor:          # (episodes,) int64
+def by_number(b:Batch)->Tensor:   # episodes of `play_recurring` -> (episodes,) int64
     "The number of the task in the list that comes round."
     return need(b.episodes, 'task_number', 'by_number knows a task by its number',
                 'Let the recipe play with rollout=play_recurring, or pass another key.').long()
@@ -97,18 +89,19 @@ def play_recurring(
     tasks:list=None,            # left to this function
     groups:list=None,           # number of every group; None: 0, 1, 2, ...
     count:int=32,               # tasks in the list
+    numbers:list=None,          # number of every group's task; None: group g plays g modulo `count`
     **how,                      # further arguments of `play`
 )->list:                        # episodes with columns['task_number']
-    """`play`, with a list of tasks that comes round: group g plays task g modulo `count`, which has the same seed in
-    every step and run."""
+    "`play`, with a list of tasks that comes round: a task is a number, with the same seed in every step and run."
     if tasks is not None:
         raise ValueError('play_recurring was given tasks, and has a list of its own, by seed: a number would stand for '
                          'two tasks. '
                          'Play given tasks with rollout=play, and know them by their start: '
                          'SuccessReplay(key=by_start).')
     groups = range(len(seeds)) if groups is None else groups
-    episodes = play(policy, env, [derive('recurring', g % count) for g in groups], group_size, groups=groups, **how)
-    for episode in episodes: episode.columns['task_number'] = float(episode.group % count)
+    number = dict(zip(groups, [g % count for g in groups] if numbers is None else numbers))
+    episodes = play(policy, env, [derive('recurring', number[g]) for g in groups], group_size, groups=groups, **how)
+    for episode in episodes: episode.columns['task_number'] = float(number[episode.group])
     return episodes
 
 # %% ../../nbs/replay/01_success.ipynb #80dd715c

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['turn_percentile', 'still_working', 'TurnLimit', 'Timed', 'costs', 'scaling_inter', 'scaling_inter_recipe',
-           'UnaryFeedback', 'ufo_recipe']
+           'more_hops', 'play_hops', 'searchgym_recipe', 'UnaryFeedback', 'ufo_recipe']
 
 # %% ../../nbs/rollout/05_turns.ipynb #cf5d5606
 import math, time
@@ -16,6 +16,7 @@ from ..env.wrappers import Wrapper, with_columns
 from ..episodes import Batch, need
 from ..recipe import recipe
 from .again import Again, Says, answered, play_again
+from .plain import play
 
 # %% ../../nbs/rollout/05_turns.ipynb #01ae44eb
 def turn_percentile(
@@ -29,9 +30,7 @@ def turn_percentile(
     return torch.quantile(torch.bincount(b.turns.episode, minlength=len(b)).double(), share).item()
 
 # %% ../../nbs/rollout/05_turns.ipynb #036194ae
-def still_working(
-    infos:tuple,    # `info` of reset and of every step so far
-)->bool:
+def still_working(infos:tuple)->bool:    # `info` of reset and of every step so far
     "The last action was accepted, and its state is new in this episode (our trigger for an extension)."
     last, before = infos[-1], [i.get('state') for i in infos[:-1]]
     return not last.get('invalid', False) and (last.get('state') is None or last['state'] not in before)
@@ -137,6 +136,24 @@ def scaling_inter_recipe():
     "Short games first, longer ones later"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, schedule=partial(scaling_inter, turns=(8, 10, 12), every=10))
+
+def more_hops(step:int, every:int=10)->dict:    # updates behind the policy; of a stage -> fields for `play_hops`
+    "Questions of one hop first, one more with every stage."
+    return dict(rollout_args=dict(hops=1 + step//every))
+
+def play_hops(policy, env, seeds:list, group_size:int=1, hops:int=1, **how)->list:  # as `play`; hops of the questions
+    "`play`, with questions of at most so many hops as the environment's own (in the spirit of SearchGym's stages)."
+    if not hasattr(env, 'hops'):
+        raise TypeError(f'play_hops needs an environment with hops, such as HopSearch, not {type(env).__name__}')
+    easier = env.clone()
+    easier.hops = min(hops, env.hops)
+    return play(policy, easier, seeds, group_size, **how)
+
+@recipe('in the spirit of SearchGym, 2026, arXiv 2601.14615')
+def searchgym_recipe():
+    "Questions of one hop first, of more later"
+    from agentlab.credit.group_baselines import grpo
+    return dict(credit=grpo, rollout=play_hops, schedule=more_hops)
 
 # %% ../../nbs/rollout/05_turns.ipynb #33e22204
 class UnaryFeedback(Again):
