@@ -52,8 +52,9 @@ def row(arm, seed):
 
 
 CLAIM = Claim(
-    key='epo-explicit', says='Paid for the rounds that mattered, a strategist before a frozen actor learns more than by outcomes.',
-    row=row, arms=('epo-explicit', 'outcome', 'start', 'random', 'none'), control='outcome', measure='success', margin=.05,
+    key='epo-explicit', row=row,
+    says='Paid for the rounds that mattered, a strategist before a frozen actor learns more than by outcomes.',
+    arms=('epo-explicit', 'outcome', 'start', 'random', 'none'), control='outcome', measure='success', margin=.05,
     budget='25 updates of 64 games after 4800 demonstrated ones; start, random words and no words are not trained',
     world='Clarify with eight turns and a scripted actor that follows a word four times of five; 200 held-out requests',
     settings=dict(start=SHOWN, recipe=SIZES))
