@@ -149,8 +149,7 @@ def corrections(b:Batch)->dict:     # name -> number; NaN without an episode tha
                 unchanged=share(same_answer), last=last.nan_to_num().mean().item(),
                 any=grid.nan_to_num().amax(1).mean().item(), vote=voted(b).double().mean().item())
 
-def _answers(b)->Tensor:
-    "(episodes, attempts) key of the last action of each attempt; 0 where there was none."
+def _answers(b)->Tensor:    # (episodes, attempts) key of the last action of each; 0 where there was none
     ends, nothing = _ends(b), torch.zeros_like(attempts(b), dtype=torch.int64)
     return nothing.index_put((b.turns.episode[ends], _attempt(b)[ends]), b.turns.action[ends])
 
@@ -173,8 +172,9 @@ _rates = dict(first='first attempts that were right', second='second attempts th
               spoiled='right at first, wrong at second', unchanged='second attempts that ended as the first did',
               any='episodes in which some attempt was right; `success` is of the last one')
 for _name, _what in _rates.items():
+    _drawn = Panel(_what, 'Above 0 second attempts help.', place=31) if _name == 'gain' else None
     metric(f'attempt_{_name}', _what, 'counted, over the episodes that have both attempts; `any` over all',
-           'episodes, 0-1', Panel(_what) if _name in ('corrected', 'spoiled') else None)(partial(_rate, name=_name))
+           'episodes, 0-1', _drawn)(partial(_rate, name=_name))
 
 # %% ../../nbs/rollout/08_again.ipynb #b2fd8e19
 def play_again(
