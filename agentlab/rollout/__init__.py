@@ -17,7 +17,7 @@ from .resampling import dynamic_sampling, retry_failures, with_rollback
 from .turns import Timed, TurnLimit, UnaryFeedback, costs, scaling_inter, turn_percentile
 from .windows import with_summaries
 from .players import play_players
-from .workspace import Moments, Noted, Retrying, Shortcuts, laid_out, mine_shortcuts, report_of, webagent, with_workspace
+from .workspace import *
 from ..policy.guide import reads, suited, told
 
 __getattr__ = door(__name__)
