@@ -22,7 +22,7 @@ class Facts(SeatedGame):
         self,
         sessions:int=8, places:int=4,       # facts of a game; entries that the bank holds
         replaced:float=.4, chat:float=.25,  # shares of the facts that replace an older one, and of chatter
-        linked:bool=False,          # True: an expert manages all facts but the last; at least half of the questions are about that
+        linked:bool=False,      # True: an expert manages all facts but the last, which half the questions are about
         seats:tuple=('manager', 'answerer'),    # or ('manager',): a script answers by the newest entry that fits
         split:str='train'           # which games `reset` draws: 'train', 'demo' or 'test'
     ):
@@ -35,8 +35,8 @@ class Facts(SeatedGame):
     @property
     def guide(self)->dict:
         "What each seat is told."
-        rules = (f'You keep at most {self.places} facts, which you read with their numbers. A new one may replace an older '
-                 f'one or be idle talk. Later somebody asks for one that still holds.')
+        rules = (f'You keep at most {self.places} facts, which you read with their numbers. A new one may replace an '
+                 f'older one or be idle talk. Later somebody asks for one that still holds.')
         keep = guide_text(rules, 'Write add, update NUMBER, delete NUMBER or noop, and nothing else.', 'update 2')
         return dict(zip(self.seats, (keep, guide_text('You read facts, then a question.', 'Write one name.', 'Eva'))))
     def draw(self, generator:Random)->dict:
@@ -87,7 +87,7 @@ class Facts(SeatedGame):
             move = self.expert()
         return dict.fromkeys(self.seats, float(move == self.asked[2]))
     def advice(self):
-        "Add what is new, update what has changed, leave chatter; a full bank stays. Answer by the newest entry that fits."
+        "Add what is new, update what has changed, leave chatter; a full bank stays. Answer by the newest that fits."
         fact, same = self.now(), [i for i in self.near() if self.bank[i][:2] == self.now()[:2]]
         if self.told == self.sessions: return {self.bank[same[0]][2]: 1} if same else dict.fromkeys(values, 1)
         if same: return {f'update {same[0]}': 1}

@@ -38,7 +38,7 @@ def row(arm: str, seed: int) -> dict:
     how = dict(episodes=11, noise=SETTINGS['slip']) if arm == 'history' else {}
     policy = tiny_policy(shown, seed=seed, steps=SETTINGS['warm'], pool=4096, progress=False, **how)
     played = play if arm == 'history' else partial(with_workspace, **READS[arm])
-    recipe = recipes.iterresearch(rollout=played, test_rollout=played, seed=seed, steps=SETTINGS['updates'], max_tokens=16,
+    recipe = recipes.iterresearch(rollout=played, seed=seed, steps=SETTINGS['updates'], max_tokens=16,
                                   groups=SETTINGS['groups'], group_size=SETTINGS['group_size'], lr=SETTINGS['lr'],
                                   test_tasks=0)
     with TemporaryDirectory() as folder: rows = train(policy, env, recipe, folder, progress=False).rows()
@@ -52,8 +52,8 @@ def row(arm: str, seed: int) -> dict:
     return found | dict(success=sum(found[f'success_{limit}'] for limit in SETTINGS['limits'])/len(SETTINGS['limits']))
 
 
-CLAIM = Claim(key='iterresearch', says='A workspace with a report answers in contexts in which a transcript has no room, '
-              'and loses little where there is room.', row=row, arms=('iterresearch', 'history', 'no report'),
+CLAIM = Claim(key='iterresearch', says='A workspace with a report answers in contexts in which a transcript has no '
+              'room, and loses little where there is room.', row=row, arms=('iterresearch', 'history', 'no report'),
               control='history', measure='success', margin=.05,
               budget='the same updates and games, and at test the same limits of the context',
               world='HopSearch(hops=2, distractors=10), 40 idle words behind every page', settings=SETTINGS)

@@ -10,7 +10,8 @@ from agentlab.rollout.workspace import Moments, newest, with_workspace
 from agentlab.train import evaluate, recipes, train
 from claims import Claim
 
-SETTINGS = dict(warm=300, slip=.7, updates=120, groups=12, group_size=8, lr=5e-4, tasks=512, places=(2, 4, 8), trained=4)
+SETTINGS = dict(warm=300, slip=.7, updates=120, groups=12, group_size=8, lr=5e-4, tasks=512,
+                places=(2, 4, 8), trained=4)
 PLAYED = partial(with_workspace, view=newest)
 SCRIPTS = {'none': lambda game, draw: 'noop',
            'keep-all': lambda game, draw: 'add' if len(game.bank) < game.places else 'noop',

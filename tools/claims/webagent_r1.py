@@ -12,7 +12,7 @@ from agentlab.train import Run, evaluate, recipes, train
 from claims import Claim
 
 SETTINGS = dict(size=3, closed=0, horizon=12, padding=80, warm=200, slip=.6, tokens=1_500_000, groups=8, group_size=8,
-                lr=5e-4, tasks=256, context=1400, most=1300)
+                lr=5e-4, tasks=64, context=1400, most=1300)
 KEEPS = dict(history=transcript)
 
 
@@ -35,7 +35,8 @@ def row(arm: str, seed: int) -> dict:
                     on_row=lambda row: read.append(tokens_read(Run(folder).episodes(row['step']))))
         rows = run.rows()
     after = scores()
-    return dict(start=before['sampled'], tokens=sum(read), success=after['sampled'], greedy=after['greedy'], updates=len(rows),
+    return dict(start=before['sampled'], tokens=sum(read),
+                success=after['sampled'], greedy=after['greedy'], updates=len(rows),
                 gap=max(r['sampler_gap'] or 0. for r in rows), turns=rows[-1]['turns'])
 
 
