@@ -18,7 +18,7 @@ from agentlab.policy import tiny_policy
 from agentlab.policy.core import Chat
 from agentlab.rollout import keep_multiple, play
 from agentlab.rollout.workspace import (Moments, Noted, Retrying, Shortcuts, era_gae, era_reward, laid_out, last_said,
-                                        mine_shortcuts, newest, of_seat, parted, report_of, staged, stubbed, webagent,
+                                        mine_shortcuts, newest, only_seat, parted, report_of, stubbed, webagent,
                                         with_workspace)
 from agentlab.train import recipes, train
 
@@ -322,11 +322,11 @@ def test_memory_r1_stages():
     env = Facts(sessions=2)
     policy = untrained(env)
     b = Batch.from_episodes(with_workspace(policy, env, [0], sampler=Script(policy, 'add', 'noop', 'Eva'), view=newest))
-    learns = {seat: of_seat(b, seat).action('weight') > 0 for seat in env.seats}
+    learns = {seat: only_seat(b, seat).action('weight') > 0 for seat in env.seats}
     assert not (learns['manager'] & learns['answerer']).any() and (learns['manager'] | learns['answerer']).all()
-    assert torch.equal(grpo(of_seat(b, 'manager')), grpo(b))      # the others stay in the statistics
-    seats = [staged(step, manager=2, answerer=1)['curate'].keywords['seat'] for step in range(5)]
-    assert seats == ['manager']*2 + ['answerer']*3
+    assert torch.equal(grpo(only_seat(b, 'manager')), grpo(b))      # the others stay in the statistics
+    seats = [recipes.memory_r1().schedule(step)['curate'].keywords['seat'] for step in (0, 14, 15, 99)]
+    assert seats == ['manager']*2 + ['answerer']*2
 
 
 def test_facts_is_a_world():

@@ -18,10 +18,9 @@ from .turns import (Timed, TurnLimit, UnaryFeedback, costs, more_hops, play_hops
                                     turn_percentile)
 from .windows import with_summaries
 from .players import play_players
-from .again import Again, Attempt, Says, best_of_own, by_attempt, corrections, improved, play_again
-from .delegate import Delegate, hops_of_two, house_of_two, peco, play_scored, warm_seats
-from .workspace import (Moments, Noted, Retrying, Shortcuts, laid_out, mine_shortcuts, report_of,
-                                        webagent, with_workspace)
+from .again import *
+from .delegate import *
+from .workspace import *
 from ..policy.guide import reads, suited, told
 
 __getattr__ = door(__name__)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['laid_out', 'with_workspace', 'Moments', 'parted', 'report_of', 'Noted', 'Retrying', 'iterresearch_recipe', 'stubbed',
-           'webagent', 'webagent_r1_recipe', 'newest', 'of_seat', 'staged', 'memory_r1_recipe', 'last_said', 'era_gae',
+           'webagent', 'webagent_r1_recipe', 'newest', 'only_seat', 'memory_r1_recipe', 'last_said', 'era_gae',
            'era_reward', 'era_recipe', 'words_of', 'mine_shortcuts', 'Shortcuts']
 
 # %% ../../nbs/rollout/09_workspace.ipynb #b316c50f
@@ -18,6 +18,7 @@ from ..episodes import Batch, Turn, derive, state_key
 from ..groups import shift
 from ..policy.formats import whole_reply
 from ..recipe import recipe
+from .again import staged
 from .plain import fault, guarded, play
 
 # %% ../../nbs/rollout/09_workspace.ipynb #b07a0c45
@@ -204,23 +205,17 @@ def webagent_r1_recipe():
 # %% ../../nbs/rollout/09_workspace.ipynb #0affa0e1
 def newest(task:str, memory, last:str)->str: return last or task    # a view of nothing else
 
-def of_seat(b:Batch, seat:str)->Batch:
+def only_seat(b:Batch, seat:str)->Batch:
     "The batch with weight 0 at the tokens of all other seats; they stay in the statistics."
     return b.with_action(weight=b.action('weight')*b.spread(b.of_turn('seat') == state_key(seat)))
-
-def staged(step:int, **updates:int)->dict:  # seat=updates, in the order of the stages; the last one stays
-    "The seat that learns in this update, as a recipe's `schedule`."
-    for seat, some in updates.items():
-        if step < some: break
-        step -= some
-    return dict(curate=partial(of_seat, seat=seat))
 
 @recipe('in the spirit of Yan et al., 2025, Memory-R1, arXiv 2508.19828')
 def memory_r1_recipe():
     "A manager of a bank of facts, then its answerer, both paid by the answer"
     from agentlab.credit.group_baselines import grpo
     played = partial(with_workspace, view=newest)
-    return dict(credit=grpo, rollout=played, test_rollout=played, schedule=partial(staged, manager=15, answerer=15))
+    stages = tuple((begun, dict(curate=partial(only_seat, seat=s))) for begun, s in ((0, 'manager'), (15, 'answerer')))
+    return dict(credit=grpo, rollout=played, test_rollout=played, schedule=partial(staged, stages=stages))
 
 # %% ../../nbs/rollout/09_workspace.ipynb #982a7afe
 def last_said(memory, turn, last:str, cut:str='|')->str:
