@@ -298,7 +298,7 @@ def test_memory_r1_full_bank():
 
 def test_memory_r1_linked_and_stream():
     "Linked: one operation on an expert's bank. Stream: all operations, and one outcome for them."
-    linked, stream = Facts(linked=True, seats=('manager',)), Facts(seats=('manager',))
+    linked, stream = Facts(8, linked=True, seats=('manager',)), Facts(8, seats=('manager',))
     step = linked.reset(3)
     assert linked.told == 7 and linked.bank and linked.step(step.info['legal'][-1]).done
     step, turns = stream.reset(3), 0
@@ -332,7 +332,7 @@ def test_memory_r1_stages():
 def test_facts_is_a_world():
     for env in (Facts(), Facts(linked=True), Facts(places=1, seats=('manager',))):
         assert set(check_env(env).values()) == {'ok'}
-    env = Facts(places=8, seats=('manager',))
+    env = Facts(8, 8, seats=('manager',))
     for task in env.tasks('test', 40):          # with room for all, an expert is never wrong
         step = env.reset(0, task)
         while not step.done: step = env.step(env.expert())

@@ -18,9 +18,10 @@ subjects, values = tuple('Ana Bo Cleo Dan'.split()), tuple('Eva Finn Gus Hal Ida
 class Facts(SeatedGame):
     "Keep facts in a bank with few places; then a question about one that still holds. Both seats get 1 if it is right."
     name, shared_loss = 'facts', True
+    grammar = 'Write add, update NUMBER, delete NUMBER or noop, and nothing else.'
     def __init__(
         self,
-        sessions:int=8, places:int=4,       # facts of a game; entries that the bank holds
+        sessions:int=5, places:int=3,       # facts of a game; entries that the bank holds
         replaced:float=.4, chat:float=.25,  # shares of the facts that replace an older one, and of chatter
         linked:bool=False,      # True: an expert manages all facts but the last, which half the questions are about
         seats:tuple=('manager', 'answerer'),    # or ('manager',): a script answers by the newest entry that fits
@@ -34,11 +35,10 @@ class Facts(SeatedGame):
         self.seats, self.split = tuple(seats), check_split(split)
     @property
     def guide(self)->dict:
-        "What each seat is told."
         rules = (f'You keep at most {self.places} facts, which you read with their numbers. A new one may replace an '
                  f'older one or be idle talk. Later somebody asks for one that still holds.')
-        keep = guide_text(rules, 'Write add, update NUMBER, delete NUMBER or noop, and nothing else.', 'update 2')
-        return dict(zip(self.seats, (keep, guide_text('You read facts, then a question.', 'Write one name.', 'Eva'))))
+        tell = guide_text('You read facts, then a question.', 'Write one name.', 'Eva')
+        return dict(zip(self.seats, (guide_text(rules, self.grammar, 'noop'), tell)))
     def draw(self, generator:Random)->dict:
         "Facts in their order, and the one that is asked for."
         known, facts = {}, []

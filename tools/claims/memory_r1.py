@@ -20,7 +20,7 @@ SCRIPTS = {'none': lambda game, draw: 'noop',
 
 
 def world(places: int, linked: bool = False, **other) -> Facts:
-    return Facts(places=places, linked=linked, seats=('manager',), **other)
+    return Facts(8, places, linked=linked, seats=('manager',), **other)
 
 
 def scripted(script, env, seed: int) -> float:
