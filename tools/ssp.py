@@ -125,12 +125,14 @@ def one_run(env: str, name: str, seed: int, tasks: int, folder: Path) -> dict:
 
 def summary(name: str, results: list[dict]) -> dict:
     "Intervals over the seeds of what was measured at the end; of the curves of all seeds what pages show."
-    told = lambda point: {what: x for what, x in point.items() if name in WHOLE or what in ('update', 'valid', 'solver')}
+    shown = ('update', 'valid', 'solver')
+    told = lambda point: {what: x for what, x in point.items() if name in WHOLE or what in shown}
     known = lambda what: [one[what] for one in results if one[what] is not None]
     ends = {what: (interval(known(what), most=1) if known(what) else None) for what in WHO}
     return ends | dict(seeds_of={what: [one[what] for one in results] for what in WHO},
                        curves=[[told(point) for point in one['curve']] for one in results],
-                       train=[one['train'] for one in results] if name == COLLAPSED else [], skipped=sum(one['skipped'] for one in results),
+                       train=[one['train'] for one in results] if name == COLLAPSED else [],
+                       skipped=sum(one['skipped'] for one in results),
                        sampled=round(sum(one['sampled'] for one in results)/len(results)),
                        most_cpu_seconds=max(one['cpu_seconds'] for one in results))
 
