@@ -58,10 +58,9 @@ def test_aepo_advantage():
     differ(weighted(coefficient=.2), weighted(coefficient=0.))
     assert weighted()[2] > 1 > weighted()[0]
 
-BAND = dict(logp=-torch.ones(3), advantage=torch.zeros(3), entropy=torch.tensor([.4, 1., 1.6]))
 def banded(**keywords):
     past = table(episode=[0], n_tokens=3, entropy_history=1.).with_action(old_logp=-torch.ones(3))
-    return epo(batch=past, bonus=.1, **BAND, **keywords)
+    return epo(-torch.ones(3), past, torch.zeros(3), torch.tensor([.4, 1., 1.6]), bonus=.1, **keywords)
 
 def test_epo_entropy_bonus(): differ(banded(smooth=0.), banded(smooth=0.)*0)
 

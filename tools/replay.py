@@ -38,11 +38,12 @@ def changes(name: str) -> dict:
     """What a recipe needs in this world: the key of a task is its first state; a buffer as small as successes are
     rare; the control has the clip of success replay."""
     from agentlab.replay import SelfImitation, SuccessReplay, by_start
+    from agentlab.reward import paid
     from agentlab.rollout import play
     return dict(success_replay=dict(rollout=play, replay=partial(SuccessReplay, key=by_start)),
                 clip_higher=dict(objective_args=dict(low=.2, high=.3)),
-                spear=dict(replay=partial(SelfImitation, size=32, trigger=.25, tolerate=20,
-                                          weight=always))).get(name, {})
+                spear=dict(reward=paid, replay=partial(SelfImitation, size=32, trigger=.25, tolerate=20,
+                                                       weight=always))).get(name, {})
 
 
 class Goal:
