@@ -1,5 +1,5 @@
 """WebAgent-R1: stubs in place of earlier pages cost little and save most of what is read. A house of nine rooms whose
-descriptions are five times as long as they need to be; every arm trains until it has read the same number of tokens."""
+descriptions are four times as long as they need to be; every arm trains until it has read the same number of tokens."""
 from functools import partial
 from tempfile import TemporaryDirectory
 
@@ -11,17 +11,18 @@ from agentlab.rollout.workspace import Moments, stubbed, webagent, with_workspac
 from agentlab.train import Run, evaluate, recipes, train
 from claims import Claim
 
-SETTINGS = dict(size=3, closed=0, horizon=12, padding=80, warm=200, slip=.6, tokens=1_500_000, groups=8, group_size=8,
-                lr=5e-4, tasks=64, context=1400, most=1300)
+SETTINGS = dict(size=3, closed=0, horizon=12, padding=60, warm=500, episodes=16, slip=.4, tokens=1_000_000, groups=8,
+                group_size=8, lr=5e-4, tasks=64, context=1100, most=1000)
 KEEPS = dict(history=transcript)
 
 
 def row(arm: str, seed: int) -> dict:
     env = Padded(KeyDoor(size=SETTINGS['size'], closed=SETTINGS['closed'], horizon=SETTINGS['horizon']),
-                 SETTINGS['padding'])
+                 SETTINGS['padding'], first=False)
     keep = KEEPS.get(arm, stubbed)
     policy = tiny_policy(Moments(env, remember=keep, slip=SETTINGS['slip']), warm=arm != 'zero', seed=seed,
-                         steps=SETTINGS['warm'], pool=4096, progress=False, max_context=SETTINGS['context'])
+                         steps=SETTINGS['warm'], episodes=SETTINGS['episodes'], pool=4096, progress=False,
+                         max_context=SETTINGS['context'])
     test = partial(with_workspace, remember=keep, most=SETTINGS['most'])
     played = test if arm == 'history' else partial(webagent, faithful=arm == 'faithful', most=SETTINGS['most'])
     recipe = recipes.webagent_r1(rollout=played, seed=seed, steps=200, test_tasks=0, groups=SETTINGS['groups'],
@@ -44,4 +45,4 @@ CLAIM = Claim(key='webagent-r1', says='With stubs in place of earlier pages an a
               'history, for the same number of tokens read.', row=row,
               arms=('webagent-r1', 'history', 'faithful', 'zero'), control='history', measure='success', margin=.05,
               budget='the same tokens of contexts and actions in training, and the same warm start (zero: none)',
-              world='KeyDoor(size=3, closed=0, horizon=12), 80 idle words behind every page', settings=SETTINGS)
+              world='KeyDoor(size=3, closed=0, horizon=12), 60 idle words behind every page', settings=SETTINGS)
