@@ -22,8 +22,8 @@ from notebooks import ROOT, notebooks, run, tidy
 COLORS = 128        # of the first palette; without dithering, so that lines and letters stay sharp
 # (share of the picture, distance): a color stays if it covers so much and no more frequent one is so near; the least
 # shares are the edges of letters and lines
-KEPT = (.01, 3), (.002, 20), (0, 60)
-HALF, ALIKE = 16, 13        # so few colors take half a byte; colors so near are one where that is gained by it
+KEPT = (.01, 3), (.0025, 6), (.002, 20), (0, 60)
+HALF, ALIKE = 16, 5        # so few colors take half a byte; colors so near are one where that is gained by it
 
 
 def smaller(png: bytes, patient: bool = False) -> bytes:
