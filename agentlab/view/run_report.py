@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib, html, json, math, os, re, shutil, subprocess, tempfile
 from dataclasses import dataclass, field
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 import numpy as np
 from ..metrics import panels
@@ -406,11 +407,15 @@ def photo(
     page:str,           # HTML
     width:int=1000,     # pixels of the page
     scale:float=.75,    # of the photograph
+    high:int=None,      # pixels of the photograph, from above; None: all
 ):
     "What a cell shows: the page; where `make save` keeps outputs, a photograph, since GitHub shows HTML without style."
     if 'png' not in os.environ.get('PLOTLY_RENDERER', ''): return page
     from IPython.display import Image
-    return Image(png(page, width, scale=scale))
+    from PIL import Image as Picture
+    whole, shown = Picture.open(BytesIO(png(page, width, scale=scale))), BytesIO()
+    whole.crop((0, 0, whole.width, min(whole.height, high or whole.height))).save(shown, 'PNG')
+    return Image(shown.getvalue())
 
 # %% ../../nbs/view/00_run_report.ipynb #cc6853f7
 def ticks(
