@@ -6,8 +6,8 @@ from random import Random
 from _attempts import begun, learned, one_thread, tested
 from claims import Claim
 
-START, STEPS, LR, PLANTED, DOUBT = dict(steps=300, pool=2048, noise=.2), 40, 1e-3, .3, .5
-ARMS = ('reseek', 'unpaid', 'outcome')
+START, STEPS, LR, PLANTED, DOUBT = dict(steps=200, pool=2048, noise=.2), 30, 1e-3, .3, .5
+ARMS = ('reseek', 'unpaid', 'mean', 'outcome')
 
 
 def planted():
@@ -26,7 +26,7 @@ def planted():
             other = draw.choice([fact for fact in game.world.pages if fact not in way])
             self.game = replace(game, found=tuple(sorted({*game.found, other})), shown=(*game.shown, other))
             return game.world.sentence(other), 0., dict(reached=(), cost=1., columns=dict(planted=1.))
-    return Planted(hops=2, distractors=10, horizon=8)
+    return Planted(hops=1, distractors=10, horizon=4)
 
 
 def unsure(env):
@@ -40,12 +40,20 @@ def unsure(env):
     return Unsure(env)
 
 
+def averaged(b):
+    "The judgements of an episode, divided by how many there are: more pages are not paid more."
+    from agentlab.groups import group_count
+    from agentlab.rollout.again import judgements
+    worth, turns = judgements(b) - b.turns.reward, group_count(b.turns.judged, b.turns.episode)
+    return b.turns.reward + worth/turns.clamp(min=1)
+
+
 def row(arm: str, seed: int)->dict:
     from agentlab.reward import paid
     from agentlab.rollout.again import play_again
     from agentlab.train import recipes
     around = planted() if arm == 'outcome' else unsure(planted())
-    pays = {} if arm == 'reseek' else dict(reward=paid)
+    pays = {} if arm == 'reseek' else dict(reward=averaged if arm == 'mean' else paid)
     recipe = recipes.reseek(rollout=partial(play_again, around=lambda env: env), steps=STEPS, lr=LR, seed=seed,
                             groups=16, group_size=8, max_turns=8, test_tasks=0, **pays)
     with one_thread():
@@ -73,5 +81,5 @@ CLAIM = Claim(
     'showed a wrong page than one whose judgements are not paid.',
     row=row, arms=ARMS, control='unpaid', measure='won_planted', margin=.03,
     budget=f'{STEPS} updates of 128 episodes in every arm',
-    world='HopSearch of two hops, 13 people, 8 turns; 30 % of the searches show a wrong page the first time',
+    world='HopSearch of one hop, 12 people, 4 turns; 30 % of the searches show a wrong page the first time',
     settings=dict(start=START, steps=STEPS, lr=LR, planted=PLANTED, doubt=DOUBT))
