@@ -1,7 +1,7 @@
 """Run folders as an earlier version wrote them, in tests/old.tar.xz (108 kB; .6 MB as files).
 
-`python tests/old_runs.py NAME FOLDER` wrote each of them, once; `tar -cJf tests/old.tar.xz old` put them together. Their
-tables are stored uncompressed since, because the archive compresses them better; no value was changed.
+`python tests/old_runs.py NAME FOLDER` wrote each of them, once; `tar -cJf tests/old.tar.xz old` put them together.
+Their tables are stored uncompressed since, because the archive compresses them better; no value was changed.
 
 They were written at commit 85e4e55, before the classes, recipes and metrics were ordered anew ("The house in order").
 test_old_runs.py opens, reports and resumes them. Never write them again: a new format gets new runs beside these.
