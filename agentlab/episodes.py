@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from .groups import same
+from .groups import same, shift
 from .settings import in_parts
 
 # %% auto #0
@@ -206,6 +206,9 @@ class _Down(_Tables):
         for name in columns: need(self.episodes, name, f'this call reads episodes.{name}', 'Give it to your episodes.')
         values = self.episodes[columns[0]] if len(columns) == 1 else same(*(self.episodes[c] for c in columns))
         return values[self.turns.episode]
+    def last_turns(self)->Tensor:
+        "(turns,) bool: the last turn of its episode."
+        return shift(torch.ones_like(self.turns.reward), self.turns.episode, k=-1) == 0
     def spread(self, x: Tensor)->Tensor:
         "(action tokens,) the value of each token's turn; `x` is (turns,)."
         if len(x) != len(self.turns):

@@ -9,7 +9,6 @@ __all__ = ['paid', 'at_end', 'outcome']
 import torch
 from torch import Tensor
 from ..episodes import Batch, need
-from ..groups import shift
 
 # %% ../../nbs/reward/00_outcome.ipynb #e69d94e4
 def paid(
@@ -23,8 +22,7 @@ def at_end(
     x:Tensor,   # (episodes,)
 )->Tensor:      # (turns,) the episode's number on its last turn, 0 on the others
     "What is known only at the end, paid there; an episode without turns pays nothing."
-    later = shift(torch.ones_like(b.turns.reward), b.turns.episode, k=-1) # 1 where the episode has another turn
-    return torch.where(later == 0, x[b.turns.episode], 0)
+    return torch.where(b.last_turns(), x[b.turns.episode], 0)
 
 def outcome(
     b:Batch, # episodes

@@ -57,7 +57,6 @@ def _per_item(name, values, items, default):
 
 def evident(b:Batch, won:float=.75)->Tensor:    # episodes; weight of the success on the last list -> (turns,) float64
     "`checklist` with two items that the environment's answers are the evidence for: an accepted action, a success."
-    last = shift(torch.ones_like(b.turns.reward), b.turns.episode, k=-1) == 0
     marks = b.with_turns(accepted=(~b.turns.invalid).double(),
-                         won=torch.where(last, b.of_turn('success').double(), torch.nan))
+                         won=torch.where(b.last_turns(), b.of_turn('success').double(), torch.nan))
     return checklist(marks, ('accepted', 'won'), (1 - won, won))

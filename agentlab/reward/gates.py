@@ -9,7 +9,6 @@ __all__ = ['pay', 'format', 'gated', 'renorm']
 import torch
 from torch import Tensor
 from ..episodes import Batch, need
-from ..groups import shift
 
 # %% ../../nbs/reward/01_gates.ipynb #e3a63de9
 def pay(
@@ -82,5 +81,4 @@ def renorm(
     valid = (share >= 0) & (share <= 1) # False for NaN
     middle = torch.where(valid, share, 0) + result - beta
     if not faithful: middle = torch.where(valid | result.isnan(), middle, 0)
-    another = shift(torch.ones_like(share), b.turns.episode, k=-1) # 1 where the episode has another turn
-    return torch.where(another > 0, middle, result)
+    return torch.where(b.last_turns(), result, middle)

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 from ..episodes import Batch, need
-from ..groups import group_sum, shift
+from ..groups import group_sum
 
 # %% ../../nbs/reward/09_shaping.ipynb #d1e505af
 def on_last(
@@ -18,8 +18,7 @@ def on_last(
     x:Tensor,       # (episodes,) a number for each episode
 )->Tensor:          # (turns,) float64
     "A number of the episode, on its last turn; 0 on the others."
-    another = shift(torch.ones_like(b.turns.reward), b.turns.episode, k=-1)     # 1 where the episode has another turn
-    return torch.where(another == 0, x.to(b.turns.reward)[b.turns.episode], 0)
+    return torch.where(b.last_turns(), x.to(b.turns.reward)[b.turns.episode], 0)
 
 # %% ../../nbs/reward/09_shaping.ipynb #b69539bb
 def overlong(

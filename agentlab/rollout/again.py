@@ -10,7 +10,7 @@ __all__ = ['Attempt', 'if_wrong', 'always', 'over', 'answered', 'spoken', 'Says'
            'by_budget']
 
 # %% ../../nbs/rollout/08_again.ipynb #770dfb81
-import copy, math, re
+import math, re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -248,7 +248,7 @@ def best_of_own(
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
         attempt(games)
         while live := [g for g in games if not g.over]:
-            forks = [[guarded(partial(_fork, g, j)) for j in range(samples)] for g in live]
+            forks = [[guarded(lambda: g.twin(g.env.clone(), 'own', j)) for j in range(samples)] for g in live]
             attempt([f for some in forks for f in some if not isinstance(f, BaseException)])
             for g, some in zip(live, forks): _take_best(g, some)
     finally:
@@ -259,12 +259,6 @@ def _tried(game)->float:
     "1, 0 or -1 for the attempt that the last turn ended; else -2."
     last = game.side.turns[-1]
     return -2. if game.error or math.isnan(last.columns['right']) else last.columns['right'] - last.invalid
-
-def _fork(game, number):
-    twin, twin.env, twin.sample_seed = copy.copy(game), game.env.clone(), derive(game.sample_seed, 'own', number)
-    twin.sides = {seat: replace(side, turns=[replace(t, columns=dict(t.columns)) for t in side.turns])
-                  for seat, side in game.sides.items()}
-    return twin
 
 def _take_best(game, forks):
     "The game goes on as its best fork did."

@@ -124,9 +124,9 @@ class Tree:
 
 def _copied(side: Side, episode: int)->Side:
     "A seat as it stands; its turns say which turn of which episode sampled them."
-    turns = [replace(turn, columns=dict(turn.columns), origin=turn.origin or (episode, j))
-             for j, turn in enumerate(side.turns)]
-    return replace(side, turns=turns)
+    side = side.copied()
+    for j, turn in enumerate(side.turns): turn.origin = turn.origin or (episode, j)
+    return side
 
 def _check_clone(env):
     if not callable(getattr(env, 'clone', None)): raise _no_clone(env, AttributeError('it has no clone'))

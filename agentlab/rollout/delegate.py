@@ -4,7 +4,7 @@
 
 # %% ../../nbs/rollout/10_delegate.ipynb #3177ef65
 from __future__ import annotations
-import copy, re
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -356,13 +356,11 @@ def foresight(
 
 def _fork(game: Game, number: int, tries: int)->Game:
     "The game on a clone of its environment; a clone that fails ends it with the reason."
-    fork = copy.copy(game)
-    state = game.number*1000 + game.t
+    clone = guarded(game.env.clone)
+    failed = isinstance(clone, BaseException)
+    fork, state = game.twin(game.env if failed else clone, 'try', game.t, number), game.number*1000 + game.t
     fork.place, fork.began, fork.asked = (state, state*tries + number), game.t, game.side.context
-    fork.sides, fork.sample_seed = copy.deepcopy(game.sides), derive(game.sample_seed, 'try', game.t, number)
-    twin = guarded(game.env.clone)
-    if isinstance(twin, BaseException): fork.end(error=f'{game.env.name} cannot be cloned: {fault(twin)}')
-    else: fork.env = twin
+    if failed: fork.end(error=f'{game.env.name} cannot be cloned: {fault(clone)}')
     return fork
 
 def _tried(fork: Game, form: float, goal: float, reached: Callable, facts: dict)->list[Episode]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 import copy, time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -60,6 +60,10 @@ class Side:
         if chat.tokenizer.decode(whole) == chat.tokenizer.decode(self.context): return
         self.new, self.context, self.window = whole, whole, self.window + 1
 
+    def copied(self):
+        "The seat as it stands, to be played on apart."
+        return replace(self, turns=[replace(turn, columns=dict(turn.columns)) for turn in self.turns])
+
     def act(self, t: int, text: str, completion, state, **read):
         "Add the sampled action as a turn; `read` is what a format knows of it: parts, acted, inserted."
         reward, self.unplaced = self.unplaced, 0.
@@ -83,6 +87,13 @@ class Game:
         self.answer = None
     @property
     def side(self): return self.sides[self.step.seat]
+    def twin(self, env, *drawn):
+        "The game as it stands on another environment, such as a clone; `drawn` begins a sampling of its own."
+        game = copy.copy(self)
+        game.env, game.sample_seed = env, derive(self.sample_seed, *drawn)
+        game.sides = {seat: side.copied() for seat, side in self.sides.items()}
+        if self.t: game.last_side = game.sides[self.last_side.seat]
+        return game
     def end(self, truncated=False, error=None):
         "Stop this game; the reason is kept."
         self.over, self.truncated, self.error = True, truncated, error

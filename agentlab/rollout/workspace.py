@@ -20,6 +20,7 @@ from ..policy.formats import whole_reply
 from ..recipe import recipe
 from .again import staged
 from .plain import fault, guarded, play
+from .windows import makes_windows
 
 # %% ../../nbs/rollout/09_workspace.ipynb #b07a0c45
 def laid_out(
@@ -69,8 +70,7 @@ def with_workspace(
 )->list:                        # as `play`; every turn is a window, and has columns['workspace'] and columns['memory']
     "`play`, but each turn reads a text made of task, memory and newest observation, and nothing else."
     whole_reply(format, 'with_workspace')
-    if getattr(policy.chat, 'rewrites', False) == 'window':
-        raise ValueError("with_workspace opens windows of its own: use Chat(rewrites=True), or play")
+    makes_windows(policy, 'with_workspace')
     desks = defaultdict(partial(_Desk, view, remember, memory, about))
     def safely(game, call):
         found = guarded(call)
@@ -236,8 +236,8 @@ def era_reward(b:Batch, until:int=22):      # -> (turns,)
     "+3 for a success; before turn `until` +1 wherever progress exceeds its best so far, -.5 for a refused action."
     t = b.turns
     best = (t.milestone + 2*t.episode).cummax(0).values - 2*t.episode     # a milestone is a share, 0 to 1
-    risen, last = t.milestone > shift(best, t.episode), shift(t.episode, t.episode, k=-1, fill=-1) < 0
-    return 3.*(last & b.of_turn('success')) + (t.t < until)*(1.*risen - .5*t.invalid)
+    risen = t.milestone > shift(best, t.episode)
+    return 3.*(b.last_turns() & b.of_turn('success')) + (t.t < until)*(1.*risen - .5*t.invalid)
 
 @recipe('in the spirit of Chen et al., 2025, ERA, arXiv 2510.12693')
 def era_recipe():

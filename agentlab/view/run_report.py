@@ -412,10 +412,13 @@ def photo(
     "What a cell shows: the page; where `make save` keeps outputs, a photograph, since GitHub shows HTML without style."
     if 'png' not in os.environ.get('PLOTLY_RENDERER', ''): return page
     from IPython.display import Image
-    from PIL import Image as Picture
-    whole, shown = Picture.open(BytesIO(png(page, width, scale=scale))), BytesIO()
-    whole.crop((0, 0, whole.width, min(whole.height, high or whole.height))).save(shown, 'PNG')
-    return Image(shown.getvalue())
+    shown = png(page, width, scale=scale)
+    if high:
+        from PIL import Image as Picture
+        whole, part = Picture.open(BytesIO(shown)), BytesIO()
+        whole.crop((0, 0, whole.width, min(whole.height, high))).save(part, 'PNG')
+        shown = part.getvalue()
+    return Image(shown)
 
 # %% ../../nbs/view/00_run_report.ipynb #cc6853f7
 def ticks(
