@@ -103,6 +103,25 @@ def play(claim: Claim, arms, seeds, folder: Path = OUT) -> dict:
     return written(claim, rows, folder) if rows else {}
 
 
+def table(*keys: str):
+    "What is recorded of these claims, a row an arm: mean of the measure, seeds, and what the comparison says."
+    import pandas as pd
+    rows = []
+    for key in keys:
+        path = OUT/f'{key}.json'
+        record = json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(arms=['-'], rows=[])
+        ends, of = record.get('difference', {}), {arm: [] for arm in record['arms']}
+        for row in record['rows']: of[row['arm']].append(row[record['measure']])
+        for arm, found in of.items():
+            first, shown = arm == record['arms'][0], '{mean:+.3f} [{low:+.3f}, {high:+.3f}]'
+            rows.append(dict(claim=key if first else '', arm=arm, measure=record.get('measure', ''),
+                             mean=f'{sum(found)/len(found):.3f}' if found else '', seeds=len(found),
+                             over=record.get('control', '') if first else '',
+                             difference=shown.format(**ends) if first and ends else '',
+                             verdict=record.get('verdict', 'not recorded yet') if first else ''))
+    return pd.DataFrame(rows).set_index('claim')
+
+
 def load(path: Path) -> Claim:
     "The `CLAIM` of a file; the file may import its neighbours."
     if str(FOLDER) not in sys.path: sys.path.insert(0, str(FOLDER))

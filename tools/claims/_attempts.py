@@ -1,9 +1,9 @@
 "What the claims about second attempts share: a policy to begin with, a run in a folder that goes, and a test."
 import copy
-import tempfile
 from contextlib import contextmanager
 
 import torch
+from _runs import learned
 
 
 @contextmanager
@@ -20,19 +20,25 @@ def begun(env, seed: int, **how):
     return copy.deepcopy(tiny_policy(env, seed=seed, progress=False, **how))
 
 
-def learned(policy, env, recipe):
-    "The policy after the recipe, in place, and the rows of its run."
-    from agentlab.train import train
-    with tempfile.TemporaryDirectory() as folder: rows = train(policy, env, recipe, folder, progress=False).rows()
-    return policy, rows
-
-
 def tested(policy, env, tasks: int, seed: int, samples: int = 4, rollout=None, **how):
     "Held-out tasks, sampled at temperature 1."
     from agentlab.episodes import Batch
     from agentlab.rollout import play
     those = env.tasks('test', tasks)
     return Batch.from_episodes((rollout or play)(policy, env, range(tasks), samples, those, seed=10**6 + seed, **how))
+
+
+def compared(shown, played, asked, recipe, seed: int, start: dict, tasks: int, **how):
+    """(episodes of the held-out tasks after the run and before it, its rows): a policy begins in the world `shown`, is
+    trained in `played` and tested in `asked`; how: of `tested`."""
+    with one_thread():
+        policy = begun(shown, seed, **start)
+        rows = learned(policy, played, recipe)
+        after, before = (tested(p, asked, tasks, seed, **how) for p in (policy, begun(shown, seed, **start)))
+    return after, before, rows
+
+
+def turns_trained(rows: list[dict])->int: return round(sum(one['turns']*one['episodes'] for one in rows))
 
 
 def within(b)->list[float]:

@@ -3,13 +3,11 @@ its turns are used up, and success on held-out tasks.
 
 The start of an arm is made once, from as many demonstrated games in every arm, and kept in the cache of agentlab.
 """
-import tempfile
-
 from agentlab.env import KeyDoor
 from agentlab.policy import Policy, tiny_policy
 from agentlab.policy.tiny import _keep, cache_folder, tiny_name
 from agentlab.rollout import play, warm_seats
-from agentlab.train import evaluate, train
+from agentlab.train import evaluate
 
 GAMES = dict(steps=800, episodes=32, noise=.3, lr=6e-3)
 
@@ -23,15 +21,6 @@ def start(env, max_context=256, players=None, **changes):
         policy = tiny_policy(env, warm=False, max_context=max_context, progress=False)
         _keep(warm_seats(policy, env, players=players, **games), folder)
     return Policy.load(folder, name=folder.name)
-
-
-def learned(policy, env, recipe, turns=None):
-    "Train it, until all turns are used up; the rows of the run."
-    used = []
-    count = lambda row: used.append(row['turns']*row['episodes'])
-    enough = lambda: turns is not None and sum(used) >= turns
-    with tempfile.TemporaryDirectory() as folder:
-        return train(policy, env, recipe, folder, progress=False, on_row=count, should_stop=enough).rows()
 
 
 def success(policy, env, seed, tasks=200, rollout=play, **how):

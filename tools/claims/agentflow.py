@@ -1,7 +1,8 @@
 "AgentFlow: a planner trained inside a loop with frozen helpers, against one that reads everything and acts itself."
 from random import Random
 
-from _delegate import GAMES, learned, start, success
+from _delegate import GAMES, start, success
+from _runs import learned
 from claims import Claim
 
 from agentlab.env import HopSearch

@@ -1,5 +1,6 @@
 "CoDA: success against the context limit, for a planner and an executor and for one who reads everything."
-from _delegate import GAMES, learned, start, success
+from _delegate import GAMES, start, success
+from _runs import learned
 from claims import Claim
 
 from agentlab.env import HopSearch

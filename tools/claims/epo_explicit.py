@@ -1,7 +1,8 @@
 "EPO explicit: a trained strategist before a frozen actor, and before one that it has never met."
 from functools import partial
 
-from _delegate import learned, start, success
+from _delegate import start, success
+from _runs import learned
 from claims import Claim
 
 from agentlab.env import Clarify

@@ -1,5 +1,6 @@
 "Hi-Agent: sub-goals of one state compared by what comes of them, against outcomes of games, at equal turns."
-from _delegate import GAMES, House, learned, start, success
+from _delegate import GAMES, House, start, success
+from _runs import learned
 from claims import Claim
 
 from agentlab.credit import grpo

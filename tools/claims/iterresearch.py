@@ -1,15 +1,15 @@
 """IterResearch: with long pages, a report that is rewritten in every turn needs a shorter context than a transcript.
 Two-hop questions, 40 idle words behind every page; success at contexts of 96, 128, 192 and 256 tokens."""
 from functools import partial
-from tempfile import TemporaryDirectory
 
+from _runs import learned
 from _workspace import Padded
 
 from agentlab.env import HopSearch
 from agentlab.policy import tiny_policy
 from agentlab.rollout import play
 from agentlab.rollout.workspace import Moments, Noted, laid_out, report_of, with_workspace
-from agentlab.train import recipes, train
+from agentlab.train import recipes
 from claims import Claim
 
 SETTINGS = dict(hops=2, padding=40, warm=900, slip=.3, updates=24, groups=12, group_size=8, lr=5e-4, tasks=256,
@@ -41,7 +41,7 @@ def row(arm: str, seed: int) -> dict:
     recipe = recipes.iterresearch(rollout=played, seed=seed, steps=SETTINGS['updates'], max_tokens=16,
                                   groups=SETTINGS['groups'], group_size=SETTINGS['group_size'], lr=SETTINGS['lr'],
                                   test_tasks=0)
-    with TemporaryDirectory() as folder: rows = train(policy, env, recipe, folder, progress=False).rows()
+    rows = learned(policy, env, recipe)
     found = dict(train_first=rows[0]['success'], train_last=sum(r['success'] for r in rows[-5:])/5)
     for limit in SETTINGS['limits']:
         policy.max_context = limit

@@ -1,13 +1,14 @@
 """Memory-R1: a manager of a bank, paid by the answer alone, keeps what is asked for better than rules that keep all or
 the last. Eight facts, four places; two in five replace an older one, one in four is chatter; a script answers."""
 from functools import partial
-from tempfile import TemporaryDirectory
+
+from _runs import learned
 
 from agentlab.credit import grpo
 from agentlab.env.facts import Facts
 from agentlab.policy import tiny_policy
 from agentlab.rollout.workspace import Moments, newest, with_workspace
-from agentlab.train import evaluate, recipes, train
+from agentlab.train import evaluate, recipes
 from claims import Claim
 
 SETTINGS = dict(warm=300, slip=.7, updates=120, groups=12, group_size=8, lr=5e-4, tasks=512,
@@ -43,8 +44,7 @@ def row(arm: str, seed: int) -> dict:
     if arm != 'start':
         recipe = recipes.memory_r1(schedule=None, credit=grpo, seed=seed, steps=SETTINGS['updates'], test_tasks=0,
                                    groups=SETTINGS['groups'], group_size=SETTINGS['group_size'], lr=SETTINGS['lr'])
-        with TemporaryDirectory() as folder:
-            rows = train(policy, world(SETTINGS['trained'], arm == 'memory-r1'), recipe, folder, progress=False).rows()
+        rows = learned(policy, world(SETTINGS['trained'], arm == 'memory-r1'), recipe)
         found = dict(train_first=rows[0]['success'], train_last=sum(r['success'] for r in rows[-5:])/5)
     return found | {f'accuracy_{m}': evaluate(policy, world(m), SETTINGS['tasks'], greedy=False, seed=seed,
                                               rollout=PLAYED, max_tokens=8) for m in SETTINGS['places']}

@@ -3,7 +3,7 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
-from _attempts import begun, learned, one_thread, tested
+from _attempts import compared, turns_trained
 from claims import Claim
 
 START, STEPS, LR, PLANTED, DOUBT = dict(steps=200, pool=2048, noise=.2), 30, 1e-3, .3, .5
@@ -56,12 +56,9 @@ def row(arm: str, seed: int)->dict:
     pays = {} if arm == 'reseek' else dict(reward=averaged if arm == 'mean' else paid)
     recipe = recipes.reseek(rollout=partial(play_again, around=lambda env: env), steps=STEPS, lr=LR, seed=seed,
                             groups=16, group_size=8, max_turns=8, test_tasks=0, **pays)
-    with one_thread():
-        policy, rows = learned(begun(around, seed, **START), around, recipe)
-        b, first = (tested(p, around, 100, seed, max_tokens=8, max_turns=8)
-                    for p in (policy, begun(around, seed, **START)))
+    b, first, rows = compared(around, around, around, recipe, seed, START, 100, max_tokens=8, max_turns=8)
     return measured(b) | {f'{name}_before': x for name, x in measured(first).items()} | dict(
-        turns_trained=round(sum(one['turns']*one['episodes'] for one in rows)))
+        turns_trained=turns_trained(rows))
 
 
 def measured(b)->dict:

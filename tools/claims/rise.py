@@ -1,7 +1,8 @@
 "RISE: the best of several own attempts is imitated, with weights, against imitation of right first answers."
 from functools import partial
+from statistics import linear_regression
 
-from _attempts import begun, learned, one_thread, tested, within
+from _attempts import compared, within
 from claims import Claim
 
 START = dict(steps=150, pool=2048, noise=.4)
@@ -16,8 +17,7 @@ def asked(attempts: int, goes_on):
 
 def slope(by: list[float])->float:
     "Of success within k attempts over k, least squares."
-    k = [i - (len(by) - 1)/2 for i in range(len(by))]
-    return round(sum(a*b for a, b in zip(k, by))/sum(a*a for a in k), 5)
+    return round(linear_regression(range(len(by)), by).slope, 5)
 
 
 def row(arm: str, seed: int)->dict:
@@ -32,10 +32,8 @@ def row(arm: str, seed: int)->dict:
     change = dict(curate=partial(keep_attempts, keep=keep_right)) if arm in ('first', 'right_only') else {}
     recipe = recipes.rise(rollout=rollout, groups=EPISODES*times, group_size=1, steps=ITERATIONS, minibatches=UPDATES,
                           lr=LR, seed=seed, max_tokens=4, test_tasks=0, **change)
-    with one_thread():
-        env = asked(5, always)(game)
-        policy, rows = learned(begun(env, seed, **START), game, recipe)
-        b, first = (tested(p, env, 70, seed, max_tokens=4) for p in (policy, begun(env, seed, **START)))
+    env = asked(5, always)(game)
+    b, first, rows = compared(env, game, env, recipe, seed, START, 70, max_tokens=4)
     by, before = within(b), within(first)
     return dict(slope=slope(by), success_1=by[0], success_5=by[-1], vote=round(corrections(b)['vote'], 5),
                 by_attempts=by, before=before, slope_before=slope(before),

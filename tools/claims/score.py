@@ -1,7 +1,7 @@
 "SCoRe: paid for the change, after a stage that holds the first attempt, against plain training of two attempts."
 from functools import partial
 
-from _attempts import begun, learned, one_thread, tested
+from _attempts import compared, turns_trained
 from claims import Claim
 
 START, STEPS, STAGE, LR = dict(steps=300, pool=2048, noise=.3), 40, 15, 1e-3
@@ -43,17 +43,14 @@ def row(arm: str, seed: int)->dict:
     recipe = recipes.score(reward=reward, schedule=partial(staged, stages=((0, one), (STAGE, two))),
                            rollout=partial(play_again, around=twice), steps=STEPS, lr=LR, seed=seed, max_turns=8,
                            test_tasks=0)
-    with one_thread():
-        env = twice(either())
-        policy, rows = learned(begun(env, seed, **START), env, recipe)
-        b, first = (tested(p, env, 100, seed, samples=2, max_tokens=8, max_turns=8)
-                    for p in (policy, begun(env, seed, **START)))
+    env = twice(either())
+    b, first, rows = compared(env, env, env, recipe, seed, START, 100, samples=2, max_tokens=8, max_turns=8)
     found, before = corrections(b), corrections(first)
     names = 'gain', 'first', 'second', 'corrected', 'spoiled', 'unchanged'
     after = {name: round(found[name], 5) for name in names}
     return after | {f'{name}_before': round(before[name], 5) for name in names if name in ('gain', 'first', 'second',
                                                                                            'spoiled')} | dict(
-        turns_trained=round(sum(one['turns']*one['episodes'] for one in rows)))
+        turns_trained=turns_trained(rows))
 
 
 CLAIM = Claim(

@@ -1,7 +1,7 @@
 "UFO: to be asked again, and paid less for late and repeated answers, against training on single answers."
 from functools import partial
 
-from _attempts import begun, learned, one_thread, tested, turns_per_success, within
+from _attempts import compared, turns_per_success, turns_trained, within
 from claims import Claim
 
 START, STEPS, LR = dict(steps=150, pool=2048, noise=.4), 40, 1e-3
@@ -28,13 +28,10 @@ def row(arm: str, seed: int)->dict:
     # many tasks and no filter: a group shares its number, and of two numbers an update nothing is learned but these
     recipe = recipes.ufo(rollout=around, curate=None, groups=groups, group_size=4, steps=STEPS, lr=LR, seed=seed,
                          max_tokens=4, max_turns=8, test_tasks=0)
-    with one_thread():
-        policy, rows = learned(begun(asked, seed, **START), game, recipe)
-        b = tested(policy, asked, 70, seed, samples=8, max_tokens=4, max_turns=8)
-        first = tested(begun(asked, seed, **START), asked, 70, seed, samples=8, max_tokens=4, max_turns=8)
+    b, first, rows = compared(asked, game, asked, recipe, seed, START, 70, samples=8, max_tokens=4, max_turns=8)
     by = within(b)
     return dict(success_5=by[-1], success_1=by[0], distinct=distinct(b), turns_per_success=turns_per_success(b),
-                turns_trained=round(sum(one['turns']*one['episodes'] for one in rows)), by_attempts=by,
+                turns_trained=turns_trained(rows), by_attempts=by,
                 before=within(first)[-1], distinct_before=distinct(first))
 
 
