@@ -126,7 +126,7 @@ def test_doctor(home):
 # ---- what is refused
 
 @pytest.mark.parametrize('arguments, words', [
-    (['train', '--recipe', 'gigpoo'], ["recipe='gigpoo' is unknown", 'adaptive, aepo, archer, arpo']),
+    (['train', '--recipe', 'gigpoo'], ["recipe='gigpoo' is unknown", 'Known: adaptive, aepo, ', '; or your own']),
     (['train', '--recipe', 'world:nothing'], ["has no 'nothing'"]),
     (['train', '--env', 'keydor'], ["env='keydor' is not known", 'keydoor, guess']),
     (['train', '--env', 'nowhere:World'], ["no module 'nowhere'"]),

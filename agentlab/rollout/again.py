@@ -167,14 +167,16 @@ def _rate(b:Batch, name:str):
     found = corrections(b)[name] if 'attempt' in b.turns and len(b.turns) else math.nan
     return found if math.isfinite(found) else None
 
-_rates = dict(first='first attempts that were right', second='second attempts that were right',
-              gain='second minus first attempt', corrected='wrong at first, right at second',
-              spoiled='right at first, wrong at second', unchanged='second attempts that ended as the first did',
-              any='episodes in which some attempt was right; `success` is of the last one')
-for _name, _what in _rates.items():
-    _drawn = Panel(_what, 'Above 0 second attempts help.', place=31) if _name == 'gain' else None
-    metric(f'attempt_{_name}', _what, 'counted, over the episodes that have both attempts; `any` over all',
-           'episodes, 0-1', _drawn)(partial(_rate, name=_name))
+def _rated(name:str): return partial(_rate, name=name)
+metric('attempt_first', 'first attempts that were right', 'where a second followed', 'episodes, 0-1')(_rated('first'))
+metric('attempt_second', 'second attempts that were right', 'counted', 'episodes, 0-1')(_rated('second'))
+metric('attempt_gain', 'second minus first attempt', 'counted, of the same episodes', 'episodes, 0-1',
+       Panel('second minus first attempt', 'Above 0 second attempts help.', place=31))(_rated('gain'))
+metric('attempt_corrected', 'wrong at first, right at second', 'counted', 'episodes, 0-1')(_rated('corrected'))
+metric('attempt_spoiled', 'right at first, wrong at second', 'counted', 'episodes, 0-1')(_rated('spoiled'))
+metric('attempt_unchanged', 'second attempts that ended as the first', 'counted', 'episodes, 0-1')(_rated('unchanged'))
+metric('attempt_any', 'episodes in which some attempt was right; `success` is of the last one', 'counted, over all',
+       'episodes, 0-1')(_rated('any'))
 
 # %% ../../nbs/rollout/08_again.ipynb #b2fd8e19
 def play_again(

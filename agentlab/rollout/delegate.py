@@ -182,17 +182,16 @@ def _measured(measure: Callable): return lambda batch: measure(batch) if 'errand
 def _total(batch: Batch, column: str)->float: return batch.turns[column].nan_to_num(0.).sum().item()
 def _share(batch: Batch, of: Tensor)->float: return of_seat(batch, 'executor')[of].double().mean().item()
 
-for _name, _meaning, _unit, _measure in (
-    ('errands', 'errands that a planner gave in a game', 'errands',
-     lambda b: _total(b, 'errand')/len(b.episodes.game.unique())),
-    ('unreported', 'share of the errands that ended without a report', 'errands, 0-1',
-     lambda b: _total(b, 'unreported')/max(_total(b, 'errand'), 1.)),
-    ('undelegated', 'actions of a planner in a game that were neither an errand nor an end', 'actions',
-     lambda b: _total(b, 'undelegated')/len(b.episodes.game.unique())),
-    ('executor_turns', 'share of the turns that an executor took', 'turns, 0-1', lambda b: _share(b, b.turns.episode)),
-    ('executor_tokens', 'share of the action tokens that an executor said', 'tokens, 0-1',
-     lambda b: _share(b, b.turns.episode[b.action_turn]))):
-    metric(_name, _meaning, 'counted', _unit)(_measured(_measure))
+metric('errands', 'errands that a planner gave in a game', 'counted', 'errands')(
+    _measured(lambda b: _total(b, 'errand')/len(b.episodes.game.unique())))
+metric('unreported', 'share of the errands that ended without a report', 'counted', 'errands, 0-1')(
+    _measured(lambda b: _total(b, 'unreported')/max(_total(b, 'errand'), 1.)))
+metric('undelegated', 'actions of a planner in a game that were neither an errand nor an end', 'counted', 'actions')(
+    _measured(lambda b: _total(b, 'undelegated')/len(b.episodes.game.unique())))
+metric('executor_turns', 'share of the turns that an executor took', 'counted', 'turns, 0-1')(
+    _measured(lambda b: _share(b, b.turns.episode)))
+metric('executor_tokens', 'share of the action tokens that an executor said', 'counted', 'tokens, 0-1')(
+    _measured(lambda b: _share(b, b.turns.episode[b.action_turn])))
 
 # %% ../../nbs/rollout/10_delegate.ipynb #3c83125b
 def warm_seats(
