@@ -8,7 +8,7 @@ __all__ = []
 # %% ../../nbs/train/index.ipynb #27a80340
 from ..settings import door
 from . import recipes
-from .critic import Critic
+from .critic import Critic, Critics
 from .learned import ImplicitPRM, Prior, Progress, ThreeValues
 from ..recipe import Recipe
 from .recipes import load_recipe

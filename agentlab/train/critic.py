@@ -14,7 +14,7 @@ from ..policy.core import closing
 from .runs import moments, restore_moments
 
 # %% auto #0
-__all__ = ['last_features', 'Critic']
+__all__ = ['last_features', 'Critic', 'Critics']
 
 # %% ../../nbs/train/03_critic.ipynb #6627ce59
 def last_features(policy, batch: Batch, budget: int)->tuple[Tensor, Tensor|None]:
@@ -37,25 +37,28 @@ class Critic:
         level: str = 'turn',# 'turn': fitted where a turn begins; 'token': at every action token
         lr: float = .01,
         passes: int = 20,   # over the batch, each step
+        column: str = 'value',  # of tokens, which it fills; and `last_` before it, of episodes
         **head,             # of `ValueHead`: bins, low, high, ratio
     ):
         if level not in ('turn', 'token'):
             raise ValueError(f"level={level!r}: use 'turn' or 'token', as the estimator does")
-        self.head, self.level, self.passes = (ValueHead(policy.model.config.hidden_size, **head).to(policy.device),
-                                              level, passes)
+        self.head = ValueHead(policy.model.config.hidden_size, **head).to(policy.device)
+        self.level, self.passes, self.column = level, passes, column
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=lr, weight_decay=0.)
     @torch.no_grad()
     def read(self, policy, batch: Batch, budget: int)->Batch:
         """The batch with what the estimator reads: `tokens.value`, and `episodes.last_value` where an episode was
         cut off."""
-        self.hidden = policy.features(batch, budget)
+        return self.value(batch, policy.features(batch, budget), *last_features(policy, batch, budget))
+    def value(self, batch: Batch, hidden: Tensor, cut: Tensor, after: Tensor|None)->Batch:
+        "The batch with this head's columns, from features of its action tokens and of what follows the `cut` ones."
+        self.hidden, self.old = hidden, self.head.value(hidden)
         self.places = (turn_starts(batch) if self.level == 'turn'
-                       else torch.ones(len(self.hidden), dtype=torch.bool, device=self.hidden.device))
-        self.old = self.head.value(self.hidden)
-        cut, hidden = last_features(policy, batch, budget)
-        last = (batch.episodes.last_value.index_copy(0, cut, self.head.value(hidden).to(batch.episodes.last_value))
-                if len(cut) else batch.episodes.last_value)
-        return batch.with_action(value=self.old).with_episodes(last_value=last)
+                       else torch.ones(len(hidden), dtype=torch.bool, device=hidden.device))
+        name, last = f'last_{self.column}', torch.zeros_like(batch.episodes.outcome)
+        if name in batch.episodes: last = batch.episodes[name]
+        if len(cut): last = last.index_copy(0, cut, self.head.value(after).to(last))
+        return batch.with_action(**{self.column: self.old}).with_episodes(**{name: last})
     def fit(self, targets: Tensor, seed: int)->dict:
         "Learn the targets of the batch whose values were asked for last."
         known = self.places & targets.isfinite().to(self.places.device)  # a token that curation dropped has no target
@@ -76,3 +79,27 @@ class Critic:
         "Go on from what `tensors` gave."
         self.head.load_state_dict({name: tensors[name] for name in self.head.state_dict()})
         restore_moments(self.optimizer, tensors)
+
+# %% ../../nbs/train/03_critic.ipynb #c21a0e02
+class Critics:
+    "Several heads on the same features, each with a column of its own; targets: (action tokens, heads)."
+    def __init__(self, policy, seed: int, columns: tuple, **how):   # columns of tokens; as for `Critic`
+        self.heads = [Critic(policy, seed, column=column, **how) for column in columns]
+    @torch.no_grad()
+    def read(self, policy, batch: Batch, budget: int)->Batch:
+        "The batch with the columns of all heads."
+        features, last = policy.features(batch, budget), last_features(policy, batch, budget)
+        for head in self.heads: batch = head.value(batch, features, *last)
+        return batch
+    def fit(self, targets: Tensor, seed: int)->dict:
+        "Every head learns its column of the targets; `value` in the names of the log is the column."
+        return {key.replace('value', head.column): x for head, target in zip(self.heads, targets.T, strict=True)
+                for key, x in head.fit(target, seed).items()}
+    def tensors(self)->dict[str, Tensor]:
+        "Weights and moments of all heads."
+        return {f'{head.column}.{key}': x for head in self.heads for key, x in head.tensors().items()}
+    def restore(self, tensors: dict[str, Tensor]):
+        "Go on from what `tensors` gave."
+        for head in self.heads:
+            mine = f'{head.column}.'
+            head.restore({key.removeprefix(mine): x for key, x in tensors.items() if key.startswith(mine)})

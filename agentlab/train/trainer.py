@@ -258,7 +258,8 @@ def prepare(training: Training, batch: Batch, step: int)->tuple[Batch, Tensor, T
     advantage = by_chance(batch, advantage)
     finite('advantage', advantage, f'Look at what {function_name(r.credit)} made of these rewards.')
     if targets is not None:
-        targets = targets.new_full((len(whole.actions),), torch.nan).index_copy(0, batch.action('place'), targets)
+        unknown = targets.new_full((len(whole.actions), *targets.shape[1:]), torch.nan)
+        targets = unknown.index_copy(0, batch.action('place'), targets)
     return batch, advantage.float(), targets
 
 def finite(name: str, x: Tensor, remedy: str):
