@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from ..episodes import Episode, derive
 from ..policy.formats import whole_reply
-from ..policy.guide import suited
+from ..policy.guide import suited, told
 from ..policy.sampler import Completion
 from .plain import Game, call_all, guarded, new_games, receive_all, side_by_side, within_budget
 
@@ -21,7 +21,7 @@ def cast(
     players,            # None, {seat: player}, or a list with one such dictionary per group
     seats: tuple,       # of the environment
     groups: int,        # number of groups
-    vocabulary: int,    # of the policy that learns
+    vocabulary: int|None = None,    # tokens that every policy must have; None: any
 )->list[dict]:          # one dictionary per group
     "Check who plays what. Raises ValueError that names the seat or the player and the remedy."
     each = [players or {}]*groups if not isinstance(players, (list, tuple)) else list(players)
@@ -33,7 +33,7 @@ def cast(
             if not callable(player) and not hasattr(player, 'sampler'):
                 raise ValueError(f'the player of seat {seat!r} is {player!r}: give a policy, or a function (env, '
                                  f'generator) -> text')
-            if hasattr(player, 'tokenizer') and len(player.tokenizer) != vocabulary:
+            if vocabulary and hasattr(player, 'tokenizer') and len(player.tokenizer) != vocabulary:
                 raise ValueError(f'the player of seat {seat!r} has {len(player.tokenizer)} tokens and the policy '
                                  f'{vocabulary}: it was made for another vocabulary. Take a player with the same '
                                  f'tokenizer.')
@@ -58,7 +58,7 @@ def play_players(
     numbers = range(len(seeds)) if groups is None else groups
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, numbers)
     if not games: return []
-    chosen = cast(players, games[0].env.seats, len(seeds), len(policy.tokenizer))
+    chosen = cast(players, games[0].env.seats, len(seeds))
     who = {game.number: chosen[i//group_size] for i, game in enumerate(games)}
     table, how = Table(policy, sampler, limit), dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p,
                                                      stop=(policy.end_id,))
@@ -84,6 +84,7 @@ class Table:
     "Where the players sit: one sampler for each policy, and one call of it per round."
     def __init__(self, policy, sampler, limit: float|None):
         self.policy, self.samplers, self.limit = policy, {} if sampler is None else {id(policy): sampler}, limit
+        self.known = {}     # player -> whether it has the policy's words
     def round(self, live: list[Game], who: dict, how: dict, workers: int, system: str|None):
         "Every live game acts once, then every environment answers."
         of = {}
@@ -91,23 +92,48 @@ class Table:
             others, seat = who[game.number], game.side.seat
             player = others[seat] if seat in others else self.policy.at(seat)
             of.setdefault(id(player), (player, []))[1].append(game)
-        for player, games in of.values(): (self.sample if hasattr(player, 'sampler') else self.call)(player, games, how)
+        for player, games in of.values():
+            if not hasattr(player, 'sampler'): self.call(player, games)
+            elif self.knows(player): self.sample(player, games, [game.side.context for game in games], how)
+            else: self.retell(player, games, how, system)
         acted = [game for game in live if not game.over]
         receive_all(acted, call_all(acted, 'step', [(game.last_side.turns[-1].text,) for game in acted], self.limit,
                                     workers), self.policy, system)
-    def sample(self, player, games: list[Game], how: dict):
-        "A policy answers for all its games at once."
+    def knows(self, player)->bool:
+        "Whether a player's tokenizer is the policy's."
+        if id(player) not in self.known:
+            one, other = player.tokenizer, self.policy.tokenizer
+            self.known[id(player)] = one is other or one.get_vocab() == other.get_vocab()
+        return self.known[id(player)]
+    def sample(self, player, games: list[Game], contexts: list, how: dict):
+        "A policy answers for all its games at once. What it says in other words than the policy's is written in those."
         if id(player) not in self.samplers: self.samplers[id(player)] = player.sampler()
-        said = self.samplers[id(player)].sample([g.side.context for g in games],
-                                                seeds=[derive(g.sample_seed, g.t) for g in games], **how)
-        for game, completion in zip(games, said): game.act(completion, player.text(completion.ids))
-    def call(self, player, games: list[Game], how: dict):
-        "A function answers for one game after the other; nobody sampled these ids, so they have no log-probability."
+        seeds = [derive(g.sample_seed, g.t) for g in games]
+        for game, completion in zip(games, self.samplers[id(player)].sample(contexts, seeds=seeds, **how)):
+            text = player.text(completion.ids)
+            game.act(completion if self.knows(player) else self.spelt(text), text)
+    def retell(self, player, games: list[Game], how: dict, system: str|None):
+        "A policy with a tokenizer of its own reads what its seat has heard and said, written by its own template."
+        contexts = []
+        for game in games:
+            side, turns = game.side, game.side.turns[game.side.begun:]
+            contexts.append(player.chat.again([t.observation for t in turns] + [side.observation],
+                                              [t.text for t in turns], told(game.env, player.chat, side.seat, system)))
+        fits = [len(ids) + how['max_tokens'] <= player.max_context for ids in contexts]
+        for game, fit in zip(games, fits):
+            if not fit: game.end(truncated=True)
+        live = [i for i, fit in enumerate(fits) if fit]
+        self.sample(player, [games[i] for i in live], [contexts[i] for i in live], how | dict(stop=(player.end_id,)))
+    def spelt(self, text: str)->Completion:
+        "A text in the policy's words; nobody sampled these ids, so they have no log-probability."
+        ids = self.policy.chat.text_ids(text) + [self.policy.end_id]
+        return Completion(ids, [math.nan]*len(ids), [math.nan]*len(ids), 'stop')
+    def call(self, player, games: list[Game]):
+        "A function answers for one game after the other."
         calls = [partial(guarded, partial(player, g.env, Random(derive(g.sample_seed, g.t, 'player')))) for g in games]
         answers = [call() for call in calls] if self.limit is None else side_by_side(calls, 1, self.limit)
         for game, text in zip(games, answers):
             if isinstance(text, BaseException) or not isinstance(text, str):
                 game.end(error=f'the player of seat {game.side.seat!r} failed: {type(text).__name__}: {text}')
                 continue
-            ids = self.policy.chat.text_ids(text) + [self.policy.end_id]
-            game.act(Completion(ids, [math.nan]*len(ids), [math.nan]*len(ids), 'stop'), text)
+            game.act(self.spelt(text), text)
