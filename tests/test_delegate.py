@@ -5,7 +5,8 @@ import torch
 
 from agentlab.credit import grpo
 from agentlab.env import HopSearch, KeyDoor
-from agentlab.episodes import Batch
+from agentlab.episodes import Batch, Episode, Turn
+from agentlab.objective.trust import fit_ratio
 from agentlab.policy import tiny_policy
 from agentlab.rollout import Delegate, hops_of_two, play, play_players, warm_seats
 from agentlab.rollout import delegate
@@ -108,7 +109,6 @@ def test_coda_only_planners_vote(houses):
 
 
 def test_coda_every_part_of_the_reward_counts():
-    from agentlab.episodes import Episode, Turn
     def worth(said, done, **bad):
         sides = {seat: Episode([Turn(i, text=text, invalid=i in bad.get(seat, ())) for i, text in enumerate(texts)],
                                seat=seat, answer='Bora Tel')
@@ -341,3 +341,114 @@ def test_agentflow_the_verifier_stops_and_the_generator_answers():
 def test_agentflow_the_analysis_is_read():
     world = flow(analyse=lambda env: f'{len(env.env.game.path) if env.env.game else 0} hops.')
     assert world.reset(0).observation.endswith('1 hops.')
+
+
+# ---- MiRA
+
+def goals(env): return env.game.path
+
+
+@pytest.fixture(scope='module')
+def search():
+    "One hop with the line of the milestone, and a policy that has seen a few games of it."
+    world = delegate.Subgoals(HopSearch(1), goals)
+    return world, tiny_policy(world, steps=30, episodes=16, noise=.5, progress=False)
+
+
+def test_mira_plays_and_updates(search, tmp_path):
+    world, policy = search
+    row = trained(tmp_path, recipes.mira, policy, world, max_turns=6)
+    assert row['grad_norm'] > 0 and row['value_loss'] > 0 and row['progress_loss'] > 0
+
+
+def shown(policy, world, n=6):
+    "Games of somebody who is right half of the time."
+    return play_players(policy, world, list(range(n)), players=dict(player=lambda env, luck: env.expert(.5, luck)),
+                        keep=True, max_turns=6)
+
+
+def valued(policy, world, n=6):
+    "Games with what two critics said of them: nothing is known of success, and the truth of the progress."
+    b = Batch.from_episodes(shown(policy, world, n))
+    b = b.with_action(value=torch.zeros(len(b.actions)), progress=b.spread(delegate.interpolated(b)))
+    return b.with_episodes(last_progress=torch.zeros(len(b.episodes)).double())
+
+
+def test_mira_milestones_pay_a_turn(search):
+    world, policy = search
+    b = valued(policy, world)
+    nothing = torch.zeros_like(b.turns.reward), torch.zeros_like(b.episodes.outcome)
+    targets, paid = delegate.mira(b)
+    assert targets.shape == (len(b.actions), 2) and b.turns.milestone.max() > 0
+    assert not torch.equal(paid, delegate.mira(b, progress=lambda b: nothing)[1])
+
+
+def test_mira_the_end_gets_the_outcome_and_the_rest_the_critics(search):
+    b = valued(search[1], search[0])
+    last = b.spread(torch.cat([b.turns.episode[1:] != b.turns.episode[:-1], torch.tensor([True])])) > 0
+    for lam in (.5, 1.):
+        advantage = delegate.mira(b, lam=lam)[1]
+        assert torch.equal(advantage[last], b.spread(b.of_turn('outcome'))[last])
+        assert torch.equal(advantage, b.spread(b.of_turn('outcome'))) == (lam == 1.)
+
+
+def test_mira_the_square_stops_where_dro_goes_on():
+    b = Batch.from_episodes([Episode([Turn(0, context_ids=[1], ids=[2, 3], logps=[-2., -2.], entropies=[0., 0.])])])
+    b = b.with_action(old_logp=torch.tensor([-2., -2.]))
+    logp = torch.tensor([-1., -1.], requires_grad=True)
+    fit_ratio(logp, b, torch.ones(2), beta=.5).sum().backward()     # moved by 2 = advantage/beta
+    assert logp.grad.tolist() == [0., 0.]
+
+
+def test_mira_the_line_is_in_the_context(search):
+    world, policy = search
+    heard = [t.observation for e in games(policy, world) for t in e.turns]
+    assert any('Goal' in text for text in heard)
+    assert not any('Goal' in t.observation for e in games(policy, world.env) for t in e.turns)
+
+
+# ---- AI-SearchPlanner
+
+def planned(**how):
+    "A planner of one hop, whose generator walks along what was found."
+    answer = lambda env: f"answer {'Nobody Here' if not env.env.game.found else env.env.expert().partition(' ')[2]}"
+    class Shown(delegate.Flow):
+        def expert(self, noise=0., generator=None):
+            said = self.env.expert(noise, generator)
+            return said if said.startswith('search') else 'stop'
+        demonstrator = expert
+        def vocabulary(self): return [*self.env.vocabulary(), 'stop', ':', 'Nothing']
+    return Shown(HopSearch(1), lambda env, said: said if said.startswith('search') else None,
+                 lambda env: env.memory[-1][0].startswith('stop'), answer, limit=4)
+
+
+@pytest.fixture(scope='module')
+def planner():
+    world = planned()
+    return world, tiny_policy(world, steps=30, episodes=16, noise=.5, progress=False)
+
+
+def test_ai_searchplanner_plays_and_updates(planner, tmp_path):
+    world, policy = planner
+    row = trained(tmp_path, recipes.ai_searchplanner, policy, world)
+    assert row['grad_norm'] > 0 and row['value_loss'] > 0
+
+
+def test_ai_searchplanner_a_search_has_its_price(planner):
+    world, policy = planner
+    by = lambda policy, env, seeds, **how: shown(policy, env, len(seeds))
+    worth = {price: [e.outcome for e in delegate.play_scored(policy, world, range(8), score=delegate.priced(price),
+                                                             by=by)] for price in (0., .4)}
+    searches = [sum(t.text.startswith('search') for t in e.turns) for e in shown(policy, world, 8)]
+    assert sum(searches) > 0
+    assert worth[.4] == pytest.approx([free - .4*n for free, n in zip(worth[0.], searches)])
+
+
+def test_ai_searchplanner_the_generator_is_frozen_and_answers(planner):
+    world, policy = planner
+    episodes = shown(policy, world, 8)
+    assert any(e.success for e in episodes)
+    assert not any(t.text.startswith('answer') for e in episodes for t in e.turns)
+    world.answer, kept = (lambda env: 'answer Nobody Here'), world.answer
+    assert not any(e.success for e in shown(policy, world, 8))
+    world.answer = kept

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['dppo_tv', 'dppo_kl', 'dppo_recipe', 'dcpo_bounds', 'dcpo_clip', 'dcpo_recipe', 'aepo_clip', 'reinforce', 'dro',
-           'hispo_mask', 'hispo', 'hispo_recipe']
+           'fit_ratio', 'hispo_mask', 'hispo', 'hispo_recipe']
 
 # %% ../../nbs/objective/03_trust.ipynb #70742604
 from collections.abc import Callable
 import torch
 from torch import Tensor
 from ..episodes import Batch, check_flat, need
+from ..groups import group_sum
 from .policy_loss import _ratio, clip
 from .sequence import _unit_mean, each_row
 from ..recipe import recipe
@@ -146,6 +147,18 @@ def dro(
     if not beta >= 0: raise ValueError(f'beta={beta}: it is the strength of a penalty; use 0 or more, often .05')
     _, advantage = _ratio(logp, batch, advantage, 0, 0, None)
     return -(advantage*logp - beta/2*(logp - batch.action('old_logp')).square())
+
+def fit_ratio(
+    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+    batch:Batch,          # tokens need old_logp; whole turns
+    advantage:Tensor,     # (action tokens,) the same for all tokens of a turn
+    entropy:Tensor=None,  # not used; here so that all objectives are called alike
+    beta:float=.1,        # strength of the square; a turn comes to rest where it has moved by advantage/beta
+)->Tensor:                # (action tokens,) loss of their turn; weigh with loss_per='turn'
+    "The square that `dro` completes, for whole turns: (beta times the log-ratio of a turn - its advantage)^2 (MiRA)."
+    _, advantage = _ratio(logp, batch, advantage, 0, 0, None)
+    moved = group_sum(logp - batch.action('old_logp'), batch.action_turn)
+    return (beta*moved - advantage).square()
 
 # %% ../../nbs/objective/03_trust.ipynb #ae78d526
 def hispo_mask(

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import accumulate, groupby
 from random import Random
 from types import SimpleNamespace
 import torch
@@ -18,18 +18,19 @@ from ..env.keydoor import KeyDoor, room_names
 from ..env.protocol import EnvError, Step, extended, guide_of, noisy
 from ..env.wrappers import Wrapper, with_columns
 from ..episodes import Batch, Episode, derive, state_key
-from ..groups import compare, group_max, group_sum, recur, shift
+from ..groups import compare, cumcount, group_count, group_max, group_sum, recur, shift
 from ..metrics import metric
 from ..policy.guide import suited
 from ..recipe import recipe
-from .plain import Game, call_all, fault, guarded, new_games, receive_all, within_budget
+from .plain import Game, call_all, fault, guarded, new_games, play, receive_all, within_budget
 from .players import Table, play_players
 
 # %% auto #0
 __all__ = ['words', 'seen', 'facts', 'Delegate', 'place', 'pages', 'walk', 'look_up', 'house_of_two', 'hops_of_two', 'of_seat',
            'warm_seats', 'play_scored', 'by_errand', 'token_f1', 'coda_score', 'peco', 'coda_recipe', 'Blueprint',
            'Greedy', 'best', 'play_phases', 'alternate', 'himac_recipe', 'risen', 'foresight', 'hi_agent_recipe',
-           'epo_explicit', 'epo_explicit_recipe', 'Flow', 'agentflow_recipe']
+           'epo_explicit', 'epo_explicit_recipe', 'interpolated', 'learned_progress', 'shaped', 'mira', 'mira_recipe',
+           'Subgoals', 'Flow', 'agentflow_recipe', 'priced', 'ai_searchplanner_recipe']
 
 # %% ../../nbs/rollout/10_delegate.ipynb #2158acde
 def words(said: str, env)->str:
@@ -405,6 +406,75 @@ def epo_explicit_recipe():
     return dict(credit=epo_explicit, critic=Critic, objective=reinforce, loss_per='turn', rollout=play_players,
                 test_rollout=play_players)
 
+# %% ../../nbs/rollout/10_delegate.ipynb #d10a0f02
+def interpolated(b: Batch)->Tensor:
+    "(turns,) float64: share of milestones before each turn, linear between the turns that reach one (MiRA)."
+    episode, apart = b.turns.episode, 2*b.turns.episode
+    best = (b.turns.milestone + apart).cummax(0).values - apart     # a milestone is a share, 0 to 1
+    number, before = cumcount(episode), shift(best, episode)
+    rises = best > before
+    started = shift(rises.long(), episode) > 0
+    since = recur(torch.where(started, number, 0), (~started).double(), episode, reverse=False)
+    aim, due = (recur(torch.where(rises, x, 0), (~rises).double(), episode) for x in (best, number + 1))
+    return torch.where(due > 0, before + (aim - before)*(number - since)/(due - since).clamp(min=1), before)
+
+def learned_progress(b: Batch)->tuple[Tensor, Tensor]:
+    "What the critic says: before each turn, and after the last one of an episode that was cut off."
+    from agentlab.credit.hierarchy import first_token, turn_value
+    return turn_value(b, 'progress', first_token(b)), b.episodes.last_progress
+
+def shaped(b: Batch, progress: tuple, gamma: float)->Tensor:
+    "(turns,) reward plus discounted progress after the turn, minus progress before it; 0 where the game is over."
+    return b.turns.reward + gamma*_next(b, *progress) - progress[0]
+def _next(b: Batch, before: Tensor, last: Tensor)->Tensor:
+    end = torch.where(b.episodes.truncated.bool(), last, 0.)[b.turns.episode]
+    return torch.where(shift(torch.ones_like(end), b.turns.episode, -1) > 0, shift(before, b.turns.episode, -1), end)
+
+def mira(
+    b: Batch,               # episodes; tokens need `value` and `progress`
+    gamma: float = .95,     # of the progress
+    lam: float = .5,        # weight of the outcome, to the power of the turns that are left
+    progress: Callable = learned_progress,  # batch -> progress before each turn, after each episode that was cut off
+)->tuple[Tensor, Tensor]:   # targets of `value` and `progress`: (action tokens, 2); advantage: (action tokens,)
+    "The outcome where the end is near, else what a turn added by both critics (in the spirit of MiRA)."
+    from agentlab.credit.hierarchy import first_token, turn_value
+    value, won = turn_value(b, 'value', first_token(b)), b.of_turn('outcome')
+    near = lam**(group_count(b.turns.t, b.turns.episode) - 1 - cumcount(b.turns.episode)).double()
+    step = shaped(b, progress(b), gamma) + _next(b, value, b.episodes.last_value) - value
+    return torch.stack([b.spread(won), b.spread(interpolated(b))], 1), b.spread(near*won + (1 - near)*step)
+
+metric('progress_loss', 'how far the critic of progress was from its targets', "the head's loss", '-')
+metric('progress_explained', 'share of the variance of the progress that the critic knew', 'as for value', 'at most 1')
+@recipe('in the spirit of 2026, MiRA, arXiv 2603.19685')
+def mira_recipe():
+    "A turn is worth what it adds to a learned progress"
+    from agentlab.objective.trust import fit_ratio
+    from agentlab.train.critic import Critics
+    return dict(credit=mira, critic=partial(Critics, columns=('value', 'progress')), objective=fit_ratio,
+                loss_per='turn')
+
+class Subgoals(Wrapper):
+    "An environment whose observations end with the milestone that is due, open or blocked (MiRA)."
+    def __init__(self, env, goals: Callable, patience: int = 3):    # environment -> names in order; turns until blocked
+        super().__init__(env)
+        self.find, self.patience = goals, patience
+    def reset(self, seed, task=None):
+        step = self.env.reset(seed, task)
+        self.goals, self.reached, self.idle = tuple(self.find(self.env)), 0., 0
+        return self.told(step)
+    def step(self, action):
+        step = self.env.step(action)
+        share = step.info.get('milestone', 0.)
+        self.idle, self.reached = 0 if share > self.reached else self.idle + 1, max(self.reached, share)
+        return self.told(step)
+    def told(self, step):
+        "The step with the line of the milestone that is due."
+        number = round(self.reached*len(self.goals))
+        if step.done or number >= len(self.goals): return step
+        stands = 'blocked. Plan again.' if self.idle >= self.patience else 'open.'
+        return replace(step, observation=f'{step.observation} Goal {self.goals[number]} {stands}')
+    def vocabulary(self): return [*self.env.vocabulary(), *'Goal open blocked Plan again .'.split()]
+
 # %% ../../nbs/rollout/10_delegate.ipynb #ecbd7ee5
 class Flow(Wrapper):
     "A planner's steps, each read afresh from question and memory; frozen helpers act, verify and answer (AgentFlow)."
@@ -440,3 +510,26 @@ def agentflow_recipe():
     "The planner of a loop with frozen helpers is trained by flow_grpo"
     from agentlab.credit.weighted_baselines import flow_grpo
     return dict(credit=flow_grpo, objective_args=dict(low=.2, high=.3), temperature=.7)
+
+# %% ../../nbs/rollout/10_delegate.ipynb #d10a0f12
+def priced(
+    price: float = .1,      # of a search, in units of the outcome
+    sound: float = .5,      # worth of a trace in which every search found a new page on the way
+    without: float = 0.,    # score of the generator without any search
+)->Callable:                # {seat: episode} -> what the game is worth, for `play_scored`
+    "Gain of the generator, plus soundness of the trace, minus the price of its searches (AI-SearchPlanner)."
+    def score(sides: dict)->float:
+        turns = [t for side in sides.values() for t in side.turns]
+        seen = [0., *accumulate((t.milestone for t in turns), max)]
+        searches = sum(_says(t, 'search') for t in turns)
+        new = sum(_says(t, 'search') and later > before for t, before, later in zip(turns, seen, seen[1:]))
+        return any(side.success for side in sides.values()) - without + sound*new/max(searches, 1) - price*searches
+    return score
+
+@recipe('in the spirit of 2025, AI-SearchPlanner, arXiv 2508.20368')
+def ai_searchplanner_recipe():
+    "A planner for a frozen generator, who pays for every search"
+    from agentlab.credit.critics import gae
+    from agentlab.train.critic import Critic
+    return dict(credit=partial(gae, level='turn', lam=.95), critic=partial(Critic, low=-2., high=2.),
+                rollout=partial(play_scored, score=priced(), by=play))
