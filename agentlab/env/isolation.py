@@ -12,7 +12,6 @@ import base64, json, math, os, pickle, select, signal, struct, subprocess, sys, 
 from functools import partial
 from .protocol import Env, EnvError, Step, as_reader
 
-# %% ../../nbs/env/03_isolation.ipynb #77932ebc
 def wait_for(
     pipe:int, event:int,        # file descriptor; select.POLLIN or select.POLLOUT
     deadline:float=math.inf     # on the clock of time.monotonic
@@ -53,7 +52,6 @@ def receive(
     message = receive_bytes(pipe, size, deadline)
     return message if len(message) == size else None
 
-# %% ../../nbs/env/03_isolation.ipynb #82ad1185
 def hold_lifeline(
     lifeline:int    # read end of a pipe that the parent holds open while it lives
 ):
@@ -157,7 +155,6 @@ def serve(lifeline:int):
     try: env.close()
     finally: os._exit(0)
 
-# %% ../../nbs/env/03_isolation.ipynb #6afdc58b
 MOST = 64 << 20      # bytes of a reply
 
 class Worker:
@@ -217,7 +214,6 @@ class Worker:
         os.close(self.lifeline)
         return self.process.returncode
 
-# %% ../../nbs/env/03_isolation.ipynb #9c45e6cc
 class EnvTimeout(EnvError):
     "An environment took longer than its limit and was stopped."
 
@@ -347,7 +343,6 @@ class Isolated(Env):
 
     def __deepcopy__(self, memo): return self.clone()
 
-# %% ../../nbs/env/03_isolation.ipynb #f09662ac
 def together(
     envs:list,          # environments, isolated or not
     method:str,         # 'reset', 'step', ...

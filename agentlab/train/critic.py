@@ -22,7 +22,6 @@ def last_features(policy, batch: Batch, budget: int)->tuple[Tensor, Tensor|None]
     cut, asked = closing(policy, batch)
     return cut, policy.features(asked.to(batch.actions.device), budget) if len(cut) else None
 
-# %% ../../nbs/train/03_critic.ipynb #4a544a1e
 metric('value_loss', 'how far the critic was from its targets, where a recipe has one',
        "the head's loss, mean over the last pass", '-')
 metric('value_explained', 'share of the variance of the targets that the critic knew before this step',
