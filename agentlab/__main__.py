@@ -9,5 +9,4 @@ __all__ = []
 import sys
 from .cli import main
 
-# %% ../nbs/cli/01_main.ipynb #52c93d09
 if __name__ == '__main__' and '__file__' in globals(): sys.exit(main())     # not in a notebook

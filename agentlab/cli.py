@@ -245,7 +245,6 @@ def _tested(when: str, tasks: int, row: dict)->str:
     return (f"{when}: success on {tasks} held-out tasks {row['test_greedy']:.1%} greedy, "
             f"{row['test_sampled']:.1%} sampled")
 
-# %% ../nbs/cli/00_cli.ipynb #8df8d303
 def report(
     run: str,           # run folder
     out: str = '',      # file to write (default: RUN/report.html)
@@ -375,7 +374,6 @@ def _free(folder: Path)->Path:
     names = (folder if i == 1 else folder.with_name(f'{folder.name}-{i}') for i in range(1, 10_000))
     return next(name for name in names if not name.exists())
 
-# %% ../nbs/cli/00_cli.ipynb #5a774b07
 def prime(
     env: str = _HOME['env'],        # environment: a known name, or package.module:Class
     model: str = 'smollm2',         # 'smollm2', a folder (transformers layout), a run folder, or owner/name on the hub
@@ -421,7 +419,6 @@ def _where(env: str, tasks: str, reward: str)->str:
     given = dict(tasks=tasks, reward=reward) if tasks else dict(env=env)
     return ' '.join(f'--{name} {shlex.quote(value)}' for name, value in given.items() if value)
 
-# %% ../nbs/cli/00_cli.ipynb #b795cd66
 def play(
     env: str = _HOME['env'],        # environment: a known name, or package.module:Class
     # 'tiny', 'untrained', 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
@@ -461,7 +458,6 @@ def _drawn(world, seed: int)->str:
         return str(world.render())
     except Exception as e: return f'(no picture: {in_words(e)})'
 
-# %% ../nbs/cli/00_cli.ipynb #4d26604e
 def _summary(thing)->str:
     "The first sentence of a docstring, in one line."
     return re.split(r'(?<=[a-z0-9)]{3}\.) (?=[A-Z])', ' '.join((thing.__doc__ or '').split()))[0]
@@ -499,7 +495,6 @@ def _run_line(path, run)->str:
     return (f"{path}  {facts['recipe']['name']} on {facts['env']['env'].split(':')[1]}  "
             f"{len(rows)}/{facts['recipe']['steps']} updates  {last}")
 
-# %% ../nbs/cli/00_cli.ipynb #0e669493
 def clean(
     yes: store_true = False,    # remove, do not only list
 ):
@@ -525,7 +520,6 @@ def tiny(
     policy = tiny_policy(world)
     if out: print(policy.save_pretrained(Path(out) / policy.name))
 
-# %% ../nbs/cli/00_cli.ipynb #16d3de13
 COMMANDS = dict(demo=demo, train=train, prime=prime, play=play, report=report, view=view, stop=stop, envs=envs,
                 recipes=recipes, runs=runs, clean=clean, tiny=tiny)
 ELSEWHERE = dict(   # name: (its function, imported when it is asked for; what it does)
@@ -621,5 +615,4 @@ def _meant(error: Exception)->bool:
     return (Path(code.co_filename).is_relative_to(Path(agentlab.__file__).parent)
             and code.co_code[last.tb_lasti] == opmap['RAISE_VARARGS'])
 
-# %% ../nbs/cli/00_cli.ipynb #00172414
 if __name__ == '__main__' and '__file__' in globals(): sys.exit(main())     # not in a notebook

@@ -56,7 +56,6 @@ def examined(
         found[str(r)] = Finding(r, 'ok' if fits else 'outside' if now else 'missing', now)
     return list(found.values())
 
-# %% ../nbs/cli/02_doctor.ipynb #e7901585
 def fix_command(
     findings: list[Finding],
     uv: str|None = None,    # the program; None: the one on the PATH
@@ -73,7 +72,6 @@ def fix_command(
     def named(r): return f"{r.name}{'[' + ','.join(sorted(r.extras)) + ']' if r.extras else ''}{r.specifier}"
     return ' '.join([how, *(f'"{named(r)}"' for r in wanted)])
 
-# %% ../nbs/cli/02_doctor.ipynb #1377df3e
 def sandbox_line()->str:
     "Whether Bubblewrap runs Python here."
     from agentlab.env.sandbox import Bubblewrap
@@ -137,7 +135,6 @@ def machine(
         except Exception as e: return f'cannot be told: {in_words(e)}'
     return [f'  {name:8} {line(ask)}' for name, ask in asked.items()]
 
-# %% ../nbs/cli/02_doctor.ipynb #753cc59f
 ELSEWHERE = {   # sys.platform -> what is different from Linux
     'darwin': (
         'bubblewrap is for Linux: PythonTool runs code in Monty (extra python)',
@@ -162,7 +159,6 @@ def elsewhere(
     lines = ELSEWHERE.get(system, () if system == 'linux' else ('agentlab was never tried on this system',))
     return [f'  {system:8} {line}' for line in lines]
 
-# %% ../nbs/cli/02_doctor.ipynb #f7a1d759
 def origin(
     folder: Path|None = None,   # of the package; None: of this one
     told: str|None = None,      # the direct_url.json of its installation; None: read it
@@ -180,7 +176,6 @@ def _folder()->Path:
     import agentlab
     return Path(agentlab.__file__).resolve().parent
 
-# %% ../nbs/cli/02_doctor.ipynb #6b6985c1
 def doctor(
     fix: store_true = False,    # print the one command that helps, and nothing else
     extra: str = '',            # an extra that you want: what it brings is needed, too

@@ -55,7 +55,6 @@ class Turn:
                                                    float(info.get('milestone', 0.)))
         self.columns |= {name: float(x) for name, x in info.get('columns', {}).items()}
 
-# %% ../nbs/01_episodes.ipynb #6c2aee28
 @dataclass
 class Episode:
     "One seat's side of one game."
@@ -77,7 +76,6 @@ class Episode:
     answer: str|None = None     # what was right, where the environment knows it; the agent never saw it
     columns: dict = field(default_factory=dict)     # name -> number: further columns of the episode table
 
-# %% ../nbs/01_episodes.ipynb #5109849a
 def state_key(
     state,      # anything JSON can hold; tuples count as lists, the order of dictionary keys does not matter
 )->int:         # signed 64-bit integer, equal in every process
@@ -89,14 +87,12 @@ def state_key(
     digest = hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).digest()
     return int.from_bytes(digest, 'little', signed=True)
 
-# %% ../nbs/01_episodes.ipynb #3dd29905
 def derive(
     *parts,     # numbers and words that say what the draw is for, as in (run seed, step, 'sampling')
 )->int:         # non-negative 63-bit integer
     "A seed that depends on all of `parts` and on nothing else."
     return state_key(list(parts)) % 2**63
 
-# %% ../nbs/01_episodes.ipynb #2b645d8c
 def as_column(
     name: str,      # for the message
     values          # a tensor, an array or a list of numbers; one for each row
@@ -134,7 +130,6 @@ class Table:
         return Table(**{name: column[index] for name, column in vars(self).items()})
     def __repr__(self): return f'Table of {len(self)}: ' + ', '.join(self.columns)
 
-# %% ../nbs/01_episodes.ipynb #961e694a
 def need(
     table: Table,   # table to look into
     column: str,    # column that must be there
@@ -155,7 +150,6 @@ def check_flat(
         what = f'the shape {tuple(x.shape)}' if isinstance(x, Tensor) else f'the type {type(x).__name__}'
         raise ValueError(f'{name} has {what}: give a tensor of one dimension, with one number per action token')
 
-# %% ../nbs/01_episodes.ipynb #f93ec0fc
 PART_CODES = dict(other=0, switch=1, subgoal=2, action=3, thought=4, call=5, markup=6) # the values of tokens.part
 OTHER, SWITCH, SUBGOAL, ACTION, THOUGHT, CALL, MARKUP = PART_CODES.values()
 
@@ -167,12 +161,10 @@ def part_codes(
     if unknown: raise ValueError(f'part={unknown[0]!r}: the parts of a reply are {list(PART_CODES)}')
     return [PART_CODES[name] for name in names]
 
-# %% ../nbs/01_episodes.ipynb #49513ea7
 SCHEMA_VERSION = 1  # of the Parquet file; a reader refuses a newer one
 # columns whose integers stand for text
 LABELLED = ('seat', 'source', 'policy', 'instruction', 'answer', 'error', 'final', 'state')
 
-# %% ../nbs/01_episodes.ipynb #c4aca47d
 class _Tables:
     "The tables of a batch, and which tokens are actions."
     episodes: Table
@@ -198,7 +190,6 @@ class _Tables:
         return need(self.tokens, column, f"this call reads tokens.{column}",
                     f'Set it with batch.with_action({column}=values).').index_select(0, self.actions)
 
-# %% ../nbs/01_episodes.ipynb #9c3b30ea
 class _Down(_Tables):
     "Values that go down the tree."
     def of_turn(self, *columns: str)->Tensor:
@@ -225,7 +216,6 @@ class _Down(_Tables):
         return torch.searchsorted(self.action_turn,
                                   torch.arange(len(self.turns) + 1, device=self.action_turn.device)).diff()
 
-# %% ../nbs/01_episodes.ipynb #81b3e955
 class _Replaced(_Down):
     "New batches out of this one."
     def replace(self, **parts)->Batch:
@@ -255,7 +245,6 @@ class _Replaced(_Down):
                   for n in ('episodes', 'rows', 'turns', 'tokens')}
         return self.replace(**tables)
 
-# %% ../nbs/01_episodes.ipynb #b481f3c4
 @in_parts
 class Batch(_Replaced):
     "Episodes, context windows, turns and tokens as tables; every row names its parent by an integer."
@@ -304,7 +293,6 @@ class Batch(_Replaced):
         "The turns as a pandas table, with their episode's columns and the text behind the keys."
         return _person_frame(self)
 
-# %% ../nbs/01_episodes.ipynb #eefb3399
 EPISODE_COLUMNS = dict(group=0, game=0, seat='player', outcome=0., success=False, truncated=False, last_value=0.,
                        source='policy', policy='', step=0, instruction=None, answer=None, error=None, final='')
 
@@ -335,7 +323,6 @@ def _state_keys(states, episodes, turns, labels: dict)->Tensor:
     for k in alone: keys[k] = state_key(['no state', episodes[k], int(turns[k])])
     return keys
 
-# %% ../nbs/01_episodes.ipynb #9f67ae81
 def _episode_frame(frame, who='Batch.from_turns'):
     "One row per episode, after checking that nothing which belongs to an episode varies inside it."
     columns = [c for c in frame.columns if c in EPISODE_COLUMNS]
@@ -370,7 +357,6 @@ def _check_frame(frame):
                          f"of each turn, a whole number from 0")
     return frame.sort_values(['_episode', 't'], kind='stable')
 
-# %% ../nbs/01_episodes.ipynb #97038699
 def _tables_of_frame(frame)->tuple[Table, Table, Table, Table, dict]:
     "Episodes, rows, turns, tokens and labels of a pandas table; see `Batch.from_turns`."
     frame = _check_frame(frame)
@@ -395,7 +381,6 @@ def _tables_of_frame(frame)->tuple[Table, Table, Table, Table, dict]:
     episodes = episodes.with_(outcome=episodes.outcome.double(), last_value=episodes.last_value.double())
     return episodes, Table(episode=torch.arange(len(episodes))), Table(**turns), tokens, labels
 
-# %% ../nbs/01_episodes.ipynb #3b24fe74
 def _turn_columns(episodes: list[Episode], turns: list[Turn], labels: dict)->dict:
     "Columns of the turn table; `state` only where some turn has one."
     owner = np.repeat(np.arange(len(episodes)), [len(e.turns) for e in episodes])
@@ -425,7 +410,6 @@ def _flat(lists, dtype)->np.ndarray:
     "All numbers of many lists in one array."
     return np.concatenate([np.asarray(x, dtype=dtype) for x in lists]) if lists else np.zeros(0, dtype)
 
-# %% ../nbs/01_episodes.ipynb #42acd043
 def _token_columns(episodes: list[Episode], turns: list[Turn])->tuple[Table, Table]:
     "The row table and the token table: context and action ids of every turn, in the order they were read."
     windows = [[t.window for t in e.turns] for e in episodes]
@@ -504,7 +488,6 @@ def _tables_of_episodes(episodes: list[Episode])->tuple[Table, Table, Table, Tab
     return (table, rows, Table(**_turn_columns(episodes, turns, labels)),
             tokens.with_(**_likeliest_columns(turns, tokens)), labels)
 
-# %% ../nbs/01_episodes.ipynb #a0c60f63
 def _renumber(keep: Tensor)->Tensor:
     "New number of every kept row; -1 elsewhere."
     return torch.where(keep, keep.long().cumsum(0) - 1, -1)
@@ -553,7 +536,6 @@ def _joined(batches: list[Batch])->tuple[Table, Table, Table, Table, dict]:
     labels = {k: {key: v for b in batches for key, v in b.labels.get(k, {}).items()} for b in batches for k in b.labels}
     return *(Table(**{c: torch.cat(x) for c, x in t.items()}) for t in tables.values()), labels
 
-# %% ../nbs/01_episodes.ipynb #3ddf894a
 def rename(source: Path, target: Path):
     "Give a file or a folder its final name, and flush the folder that holds it, so that the name outlives a power cut."
     os.replace(source, target)
@@ -577,7 +559,6 @@ def atomic(
     finally:
         temporary.unlink(missing_ok=True)
 
-# %% ../nbs/01_episodes.ipynb #3883ba5a
 _PARENT = dict(rows=('episode',), turns=('episode',), tokens=('row', 'turn'))
 
 def _local(batch: Batch, name: str)->tuple[np.ndarray, dict]:
@@ -615,7 +596,6 @@ def _write(batch: Batch, path)->Path:
                        write_page_checksum=True)
     return Path(path)
 
-# %% ../nbs/01_episodes.ipynb #61918a77
 def _is_table(field)->bool:
     "Whether a column of a file is numbers, or lists of numbers."
     import pyarrow.types as kind
@@ -753,7 +733,6 @@ def _tables_of_file(path)->tuple[Table, Table, Table, Table, dict]:
     tokens['turn'] = torch.where(tokens['turn'] < 0, -1, tokens['turn'] + first(n_turns)[token_owner])
     return Table(**episodes), Table(**rows), Table(**turns), Table(**tokens), labels
 
-# %% ../nbs/01_episodes.ipynb #2036135f
 def _person_frame(batch: Batch):
     "The turns as a pandas table; see `Batch.frame`."
     import pandas as pd

@@ -12,7 +12,6 @@ from torch import Tensor
 
 _no_float64 = {'mps'} # device types that cannot hold float64
 
-# %% ../nbs/00_groups.ipynb #eb5b4491
 def same(
     *columns, # tensors or lists of one length; integers, booleans or floats (NaN equals NaN)
 )->Tensor:    # (length,) int64 keys 0, 1, 2, ... in the order of the columns' values
@@ -77,7 +76,6 @@ def _key(key, x, name='by'):
         raise ValueError(f"{name} has shape {tuple(key.shape)} but x has {tuple(x.shape)}; give one key per element")
     return key.to(x.device).long()
 
-# %% ../nbs/00_groups.ipynb #1c858df4
 def group_count(
     x,         # (length,) scores; NaN = no score
     by=None,   # (length,) integer keys; None: one group
@@ -144,7 +142,6 @@ def group_constant(
     result = _read(_constant(score, owner, n) | (_count(score, owner, n) == 0), ids)
     return result.to(x.device) if isinstance(x, Tensor) else result
 
-# %% ../nbs/00_groups.ipynb #bd5f18ba
 def _counted(x, by, unit):
     "(scores that count, the group of each, the group of each element of `x`, number of groups)"
     wide = _wide(x)
@@ -176,7 +173,6 @@ def _constant(score, owner, n):
     gap = high-low
     return (gap < torch.inf) & (gap <= 1e-9*torch.maximum(high.abs(), low.abs())) # NaN compares false: no scores
 
-# %% ../nbs/00_groups.ipynb #4fcc0196
 def compare(
     x,                    # (length,) scores; NaN = no score
     by=None,              # (length,) integer keys of the peers; None: everything is one group
@@ -205,7 +201,6 @@ def _check_compare(scale, ddof, singleton):
     if singleton not in ('raw', 'zero'):
         raise ValueError(f"singleton={singleton!r}: use 'raw' (keep the score of a group of one) or 'zero'")
 
-# %% ../nbs/00_groups.ipynb #c262b1e8
 def leave_one_out(
     x,                   # (length,) scores; NaN = no score
     by=None,             # (length,) integer keys; None: one group
@@ -226,7 +221,6 @@ def leave_one_out(
     equal = _read(_constant(wide, ids, n), ids) & ~lone
     return _home(torch.where(equal | wide.isnan(), 0, result), x)
 
-# %% ../nbs/00_groups.ipynb #85bb3616
 def rank(
     x,       # (length,) scores; NaN = no score
     by=None, # (length,) integer keys; None: one group
@@ -250,7 +244,6 @@ def _latest(place, start):
     "The place of the latest start, at every element."
     return torch.where(start, place, 0).cummax(0).values if len(place) else place
 
-# %% ../nbs/00_groups.ipynb #66e6583b
 def shift(
     x,            # (length,) any numbers
     by=None,      # (length,) integer keys; None: one group
@@ -279,7 +272,6 @@ def _runs(key):
     order = ids.argsort(stable=True)
     return order, ids[order]
 
-# %% ../nbs/00_groups.ipynb #fe40325a
 def cumcount(
     by,       # (length,) integer keys
 )->Tensor:    # (length,) int64: 0, 1, 2, ... inside each group
@@ -290,7 +282,6 @@ def cumcount(
     number = place - _latest(place, _changes(runs))
     return number if order is None else torch.empty_like(number).scatter_(0, order, number)
 
-# %% ../nbs/00_groups.ipynb #bd338983
 def recur(
     x,                 # (length,) what each element adds; NaN adds 0
     decay,             # number or (length,): what the element keeps of its neighbour's result; 0 cuts the group in two

@@ -35,7 +35,6 @@ class Metric(NamedTuple):
 METRICS: dict[str, Metric] = {}         # name -> what it is; filled as the pages are imported
 MEASURES: dict[str, Callable] = {}      # name -> function (batch) -> number, asked after every step
 
-# %% ../nbs/04_metrics.ipynb #e434d4be
 def metric(
     name: str,
     meaning: str,           # what it is
@@ -57,7 +56,6 @@ def metric(
         return function
     return measure
 
-# %% ../nbs/04_metrics.ipynb #94094683
 def empty_row(step: int)->dict:
     "A row with every metric of an update, none of them known yet."
     return dict(step=step) | {name: None for name in sorted(METRICS) if not name.startswith('test_') and name != 'step'}
@@ -79,7 +77,6 @@ def panels()->dict[str, Panel]:
     drawn = {name: one.panel for name, one in METRICS.items() if one.panel is not None}
     return dict(sorted(drawn.items(), key=lambda item: (item[1].place, item[0])))
 
-# %% ../nbs/04_metrics.ipynb #e3f6d703
 SPIKE = ('A spike, a largest value far above the median, is a token that the policy has made all but impossible. The '
          'estimate (k3) grows with the exponential of the gap, so that one such token, or a few, make the mean, '
          'which then says nothing of the others. '

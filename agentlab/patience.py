@@ -40,7 +40,6 @@ def retry_after(
         seconds = when.timestamp() - (time.time() if now is None else now)
     return max(seconds, 0.) if math.isfinite(seconds) else None
 
-# %% ../nbs/05_patience.ipynb #93c84c80
 _counting = threading.Lock()    # for all budgets: it is held for an addition
 
 @dataclass

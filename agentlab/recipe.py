@@ -56,7 +56,6 @@ class Keeping:
 GROUPS = dict(sizes=Sizes, optimisation=Optimisation, compute=Compute, keeping=Keeping)
 GROUP_OF = {part.name: group for group, made in GROUPS.items() for part in dataclasses.fields(made)}
 
-# %% ../nbs/03_recipe.ipynb #e00386d0
 def _usual(path: str): return field(default=None, metadata=dict(usual=path))
 
 # fields whose function takes a change of its keywords as `<field>_args`
@@ -159,7 +158,6 @@ def _value(one: dataclasses.Field, given: dict):
     if 'usual' in one.metadata: return imported('recipe', one.metadata['usual'])
     return one.default_factory() if one.default is dataclasses.MISSING else one.default
 
-# %% ../nbs/03_recipe.ipynb #7cf2a552
 def plain(value):
     """A value as JSON types: functions by their import path, other objects by their class and the plain values they
     hold; also inside dictionaries and lists."""
@@ -217,7 +215,6 @@ def _literal(text: str):
     try: return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError): return None
 
-# %% ../nbs/03_recipe.ipynb #f74ed42e
 def check_recipe(recipe: Recipe):
     """Refuse numbers that cannot work, before anything is played. Raises ValueError naming the field, its value and
     the remedy."""
@@ -293,7 +290,6 @@ def check_numbers(recipe: Recipe):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
             refuse(name, 'give a number from 0')
 
-# %% ../nbs/03_recipe.ipynb #aae0ad0e
 registered: dict[str, Callable] = {}    # name -> recipe function; filled as the pages of the families are imported
 
 def recipe(
@@ -323,7 +319,6 @@ def _merged(fields: dict, changes: dict)->dict:
     joined = {name: kept[name] | changes[name] for name in kept.keys() & changes.keys() if name.endswith('_args')}
     return kept | changes | joined
 
-# %% ../nbs/03_recipe.ipynb #1de4406e
 def named(
     name: str, paper: str,
     idea: str,      # one sentence
@@ -336,7 +331,6 @@ def named(
     make.__name__, make.__doc__ = name, f'{idea} ({paper}).'
     return make
 
-# %% ../nbs/03_recipe.ipynb #0ff8e0d8
 class Memories:
     "Several memories as one; of two that plan the same field the later one holds."
     def __init__(self, policy, seed: int, makers: tuple): self.each = [make(policy, seed) for make in makers]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RENAMED', 'Lab', 'parse_lab', 'defaults', 'in_words', 'printable', 'imported', 'called', 'needed', 'door', 'moved',
-           'in_parts']
+           'in_parts', 'WholeModule']
 
 # %% ../nbs/02_settings.ipynb #6af68979
 import importlib, re, sys, warnings
@@ -16,7 +16,6 @@ from pkgutil import iter_modules
 from types import FunctionType, ModuleType
 from typing import TypedDict, TypeVar, get_type_hints
 
-# %% ../nbs/02_settings.ipynb #f943ede8
 class Lab(TypedDict):
     "The defaults of a command: the `[lab]` section of settings.ini."
     recipe:str  # algorithm
@@ -25,7 +24,6 @@ class Lab(TypedDict):
     steps:int   # updates in a run
     runs:str    # folder of the run folders
 
-# %% ../nbs/02_settings.ipynb #2ebefb6a
 def parse_lab(
     text:str, # the text of an ini file with a `[lab]` section; other sections are ignored
 )->Lab:       # the section, each value of its own type
@@ -45,12 +43,10 @@ def parse_lab(
         except ValueError: raise ValueError(f"[lab] {name} = {section[name]!r}: write a whole number") from None
     return section
 
-# %% ../nbs/02_settings.ipynb #8d4cfa30
 def defaults()->Lab: # what a command uses when it is not told
     "The packaged defaults, read from `agentlab/lab.ini`."
     return parse_lab(files('agentlab').joinpath('lab.ini').read_text(encoding='utf-8'))
 
-# %% ../nbs/02_settings.ipynb #5cc64a27
 def in_words(error:BaseException)->str:
     "An error in one line: its type and its text, or its type where it has none."
     try: text = ' '.join(str(error).split())[:400]
@@ -93,7 +89,6 @@ def called(
     except KeyboardInterrupt: raise
     except BaseException as error: raise ValueError(f'{said} cannot be made: {in_words(error)}') from error
 
-# %% ../nbs/02_settings.ipynb #8f259f9f
 def needed(
     module:str,     # to import
     extra:str,      # the extra of agentlab-rl that brings it
@@ -109,7 +104,6 @@ def needed(
         raise ImportError(f'{module} is installed and does not load: {in_words(error)}. Mend that installation; '
                           f'agentlab has nothing to add to it') from error
 
-# %% ../nbs/02_settings.ipynb #3e805c65
 def door(
     family:str,     # `__name__` of the package that asks
 )->Callable:        # its `__getattr__`
@@ -129,7 +123,6 @@ def _module(family:str, name:str):
     try: return None if name.startswith('_') else importlib.import_module(f'{family}.{name}')
     except ImportError: return None
 
-# %% ../nbs/02_settings.ipynb #68c64aad
 def moved(
     module:str,     # `__name__` of the module that asks
     # old name = 'package.module:name', where it is now; with a function behind it, that gives what the name was
@@ -144,7 +137,6 @@ def moved(
         return make()
     return find
 
-# %% ../nbs/02_settings.ipynb #b95e3f12
 # old name -> where the module is now, for one version; facts of runs are read by the same table (agentlab.recipe.MOVED)
 RENAMED = {f'agentlab.{family}.{old}': f'agentlab.{family}.{new}' for family,names in dict(
     credit=dict(estimator='registry'),
@@ -175,7 +167,6 @@ class _OldNames:
 
 sys.meta_path.append(_OldNames())
 
-# %% ../nbs/02_settings.ipynb #4f8be7a6
 _Class = TypeVar('_Class', bound=type)
 
 def in_parts(
@@ -194,3 +185,14 @@ def _functions(value)->list:
     "The functions behind an attribute of a class: of a method, a property, a decorator."
     parts = [getattr(value, part, None) for part in ('__func__', 'fget', 'fset', 'func', '__wrapped__')]
     return [value]*isinstance(value, FunctionType) + [f for part in parts if part for f in _functions(part)]
+
+class WholeModule:
+    "The exported cells of a notebook become one, or two; the notebook itself stays as it is."
+    def __init__(self, nb): self.nb = nb
+    def end(self):
+        "nbdev calls it when it has read every cell."
+        cells = [cell for cell in self.nb.cells if cell.cell_type == 'code' and 'export' in cell.directives_]
+        future = max((i + 1 for i,cell in enumerate(cells) if '__future__' in cell.source), default=0)
+        for first,*others in filter(None, (cells[:future], cells[future:])):
+            first.source = '\n\n'.join(cell.source for cell in (first, *others))
+            for cell in others: cell.source = ''

@@ -77,8 +77,9 @@ def export_is_current() -> list[str]:
         shutil.copytree(ROOT/'nbs', copy/'nbs', ignore=shutil.ignore_patterns('.*'))
         (copy/'agentlab').mkdir()
         for name in 'pyproject.toml', 'agentlab/__init__.py': shutil.copy(ROOT/name, copy/name)
-        command = [sys.executable, '-c', 'from nbdev.doclinks import nbdev_export; nbdev_export()']
-        quiet = {name: value for name, value in os.environ.items() if name != 'IN_TEST'}
+        # -P: nbdev finds agentlab.settings, which `export_procs` names, here and not in the empty copy
+        command = [sys.executable, '-P', '-c', 'from nbdev.doclinks import nbdev_export; nbdev_export()']
+        quiet = {name: value for name, value in os.environ.items() if name != 'IN_TEST'} | dict(PYTHONPATH=str(ROOT))
         subprocess.run(command, cwd=copy, env=quiet, check=True, stdin=subprocess.DEVNULL)
         fresh, ours = exported(copy), exported(ROOT)
     return [f'{name}: make export' if name in fresh else f'{name}: no notebook exports it; remove it'

@@ -18,7 +18,7 @@ LINK = re.compile(r'(\]\(|\b(?:src|href)=")(?![a-z]+:|#|/|assets/readme/)([^)"#\
 def shown_source(source: str) -> tuple[str, bool, bool]:
     "The text of a code cell without its directives, whether they hide the cell, and whether they hide its text."
     said = dict(DIRECTIVE.findall(source))
-    hidden = bool({'hide', 'default_exp'} & said.keys()) or said.get('include') == 'false'
+    hidden = 'hide' in said or said.keys() == {'default_exp'} or said.get('include') == 'false'
     return DIRECTIVE.sub('', source), hidden, 'hide_input' in said or said.get('echo') == 'false'
 
 

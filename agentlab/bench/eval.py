@@ -57,7 +57,6 @@ def measured(
             'invalid': column(lambda e: sum(t.invalid for t in e.turns)/max(len(e.turns), 1), True),
             'errors': column(lambda e: float(bool(e.error)), True)}
 
-# %% ../../nbs/bench/20_eval.ipynb #0ea53fb4
 def by_expert(env, step, messages, generator): return env.expert(0., generator)
 
 def by_chance(env, step, messages, generator):
@@ -98,7 +97,6 @@ def spoken_game(player, env, seed: int, task, group: int, number: int, draw: int
     guarded(game.env.close)
     return game.episodes()
 
-# %% ../../nbs/bench/20_eval.ipynb #4d009309
 def player_of(name: str, env, temperature: float, max_tokens: int):
     "A policy, or a function that speaks, by the name that the command line gives it. Raises what opening it raises."
     from agentlab.policy.export import opened

@@ -62,7 +62,6 @@ def difference(
     "Mean of A minus mean of B."
     return mean(a) - mean(b)
 
-# %% ../../nbs/bench/14_intervals.ipynb #0233ae0d
 class Interval(NamedTuple):
     "A statistic and its interval; NaN ends where some environment has one run only."
     value: float
@@ -120,7 +119,6 @@ def interval(
     return Interval(value,
                     *map(float, np.quantile(bootstrap(statistic, *samples, **how), [(1 - level)/2, (1 + level)/2])))
 
-# %% ../../nbs/bench/14_intervals.ipynb #9e9e1919
 def band(
     scores: dict,               # environment -> (runs,) scores
     above,                      # (bars,) tau

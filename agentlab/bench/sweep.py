@@ -49,7 +49,6 @@ class Cell:
         return json.loads(kept.read_text()).get('weights') if kept.exists() else None
     def __str__(self): return f'{self.recipe} on {self.env}, seed {self.seed}'
 
-# %% ../../nbs/bench/13_sweep.ipynb #1fcf0745
 def listed(
     name: str,      # of the argument, for the message
     text: str,      # 'a,b,c'
@@ -127,7 +126,6 @@ def check_cell(cell: Cell, world):
     if cell.weights(): facts['weights'] = cell.weights()
     open_run(run.folder, facts, resume=True, defaults=dict(recipe=field_defaults()))
 
-# %% ../../nbs/bench/13_sweep.ipynb #cb26b5a3
 def finished(cell: Cell)->bool:
     "Whether the run of a cell is complete."
     from agentlab.train import Run
@@ -148,7 +146,6 @@ def play_cell(cell: Cell):
     train(Policy.load(cell.start, name=cell.policy), load_env(cell.env), cell.made(), cell.folder, resume=True,
           progress=False)
 
-# %% ../../nbs/bench/13_sweep.ipynb #65ed556e
 def told(why: BaseException)->str:
     "An exception with the lines that led to it, the message first."
     return f'{type(why).__name__}: {why}\n' + ''.join(traceback.format_exception(why))
@@ -211,7 +208,6 @@ def _far(ray, function, cells):
             try: yield cell, ray.get(done)
             except ray.exceptions.RayError as why: yield cell, told(why)
 
-# %% ../../nbs/bench/13_sweep.ipynb #9851c1eb
 def error_file(cell: Cell)->Path: return Path(cell.folder).with_name(f'{cell.seed}.error.json')
 
 def outcome(cell: Cell, error: str)->str:
@@ -253,7 +249,6 @@ def note_error(cell: Cell, error: str, tries: int):
         Path(path).write_text(json.dumps(dict(tries=tries, error=error.splitlines()[0], traceback=error), indent=1),
                               encoding='utf-8')
 
-# %% ../../nbs/bench/13_sweep.ipynb #cce2687d
 CURVES = 'success', 'reward', 'entropy', 'sampled'      # columns of a row log that are kept for every update
 
 def rows_of(cell: Cell)->list[dict]:
@@ -304,7 +299,6 @@ def final_scores(
     def known(name): return list(dict.fromkeys(last[name].astype(str)))
     return wide.reindex(known('env'), level='env')[known('recipe')] if len(wide) else wide
 
-# %% ../../nbs/bench/13_sweep.ipynb #f892be40
 _HOME = defaults()
 
 def bench(

@@ -37,7 +37,6 @@ def both(
     common = [env for env in one if env in two]
     return ({env: one[env] for env in common}, {env: two[env] for env in common}) if common else None
 
-# %% ../../nbs/bench/15_sweep_page.ipynb #109d6a43
 COLOURS, DASHES = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#B07D00',
                    '#56B4E9'), ('', '7 4', '2 3', '9 3 2 3', '14 4')
 
@@ -92,7 +91,6 @@ def curve(
     drawn = bootstrap(lambda run: values[run['run'].astype(int)].mean(1), dict(run=np.arange(len(values))), times=1000)
     return runs.columns.to_numpy(float), values.mean(0), *np.quantile(drawn, [.025, .975], axis=0)
 
-# %% ../../nbs/bench/15_sweep_page.ipynb #0bf9f8ef
 STYLE = sheet('sweep')
 
 def percent(x: float)->str: return f'{100*x:.1f} %'.replace('-', '−')
@@ -138,7 +136,6 @@ def failures(table: pd.DataFrame)->dict|None:
     return dict(head=_ours('recipe', 'environment', 'seed', 'updates made', 'tries', 'error'), rows=rows,
                 caption='failed runs')
 
-# %% ../../nbs/bench/15_sweep_page.ipynb #43694a5f
 def profiles(scores: pd.DataFrame, together: bool = False, bars: int = 101)->dict:
     "Performance profile of each recipe with its band, for `lines_svg`."
     above = np.linspace(0, 1, bars)
@@ -168,7 +165,6 @@ def head(table: pd.DataFrame, facts: dict)->dict:
     made = ', '.join(f'{name} {version}' for name, version in facts.get('versions', {}).items() if version)
     return dict(lead=lead, command=str(facts.get('command', '')), date=str(facts.get('date', '')), made=made)
 
-# %% ../../nbs/bench/15_sweep_page.ipynb #52f305e7
 def page_html(
     table: pd.DataFrame,    # of `agentlab bench`: see `agentlab.bench.sweep.table_of`
     facts: dict,            # command, date, versions, steps, test_tasks

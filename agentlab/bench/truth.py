@@ -38,7 +38,6 @@ def solve(
         advantage.insert(0, worth - value[0][:, None])
     return torch.stack(advantage), torch.stack(value)
 
-# %% ../../nbs/bench/03_truth.ipynb #663abdd9
 def _world(name, states, actions, horizon, moves, seen=None)->World:
     "A world from its moves: (state, action, probability of the action, next state, reward)."
     chance, reward, policy = (torch.zeros(states, actions, states).double(), torch.zeros(states, actions).double(),
@@ -53,7 +52,6 @@ def stop_or_go()->World:
     "Stop and get nothing, or go on and be paid in the next turn."
     return _world('stop or go on', 3, 2, 2, [(0, 0, .5, 2, 0.), (0, 1, .5, 1, 0.), (1, 0, 1., 2, 1.)])
 
-# %% ../../nbs/bench/03_truth.ipynb #12b04d85
 def lookalike()->World:
     "A fork whose two sides look alike: in the good one pushing pays, in the bad one pulling does, and little."
     return _world('a look that deceives', 6, 2, 4, [
@@ -86,7 +84,6 @@ def house(
                           step.reward.get('player', 0.)))
     return _world('a house', len(found) + 1, len(words), 12, moves)
 
-# %% ../../nbs/bench/03_truth.ipynb #09b66771
 def simulate(
     world: World,
     groups: int, size: int,     # groups, and episodes of each
@@ -134,7 +131,6 @@ def _as_batch(turns, groups, size, known, truncated):
                    weight=torch.ones(len(place)), value=value)
     return Batch(episodes, Table(episode=number), Table(**turns, origin=place), tokens), truth, situation
 
-# %% ../../nbs/bench/03_truth.ipynb #7da7787b
 def marks(
     estimate: Tensor,   # (turns,)
     truth: Tensor,      # (turns,) true advantage
@@ -171,7 +167,6 @@ def _correlation(a: Tensor, b: Tensor, group: Tensor)->float:
     share = 1/torch.bincount(group)[group]
     return float((found*share).sum()/share.sum())
 
-# %% ../../nbs/bench/03_truth.ipynb #8e2467b4
 WORLDS = dict(stop_or_go=stop_or_go, lookalike=lookalike, house=house)
 
 def compare_estimators(

@@ -27,9 +27,7 @@ from .variance_gate import *
 from .implicit_prm import *
 from .branches import *
 
-# %% ../../nbs/credit/index.ipynb #fe937876
 # name -> function
 estimators = {name: value for name, value in list(globals().items()) if callable(value) and hasattr(value, 'needs')}
 
-# %% ../../nbs/credit/index.ipynb #ffbab9e5
 from ..recipe import check_group_size

@@ -13,7 +13,6 @@ from ..episodes import Batch, need
 from ..groups import compare, group_count, group_mean, group_min, recur, same
 from ..recipe import recipe
 
-# %% ../../nbs/credit/06_agents.ipynb #4bcc674a
 @estimator('outcome', 'turns of the same agent (seat) in the same task', 'every token of the episode',
            'Feng et al., 2026, Dr. MAS, arXiv 2602.08847', needs=('group', 'seat'))
 def dr_mas(
@@ -41,13 +40,11 @@ def dr_mas(
     average = torch.where(outcome.isnan(), torch.nan, group_mean(outcome, game))
     return b.spread(compare(average, b.of_turn('group'), scale, ddof, eps, singleton, game))
 
-# %% ../../nbs/credit/06_agents.ipynb #19303de9
 @recipe('Feng et al., 2026, Dr. MAS, arXiv 2602.08847')
 def dr_mas_recipe():
     "Every agent measured with its own mean and deviation"
     return dict(credit=dr_mas)
 
-# %% ../../nbs/credit/06_agents.ipynb #dfcb5f39
 @estimator('reward from the turn to the end', 'turns of the same player (seat) in the same task',
            'every token of the turn',
            'Yuan et al., 2025, MARS (MARSHAL), arXiv 2510.15414', needs=('group', 'seat'))
@@ -87,7 +84,6 @@ def _released(b, reward, peers):
     centred = centred - (length*centred).sum()/length.sum()  # whitened over tokens: a turn weighs as much as it has
     return b.spread(centred*((length*centred.square()).sum()/free + 1e-8).rsqrt())
 
-# %% ../../nbs/credit/06_agents.ipynb #986d7aec
 @recipe('Yuan et al., 2025, MARS, arXiv 2510.15414')
 def mars_recipe():
     "Reward to the end of the game against the turns of the same player"

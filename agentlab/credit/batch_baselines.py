@@ -15,7 +15,6 @@ from ..episodes import Batch, need
 from ..groups import compare, group_count, group_std, group_sum, recur, shift
 from ..recipe import recipe
 
-# %% ../../nbs/credit/02_batch_baselines.ipynb #6c44a145
 def whiten(
     x:Tensor,          # (length,) scores; NaN = no score
     count:Tensor=None, # (length,) how many tokens each score stands for; None: one
@@ -32,7 +31,6 @@ def whiten(
     equal = (high-low < torch.inf) & (high-low <= 1e-9*torch.maximum(high.abs(), low.abs()))
     return torch.where(scored & ~equal, (value-mean)*(variance+eps).rsqrt(), 0)
 
-# %% ../../nbs/credit/02_batch_baselines.ipynb #66fd77bf
 @estimator('discounted return of the token', 'all action tokens of the batch',
            'the tokens of the turn, less by gamma each', 'Hu et al., 2025, arXiv 2501.03262')
 def reinforce_pp(
@@ -51,13 +49,11 @@ def reinforce_pp(
     left = b.spread(tokens.cumsum(0)) - torch.arange(1, len(b.actions)+1, device=end.device)
     return whiten(b.spread(end)*gamma**left)
 
-# %% ../../nbs/credit/02_batch_baselines.ipynb #082fc296
 @recipe('Hu et al., 2025, REINFORCE++, arXiv 2501.03262')
 def reinforce_pp_recipe():
     "Returns measured against the whole batch, without groups"
     return dict(credit=reinforce_pp)
 
-# %% ../../nbs/credit/02_batch_baselines.ipynb #9b81a330
 @estimator('outcome of the episode', 'episodes of the same task and seat, then all action tokens of the batch',
            'every token of the episode', 'Hu et al., 2025, arXiv 2501.03262', needs=('group',))
 def reinforce_pp_baseline(
@@ -71,13 +67,11 @@ def reinforce_pp_baseline(
     ahead = compare(outcome, peers, scale=None, singleton=singleton, unit=b.unit(rows))
     return b.spread(whiten(torch.where(outcome.isnan(), torch.nan, ahead), b.turn_lengths()))
 
-# %% ../../nbs/credit/02_batch_baselines.ipynb #2bdc611d
 @recipe('Hu et al., 2025, REINFORCE++, arXiv 2501.03262')
 def reinforce_pp_baseline_recipe():
     "Minus the mean of the group, over the spread of the batch"
     return dict(credit=reinforce_pp_baseline)
 
-# %% ../../nbs/credit/02_batch_baselines.ipynb #b2bd0a5e
 @estimator('outcome of the episode', 'episodes of the same task and seat; all outcomes of the batch for the deviation',
            'every token of the episode', 'Liu et al., 2025, arXiv 2508.08221', needs=('group',))
 def lite_ppo(
@@ -94,13 +88,11 @@ def lite_ppo(
     deviation = group_std(outcome, ddof=ddof, unit=unit).nan_to_num(1.) # a batch of one has none
     return b.spread(ahead/(deviation+eps))
 
-# %% ../../nbs/credit/02_batch_baselines.ipynb #6220be33
 @recipe('Liu et al., 2025, Tricks or Traps, arXiv 2508.08221')
 def lite_ppo_recipe():
     "Mean of the group, deviation of the batch, loss by token"
     return dict(credit=lite_ppo)
 
-# %% ../../nbs/credit/02_batch_baselines.ipynb #ce8709f0
 @estimator('each of several rewards of the episode', 'episodes of the same task and seat, then all action tokens of '
            'the batch', 'every token of the episode', 'Liu et al., 2026, arXiv 2601.05242', needs=('group',))
 def gdpo(
@@ -133,7 +125,6 @@ def _score(b, column):
                       hint).double(), b.turns.episode
     return torch.where(group_count(x, episode) > 0, group_sum(x, episode), torch.nan)
 
-# %% ../../nbs/credit/02_batch_baselines.ipynb #274360c3
 @recipe('Liu et al., 2026, GDPO, arXiv 2601.05242')
 def gdpo_recipe():
     "Several rewards, each compared by itself: here the outcome and the invalid actions"

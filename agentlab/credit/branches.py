@@ -12,7 +12,6 @@ from .registry import estimator
 from ..episodes import Batch, need
 from ..groups import compare, group_mean
 
-# %% ../../nbs/credit/18_branches.ipynb #bc8d0a59
 @estimator('outcome of the episode', 'episodes of the same task and seat',
            'every token of the episode; a turn shared by several episodes gets the mean of theirs',
            'in the spirit of Dong et al., 2025, ARPO (hard attribution), arXiv 2507.19849', needs=('group',))

@@ -16,7 +16,6 @@ from ..episodes import Batch, check_flat, need
 from ..groups import recur
 from ..recipe import recipe
 
-# %% ../../nbs/credit/14_chunks.ipynb #a8f1e650
 @estimator('outcome, discounted per turn from the end of the episode', 'nobody', 'every token of the turn',
            'Wang et al., 2025, arXiv 2512.24873')
 def ipa(
@@ -30,7 +29,6 @@ def ipa(
     ahead = recur(torch.ones_like(worth), 1., b.turns.episode) - 1 # turns still to come
     return b.spread(worth * gamma**ahead)
 
-# %% ../../nbs/credit/14_chunks.ipynb #a2df1377
 def chunk_ratio(
     b:Batch,
     logp:Tensor, # (action tokens,) numerator
@@ -75,7 +73,6 @@ def ipa_loss(
     loss = -advantage.to(logp)*torch.where(advantage > 0, logp, bad)
     return torch.where(kept[batch.action_turn], loss, 0)
 
-# %% ../../nbs/credit/14_chunks.ipynb #539b351c
 def duration_weights(
     b:Batch,               # turns need `column`
     column:str='seconds',  # how long each turn took, in any one unit
@@ -105,7 +102,6 @@ def by_duration(
     weighted.__qualname__ = f'by_duration({credit.__module__}:{credit.__qualname__}, {column!r})' # what run.json keeps
     return weighted
 
-# %% ../../nbs/credit/14_chunks.ipynb #59eb9e4b
 @recipe('Wang et al., 2025, ROME, arXiv 2512.24873')
 def ipa_recipe():
     "Imitate the chunks that led to success, avoid the others with a bounded weight"

@@ -14,7 +14,6 @@ from ..episodes import Batch, need
 from ..groups import compare, recur, shift
 from ..recipe import recipe
 
-# %% ../../nbs/credit/09_critics.ipynb #4ed51411
 def turn_starts(
     b:Batch, # episodes
 )->Tensor:   # (action tokens,) bool
@@ -71,7 +70,6 @@ def _steps(b, value, gamma, lam, level):
 
 def _by_turn(b, turn, x): return b.spread(torch.zeros_like(b.turns.reward, dtype=x.dtype).index_copy(0, turn, x))
 
-# %% ../../nbs/credit/09_critics.ipynb #f8f41a4d
 @estimator('reward plus the next value, discounted and summed', "nobody: the critic's value of the same place",
            "each token its own; with level='turn' every token of the turn",
            'Schulman et al., 2016, GAE, arXiv 1506.02438', needs=('value',))
@@ -90,14 +88,12 @@ def gae(
     if whiten: advantage = _whiten(advantage, eps)
     return (targets, advantage) if level == 'token' else (_by_turn(b, turn, targets), _by_turn(b, turn, advantage))
 
-# %% ../../nbs/credit/09_critics.ipynb #24376d72
 @recipe('Schulman et al., 2016, GAE, arXiv 1506.02438')
 def ppo_recipe():
     "Better than a critic expected, turn by turn"
     from agentlab.train.critic import Critic
     return dict(credit=partial(gae, level='turn', gamma=.99, lam=.95), critic=Critic)
 
-# %% ../../nbs/credit/09_critics.ipynb #e6f04e3e
 @estimator('GAE by turn', "all turns of the batch, after the critic's value of the same state",
            'every token of the turn',
            'Bredis et al., 2025, VL-DAC, arXiv 2508.04280', needs=('value',))
@@ -116,7 +112,6 @@ def vl_dac(
     targets, advantage, turn = _steps(b, value, gamma, lam, 'turn')
     return _by_turn(b, turn, targets), _by_turn(b, turn, compare(advantage, None, scale, ddof, eps, 'zero'))
 
-# %% ../../nbs/credit/09_critics.ipynb #5e74ad38
 @recipe('Bredis et al., 2025, VL-DAC, arXiv 2508.04280')
 def vl_dac_recipe():
     "A critic by turn, a narrow clip by token"

@@ -14,7 +14,6 @@ from ..episodes import Batch
 from ..groups import compare, group_constant, group_count, group_max, group_min, group_std, leave_one_out
 from ..recipe import recipe
 
-# %% ../../nbs/credit/00_group_baselines.ipynb #2c3654eb
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
            'Shao et al., 2024, arXiv 2402.03300', needs=('group',))
 def grpo(
@@ -29,13 +28,11 @@ def grpo(
     outcome, peers = b.of_turn('outcome'), b.of_turn('group', 'seat')
     return b.spread(compare(outcome, peers, scale, ddof, eps, singleton, b.unit(rows)))
 
-# %% ../../nbs/credit/00_group_baselines.ipynb #e8fb35a6
 @recipe('Shao et al., 2024, DeepSeekMath, arXiv 2402.03300')
 def grpo_recipe():
     "Group-relative policy optimisation: outcomes compared inside a group, divided by their standard deviation"
     return dict(credit=grpo)
 
-# %% ../../nbs/credit/00_group_baselines.ipynb #e2854118
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
            'Liu et al., 2025, arXiv 2503.20783', needs=('group',))
 def dr_grpo(
@@ -47,13 +44,11 @@ def dr_grpo(
     `loss_per` of the recipe."""
     return grpo(b, scale=None, singleton=singleton, rows=rows)
 
-# %% ../../nbs/credit/00_group_baselines.ipynb #917224a8
 @recipe('Liu et al., 2025, Understanding R1-Zero-Like Training, arXiv 2503.20783')
 def dr_grpo_recipe():
     "GRPO without the two biases: no division by the standard deviation, and the loss divided by a constant length"
     return dict(credit=dr_grpo, loss_per=64.)
 
-# %% ../../nbs/credit/00_group_baselines.ipynb #fa03ad55
 @estimator('outcome of the episode', 'the other episodes of the same task and seat', 'every token of the episode',
            'Ahmadian et al., 2024, arXiv 2402.14740', needs=('group',))
 def rloo(
@@ -65,13 +60,11 @@ def rloo(
     outcome, peers = b.of_turn('outcome'), b.of_turn('group', 'seat')
     return b.spread(leave_one_out(outcome, peers, singleton, b.unit(rows)))
 
-# %% ../../nbs/credit/00_group_baselines.ipynb #1b8006b6
 @recipe('Ahmadian et al., 2024, Back to Basics, arXiv 2402.14740')
 def rloo_recipe():
     "An episode compared with the mean of the others of its group"
     return dict(credit=rloo)
 
-# %% ../../nbs/credit/00_group_baselines.ipynb #329ae655
 def _check(name, value, *allowed):
     if value not in allowed: raise ValueError(f"{name}={value!r}: use {' or '.join(map(repr, allowed))}")
 
@@ -93,7 +86,6 @@ def loop(
     deviation = group_std(outcome, peers, ddof, unit).clamp(min=eps)
     return b.spread(ahead/torch.where(group_count(outcome, peers, unit) > 1, deviation, 1))
 
-# %% ../../nbs/credit/00_group_baselines.ipynb #53686efe
 @estimator('outcome of the episode', 'the best other episode of the same task and seat',
            'every token of the best episode; 0 elsewhere', 'Tang et al., 2025, arXiv 2503.19595', needs=('group',))
 def pass_at_k(
@@ -116,7 +108,6 @@ def pass_at_k(
     deviation = torch.where(alone, 1, group_std(outcome, peers, ddof, episode)) + eps if scale else 1
     return b.spread(torch.where(champion, (best-second)/deviation, 0))
 
-# %% ../../nbs/credit/00_group_baselines.ipynb #adc5af34
 @recipe('Chen et al., 2025, LOOP, arXiv 2502.01600')
 def loop_recipe():
     "Outcome minus the mean of the others, and a narrow clip"

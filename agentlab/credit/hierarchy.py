@@ -15,7 +15,6 @@ from ..episodes import ACTION, CALL, MARKUP, OTHER, SUBGOAL, SWITCH, Batch, need
 from ..groups import compare, group_count, recur, shift
 from ..recipe import recipe
 
-# %% ../../nbs/credit/12_hierarchy.ipynb #156c1a9f
 def segments(
     b:Batch, # turns need `switch`: 1 (or True) where the turn switched its subgoal
 )->tuple[Tensor,Tensor]: # (turns,) bool: the turn starts a segment; (turns,) number of its segment
@@ -25,7 +24,6 @@ def segments(
     start = (shift(b.turns.episode, b.turns.episode, fill=-1) < 0) | switch.bool()
     return start, start.cumsum(0)-1
 
-# %% ../../nbs/credit/12_hierarchy.ipynb #429e0cf2
 @estimator('three TD sums: inside a subgoal, over subgoals, and until the subgoal ends',
            'nobody: three values of the critic',
            'action tokens; subgoal tokens where a subgoal starts; switch tokens', 'Peng et al., 2026, arXiv 2602.16165',
@@ -54,7 +52,6 @@ def hae(
     advantage = {ACTION: act, SUBGOAL: plan, SWITCH: to_go-switch if term == 'return' else _gap(b, high, switch)}
     return _by_part(b, cell, targets, math.nan), _by_part(b, cell, advantage, 0., scale, ddof, eps)
 
-# %% ../../nbs/credit/12_hierarchy.ipynb #7ed3730c
 def first_token(
     b:Batch,
     mask:Tensor=None, # (action tokens,) bool: look for the first of these; a turn that has none keeps its very first
@@ -147,7 +144,6 @@ def _by_part(b, cell, levels, other, scale=None, ddof=0, eps=0.):
         for part in levels: table[:, part] = compare(table[:, part], None, scale, ddof, eps, singleton='zero')
     return table.nan_to_num(nan=other).view(-1).index_select(0, cell)
 
-# %% ../../nbs/credit/12_hierarchy.ipynb #bcd3a020
 def read_parts(
     batch: Batch, policy,
     switch: str = 'switch', keep: str = 'keep',     # the first words of a reply, one token each
@@ -164,7 +160,6 @@ def read_parts(
     part = torch.where((place == 0) & ((opening == switched) | (opening == kept))[turn], SWITCH, part)
     return batch.with_turns(switch=opening == switched).with_action(part=part.float())
 
-# %% ../../nbs/credit/12_hierarchy.ipynb #9d160e29
 @recipe('in the spirit of Peng et al., 2026, HiPER, arXiv 2602.16165')
 def hae_recipe():
     "Subgoal, switch and action, each on its own clock"

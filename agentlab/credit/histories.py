@@ -14,7 +14,6 @@ from ..episodes import Batch, need
 from ..groups import compare, group_count, same, shift
 from ..recipe import recipe
 
-# %% ../../nbs/credit/07_histories.ipynb #250aa33a
 @estimator('discounted return from this turn', 'turns of the task that share the last 1, 2, ... states, averaged over '
            'the lengths', 'every token of the turn',
            'He et al., 2026, HGPO, arXiv 2602.22817', needs=('group', 'state'))
@@ -69,7 +68,6 @@ def _zeros_kept(zeros, faithful):
         raise ValueError(f"zeros={zeros!r} together with faithful=True, which drops zeros; leave one of them out")
     return zeros != 'drop' and not faithful
 
-# %% ../../nbs/credit/07_histories.ipynb #c268d98a
 @recipe('He et al., 2026, HGPO, arXiv 2602.22817')
 def hgpo_recipe():
     "Turns from the same state, and from the same way to it"

@@ -13,7 +13,6 @@ from ..episodes import Batch, need
 from ..groups import compare, group_count, group_mean, group_std, leave_one_out, shift
 from ..recipe import recipe
 
-# %% ../../nbs/credit/17_implicit_prm.ipynb #1b57fb06
 @estimator('outcome; and implicit reward of the turn', 'episodes of the same task and seat; all their turns',
            'every token of the episode; every token of the turn',
            'iStar / OPRL, 2025, arXiv 2509.19199', needs=('group', 'step_reward'))
@@ -52,7 +51,6 @@ def _against_first(reward, episode, peers, baseline, scale, ddof, eps):
     else: compared = gap/(group_std(first, peers, ddof) + eps) if scale else gap
     return torch.where(count <= 1, reward, compared).nan_to_num(0.)
 
-# %% ../../nbs/credit/17_implicit_prm.ipynb #a77ba6d3
 @recipe('iStar / OPRL, 2025, arXiv 2509.19199')
 def istar_recipe():
     "Outcomes, and steps judged by a model that learns from successes and failures"

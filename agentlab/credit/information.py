@@ -13,7 +13,6 @@ from ..episodes import Batch
 from ..groups import compare, group_min, group_sum, recur, same, shift
 from ..recipe import recipe
 
-# %% ../../nbs/credit/15_information.ipynb #4f575d90
 @estimator('turn reward: information gain, on the last turn the outcome', 'all turns of the same task and seat',
            'every token of the turn and, discounted, of the turns before it',
            'in the spirit of IGPO, 2025, arXiv 2510.14967', needs=('group',))
@@ -50,7 +49,6 @@ def _by_position(b):
     mean = group_sum(returns, same(peers[row], position))/size[row]
     return (returns - mean)[b.actions]
 
-# %% ../../nbs/credit/15_information.ipynb #9389ffc5
 @recipe('in the spirit of IGPO, 2025, arXiv 2510.14967')
 def igpo_recipe():
     "A turn is worth how much nearer it brought the true answer"

@@ -15,7 +15,6 @@ from ..episodes import Batch, derive
 from ..groups import compare
 from ..recipe import recipe
 
-# %% ../../nbs/credit/13_order.ipynb #74da9472
 @estimator('outcome of the episode', 'episodes of the same task and seat; then the spread of the batch',
            'every token of the episode',
            'Hu et al., 2026, arXiv 2602.06554', needs=('group',))
@@ -35,7 +34,6 @@ def seeupo(
     ahead = torch.where(outcome.isnan(), torch.nan, ahead) # no score: no vote in the batch either
     return b.spread(compare(ahead, None, scale, ddof, eps, 'zero', unit).clamp(-bound, bound))
 
-# %% ../../nbs/credit/13_order.ipynb #d43b9672
 def turn_ratio(
     b:Batch,
     before:Tensor,    # (action tokens,) log-probabilities before an update
@@ -47,7 +45,6 @@ def turn_ratio(
     mean = moved.new_zeros(len(b.turns)).index_add_(0, b.action_turn, moved)/b.turn_lengths().clamp(min=1)
     return mean.clamp(-10, 10).exp().clamp(1-low, 1+high)
 
-# %% ../../nbs/credit/13_order.ipynb #442a23a7
 def turn_order(
     b:Batch,
     order:str='reverse', # 'reverse': the last turn first; 'forward'; 'random'
@@ -87,13 +84,11 @@ def seeupo_updates(
         product[b.turns.episode[mine]] *= turn_ratio(b, before, now, low, high)[mine]
         if faithful: product = product.clamp(1-low, 1+high)
 
-# %% ../../nbs/credit/13_order.ipynb #6fd241de
 @recipe('Hu et al., 2026, SeeUPO, arXiv 2602.06554')
 def seeupo_recipe():
     "Turns are updated one after the other, the last first"
     return dict(credit=seeupo, updates=seeupo_updates, minibatches=1)
 
-# %% ../../nbs/credit/13_order.ipynb #7d0c5145
 def focus(
     b:Batch,
     which:Tensor, # (action tokens,) bool

@@ -15,7 +15,6 @@ from ..episodes import Batch, derive, need
 from ..groups import group_count, group_mean
 from ..recipe import recipe
 
-# %% ../../nbs/credit/11_prior.ipynb #dcbf3fdc
 def fused_baseline(
     mean,       # mean outcome so far, outcomes being 1 or -1: a number or tensor
     k,          # how many outcomes that is the mean of, from 1
@@ -32,7 +31,6 @@ def _number(x):
     "`x` as a floating tensor, in float64 where it is none yet."
     return x if isinstance(x, Tensor) and x.is_floating_point() else torch.as_tensor(x, dtype=torch.float64)
 
-# %% ../../nbs/credit/11_prior.ipynb #128baac1
 def _check_v05(b, prior, ends):
     "Refuse outcomes and priors that the formula does not speak of."
     v = need(b.episodes, prior, f'v05 mixes the mean of a group with what a frozen model expects and reads '
@@ -67,7 +65,6 @@ def v05(
     baseline, _ = fused_baseline(group_mean(outcome, peers, episode), group_count(outcome, peers, episode), expected)
     return b.spread(torch.where(outcome.isnan(), 0, half*(outcome-baseline)))
 
-# %% ../../nbs/credit/11_prior.ipynb #10590cd2
 @recipe('in the spirit of Zhang et al., 2026, V0.5, arXiv 2603.10848')
 def v05_recipe():
     "The mean of the group, mixed with what was expected of the task; more episodes where they contradict each other"
@@ -75,7 +72,6 @@ def v05_recipe():
     return dict(credit=partial(v05, ends=(0., 1.)), critic=Prior, rollout=play_by_budget, memory=Expectation,
                 group_size=4)
 
-# %% ../../nbs/credit/11_prior.ipynb #a7ccfba4
 def more_rollouts(
     mean,               # mean outcome so far, outcomes being 1 or -1: a number or tensor
     k,                  # episodes so far, from 1; 4 is the paper's start

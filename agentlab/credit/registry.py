@@ -8,7 +8,6 @@ __all__ = ['estimator']
 # %% ../../nbs/credit/registry.ipynb #dc3f0ffa
 from typing import Callable
 
-# %% ../../nbs/credit/registry.ipynb #908e9cbf
 def estimator(
     signal: str,    # the number that is compared
     peers: str,     # with whose; 'nobody' where there is no comparison

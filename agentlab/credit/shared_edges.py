@@ -13,7 +13,6 @@ from ..episodes import Batch, need
 from ..groups import compare, group_mean, group_min, same, shift
 from ..recipe import recipe
 
-# %% ../../nbs/credit/08_shared_edges.ipynb #9ee4950e
 def edge_key(
     b:Batch,      # episodes; turns need `state` and `action` (any integers)
     window:int=3, # pairs of state and action that must agree, the present one included
@@ -30,7 +29,6 @@ def edge_key(
     for k in range(1, window): key = same(key, shift(step, episode, k, fill=-1)) # -1: before the beginning
     return key
 
-# %% ../../nbs/credit/08_shared_edges.ipynb #54fe996e
 @estimator('GRPO advantage of the episode',
            'turns of the task that took the same step: last states, actions and next state', 'every token of the turn',
            'in the spirit of Li et al., 2025, SALT, arXiv 2510.20022', needs=('group', 'state', 'action'))
@@ -50,13 +48,11 @@ def salt(
     worth = torch.where(outcome.isnan(), torch.nan, worth) # no score, no vote
     return b.spread(torch.where(outcome.isnan(), 0, group_mean(worth, key)))
 
-# %% ../../nbs/credit/08_shared_edges.ipynb #1d6d2c29
 @recipe('in the spirit of Li et al., 2025, SALT, arXiv 2510.20022')
 def salt_recipe():
     "Who took the same step shares the mean of what came of it"
     return dict(credit=salt)
 
-# %% ../../nbs/credit/08_shared_edges.ipynb #fe65d42a
 def action_keys(
     b:Batch, # episodes with the ids that were sampled
 )->Tensor:   # (turns,) int64: equal where the action tokens are equal (a 64-bit hash); 0 for a turn without any

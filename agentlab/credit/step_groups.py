@@ -14,7 +14,6 @@ from ..episodes import Batch, need
 from ..groups import compare, group_min, recur, same
 from ..recipe import recipe
 
-# %% ../../nbs/credit/01_step_groups.ipynb #02c4659a
 def turn_returns(
     b:Batch,     # episodes
     gamma:float, # discount per turn
@@ -22,7 +21,6 @@ def turn_returns(
     "Discounted reward from each turn to the end of its episode (GiGPO, Feng et al. 2025, eq. 5)."
     return torch.where(b.of_turn('outcome').isnan(), torch.nan, recur(b.turns.reward, gamma, b.turns.episode))
 
-# %% ../../nbs/credit/01_step_groups.ipynb #accfcb65
 def similar_states(
     b:Batch,             # episodes; turns need `state`, and what it says in `batch.labels['state']`
     # least similarity of a text and the first text of its cluster: 2 x matched characters / all characters
@@ -57,7 +55,6 @@ def _join(clusters, text, ratio, autojunk, number):
     clusters.append((SequenceMatcher(None, '', text, autojunk), number))
     return number
 
-# %% ../../nbs/credit/01_step_groups.ipynb #fd2d4224
 @estimator('discounted return from this turn, plus the outcome',
            'turns of the task in the same state, plus episodes of the task', 'every token of the turn',
            'Feng et al., 2025, GiGPO, arXiv 2505.10978', needs=('group', 'state'))
@@ -85,7 +82,6 @@ def gigpo(
     step = compare(turn_returns(b, gamma), same(peers, state), scale, ddof, eps, singleton='zero')      # eqs. 5, 6, 7
     return b.spread(episode + step_weight*step)                                                         # eq. 8
 
-# %% ../../nbs/credit/01_step_groups.ipynb #264907bc
 @recipe('Feng et al., 2025, GiGPO, arXiv 2505.10978')
 def gigpo_recipe():
     "Group-in-group policy optimisation: whole episodes, and steps from the same state"

@@ -13,7 +13,6 @@ from ..episodes import Batch, need
 from ..groups import compare, same
 from ..recipe import recipe
 
-# %% ../../nbs/credit/05_tags.ipynb #a1c8d9c8
 @estimator('outcome; and meta-reasoning reward of the turn',
            'turns of the same task and seat; and those of them with the same tag', 'every token of the turn',
            'Zhang et al., 2025, RLVMR, arXiv 2507.22844', needs=('group', 'tag', 'meta'))
@@ -41,7 +40,6 @@ def rlvmr(
     meta = torch.where(tag < 0, torch.nan, meta.double())
     return b.spread(first*episode + second*compare(meta, same(peers, tag), scale, ddof, eps, singleton='raw'))
 
-# %% ../../nbs/credit/05_tags.ipynb #0bf3fc3c
 @recipe('in the spirit of Zhang et al., 2025, RLVMR, arXiv 2507.22844')
 def rlvmr_recipe():
     "Outcomes, and tagged steps against steps with the same tag"

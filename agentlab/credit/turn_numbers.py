@@ -14,14 +14,12 @@ from ..episodes import Batch, need
 from ..groups import compare, cumcount, group_count, group_max, group_std, group_sum, recur, same, shift
 from ..recipe import recipe
 
-# %% ../../nbs/credit/04_turn_numbers.ipynb #8ca52ae5
 def turn_number(
     b:Batch,    # episodes
 )->Tensor:      # (turns,) int64: 0, 1, 2, ... inside each episode
     "Which turn of its episode each turn is, whoever else moved in between."
     return cumcount(b.turns.episode)
 
-# %% ../../nbs/credit/04_turn_numbers.ipynb #020a0344
 def matched_return(
     b:Batch,            # episodes; turns need `matched` (1: the action was the expert's, 0: it was patched)
     gamma:float=.5,     # discount per turn
@@ -31,7 +29,6 @@ def matched_return(
     matched = need(b.turns, 'matched', 'ui_s1 cuts returns at a mismatch', hint).double()
     return recur(b.turns.reward, gamma*matched*shift(matched, b.turns.episode, k=-1), b.turns.episode)
 
-# %% ../../nbs/credit/04_turn_numbers.ipynb #b4f7f91f
 @estimator('outcome; and return until the next mismatch',
            'episodes of the same task and seat; and turns of them with the same number', 'every token of the turn',
            'Lu et al., 2025, UI-S1, arXiv 2509.11543', needs=('group', 'matched'))
@@ -58,7 +55,6 @@ def ui_s1(
     step = compare(returns, same(peers, turn_number(b)), scale, ddof, eps, singleton='zero')
     return b.spread(episode + step_weight*step)
 
-# %% ../../nbs/credit/04_turn_numbers.ipynb #80c797f3
 def worth_keeping(
     b:Batch,                # episodes; turns need `matched`
     gamma:float=.5,         # discount per turn
@@ -72,7 +68,6 @@ def worth_keeping(
     keep[b.turns.episode[first]] = (spread > threshold)[first]
     return keep
 
-# %% ../../nbs/credit/04_turn_numbers.ipynb #579b0bc1
 def matched_reward(
     batch: Batch,       # turns need `matched` and `invalid`
     form: float = .1,   # paid for an action that the environment accepts
@@ -84,14 +79,12 @@ def matched_reward(
                    'Play with agentlab.rollout.beside.play_beside_expert.')
     return form*(~batch.turns.invalid).double() + match*matched.double()
 
-# %% ../../nbs/credit/04_turn_numbers.ipynb #ddeb92a0
 @recipe('in the spirit of Lu et al., 2025, UI-S1, arXiv 2509.11543')
 def ui_s1_recipe():
     "Do as the expert; what follows a mistake is not your merit"
     from agentlab.rollout.beside import play_beside_expert
     return dict(credit=ui_s1, rollout=partial(play_beside_expert, patches=2), reward=matched_reward)
 
-# %% ../../nbs/credit/04_turn_numbers.ipynb #8089d6bf
 @estimator('reward of the turn', 'turns of the same task and seat with the same number, if there are 5',
            'every token of the turn',
            'Zhang et al., 2026, CM2, arXiv 2602.12268', needs=('group',))
@@ -112,7 +105,6 @@ def cm2(
     enough = group_count(reward, peers, turn) >= members
     return b.spread(torch.where(enough, compare(reward, peers, scale, ddof, eps, 'zero', turn), 0))
 
-# %% ../../nbs/credit/04_turn_numbers.ipynb #a58b0875
 @recipe('Zhang et al., 2026, CM2, arXiv 2602.12268')
 def cm2_recipe():
     "A checklist for each turn, compared with the same turn of the other episodes"

@@ -9,7 +9,6 @@ __all__ = ['hl_gauss', 'expected_value', 'hl_gauss_loss', 'clipped_value_loss', 
 import torch
 from torch import Tensor, nn
 
-# %% ../../nbs/credit/10_value_heads.ipynb #04e2f86b
 def _check_support(support):
     "Refuse a support that is no row of even bins."
     width = support.diff()
@@ -52,7 +51,6 @@ def hl_gauss_loss(
     "Cross-entropy of the predicted histogram with that of the target (HL-Gauss, Farebrother et al. 2024)."
     return -(hl_gauss(targets.detach(), support, ratio).to(logits)*logits.log_softmax(-1)).sum(-1)
 
-# %% ../../nbs/credit/10_value_heads.ipynb #b1319a33
 def clipped_value_loss(
     value:Tensor,     # (...,) with gradient
     targets:Tensor,   # (...,)

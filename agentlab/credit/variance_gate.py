@@ -14,7 +14,6 @@ from ..episodes import Batch, need
 from ..groups import compare, group_constant, group_std, group_sum
 from ..recipe import recipe
 
-# %% ../../nbs/credit/16_variance_gate.ipynb #f1271698
 @estimator('outcome; and information gain of the turn, where outcomes of the task are alike', 'episodes of the same '
            'task and seat; their action tokens with a gain', 'every token of the episode; every token of the turn',
            'InfoPO, 2026, arXiv 2603.00656', needs=('group', 'gain'))
@@ -43,7 +42,6 @@ def variance_gated(
     gate = torch.sigmoid(-deviation/temperature)
     return b.spread(outside + step_weight*math.exp(-decay*epoch)*gate*_ratio(outside, inside, tokens, eps)*inside)
 
-# %% ../../nbs/credit/16_variance_gate.ipynb #46ff48c4
 def _over_tokens(x, tokens, by=None, ddof=1):
     """Mean and deviation of a number per turn over the *tokens* of each group, without writing it to every token;
     NaN has no vote."""
@@ -62,7 +60,6 @@ def _ratio(outside, inside, tokens, eps):
     loud, limit = _over_tokens(inside, tokens)[1] + eps, (_over_tokens(outside, tokens)[1] + eps).clamp(min=1)
     return (limit/loud).clamp(max=1).nan_to_num(1.) # a single token has no deviation
 
-# %% ../../nbs/credit/16_variance_gate.ipynb #4fedec99
 @recipe('InfoPO, 2026, arXiv 2603.00656')
 def infopo_recipe():
     "Where outcomes are alike, what the feedback changed decides"

@@ -17,7 +17,6 @@ from ..episodes import Batch, need
 from ..groups import compare, cumcount, group_constant, group_count, group_sum, recur, same
 from ..recipe import recipe
 
-# %% ../../nbs/credit/03_weighted_baselines.ipynb #be3078f8
 @estimator('outcome of the episode', 'episodes of the same task and seat, weighted by action tokens',
            'every token of the episode', 'Hao et al., 2025, arXiv 2505.23585', needs=('group',))
 def opo(
@@ -34,7 +33,6 @@ def opo(
     ahead = torch.where(alone, outcome if singleton == 'raw' else 0, ahead)
     return b.spread(torch.where(outcome.isnan(), 0, ahead))
 
-# %% ../../nbs/credit/03_weighted_baselines.ipynb #e22e2516
 def sum_pi_squared(
     logits:Tensor,          # (tokens, vocabulary)
     temperature:float=1.,   # of the sampler
@@ -96,13 +94,11 @@ def optimal_token_baseline(
     advantage = torch.where(group_constant(ahead, peers), 0, ahead-baseline)
     return torch.where(ahead.isnan(), 0, torch.where(group_count(ahead, peers) == 1, alone, advantage))
 
-# %% ../../nbs/credit/03_weighted_baselines.ipynb #2308d1c3
 @recipe('Hao et al., 2025, OPO, arXiv 2505.23585')
 def opo_recipe():
     "A baseline in which long episodes weigh more; exactly on policy"
     return dict(credit=opo, minibatches=1)
 
-# %% ../../nbs/credit/03_weighted_baselines.ipynb #06cbd6ba
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
            'Chu et al., 2025, arXiv 2504.02546', needs=('group',))
 def gpg(
@@ -125,13 +121,11 @@ def gpg(
                                                                unit=episode).clamp(min=1)
     return b.spread(alpha*compare(outcome, peers, scale, ddof, eps, singleton, episode))
 
-# %% ../../nbs/credit/03_weighted_baselines.ipynb #31164421
 @recipe('Chu et al., 2025, GPG, arXiv 2504.02546')
 def gpg_recipe():
     "The plain policy gradient of group-centred outcomes; exactly on policy"
     return dict(credit=gpg, minibatches=1)
 
-# %% ../../nbs/credit/03_weighted_baselines.ipynb #b25137ce
 @estimator('undiscounted return from this turn on', 'one greedy rollout of the same task', 'the tokens of the turn',
            'Li et al., 2023, arXiv 2310.10505', needs=('greedy',))
 def remax(
@@ -144,7 +138,6 @@ def remax(
     ahead = recur(b.turns.reward, 1., b.turns.episode) - greedy
     return b.spread(torch.where((b.of_turn('outcome') + greedy).isnan(), 0, ahead))
 
-# %% ../../nbs/credit/03_weighted_baselines.ipynb #ca182369
 @estimator('outcome of the episode', 'turns of the same task and seat', 'every token of the episode',
            'Li et al., 2025, AgentFlow, arXiv 2510.05592', needs=('group',))
 def flow_grpo(
@@ -157,7 +150,6 @@ def flow_grpo(
     "Outcome against the outcomes of all turns of the same task and seat (Flow-GRPO of AgentFlow, Li et al. 2025)."
     return grpo(b, scale, ddof, eps, singleton, rows='turn')
 
-# %% ../../nbs/credit/03_weighted_baselines.ipynb #c70ca585
 @recipe('Li et al., 2025, AgentFlow, arXiv 2510.05592')
 def flow_grpo_recipe():
     "Every turn is a sample with the outcome of its episode"
@@ -169,7 +161,6 @@ def remax_recipe():
     from agentlab.rollout.beside import play_beside_greedy
     return dict(credit=remax, rollout=play_beside_greedy, groups=64, group_size=1, minibatches=1)
 
-# %% ../../nbs/credit/03_weighted_baselines.ipynb #9ca3334f
 @estimator('outcome, discounted by the turns still to come', 'turns of the same task and seat',
            'the tokens of the turn', 'Chen et al., 2025, IterResearch, arXiv 2511.07327', needs=('group',))
 def eapo(
@@ -187,7 +178,6 @@ def eapo(
     return b.spread(compare(b.of_turn('outcome')*gamma**left, b.of_turn('group', 'seat'), scale, ddof, eps, singleton,
                             b.unit(rows)))
 
-# %% ../../nbs/credit/03_weighted_baselines.ipynb #0233b4e7
 @recipe('in the spirit of Chen et al., 2025, IterResearch, arXiv 2511.07327')
 def eapo_recipe():
     "The outcome, discounted by the turns that were still to come; every turn is a sample, with a ratio of its own"

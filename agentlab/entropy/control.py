@@ -13,7 +13,6 @@ from .measures import token_entropy, turn_profile
 from ..episodes import Batch, check_flat
 from ..metrics import metric
 
-# %% ../../nbs/entropy/03_control.ipynb #f998ac70
 metric('entropy_history', 'what EPO remembers: the entropy of every turn number so far',
        'mean over the steps, of means over tokens', 'nats a token')
 
@@ -61,7 +60,6 @@ class EntropyHistory:
     def restore(self, tensors:dict):
         self.total, self.steps, self.fresh = tensors['total'].clone(), tensors['steps'].clone(), None
 
-# %% ../../nbs/entropy/03_control.ipynb #d3cf6096
 def entropy_penalty(
     entropy:Tensor,        # (action tokens,) of the policy in training, with gradient
     history:Tensor,        # (action tokens,) what the token's turn number has had; NaN: no penalty
@@ -83,7 +81,6 @@ def entropy_penalty(
     else: penalty = alpha*((floor-entropy).clamp(min=0) + (entropy-ceiling).clamp(min=0))
     return torch.where(history.isnan(), 0., penalty)
 
-# %% ../../nbs/entropy/03_control.ipynb #eaa8f832
 def phase_weight(
     step:int,          # number of the update, from 0
     horizon:int=150,   # K
@@ -102,7 +99,6 @@ def epo_schedule(
     "A recipe's schedule with the phase weight of this step."
     return dict(objective_args=objective_args | dict(phase=phase_weight(step, horizon)))
 
-# %% ../../nbs/entropy/03_control.ipynb #ebec69e6
 def log_gradient(
     coefficient:float,   # above 0
     entropy:float,       # of this step, nats a token

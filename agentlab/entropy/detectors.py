@@ -15,7 +15,6 @@ from .measures import turn_profile
 from ..episodes import Batch, need
 from ..groups import group_constant, group_count, group_max, group_mean, rank, same, shift
 
-# %% ../../nbs/entropy/01_detectors.ipynb #fc1e2b55
 @dataclass(frozen=True)
 class Finding:
     "What a detector saw."
@@ -55,7 +54,6 @@ def _found(rows, name, at, value, threshold, sentence, remedy):
     return [] if at is None else [Finding(name, rows[at].get('step', at), float(value[at]), float(threshold[at]),
                                           sentence(at), remedy(at) if callable(remedy) else remedy)]
 
-# %% ../../nbs/entropy/01_detectors.ipynb #fd8a22d4
 def collapse(
     rows:list,          # rows of a run: entropy, success, step
     share:float=.1,     # of the level at the start
@@ -92,7 +90,6 @@ def explosion(
         'The policy comes apart. Lower lr or the entropy coefficient; look at kl and clip_fraction around this step, '
         'and for a reward that stopped telling actions apart.')
 
-# %% ../../nbs/entropy/01_detectors.ipynb #21fbb98e
 def dead(
     rows:list,         # rows of a run: dead_groups, success, step
     share:float=.75,   # of the groups
@@ -131,7 +128,6 @@ def turn_gap(
         'Look at what the open turn is shown (an error message, a truncated observation?) and at the advantage of the '
         'closed one; a bonus that is bounded by turn number (EPO) narrows the gap.')
 
-# %% ../../nbs/entropy/01_detectors.ipynb #1eaea791
 def repeated_actions(
     batch:Batch,   # turns need `action`; with `state` an action is compared in equal states
 )->Tensor:         # (episodes,) float64, 0 to 1; NaN for an episode without turns
@@ -178,7 +174,6 @@ def repetition(
         'Penalise or mask such episodes; look at whether the observation tells the policy that nothing has changed, '
         'and raise the temperature.')]
 
-# %% ../../nbs/entropy/01_detectors.ipynb #a8d24a37
 def row_of(
     batch:Batch,   # played episodes; tokens need `entropy`
 )->dict:           # a row with the columns that detectors read

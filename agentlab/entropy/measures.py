@@ -14,7 +14,6 @@ from torch import Tensor
 from ..episodes import Batch, Table, check_flat, need
 from ..groups import _no_float64, compare, cumcount, group_count, group_mean
 
-# %% ../../nbs/entropy/00_measures.ipynb #46e3ae12
 def token_entropy(
     batch:Batch,  # tokens need `entropy`
 )->Tensor:        # (action tokens,) float64 (float32 on a device without it), nats; NaN where nobody sampled the token
@@ -54,7 +53,6 @@ def episode_entropy(
     x, episode = token_entropy(batch), batch.turns.episode[batch.action_turn]
     return _at(group_mean(x, episode, _unit(batch, rows)), episode, len(batch))
 
-# %% ../../nbs/entropy/00_measures.ipynb #556600f3
 def _only(batch, x, first):
     "`x` (action tokens,) with NaN behind the first tokens of each turn."
     if first is None: return x
@@ -77,7 +75,6 @@ def _unit(batch, rows):
         raise ValueError(f"rows={rows!r}: use 'token' (every token counts) or 'turn' (every turn counts once)")
     return None if rows == 'token' else batch.action_turn
 
-# %% ../../nbs/entropy/00_measures.ipynb #cbe6ff24
 def entropy_by_part(
     batch:Batch,    # tokens need `entropy` and `part`
 )->Table:           # a row for each part that has an entropy: part (code of PART_CODES), entropy (nats a token), tokens
@@ -90,7 +87,6 @@ def entropy_by_part(
     total = x.new_zeros(len(codes)).index_add(0, place, x[known])
     return Table(part=codes, entropy=total/tokens, tokens=tokens)
 
-# %% ../../nbs/entropy/00_measures.ipynb #919694ac
 class TopK(NamedTuple):
     "Entropy from the most likely tokens alone, nats: each (tokens,) float64."
     partial: Tensor # sum over the known tokens: never above the entropy
@@ -116,7 +112,6 @@ def top_k_entropy(
     low = partial + whole*torch.special.entr(least) + torch.special.entr((rest - whole*least).clamp(min=0))
     return TopK(partial, low, partial + torch.special.entr(rest) + rest*math.log(max(others, 1)))
 
-# %% ../../nbs/entropy/00_measures.ipynb #4010e32e
 def turn_profile(
     batch:Batch,          # tokens need `entropy`
     first:int=None,       # only the first so many tokens of each turn; None: all
@@ -146,7 +141,6 @@ def run_profile(
     return (pd.concat(tables, ignore_index=True) if tables
             else pd.DataFrame(columns=['step', 't', 'entropy', 'tokens', 'turns']))
 
-# %% ../../nbs/entropy/00_measures.ipynb #7889cafe
 def perplexity(
     batch:Batch,                  # tokens need the column
     column:str='sampler_logp',    # which policy's log-probabilities: sampler_logp, old_logp, ref_logp
@@ -154,7 +148,6 @@ def perplexity(
     "exp of the mean negative log-probability of each turn's tokens."
     return _of_turns(batch, -batch.action(column)).exp()
 
-# %% ../../nbs/entropy/00_measures.ipynb #1c7e9bfe
 def covariance(
     logp:Tensor,          # (action tokens,) log-probability of the tokens that were drawn
     advantage:Tensor,     # (action tokens,)

@@ -16,7 +16,6 @@ from ..groups import compare, group_constant, group_mean, group_std, same
 from ..metrics import metric
 from ..recipe import recipe
 
-# %% ../../nbs/entropy/02_shaping.ipynb #da477bab
 def _checked(batch, advantage):
     check_flat(advantage=advantage)
     if len(advantage) != len(batch.actions):
@@ -28,7 +27,6 @@ def _counted(batch):
     "(action tokens,) float64 entropy of tokens in the loss; NaN for the others."
     return torch.where(batch.action('weight') > 0, token_entropy(batch), math.nan)
 
-# %% ../../nbs/entropy/02_shaping.ipynb #cb2c2324
 def aepo_advantage(
     batch:Batch,            # tokens need `entropy`
     advantage:Tensor,       # (action tokens,)
@@ -45,7 +43,6 @@ def aepo_advantage(
     factor = 1 + coefficient*z
     return advantage * (factor if faithful else factor.clamp(min=0)).to(advantage)
 
-# %% ../../nbs/entropy/02_shaping.ipynb #e94adf2e
 def entropy_threshold(
     batch:Batch,        # tokens need `entropy`
     share:float=.2,     # of tokens at or above it
@@ -68,14 +65,12 @@ def high_entropy_tokens(
     "Advantage of the tokens of highest entropy, scope: the batch (Wang et al. 2025, the 80/20 rule, as in TRL)."
     return torch.where(_counted(batch) >= entropy_threshold(batch, share), _checked(batch, advantage), 0)
 
-# %% ../../nbs/entropy/02_shaping.ipynb #c7ecd6e6
 @recipe('Wang et al., 2025, Beyond the 80/20 Rule, arXiv 2506.01939')
 def forking_tokens_recipe():
     "Only the fifth of the tokens that were most open is trained"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, shape=high_entropy_tokens, objective_args=dict(low=.2, high=.28))
 
-# %% ../../nbs/entropy/02_shaping.ipynb #d01016d8
 def high_entropy_steps(
     batch:Batch,        # tokens need `entropy`
     advantage:Tensor,   # (action tokens,)
@@ -91,7 +86,6 @@ def high_entropy_steps(
     last = ordered[max(math.floor(share*len(ordered) + 1e-9), 1) - 1]
     return torch.where(batch.spread(entropy >= last), _checked(batch, advantage), 0)
 
-# %% ../../nbs/entropy/02_shaping.ipynb #58e63867
 def merged(
     seen:Tensor, mean:Tensor, std:Tensor,    # earlier visits: how many, mean and deviation of their outcomes
     new_mean:Tensor, new_std:Tensor,         # this visit
@@ -121,7 +115,6 @@ def dcpo_advantage(
     smooth = torch.where(first.abs() <= second.abs(), first, second)
     return batch.spread(torch.where(outcome.isnan(), 0, smooth)[batch.turns.episode])
 
-# %% ../../nbs/entropy/02_shaping.ipynb #6e3a4daf
 def first_state(
     batch:Batch,   # turns need `state`
 )->Tensor:         # (episodes,) int64 key; -1 for an episode without turns
@@ -167,7 +160,6 @@ class OutcomeHistory:
     def tensors(self)->dict: return dict(tasks=self.tasks, visits=self.visits)
     def restore(self, tensors:dict): self.tasks, self.visits, self.fresh = tensors['tasks'], tensors['visits'], None
 
-# %% ../../nbs/entropy/02_shaping.ipynb #64faed63
 def spread_weighted(
     batch:Batch,        # episodes
     advantage:Tensor,   # (action tokens,)

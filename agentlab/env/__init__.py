@@ -62,7 +62,6 @@ _all_ = ['BesideExpert', 'Bubblewrap', 'BugRepair', 'BugWork', 'InjectBug', 'Cla
 
 __getattr__ = door(__name__)
 
-# %% ../../nbs/env/index.ipynb #76d09d20
 for _module in pages_with_names('agentlab.env'): import_module(_module)
 globals().update({kind.__name__: kind for kind in registered.values()})     # the door has them too
 # name -> class; those of `@environment` follow. `load_env` also takes 'package.module:Class', and `families`

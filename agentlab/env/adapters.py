@@ -22,7 +22,6 @@ from .protocol import (Env, EnvError, Step, TextEnv, as_reader, check_seed, guid
 from .two_seats import SeatedGame
 from ..settings import in_words, needed
 
-# %% ../../nbs/env/18_adapters.ipynb #a305e0fa
 class Lent:
     "The global generators of `random` and numpy, lent to foreign code for the time of a call."
     def __init__(
@@ -97,7 +96,6 @@ class Borrowed(TextEnv):
                                       f'{error}); for parallel games give play a function that makes the '
                                       f'environment') from error
 
-# %% ../../nbs/env/18_adapters.ipynb #b6423f9e
 colour = re.compile(r'\x1b\[[0-9;]*m(.*?)\x1b\[0m', re.DOTALL)
 
 def drawn(
@@ -233,7 +231,6 @@ def from_gymnasium(
     elif options: raise ValueError(f'{sorted(options)} are for gymnasium.make; this environment is already made')
     return Gymnasium(env, words, text, success, penalty, horizon, guide)
 
-# %% ../../nbs/env/18_adapters.ipynb #f7be1f7f
 def available_moves(
     text:str    # what a seat reads
 )->list:        # texts of moves; empty where none are listed
@@ -353,7 +350,6 @@ def from_textarena(
     env.name = game.removesuffix('-raw')
     return env
 
-# %% ../../nbs/env/18_adapters.ipynb #05ab9b87
 def action_texts(
     state       # of OpenSpiel; a seat moves
 )->dict:        # text of each legal action -> its number
@@ -468,7 +464,6 @@ def from_openspiel(
     elif options: raise ValueError(f'{sorted(options)} are parameters of a game that is loaded by its name')
     return OpenSpiel(game, text, forfeit, guide)
 
-# %% ../../nbs/env/18_adapters.ipynb #582ea4da
 def written(
     seed:int,                       # of the game
     folder:str='runs/textworld',    # where games are kept
@@ -555,7 +550,6 @@ def from_textworld(
     return TextWorld(partial(written, **options) if games is None else lambda seed: games[seed % len(games)],
                      start or opened, horizon, guide)
 
-# %% ../../nbs/env/18_adapters.ipynb #71e3a85f
 class Typed:
     "How a text becomes an action of a JSON schema: the value of its one part, or all parts as JSON."
     def __init__(self, schema:dict):
@@ -675,7 +669,6 @@ def connected(address:str):
     "A synchronous client of an OpenEnv server."
     return needed('openenv.core', 'openenv').GenericEnvClient(base_url=address).sync()
 
-# %% ../../nbs/env/18_adapters.ipynb #21cc6af4
 class Played:
     "What `environment_factory` returns is a subclass of this; `act` is its one tool."
     _make = None    # function that makes the environment

@@ -16,7 +16,6 @@ from random import Random
 from .protocol import Env, EnvError, TextEnv, check_seed, check_split, distinct, guide_text, noisy, split_of
 from .sandbox import MontySandbox, Result
 
-# %% ../../nbs/env/19_bug_repair.ipynb #b4a9db7a
 patterns = dict(chain='f = V O C ; g = f O V ; h = g O C', fork='f = x O C ; g = y O C ; h = f O g',
                 loop='f = V ; while f > C : f = f - C ; g = f O V')
 fillers = dict(V='xy', O='+-*', C='1234')
@@ -63,7 +62,6 @@ def alike(
     "The other words of its sort, if there are bugs of this sort at the level."
     return tuple(other for sort in levels[level] if word in sort for other in sort if other != word)
 
-# %% ../../nbs/env/19_bug_repair.ipynb #189ae5c6
 inputs = ((2, 5), (5, 1), (4, 3), (1, 4))
 # what a test may find instead of a value
 errors = ('SyntaxError', 'NameError', 'TypeError', 'ZeroDivisionError', 'Endless', 'Large', 'Error')
@@ -111,7 +109,6 @@ def code_of(
     lines = ' '.join(dict(_='').get(word, word) for word in said).replace('while ', 'while turns.pop() and ').split(';')
     return harness.format(lines='\n'.join(f'    {line.strip()}' for line in lines), names=', '.join(names_of(program)))
 
-# %% ../../nbs/env/19_bug_repair.ipynb #6c2e2c04
 class Tester:
     """Runs programs in a sandbox and remembers what they said. Call it with a program; clones of an environment
     share one."""
@@ -158,7 +155,6 @@ def failing(found:tuple, expected:tuple)->tuple:
     "The numbers of the tests that fail."
     return tuple(k for k, (value, wanted) in enumerate(zip(found, expected, strict=True)) if value != wanted)
 
-# %% ../../nbs/env/19_bug_repair.ipynb #189f31dd
 @dataclass(frozen=True)
 class Artifact:
     "A bug, as its author hands it over."
@@ -211,7 +207,6 @@ def consistency(
     except Exception as error: return f'{not_run}: {error}'
     return ''
 
-# %% ../../nbs/env/19_bug_repair.ipynb #aadb2bb0
 def spelled(value:str)->str:
     "A value, digit by digit: -17 is `- 1 7`."
     return ' '.join(re.findall(r'[A-Za-z]+|.', value))
@@ -272,7 +267,6 @@ def check_bug(
     if type(order) is not int or order < 1: raise ValueError(f'order must be a whole number from 1, got {order!r}')
     return task | dict(dropped=tuple(dropped), order=order)
 
-# %% ../../nbs/env/19_bug_repair.ipynb #7a548079
 class BugRepair(TextEnv):
     "Mend a small program until its eight tests pass; reward 1 then, else 0."
     name, seats = 'bug_repair', ('solver',)
@@ -396,7 +390,6 @@ class BugRepair(TextEnv):
         return (generator.choice(slips(self.program, self.level)) if noisy(noise, generator, 'demonstrator')
                 else self.expert())
 
-# %% ../../nbs/env/19_bug_repair.ipynb #7254d344
 class InjectBug(TextEnv):
     "Break a program and take away the tests that notice; reward 1 for a bug that `consistency` accepts, else 0."
     name, seats = 'inject_bug', ('injector',)
@@ -537,7 +530,6 @@ def solver_task(
     return dict(program=artifact.program, bug=changed(artifact.program, artifact.diff), dropped=list(artifact.dropped),
                 order=1)
 
-# %% ../../nbs/env/19_bug_repair.ipynb #e73fea9c
 class BugWork(Env):
     "A repair or an injection, drawn from the seed: demonstrations of both for one policy."
     name = 'bug_work'

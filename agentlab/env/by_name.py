@@ -16,7 +16,6 @@ from .adapters import from_gymnasium, from_openenv, from_openspiel, from_textare
 from .more_adapters import from_alfworld, from_reasoning_gym, from_verifiers
 from ..settings import called, in_words
 
-# %% ../../nbs/env/23_by_name.ipynb #7a1c0e15
 class Family(NamedTuple):
     "Worlds of one package, by name."
     make:Callable   # (name, **options) -> environment
@@ -74,7 +73,6 @@ def env_by_name(
     env.called, env.name = name, re.sub(r'[^\w.-]+', '-', env.name).strip('-') or 'env'
     return env
 
-# %% ../../nbs/env/23_by_name.ipynb #7a1c0e17
 for _word, _example, _make in (
     ('gym', 'FrozenLake-v1', from_gymnasium), ('textarena', 'TicTacToe-v0', partial(from_textarena, seats=None)),
     ('openspiel', 'kuhn_poker', from_openspiel),

@@ -11,7 +11,6 @@ from functools import lru_cache
 from random import Random
 from .protocol import TextEnv, check_split, guide_text, noisy, split_of, tidy
 
-# %% ../../nbs/env/05_clarify.ipynb #074d9fc8
 values = dict(day='monday tuesday wednesday thursday friday saturday'.split(),
               hour='noon one two three four five'.split(), people='alone pair trio family team crowd'.split(),
               # fact -> what it can be
@@ -33,7 +32,6 @@ def requests(
     told = [list(some) for count in (1, 2) for some in itertools.combinations(range(3), count)]
     return [dict(kind=kind, wanted=list(choice), told=some) for kind, choice in ours for some in told]
 
-# %% ../../nbs/env/05_clarify.ipynb #3b68a10f
 class Clarify(TextEnv):
     "Ask a user for what a request leaves out, then book; reward 1 for the right booking, else 0."
     name = 'clarify'

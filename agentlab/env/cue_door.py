@@ -10,7 +10,6 @@ import copy, itertools
 from random import Random
 from .protocol import TextEnv, check_split, guide_text, listed, noisy, split_of, tidy
 
-# %% ../../nbs/env/09_cue_door.ipynb #d2032cbb
 cues = ('red', 'green', 'blue', 'yellow')
 doors = ('d1', 'd2', 'd3', 'd4')
 noises = tuple('ka lo mi ne pu ra si to ve zu'.split())
@@ -36,7 +35,6 @@ def check_cue_task(
         raise ValueError(f"noise={task['noise']!r}: give three of the words {' '.join(noises)}")
     return dict(rule=list(check_rule(task['rule'])), cue=task['cue'], noise=noise)
 
-# %% ../../nbs/env/09_cue_door.ipynb #dbb7c318
 class CueDoor(TextEnv):
     "Remember a cue over a turn of noise, then open the door that belongs to it; reward 1 for the right door, else 0."
     name, horizon = 'cuedoor', 3

@@ -15,7 +15,6 @@ from .python_tool import joined, spelled
 from .sandbox import MontySandbox
 from .toolbox import Toolbox, final_answer, python_code, sql_query, text_search
 
-# %% ../../nbs/env/23_errands.ipynb #f08687ad
 goods = 'lamps chairs bowls ropes coats drums bells masks'.split()
 columns = 'price weight age'.split()
 whole = dict(highest='max', lowest='min', total='sum')      # word -> function of SQL
@@ -78,7 +77,6 @@ def as_notes(task:dict)->list:
     "The notes of a store."
     return [f'The {good} were {deed} by {name}.' for (deed, good), name in stored(task)[1].items()]
 
-# %% ../../nbs/env/23_errands.ipynb #57fd81e1
 @environment('errands')
 class Errands(Toolbox):
     "Answer by the one tool of three that can; reward 1 for the right answer, else 0."

@@ -10,7 +10,6 @@ from random import Random
 from .protocol import check_split, environment, guide_text
 from .two_seats import SeatedGame, different_tasks, draw_task
 
-# %% ../../nbs/env/26_facts.ipynb #da56b43b
 relations, chatter = ('mentor', 'rival', 'tailor', 'doctor'), ('weather', 'lunch')
 subjects, values = tuple('Ana Bo Cleo Dan'.split()), tuple('Eva Finn Gus Hal Ida Jon Kim Lou'.split())
 

@@ -10,7 +10,6 @@ from random import Random
 from .protocol import TextEnv, check_split, guide_text, noisy, split_of, tidy
 from .tools import tool
 
-# %% ../../nbs/env/02_guess.ipynb #f2990de5
 def ranges(
     low:int, high:int,      # the outermost numbers
     split:str               # 'train', 'demo' or 'test'
@@ -20,7 +19,6 @@ def ranges(
     pairs = [(first, last) for first in range(low, high + 1) for last in range(first + least - 1, high + 1)]
     return [pair for pair in pairs if split_of(('guess', *pair)) == split]
 
-# %% ../../nbs/env/02_guess.ipynb #66ef2ae1
 class GuessNumber(TextEnv):
     "Find a hidden number from hints; reward 1 when it is named, else 0."
     name = 'guess'

@@ -17,7 +17,6 @@ from .protocol import (Env, EnvError, Step, check_noise, check_seed, check_split
                                    is_finite, noisy, split_of)
 from .tools import tool
 
-# %% ../../nbs/env/04_hopsearch.ipynb #626322c9
 first_names = tuple('Bora Mina Kano Sela Tivo Ruda Nefi Odal Pira Vako Luma Geno Zafi Yaro Hesu Dilo'.split())
 last_names = tuple('Tel Dor Vesk Lam Quin Bris Noth Gard Fenn Holt Marr Sund Pell Rask Wynn Jove'.split())
 relations = ('mentor', 'rival', 'cousin', 'tailor')
@@ -31,7 +30,6 @@ def names_of(
     every = (f'{first} {last}' for first in first_names for last in last_names)
     return tuple(name for name in every if split_of(('name', name)) == check_split(split))
 
-# %% ../../nbs/env/04_hopsearch.ipynb #86477b72
 def draw_people(
     generator:Random,           # seeded by the caller
     split:str, people:int       # whose names; how many
@@ -58,7 +56,6 @@ def fts_query(
     words = dict.fromkeys(re.findall(word, text[:1000].lower()))
     return ' OR '.join(f'"{word}"' for word in [word for word in words if word not in ('who', 'is', 'the', 'of')][:12])
 
-# %% ../../nbs/env/04_hopsearch.ipynb #3d0fcc2c
 class World:
     """People, who is what to whom, and an index of the pages that say so. Never changed, so all clones of an episode
     share it; any thread may search."""
@@ -130,7 +127,6 @@ def full_text(
                       [(row, *page) for row, page in enumerate(pages)])
     return index
 
-# %% ../../nbs/env/04_hopsearch.ipynb #9b26947a
 def draw_question(
     generator:Random,           # seeded by the caller
     split:str,                  # 'train', 'demo' or 'test'
@@ -171,7 +167,6 @@ def check_question(
         raise ValueError(f'the path {path} from {task["start"]} meets somebody twice; take another')
     return task
 
-# %% ../../nbs/env/04_hopsearch.ipynb #d362f51b
 # role -> (how it learns more, how it is done)
 verbs = dict(player=('search', 'answer'), planner=('ask', 'answer'), searcher=('search', 'report'))
 
@@ -219,7 +214,6 @@ class Game:
         if not named or named[0] not in self.world.people: return '', ()
         return named[0], tuple(word for word in reversed(self.heard.split()) if word in relations)
 
-# %% ../../nbs/env/04_hopsearch.ipynb #d289ae0f
 def check_options(hops, distractors, results, horizon, milestone, seats):
     "Refuse options of `HopSearch` that make no game."
     if hops not in (1, 2, 3): raise ValueError(f'hops must be 1, 2 or 3, got {hops!r}')
@@ -415,7 +409,6 @@ class HopSearch(Env):
         hops = (f'{name} {line}{relation}{line}>' for (relation, name), line in zip(chain, lines))
         return f"{' '.join(hops)} {answer}"
 
-# %% ../../nbs/env/04_hopsearch.ipynb #88480533
 def missing(
     start:str, path:tuple,      # where to begin; the relations to follow
     known:dict                  # (relation, name) -> name

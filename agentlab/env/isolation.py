@@ -11,8 +11,8 @@ __all__ = ['PARTS', 'made_of', 'MOST', 'wait_for', 'send', 'receive_bytes', 'rec
 import base64, json, math, os, pickle, select, signal, struct, subprocess, sys, time, traceback, weakref
 from functools import partial
 from .protocol import Env, EnvError, Step, as_reader
+from ..settings import in_words
 
-# %% ../../nbs/env/03_isolation.ipynb #77932ebc
 def wait_for(
     pipe:int, event:int,        # file descriptor; select.POLLIN or select.POLLOUT
     deadline:float=math.inf     # on the clock of time.monotonic
@@ -53,7 +53,6 @@ def receive(
     message = receive_bytes(pipe, size, deadline)
     return message if len(message) == size else None
 
-# %% ../../nbs/env/03_isolation.ipynb #82ad1185
 def hold_lifeline(
     lifeline:int    # read end of a pipe that the parent holds open while it lives
 ):
@@ -157,7 +156,6 @@ def serve(lifeline:int):
     try: env.close()
     finally: os._exit(0)
 
-# %% ../../nbs/env/03_isolation.ipynb #6afdc58b
 MOST = 64 << 20      # bytes of a reply
 
 class Worker:
@@ -182,7 +180,10 @@ class Worker:
 
     def post(self, method:str, arguments:tuple, limit:float):
         "Send a request (and before the first the environment); its time runs from now."
-        self.waiting, request = method, pickle.dumps((method, arguments))
+        try: self.waiting, request = method, pickle.dumps((method, arguments))
+        except Exception as error:
+            raise TypeError(f'{method}: its arguments go to another process, so pickle must be able to write them: '
+                            f'{in_words(error)}') from error
         payload, self.payload = self.payload, None
         if payload: send(self.requests, payload, self.posted + self.limit)
         self.posted = time.monotonic()
@@ -217,7 +218,6 @@ class Worker:
         os.close(self.lifeline)
         return self.process.returncode
 
-# %% ../../nbs/env/03_isolation.ipynb #9c45e6cc
 class EnvTimeout(EnvError):
     "An environment took longer than its limit and was stopped."
 
@@ -347,7 +347,6 @@ class Isolated(Env):
 
     def __deepcopy__(self, memo): return self.clone()
 
-# %% ../../nbs/env/03_isolation.ipynb #f09662ac
 def together(
     envs:list,          # environments, isolated or not
     method:str,         # 'reset', 'step', ...

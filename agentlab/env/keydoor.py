@@ -13,7 +13,6 @@ from random import Random
 from string import ascii_lowercase
 from .protocol import TextEnv, check_split, guide_text, listed, noisy, split_of, tidy
 
-# %% ../../nbs/env/01_keydoor.ipynb #da67dd62
 compass = dict(north=(0, -1), south=(0, 1), east=(1, 0), west=(-1, 0))   # direction -> (columns east, rows south)
 
 @lru_cache
@@ -60,7 +59,6 @@ def all_doors(size:int)->tuple:
     "Every interior door, in order."
     return tuple(sorted({door_between(room, other) for room, near in exits(size).items() for other in near.values()}))
 
-# %% ../../nbs/env/01_keydoor.ipynb #043e82d2
 def shortest(
     layout:dict     # size, start, key, chest, closed
 )->int:             # turns: walk to the key, take it, walk to the chest, open it
@@ -99,7 +97,6 @@ def check_layout(
         raise ValueError(f'with {doors} shut some rooms cannot be reached; open one of them')
     return dict(size=size, start=rooms[0], key=rooms[1], chest=rooms[2], closed=doors)
 
-# %% ../../nbs/env/01_keydoor.ipynb #02d673d9
 def draw_layout(
     generator:Random,           # seeded by the caller
     size:int, closed:int,       # rooms along one side; doors to shut
@@ -126,7 +123,6 @@ def all_layouts(
             layout = dict(size=size, start=start, key=key, chest=chest, closed=list(shut))
             if shortest(layout) <= horizon: yield layout
 
-# %% ../../nbs/env/01_keydoor.ipynb #a6bbfc3c
 def best_action(
     layout:dict,        # the house
     room:str,           # where the agent is
@@ -157,7 +153,6 @@ def picture(
         lines.append(f'{row + 1:>2}|' + ''.join(f'{marks[name]:^3}{wall}' for name, wall in zip(here, walls)))
     return '\n'.join(lines + ['  +' + '---+'*size])
 
-# %% ../../nbs/env/01_keydoor.ipynb #90334b62
 def layout_id(layout:dict)->str:
     "A layout in one line, such as `3 a2>c1>a3 a2-b2 a3-b3`: size, start > key > chest, shut doors."
     return f"{layout['size']} {layout['start']}>{layout['key']}>{layout['chest']} {' '.join(layout['closed'])}".rstrip()

@@ -11,7 +11,6 @@ from random import Random
 from .protocol import check_split, guide_text
 from .two_seats import SeatedGame
 
-# %% ../../nbs/env/16_kuhn.ipynb #83612c64
 cards = ('J', 'Q', 'K')     # the highest last
 
 def check_alpha(alpha:float)->float:
@@ -30,7 +29,6 @@ def equilibrium(
     if seat == 'first': return (0., alpha + 1/3, 1.)[card] if played else (alpha, 0., 3*alpha)[card]
     return (0., 1/3, 1.)[card] if played == ['bet'] else (1/3, 0., 1.)[card]
 
-# %% ../../nbs/env/16_kuhn.ipynb #012fab79
 class Kuhn(SeatedGame):
     "Poker with three cards and one bet; pays 1 or 2 from one seat to the other."
     name, seats = 'kuhn', ('first', 'second')

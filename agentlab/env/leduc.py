@@ -11,7 +11,6 @@ from random import Random
 from .protocol import canonical, check_split, guide_text
 from .two_seats import SeatedGame
 
-# %% ../../nbs/env/17_leduc.ipynb #2fa43758
 ranks = ('J', 'Q', 'K')     # the highest last
 
 class Leduc(SeatedGame):
@@ -126,7 +125,6 @@ class Leduc(SeatedGame):
     def words(self):
         return [':', ',', *ranks, 'fold', 'call', 'raise', 'showdown']
 
-# %% ../../nbs/env/17_leduc.ipynb #d38bca91
 @functools.cache
 def solution(
     iterations:int=500      # of CFR

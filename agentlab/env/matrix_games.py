@@ -10,7 +10,6 @@ __all__ = ['symmetric', 'pure_equilibria', 'check_payoffs', 'MatrixGame', 'tit_f
 from .protocol import guide_text, is_finite
 from .two_seats import SeatedGame
 
-# %% ../../nbs/env/13_matrix_games.ipynb #4634a5d6
 def symmetric(
     table:list      # table[i][j]: what action i is paid against action j
 )->list:            # [i][j] -> (paid to row, paid to column)
@@ -39,7 +38,6 @@ def check_payoffs(payoffs, actions)->tuple:
         raise ValueError('payoffs must be finite numbers')
     return tuple(tuple((float(a), float(b)) for a, b in row) for row in payoffs)
 
-# %% ../../nbs/env/13_matrix_games.ipynb #f894f4fd
 class MatrixGame(SeatedGame):
     "Two seats choose at once; a table pays both, round by round."
     seats = ('row', 'column')
@@ -134,7 +132,6 @@ class MatrixGame(SeatedGame):
     def words(self):
         return [':', ',', 'left', 'you', 'other', *self.actions, *map(str, range(self.rounds + 1))]
 
-# %% ../../nbs/env/13_matrix_games.ipynb #2e7f896c
 def tit_for_tat(game:MatrixGame, generator=None)->str:
     "What the other seat did in the last round; the first action at first."
     return game.past[-1][1 - game.own(game.mover)] if game.past else game.actions[0]

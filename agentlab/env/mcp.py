@@ -13,7 +13,6 @@ from .sandbox import readable
 from .toolbox import Folder, Tool, Toolbox, ToolError, exact
 from ..settings import needed
 
-# %% ../../nbs/env/22_mcp.ipynb #7779fa50
 CLOSED = -32000     # the protocol's number for a connection that has ended
 
 class Line:
@@ -95,7 +94,6 @@ def _field(record, *names):
     "A field of the package's records; version 1 has other names for some."
     return next((getattr(record, name) for name in names if hasattr(record, name)), None)
 
-# %% ../../nbs/env/22_mcp.ipynb #b8e0e104
 class Served:
     "A server as a `Place`: one that all episodes share, or one for each episode under way."
     def __init__(
@@ -167,7 +165,6 @@ def _end(loop, owner:int):
         loop.stop()
     asyncio.run_coroutine_threadsafe(leave(), loop)
 
-# %% ../../nbs/env/22_mcp.ipynb #7115ca6f
 def from_mcp(
     source,                 # a command (text or list of words), a URL, an MCPServer, or a function that makes one
     tasks,                  # as for Toolbox; `reset` of a task are the arguments of the reset tool

@@ -16,7 +16,6 @@ from .adapters import Borrowed, TextWorld, described, printed
 from .protocol import check_split, distinct, guide_text, noisy, split_of
 from ..settings import needed
 
-# %% ../../nbs/env/24_more_adapters.ipynb #6b2d1a06
 class ReasoningGym(Borrowed):
     "Questions of reasoning-gym, one a turn."
     grammar = 'Write the answer and nothing else.'
@@ -60,7 +59,6 @@ def from_reasoning_gym(
     made = needed('reasoning_gym', 'reasoning-gym').create_dataset(data, size=size, seed=seed, **options)
     return ReasoningGym(made, data, split, guide)
 
-# %% ../../nbs/env/24_more_adapters.ipynb #6b2d1a09
 class Reply:
     "An agent of verifiers whose words come from outside."
     def __init__(self, env): self.env = env
@@ -174,7 +172,6 @@ def from_verifiers(
     return Verifiers(vf, world, list(world.taskset.take(limit)), name, split, success or (lambda paid: paid > 1 - 1e-6),
                      answer, horizon, guide)
 
-# %% ../../nbs/env/24_more_adapters.ipynb #6b2d1a15
 class ALFWorld(TextWorld):
     "A house of ALFWorld."
     name = 'alfworld'

@@ -12,7 +12,6 @@ from random import Random
 from .protocol import check_split, guide_text
 from .two_seats import SeatedGame, different_tasks, draw_task
 
-# %% ../../nbs/env/15_negotiation.ipynb #fa3269eb
 kinds, total = 3, 10        # kinds of things; what everything together is worth to a seat
 
 @functools.cache
@@ -62,7 +61,6 @@ def check_goods(
                          f'{task["counts"]} are worth {total}')
     return task
 
-# %% ../../nbs/env/15_negotiation.ipynb #e7f58844
 class Negotiation(SeatedGame):
     "Divide things by offers in turn; each seat is paid what its part is worth to it, no deal pays 0."
     name, shared_loss = 'negotiation', True
@@ -151,7 +149,6 @@ class Negotiation(SeatedGame):
         return [':', ',', *'things worth turn of you get offer accept'.split(),
                 *map(str, range(max(total, self.limit) + 1))]
 
-# %% ../../nbs/env/15_negotiation.ipynb #5a5d400f
 def deals(
     task:dict   # counts and both values
 )->dict:        # what the first seat gets -> (worth to first, worth to second), of 1

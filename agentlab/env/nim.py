@@ -11,7 +11,6 @@ from random import Random
 from .protocol import check_split, guide_text
 from .two_seats import SeatedGame, different_tasks, draw_task
 
-# %% ../../nbs/env/12_nim.ipynb #18a08908
 def nim_sum(
     heaps:tuple     # stones in each heap
 )->int:             # their exclusive or
@@ -26,7 +25,6 @@ def lost(
     if misere and max(heaps, default=0) < 2: return sum(heaps) % 2 == 1
     return nim_sum(heaps) == 0
 
-# %% ../../nbs/env/12_nim.ipynb #ec60bec0
 letters = 'abcdefgh'
 
 def check_heaps(

@@ -14,7 +14,6 @@ from .toolbox import Toolbox, answers, exact, final_answer
 from .tools import call_of, shown
 from ..settings import imported, in_words
 
-# %% ../../nbs/env/25_own_tasks.ipynb #4aa84808
 _number = re.compile(r'[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?')
 
 def _last(text:str)->float: return next((float(x.replace(',', '')) for x in reversed(_number.findall(text))), math.nan)
@@ -29,7 +28,6 @@ def contains(reply:str, task:dict)->bool:
 
 rewards = dict(exact=exact, number=number, contains=contains)   # names for the command line
 
-# %% ../../nbs/env/25_own_tasks.ipynb #f5c5a4a6
 LINE, LINES = 2**20, 10**6  # bytes of a line, lines of a file: at most
 def _text(x)->bool: return isinstance(x, str) and bool(x.strip())
 _fields = dict(     # field: (whether a value will do, what is wanted)
@@ -64,7 +62,6 @@ def read_tasks(path)->list:
             if line.strip(): found.append(dict(id=i, line=i) | check_task(task, where))
     return found
 
-# %% ../../nbs/env/25_own_tasks.ipynb #1577da9f
 def reward_of(
     found, where:str,   # what a reward returned; whose, for the error
 )->tuple:               # (reward, info)
@@ -77,7 +74,6 @@ def reward_of(
                        f'dict(reward=number, success=bool, feedback=text, and numbers of your own)')
     return float(paid), dict(success=bool(won), feedback=feedback, columns={k: float(v) for k, v in given.items()})
 
-# %% ../../nbs/env/25_own_tasks.ipynb #d9d3147f
 class OwnTasks(TextEnv):
     "Prompts of your own, paid by a function of your own; one turn, or several with tools."
     tools = ()

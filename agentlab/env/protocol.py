@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, getstate
 
-# %% ../../nbs/env/00_protocol.ipynb #50277c27
 class EnvError(RuntimeError):
     "An environment broke a rule of the protocol; the message says which rule and how to mend it."
 
@@ -31,7 +30,6 @@ class Step:
     # state, cost, error, fresh (True: the seat reads this text alone, and has forgotten what was before)
     info:dict = field(default_factory=dict)
 
-# %% ../../nbs/env/00_protocol.ipynb #9a9d2956
 def canonical(
     value           # strings, numbers, booleans, None, and tuples, lists or string-keyed dicts of these
 )->str:             # JSON with sorted keys: equal values give equal text in every process
@@ -45,7 +43,6 @@ def canonical(
     raise TypeError(f'canonical: got a {type(value).__name__}; use strings, numbers, booleans, tuples, lists or '
                     f'dicts of these')
 
-# %% ../../nbs/env/00_protocol.ipynb #00e4c9f7
 class Env:
     """A world for one or more seats. Write `reset` and `step`; the same seed gives the same episode, and no global
     random state is touched."""
@@ -96,7 +93,6 @@ class Env:
         "`plain`, or for a reader what was written and what was expected."
         return unanswered(action, expected or self.grammar) if self.reader else plain
 
-# %% ../../nbs/env/00_protocol.ipynb #67570274
 class TextEnv(Env):
     "Single-agent base: write `start` and `turn`, and `facts` for what is true of every situation."
     horizon = None        # most turns in an episode; None: no limit
@@ -134,7 +130,6 @@ class TextEnv(Env):
         info = dict(invalid=False, success=False, truncated=late and not self.deadline) | self.facts() | info
         return Step(self.seats[0], observation, {self.seats[0]: reward}, self.over, info)
 
-# %% ../../nbs/env/00_protocol.ipynb #0f74a881
 def check_seed(
     seed    # what the caller gave as a seed
 )->int:     # the same number as a Python int
@@ -147,14 +142,12 @@ def check_seed(
     if seed < 0: raise ValueError(f'seed must not be negative, got {seed}; use 0, 1, 2, ...')
     return seed
 
-# %% ../../nbs/env/00_protocol.ipynb #1488b214
 def tidy(
     text:str    # what a seat wrote
 )->str:         # lower case, single spaces, no full stop at the end
     "A text as worlds compare it with the actions they know."
     return ' '.join(text.lower().rstrip(' .\n').split())
 
-# %% ../../nbs/env/00_protocol.ipynb #297a3d87
 def guide_of(
     env,            # an environment
     seat:str        # who reads
@@ -219,7 +212,6 @@ def unanswered(
 no_guide = ('no guide: a model that reads is told nothing of the rules. Give `guide` a text: rules, how to write, '
             'an example')
 
-# %% ../../nbs/env/00_protocol.ipynb #28cb742c
 splits = ('train', 'demo', 'test')
 
 def split_of(
@@ -264,7 +256,6 @@ def noisy(
     check_noise(noise, generator, who)
     return bool(noise) and generator.random() < noise
 
-# %% ../../nbs/env/00_protocol.ipynb #faf1a645
 EXTRAS = dict(
     split      = "an argument `split='train'` of its constructor: whose worlds are drawn; see `check_split`",
     tasks      = "a method tasks(split, n): n different tasks, none of which is trained on; see `distinct`",
@@ -299,7 +290,6 @@ def pages_with_names(
     return [f'{package}.{path.stem}' for path in files
             if re.search(r'^@environment\(', path.read_text(encoding='utf-8'), re.M)]
 
-# %% ../../nbs/env/00_protocol.ipynb #3d9bf63c
 def check_seat_order(
     step:Step,              # what the environment returned
     seats:tuple,            # `env.seats`
@@ -329,7 +319,6 @@ def is_finite(value)->bool:
     try: return not isinstance(value, (str, bytes)) and math.isfinite(value)
     except (TypeError, ValueError, OverflowError): return False
 
-# %% ../../nbs/env/00_protocol.ipynb #22707633
 rules = dict(
     seats    = "`env.seats` is a tuple of different names, and every Step.seat is one of them",
     types    = "reset and step return a Step: observation is a str, reward and info are dicts, done is a bool, "
@@ -346,7 +335,6 @@ rules = dict(
     final    = "after done, step raises an error that says so",
 )
 
-# %% ../../nbs/env/00_protocol.ipynb #1c7b21a3
 nonsense = ('', 'xyzzy 42', 'go\nnorth</s>', '\u00e9\u4e16\U0001F511'*9)
 
 def check_step(
@@ -391,7 +379,6 @@ def watch(
         transcript.append(check_step(step, env, seat if in_turn else None))
     return transcript, step
 
-# %% ../../nbs/env/00_protocol.ipynb #55d2b944
 def random_states()->dict:
     """The global generators as they stand: module name -> comparable value, for those of random, numpy and torch
     that are imported."""
@@ -438,7 +425,6 @@ def check_final(env:Env, seed:int, **how)->bool:
     except Exception: return True
     raise EnvError(f'final: the episode was done, yet step(action) went on; {rules["final"]}')
 
-# %% ../../nbs/env/00_protocol.ipynb #3d41d18d
 class Report(dict):
     "What `check_env` found: rule -> 'ok' or why it could not be seen. Prints as a small table."
     advice = ''     # what no rule asks for

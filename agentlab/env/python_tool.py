@@ -13,7 +13,6 @@ from .protocol import TextEnv, check_noise, check_split, distinct, guide_text, i
 from .sandbox import MontySandbox
 from .tools import tool
 
-# %% ../../nbs/env/07_python_tool.ipynb #85967902
 places = dict(second=1, third=2, fourth=3)      # word -> index in a sorted list
 
 def list_forms()->dict:     # name -> (what is asked, code)
@@ -37,7 +36,6 @@ forms = list_forms() | {    # name -> (what is asked, code)
 levels = {1: tuple(forms)[:15], 2: tuple(forms)[:-2], 3: tuple(forms)}   # level -> its forms
 lists = {1: (5, 99), 2: (6, 99), 3: (8, 999)}  # level -> (how many numbers in a list, the largest)
 
-# %% ../../nbs/env/07_python_tool.ipynb #388ba84f
 def names_in(
     form:str        # a key of `forms`
 )->list:            # the names that its code uses
@@ -83,7 +81,6 @@ def check_problem(task)->dict:      # the same
             raise ValueError(f'{name}: whole numbers from 1 to {most} only, got {value!r}')
     return task
 
-# %% ../../nbs/env/07_python_tool.ipynb #33a438a8
 def spelled(text:str)->str:
     "Digits apart: `= 127` is `= 1 2 7`."
     return re.sub(r'(?<=[0-9])(?=[0-9])', ' ', text)
@@ -127,7 +124,6 @@ def well_formed(
     return dict(malformed=int(bool(fences % 2 or '' in found or opening.match(action) and not parse(action)[0])),
                 answers=sum(map(bool, found)))
 
-# %% ../../nbs/env/07_python_tool.ipynb #91be44ea
 class PythonTool(TextEnv):
     "Compute with Python, then answer; reward 1 for the right number, else 0."
     name = 'python_tool'
@@ -263,7 +259,6 @@ class PythonTool(TextEnv):
         written = [part for form in forms.values() for part in form]
         return list(dict.fromkeys(' '.join([said, '0 1 2 3 4 5 6 7 8 9', *written, *swaps.values()]).split()))
 
-# %% ../../nbs/env/07_python_tool.ipynb #5c26cb3c
 swaps = {'*': '+', '<': '>', '>': '<', '%': '*', 'sum': 'max', 'x': 'y', 'a': 'b', 'b': 'a', 'p': 'q', 'q': 'p',
          'm': 'n', 'n': 'm', 'zip': 'map', 'range': 'sum', '1': '2', '2': '3', '3': '4'}
 # word of a form's name -> (what is right, what is written)

@@ -11,7 +11,6 @@ from random import Random
 from .protocol import EnvError
 from .wrappers import Wrapper
 
-# %% ../../nbs/env/25_random_play.ipynb #5c3e2b05
 @dataclass
 class RandomGame:
     "A game as it was played: with its seed and its actions it can be played again."
@@ -68,7 +67,6 @@ def heard(
     return {part: list(dict.fromkeys(text for game in played for text in getattr(game, part)))
             for part in ('read', 'said')}
 
-# %% ../../nbs/env/25_random_play.ipynb #5c3e2b09
 class RandomWins(Wrapper):
     "Random games that went well, played again: the demonstrator of a world that has none."
     def __init__(

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
-# %% ../../nbs/env/08_sandbox.ipynb #83844d0c
 @dataclass(frozen=True)
 class Result:
     "What became of a program."
@@ -31,7 +30,6 @@ def readable(
                    for c in text[:limit + 1])
     return seen if len(seen) <= limit else f'{seen[:limit]} ... (cut after {limit} characters)'
 
-# %% ../../nbs/env/08_sandbox.ipynb #36fa8307
 class Refused(RuntimeError):
     "There is no sandbox here, so nothing was run."
 
@@ -63,7 +61,6 @@ def check_program(
     except (TypeError, ValueError) as error:
         raise TypeError(f'names must be numbers, strings, lists and dictionaries of these ({error})') from None
 
-# %% ../../nbs/env/08_sandbox.ipynb #240d4817
 def as_error(
     error:BaseException,        # what a worker raised
     seconds:float, megabytes:int# the limits, for the message
@@ -191,7 +188,6 @@ def end_workers(pool, owner:int, getpid):
     empty.)"""
     if getpid() == owner: pool.__exit__(None, None, None)
 
-# %% ../../nbs/env/08_sandbox.ipynb #96a96b5b
 def run_python(
     code:str,           # any text
     names:dict=None,    # name -> plain value, which the program finds defined
@@ -200,7 +196,6 @@ def run_python(
     "Run one program in Monty. For many, make one `MontySandbox` and call it: its workers stay."
     return MontySandbox(seconds, megabytes, depth, output)(code, names)
 
-# %% ../../nbs/env/08_sandbox.ipynb #db4f31da
 # machine -> (its audit number, which of the two numbers below is its own)
 machines = {'x86_64': (0xC000003E, 0), 'aarch64': (0xC00000B7, 1)}
 allowed = dict(     # call -> (its number on x86_64, on aarch64); None: it has no such call
@@ -236,7 +231,6 @@ def call_filter(
                (give, 0, 0, refuse), (give, 0, 0, allow)]
     return b''.join(struct.pack('=HBBI', *line) for line in program)
 
-# %% ../../nbs/env/08_sandbox.ipynb #ca785678
 runner = """
 import ast, json, sys
 code, names, depth = json.load(sys.stdin)

@@ -10,7 +10,6 @@ from random import Random
 from .protocol import check_split, guide_text
 from .two_seats import SeatedGame
 
-# %% ../../nbs/env/14_signals.ipynb #c1c7704c
 objects = ('sun', 'moon', 'star', 'rain', 'snow', 'wind', 'fire', 'leaf')
 words = ('ka', 'lo', 'mi', 'ne', 'pu', 'ra', 'si', 'to')
 

@@ -10,7 +10,6 @@ import functools
 from .protocol import guide_text
 from .two_seats import SeatedGame
 
-# %% ../../nbs/env/11_tictactoe.ipynb #e2ea4190
 free = '.........'                                                          # the empty board; cells row by row
 lines = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 _turned = (6, 3, 0, 7, 4, 1, 8, 5, 2)  # where each cell of the turned board comes from
@@ -47,7 +46,6 @@ def value(
     "The minimax value of a position."
     return _solve(canonical_board(board))
 
-# %% ../../nbs/env/11_tictactoe.ipynb #51a7e290
 class TicTacToe(SeatedGame):
     "Three in a row; x begins. Pays 1 and -1, a draw 0."
     name, seats = 'tictactoe', ('x', 'o')

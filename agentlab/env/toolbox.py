@@ -21,7 +21,6 @@ from .protocol import (EnvError, TextEnv, check_split, distinct, guide_text, is_
 from .sandbox import MontySandbox, readable
 from .tools import call_of, fault_of, schema_of, shown, tool
 
-# %% ../../nbs/env/21_toolbox.ipynb #595f43a6
 class ToolError(Exception):
     "What went wrong in a tool, for the model to read."
 
@@ -35,7 +34,6 @@ class Place:
 
 notes = Place()     # of the functions that take `state`
 
-# %% ../../nbs/env/21_toolbox.ipynb #1fa165ab
 @dataclass(frozen=True)
 class Tool:
     "A named tool; `tool_of` makes one of a function."
@@ -69,7 +67,6 @@ def final_answer(
     "The tool that ends an episode."
     return Tool(tool(name, description, text='the answer'), lambda given, held: given['text'], final=True)
 
-# %% ../../nbs/env/21_toolbox.ipynb #dc345d00
 def within(
     function,       # without arguments
     seconds:float   # until nobody waits any more
@@ -93,7 +90,6 @@ def exact(reply:str, task:dict)->bool:
     "The reply is the answer, but for capitals, spaces and a full stop."
     return tidy(reply) in answers(task)
 
-# %% ../../nbs/env/21_toolbox.ipynb #c2bb4b8a
 def entry(name:str, arguments:dict, text:str, ok:bool=False, cost:float=0., invalid:bool=False)->dict:
     "A line of the ledger: which tool, with what, what came of it. No time stands in it: it is the same every time."
     return dict(tool=name, arguments=arguments, text=text, ok=ok, cost=float(cost), invalid=invalid)
@@ -302,7 +298,6 @@ def _drawn(pools:dict, generator:Random, split:str)->dict:
     if pools[split]: return generator.choice(pools[split])
     raise ValueError(f'no task falls into the split {split!r}; give more, or give each its dict(split=\'train\', ...)')
 
-# %% ../../nbs/env/21_toolbox.ipynb #c1e18505
 class Folder:
     "A temporary folder; it is removed when nobody holds this object any more."
     def __init__(self):
@@ -408,7 +403,6 @@ def text_search(
     run = lambda given, pages: '\n'.join(pages.find(given['words'], results)) or 'Nothing found.'
     return Tool(tool(name, description, words='words of the page'), run, cost, place=place)
 
-# %% ../../nbs/env/21_toolbox.ipynb #ba5e2844
 def _open(folder:Folder, name:str, flags:int):
     "A plain file of the folder, opened. ToolError for another name, for a link, and for what is not there."
     if not re.fullmatch(r'\w[\w .-]{0,99}', name):
@@ -446,7 +440,6 @@ def scratch_files(
             Tool(tool('write', 'Write a file anew.', **name, text='its text'), write, cost, pure=False, place=place),
             Tool(tool('list', 'List the files.'), listed, cost, place=place)]
 
-# %% ../../nbs/env/21_toolbox.ipynb #989579a0
 def ask_model(
     model,                  # function text -> text; agentlab.prompt.endpoint.Endpoint; or a Policy
     name:str='ask', description:str='Ask somebody who may know.',

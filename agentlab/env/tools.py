@@ -9,7 +9,6 @@ __all__ = ['kinds', 'tool', 'schema_of', 'named', 'shown', 'fault_of', 'fits', '
 import inspect, json, re, types, typing
 from typing import get_type_hints
 
-# %% ../../nbs/env/20_tools.ipynb #a4d9dd9c
 # JSON's types and ours
 kinds = dict(string=str, integer=int, number=(int, float), boolean=bool, array=list, object=dict)
 
@@ -83,7 +82,6 @@ def shown(
     said = ' '.join(''.join(c if c.isprintable() else ' ' for c in str(text)[:10*most]).split())
     return f'"{said[:most]}{"..." if len(said) > most else ""}"'
 
-# %% ../../nbs/env/20_tools.ipynb #831bc46d
 def fault_of(
     tools,          # list of schemas
     name:str,       # the tool that was called

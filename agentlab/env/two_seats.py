@@ -12,7 +12,6 @@ from random import Random
 from .protocol import (Env, EnvError, Step, check_seed, check_split, distinct, is_finite, listed, noisy,
                                    split_of, tidy)
 
-# %% ../../nbs/env/10_two_seats.ipynb #51279e3c
 class SeatedGame(Env):
     "A game for several seats; write `deal`, `view`, `key`, `moves` and `play`."
     seats = ('first', 'second')
@@ -135,7 +134,6 @@ class SeatedGame(Env):
         "Every word and mark that is said or understood here, for a word-level tokenizer."
         return list(dict.fromkeys(['Illegal', '.', *self.seats, *self.words()]))
 
-# %% ../../nbs/env/10_two_seats.ipynb #02046b8b
 def draw_task(
     draw,               # generator -> task
     generator:Random,   # draws
@@ -157,7 +155,6 @@ def different_tasks(
     generator = Random(f'tasks {check_split(split)} {seed}')
     return distinct(lambda: draw_task(draw, generator, split), n, f'tasks of split {split!r}')
 
-# %% ../../nbs/env/10_two_seats.ipynb #adeaa6ad
 def random_player(game, generator:Random)->str:
     "A legal move, uniformly."
     return generator.choice(game.moves())
@@ -192,7 +189,6 @@ def match(
                        lost=sum(any(one.values()) and not one[seat] for one in won)/games,
                        paid=sum(totals[seat] for _, totals in played)/games) for seat in seats}
 
-# %% ../../nbs/env/10_two_seats.ipynb #22db3aa4
 def outlook(
     game:SeatedGame,        # in any situation that is not the end
     weigh,                  # game -> {move: weight}: how the seat that moves draws

@@ -11,7 +11,6 @@ import copy, re
 from dataclasses import replace
 from .protocol import Env, Step, as_reader, extended, listed, tidy
 
-# %% ../../nbs/env/06_wrappers.ipynb #ecfc0889
 class Wrapper(Env):
     "An environment around another one; what it does not say itself, the inner one says."
     def __init__(
@@ -67,7 +66,6 @@ def with_columns(
     step.info['columns'] = step.info.get('columns', {}) | columns
     return step
 
-# %% ../../nbs/env/06_wrappers.ipynb #d7fe5780
 class BesideExpert(Wrapper):
     """Says of every action whether the expert would have taken it: `columns['matched']`, and `columns['patched']`
     where it was replaced."""
@@ -110,7 +108,6 @@ class BesideExpert(Wrapper):
                     step.info | dict(success=False, truncated=True, invalid=invalid))
         return with_columns(over, matched=0., patched=0.)
 
-# %% ../../nbs/env/06_wrappers.ipynb #3d5889dc
 tag_words = ('planning', 'explore', 'reflection', 'monitor')      # RLVMR's; `monitor` is allowed and never rewarded
 _tag = re.compile(rf"^\s*<\s*({'|'.join(tag_words)})\s*>\s*", re.IGNORECASE)
 
@@ -142,7 +139,6 @@ class Tagged(Wrapper):
         return f'<{word}> {action}'
     def vocabulary(self): return [*self.env.vocabulary(), '<', '>', *tag_words]
 
-# %% ../../nbs/env/06_wrappers.ipynb #1b7b2e0f
 def key_or_chest(
     env     # a KeyDoor
 )->str:
@@ -181,7 +177,6 @@ class Planned(Wrapper):
         return f'keep {action}' if aim == self.held else f'switch {aim} {action}'
     def vocabulary(self): return [*self.env.vocabulary(), 'switch', 'keep', *self.aims]
 
-# %% ../../nbs/env/06_wrappers.ipynb #0422d5bd
 class Listed(Wrapper):
     "Ends every observation with what can be done: `You can: go north, take key.`"
     def __init__(
@@ -202,7 +197,6 @@ class Listed(Wrapper):
         return replace(step, observation=f'{step.observation} You can: {listed(legal, self.most)}.')
     def vocabulary(self): return [*self.env.vocabulary(), *'You can : , and more'.split(), *map(str, range(1000))]
 
-# %% ../../nbs/env/06_wrappers.ipynb #ace5c124
 def check_words(
     policy,         # agentlab.policy.Policy
     words: tuple,   # that its agent should say

@@ -49,7 +49,6 @@ def mark(tools: list, messages: list)->str:     # of a request; of `as_read`
     "By it two conversations are known to be the same."
     return hashlib.blake2b(json.dumps([tools, messages], sort_keys=True).encode(), digest_size=16).hexdigest()
 
-# %% ../../nbs/interop/03_conversations.ipynb #39459b26
 def schema_of(tool: dict)->dict:
     "The schema in an entry of `tools`: name, description, parameters. Raises Refused."
     try:
@@ -108,7 +107,6 @@ class Voice:
         for start, end, _ in reading.spans[1:]: outside[start:end] = ['']*(end - start)
         return ''.join(outside).strip(), [(one.name, one.arguments) for one in reading.actions], parts
 
-# %% ../../nbs/interop/03_conversations.ipynb #d6963e7e
 @dataclass
 class Window:
     "One row of an episode in the making."

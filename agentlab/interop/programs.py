@@ -98,7 +98,6 @@ class AgentProgram:
                 reward, error = 0., f'reward={reward!r} of the answer {str(answer)[:200]!r}'
         return hub.end(session.id, reward, error=error or None)
 
-# %% ../../nbs/interop/05_programs.ipynb #6bd0f3e8
 class Served:
     "Agents that somebody else has started: `with Served(hub) as agents`."
     seats = ('player',)

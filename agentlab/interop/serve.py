@@ -51,7 +51,6 @@ def request_of(body: dict)->dict:   # the fields of _FIELDS that are given
     if given.get('tool_choice') == 'none': given.pop('tools', None)
     return dict(messages=[]) | {name: given[name] for name in _FIELDS if name in given}
 
-# %% ../../nbs/interop/04_serve.ipynb #0d9a7c31
 def _lists(change, *some: Completion)->Completion:
     "The last one, with `change` of all their lists."
     parts = {f.name: [getattr(one, f.name) for one in some] for f in fields(Completion) if f.name != 'finish'}
@@ -81,7 +80,6 @@ def sampled(
     return found
 
 
-# %% ../../nbs/interop/04_serve.ipynb #53b97b76
 @dataclass
 class Session:
     "One episode in the making."
@@ -241,7 +239,6 @@ class Hub:
         if self.temperature is not None: return tokens, self.temperature, 1.
         return tokens, asked.get('temperature', 1.), asked.get('top_p', 1.)
 
-# %% ../../nbs/interop/04_serve.ipynb #915e129d
 LOOPBACK = '127.0.0.1', 'localhost', '::1'
 
 def _packages():
@@ -383,7 +380,6 @@ def serving(hub: Hub, host: str = '127.0.0.1', port: int = 0, token: str = ''): 
             server.should_exit = True
             thread.join(timeout=10)
 
-# %% ../../nbs/interop/04_serve.ipynb #ae0e1c99
 def keep(hub: Hub, run, everything: bool = False):      # agentlab.train.Run
     "Write the groups that are complete as a new file of a folder's episodes."
     from agentlab.policy.text import with_token_text

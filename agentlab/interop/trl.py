@@ -62,7 +62,6 @@ def hand_over(
     if 'ref_logp' in part.tokens: found['ref_per_token_logps'] = at(part.action('ref_logp'), -1e4)
     return found
 
-# %% ../../nbs/interop/00_trl.ipynb #4ec6981f
 def of_trl(logp, batch, advantage, entropy=None):
     "Objective of a recipe that leaves the loss to TRL's `loss_type`. It cannot be called."
     raise ValueError('objective=of_trl: this recipe leaves its loss to TRL, so it runs only in AgentGRPOTrainer. Give '
@@ -96,7 +95,6 @@ def as_sapo(per, tau_good=1., tau_bad=1.05)->dict:
 
 LOSSES = {clip: as_clip, cispo: as_cispo, sapo: as_sapo, of_trl: lambda per: {}}    # our objective -> what TRL calls it
 
-# %% ../../nbs/interop/00_trl.ipynb #f0012e59
 def fixed_fields(
     recipe: Recipe,
     )->dict:        # GRPOConfig's fields whose values the recipe holds
@@ -159,7 +157,6 @@ def _trl():
     except ImportError: raise ImportError('agentlab.interop.trl needs TRL: pip install "agentlab-rl[trl]"') from None
     return trl
 
-# %% ../../nbs/interop/00_trl.ipynb #d988bd4a
 SAMPLING = ("agentlab's sampler draws the tokens, so this would do nothing. Set it where the policy's sampler is made "
             "(Policy(..., sampler=...)), or in rollout_args")
 NEUTRAL = dict(     # field of GRPOConfig: (its only allowed value, why and what to do)
@@ -191,7 +188,6 @@ NEUTRAL = dict(     # field of GRPOConfig: (its only allowed value, why and what
 # loss types of TRL 1.16 whose gradient with (B, T) advantages is checked
 KNOWN = 'grpo', 'bnpo', 'dapo', 'dr_grpo', 'cispo', 'sapo', 'luspo', 'vespo'
 
-# %% ../../nbs/interop/00_trl.ipynb #03d946f6
 def check_config(
     args,               # trl.GRPOConfig
     recipe: Recipe,
@@ -248,7 +244,6 @@ def check_steps(args, recipe: Recipe):
         raise ValueError(f'groups={recipe.groups}: {args.world_size} processes play whole groups, so give at '
                          f'least as many.')
 
-# %% ../../nbs/interop/00_trl.ipynb #b77874af
 def check_hosted(
     recipe: Recipe,
 ):
@@ -287,7 +282,6 @@ def check_model(
         raise ValueError(f'roles={policy.roles}: GRPOTrainer trains one model, and this policy has one for every role. '
                          f'Use agentlab.train.')
 
-# %% ../../nbs/interop/00_trl.ipynb #36e0b024
 class Guest(Training):
     "What agentlab's trainer keeps, inside somebody else's loop."
     def __init__(self, policy, env, recipe: Recipe):
@@ -336,10 +330,8 @@ def row_scale(
     counted = dict(grpo=row, sapo=row, luspo=row, dr_grpo=batch.rows.episode[row].unique())
     return rows/len(counted[loss_type]) if loss_type in counted else 1.
 
-# %% ../../nbs/interop/00_trl.ipynb #231384af
 def outcome(**_): raise NotImplementedError("rewards are agentlab's business")
 
-# %% ../../nbs/interop/00_trl.ipynb #dd422a74
 def past_share(batch: Batch)->float:
     "Share of the tokens in the loss that are from past episodes."
     counted = batch.action('weight') > 0
@@ -401,7 +393,6 @@ class _Step:
                      advantages=zeros, old_per_token_logps=zeros, num_items_in_batch=torch.ones((), device=device))
         return found | (dict(ref_per_token_logps=zeros - 1e4) if self.beta else {})
 
-# %% ../../nbs/interop/00_trl.ipynb #53c32ec1
 STATE = 'agentlab.safetensors'      # in a checkpoint of TRL
 
 def restore(guest: Guest, path: Path):
@@ -455,7 +446,6 @@ class _Resumed(_Step):
         if step and (guest.memory or guest.replay):
             restore(guest, Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'/STATE)
 
-# %% ../../nbs/interop/00_trl.ipynb #823b9094
 @in_parts
 class AgentTrainer(_Resumed):
     "What AgentGRPOTrainer adds to trl.GRPOTrainer."

@@ -82,7 +82,6 @@ def _add(tables, name, values, per_row, device):
     tables['turns' if nested else 'episodes'][name] = torch.as_tensor(np.asarray(flat) if numbers else [
         state_key(['none', i] if x is None else x) for i, x in enumerate(flat)], device=device)
 
-# %% ../../nbs/interop/01_verl.ipynb #17d22d2f
 def to_verl(
     values: Tensor,         # (action tokens,) such as advantages
     response_mask: Tensor,  # (rows, longest) the mask that the batch was made from
@@ -95,7 +94,6 @@ def to_verl(
                          f'action token')
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_scatter(mask, values.to(mask.device, dtype))
 
-# %% ../../nbs/interop/01_verl.ipynb #4c1e77a1
 def padded(
     batch: Batch,               # one row (context window) per episode; each turn has an action token
     dtype=torch.float32,        # of rewards and values
@@ -145,7 +143,6 @@ def ragged_batch(
               - torch.searchsorted(row, row), value=torch.randn(len(row), generator=g).double())
     return Batch(e, Table(episode=number), Table(episode=episode, reward=reward), k)
 
-# %% ../../nbs/interop/01_verl.ipynb #5cf71868
 PREFIX = 'agentlab_'    # of every name in verl's registries
 # verl's key: (our argument, verl's default, what to write)
 _UNREAD = dict(gamma=('gamma', 1., 'gamma'), lam=('lam', 1., 'lam'),
@@ -189,7 +186,6 @@ def check_algorithm(
                              f'+algorithm.agentlab.{write} instead')
     return found
 
-# %% ../../nbs/interop/01_verl.ipynb #3b1ce449
 _columns: ContextVar[dict|None] = ContextVar('agentlab_columns', default=None)
 
 @contextmanager
@@ -240,7 +236,6 @@ def _refusal(function, lacks)->str:
 # name in verl's registry -> function
 estimators = {PREFIX + name: as_estimator(function) for name, function in credit.estimators.items()}
 
-# %% ../../nbs/interop/01_verl.ipynb #d728b787
 # verl's mode -> `per` of loss_weights
 AGGREGATIONS = {'token-mean': 'token', 'token-sum': 'token', 'seq-mean-token-mean': 'row', 'seq-mean-token-sum': 1.,
                 'seq-mean-token-sum-norm': None}
@@ -266,7 +261,6 @@ def aggregation_weights(
     if mode == 'token-sum': return weights*tokens
     return weights*(here/float(info.get(whole, here) or 1))
 
-# %% ../../nbs/interop/01_verl.ipynb #18a6c75c
 _LOW_HIGH = dict(low='clip_ratio_low', high='clip_ratio_high')
 _COV = {name: f'policy_loss.{key}'
         for name, key in dict(share='clip_cov_ratio', least='clip_cov_lb', most='clip_cov_ub').items()}
@@ -294,7 +288,6 @@ def check_loss(
     found |= _chosen(_read(config, 'policy_loss.agentlab'), function, 'policy_loss.agentlab', 4)
     return {name: value for name, value in found.items() if value is not None or name == 'dual'}
 
-# %% ../../nbs/interop/01_verl.ipynb #bf2b0949
 def _loss_batch(old_log_prob, response_mask)->Batch:
     """The tables of a micro-batch. A draw (clip_cov) is seeded with the ids of its tokens; here their old
     log-probabilities stand in for them."""
@@ -326,7 +319,6 @@ def as_loss(
 
 losses = {PREFIX + function.__name__: as_loss(function) for function in _KEYS}    # name in verl's registry -> function
 
-# %% ../../nbs/interop/01_verl.ipynb #69599316
 def at_turn_ends(
     rewards,        # one number per turn
     response_mask,  # (response,) 1 where the policy spoke
@@ -360,7 +352,6 @@ def _output_class():
                  __qualname__='TurnRewardOutput')
     return type(AgentLoopOutput)('TurnRewardOutput', (AgentLoopOutput,), parts)
 
-# %% ../../nbs/interop/01_verl.ipynb #8f42860b
 class _Talk:
     "What one episode has said and heard, in verl's terms. Token ids only ever grow."
     def __init__(self, loop, messages):
@@ -399,7 +390,6 @@ class _Talk:
         self.messages.append(dict(role='assistant', content=text))
         return text
 
-# %% ../../nbs/interop/01_verl.ipynb #49166eae
 async def _run(self, sampling_params: dict, **row):
     "Play one episode. `row` is a line of the dataset with extra_info['seed']."
     env, extra = self.environment, row.get('extra_info') or {}
@@ -473,7 +463,6 @@ def __getattr__(name):
     if name in _LAZY: return _LAZY[name]()
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
-# %% ../../nbs/interop/01_verl.ipynb #87e9dae4
 def register(
     register_adv_est: Callable,     # verl's decorators: name -> function -> function
     register_policy_loss: Callable,
@@ -483,7 +472,6 @@ def register(
     for name, function in losses.items(): register_policy_loss(name)(function)
     return (*estimators, *losses)
 
-# %% ../../nbs/interop/01_verl.ipynb #07819189
 def _wanted(seeds: int = 3)->list[dict]:
     "What to compute in the worker: name, keywords as arrays, and our own numbers (a text where we refuse)."
     found = []
@@ -524,7 +512,6 @@ def _wanted_loss(function: Callable, mode: str, seed: int)->dict:
     return dict(kind='loss', name=PREFIX + function.__name__, keywords=arrays, mask=arrays['response_mask'], mode=mode,
                 wanted=wanted)
 
-# %% ../../nbs/interop/01_verl.ipynb #55eea880
 def _in_worker(cases: list, defaults: dict, cov: dict)->dict:
     "Runs in the worker, where it stands alone: no module of ours is imported before verl."
     import sys, time
@@ -554,7 +541,6 @@ def _in_worker(cases: list, defaults: dict, cov: dict)->dict:
     return dict(early=early, modules=ours, seconds=seconds, found=found, theirs=theirs, version=verl.__version__,
                 estimators=sorted(ADV_ESTIMATOR_REGISTRY), losses=sorted(POLICY_LOSS_REGISTRY))
 
-# %% ../../nbs/interop/01_verl.ipynb #50bde4ca
 THEIRS = {'agentlab_clip': 'vanilla', 'agentlab_gspo': 'gspo', 'agentlab_gmpo': 'geo_mean', 'agentlab_sapo': 'sapo',
           'agentlab_cispo': 'cispo', 'agentlab_dppo_tv': 'dppo_tv', 'agentlab_dppo_kl': 'dppo_kl',
           # ours -> verl's own loss
@@ -599,7 +585,6 @@ def _ask_worker(cases)->tuple[dict, dict]:
         if mine: ray.shutdown()
     return found, dict(ray=ready - start, worker=time.perf_counter() - ready)
 
-# %% ../../nbs/interop/01_verl.ipynb #e55f6a79
 def _gap(found, wanted)->float:
     "Largest difference; 0 where both refuse, infinity where one does or a number is NaN."
     if isinstance(wanted, str):

@@ -9,7 +9,6 @@ __all__ = ['names', 'enter']
 from importlib.util import find_spec
 from .verl import register
 
-# %% ../../nbs/interop/02_verl_plugin.ipynb #ff386058
 def enter(
 )->tuple[str, ...]: # the names; none where verl is not installed
     "Register with verl."

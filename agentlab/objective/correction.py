@@ -15,7 +15,6 @@ from ..groups import group_max, group_mean, group_sum
 from .sequence import each_episode, each_row, each_token
 from ..recipe import recipe
 
-# %% ../../nbs/objective/05_correction.ipynb #5ad5cd12
 def importance_weights(
     batch:Batch,                # tokens need old_logp (trainer) and sampler_logp
     # batch -> (action tokens,) key: whose probability is compared; see agentlab.objective.sequence
@@ -57,7 +56,6 @@ def icepop(
     w = importance_weights(batch, unit, mean)
     return torch.where((w >= low) & (w <= high), w, 0)
 
-# %% ../../nbs/objective/05_correction.ipynb #fcc99547
 def dart_weights(
     batch:Batch,                # tokens need old_logp and sampler_logp
     cap:float=1.,               # no weight is above this
@@ -69,7 +67,6 @@ def dart_weights(
     size = torch.where(batch.action('weight') > 0, batch.action('sampler_logp').double().abs(), torch.nan)
     return torch.where(group_max(size, each_row(batch)) >= 1e-9, w, w.new_tensor(min(cap, 1.)))
 
-# %% ../../nbs/objective/05_correction.ipynb #4c696b3d
 class corrected:
     """An objective times importance weights without gradient. Scope of `normalize`, and of episodes of several rows:
     the minibatch, with the `plan`."""
@@ -104,7 +101,6 @@ class corrected:
         # no token left, or all weights 0: nothing to divide by
         return torch.where(mean > 0, w/mean, w) if self.normalize else w
 
-# %% ../../nbs/objective/05_correction.ipynb #aae5e8fb
 @recipe('Yao et al., 2025, truncated importance sampling')
 def tis_recipe():
     "Tokens weigh less where the sampler was another policy"

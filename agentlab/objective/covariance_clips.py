@@ -15,7 +15,6 @@ from ..groups import group_mean
 from .policy_loss import _moved, clip, clipped
 from ..recipe import recipe
 
-# %% ../../nbs/objective/01_covariance_clips.ipynb #64a94ca8
 def covariance(
     logp:Tensor,      # (action tokens,) log-probability under the policy in training
     batch:Batch,      # tokens need weight
@@ -31,7 +30,6 @@ def covariance(
     a, l = (torch.where(counts, x.detach().double(), torch.nan) for x in (advantage, logp))
     return (a - group_mean(a, by))*(l - group_mean(l, by))
 
-# %% ../../nbs/objective/01_covariance_clips.ipynb #59a1a762
 def clip_cov(
     logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp; `dropped` where `plan` has put it there
@@ -76,14 +74,12 @@ def _some(eligible, n, batch, seed):
     chosen[eligible.nonzero()[:, 0][order[:n].to(eligible.device)]] = True
     return chosen
 
-# %% ../../nbs/objective/01_covariance_clips.ipynb #a9f416e8
 @recipe('Cui et al., 2025, The Entropy Mechanism, arXiv 2505.22617')
 def clip_cov_recipe():
     "A few tokens that would cost the most entropy are left out"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=clip_cov)
 
-# %% ../../nbs/objective/01_covariance_clips.ipynb #e452d971
 def kl_cov(
     logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp; `held` where `plan` has put it there
@@ -118,14 +114,12 @@ def kl_cov_plan(
 
 kl_cov.plan = kl_cov_plan
 
-# %% ../../nbs/objective/01_covariance_clips.ipynb #b1a9219b
 @recipe('Cui et al., 2025, The Entropy Mechanism, arXiv 2505.22617')
 def kl_cov_recipe():
     "The tokens that would cost the most entropy are held where they are"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=kl_cov)
 
-# %% ../../nbs/objective/01_covariance_clips.ipynb #02504df0
 def spear_clip(
     logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp; episodes need source; `dropped` where `plan` has put it there
@@ -168,7 +162,6 @@ def spear_plan(
 
 spear_clip.plan = spear_plan
 
-# %% ../../nbs/objective/01_covariance_clips.ipynb #ceaeb34d
 @recipe('in the spirit of Qin et al., 2025, SPEAR, arXiv 2509.22601')
 def spear_clip_recipe():
     "Dr.BoT without the few tokens that would cost the most entropy"

@@ -13,7 +13,6 @@ from ..episodes import Batch, check_flat, need
 from .policy_loss import clip
 from ..recipe import recipe
 
-# %% ../../nbs/objective/04_entropy_bonuses.ipynb #e8ea5ebd
 def entropy_bonus(
     logp:Tensor,               # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,               # tokens need old_logp, and entropy_coef where no coefficient is given
@@ -42,7 +41,6 @@ def _open(entropy, logp, who):
         raise ValueError(f'entropy has {len(entropy)} and logp {len(logp)} values; give one per action token')
     return entropy
 
-# %% ../../nbs/objective/04_entropy_bonuses.ipynb #4eb29385
 @recipe('in the spirit of He et al., 2025, Skywork-OR1, arXiv 2505.22312')
 def adaptive_recipe():
     "Entropy is paid for, the more the further it is below a target"
@@ -50,7 +48,6 @@ def adaptive_recipe():
     from agentlab.entropy.control import AdaptiveCoefficient
     return dict(credit=grpo, objective=entropy_bonus, memory=AdaptiveCoefficient)
 
-# %% ../../nbs/objective/04_entropy_bonuses.ipynb #8e40034e
 def epo(
     logp:Tensor,               # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,               # tokens need old_logp; turns need entropy_history (EntropyHistory), NaN: no penalty
@@ -74,7 +71,6 @@ def epo(
     if faithful: penalty = penalty*(batch.turns.t[batch.action_turn] >= 25).any()
     return clip(logp, batch, advantage, low=low, high=high, dual=dual) - bonus*(entropy - smooth*phase*penalty)
 
-# %% ../../nbs/objective/04_entropy_bonuses.ipynb #51efa71c
 @recipe('in the spirit of Xu et al., 2025, EPO, arXiv 2509.22576')
 def epo_recipe():
     "Entropy is paid for, inside the range that its history allows"

@@ -12,7 +12,6 @@ from ..episodes import Batch, check_flat, need
 from ..groups import group_sum
 from ..recipe import recipe
 
-# %% ../../nbs/objective/00_policy_loss.ipynb #2e314ecd
 def clip(
     logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp: the log-probability before the update
@@ -52,14 +51,12 @@ def _moved(logp, batch):
     _check_length(logp, old)
     return (logp-old).clamp(-20, 20).exp()
 
-# %% ../../nbs/objective/00_policy_loss.ipynb #08aca19c
 @recipe('Yu et al., 2025, DAPO, arXiv 2503.14476')
 def clip_higher_recipe():
     "A good token may rise further than a bad one may fall"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective_args=dict(low=.2, high=.28, dual=10.))
 
-# %% ../../nbs/objective/00_policy_loss.ipynb #c48bcad6
 def clipped(
     logp:Tensor,          # (action tokens,) log-probability under the policy in training
     batch:Batch,          # tokens need old_logp
@@ -84,7 +81,6 @@ def clip_fraction(
     counts = batch.action('weight') > 0
     return (clipped(logp, batch, advantage, entropy, low, high, dual) & counts).sum()/counts.sum().clamp(min=1)
 
-# %% ../../nbs/objective/00_policy_loss.ipynb #7a43f5a4
 def kl_k1(
     logp:Tensor,           # (action tokens,) log-probability under the policy, with gradient
     batch:Batch,           # tokens need ref_logp, and old_logp if `corrected`
@@ -122,7 +118,6 @@ def _reference(batch, logp):
     _check_length(logp, ref)
     return ref
 
-# %% ../../nbs/objective/00_policy_loss.ipynb #200d115e
 def loss_weights(
     batch:Batch,    # the whole batch of one optimizer step, not a micro-batch; tokens need `weight`
     # what counts equally: 'token', 'turn', 'row', 'episode', 'nested' (episodes, in them turns, in them tokens); a

@@ -16,7 +16,6 @@ from ..groups import group_mean
 from .policy_loss import _check_length, _ratio
 from ..recipe import recipe
 
-# %% ../../nbs/objective/02_sequence.ipynb #c207e015
 def each_token(batch:Batch)->Tensor:
     "(action tokens,) key: every token by itself."
     return torch.arange(len(batch.actions), device=batch.actions.device)
@@ -40,7 +39,6 @@ def _unit_mean(x, batch, unit):
     mean = group_mean(torch.where(counts, x, torch.nan), unit(batch)).nan_to_num(nan=0.)
     return torch.where(x.isnan(), x.to(mean), mean)
 
-# %% ../../nbs/objective/02_sequence.ipynb #8455d25e
 def gspo(
     logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp
@@ -69,7 +67,6 @@ def gspo_plan(
     _check_length(logp, old)
     return dict(gspo_moved=_unit_mean(logp.detach() - old, batch, unit))
 
-# %% ../../nbs/objective/02_sequence.ipynb #1237b7f1
 def gspo_turn(
     logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, low:float=3e-4, high:float=4e-4 # as in `gspo`
 )->Tensor:                # (action tokens,) loss
@@ -85,14 +82,12 @@ def gspo_episode(
 
 gspo_episode.plan = partial(gspo_plan, unit=each_episode)
 
-# %% ../../nbs/objective/02_sequence.ipynb #d355d9f1
 @recipe('Zheng et al., 2025, GSPO, arXiv 2507.18071')
 def gspo_recipe():
     "One ratio for the whole answer"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=gspo, loss_per='row')
 
-# %% ../../nbs/objective/02_sequence.ipynb #04a52d3b
 def gmpo(
     logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp
@@ -112,14 +107,12 @@ def gmpo(
     ratio = _unit_mean(kept, batch, unit).clamp(-20, 20).exp()
     return (-ratio*_unit_mean(advantage, batch, unit)).to(logp)
 
-# %% ../../nbs/objective/02_sequence.ipynb #da3be4d9
 @recipe('Zhao et al., 2025, GMPO, arXiv 2507.20673')
 def gmpo_recipe():
     "The geometric mean of the clipped ratios"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=gmpo, loss_per='row')
 
-# %% ../../nbs/objective/02_sequence.ipynb #996adbbf
 def sapo(
     logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp
@@ -135,14 +128,12 @@ def sapo(
     tau = torch.where(advantage > 0, tau_good, tau_bad).to(ratio)       # rounded to float32, as TRL does it
     return -torch.sigmoid(tau*(ratio-1))*4/tau*advantage
 
-# %% ../../nbs/objective/02_sequence.ipynb #06b335a1
 @recipe('SAPO, 2025, arXiv 2511.20347')
 def sapo_recipe():
     "A gate that closes softly instead of a clip"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=sapo, loss_per='row')
 
-# %% ../../nbs/objective/02_sequence.ipynb #c5594d10
 def cispo(
     logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp
@@ -155,7 +146,6 @@ def cispo(
     ratio, advantage = _ratio(logp, batch, advantage, low, high, None)
     return -ratio.clamp(1-low, 1+high).detach()*advantage*logp
 
-# %% ../../nbs/objective/02_sequence.ipynb #3e2715da
 @recipe('MiniMax, 2025, CISPO, arXiv 2506.13585')
 def cispo_recipe():
     "The weight is clipped, and every token keeps its gradient"

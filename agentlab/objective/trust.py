@@ -16,7 +16,6 @@ from .policy_loss import _ratio, clip
 from .sequence import _unit_mean, each_row
 from ..recipe import recipe
 
-# %% ../../nbs/objective/03_trust.ipynb #fa059391
 def dppo_tv(
     logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need `base`
@@ -63,14 +62,12 @@ def _inside(inside, ratio, advantage, logp, cap):
     if not cap > 0: raise ValueError(f'cap={cap}: it bounds the weight of a token and must be above 0, often 20')
     return torch.where(inside | advantage.isnan() | logp.isnan(), -advantage*ratio.clamp(max=cap).detach()*logp, 0)
 
-# %% ../../nbs/objective/03_trust.ipynb #0177076b
 @recipe('DPPO, 2026, arXiv 2602.04879')
 def dppo_recipe():
     "A border in probability, not in its ratio"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=dppo_tv)
 
-# %% ../../nbs/objective/03_trust.ipynb #12194fc1
 def dcpo_bounds(
     old:Tensor,           # (action tokens,) log-probability before the update
     low:float=.2, high:float=.28, # how far a token may fall and rise: new probability times change of the ratio
@@ -99,7 +96,6 @@ def dcpo_clip(
     loss = -torch.minimum(ratio*advantage, ratio.clamp(least, most)*advantage)
     return loss if dual is None else torch.minimum(loss, dual*advantage.abs())
 
-# %% ../../nbs/objective/03_trust.ipynb #a12ed801
 @recipe('DCPO, 2025, arXiv 2509.02333')
 def dcpo_recipe():
     "Rare tokens may move further, and a task is compared with what it was before"
@@ -107,7 +103,6 @@ def dcpo_recipe():
     from agentlab.entropy.shaping import OutcomeHistory, dcpo_advantage
     return dict(credit=grpo, objective=dcpo_clip, shape=dcpo_advantage, memory=OutcomeHistory, loss_per='row')
 
-# %% ../../nbs/objective/03_trust.ipynb #46d7c35d
 def aepo_clip(
     logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp
@@ -123,7 +118,6 @@ def aepo_clip(
     bound = (1+high)*(logp - logp.detach()).exp()
     return torch.where((advantage > 0) & (ratio > 1+high), -bound*advantage, loss)
 
-# %% ../../nbs/objective/03_trust.ipynb #c19b54a8
 def reinforce(
     logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # not used
@@ -160,7 +154,6 @@ def fit_ratio(
     moved = group_sum(logp - batch.action('old_logp'), batch.action_turn)
     return (beta*moved - advantage).square()
 
-# %% ../../nbs/objective/03_trust.ipynb #ae78d526
 def hispo_mask(
     batch:Batch,            # tokens need old_logp (trainer) and sampler_logp
     sequence:float=.05,     # geometric mean over the sequence: closer to 1 than this (our choice)

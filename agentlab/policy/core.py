@@ -159,7 +159,6 @@ class Chat:
         return [i for x in re.split(r'(TEXT\d+A\dX)', text) if x
                 for i in (told[x] if x in told else self.tokenizer.encode(x, add_special_tokens=False))]
 
-# %% ../../nbs/policy/00_policy.ipynb #d74bbaff
 CHAT_TEMPLATE = ("{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
                  "{% if add_generation_prompt %}<|assistant|>{% endif %}")
 CONTROL = ('<|end|>', '<|system|>', '<|user|>', '<|assistant|>')
@@ -182,7 +181,6 @@ def word_tokenizer(
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
-# %% ../../nbs/policy/00_policy.ipynb #eb84a748
 def micro_batches(
     lengths: Tensor,    # (rows,) tokens in every row
     budget: int = 4096, # tokens of one micro-batch, padding included
@@ -198,7 +196,6 @@ def micro_batches(
             start = i
     return cuts + ([order[start:]] if start < len(order) else [])
 
-# %% ../../nbs/policy/00_policy.ipynb #ea4a1639
 def take_rows(
     batch: Batch,
     rows: Tensor,       # row numbers
@@ -223,7 +220,6 @@ def parts(
     lengths = torch.bincount(batch.tokens.row, minlength=len(batch.rows))[rows]
     for some in micro_batches(lengths, budget): yield take_rows(batch, rows[some])
 
-# %% ../../nbs/policy/00_policy.ipynb #d224ab46
 def pad_rows(
     batch: Batch,
     pad_id: int = 0,
@@ -236,7 +232,6 @@ def pad_rows(
     ids[which, column] = batch.tokens.id
     return ids, torch.stack([which, column], 1)[batch.actions]
 
-# %% ../../nbs/policy/00_policy.ipynb #cd84575f
 def token_logps(
     logits: Tensor,     # (tokens, vocabulary)
     ids: Tensor,        # (tokens,) the token that was taken
@@ -246,7 +241,6 @@ def token_logps(
     logp = torch.log_softmax(logits.float() / temperature, dim=-1)
     return logp.gather(1, ids[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
 
-# %% ../../nbs/policy/00_policy.ipynb #94f762e9
 class _Model:
     "A transformers model, and what it says of padded rows."
     model: torch.nn.Module
@@ -292,7 +286,6 @@ class _Model:
             return self.model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states[-1][before]
         return self._head[0](input_ids=ids, use_cache=False).last_hidden_state[before]
 
-# %% ../../nbs/policy/00_policy.ipynb #2519257b
 @torch.no_grad()
 def _plain_head(model):
     """The model's body and vocabulary layer, where logits are just head(body(ids)); None where a model does more
@@ -307,7 +300,6 @@ def _plain_head(model):
     except (TypeError, AttributeError): return None
     return (body, head) if same else None
 
-# %% ../../nbs/policy/00_policy.ipynb #797a813e
 def checkpoint_layers(
     model,          # a transformers model
     on: bool = True,
@@ -336,7 +328,6 @@ def check_bf16(device):
                          "Use a GPU from NVIDIA's Ampere generation on (compute capability 8.0), or precision='no' "
                          "without QLoRA, or the CPU (device='cpu').")
 
-# %% ../../nbs/policy/00_policy.ipynb #211c9936
 class _Scored(_Model):
     "How likely every action token of a batch was."
     tokenizer: object
@@ -403,7 +394,6 @@ class _Scored(_Model):
             found[which] = hidden
         return found
 
-# %% ../../nbs/policy/00_policy.ipynb #017653cb
 @in_parts
 class Policy(_Scored):
     "A transformers causal language model with its tokenizer, acting through a chat template."
@@ -461,7 +451,6 @@ class Policy(_Scored):
         none."""
         return _read(folder, device, dtype, **kw)
 
-# %% ../../nbs/policy/00_policy.ipynb #4582b835
 def closing(
     policy,                 # agentlab.policy.Policy
     batch: Batch,
@@ -479,7 +468,6 @@ def closing(
              for i in kept]
     return torch.tensor(kept, dtype=torch.int64, device=batch.episodes.truncated.device), Batch.from_episodes(asked)
 
-# %% ../../nbs/policy/00_policy.ipynb #53625aeb
 @contextmanager
 def quiet():
     """Without the progress bars of transformers, which are for models that take a while, and without bitsandbytes'

@@ -56,7 +56,6 @@ def weighted_values(
                                                                                 value.shape[3]).transpose(1, 2)
     return out
 
-# %% ../../nbs/policy/09_exact.ipynb #e1a00013
 class _Once(torch.autograd.Function):
     "Rounded once forwards; backwards the gradient of torch's attention."
     @staticmethod
@@ -101,7 +100,6 @@ def make_known():
     AttentionInterface.register(EXACT, exact_attention)
     AttentionMaskInterface.register(EXACT, sdpa_mask)
 
-# %% ../../nbs/policy/09_exact.ipynb #e1a00017
 MOST = 64       # rows that a call of the sampler is filled up to at most
 
 class AdapterMatrix(torch.nn.Linear):
@@ -168,7 +166,6 @@ def fewest_rows(
     if any(n > MOST for (*_, dtype, _), n in needed.items() if dtype == first.dtype): return None
     return min(max(needed.values(), default=1), MOST)
 
-# %% ../../nbs/policy/09_exact.ipynb #e1a00020
 @contextmanager
 def _attention(model, name: str):
     "The model with another attention for as long as this lasts."

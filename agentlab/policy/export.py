@@ -32,7 +32,6 @@ def opened(
     return pretrained(model if model in KNOWN else folder, lora=0, device=device, chat=dict(rewrites='window'),
                       dtype=torch.float32 if whole else best_dtype(device))
 
-# %% ../../nbs/policy/13_export.ipynb #6a92a993
 def plain_model(name):
     "A model by transformers alone, in float32 on the CPU."
     from transformers import AutoModelForCausalLM
@@ -63,7 +62,6 @@ def write_merged(
         rename(partial, out)
     return distance
 
-# %% ../../nbs/policy/13_export.ipynb #22e37b22
 def export_run(
     run: str,               # run folder, or folder of a policy
     adapter: str = '',      # folder for the adapter alone, in peft's layout
@@ -89,7 +87,6 @@ def export_run(
                         f'vLLM: vllm serve {merged}\nllama.cpp: python convert_hf_to_gguf.py {merged} --outfile '
                         f'{merged}.gguf --outtype {kinds[dtype]}'))
 
-# %% ../../nbs/policy/13_export.ipynb #887e082b
 class Conversation:
     "A talk with a policy: ids so far, and the text behind them."
     def __init__(

@@ -86,7 +86,6 @@ def codes_of(
     codes = np.maximum.reduceat(chars, said.edges[:-1])     # an id without width reads the character that follows it
     return np.where(said.control, MARKUP, codes).tolist()
 
-# %% ../../nbs/policy/08_formats.ipynb #94dd8acc
 @dataclass
 class Call:
     "A tool call as it was read."
@@ -129,7 +128,6 @@ class Plain:
         "The reply that says this, for a demonstration or an example."
         return action
 
-# %% ../../nbs/policy/08_formats.ipynb #d370fde3
 @dataclass(frozen=True)
 class Thinking(Plain):
     "A thought between markers, then the action."
@@ -207,7 +205,6 @@ def retold(
     if not mark: return f'{example}\n\n{rule}'.strip()
     return f'{text}\n\n{rule}\nExample: {change(example)}'
 
-# %% ../../nbs/policy/08_formats.ipynb #bd8841fb
 @dataclass(frozen=True)
 class Style:
     "How a model writes a tool call."
@@ -287,7 +284,6 @@ xml = Style('xml', _tags, parse_xml, write_xml, '<function=NAME><parameter=KEY>V
 wordwise = Style('wordwise', _tags, parse_words, write_words, 'NAME ARGUMENTS')
 styles = (xml, hermes, message)     # in this order `style_of` asks them
 
-# %% ../../nbs/policy/08_formats.ipynb #ee2c422d
 @dataclass(frozen=True)
 class Calls(Plain):
     "One or more tool calls."
@@ -410,7 +406,6 @@ def _probe(chat, messages)->str:
     try: return asked.render(messages)
     except (TemplateError, TypeError, KeyError): return ''
 
-# %% ../../nbs/policy/08_formats.ipynb #69a6d530
 def plan(
     reading: Reading,
     env,                # its `call_tools` or `call_tool` is used where it has one, else action texts
@@ -501,7 +496,6 @@ class Spoken(Wrapper):
         def told(text): return self.format.render(self.format.tools, text)['system'] if text else ''
         return {seat: told(text) for seat, text in guide.items()} if isinstance(guide, dict) else told(guide)
 
-# %% ../../nbs/policy/08_formats.ipynb #4ac5334e
 def fitted_policy(
     policy,             # agentlab.policy.Policy
     format,             # Plain, Thinking or Calls; None: Plain
@@ -529,7 +523,6 @@ def _rendered(format, chat, guide)->dict:
     found = format.render(format.tools, guide)
     return found if found['system'] and knows(chat, found['system']) else found | dict(system=guide)
 
-# %% ../../nbs/policy/08_formats.ipynb #e9d5afe5
 def whole_reply(
     format,     # what a rollout was given
     who: str,   # its name

@@ -30,7 +30,6 @@ def reads(
     "Whether a policy reads any text, and not a closed set of words."
     return knows(chat, anything)
 
-# %% ../../nbs/policy/10_guide.ipynb #049a9773
 def told(
     env,                    # the environment as it is played
     chat,                   # agentlab.policy.Chat of who plays
@@ -44,7 +43,6 @@ def told(
     guide = guide_of(env, seat)
     return guide if guide and knows(chat, guide) else None
 
-# %% ../../nbs/policy/10_guide.ipynb #bc7df23f
 def suited(
     env,                    # an environment, or a function that makes one
     policy,                 # who reads it

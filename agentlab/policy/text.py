@@ -19,7 +19,6 @@ def of_bytes(
     "Bytes of a piece as text."
     return data.decode('utf-8', 'surrogateescape')
 
-# %% ../../nbs/policy/11_text.ipynb #01632042
 def _alphabet()->dict[str, int]:
     "Letter -> byte, as byte-level vocabularies spell them."
     own = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -47,7 +46,6 @@ def reader(
     if '"ByteLevel"' in how: return byte_piece, ''
     return (sentence_piece, '') if '▁' in how else (None, None)
 
-# %% ../../nbs/policy/11_text.ipynb #dcfbfd94
 def token_texts(
     tokenizer,              # transformers tokenizer
     ids: Iterable[int],
@@ -70,7 +68,6 @@ def control_ids(
     jobs = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
     return special - ({tokenizer.unk_token_id} - jobs)
 
-# %% ../../nbs/policy/11_text.ipynb #1978ae63
 def with_token_text(
     batch: Batch,
     tokenizer,      # transformers tokenizer of the policy that played

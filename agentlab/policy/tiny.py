@@ -39,7 +39,6 @@ def tiny_model(
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config)
 
-# %% ../../nbs/policy/01_tiny.ipynb #b295fb8f
 def demonstrate(
     env,            # an environment with expert(noise, generator)
     chat,           # agentlab.policy.Chat: how the conversation is written down
@@ -84,7 +83,6 @@ def _pay(sides, reward, early)->dict:
         else: early[seat] = early.get(seat, 0.) + paid
     return early
 
-# %% ../../nbs/policy/01_tiny.ipynb #239452e8
 def warm_start(
     policy: Policy,         # its weights are changed
     env,                    # an environment with expert(noise, generator)
@@ -127,7 +125,6 @@ def imitate(policy: Policy, batch: Batch)->float:
         total += loss.item()
     return total
 
-# %% ../../nbs/policy/01_tiny.ipynb #2e32f626
 def cache_folder()->Path:
     "Where policies are kept between sessions: $AGENTLAB_CACHE, or ~/.cache/agentlab."
     return Path(os.environ.get('AGENTLAB_CACHE') or Path.home() / '.cache' / 'agentlab')
@@ -165,7 +162,6 @@ def closed_tokenizer(env):
     tokenizer.add_tokens(list(whole))
     return tokenizer
 
-# %% ../../nbs/policy/01_tiny.ipynb #1a9933a8
 def tiny_policy(
     env,                    # an environment; without expert() and vocabulary() it is played at random for both
     warm: bool = True,      # False: random weights

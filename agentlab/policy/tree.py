@@ -67,7 +67,6 @@ def prefixes(
     last = torch.cat([in_common(rows)[1:] < size[:-1], torch.ones(1, dtype=torch.bool)])
     return Prefixes(rows[last], in_common(rows[last]), (last.cumsum(0) - last.long())[leaf], int(lengths.sum()))
 
-# %% ../../nbs/policy/07_tree.ipynb #91cdf99f
 def branches(
     shared: list,   # as in `Prefixes`
     lengths: list,
@@ -99,7 +98,6 @@ def cut_at(
         if level[i] > depth: parent[i], start[i], level[i] = parent[p], start[p], depth
     return parent, start, level
 
-# %% ../../nbs/policy/07_tree.ipynb #0260ecfa
 @dataclass
 class Work:
     "What is paid for beside the tokens, in tokens."
@@ -163,7 +161,6 @@ def arranged(
         if best is None or cost < best[0]: best = cost, parent, start, levels
     return best
 
-# %% ../../nbs/policy/07_tree.ipynb #d880b49b
 @dataclass
 class Pass:
     "Segments that one forward pass computes together."
@@ -229,7 +226,6 @@ def plan_of(
     computed = sum(p.ids.numel() for p in sum(made, []))
     return Plan(made, before, order.argsort()[choice], cost + work.head*len(before), computed, tree.held)
 
-# %% ../../nbs/policy/07_tree.ipynb #80f4004c
 def recording(
     config,         # of the model
 )->tuple:           # a cache; what a model gave to it, {layer: (keys, values)}; how to put in what is not recorded
@@ -293,7 +289,6 @@ def at_choices(
         table = {layer: tuple(map(torch.cat, both)) for layer, both in fresh.items()}
     return torch.cat(found)
 
-# %% ../../nbs/policy/07_tree.ipynb #b4fe28dc
 class Part(Batch):
     "Some rows of a batch, with a plan for their log-probabilities."
     def __init__(
@@ -328,7 +323,6 @@ def tree_hidden(
     else: read = lambda **kw: head[0](**kw).last_hidden_state
     return at_choices(policy, part.plan, read)[part.plan.choice.to(policy.device)]
 
-# %% ../../nbs/policy/07_tree.ipynb #59ee53f5
 def piece(
     tree: Prefixes,
     first: int, last: int,  # its leaves, the last one not included
@@ -390,7 +384,6 @@ def plans(
     for some, plan in pieces: plan.held = int(lengths[some].sum())
     return [(numbers[some], plan) for some, plan in pieces], flat_cost(lengths, len(place), budget, work)
 
-# %% ../../nbs/policy/07_tree.ipynb #471d1c22
 LIMIT = {torch.float32: 1e-4, torch.float64: 1e-4}      # nats
 
 def three_rows(

@@ -69,7 +69,6 @@ def checked(said: Said, ask: Ask)->Said:
         raise NoAnswer(f'finish_reason {said.finish!r} after {n} of {ask.max_tokens} tokens')
     return said
 
-# %% ../../nbs/policy/04_vllm.ipynb #4d93f918
 class Lasting:
     "A folder that exists for as long as somebody holds this."
     def __init__(self, path: Path): self.path, self._clean = path, weakref.finalize(self, shutil.rmtree, path, True)
@@ -115,7 +114,6 @@ def adapter_weights(model, name: str)->dict[str, Tensor]:
                                  'an earlier checkpoint and lower the learning rate.')
     return {key: found[key].detach().cpu().contiguous() for key in sorted(found)}
 
-# %% ../../nbs/policy/04_vllm.ipynb #66a559d4
 def write_adapter(
     policy,         # agentlab.policy.Policy whose model has a LoRA adapter
     name: str,      # of the adapter in the model
@@ -142,7 +140,6 @@ def write_adapter(
     known[title] = made = Adapter(partial.name[1:], folder/partial.name[1:])
     return made
 
-# %% ../../nbs/policy/04_vllm.ipynb #b8521328
 class Shelf:
     "The adapters that an engine holds; the one that was not used for longest leaves when there are more than `keep`."
     def __init__(self, load, unload, keep: int = 2):
@@ -159,7 +156,6 @@ class Shelf:
         "The engine has lost it."
         with self.lock: self.held.pop(getattr(adapter, 'name', None), None)
 
-# %% ../../nbs/policy/04_vllm.ipynb #afad2fef
 def request_body(
     ask: Ask,
     model: str,     # name of the base or of the adapter
@@ -193,7 +189,6 @@ def read_choice(answer: dict, ask: Ask)->Said:
     except (LookupError, TypeError, ValueError, AttributeError) as e:
         raise NoAnswer(f'an answer without the form of /v1/completions ({type(e).__name__}: {e})') from e
 
-# %% ../../nbs/policy/04_vllm.ipynb #2e014fef
 class _Requests:
     "One request to a server."
     url: str
@@ -248,7 +243,6 @@ def _read(answer, path: str):
     try: return answer.json()
     except ValueError as e: raise NoAnswer(f'{path} answered with broken JSON ({e}): {text[:80]}') from e
 
-# %% ../../nbs/policy/04_vllm.ipynb #5f3462b1
 class _Rows(_Requests):
     "Rows, asked until they are answered."
     def patiently(self, attempt, given_up=lambda: False):
@@ -284,7 +278,6 @@ class _Rows(_Requests):
             raise
         finally: pool.shutdown(wait=False, cancel_futures=True)
 
-# %% ../../nbs/policy/04_vllm.ipynb #420d2f7f
 def _not_taken(where, adapter: Adapter, why)->str:
     "Why an engine refuses an adapter, and what to do."
     rank = json.loads((adapter.path/'adapter_config.json').read_text())['r']
@@ -382,7 +375,6 @@ class VLLMServer(_Rows):
             raise ValueError(f'{self.url} does not return token ids. It needs vLLM 0.10.2 or later.')
         return dict(max_len=card.get('max_model_len'), where=f'{self.url} ({self.model})', flag='--max-model-len')
 
-# %% ../../nbs/policy/04_vllm.ipynb #8e78b01a
 class VLLMEngine:
     "A vLLM engine in this process."
     def __init__(
@@ -455,7 +447,6 @@ def read_output(output, ask: Ask)->Said:
     return checked(Said(ids, [at[i].logprob for i, at in zip(ids, scores)], [[x for x, _ in top] for top in tops],
                         one.finish_reason, [[i for _, i in top] for top in tops]), ask)
 
-# %% ../../nbs/policy/04_vllm.ipynb #9c1b0e28
 class VLLMSampler:
     "The call of `agentlab.policy.Sampler` on a vLLM server or a vLLM engine, which follows the adapter of a policy."
     def __init__(
@@ -521,7 +512,6 @@ def check_follows(policy)->str|None:
                          'or qlora_policy). Only to evaluate: policy.model.requires_grad_(False), with the server '
                          'started on the same weights.')
 
-# %% ../../nbs/policy/04_vllm.ipynb #1be09be2
 @torch.no_grad()
 def local_logps(policy, rows: list[tuple[list, list]], temperature: float)->Tensor:
     "(tokens,) log-probabilities, by the policy without its adapter, of what was said after each context."
@@ -571,7 +561,6 @@ def _other(limits, why)->str:
     return (f"{limits['where']} serves another model than the policy: {why}. Start it on the folder or name that the "
             f"policy was loaded from, in the same revision; raise tolerance where only the precision differs.")
 
-# %% ../../nbs/policy/04_vllm.ipynb #15d46279
 def check_convention(temperature: float, top_p: float, scaled: bool):
     "Refuse settings under which the engine does not report the full softmax at the sampling temperature."
     if temperature == 0: return

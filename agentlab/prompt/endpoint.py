@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 from ..patience import GaveUp, NotNow, Patience, Spent, retry_after, worth_again
 from ..settings import needed
 
-# %% ../../nbs/prompt/04_endpoint.ipynb #f04821b5
 class EndpointError(RuntimeError):
     "The language model gave no usable answer; the message says why, and never holds a key."
 
@@ -98,7 +97,6 @@ class Endpoint:
             raise NotNow(said, after=retry_after(answer.headers.get('retry-after')))
         return answer
 
-# %% ../../nbs/prompt/04_endpoint.ipynb #15a52e21
 def without(text:str, key)->str:
     "A text in which the key is struck out."
     return text.replace(key, '***') if key else text

@@ -16,7 +16,6 @@ from .instruction import Instruction, play_instructed, read_instruction
 from .population import Population, lenient
 from .propose import Play, batch_plays, reflect
 
-# %% ../../nbs/prompt/03_inspo.ipynb #00b58e02
 metric('instruction', 'the instruction with the largest weight', 'after the update', 'JSON')
 metric('instruction_w', 'its weight', 'moving mean of the outcomes of its groups', "the environment's unit")
 metric('instructions', 'instructions that are alive', 'counted', 'instructions')

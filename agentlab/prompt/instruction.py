@@ -19,7 +19,6 @@ from ..episodes import Batch, Episode, derive
 from ..policy.tiny import demonstrate, imitate
 from ..rollout.plain import play
 
-# %% ../../nbs/prompt/00_instruction.ipynb #4dbe8dc9
 # slot -> what it can hold; the first is the default
 grammar = dict(history=(0, 1, 2), legal=(False, True), goal=(False, True), style=('', 'explore', 'commit'))
 control_words = ('Rule', 'Goal', 'Before', 'Now', 'Legal', 'explore', 'commit', ':', '>', ',', '.')
@@ -73,7 +72,6 @@ def read_instruction(
         raise ValueError(f'an instruction is dict(slots=, text=); got {str(text)[:80]!r}')
     return Instruction(found.get('slots', {}), found.get('text'))
 
-# %% ../../nbs/prompt/00_instruction.ipynb #fc35a943
 @dataclass(frozen=True)
 class Turns:
     "What a seat has read and done so far, and what stands before it now."
@@ -114,7 +112,6 @@ def render_english(
     if s['legal'] and turns.legal: lines.append(f"You may answer: {', '.join(turns.legal)}.")
     return '\n'.join(lines)
 
-# %% ../../nbs/prompt/00_instruction.ipynb #e252339f
 class Instructed(Wrapper):
     "An environment whose observations are rendered by an instruction."
     def __init__(
@@ -181,12 +178,10 @@ class Instructed(Wrapper):
             if (self.facts_read or squeezed(after) in text) and do in self.legal: return do
         return getattr(self.env, 'demonstrator', self.env.expert)(0. if s['style'] == 'commit' else noise, generator)
 
-# %% ../../nbs/prompt/00_instruction.ipynb #296646ab
 def squeezed(text:str)->str:
     "A text without spaces: a tokenizer may give 'Cue red .' for 'Cue red.'."
     return ''.join(text.split())
 
-# %% ../../nbs/prompt/00_instruction.ipynb #ca776ac0
 def play_instructed(
     # as for `agentlab.rollout.play`; env: an Instructed
     policy, env, seeds:list, group_size:int=1, tasks:list=None,
@@ -217,7 +212,6 @@ def instructed_tasks(instructions, tasks, n:int):
     return [dict(instruction=i.json() if isinstance(i, Instruction) else i, task=task)
             for i, task in zip(instructions, inner, strict=True)]
 
-# %% ../../nbs/prompt/00_instruction.ipynb #aa35251a
 def any_view(generator, env)->Instruction:
     "A random instruction of the grammar, without facts."
     return Instruction({name: generator.choice(values) for name, values in grammar.items()})

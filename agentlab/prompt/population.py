@@ -14,7 +14,6 @@ from torch import Tensor
 from .instruction import Instruction, read_instruction
 from ..settings import in_parts, needed
 
-# %% ../../nbs/prompt/01_population.ipynb #3761a7a9
 @dataclass
 class Member:
     "An instruction of a population, now or once."
@@ -65,7 +64,6 @@ class _Weighted:
         "Keep the weights of an update, for pictures."
         self.trace += [[step, i, self.members[i].w] for i in self.alive]
 
-# %% ../../nbs/prompt/01_population.ipynb #73aceef6
 def lenient(
     scores:Tensor,      # (candidates,) mean reward of each when it was checked
     weights:Tensor,     # (members alive,)
@@ -114,7 +112,6 @@ class _Renewed(_Weighted):
         self.members += [Member(candidates[fresh[k]], w, parents[fresh[k]], step) for k, w in chosen]
         return list(range(first, len(self.members)))
 
-# %% ../../nbs/prompt/01_population.ipynb #db3a10af
 @in_parts
 class Population(_Renewed):
     """Weighted instructions. Members are numbered in the order in which they joined; those that left are kept for
@@ -165,7 +162,6 @@ class Population(_Renewed):
         "From a checkpoint."
         return self.read(bytes(tensors['population'].cpu().tolist()).decode())
 
-# %% ../../nbs/prompt/01_population.ipynb #e73f0f77
 def family_tree(
     population:Population,  # with recorded weights
     colors:tuple=('#0072B2', '#D55E00'),    # of a member that left; of one that is still there
@@ -193,7 +189,6 @@ def family_tree(
                         autorange='reversed', automargin=True)
     return figure
 
-# %% ../../nbs/prompt/01_population.ipynb #98330506
 def fronts(
     scores:Tensor       # (instructions, questions)
 )->Tensor:              # (instructions, questions) bool: nobody does better on this question

@@ -18,7 +18,6 @@ from ..episodes import Batch
 from .endpoint import EndpointError, ask_json
 from .instruction import Instruction, grammar, read_instruction
 
-# %% ../../nbs/prompt/02_propose.ipynb #51a3495d
 @dataclass(frozen=True)
 class Play:
     "An episode as a proposer reads it."
@@ -66,7 +65,6 @@ def batch_plays(
     return [Play(read_instruction(name[i]), tuple(turns[n]), bool(s), bool(t), g)
             for n, (i, s, t, g) in enumerate(facts)]
 
-# %% ../../nbs/prompt/02_propose.ipynb #59ff94ef
 def mutate(
     parents:list,       # Instructions, the best one first
     plays:list,         # not read
@@ -91,7 +89,6 @@ def without_one(facts, rng)->tuple:
     out = rng.randrange(len(facts))
     return facts[:out] + facts[out + 1:]
 
-# %% ../../nbs/prompt/02_propose.ipynb #31e487f8
 def aliased(
     plays:list,     # of one instruction
     twice:int=2     # wins after which an action counts
@@ -139,7 +136,6 @@ def reflect(
         found |= dict.fromkeys(i for i in new if i not in parents)
     return list(found)
 
-# %% ../../nbs/prompt/02_propose.ipynb #d19f4634
 @dataclass(frozen=True)
 class Fact:
     "A rule that was mined, with what supports it."
@@ -194,7 +190,6 @@ def mined(
             if changed not in parents: found[changed] = None
     return list(found)[:count]
 
-# %% ../../nbs/prompt/02_propose.ipynb #e4c0a808
 def together(*proposers)->Callable:
     "One proposer of several: a candidate of each in turn, without repetitions."
     return partial(_together, proposers)
@@ -204,7 +199,6 @@ def _together(proposers, parents, plays, rng, count:int=4)->list:
     mixed = [found[place] for place in range(max(map(len, lists), default=0)) for found in lists if place < len(found)]
     return list(dict.fromkeys(mixed))[:count]
 
-# %% ../../nbs/prompt/02_propose.ipynb #4bf0e5c9
 answer_schema = dict(type='object', required=['instructions'], additionalProperties=False,
                      properties=dict(instructions=dict(type='array', items=dict(
     type='object', required=['slots', 'text'], additionalProperties=False,
@@ -252,7 +246,6 @@ def read_or_none(item):
     try: return read_instruction(item)
     except (ValueError, TypeError): return None
 
-# %% ../../nbs/prompt/02_propose.ipynb #b1564067
 def with_gepa(
     score:Callable,             # Instruction, tasks -> number for each task, larger is better
     tasks:list,                 # questions to try candidates on

@@ -90,7 +90,6 @@ def pick(
     repetition)."""
     return _assemble([batch], [_cuts(batch)], [index]).replace(labels=batch.labels)
 
-# %% ../../nbs/replay/00_buffer.ipynb #f4b8f7cc
 def alike(
     batch:Batch,    # episodes from a buffer
     like:Batch,     # the batch they shall be joined with
@@ -104,7 +103,6 @@ def alike(
     batch = batch.to(like.episodes.group.device)
     return batch.replace(**{name: _fit(getattr(batch, name), vars(getattr(like, name))) for name in TABLES})
 
-# %% ../../nbs/replay/00_buffer.ipynb #33c2af0e
 def uniform(
     facts:Table,                # a row per stored episode
     n:int,                      # how many
@@ -128,7 +126,6 @@ def success_first(
     if n > len(facts): raise ValueError(f'n={n} different episodes of {len(facts)}: ask for fewer')
     return order[torch.argsort((~facts.success[order]).long(), stable=True)][:n]
 
-# %% ../../nbs/replay/00_buffer.ipynb #6a1eb386
 def stratified(
     leaf:Tensor,                # (N,) non-negative weights
     n:int,                      # number of draws
@@ -165,7 +162,6 @@ class prioritised:
         weight = (len(leaf)*leaf[index]/leaf.sum())**-beta
         return weight/weight.max() if len(weight) else weight
 
-# %% ../../nbs/replay/00_buffer.ipynb #d84749ef
 PRIORITY_EPS = 1e-6     # added to every priority that is set, so that none is 0
 def _texts(batch: Batch, sources: list[dict])->dict:
     "The labels of `sources` whose keys stand in the batch."
@@ -218,7 +214,6 @@ def _measured(batch: Batch, first: int, step: int, priority: Tensor)->Segment:
                game_number=first + _earliest(batch.episodes.game), priority=priority)
     return Segment(first, batch.episodes.with_(**own), batch)
 
-# %% ../../nbs/replay/00_buffer.ipynb #23bc95b3
 class _Stored:
     "What a buffer holds."
     folder: Path|None       # where the episodes are kept
@@ -245,7 +240,6 @@ _EMPTY = dict(group=torch.zeros(0, dtype=torch.int64), step=torch.zeros(0, dtype
     0, dtype=torch.float64), success=torch.zeros(0, dtype=torch.bool)) | {c: torch.zeros(0, dtype=torch.int64)
                                                                           for c in _OWN}
 
-# %% ../../nbs/replay/00_buffer.ipynb #ee095353
 def _checked_priority(priority, n: int)->Tensor:
     "(n,) float64 |priority| + eps, or a ValueError."
     x = torch.as_tensor(priority).detach().cpu().double()
@@ -307,7 +301,6 @@ class _Adding(_Stored):
         self._facts = self._facts.take(slice(n, None)) if alike and self.segments else None
         for first in set(self._cache) - {s.first for s in self.segments}: del self._cache[first]
 
-# %% ../../nbs/replay/00_buffer.ipynb #c3397fd3
 class _Taking(_Adding):
     "Stored episodes become a batch."
     def take(self,
@@ -348,7 +341,6 @@ class _Taking(_Adding):
                              f'episodes: give rows of buffer.facts')
         return index
 
-# %% ../../nbs/replay/00_buffer.ipynb #368e602b
 class _Drawing(_Taking):
     "Who is drawn, and what its priority becomes."
     def sample(self,
@@ -402,7 +394,6 @@ class _Drawing(_Taking):
             self._write_state()
             self._sweep()
 
-# %% ../../nbs/replay/00_buffer.ipynb #2a7bdc2b
 class _Content(_Drawing, Journal):
     "Tokens of the episodes, in memory or in a file each `add`."
     def _remember(self, segment: Segment, batch: Batch)->tuple[Batch, Tensor]:
@@ -425,7 +416,6 @@ class _Content(_Drawing, Journal):
                                     f'it again: Buffer({str(self.folder)!r}, write=False).') from None
         return self._remember(segment, _without_own(batch))
 
-# %% ../../nbs/replay/00_buffer.ipynb #883bcbe9
 @in_parts
 class Buffer(_Content):
     """Whole episodes of the past, the oldest of which go first. In memory, or in a folder as Parquet files that are
@@ -495,7 +485,6 @@ class Buffer(_Content):
         for segment in segments:
             if segment.batch is not None: self._save(segment)
 
-# %% ../../nbs/replay/00_buffer.ipynb #295aa120
 metric('stored', 'past episodes that can be brought back', 'counted', 'episodes')
 
 class Replay:

@@ -22,7 +22,6 @@ from .buffer import Replay, alike, pick
 from ..rollout.beside import check_expert
 from ..rollout.plain import play
 
-# %% ../../nbs/replay/04_demonstrations.ipynb #9ffedaf9
 DEMONSTRATION = state_key('demonstration')  # what episodes.source holds for one
 
 def is_demonstration(batch:Batch)->Tensor:    # episodes need `source` -> (action tokens,) bool
@@ -45,7 +44,6 @@ def over_target(logp:Tensor, batch:Batch)->Tensor:
     explore=0."""
     return logp.exp()/(batch.action('target_logp').to(logp).exp() + 1e-6)
 
-# %% ../../nbs/replay/04_demonstrations.ipynb #e0c28226
 def rl_plus(
     logp:Tensor,            # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,            # tokens need old_logp, demonstrations included; episodes need source
@@ -75,7 +73,6 @@ def rl_plus(
     loss = torch.where(shown, -ratio(logp, batch).clamp(least, most)*worth, own)
     return loss if certain is None else torch.where(p <= certain, loss, 0)
 
-# %% ../../nbs/replay/04_demonstrations.ipynb #1b4777be
 @estimator('outcome of the episode', "the agent's own episodes of the same task and seat", 'every token of the episode',
            'Dong et al., 2025, RL-PLUS, arXiv 2508.00222 (code read)', needs=('group', 'source'))
 def grpo_split(
@@ -100,7 +97,6 @@ def grpo_split(
     zero = outcome.isnan() | (few & (singleton == 'zero')) | (equal & ~few & ~voters.isnan())
     return b.spread(torch.where(zero, 0, (outcome - mean)/torch.where(few, 1 + (eps if scale else 0), std)))
 
-# %% ../../nbs/replay/04_demonstrations.ipynb #1ede638d
 def find_demonstrations(
     batch:Batch, demos:Batch,       # what was played; demonstrations
     key:Callable=first_state,       # Batch -> (episodes,) integers, equal for equal tasks, -1: none

@@ -36,7 +36,6 @@ def clean(
     line = ' '.join(''.join(c if c.isprintable() else ' ' for c in text[:8*limit]).split()).translate(_signs)
     return line if len(line) <= limit else line[:limit - 3] + '...'
 
-# %% ../../nbs/replay/08_experience.ipynb #a17b3684
 def likeness(
     a:str, b:str,   # two texts
     most:int=500,   # characters that are looked at
@@ -68,7 +67,6 @@ class Experience:
     where:int|None = None   # cluster it belongs to; None: of use everywhere
     used:int = 0            # how often it was shown
 
-# %% ../../nbs/replay/08_experience.ipynb #064d51bf
 class Clusters:
     "Observations by signature and likeness; bounded."
     def __init__(
@@ -110,7 +108,6 @@ class Clusters:
         if not self.index[key]: del self.index[key]
         return self.all.pop(gone.id)
 
-# %% ../../nbs/replay/08_experience.ipynb #24e059c6
 zones = dict(golden=('principle', 'method', 'example'), warning=('mistake', 'pattern', 'diagnostic'))
 _zone = {level: zone for zone, levels in zones.items() for level in levels}
 
@@ -127,7 +124,6 @@ def duplicate(
     a, b = a.lower().strip(), b.lower().strip()
     return likeness(a, b, 300) > threshold or jaccard(a, b) > threshold
 
-# %% ../../nbs/replay/08_experience.ipynb #d43072bc
 class _Shelf:
     "What a library holds."
     tips: list[Experience]
@@ -150,7 +146,6 @@ class _Shelf:
         return pd.DataFrame([dict(zone=_zone[tip.level]) | asdict(tip) for tip in self.tips],
                             columns=['zone', *Experience.__dataclass_fields__])
 
-# %% ../../nbs/replay/08_experience.ipynb #5d2028e3
 class _Admitting(_Shelf):
     "Who gets in."
     def admit(
@@ -192,7 +187,6 @@ class _Admitting(_Shelf):
         self.tips.append(Experience(self.number(), content, level, score, task, None if place is None else place.id))
         return self.tips[-1].id
 
-# %% ../../nbs/replay/08_experience.ipynb #3b21dfb6
 class _Retrieving(_Admitting):
     "What is shown."
     def retrieve(
@@ -227,7 +221,6 @@ class _Retrieving(_Admitting):
             self.cache[place.id] = [[tip.id for tip in part] for part in found]
         return tuple(found)
 
-# %% ../../nbs/replay/08_experience.ipynb #bc81d563
 class _Evolving(_Retrieving):
     "What a batch of episodes adds."
     def evolve(
@@ -259,7 +252,6 @@ class _Evolving(_Retrieving):
         number = self.admit(found.content, found.level, found.score, task, found.observation)
         return 'rejected' if number is None else 'added' if number == next_one else 'raised'
 
-# %% ../../nbs/replay/08_experience.ipynb #30f1a420
 SCHEMA = 1  # of the file; a reader refuses a newer one
 
 class _Kept(_Evolving):
@@ -309,7 +301,6 @@ class _Kept(_Evolving):
         "Put back what `tensors` gave."
         self.put_back(json.loads(bytes(tensors['library'].tolist())), 'the checkpoint')
 
-# %% ../../nbs/replay/08_experience.ipynb #2c1dfd78
 metric('strategies', 'tips of the golden zone of a library', 'counted', 'tips')
 metric('warnings', 'tips of its warning zone', 'counted', 'tips')
 metric('places', 'places that a library knows', 'clusters of observations, counted', 'places')
@@ -360,7 +351,6 @@ class Library(_Kept):
         return dict(strategies=len(self.zone('golden')), warnings=len(self.zone('warning')), places=len(self.clusters),
                     **getattr(self, 'counts', {}))
 
-# %% ../../nbs/replay/08_experience.ipynb #b48aa1f7
 tip_words = ('Tip', 'Avoid', ':')
 
 def tip_text(
@@ -383,7 +373,6 @@ def tip_text(
         left -= len(line) + 1
     return '\n'.join(lines)
 
-# %% ../../nbs/replay/08_experience.ipynb #a141b862
 class Experienced(Wrapper):
     "Shows the tips of a library before every observation; `columns['tips']` counts those that stood before an action."
     def __init__(
@@ -431,7 +420,6 @@ def slea_recipe():
     from agentlab.credit.step_groups import gigpo
     return dict(credit=partial(gigpo, gamma=.95, scale=None), memory=OwnLibrary)
 
-# %% ../../nbs/replay/08_experience.ipynb #0e941794
 @dataclass
 class Found:
     "A tip that was found and not yet admitted."

@@ -37,7 +37,6 @@ class Segment:
     @property
     def file(self)->str: return file_of(self.first)
 
-# %% ../../nbs/replay/10_journal.ipynb #3cb6c3a8
 def _with_own(segment: Segment)->Batch:
     "The content with the buffer's columns, as it is written."
     return segment.batch.with_episodes(**{f'replay_{c}': segment.facts[c] for c in _OWN},
@@ -47,7 +46,6 @@ def _without_own(batch: Batch)->Batch:
     return batch.replace(episodes=Table(**{c: x for c, x in vars(batch.episodes).items()
                                            if not c.startswith('replay_')}))
 
-# %% ../../nbs/replay/10_journal.ipynb #72285881
 def read_segment(path: Path)->Segment:
     """What a file says of its episodes, without reading their tokens. Raises ValueError that names the file where it
     is damaged."""
@@ -101,7 +99,6 @@ def read_state(path: Path)->tuple[int, int, float, Tensor]|None:
     if meta.get('blake2b') != _digest(facts, priority): raise ValueError(f'{path} is not what was written. {remedy}')
     return int(meta['start']), int(meta['end']), float.fromhex(meta['max_priority']), priority
 
-# %% ../../nbs/replay/10_journal.ipynb #ee2d1e4b
 class Journal:
     "The files of a buffer's folder: written, read, put right, removed. A base of `Buffer`, whose fields it uses."
     def _on_disk(self)->bool: return self.folder is not None and self.writes
@@ -181,7 +178,6 @@ class Journal:
             raise ValueError('these tensors name files of a folder. Open it first: buffer.open(folder).')
         return read_segment(self.folder/file_of(first))
 
-# %% ../../nbs/replay/10_journal.ipynb #de45cfa9
 def to_bytes(segment: Segment)->Tensor:
     "The Parquet file of a segment as uint8."
     with tempfile.TemporaryDirectory() as folder:

@@ -16,7 +16,6 @@ from ..recipe import recipe
 from .buffer import Buffer, Replay, uniform
 from ..rollout.filters import CurationError, curation
 
-# %% ../../nbs/replay/03_recomposition.ipynb #07c9a313
 def n_turns(b:Batch)->Tensor:
     "(episodes,) float64: turns of each episode."
     return torch.bincount(b.turns.episode, minlength=len(b)).double()
@@ -56,7 +55,6 @@ def priority(
     keep = torch.where(good, keep_correct, keep_incorrect).double()
     return rank(place, kind) < (keep*count - 1e-9).ceil()
 
-# %% ../../nbs/replay/03_recomposition.ipynb #848725df
 @curation('mask', 'episode', 'long successes and short failures',
           'in the spirit of Li et al., 2025, RoRecomp, arXiv 2509.25958')
 def priority_only(
@@ -71,14 +69,12 @@ def priority_only(
                             f'from. Keep a larger share.')
     return b.with_tokens(weight=weight, rest=torch.where(waits, b.tokens.weight, 0))
 
-# %% ../../nbs/replay/03_recomposition.ipynb #6ee33c8c
 @recipe('in the spirit of RoRecomp, 2025, arXiv 2509.25958')
 def rorecomp_recipe():
     "Short successes and long failures now, the rest later"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, curate=priority_only, replay=Recomposition)
 
-# %% ../../nbs/replay/03_recomposition.ipynb #0fe9fbe5
 class Recomposition(Replay):
     "Stores what `priority_only` set aside, and gives it back as compensation batches (in the spirit of RoRecomp)."
     def __init__(

@@ -18,7 +18,6 @@ from ..metrics import metric
 from ..recipe import recipe
 from .buffer import Buffer, Replay
 
-# %% ../../nbs/replay/02_self_imitation.ipynb #65d8db74
 def group_levels(
     b:Batch,        # episodes
     ddof:int=1,     # 1: sample deviation; 0: of the population, as in the release for ALFWorld and WebShop
@@ -47,7 +46,6 @@ def recalibrated(
     if stds is not None: advantage = advantage/(middle(stds) + eps)
     return b.spread(advantage.nan_to_num()[b.turns.episode])
 
-# %% ../../nbs/replay/02_self_imitation.ipynb #f25d6b88
 ROUNDING = 1e-9     # what is not farther from 0 counts as 0: .7 less the mean of .6, .7 and .8 is not
 
 def acted(b:Batch)->Tensor:     # episodes -> (turns,) bool
@@ -70,7 +68,6 @@ def worth_keeping(
     calls = torch.zeros(len(b), device=advantage.device).index_add(0, b.turns.episode, uses_tool(b).float())
     return (total >= -ROUNDING if or_zero else total > ROUNDING) & (calls > 0)
 
-# %% ../../nbs/replay/02_self_imitation.ipynb #46bd5f0e
 def power_of_two(
     count:int,      # episodes that could be learned from
     size:int,       # the most that may be
@@ -92,7 +89,6 @@ def warm_up(
     "Half a cosine from 0 to `full`: the weight of self-imitation."
     return full*.5*(1 - math.cos(math.pi*step/rise)) if step < rise else full
 
-# %% ../../nbs/replay/02_self_imitation.ipynb #c3e77092
 metric('sil_above', 'stored episodes above the baseline of self-imitation', 'counted', 'episodes')
 metric('sil_baseline', 'what self-imitation compares with', 'median of the mean outcomes of the latest groups',
        "the environment's unit")
@@ -197,7 +193,6 @@ def _check(size, trigger, tolerate, scaled, reuse):
         raise ValueError(f'reuse={reuse!r} with scaled=True: the stored advantage is not divided again. Give one '
                          f'of the two.')
 
-# %% ../../nbs/replay/02_self_imitation.ipynb #3909bb63
 def acted_bonus(b:Batch, **how)->Tensor:    # episodes; arguments of `tool_bonus` -> (turns,) float64
     "`tool_bonus`; in a world without a column `tool` every accepted action is a call (our choice)."
     from agentlab.reward.shaping import tool_bonus

@@ -16,7 +16,6 @@ from ..episodes import Batch, Episode, Turn, check_flat, derive, need
 from ..groups import cumcount, group_max, same
 from .buffer import Buffer, Replay, uniform
 
-# %% ../../nbs/replay/05_splice.ipynb #ee2315d6
 def imitation(
     logp:Tensor,            # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,            # not used; here so that all objectives are called alike
@@ -41,7 +40,6 @@ def trained_only(
     weight[batch.actions[batch.spread(batch.turns.trained == 0)]] = 0
     return batch.with_tokens(weight=weight)
 
-# %% ../../nbs/replay/05_splice.ipynb #5dcba02a
 def unlike_winners(
     b:Batch,    # episodes; turns need state and action
 )->Tensor:      # (turns,) bool
@@ -93,7 +91,6 @@ def _common(b, bad)->Tensor:
     equal = (grid[bad][:, None] == grid[None]) & (grid[bad][:, None] >= 0)
     return equal.long().cumprod(2).sum(2)[:, b.turns.episode]
 
-# %% ../../nbs/replay/05_splice.ipynb #6ef619a5
 def spliced(
     bad:Episode, k:int,     # the episode that went wrong, and the place of its first error
     good:Episode, j:int,    # the better episode, and the place from which it goes on
@@ -142,7 +139,6 @@ def agent_r(
             for (bad, k, good, j), said in zip(found, words)]
     return [replace(e, game=games + i) for i, e in enumerate(made)]
 
-# %% ../../nbs/replay/05_splice.ipynb #9bc47057
 def purified(
     b:Batch,            # episodes of `with_rollback`: turns have spliced and invalid
     repaired:bool=True, # True: only episodes in which something was taken back

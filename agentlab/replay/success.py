@@ -19,7 +19,6 @@ from ..recipe import recipe
 from .buffer import Buffer, Replay, alike
 from ..rollout.plain import play
 
-# %% ../../nbs/replay/01_success.ipynb #e0d3aa29
 def failed(
     b:Batch,            # episodes
     flat:float=.05,     # population deviation of the outcomes must be below
@@ -37,7 +36,6 @@ def first_of(
     place, by = torch.arange(len(b), device=where.device), same(b.episodes.group, b.episodes.seat)
     return place[where & (group_min(torch.where(where, place.double(), torch.nan), by) == place)]
 
-# %% ../../nbs/replay/01_success.ipynb #a46645c5
 def swap_in(
     b:Batch,            # episodes
     past:Batch,         # k past episodes with the same columns (see `alike`)
@@ -56,7 +54,6 @@ def swap_in(
     past = past.with_episodes(group=b.episodes.group[where], game=b.episodes.game[where])
     return Batch.concat([b.select(stay), past])
 
-# %% ../../nbs/replay/01_success.ipynb #d0406104
 def by_start(b:Batch)->Tensor:   # episodes; turns need `state` -> (episodes,) int64
     "The state of the episode's first turn; -1 for an episode without turns."
     return first_state(b)
@@ -104,7 +101,6 @@ def play_recurring(
     for episode in episodes: episode.columns['task_number'] = float(number[episode.group])
     return episodes
 
-# %% ../../nbs/replay/01_success.ipynb #80dd715c
 @recipe('Lu et al., 2025, ARPO for GUI agents, arXiv 2505.16282')
 def success_replay_recipe():
     "A group in which everybody failed gets a past success"
@@ -112,7 +108,6 @@ def success_replay_recipe():
     return dict(credit=grpo, rollout=play_recurring, replay=partial(SuccessReplay, key=by_number),
                 objective_args=dict(low=.2, high=.3))
 
-# %% ../../nbs/replay/01_success.ipynb #c81a3177
 def draw_same(
     have:Tensor,                # (stored,) keys
     want:Tensor,                # (k,) keys
@@ -124,7 +119,6 @@ def draw_same(
     pick = low + (torch.rand(len(want), generator=generator, dtype=torch.float64)*(high - low)).long()
     return torch.where(high > low, torch.cat([order, order.new_full((1,), -1)])[pick], -1)
 
-# %% ../../nbs/replay/01_success.ipynb #695257b9
 metric('failed', 'groups in which everybody failed alike, where a replay helps these', 'counted', 'groups')
 metric('swapped', 'those of them that got a past success', 'counted', 'groups')
 
@@ -178,7 +172,6 @@ class SuccessReplay(Replay):
         return (past.with_action(old_logp=self.policy.logprobs(past, *self.forward)[0].to(past.tokens.old_logp))
                 if self.faithful else past)
 
-# %% ../../nbs/replay/01_success.ipynb #0aeb0945
 def success_pool(
     facts:Table,  # a row per stored episode, the oldest first: task (integer key), step, outcome, used (bool)
     generator:torch.Generator,  # seeded by the caller

@@ -18,7 +18,6 @@ from ..metrics import metric
 from ..recipe import recipe
 from .success import SuccessReplay, by_number, play_recurring
 
-# %% ../../nbs/replay/06_tasks.ipynb #b70e91f8
 def learnability(
     wins:Tensor, losses:Tensor, # (tasks,) counted games, from 0; need not be whole
     prior:float=1.,  # games of either kind that are imagined beforehand; 1: every success rate is equally likely
@@ -63,7 +62,6 @@ def _without_repetition(chance, n, generator)->Tensor:
             .clamp(min=1e-300))
     return wait.argsort()[:n]
 
-# %% ../../nbs/replay/06_tasks.ipynb #8955c3ea
 metric('learnability', 'what the tasks of the update promised to teach', 'mean of the expected p(1-p)', '0-1/4')
 metric('tasks', 'different tasks of the update, where a memory chooses them', 'counted', 'tasks')
 

@@ -50,7 +50,6 @@ def archer(
                     'Give ArcherCritic(baseline=True), or leave baseline away.')
     return found, found - expected.index_select(0, b.actions).to(found)
 
-# %% ../../nbs/replay/07_utterance_critic.ipynb #737ca54e
 def archer_targets(
     b:Batch,                # past episodes
     v:Tensor,               # (turns, heads) the slow network's value of the state of every turn
@@ -96,7 +95,6 @@ def follow(
                          f'number above 0, at most 1')
     for target, weight in zip(slow.parameters(), online.parameters()): target.lerp_(weight, tau)
 
-# %% ../../nbs/replay/07_utterance_critic.ipynb #e11392ef
 def _network(sizes, generator):
     "Linear layers with ReLU between them; weights drawn from `generator`, those of the last layer are 0."
     layers = []
@@ -153,7 +151,6 @@ def critic_step(
     follow(slow, heads, tau)
     return loss.detach(), q.detach(), q_targets
 
-# %% ../../nbs/replay/07_utterance_critic.ipynb #c245b940
 @torch.no_grad()
 def utterance_features(
     policy,             # agentlab.policy.Policy
@@ -219,7 +216,6 @@ def closing_features(
     return (features.index_copy(0, cut, utterance_features(policy, asked.to(batch.actions.device), budget)[0]),
             known.index_fill(0, cut, True))
 
-# %% ../../nbs/replay/07_utterance_critic.ipynb #6956ebdf
 class _Reads:
     "What the heads say of a batch."
     heads: TwinHeads
@@ -239,7 +235,6 @@ class _Reads:
         self.hidden = policy.features(batch, budget)
         return batch.with_action(baseline=self.token.value(self.hidden))
 
-# %% ../../nbs/replay/07_utterance_critic.ipynb #cbbb772c
 @in_parts
 class ArcherCritic(_Reads):
     "Twin Q and V of utterances on the policy's features, fitted each step to episodes of all ages."
@@ -314,7 +309,6 @@ class ArcherCritic(_Reads):
         self.optimizer.load_state_dict(self.optimizer.state_dict() | dict(state=state))
         self.buffer.restore(of('buffer'))
 
-# %% ../../nbs/replay/07_utterance_critic.ipynb #66034cf8
 @recipe('Zhou et al., 2024, ArCHer, arXiv 2402.19446')
 def archer_recipe():
     "Utterances are judged by a critic that learns from old episodes"

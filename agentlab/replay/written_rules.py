@@ -17,7 +17,6 @@ from ..env.wrappers import Wrapper, with_columns
 from ..episodes import Episode, atomic
 from .experience import clean
 
-# %% ../../nbs/replay/09_written_rules.ipynb #ba377341
 operations = ('ADD', 'UPDATE', 'DELETE', 'NONE')
 
 def apply_plan(
@@ -53,7 +52,6 @@ def render(
             left -= len(line) + 1
     return '\n'.join(lines)
 
-# %% ../../nbs/replay/09_written_rules.ipynb #251f630a
 def undecided(
     episodes:list,      # what was played
     every:bool=False,   # True: all groups, for tasks without ground truth
@@ -65,7 +63,6 @@ def undecided(
     return {g: members for g, members in groups.items() if every
             or 0 < sum(e.outcome for e in members)/len(members) < 1}
 
-# %% ../../nbs/replay/09_written_rules.ipynb #b318fbae
 keydoor_names = re.compile(r'\b[a-z]\d+\b')
 
 def sentences(
@@ -95,7 +92,6 @@ def patterns(
     parts = sentences(observation)[:8]
     return [pattern(some, action, names) for k in range(1, size + 1) for some in itertools.combinations(parts, k)]
 
-# %% ../../nbs/replay/09_written_rules.ipynb #0049b889
 @dataclass
 class Evidence:
     "What is known of doing `action` after `pattern`."
@@ -149,7 +145,6 @@ def _count(entry, there):
     entry.did, entry.nominated = ([a + b for a, b in zip(entry.did, did)],
                                   entry.nominated or (did[0] > 0 and did[1] == 0))
 
-# %% ../../nbs/replay/09_written_rules.ipynb #2a1d9420
 _sentence = re.compile(r'After "(?P<pattern>.+)" do "(?P<action>.+)" \(won (\d+), lost (\d+); otherwise won (\d+), '
                        r'lost (\d+)\)')
 
@@ -184,7 +179,6 @@ def mine(
         if sum(e.action == k.action for k in kept) < each: kept.append(e)
     return kept[:most]
 
-# %% ../../nbs/replay/09_written_rules.ipynb #10d6c14d
 def propose(
     table:dict,     # evidence of this batch
     library:dict,   # key -> text
@@ -205,7 +199,6 @@ def propose(
     return plan + [dict(operation='ADD', content=write_rule(e)) for e in mine(table, **how)
                    if taken.count(e.action) < how.get('each', 1)]
 
-# %% ../../nbs/replay/09_written_rules.ipynb #a46f02ab
 def read_json(
     reply,              # whatever the model returned
     kind:type,          # list or dict: the form that is wanted
@@ -260,7 +253,6 @@ def asked(
         except Exception: continue      # a lost connection is no reason to lose the run
     return otherwise
 
-# %% ../../nbs/replay/09_written_rules.ipynb #f4e8dddd
 def _messages(task, **parts)->list:
     "A system message that says what to return, and one with the material."
     text = '\n\n'.join(f'{name}:\n{value}' for name, value in parts.items())
@@ -307,7 +299,6 @@ def merge(
     gone = {entry['id'] for entry in plan if entry['operation'] == 'DELETE'}
     return [entry for entry in plan if not (entry['operation'] == 'UPDATE' and entry['id'] in gone)]
 
-# %% ../../nbs/replay/09_written_rules.ipynb #4f480a60
 def training_free(
     library:dict,               # key -> text
     episodes:list,              # groups of episodes, played with this library in the prompt
@@ -344,7 +335,6 @@ def load_library(
         raise ValueError(f'{path} is no library: it must map keys to texts')
     return {key: clean(text, 400) for key, text in library.items()}
 
-# %% ../../nbs/replay/09_written_rules.ipynb #33a52931
 def advice(
     rules:list,         # of Evidence, from `read_rule`; the first that fits is taken
     observation:str,    # what the agent reads

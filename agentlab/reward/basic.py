@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from ..episodes import Batch, need
 
-# %% ../../nbs/reward/00_outcome.ipynb #e69d94e4
 def paid(
     b:Batch, # episodes
 )->Tensor:   # (turns,) float64

@@ -11,7 +11,6 @@ from torch import Tensor
 from ..episodes import Batch, need
 from ..groups import group_max, group_sum, same, shift
 
-# %% ../../nbs/reward/02_checklists.ipynb #8fcc0ab8
 def checklist(
     b:Batch,                    # episodes; turns need a column for every item
     items:tuple,  # names of the items' turns columns: 1 satisfied, 0 not, NaN not on this user turn's list

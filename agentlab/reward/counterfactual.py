@@ -12,7 +12,6 @@ from ..episodes import Batch, Table, need
 from ..groups import shift
 from .information import _action_spans, _ranges, _turn_mean
 
-# %% ../../nbs/reward/06_counterfactual.ipynb #ef18903f
 def counterfactual_gain(
     b:Batch,               # episodes; turns need `masked_logp`, tokens the column named by `logp`
     logp:str='old_logp',   # token column with the log-probabilities under the real feedback
@@ -28,7 +27,6 @@ def counterfactual_gain(
     gain = shift(_turn_mean(b, b.action(logp)) - masked, b.turns.episode, k=-1, fill=0)
     return torch.where(gain.isnan(), 0, gain)
 
-# %% ../../nbs/reward/06_counterfactual.ipynb #2d40befa
 def masked_logps(
     policy,                 # agentlab.policy.Policy
     b:Batch,                # episodes with their token ids
@@ -63,7 +61,6 @@ def _blind(b, words, before, after, end_id):
                    position=source - start[owner])
     return Batch(b.episodes, Table(episode=b.turns.episode[turn]), b.turns, Table(**columns))
 
-# %% ../../nbs/reward/06_counterfactual.ipynb #5339a43a
 def measure_feedback(batch: Batch, policy, placeholder: str = 'Nothing happens.')->Batch:
     """The batch with `turns.gain`: how much likelier the feedback made the next action. `placeholder` is read
     instead of it; its words should be known to the policy."""

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from ..episodes import Batch, need
 
-# %% ../../nbs/reward/01_gates.ipynb #e3a63de9
 def pay(
     b:Batch,       # episodes
     reward:Tensor, # (turns,) what each turn earned; NaN = no score
@@ -22,7 +21,6 @@ def pay(
     outcome = reward.new_zeros(len(b)).index_add(0, b.turns.episode, reward)
     return b.with_turns(reward=reward).with_episodes(outcome=outcome)
 
-# %% ../../nbs/reward/01_gates.ipynb #a8c78ec7
 def format(
     b:Batch,              # episodes; turns need the column named next
     column:str='invalid', # turns column that is 0 or False exactly where the action is well-formed
@@ -34,7 +32,6 @@ def format(
                      f'Set it with batch.with_turns({column}=values), or name another column.') != 0
     return right*(~malformed).double() + wrong*malformed.double()
 
-# %% ../../nbs/reward/01_gates.ipynb #997c97b3
 def gated(
     b:Batch,                        # episodes
     rewards:tuple,                  # most important first: functions Batch -> (turns,), or names of turns columns
@@ -65,7 +62,6 @@ def _each(name, values, count):
         raise ValueError(f'gated: {name} has {len(values)} numbers; give {count}, or one number for all')
     return values
 
-# %% ../../nbs/reward/01_gates.ipynb #edced935
 def renorm(
     b:Batch,                # episodes; turns need the column named next
     # turns column with the judge's share of points, 0 to 1; anything else is an invalid judgement

@@ -13,7 +13,6 @@ from ..episodes import Batch, need
 from ..groups import same
 from .information import _ranges
 
-# %% ../../nbs/reward/08_implicit_rewards.ipynb #cd61e6ad
 def implicit_prm(
     b:Batch,                # episodes; tokens need `prm_logp` and the column named by `old`
     beta:float=.05,         # reward per nat
@@ -39,7 +38,6 @@ def _turn_ratio(b, prm_logp, beta, old, cut=False):
     if cut: ratio = ratio.detach().requires_grad_()
     return ratio.new_zeros(len(b.turns)).index_add(0, b.action_turn.to(ratio.device), ratio)
 
-# %% ../../nbs/reward/08_implicit_rewards.ipynb #4abdba9b
 def implicit_prm_loss(
     prm_logp:Tensor,        # (action tokens,) log-probability under the process reward model, with gradient
     b:Batch,                # episodes; tokens need the column named by `old`
@@ -64,7 +62,6 @@ def _pairs(b):
     owner, place = _ranges(left, right - left)
     return won[owner], lost[place]
 
-# %% ../../nbs/reward/08_implicit_rewards.ipynb #8c076099
 def prm_backward(
     prm,                    # agentlab.policy.Policy: the process reward model, at first a copy of the policy
     b:Batch,                # episodes with token ids and the column named by `old`

@@ -11,7 +11,6 @@ from torch import Tensor, tensor
 from ..episodes import Batch, Table, need
 from ..groups import group_sum, shift
 
-# %% ../../nbs/reward/05_information.ipynb #17603659
 def information_gain(
     b:Batch,                # episodes; turns need `answer_logp`
     # 'prob': gain of the answer's probability (its mean per token); 'log_prob': gain of the mean log-probability
@@ -31,7 +30,6 @@ def information_gain(
     if faithful: lost = group_sum(lost, episode) > 0
     return torch.where(last, b.of_turn('outcome'), torch.where(lost, 0, gain))
 
-# %% ../../nbs/reward/05_information.ipynb #65d1e012
 def answer_logps(
     policy,                 # agentlab.policy.Policy
     b:Batch,                # episodes with their token ids
@@ -69,7 +67,6 @@ def _asked(b, endings, closing, longest):
                    position=torch.cat([source - start[owner], (first - start)[asker] + place]))
     return Batch(b.episodes, Table(episode=episode), b.turns, Table(**{name: x[order] for name, x in columns.items()}))
 
-# %% ../../nbs/reward/05_information.ipynb #875b399e
 def measure_answers(batch: Batch, policy, closing: str = 'answer')->Batch:
     """The batch with `turns.answer_logp`: how likely the policy finds the true answer at each turn. `closing` leads
     over to the answer."""
@@ -89,7 +86,6 @@ def check_answers(env):
 
 measure_answers.check_env = check_answers
 
-# %% ../../nbs/reward/05_information.ipynb #1625ebc3
 def _action_spans(b):
     """(turn, start of its row, first action token, last action token) of every turn that has action tokens; places
     are indices of b.tokens."""

@@ -14,7 +14,6 @@ from ..groups import leave_one_out, recur
 from ..recipe import recipe
 from .information import _action_spans
 
-# %% ../../nbs/reward/07_progress_rewards.ipynb #45ca9e41
 def progress(
     b:Batch,                # episodes; turns need `contribution`, and `invalid` unless grounding=0
     grounding:float=.5,     # paid for every action that the environment accepted
@@ -37,7 +36,6 @@ def progress(
     if faithful: return (value + grounding*(valid | (after == 0)))*after
     return value + grounding*valid
 
-# %% ../../nbs/reward/07_progress_rewards.ipynb #b5c29f5d
 @recipe('in the spirit of SPA-RL, 2025, arXiv 2505.20732')
 def spa_recipe():
     "PPO on learnt shares of the outcome"
@@ -46,7 +44,6 @@ def spa_recipe():
     return dict(credit=partial(gae, level='turn', gamma=.99, lam=.95), reward=partial(progress, grounding=.05),
                 critic=Progress, critic_warmup=1)
 
-# %% ../../nbs/reward/07_progress_rewards.ipynb #3857d9e7
 def progress_loss(
     values:Tensor,  # (turns,) predicted contributions, with gradient
     b:Batch,        # the episodes; an episode whose outcome is NaN is left out

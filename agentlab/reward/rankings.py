@@ -14,7 +14,6 @@ from ..episodes import Batch, derive
 from ..groups import rank, same
 from .basic import at_end
 
-# %% ../../nbs/reward/04_rankings.ipynb #cd603729
 def both_orders(
     judge:Callable, # (i, j) -> (score_i, score_j); None or a score that is not finite: this judgement failed
 )->Callable:        # (i, j) -> (score_i, score_j), each the sum of two judgements
@@ -28,7 +27,6 @@ def both_orders(
         return i_first + i_second, j_first + j_second
     return compare
 
-# %% ../../nbs/reward/04_rankings.ipynb #3f3cff13
 def by_rank(
     scores:list,    # a number per player, more is better
 )->list:            # rewards from 0 to 1
@@ -64,7 +62,6 @@ def _against_first(compare, n):
     pairs = [compare(j, 0) for j in range(1, n)]
     return [sum(score for _, score in pairs)/max(len(pairs), 1)] + [score for score, _ in pairs]
 
-# %% ../../nbs/reward/04_rankings.ipynb #8b8cf4f4
 def swiss(
     compare:Callable,       # (i, j) -> (score_i, score_j), players numbered from 0
     n:int,                  # players, at least 2
@@ -98,7 +95,6 @@ def _pairs(order, met):
         pairs.append((i, j))
     return pairs
 
-# %% ../../nbs/reward/04_rankings.ipynb #c21eba03
 def single_elimination(
     compare:Callable,       # (i, j) -> (score_i, score_j), players numbered from 0
     n:int,                  # players, at least 2
@@ -158,7 +154,6 @@ def _places(groups, scores):
     order = [p for group in groups for p in sorted(group, key=mean, reverse=True)]
     return [1 - order.index(p)/max(len(order)-1, 1) for p in range(len(scores))]
 
-# %% ../../nbs/reward/04_rankings.ipynb #abb334d6
 def tournament(
     b:Batch,                        # episodes; several episodes per group
     judge:Callable,  # (i, j) -> (score_i, score_j) for two episodes of `b` by their numbers; None: failed, 5:5

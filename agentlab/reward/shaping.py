@@ -12,7 +12,6 @@ from torch import Tensor
 from ..episodes import Batch, need
 from ..groups import group_sum
 
-# %% ../../nbs/reward/09_shaping.ipynb #d1e505af
 def on_last(
     b:Batch,        # episodes
     x:Tensor,       # (episodes,) a number for each episode
@@ -20,7 +19,6 @@ def on_last(
     "A number of the episode, on its last turn; 0 on the others."
     return torch.where(b.last_turns(), x.to(b.turns.reward)[b.turns.episode], 0)
 
-# %% ../../nbs/reward/09_shaping.ipynb #b69539bb
 def overlong(
     b:Batch,            # episodes
     longest:int,        # L_max, in action tokens of an episode
@@ -38,7 +36,6 @@ def _per_episode(b, x):
     "(episodes,) of a number that all turns of an episode have; 0 for an episode without turns."
     return x.new_zeros(len(b)).index_copy(0, b.turns.episode, x)
 
-# %% ../../nbs/reward/09_shaping.ipynb #0f638e11
 def tried(
     b:Batch,            # episodes whose outcome is 1 for right and -1 for wrong
     bonus:float=.1,     # for two turns
@@ -49,7 +46,6 @@ def tried(
     lifted = torch.clamp(b.episodes.outcome + bonus*(turns-2)/2, max=most)
     return on_last(b, torch.where(b.episodes.outcome < 0, lifted, b.episodes.outcome))
 
-# %% ../../nbs/reward/09_shaping.ipynb #94787de5
 def fading(
     step:Tensor,        # training steps, any shape
     steps:int=200,      # S: from here on 0

@@ -14,7 +14,6 @@ from ..env.wrappers import check_plain, check_words, split_tag
 from ..episodes import Batch, need, state_key
 from ..groups import recur, same, shift
 
-# %% ../../nbs/reward/03_step_tags.ipynb #b6b3a7a1
 TAGS = dict(none=-1, planning=1, explore=2, reflection=3) # what the integers in turns.tag mean
 
 def tag_of(
@@ -24,7 +23,6 @@ def tag_of(
     (RLVMR, arXiv 2507.22844)."""
     return next((TAGS[name] for name in ('planning', 'explore', 'reflection') if f'<{name}>' in text), TAGS['none'])
 
-# %% ../../nbs/reward/03_step_tags.ipynb #22234045
 def valid_tag(
     b:Batch,    # episodes; turns need `tag` and `invalid`
 )->Tensor:      # (turns,) int64
@@ -57,7 +55,6 @@ def meta_reasoning(
              (TAGS['reflection'], reflection, changed))
     return sum(amount*((tag == kind) & met).double() for kind, amount, met in rules)
 
-# %% ../../nbs/reward/03_step_tags.ipynb #0121d284
 def read_tags(
     batch: Batch, policy,
     split: Callable = split_tag,    # text -> (tag word, action)

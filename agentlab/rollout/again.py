@@ -27,7 +27,6 @@ from ..recipe import import_path, recipe
 from .filters import _mask, curation
 from .plain import call_all, guarded, new_games, play, play_round, receive_all, within_budget
 
-# %% ../../nbs/rollout/08_again.ipynb #205eb315
 @dataclass(frozen=True)
 class Attempt:
     "What is known of an attempt that has ended."
@@ -51,7 +50,6 @@ class Says:
     text: str = 'Incorrect. Please think again.'
     def __call__(self, k:int, one:Attempt)->str: return self.text
 
-# %% ../../nbs/rollout/08_again.ipynb #17b0746d
 class Again(Wrapper):
     """Several attempts at the same task in one episode. Turns have columns['attempt'], the last one of an attempt
     also columns['right']."""
@@ -118,7 +116,6 @@ class Again(Wrapper):
     def vocabulary(self):
         return [*self.env.vocabulary(), *re.findall(r'\w+|[^\w\s]', getattr(self.between, 'text', ''))]
 
-# %% ../../nbs/rollout/08_again.ipynb #7dda8ec3
 def attempts(b:Batch)->Tensor:      # (episodes, attempts) float64
     "Which attempts of `Again` were right: 1, wrong or cut off: 0; NaN where there was none."
     k = _attempt(b)
@@ -178,7 +175,6 @@ metric('attempt_unchanged', 'second attempts that ended as the first', 'counted'
 metric('attempt_any', 'episodes in which some attempt was right; `success` is of the last one', 'counted, over all',
        'episodes, 0-1')(_rated('any'))
 
-# %% ../../nbs/rollout/08_again.ipynb #b2fd8e19
 def play_again(
     policy, env, seeds:list, *arguments, around:Callable=Again, **how  # as for `play`; environment -> one of attempts
 )->list:
@@ -191,7 +187,6 @@ def by_attempt(b:Batch)->Tensor:    # (action tokens,) float64; 0 for an attempt
     return b.spread(leave_one_out(group_sum(b.turns.reward, one), peers, 'zero', one))
 by_attempt.needs = ('group',)       # a group of one is refused
 
-# %% ../../nbs/rollout/08_again.ipynb #6d0a36f1
 def improved(
     b:Batch,            # episodes of `Again`
     alpha:float=10.,    # of the change; 0: every attempt for itself
@@ -227,7 +222,6 @@ def score_recipe():
     return dict(credit=by_attempt, kl_coef=1., rollout=twice, test_rollout=twice,
                 schedule=partial(staged, stages=((0, one), (15, two)))) | two
 
-# %% ../../nbs/rollout/08_again.ipynb #b2751d74
 def best_of_own(
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,     # as for `play`
     samples:int=16,             # attempts that are sampled in the place of the second and of every later one
@@ -306,7 +300,6 @@ def rise_recipe():
                 rollout=partial(best_of_own, around=five),
                 test_rollout=partial(play_again, around=partial(five, goes_on=always)))
 
-# %% ../../nbs/rollout/08_again.ipynb #cb2bc25d
 def expert_hint(k:int, one:Attempt)->str|None:
     "The action with which the expert would begin; None where there is no expert, which ends the episode."
     (fresh := one.env.clone()).reset(*one.begun)
@@ -337,7 +330,6 @@ def agent_rlvr_recipe():
     return dict(credit=dpo_credit, curate=trained_only, kl_coef=1e-3, recompute_old=True, loss_per=1., minibatches=1,
                 rollout=partial(guided, around=partial(Again, between=expert_hint)))
 
-# %% ../../nbs/rollout/08_again.ipynb #e410d527
 class Judged(Wrapper):
     "The agent says yes or no of the last page before its action; `useful` and `drop` are written for HopSearch."
     adds, page = 'After each page write yes or no before your action: whether the page helps.', None
@@ -384,7 +376,6 @@ def reseek_recipe():
     judged = partial(play_again, around=Judged)
     return dict(credit=grpo, reward=judgements, kl_coef=.001, rollout=judged, test_rollout=judged)
 
-# %% ../../nbs/rollout/08_again.ipynb #b081cae2
 def by_budget(
     policy, env, tasks:int=64,      # an environment whose tools are on or off; held-out tasks
     budgets:tuple=(1, 2, 3, 4, 5),  # turns

@@ -11,7 +11,6 @@ from functools import partial
 from ..env.wrappers import BesideExpert
 from .plain import play
 
-# %% ../../nbs/rollout/01_beside.ipynb #54655697
 def play_beside_greedy(
     policy, env, seeds:list,            # as for `play`
     group_size:int=1,                   # sampled games of a seed, beside the greedy one
@@ -25,7 +24,6 @@ def play_beside_greedy(
     for e in episodes: e.columns['greedy'] = earned[e.group, e.seat]
     return episodes
 
-# %% ../../nbs/rollout/01_beside.ipynb #4adc37b7
 def play_beside_expert(
     policy, env, seeds:list,    # as for `play`; the environment needs expert()
     group_size:int=1,

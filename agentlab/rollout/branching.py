@@ -47,7 +47,6 @@ def segment_entropy(
     if faithful: return sum(first)/math.log(vocabulary)
     return sum(first)/len(first) if first else 0.
 
-# %% ../../nbs/rollout/02_branching.ipynb #333b6616
 def arpo_score(
     now: float, first: float,   # entropy of this segment, and of the game's first one
     draw: float,                # uniform in [0, 1)
@@ -67,7 +66,6 @@ def aepo_score(
     arXiv 2510.14545)."""
     return min(max((draw + weight*(now - first))*max(0., 1 - penalty*streak), 0.), 1.)
 
-# %% ../../nbs/rollout/02_branching.ipynb #cad98688
 def aepo_budget(
     root: float,                # entropy of a game's first action
     tools: float,               # mean entropy of the actions after an answer of the environment
@@ -80,7 +78,6 @@ def aepo_budget(
     wanted = group_size/(1 + math.exp(-min(max(slope*(root - tools), -700.), 700.)))
     return min(max(int(wanted) + 1 if faithful else math.ceil(wanted), 1), group_size)
 
-# %% ../../nbs/rollout/02_branching.ipynb #6899078f
 @dataclass
 class Rule:
     "When a game is forked, and how its entropy is measured."
@@ -135,7 +132,6 @@ def _no_clone(env, why):
     return ValueError(f'{getattr(env, "name", type(env).__name__)} cannot be forked ({type(why).__name__}: {why}): '
                       f'branching needs clone(), which copies an environment as it stands. Write one, or use play.')
 
-# %% ../../nbs/rollout/02_branching.ipynb #adfc7118
 def own_luck(
     env,        # a clone
     seed: int,
@@ -146,7 +142,6 @@ def own_luck(
     elif isinstance(getattr(env, '__dict__', {}).get('random'), Random): env.random = Random(seed)
     elif hasattr(getattr(env, 'env', None), 'reset'): own_luck(env.env, seed)      # an environment around another one
 
-# %% ../../nbs/rollout/02_branching.ipynb #57f124b5
 def _closes(policy)->bool:
     "Whether a thought that is cut off would be closed by force."
     how = getattr(policy, 'format', None)
@@ -183,7 +178,6 @@ class _Groups:
         receive_all(games, call_all(games, 'reset', [(game.seed, game.task) for game in games], self.given.limit),
                     self.policy, self.system)
 
-# %% ../../nbs/rollout/02_branching.ipynb #2dfa2c01
 class _Growing(_Groups):
     "Rounds of play, in which games fork."
     def grow(self):
@@ -232,7 +226,6 @@ class _Growing(_Groups):
             first = self.rule.baselines.setdefault(self.numbers[game], now)
             if not game.over and within_budget(game, self.policy, **self.budget): self.tries(game, now, first)
 
-# %% ../../nbs/rollout/02_branching.ipynb #eae3f238
 @in_parts
 class Forest(_Growing):
     """All groups of a call and what they are played with. It is the sampler of its own rounds, so that it hears what
@@ -269,7 +262,6 @@ class Forest(_Growing):
             for game in self.games: guarded(lambda: game.env.close())
         return [e for game in self.games for e in game.episodes(step=self.given.step, policy=self.given.name)]
 
-# %% ../../nbs/rollout/02_branching.ipynb #ce7603cd
 def arpo(
     policy, env, seeds: list[int], group_size: int = 1,     # as for `play`
     initial: int|None = None,   # games of a group that are begun; None: half of them
@@ -322,7 +314,6 @@ def _rule(forks, beam, k, faithful, baselines, policy, initial, group_size)->Rul
         raise ValueError('baselines belong to the release: leave them out, or give faithful=True')
     return Rule(forks, beam, k, len(policy.tokenizer) if faithful else None, {} if baselines is None else baselines)
 
-# %% ../../nbs/rollout/02_branching.ipynb #90202b59
 @recipe('Dong et al., 2025, ARPO, arXiv 2507.19849')
 def arpo_recipe():
     "Games are forked where an answer of the environment has raised the entropy"

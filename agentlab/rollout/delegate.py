@@ -132,7 +132,6 @@ class Delegate(Wrapper):
         return self.script(self, noise, generator)
     demonstrator = expert
 
-# %% ../../nbs/rollout/10_delegate.ipynb #d56d3d91
 def place(env, observation: str, begins: bool)->str:
     "What is seen in a room of KeyDoor, without the task."
     return re.sub(r' (Key|Chest) \w+\.', '', observation)
@@ -175,7 +174,6 @@ def hops_of_two(hops: int = 2, results: int = 1, split: str = 'train', **how)->D
     how = dict(sees=pages, finishes=('answer',), script=look_up) | how
     return Delegate(HopSearch(hops, results=results, split=split), **how)
 
-# %% ../../nbs/rollout/10_delegate.ipynb #65a6da4e
 def of_seat(batch: Batch, seat: str)->Tensor:
     "(episodes,) bool: those of a seat."
     return batch.episodes.seat == state_key(seat)
@@ -194,7 +192,6 @@ metric('executor_turns', 'share of the turns that an executor took', 'counted', 
 metric('executor_tokens', 'share of the action tokens that an executor said', 'counted', 'tokens, 0-1')(
     _measured(lambda b: _share(b, b.turns.episode[b.action_turn])))
 
-# %% ../../nbs/rollout/10_delegate.ipynb #3c83125b
 def warm_seats(
     policy, env: Delegate,  # its weights are changed; with a script
     steps: int = 300, episodes: int = 16, lr: float = 8e-3,     # updates; games of an update; highest learning rate
@@ -216,7 +213,6 @@ def warm_seats(
         optimizer.zero_grad()
     return policy
 
-# %% ../../nbs/rollout/10_delegate.ipynb #21cc086c
 def play_scored(policy, env, seeds: list, *arguments, score: Callable, by: Callable = play_players, **how)->list:
     "The rollout `by`, whose games are then worth score({seat: episode}) to every seat, in place of what was paid."
     episodes = by(policy, env, seeds, *arguments, **how)
@@ -266,7 +262,6 @@ def coda_recipe():
     return dict(credit=peco, rollout=partial(play_scored, score=coda_score), objective_args=dict(dual=10.),
                 kl_coef=.001)
 
-# %% ../../nbs/rollout/10_delegate.ipynb #ed1993ef
 class Blueprint(Delegate):
     "`Delegate`, whose planner speaks once, `do GOAL, GOAL, ...`: one errand after the other (HiMAC)."
     ahead, goals = 2, ()
@@ -319,7 +314,6 @@ def himac_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, rollout=play_phases, updates=alternate, kl_coef=.01)
 
-# %% ../../nbs/rollout/10_delegate.ipynb #47954751
 def risen(env: Delegate)->bool:
     "Whether the errand brought the task further, or to its end."
     return env.now.info.get('milestone', 0.) > env.before or bool(env.now.info.get('success'))
@@ -383,7 +377,6 @@ def hi_agent_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, rollout=foresight, group_size=2)
 
-# %% ../../nbs/rollout/10_delegate.ipynb #5bd55fc5
 def epo_explicit(
     b: Batch,               # a strategist's episodes; tokens need `value`
     gamma: float = .99,     # discount per round
@@ -406,7 +399,6 @@ def epo_explicit_recipe():
     return dict(credit=epo_explicit, critic=Critic, objective=reinforce, loss_per='turn', rollout=play_players,
                 test_rollout=play_players)
 
-# %% ../../nbs/rollout/10_delegate.ipynb #d10a0f02
 def interpolated(b: Batch)->Tensor:
     "(turns,) float64: share of milestones before each turn, linear between the turns that reach one (MiRA)."
     episode, apart = b.turns.episode, 2*b.turns.episode
@@ -475,7 +467,6 @@ class Subgoals(Wrapper):
         return replace(step, observation=f'{step.observation} Goal {self.goals[number]} {stands}')
     def vocabulary(self): return [*self.env.vocabulary(), *'Goal open blocked Plan again .'.split()]
 
-# %% ../../nbs/rollout/10_delegate.ipynb #ecbd7ee5
 class Flow(Wrapper):
     "A planner's steps, each read afresh from question and memory; frozen helpers act, verify and answer (AgentFlow)."
     def __init__(
@@ -511,7 +502,6 @@ def agentflow_recipe():
     from agentlab.credit.weighted_baselines import flow_grpo
     return dict(credit=flow_grpo, objective_args=dict(low=.2, high=.3), temperature=.7)
 
-# %% ../../nbs/rollout/10_delegate.ipynb #d10a0f12
 def priced(
     price: float = .1,      # of a search, in units of the outcome
     sound: float = .5,      # worth of a trace in which every search found a new page on the way

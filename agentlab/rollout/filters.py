@@ -19,7 +19,6 @@ from ..episodes import Batch, derive, need
 from ..groups import group_constant, group_count, group_mean, group_min, group_std, group_sum, rank, same, shift
 from ..recipe import recipe
 
-# %% ../../nbs/rollout/03_filters.ipynb #be200688
 class CurationError(ValueError):
     "A filter left nothing to learn from. The trainer writes the message into the row of this step and makes no update."
 
@@ -38,7 +37,6 @@ def curation(
         return function
     return mark
 
-# %% ../../nbs/rollout/03_filters.ipynb #7f3742e5
 def _drop(b, keep, who)->Batch:
     "The episodes where `keep` is true."
     if not keep.any():
@@ -59,7 +57,6 @@ def _mask_episodes(b, out, who)->Batch:
     "The batch with weight 0 at all tokens of the episodes where `out` is true."
     return _mask(b, out[b.rows.episode[b.tokens.row[b.actions]]], who)
 
-# %% ../../nbs/rollout/03_filters.ipynb #bc0a4b15
 class chain:
     "A filter that applies several, the first one first."
     def __init__(
@@ -83,7 +80,6 @@ def _said(x)->str:
             f'{_said(x.func)}({", ".join([*map(_said, x.args), *(f"{k}={_said(v)}" for k, v in x.keywords.items())])})')
     return f'{x.__module__}:{x.__qualname__}' if callable(x) and hasattr(x, '__qualname__') else repr(x)
 
-# %% ../../nbs/rollout/03_filters.ipynb #05d1707c
 def _keys(b): return same(b.episodes.group, b.episodes.seat)
 
 @curation('drop', 'group', 'outcomes all equal', 'Yu et al., 2025, DAPO, arXiv 2503.14476 (code read)')
@@ -96,7 +92,6 @@ def keep_mixed(
     differ = group_std(outcome, by, ddof=0) > 0 if faithful else ~group_constant(outcome, by)
     return _drop(b, differ | (group_count(outcome, by) == 1), 'keep_mixed')
 
-# %% ../../nbs/rollout/03_filters.ipynb #f7fc4af9
 def outcome_std(
     b:Batch,    # episodes
 )->Tensor:      # (episodes,) float64
@@ -127,7 +122,6 @@ def mean_entropy(
     entropy = b.action('entropy')
     return group_sum(_of_episodes(b, entropy), _keys(b))/group_sum(_of_episodes(b, torch.ones_like(entropy)), _keys(b))
 
-# %% ../../nbs/rollout/03_filters.ipynb #4414eed8
 def _best(scores, count)->Tensor:
     "True at the `count` largest scores; of equal ones the earlier."
     keep = torch.zeros_like(scores, dtype=torch.bool)
@@ -170,7 +164,6 @@ def min_p(
     "Groups with at least p times the largest score."
     return scores >= p*scores.max() if len(scores) else scores > 0
 
-# %% ../../nbs/rollout/03_filters.ipynb #c695aed4
 def _keep_groups(b, choose, score, include_zero, who):
     # the group's first episode: groups are numbered as they came
     first = group_min(torch.arange(len(b), device=b.episodes.group.device).double(), _keys(b)).long()
@@ -205,7 +198,6 @@ def starpo_s(
     return b if share == 1 else _keep_groups(b, partial(top_share, share=share, least=0 if faithful else 1), score,
                                              True, 'starpo_s')
 
-# %% ../../nbs/rollout/03_filters.ipynb #95f5a99f
 @recipe('Wang et al., 2025, RAGEN, arXiv 2504.20073')
 def starpo_s_recipe():
     "PPO on the quarter of the groups whose outcomes differ most"
@@ -220,7 +212,6 @@ def ragen2_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, curate=keep_groups)
 
-# %% ../../nbs/rollout/03_filters.ipynb #53baa87c
 def is_void(
     text:str,   # what the agent said in one turn
 )->bool:
@@ -257,7 +248,6 @@ def simpletir_reject(
     enough = group_sum(ended, by) >= max(whole, 1)      # all cut short: rejected in any case
     return _drop(b, (outcome_std(b) >= least_std) & (right >= low) & (right <= high) & enough, 'simpletir_reject')
 
-# %% ../../nbs/rollout/03_filters.ipynb #011ed1fe
 @recipe('Xue et al., 2025, SimpleTIR, arXiv 2509.02479')
 def simpletir_recipe():
     "Nothing is learned from an episode with a turn that neither calls nor answers"
@@ -265,7 +255,6 @@ def simpletir_recipe():
     return dict(credit=grpo, curate=chain(simpletir_reject, mask_void),
                 objective_args=dict(low=.2, high=.28, dual=3.), max_turns=5)
 
-# %% ../../nbs/rollout/03_filters.ipynb #cf7d187b
 def roc_counts(
     positives:Tensor, negatives:Tensor,     # (any shape) float64: how many the group has
     keep:int,                               # how many to keep of both together
@@ -299,7 +288,6 @@ def roc_penalty(
     bad = (total((broken > 0).double()) > 0) | (pairs == 0) | (turns == 0)
     return ratio + torch.where(bad, 1, ((pairs - 1)/turns).clamp(max=1))
 
-# %% ../../nbs/rollout/03_filters.ipynb #86626a00
 def _generator(b, seed, what)->torch.Generator:
     "A generator that depends on the seed and on the training step that played this batch."
     step = int(b.episodes.step.max()) if len(b) else 0
@@ -336,7 +324,6 @@ def roc(
     stay = _place(torch.where(scored, order, torch.inf), same(by, good)) < torch.where(good, up, down)
     return _drop(b, scored & ((ups + downs == keep) | (large & stay)), 'roc')
 
-# %% ../../nbs/rollout/03_filters.ipynb #bd551598
 @recipe('Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722')
 def roc_recipe():
     "Many episodes are played; some failures and the clean successes are learned from"
@@ -344,7 +331,6 @@ def roc_recipe():
     return dict(credit=grpo, group_size=16, curate=chain(keep_mixed, partial(roc, keep=8)),
                 objective_args=dict(low=.2, high=.28))
 
-# %% ../../nbs/rollout/03_filters.ipynb #73f6d6fa
 @curation('mask', 'episode', 'ended by a budget',
           'in the spirit of Yu et al., 2025, DAPO, arXiv 2503.14476 (overlong filtering)')
 def mask_truncated(
@@ -403,7 +389,6 @@ def dr_bot(     # it masks and drops, so it has no mark of its own
     "The masks of Dr.BoT, then the share of groups with the largest deviation."
     return starpo_s(mask_repeated(mask_truncated(mask_overlong(b, longest)), n, times), share)
 
-# %% ../../nbs/rollout/03_filters.ipynb #d4c90160
 @recipe('Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601')
 def dr_bot_recipe():
     "Endless, unfinished and repetitive episodes are only counted, and groups that hardly differ are left out"
@@ -411,7 +396,6 @@ def dr_bot_recipe():
     return dict(credit=dr_grpo, curate=partial(dr_bot, longest=256), objective_args=dict(low=.2, high=.28),
                 loss_per=64.)
 
-# %% ../../nbs/rollout/03_filters.ipynb #7cbc11e7
 @curation('mask', 'turn', 'the turns with the lowest entropy',
           'in the spirit of Li et al., 2025, DART-GUI, arXiv 2509.23866')
 def mask_certain(
@@ -428,7 +412,6 @@ def mask_certain(
     keep = _best(torch.where(spoke, score, -torch.inf), int(share*int(spoke.sum())))
     return _mask(b, b.spread(~keep), 'mask_certain')
 
-# %% ../../nbs/rollout/03_filters.ipynb #0af6735c
 @curation('mask', 'token', 'of another part of the reply than those named',
           'in the spirit of the loss masks of agentic training at large')
 def only_parts(
@@ -440,7 +423,6 @@ def only_parts(
         raise ValueError(f"parts={parts!r}: give names of parts, such as ('thought', 'action')")
     return _mask(b, ~b.of_part(*parts), f'only_parts({", ".join(parts)})')
 
-# %% ../../nbs/rollout/03_filters.ipynb #0923ad6c
 @curation('mask', 'turn', 'a few at random, so that the rest can be divided',
           'in the spirit of Chen et al., 2025, IterResearch (EAPO), arXiv 2511.07327')
 def keep_multiple(
@@ -456,7 +438,6 @@ def keep_multiple(
     draw = torch.rand(len(b.turns), generator=_generator(b, seed, 'keep_multiple')).to(counts.device)
     return _mask(b, b.spread(~_best(torch.where(counts, draw, -1), n)), 'keep_multiple')
 
-# %% ../../nbs/rollout/03_filters.ipynb #385a92b0
 def filters_in(
     names:dict,     # such as globals()
 )->dict:            # name -> function, of those that `curation` has marked

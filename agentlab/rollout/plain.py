@@ -76,7 +76,6 @@ class Side:
         self.context = self.context + list(completion.ids[:place]) + list(forced) + list(completion.ids[place:])
         self.tokens += len(completion.ids)
 
-# %% ../../nbs/rollout/00_play.ipynb #15941983
 class Game:
     "A live game: its environment, its seats, and why it ended."
     def __init__(self, env, group: int, number: int, seed: int, task, sample_seed: int):
@@ -126,7 +125,6 @@ class Game:
                         self.error, self.task, self.final, answer=self.answer, **facts)
                 for seat, s in self.sides.items()]
 
-# %% ../../nbs/rollout/00_play.ipynb #6e23c031
 from ..env.protocol import EnvError, Step
 
 LONGEST = 1_000_000     # characters of an observation
@@ -204,7 +202,6 @@ def fault(error: BaseException)->str:
     except Exception: text = 'its message cannot be read'
     return f'{type(error).__name__}: {text[:2000]}'.encode('utf-8', 'backslashreplace').decode()
 
-# %% ../../nbs/rollout/00_play.ipynb #29b636db
 def side_by_side(
     calls: list,                # functions without arguments that do not raise
     workers: int,               # threads
@@ -237,7 +234,6 @@ def side_by_side(
             waiting.discard(i)
     return answers
 
-# %% ../../nbs/rollout/00_play.ipynb #7f9017f9
 def call_all(
     games: list[Game],
     method: str,            # 'reset' or 'step'
@@ -276,7 +272,6 @@ def _timed(env, method, arguments, limit):
         return TimeoutError(f'{method} took {seconds:.2f} s, the limit is {limit} s')
     return answer
 
-# %% ../../nbs/rollout/00_play.ipynb #d8ef860a
 def play(
     policy, env,                # agentlab.policy.Policy; an environment, or a function that makes one
     seeds: list[int],           # one per group: the members of a group start from the same seed
@@ -329,7 +324,6 @@ def play_round(
     for g, completion, text in zip(live, said, texts): g.act(completion, text)
     receive_all(live, call_all(live, 'step', [(text,) for text in texts], limit, workers), policy, system)
 
-# %% ../../nbs/rollout/00_play.ipynb #3beee9fe
 def new_games(
     env,                    # an environment to clone, or a function that makes one
     seeds: list[int],       # one per group
@@ -369,7 +363,6 @@ def within_budget(
         game.end(truncated=True)
     return not spent
 
-# %% ../../nbs/rollout/00_play.ipynb #72e232a4
 def act_as_read(
     live: list[Game],
     policy,                     # of `fitted_policy`
@@ -444,7 +437,6 @@ def _forced(live, policy, replies, sampler, how)->dict:
     actions = sampler.sample(contexts, seeds=seeds, **how | dict(max_tokens=policy.action_tokens))
     return {i: (_joined(replies[i], action), (len(replies[i].ids), closing)) for i, action in zip(which, actions)}
 
-# %% ../../nbs/rollout/00_play.ipynb #347f7191
 class AsDrawn:
     "A sampler whose log-probabilities are those of what it drew from: after top-p."
     def __init__(self, sampler): self.sampler = sampler

@@ -39,7 +39,6 @@ def cast(
                                  f'tokenizer.')
     return each
 
-# %% ../../nbs/rollout/07_players.ipynb #022e98c0
 def play_players(
     # as for `agentlab.rollout.play`
     policy, env, seeds: list[int], group_size: int = 1, tasks: list|None = None, groups: list[int]|None = None,
@@ -79,7 +78,6 @@ def sided(episodes: list[Episode], players: dict, keep: bool)->list[Episode]:
                                                                  getattr(players[episode.seat], '__name__', 'player'))
     return [episode for episode in episodes if keep or episode.seat not in players]
 
-# %% ../../nbs/rollout/07_players.ipynb #fa90683e
 class Table:
     "Where the players sit: one sampler for each policy, and one call of it per round."
     def __init__(self, policy, sampler, limit: float|None):

@@ -18,7 +18,6 @@ from ..recipe import recipe
 from .filters import CurationError, curation, keep_mixed
 from .plain import call_all, guarded, new_games, play, receive_all, within_budget
 
-# %% ../../nbs/rollout/04_resampling.ipynb #41e4d4f8
 def _until(groups, rounds, again, passes):
     """Play every place, then those whose group does not pass, `rounds` times in all: (episodes in the order of the
     places, open places)."""
@@ -79,7 +78,6 @@ def dynamic_sampling(
                          f'one. Allow more rounds, or make the tasks easier or harder.')
     return episodes
 
-# %% ../../nbs/rollout/04_resampling.ipynb #463ee44e
 @recipe('Yu et al., 2025, DAPO, arXiv 2503.14476')
 def dapo_recipe():
     "Clip-higher, no dead groups, long answers lose a little before they are cut off"
@@ -88,7 +86,6 @@ def dapo_recipe():
     return dict(credit=grpo, objective_args=dict(low=.2, high=.28, dual=10.),
                 rollout=partial(dynamic_sampling, rounds=3), reward=partial(overlong, longest=256, buffer=64))
 
-# %% ../../nbs/rollout/04_resampling.ipynb #516fcf02
 @curation('resample', 'group', 'groups without any success; the same task is played again',
           'in the spirit of ActiveVLN, 2025, arXiv 2509.12618')
 def retry_failures(
@@ -106,7 +103,6 @@ def retry_failures(
                        seed=derive(seed, 'attempt', r) if r else seed, **how)
     return _until(groups, attempts, again, lambda episodes: {e.group for e in episodes if e.success})[0]
 
-# %% ../../nbs/rollout/04_resampling.ipynb #fa8c745a
 def refused(
     step,       # agentlab.env.Step: what the environment answered
 )->bool:
@@ -146,7 +142,6 @@ def splice(
     join = lambda name: list(getattr(old, name)[:i]) + list(getattr(new, name)[j:])
     return type(new)(ids=join('ids'), logprobs=join('logprobs'), entropies=join('entropies'), finish=new.finish)
 
-# %% ../../nbs/rollout/04_resampling.ipynb #fdaf8162
 @curation('resample', 'turn', 'calls that the tool refuses; another one is said in their place',
           'Xu et al., 2026, CLEANER, arXiv 2601.15141 (code read)')
 def with_rollback(

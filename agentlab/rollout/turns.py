@@ -18,7 +18,6 @@ from ..recipe import recipe
 from .again import Again, Says, answered, play_again
 from .plain import play
 
-# %% ../../nbs/rollout/05_turns.ipynb #01ae44eb
 def turn_percentile(
     b:Batch,            # recorded games
     share:float=.75,    # of the episodes that end within the limit
@@ -29,7 +28,6 @@ def turn_percentile(
     if not len(b): raise ValueError('turn_percentile: there are no episodes. Play some without a limit first.')
     return torch.quantile(torch.bincount(b.turns.episode, minlength=len(b)).double(), share).item()
 
-# %% ../../nbs/rollout/05_turns.ipynb #036194ae
 def still_working(infos:tuple)->bool:    # `info` of reset and of every step so far
     "The last action was accepted, and its state is new in this episode (our trigger for an extension)."
     last, before = infos[-1], [i.get('state') for i in infos[:-1]]
@@ -77,7 +75,6 @@ class TurnLimit(Wrapper):
         return [*self.env.vocabulary(), *self.says.format(left='').replace('.', ' . ').split(),
                 *map(str, range(self.limits[-1] + 1))]
 
-# %% ../../nbs/rollout/05_turns.ipynb #f5e70326
 class Timed(Wrapper):
     "Measures every call of step: `columns['seconds']`."
     def __init__(
@@ -108,7 +105,6 @@ def costs(
     return pd.DataFrame({'total': total, 'per episode': total/max(len(b), 1), 'per success': total/wins if wins
                          else math.inf})
 
-# %% ../../nbs/rollout/05_turns.ipynb #9fde1913
 def scaling_inter(
     step:int,               # updates behind the policy
     turns:tuple=(6, 13, 20),    # most turns of each stage; the last one stays
@@ -130,7 +126,6 @@ def scaling_inter(
     if resumed is not None: stage = min(resumed//every, last) + (step - 1)//every - (resumed - 1)//every
     return dict(max_turns=turns[min(stage, last)])
 
-# %% ../../nbs/rollout/05_turns.ipynb #81f3d6b2
 @recipe('Xi et al., 2025, AgentGym-RL, arXiv 2509.08755')
 def scaling_inter_recipe():
     "Short games first, longer ones later"
@@ -155,7 +150,6 @@ def searchgym_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, rollout=play_hops, schedule=more_hops)
 
-# %% ../../nbs/rollout/05_turns.ipynb #33e22204
 class UnaryFeedback(Again):
     """Ask again after a wrong answer, without saying why it was wrong; the reward falls with every attempt and with
     repetitions (UFO)."""
@@ -188,7 +182,6 @@ class UnaryFeedback(Again):
     def vocabulary(self): return [*super().vocabulary(), 'Correct', '!']
 
 
-# %% ../../nbs/rollout/05_turns.ipynb #7be0c119
 @recipe('Liu et al., 2025, UFO, arXiv 2507.14295')
 def ufo_recipe():
     "A wrong answer is met with try again; late and repeated answers pay less"

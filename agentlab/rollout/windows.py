@@ -13,7 +13,6 @@ from ..policy.guide import told
 from ..recipe import recipe
 from .plain import play, within_budget
 
-# %% ../../nbs/rollout/06_windows.ipynb #b68dae6e
 note = ('The context is nearly full and will be cleared. Write down all that is needed to go on: what you have found '
         'out, what you have done, what is left to do.')
 
@@ -83,7 +82,6 @@ def _summarise(games, policy, sampler, how, instruction, summaries, latest, syst
         side.new = side.context = policy.chat.first(side.observation, told(g.env, policy.chat, side.seat, system))
         side.window += 1
 
-# %% ../../nbs/rollout/06_windows.ipynb #4a2c0b8e
 @recipe('in the spirit of Lu et al., 2025, SUPO, arXiv 2510.06727')
 def supo_recipe():
     "A full context is summed up, and the summary is trained"

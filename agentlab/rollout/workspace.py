@@ -22,7 +22,6 @@ from .again import staged
 from .plain import fault, guarded, play
 from .windows import makes_windows
 
-# %% ../../nbs/rollout/09_workspace.ipynb #b07a0c45
 def laid_out(
     task:str, memory, last:str,     # the task; texts, or tuples, lists, dictionaries of these; the newest observation
     words:int=None, kept:int=None   # of the newest observation, and of each text of the memory; None: all of them
@@ -83,7 +82,6 @@ def with_workspace(
         lay(games)
     return play(policy, env, seeds, max_tokens=max_tokens, system=system, on_reset=lay, on_round=go_on, **how)
 
-# %% ../../nbs/rollout/09_workspace.ipynb #805003b7
 class Moments(Wrapper):
     "A turn of a demonstrated game, read as in a workspace, as a game of its own; it pays nothing."
     def __init__(
@@ -114,7 +112,6 @@ class Moments(Wrapper):
     def expert(self, noise=0., generator=None): return self.said
     demonstrator = expert
 
-# %% ../../nbs/rollout/09_workspace.ipynb #e9916342
 def parted(text:str, mark:str=';')->tuple:
     "(report, action): a reply at its last mark; the report is None where there is none."
     report, found, action = text.rpartition(mark)
@@ -173,7 +170,6 @@ def iterresearch_recipe():
     return dict(credit=eapo, objective=gspo_turn, curate=partial(keep_multiple, of=8), loss_per='turn',
                 rollout=played, test_rollout=played)
 
-# %% ../../nbs/rollout/09_workspace.ipynb #b27ab910
 def stubbed(memory, turn, last:str, stub:str='...')->tuple:
     "Remember (a stub in place of the page, the action) of every turn."
     return *memory, stub if last else '', turn.text
@@ -202,7 +198,6 @@ def webagent_r1_recipe():
     return dict(credit=partial(grpo, eps=1e-4), loss_per='nested', kl_coef=.001, rollout=webagent,
                 test_rollout=webagent)
 
-# %% ../../nbs/rollout/09_workspace.ipynb #0affa0e1
 def newest(task:str, memory, last:str)->str: return last or task    # a view of nothing else
 
 def only_seat(b:Batch, seat:str)->Batch:
@@ -217,7 +212,6 @@ def memory_r1_recipe():
     stages = tuple((begun, dict(curate=partial(only_seat, seat=s))) for begun, s in ((0, 'manager'), (15, 'answerer')))
     return dict(credit=grpo, rollout=played, test_rollout=played, schedule=partial(staged, stages=stages))
 
-# %% ../../nbs/rollout/09_workspace.ipynb #982a7afe
 def last_said(memory, turn, last:str, cut:str='|')->str:
     "Remember the reply, without the description in front of the first mark, where there is one."
     return (turn.text.partition(cut)[2] or turn.text).strip()
@@ -247,7 +241,6 @@ def era_recipe():
     return dict(credit=era_gae, critic=partial(Critic, low=-4., high=10.), critic_warmup=3, reward=era_reward,
                 rollout=played, test_rollout=played)
 
-# %% ../../nbs/rollout/09_workspace.ipynb #655c1959
 def words_of(observation:str)->frozenset: return frozenset(observation.replace('.', ' ').split())
 
 def mine_shortcuts(

@@ -18,7 +18,6 @@ from ..reward.basic import at_end
 from ..rollout.plain import play
 from .proposers import success_rate, swe_self_play, swe_solver
 
-# %% ../../nbs/selfplay/09_bugs.ipynb #8355a0a9
 def artifact_task(
     injector:InjectBug,     # the environment that it was made in
     episode:Episode         # played there, with its task
@@ -106,7 +105,6 @@ def numbered(
         count[program] = count.get(program, 0) + 1
     return ordered
 
-# %% ../../nbs/selfplay/09_bugs.ipynb #1b8e3563
 def bug_reward(
     b:Batch,            # of `self_play`
     alpha:float=.8,     # see `swe_self_play`
@@ -120,7 +118,6 @@ def bug_reward(
     reward = torch.where(b.episodes.seat == state_key('injector'), injected, swe_solver(b.episodes.success))
     return at_end(b, reward)
 
-# %% ../../nbs/selfplay/09_bugs.ipynb #67129755
 def higher_order(
     b:Batch     # of `self_play`, or repairs of `BugRepair` alone
 )->list:        # tasks of BugRepair, each once

@@ -64,7 +64,6 @@ class _Table:
         return both.assign(rate=(both.wins + both.draws/2)/played, paid=both.paid/played,
                            paid_other=both.paid_other/played)
 
-# %% ../../nbs/selfplay/08_cross_play.ipynb #6a338b28
 @in_parts
 @dataclass(frozen=True, eq=False)
 class Tournament(_Table):
@@ -100,7 +99,6 @@ class Tournament(_Table):
                                                   indent=1, ensure_ascii=False), encoding='utf-8')
         return Path(path)
 
-# %% ../../nbs/selfplay/08_cross_play.ipynb #a554aeaf
 class Unread:
     "Stands at the place of the policy where scripts alone play: nothing is turned into tokens."
     tokenizer, max_context, end_id = (), math.inf, 0
@@ -148,7 +146,6 @@ def fault(game: list)->str|None:
     strange = [e for e in game if not math.isfinite(e.outcome)]
     return game[0].error or (f'EnvError: {strange[0].seat} was paid {strange[0].outcome}' if strange else None)
 
-# %% ../../nbs/selfplay/08_cross_play.ipynb #700bd0f8
 def count(games: list)->dict:
     "The row of a seating."
     won = [tuple(e.success for e in game) for game in games]
@@ -173,7 +170,6 @@ def meet(
     return {seating: count([games[i] for i in whole]) | dict(faults=sum(map(bool, own)), reason=next(iter(whys), ''))
             for seating, games, own in zip(seatings, played, faults)}
 
-# %% ../../nbs/selfplay/08_cross_play.ipynb #3fff10bc
 def check_players(players: dict, seats: tuple, policy):
     "Refuse what can be refused before anything is played."
     if len(seats) != 2:
@@ -220,7 +216,6 @@ def begun(known: Tournament|None, facts: dict)->Tournament:
                          f'new table.')
     return known
 
-# %% ../../nbs/selfplay/08_cross_play.ipynb #419bf844
 def tournament(
     players: dict,              # name -> policy, snapshot, path of a snapshot, or function (env, generator) -> text
     env,                        # of two seats; or a function that makes one
@@ -249,7 +244,6 @@ def tournament(
         if on_match: on_match(table)
     return table
 
-# %% ../../nbs/selfplay/08_cross_play.ipynb #b0498082
 def heat_map(
     table: Tournament,
     names: list|None = None,    # rows and columns in this order; None: by their rating where anything is known
@@ -274,7 +268,6 @@ def heat_map(
     return figure.update_layout(template='plotly_white', plot_bgcolor='#cfcfcf', width=640, height=520,
                                 margin=dict(l=60, r=20, t=20, b=45))
 
-# %% ../../nbs/selfplay/08_cross_play.ipynb #070f7083
 def load_tournament(path)->Tournament:
     "The table that `Tournament.save` wrote. Raises FileNotFoundError, or ValueError where it is something else."
     if not Path(path).exists():

@@ -28,7 +28,6 @@ def anybody(rates:Tensor)->Tensor:
     "All alike: fictitious self-play over the snapshots."
     return torch.full((len(rates),), 1/len(rates), dtype=torch.float64)
 
-# %% ../../nbs/selfplay/04_league.ipynb #926c3074
 metric('snapshots', 'older selves that a league holds', 'counted', 'snapshots')
 metric('opponent_rate', 'what the policy has won against those that it has met',
        'mean over them; a tie counts one half', 'games, 0-1')
@@ -106,7 +105,6 @@ class League:
         of = lambda i: {name.partition('.')[2]: x for name, x in tensors.items() if name.partition('.')[0] == str(i)}
         self.snapshots = [Snapshot(self.policy, of(i), f'snapshot {step}') for i, step in enumerate(self.born)]
 
-# %% ../../nbs/selfplay/04_league.ipynb #00f16890
 def moving_baseline(
     outcome:Tensor,     # (episodes,) in the order of the games
     seat:Tensor,        # (episodes,) integer key
@@ -153,7 +151,6 @@ def spiral(
                     'Give the recipe memory=agentlab.selfplay.SeatBaseline.')
     return b.spread((b.episodes.outcome.double() - baseline)[b.turns.episode])
 
-# %% ../../nbs/selfplay/04_league.ipynb #b3bc8327
 @recipe('Liu et al., 2025, SPIRAL, arXiv 2506.24119')
 def spiral_recipe():
     "Both seats are played by one policy; an outcome is compared with what that seat used to earn"

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# %% ../../nbs/selfplay/02_meta.ipynb #31975ee3
 def hard(x:Tensor, p:float=2.)->Tensor:
     "Opponents I lose to: (1-x)^p."
     return (1 - x)**p
@@ -42,7 +41,6 @@ def pfsp(
     total = weights.sum()
     return weights/total if total > 0 else torch.full_like(x, 1/len(x))
 
-# %% ../../nbs/selfplay/02_meta.ipynb #19a25ba5
 def _project(x, gamma):
     "The nearest point of the simplex with every entry at least gamma (numpy)."
     if x.min() >= gamma and abs(x.sum() - 1) < 1e-12: return x
@@ -95,7 +93,6 @@ def projected_replicator(
     for n, (rows, columns) in enumerate(replicate(row, column, steps, dt, gamma), 1): x, y = x + rows, y + columns
     return torch.from_numpy(x/n), torch.from_numpy(y/n)
 
-# %% ../../nbs/selfplay/02_meta.ipynb #de03a556
 def nash_sampler(
     # (players, players) rate of the row against the column, ties half; NaN where they have not met: taken from the
     # other side, else .5
@@ -120,7 +117,6 @@ def beaten_by(
     "What every member of the population would score against a mixture; at equilibrium nobody is above .5."
     return torch.as_tensor(win_rates, dtype=torch.float64) @ torch.as_tensor(mixture, dtype=torch.float64)
 
-# %% ../../nbs/selfplay/02_meta.ipynb #e5a1fb90
 def risk_averse_utility(
     payoff,             # (answers, opponents) what each answer earns against each opponent
     mixture,            # (opponents,) how often each opponent comes

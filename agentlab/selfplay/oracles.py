@@ -67,7 +67,6 @@ def grown(p: Population, oracle: Callable)->Population:
     pad = lambda x: torch.nn.functional.pad(x, (0, 1, 0, 1), value=torch.nan)
     return Population((*p.rows, new[0]), None if p.columns is None else (*p.columns, new[1]), pad(p.row), pad(p.column))
 
-# %% ../../nbs/selfplay/10_oracles.ipynb #d1ba8ae0
 def replicator(row: Tensor, column: Tensor, steps: int = 5_000, dt: float = .1)->tuple:
     """Averaged projected replicator dynamics, payoffs divided by the largest: the shares do not depend on their unit
     (steps and that division are ours)."""
@@ -98,7 +97,6 @@ def psro(
         if len(population.rows) >= size: return
         population = grown(population, oracle)
 
-# %% ../../nbs/selfplay/10_oracles.ipynb #e1b0107f
 def mixture_strategy(
     tree: GameTree,
     strategies: list,   # each (situations, actions)
@@ -128,7 +126,6 @@ def exact_answer(tree: GameTree)->Callable:
     return lambda side, others, shares, number: best_response(tree, mixture_strategy(tree, others, shares),
                                                               tree.seats[side])
 
-# %% ../../nbs/selfplay/10_oracles.ipynb #2ff73ae2
 def risk_averse(row: Tensor, column: Tensor, aversion: float = 0., steps: int = 1000)->tuple:
     """Fictitious play whose answers are risk-averse (in the spirit of arXiv 2205.15434; `aversion` is lambda, in
     1/payoff)."""
@@ -138,7 +135,6 @@ def risk_averse(row: Tensor, column: Tensor, aversion: float = 0., steps: int = 
         x, y = x + (a - x)/(t + 1), y + (b - y)/(t + 1)
     return x/x.sum(), y/y.sum()
 
-# %% ../../nbs/selfplay/10_oracles.ipynb #1a35dd66
 def save_population(
     p: Population,      # of `psro`
     folder,
@@ -177,7 +173,6 @@ def load_population(
                      for side, n in zip(('row', 'column'), (len(table['row']), table['row'].shape[1]*table['two'])))
     return Population(rows, columns if table['two'] else None, table['row'], table['column'])
 
-# %% ../../nbs/selfplay/10_oracles.ipynb #a04483d5
 def name_of(player)->str:
     "The name under which a player stands in a table."
     return getattr(player, 'name', None) or getattr(player, '__name__', '')

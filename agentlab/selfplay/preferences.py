@@ -17,7 +17,6 @@ from ..groups import group_constant, group_max, group_min, same
 from ..recipe import recipe
 from ..reward.basic import at_end
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #55e7f01d
 def by_outcome(
     b:Batch,            # episodes
     i:Tensor, j:Tensor, # (pairs,) numbers of episodes
@@ -33,7 +32,6 @@ def rivals(
     key = same(b.episodes.group, b.episodes.seat)
     return (key[:, None] == key).fill_diagonal_(False).nonzero(as_tuple=True)
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #fdb2c5a4
 def win_rates(
     b:Batch,                    # episodes; several episodes per group
     prefer:Callable=by_outcome, # (b, i, j) -> (pairs,) chance from 0 to 1 that i is preferred to j; NaN: no comparison
@@ -61,14 +59,12 @@ def win_rate_reward(
     if each_turn: return (rate/torch.bincount(b.turns.episode, minlength=len(b)))[b.turns.episode]
     return at_end(b, rate)
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #abcb3c2e
 @recipe('in the spirit of Swamy et al., 2024, SPO, arXiv 2401.04056')
 def spo_recipe():
     "How many of its group an episode beats"
     from agentlab.credit.group_baselines import dr_grpo
     return dict(credit=dr_grpo, reward=win_rate_reward)
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #aab47f77
 def best_and_worst(
     b:Batch,                # episodes
     score:Tensor=None,      # (episodes,) e.g. win rates; None: the outcomes; NaN is never chosen
@@ -96,7 +92,6 @@ def episode_logp(
     total = logp.new_zeros(len(b)).index_add(0, episode, torch.where(counts, logp, 0))
     return total/torch.bincount(episode[counts], minlength=len(b)).clamp(min=1) if mean else total
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #6fcd611c
 def sppo(
     logp:Tensor,        # (action tokens,) log-probability under the policy in training, with gradient
     b:Batch,            # tokens need prev_logp: under the policy that sampled the episodes
@@ -133,7 +128,6 @@ def _anchor(b, column, who):
     return need(b.tokens, column, f'{who} compares with {whose}',
                 f'Set it once per iteration with batch.with_action({column}=policy.logprobs(batch)[0]).')[b.actions]
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #c91c470d
 def pair_advantage(
     b:Batch,            # tokens need the column named by `logp`
     loss:Callable,      # (action tokens,) log-probabilities -> (pairs,) loss
@@ -144,7 +138,6 @@ def pair_advantage(
     value = loss(x)
     return -torch.autograd.grad(value.mean(), x)[0] if len(value) else torch.zeros_like(x).detach()
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #2d93e6b3
 @estimator('chance to be preferred to the others of its group', 'best and worst episode of the same task and seat',
            'every token of these two, by the gradient of the pair loss',
            'in the spirit of Wu et al., 2024, SPPO, arXiv 2405.00675', needs=('group',))
@@ -170,7 +163,6 @@ def inpo_credit(
     anchored, pairs = b.with_action(prev_logp=b.action('old_logp')), best_and_worst(b, win_rates(b, prefer))
     return pair_advantage(b, lambda logp: inpo(logp, anchored, pairs, **how))
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #d9000002
 def dpo_credit(
     b:Batch,            # episodes; several of a group; tokens need ref_logp, which a recipe with kl_coef supplies
     beta:float=.1,      # how much a nat of the gap to the reference counts
@@ -182,7 +174,6 @@ def dpo_credit(
         return -torch.nn.functional.logsigmoid(beta*(ratio[pairs.winner] - ratio[pairs.loser]))
     return pair_advantage(b, loss)
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #5d63a3e4
 @recipe('in the spirit of Wu et al., 2024, SPPO, arXiv 2405.00675')
 def sppo_recipe():
     "The best and the worst of a group, each towards its win rate"

@@ -25,7 +25,6 @@ from ..groups import compare
 from ..metrics import metric
 from ..reward.basic import at_end
 
-# %% ../../nbs/selfplay/07_proposers.ipynb #990a699a
 metric('valid', 'proposals that passed all checks, where one role makes the tasks of another',
        'mean over the proposals of this step', 'proposals, 0-1')
 metric('solved', 'tries at such tasks that succeeded', 'mean over the tasks of this step', 'tries, 0-1')
@@ -80,7 +79,6 @@ def _share(solved):
 
 def _or(valid, reward, penalty): return torch.where(torch.as_tensor(valid).bool(), reward, penalty)
 
-# %% ../../nbs/selfplay/07_proposers.ipynb #ad582e04
 def absolute_zero_solver(
     accuracy,           # (episodes,) 0 to 1
     readable=True,      # (episodes,) bool
@@ -114,7 +112,6 @@ def trr_pp(
          f'Set it with batch.with_episodes({kind}=numbers).')
     return b.spread(compare(b.of_turn('outcome'), b.of_turn('seat', kind), scale, ddof, eps, singleton, b.unit(rows)))
 
-# %% ../../nbs/selfplay/07_proposers.ipynb #b7021f16
 @dataclass(frozen=True)
 class Proposal:
     "A question for a given answer, and how its author came to it."
@@ -160,7 +157,6 @@ def refusal(
     "Why a proposal is no task."
     return next((reason for check in checks if (reason := check(p))), '')
 
-# %% ../../nbs/selfplay/07_proposers.ipynb #ea9bd1c7
 def same_answer(
     a, b,       # texts
 )->bool:
@@ -193,7 +189,6 @@ def noise_of(
                     - set(proposals[k].passages))
     return tuple(generator.sample(others, min(n, len(others))))
 
-# %% ../../nbs/selfplay/07_proposers.ipynb #6c99cc7e
 def hop_lookup(
     question:str,   # as HopSearch asks: Who is the mentor of the rival of Luma Gard?
     passages:list,  # sentences: The rival of Luma Gard is Odal Marr.
@@ -211,7 +206,6 @@ def hop_lookup(
         here, = known[relation, here]
     return here
 
-# %% ../../nbs/selfplay/07_proposers.ipynb #24c34462
 def hop_task(
     task:dict,      # of ProposeHop: split, world, people, answer
     text:str,       # the proposer's last turn: ask mentor rival Luma Gard
@@ -314,7 +308,6 @@ def proposer_reward(
     reward = rule(torch.where(valid, torch.as_tensor(solved, dtype=torch.float64), 0.), valid)
     return at_end(b, reward)
 
-# %% ../../nbs/selfplay/07_proposers.ipynb #1a99ca69
 def bug_refusal(
     before,     # (tests,) bool: passed before the change
     bugged,     # (tests,) bool: passed with the bug

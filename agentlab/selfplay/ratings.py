@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from ..groups import same
 
-# %% ../../nbs/selfplay/01_ratings.ipynb #af441fef
 @dataclass(frozen=True, eq=False)
 class Results:
     "Points and games of every pair of players."
@@ -77,7 +76,6 @@ def results_frame(
     return pd.DataFrame(dict(player=[r.players[k] for k in i], other=[r.players[k] for k in j])
                         | {name: x[i, j].tolist() for name, x in columns.items()}).astype(dict(games=int))
 
-# %% ../../nbs/selfplay/01_ratings.ipynb #405feab8
 @dataclass(frozen=True, eq=False)
 class Ratings:
     "Strengths in log-odds, with what is known of their errors."
@@ -143,7 +141,6 @@ def rating_frame(
                               component=same(ratings.component).tolist()))
     return frame.sort_values('strength', ascending=False, kind='stable').reset_index(drop=True)
 
-# %% ../../nbs/selfplay/01_ratings.ipynb #9ff7bc8f
 def log_odds(
     r:Results,              # of `tally`
     pseudo:float=.5         # points given to both sides of every match that was played

@@ -69,7 +69,6 @@ class RoleWeights(Policy):
         for role, one in self.of.items(): one.save_pretrained(Path(folder)/role)
         return Path(folder)
 
-# %% ../../nbs/selfplay/12_role_weights.ipynb #50c2fff0
 def by_seat(
     policy: RoleWeights, batch: Batch,
     ask,        # (policy of a seat, batch with its rows) -> tensors, each with a number or row for every action token
@@ -83,7 +82,6 @@ def by_seat(
     return tuple(torch.cat(found)[order.to(found[0].device)]
                  for found in zip(*(ask(one, part) for one, part, _ in parts)))
 
-# %% ../../nbs/selfplay/12_role_weights.ipynb #3a5a2b49
 class Exchange:
     "The roles of a policy trade seats every few updates: the memory of a run (CORY)."
     def __init__(self,

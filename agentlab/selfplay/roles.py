@@ -18,7 +18,6 @@ from ..groups import group_constant, group_sum, recur, shift
 from ..recipe import recipe
 from ..reward.basic import at_end
 
-# %% ../../nbs/selfplay/06_roles.ipynb #cf8284b3
 @estimator('team reward plus the next agent\'s value, discounted and summed',
            "nobody: the critic's value of the same place",
            "every token of the turn; with level='token' each token its own",
@@ -46,7 +45,6 @@ def marft(
     if scale: advantage = _normal(advantage, eps, faithful)
     return tuple(_tokens(b, x, order, turn, level) for x in (targets, advantage))
 
-# %% ../../nbs/selfplay/06_roles.ipynb #5c7ab926
 def _line(b, value, level):
     """The steps of all games in the order of time: (their places, turn, value, reward); a step is a turn that has
     tokens, or a token."""
@@ -93,7 +91,6 @@ def _tokens(b, x, order, turn, level):
     return (torch.empty_like(x).index_copy(0, order, x) if level == 'token'
             else b.spread(torch.zeros_like(b.turns.reward).index_copy(0, turn, x)))
 
-# %% ../../nbs/selfplay/06_roles.ipynb #fd6499e4
 def shared_reward(
     b:Batch,    # episodes, all seats of a game; each seat's outcome is what it alone earned
 )->Tensor:      # (turns,) float64, on the last turn of every seat
@@ -114,14 +111,12 @@ def seating(
     moved = step//every
     return {seat: policies[(k + moved) % len(policies)] for k, seat in enumerate(seats)}
 
-# %% ../../nbs/selfplay/06_roles.ipynb #a1840c98
 @recipe('Liao et al., 2025, MARFT, arXiv 2504.16129')
 def marft_recipe():
     "Better than the critic expected, from agent to agent"
     from agentlab.train.critic import Critic
     return dict(credit=marft, critic=Critic)
 
-# %% ../../nbs/selfplay/06_roles.ipynb #dc97123b
 def coalition_values(
     value:Callable, # tuple of agents, in rising order -> what this coalition earns
     n:int,          # agents 0 ... n-1; 2**n coalitions are asked for
@@ -158,7 +153,6 @@ def _members(size):
         raise ValueError(f'values has {size} entries; give one for each of the 2**n coalitions, nobody included')
     return n, (torch.arange(size)[:, None] >> torch.arange(n) & 1).bool()
 
-# %% ../../nbs/selfplay/06_roles.ipynb #4b4f54f8
 def sampled_shapley(
     value:Callable,             # tuple of agents, in rising order -> what this coalition earns; may be a noisy estimate
     n:int,                      # agents 0 ... n-1
@@ -177,7 +171,6 @@ def sampled_shapley(
         row[order] = torch.tensor(earned, dtype=torch.float64).diff()
     return gains.mean(0), gains.std(0)/orders**.5 if orders > 1 else torch.full_like(gains[0], torch.nan)
 
-# %% ../../nbs/selfplay/06_roles.ipynb #4d91aa13
 def judge_score(
     scores,         # (..., judgements) numbers from 1 to 10; NaN: could not be read
 )->Tensor:          # (...) float64, 0 to 1

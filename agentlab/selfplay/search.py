@@ -56,7 +56,6 @@ class SearchRoles(Env):
     expert = demonstrator
     def vocabulary(self): return list(dict.fromkeys(word for game in self.games for word in game.vocabulary()))
 
-# %% ../../nbs/selfplay/11_search.ipynb #5c325f76
 def known_problem(
     seed:int,       # fixes it
     env:HopSearch,  # its hops, people and split
@@ -175,7 +174,6 @@ def problem_of(
     return dict(split=split, world=world, people=people, start=start, path=path,
                 answer=b.labels['answer'][int(b.episodes.answer[k])])
 
-# %% ../../nbs/selfplay/11_search.ipynb #7cbed4be
 def of_role(
     b:Batch,
     role:str,   # 'proposer' or 'solver'
@@ -193,7 +191,6 @@ def search_reward(
     solver = at_end(b, search_solver(b.episodes.success, b.episodes.answers))
     return torch.where(of_role(b, 'proposer')[b.turns.episode], proposer_reward(b, solved, rule), solver)
 
-# %% ../../nbs/selfplay/11_search.ipynb #9037ea11
 @estimator('outcome of the episode', 'solver: the other tries at the question; proposer: all proposals of the batch, '
            'or those for the same answer', 'every token of the episode',
            'Lu et al., 2025, Search Self-Play, arXiv 2510.18821', needs=('group', 'seat'))
@@ -212,7 +209,6 @@ def ssp(
                         else 'zero')
     return b.spread(advantage[b.turns.episode])
 
-# %% ../../nbs/selfplay/11_search.ipynb #4ae01252
 def role_by_role(
     b:Batch, policy,                        # as the trainer gives them
     roles:tuple=('proposer', 'solver'),     # who is updated, in this order; a role that is left out stays as it is
@@ -232,7 +228,6 @@ def proposer_first(
     "A schedule: the solver's tries teach nothing while the proposer warms up."
     return dict(updates_args=updates_args | dict(roles=('proposer',))) if step < warmup else {}
 
-# %% ../../nbs/selfplay/11_search.ipynb #ef9f9be8
 class ProblemPool:
     "Earlier problems for the slots of invalid questions: the memory of a run."
     def __init__(self,
@@ -271,7 +266,6 @@ class ProblemPool:
         return dict(problems=torch.tensor(list(json.dumps(self.problems).encode()), dtype=torch.uint8))
     def restore(self, tensors:dict): self.problems = json.loads(bytes(tensors['problems'].tolist()))
 
-# %% ../../nbs/selfplay/11_search.ipynb #a0875e8b
 def search_fields(
     groups:int=16,          # answers of an update
     tries:int=5,            # at each question
@@ -291,7 +285,6 @@ def search_fields(
         memory=partial(ProblemPool, groups=groups, proposals=proposals, threshold=threshold, every=every),
         **(dict(schedule=partial(proposer_first, warmup=warmup, faithful=faithful)) if warmup else {}))
 
-# %% ../../nbs/selfplay/11_search.ipynb #ed567f52
 def search_scores(
     policy, env:HopSearch,      # who proposes and solves; the game
     answers:int=256,            # held-out answers to propose for, and held-out questions to solve

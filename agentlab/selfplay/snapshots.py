@@ -46,7 +46,6 @@ class Lent(torch.nn.Module):
         try: return super().__getattr__(name)
         except AttributeError: return getattr(object.__getattribute__(self, 'lender'), name)
 
-# %% ../../nbs/selfplay/03_snapshots.ipynb #bbe24a89
 def vocabulary_of(tokenizer)->str:
     "A key of the tokens and their numbers: policies with another one speak another language."
     return hashlib.blake2b(json.dumps(sorted(tokenizer.get_vocab().items())).encode(), digest_size=8).hexdigest()
@@ -97,7 +96,6 @@ class Snapshot(Borrowing):
                       metadata=dict(name=self.name, vocabulary=vocabulary_of(self.tokenizer)))
         return path
 
-# %% ../../nbs/selfplay/03_snapshots.ipynb #effda452
 def load_snapshot(
     policy,     # who lends the modules
     path,       # what `Snapshot.save` wrote

@@ -22,7 +22,6 @@ def last_features(policy, batch: Batch, budget: int)->tuple[Tensor, Tensor|None]
     cut, asked = closing(policy, batch)
     return cut, policy.features(asked.to(batch.actions.device), budget) if len(cut) else None
 
-# %% ../../nbs/train/03_critic.ipynb #4a544a1e
 metric('value_loss', 'how far the critic was from its targets, where a recipe has one',
        "the head's loss, mean over the last pass", '-')
 metric('value_explained', 'share of the variance of the targets that the critic knew before this step',
@@ -80,7 +79,6 @@ class Critic:
         self.head.load_state_dict({name: tensors[name] for name in self.head.state_dict()})
         restore_moments(self.optimizer, tensors)
 
-# %% ../../nbs/train/03_critic.ipynb #c21a0e02
 class Critics:
     "Several heads on the same features, each with a column of its own; targets: (action tokens, heads)."
     def __init__(self, policy, seed: int, columns: tuple, **how):   # columns of tokens; as for `Critic`

@@ -69,7 +69,6 @@ class Ledger(TorchDispatchMode):
         return [(size, what if isinstance(what, str) else str(what).split('.')[1], tuple(shape), dtype)
                 for size, what, shape, dtype in filter(None, there.values())]
 
-# %% ../../nbs/train/05_fit.ipynb #4393c7ba
 class FusedAttention(torch.autograd.Function):
     "The memory of a fused attention kernel, without its work."
     @staticmethod
@@ -111,7 +110,6 @@ def on_paper(ledger: Ledger, low: bool = False):
     "Run a forward pass on the meta device as a GPU would, under autocast to bfloat16 or not, and keep the ledger."
     with low_precision(low), ledger, Kernels(torch.bfloat16 if low else None): yield
 
-# %% ../../nbs/train/05_fit.ipynb #e19b4a6a
 def _qwen2(hidden, inner, layers, heads, groups, vocabulary=151936, tied=True):
     return dict(model_type='qwen2', hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
                 num_attention_heads=heads, num_key_value_heads=groups,
@@ -165,7 +163,6 @@ def read_config(
                                 'Check the name and the network, or download config.json alone and give '
                                 'its folder.') from error
 
-# %% ../../nbs/train/05_fit.ipynb #86afd7a8
 def blank(
     config,     # see `read_config`
     dtype: torch.dtype = torch.bfloat16,
@@ -178,7 +175,6 @@ def bytes_of(tensors)->int:
     "Bytes of the storages of these tensors, each counted once."
     return sum({x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in tensors}.values())
 
-# %% ../../nbs/train/05_fit.ipynb #6f8b991f
 class FourBitProduct(torch.autograd.Function):
     "The memory of a product with an NF4 weight: it is unpacked in both passes, and not kept."
     @staticmethod
@@ -225,7 +221,6 @@ class Adapted(nn.Module):
         if not torch.is_autocast_enabled(): x = x.to(self.down.weight.dtype)     # peft spares the copy for 4-bit layers
         return out + (self.up(self.down(x))*2.).to(out.dtype)
 
-# %% ../../nbs/train/05_fit.ipynb #03d1e578
 def equipped(
     model,                  # from `blank`
     lora: int = 0,          # rank of the adapter on all linear layers but the vocabulary's; 0: all weights are trained
@@ -249,7 +244,6 @@ def held(model)->dict:
     adapter = [x for name, x in tensors if name.endswith(('.down.weight', '.up.weight'))]
     return dict(weights=[x for _, x in tensors if not any(x is a for a in adapter)], adapter=adapter)
 
-# %% ../../nbs/train/05_fit.ipynb #4f9a43e4
 @dataclass(frozen=True)
 class Settings:
     "What the memory of a run depends on, besides the model."
@@ -286,7 +280,6 @@ def check_settings(s: Settings):
         raise ValueError(f'quantise=True with lora={s.lora}: quantised weights cannot be trained. Give the rank of an '
                          f'adapter, such as lora=16.')
 
-# %% ../../nbs/train/05_fit.ipynb #3a843031
 def body_and_head(model):
     """The model's body and vocabulary layer where logits are just head(body(ids)), as `Policy` finds out by their
     values: here by the bytes that are made on the way."""
@@ -315,7 +308,6 @@ def checkpointed(model, on: bool, dtype: torch.dtype|None = None):
     for layer in model.modules():
         if getattr(layer, 'gradient_checkpointing', False): layer.training = True
 
-# %% ../../nbs/train/05_fit.ipynb #8de33ba8
 def learn_on_paper(model, s: Settings)->Ledger:
     "A micro-batch forward and backward that is not the first of its update; the ledger of it."
     policy, ledger, (rows, width), low = paper_policy(model), Ledger(), s.micro_batch, s.precision == 'bf16'
@@ -332,7 +324,6 @@ def learn_on_paper(model, s: Settings)->Ledger:
     with ledger, low_precision(low): (logp + entropy if s.entropy else logp).sum().backward()
     return ledger
 
-# %% ../../nbs/train/05_fit.ipynb #afb6aad4
 def step_on_paper(model, s: Settings)->tuple[int, int]:
     "Bytes of the optimizer's state, and the most that an update takes for a moment beside it."
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -357,7 +348,6 @@ def blockwise_bytes(optimizer)->Callable:
         return 2*p.numel() + 2*4*math.ceil(p.numel()/256)
     return count
 
-# %% ../../nbs/train/05_fit.ipynb #f719eef3
 def token_bytes(model)->int:
     "Bytes of the key-value cache for one token of one row, all layers."
     ids = torch.zeros((1, 2), dtype=torch.long, device='meta')
@@ -387,7 +377,6 @@ def play_on_paper(model, s: Settings, positions: int = 16384)->tuple[int, int]:
         peaks.append(ledger.peak - start)
     return s.rows*(s.length + 1)*token_bytes(model), max(peaks)
 
-# %% ../../nbs/train/05_fit.ipynb #e555d1dd
 CONTEXT = 600*2**20     # our assumption: CUDA context, libraries and their work space
 FRAGMENTS = .05         # our assumption: share of the memory in use that is lost between blocks
 
@@ -428,7 +417,6 @@ class Memory:
     def __repr__(self):
         return '\n'.join(f'{when:<21}{part:<28}{gigabytes(size):>10}' for when, part, size in rows_of(self))
 
-# %% ../../nbs/train/05_fit.ipynb #8d6e9b5e
 def gigabytes(size: float)->str:
     "Bytes for people: GB of 2**30 bytes, as the makers of cards count; MB where it is little."
     return f'{size/2**30:.2f} GB' if size >= 2**30/10 else f'{size/2**20:.1f} MB'
@@ -454,7 +442,6 @@ def table_html(rows: list[tuple])->str:
     return (f'<table><tr>{cells(("when", "what", "memory"), "th")}</tr>' + ''.join(f'<tr>{line}</tr>' for line in lines)
             + '</table>')
 
-# %% ../../nbs/train/05_fit.ipynb #4cb1c0d7
 def prepared(config, s: Settings):
     "The model of these settings on the meta device, and the number of its parameters without the adapter's."
     if isinstance(config, (str, Path)) and (Path(config)/'adapter_config.json').exists():
@@ -527,7 +514,6 @@ def predicted(model, count: int, s: Settings)->Memory:
                   parts['activations'], parts['logits'], work, count, sum(p.numel() for p in trained), largest(found),
                   s)
 
-# %% ../../nbs/train/05_fit.ipynb #787fed7b
 UNITS = dict(B=1, KB=2**10, MB=2**20, GB=2**30, TB=2**40)
 
 def parse_bytes(
@@ -553,7 +539,6 @@ def most_tokens(model, s: Settings, room: float, most: int = 32768)->int:
     count = min(1 + int((room - first)//max(second - first, 1)), max(most//s.length, 1), s.rows)
     return count*s.length if count != 2 or second <= room else s.length
 
-# %% ../../nbs/train/05_fit.ipynb #261d656e
 def propose(
     config,                 # see `read_config`
     gpu,                    # memory of the card: bytes, or such as '12GB'
@@ -588,7 +573,6 @@ def largest_fit(config, s: Settings, have: int)->Memory|None:
         if m.total <= have: return m
     return None
 
-# %% ../../nbs/train/05_fit.ipynb #ccfc9b14
 def in_words(m: Memory)->str:
     "The settings of a prediction in one line."
     s = m.settings
@@ -644,7 +628,6 @@ def check_fits(
                      f'Most of it: {", ".join(f"{what} {gigabytes(size)}" for size, what in parts)}. {remedy} To try '
                      f'all the same: train(..., check=False).')
 
-# %% ../../nbs/train/05_fit.ipynb #642526cb
 def measured_peak(
     call: Callable,         # what is measured
     device: str = 'cpu',
@@ -710,7 +693,6 @@ def tensors_of(model)->list[Tensor]:
                     for x in (q.absmax, q.code, q.offset, *((q.state2.absmax, q.state2.code) if q.nested else ()))
                     if x is not None]
 
-# %% ../../nbs/train/05_fit.ipynb #5251823a
 def fit(
     model: str = 'Qwen/Qwen2.5-0.5B-Instruct',  # a name on the hub, or a folder with a config.json
     gpu: str = '12GB',          # memory of the card

@@ -48,7 +48,6 @@ def curve(
     bars = ''.join('▁▂▃▄▅▆▇█'[round(7*(x - low)/(high - low)) if high > low else 0] for x in means)
     return f'{bars} {known[0]:.3g} → {known[-1]:.3g} (from {min(known):.3g} to {max(known):.3g})'
 
-# %% ../../nbs/train/08_hub.ipynb #1006d7b2
 def _head(run, repo, base, license, tests)->str:
     "What the hub reads."
     from huggingface_hub import EvalResult, ModelCardData
@@ -107,7 +106,6 @@ def model_card(
         '## Settings\n\n' + _table(('setting', 'value'), *settings),
         '## Versions\n\n' + _table(('package', 'version'), *run.info.get('versions', {}).items())]) + '\n'
 
-# %% ../../nbs/train/08_hub.ipynb #d2a25801
 def _staged(run, folder, card, base, traces):
     """Lay out what is sent. Raises FileNotFoundError for a run without a policy, ValueError for an adapter whose base
     nobody could find."""

@@ -19,7 +19,6 @@ from ..reward.progress_rewards import progress_loss
 from .critic import Critic
 from .runs import moments, restore_moments
 
-# %% ../../nbs/train/04_learned.ipynb #e34fe92e
 class ImplicitPRM:
     "A process reward model that begins as the policy and learns from pairs of episodes (iStar, arXiv 2509.19199)."
     def __init__(
@@ -59,7 +58,6 @@ class ImplicitPRM:
         for name, p in self.weights.items(): p.copy_(tensors[name])
         restore_moments(self.optimizer, tensors)
 
-# %% ../../nbs/train/04_learned.ipynb #e59748e3
 class Progress(Critic):
     "A critic with a second head, whose values of the turns add up to the outcome (SPA-RL, arXiv 2505.20732)."
     def __init__(
@@ -102,7 +100,6 @@ class Progress(Critic):
         self.share.load_state_dict({name: own[name] for name in self.share.state_dict()})
         restore_moments(self.share_optimizer, own)
 
-# %% ../../nbs/train/04_learned.ipynb #bcbbfbd2
 class Prior(Critic):
     """The expected outcome of every episode, read where its first turn begins; in the spirit of V0.5, whose prior is
     frozen (arXiv 2603.10848)."""
@@ -121,7 +118,6 @@ class Prior(Critic):
         if not self.places.any(): return dict(value_loss=None, value_explained=None)
         return super().fit(self.batch.spread(self.batch.of_turn('outcome')), seed)
 
-# %% ../../nbs/train/04_learned.ipynb #55ea89c3
 class ThreeValues:
     "Values of an executor, a planner and a switch on the policy's features (HiPER, arXiv 2602.16165)."
     def __init__(

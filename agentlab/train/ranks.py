@@ -51,7 +51,6 @@ def start_processes(
     AcceleratorState._reset_state()     # it would hold on to the precision of an earlier run in this process
     return Accelerator(mixed_precision=precision, cpu=cpu, kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)])
 
-# %% ../../nbs/train/06_ranks.ipynb #c786b1de
 def all_gather(t, items: list)->list:
     """The items of all processes, in the order of the processes. They travel as pickles, and only between processes
     of one run."""
@@ -74,7 +73,6 @@ def broadcast(
     if answer[1] is not None: raise answer[1]
     return answer[0]
 
-# %% ../../nbs/train/06_ranks.ipynb #e9f31cdc
 def shard(
     t,              # as in `broadcast`
     batch: Batch,   # the same in every process
@@ -107,7 +105,6 @@ class Together:
         "As `Policy.features`."
         return shard(self.processes, batch, lambda part: self.policy.features(part, budget))
 
-# %% ../../nbs/train/06_ranks.ipynb #3092f048
 @torch.no_grad()
 def weights_key(model)->int:
     "A number that follows from every bit of a model's parameters and buffers, in whatever order a device adds."

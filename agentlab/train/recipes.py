@@ -41,7 +41,6 @@ def __getattr__(name: str):
 
 def __dir__()->list[str]: return sorted({*globals(), *registered})
 
-# %% ../../nbs/train/01_recipes.ipynb #6f7c6157
 def load_recipe(
     name: str,      # a known name, or 'package.module:name' of a function that returns a Recipe
     **changes,      # fields to change
@@ -60,7 +59,6 @@ def load_recipe(
                          f'that returns one')
     return made
 
-# %% ../../nbs/train/01_recipes.ipynb #8a7bf42d
 def in_format(
     recipe: Recipe,     # its rollouts must take `format`, as `play` does
     format,             # Plain(), Thinking() or Calls() of agentlab.policy.formats

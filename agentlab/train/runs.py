@@ -19,7 +19,6 @@ __all__ = ['SCHEMA_VERSION', 'Run', 'row_check', 'read_row', 'read_log', 'alone'
 # %% ../../nbs/train/00_runs.ipynb #529ab282
 __getattr__ = moved(__name__, METRICS='agentlab.metrics:METRICS')
 
-# %% ../../nbs/train/00_runs.ipynb #c6135876
 SCHEMA_VERSION = 1
 
 class Run:
@@ -135,7 +134,6 @@ def _rows(path: Path)->list[dict]:
                       f'{", ".join(map(str, damaged[:5]))}{", ..." if len(damaged) > 5 else ""}')
     return [row for _, _, row in rows]
 
-# %% ../../nbs/train/00_runs.ipynb #41ded886
 @contextlib.contextmanager
 def alone(
     folder,             # a run folder; made where it is missing
@@ -172,7 +170,6 @@ def _writer(folder: Path)->str:
     try: return (folder / '.writer').read_text()[:200] or 'another process'
     except (OSError, ValueError): return 'another process'
 
-# %% ../../nbs/train/00_runs.ipynb #b7b07a5b
 def open_run(
     folder,
     facts: dict,            # what makes the run: recipe, environment, policy; JSON types
@@ -223,7 +220,6 @@ def _versions()->dict:
         except PackageNotFoundError: pass
     return found
 
-# %% ../../nbs/train/00_runs.ipynb #0c58767d
 def save_checkpoint(
     run: Run,
     step: int,                          # updates that are behind us
@@ -283,7 +279,6 @@ def save_policy(run: Run, policy):
 def _checkpoints(run: Run)->list[Path]:
     return sorted(p for p in (run.folder / 'checkpoints').glob('[0-9]*') if p.is_dir())
 
-# %% ../../nbs/train/00_runs.ipynb #6620750f
 def load_checkpoint(run: Run)->tuple[int, dict, dict]|None:
     "The newest whole checkpoint: (step, tensors by file and name, state); None where there is none."
     for folder in reversed(_checkpoints(run)):

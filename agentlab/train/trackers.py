@@ -81,7 +81,6 @@ def to_mlflow(run, step)->Sink:
 TRACKERS = dict(tensorboard=Tracker('tensorboard', to_tensorboard), trackio=Tracker('trackio', to_trackio),
                 wandb=Tracker('wandb', to_wandb), mlflow=Tracker('mlflow', to_mlflow))
 
-# %% ../../nbs/train/07_trackers.ipynb #21348fe1
 def turn_table(
     batch:Batch,    # as a run folder keeps it
     rows:int=200,   # turns at most
@@ -106,7 +105,6 @@ def turn_table(
              for i, (e, t, x) in enumerate(turns) if of[e] == chosen]
     return pd.DataFrame(found[:rows])
 
-# %% ../../nbs/train/07_trackers.ipynb #61fbaa7d
 class Reports:
     "Rows of one run, for several trackers."
     def __init__(self, trackers:dict, table_every:int):

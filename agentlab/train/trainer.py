@@ -133,7 +133,6 @@ def as_begun(model, weights: dict):
     finally:
         with torch.no_grad(): [p.copy_(kept[name]) for name, p in now.items()]
 
-# %% ../../nbs/train/02_trainer.ipynb #5c1aa9d1
 def for_gpu(
     recipe: Recipe,
     weights = truncated,    # batch -> (action tokens,) by how much a token counts that another engine drew
@@ -162,7 +161,6 @@ def for_pretrained(
     own = dict(lr=2e-4, group_size=6, max_tokens=max(recipe.max_tokens, 32))
     return dataclasses.replace(recipe, **own | changes)
 
-# %% ../../nbs/train/02_trainer.ipynb #545d4945
 def collect(training: Training, step: int)->Batch:
     "Play the tasks of a step, each group in one process; every process gets all episodes."
     r, t = training.recipe, training
@@ -196,7 +194,6 @@ def usable(played: Batch)->Batch:
                            f"learn from. The first: {played.labels['error'][key]}")
     return played if good.all() else played.select(good)
 
-# %% ../../nbs/train/02_trainer.ipynb #03fe3228
 class Skip(Exception):
     "This update cannot be made; the message says why. It is recorded in the row, and the run goes on."
 
@@ -276,7 +273,6 @@ def reference_logp(training: Training, batch: Batch)->Tensor:
     if not isinstance(reference, dict): return reference.logprobs(batch, r.temperature, r.budget)[0]
     with as_begun(training.policy.model, reference): return training.policy.logprobs(batch, r.temperature, r.budget)[0]
 
-# %% ../../nbs/train/02_trainer.ipynb #5c3edcff
 def minibatches(
     batch: Batch, count: int, seed: int,
 )->list[Tensor]:    # row numbers of every minibatch
@@ -321,7 +317,6 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     everywhere = t.gather([sums])
     return {name: reduce(max if name == 'gap' else add, (s[name] for s in everywhere)) for name in sums}
 
-# %% ../../nbs/train/02_trainer.ipynb #1a345f2c
 metric('loss', 'the objective that was minimised', 'mean over the minibatches of the step', '-')
 metric('kl', 'how far this step moved the policy',
        'k3 estimate between the policy that sampled and the one at each minibatch of the step, mean over tokens',
@@ -459,7 +454,6 @@ def from_sampler(sums: dict)->dict:
     return dict(sampler_gap=sums['gap'], sampler_kl=sums['sampler_kl']/known if known else None,
                 unsampled=sums['unsampled']/sums['sampled'] if sums['sampled'] else None)
 
-# %% ../../nbs/train/02_trainer.ipynb #591339ab
 metric('success', 'share of the sampled training episodes that reached the goal',
        "mean of info['success'] over the episodes that ended without an error", 'episodes, 0-1',
        Panel('success', 'Does it climb, and does it stay? A late fall after a peak is a policy that drifts.',
@@ -513,7 +507,6 @@ def dead_groups(batch: Batch)->float:
     by = same(batch.episodes.group, batch.episodes.seat)
     return len(by[group_constant(batch.episodes.outcome, by)].unique())/len(by.unique())
 
-# %% ../../nbs/train/02_trainer.ipynb #12729899
 metric('test_greedy', 'success on held-out tasks, most likely token each time (tests.jsonl)',
        'mean over the test tasks', 'episodes, 0-1')
 metric('test_sampled', 'success on held-out tasks, tokens sampled at the temperature of the recipe (tests.jsonl)',
@@ -553,7 +546,6 @@ def solved(found: list[tuple])->float:
                            f'{broken[0]}')
     return sum(success for success, _ in found)/len(found)
 
-# %% ../../nbs/train/02_trainer.ipynb #cef41ec8
 metric('step', 'number of this update, from 0', 'counted', 'updates')
 metric('seconds', 'wall time of the step', 'measured; the only number that differs in a repeated run', 's')
 metric('skipped', 'why the update was not made, if it was not',
@@ -661,7 +653,6 @@ def again(training: Training, batch: Batch, advantage: Tensor, step: int, counts
     return dict(replayed=old/total, past_outside=counts['outside']/counts['past'] if counts['past'] else None)
 
 
-# %% ../../nbs/train/02_trainer.ipynb #218c0ec8
 def save_training(training: Training, run: Run, step: int):
     "A checkpoint with `step` updates behind it, written by the first process."
     if not training.accelerator.is_main_process: return
@@ -694,7 +685,6 @@ def restore_training(training: Training, run: Run)->int:
     if training.accelerator.is_main_process: rewind(run, step)
     return step
 
-# %% ../../nbs/train/02_trainer.ipynb #617d84a6
 def _remains(run: Run)->str:
     "What a run that ended with a fault has to go on with."
     some = any((run.folder / 'checkpoints').glob('[0-9]*'))
@@ -716,7 +706,6 @@ def explain(run: Run):
                                f'group_size. {kept}') from e
         raise
 
-# %% ../../nbs/train/02_trainer.ipynb #5bc6e317
 def env_facts(env)->dict:
     """What identifies an environment in run.json: its class and the plain values it was made with; not whether it is
     isolated."""
@@ -757,7 +746,6 @@ def show(shown, row: dict):
     shown.set_postfix({k: f'{v:.2f}' for k, v in numbers.items()})
     shown.update(1)
 
-# %% ../../nbs/train/02_trainer.ipynb #6803713b
 def train(
     policy, env,            # agentlab.policy.Policy, whose weights are changed; an environment
     recipe: Recipe,

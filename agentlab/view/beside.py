@@ -59,7 +59,6 @@ def same_tasks(
     found = sorted(pairs, key=lambda pair: (interest(pair)[0] == 0, *interest(pair)))
     return [(g, one[g], two[h]) for g, h in found]
 
-# %% ../../nbs/view/09_side_by_side.ipynb #11f7c718
 BESIDE_CSS = sheet('beside')
 
 def _says_html(tile, known, limit)->str:

@@ -54,7 +54,6 @@ class Tail:
         self.damaged += row is None
         return row
 
-# %% ../../nbs/view/01_dashboard.ipynb #c3b32a47
 PARTS = 8   # pieces in which a curve travels
 TURNS = 40  # turns of the entropy table that are sent
 
@@ -141,7 +140,6 @@ def entropy_table(
     for i, line in enumerate(lines): table[:len(line), i] = line
     return steps[shown], table
 
-# %% ../../nbs/view/01_dashboard.ipynb #4165620e
 def _short(value)->float|None: return float(f'{value:.6g}') if math.isfinite(value) else None
 
 def part(
@@ -193,12 +191,10 @@ def axis(
     at = ticks(min(low, *values), max(high, *values)) if values else [0, 1]
     return told | dict(low=at[0], high=at[-1], ticks=_places(at, at[0], at[-1], number))
 
-# %% ../../nbs/view/01_dashboard.ipynb #dc1db0c6
 ESM_PLOTS = script('dashboard_plots')
 ESM_BOARD = script('dashboard')
 BOARD_CSS, LIVE_CSS, TWIN_CSS = sheet('ground', 'dashboard'), sheet('dashboard_live'), sheet('dashboard_twin')
 
-# %% ../../nbs/view/01_dashboard.ipynb #ae2ad688
 MOST = 6    # runs in one picture
 LOOKS = (   # colour, dash, mark, in words
     ('#3b83b5', '', 'M-3.5,0a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0z', 'blue, solid, discs'),
@@ -238,7 +234,6 @@ def _swatch(i)->str:
             f'stroke-dasharray="{dash}"/>'
             f'<path d="{mark}" transform="translate(23 7)" fill="{colour}"/></svg>')
 
-# %% ../../nbs/view/01_dashboard.ipynb #8c2bbb98
 def _need_lab():
     "Import what the live dashboard stands on, or say how to get it."
     try: import ipywidgets, anywidget  # noqa: F401
@@ -313,7 +308,6 @@ class Plots:
             for k, parts in enumerate(self.parts): setattr(self.widget, f'part{k}', list(parts))
             self.widget.head = self.head(shown)
 
-# %% ../../nbs/view/01_dashboard.ipynb #264bf07e
 def time_left(
     rows:list,          # row log with `seconds`
     total:int|None,     # updates of the whole run
@@ -345,7 +339,6 @@ def status_text(
     if skipped: parts.append(f"{len(skipped)} updates skipped, last: {skipped[-1]['skipped']}")
     return ' · '.join(parts + ([error] if error else []))
 
-# %% ../../nbs/view/01_dashboard.ipynb #0a22ef2a
 class Started:
     "Work on the event loop of a notebook: await it for its result. It is shown as its `widget`, once a cell."
     def __init__(self): self.task, self._loop, self._heard, self._cell = None, None, None, None
@@ -385,7 +378,6 @@ class Started:
         if cell is None or cell != self._cell: display(self.widget)
         self._cell = cell
 
-# %% ../../nbs/view/01_dashboard.ipynb #9c4e2a2a
 class RowLog(Started):
     "A row log that grows, what is known of its run, and in which state that is."
     def __init__(self,
@@ -444,7 +436,6 @@ class RowLog(Started):
         self._read()
         return False
 
-# %% ../../nbs/view/01_dashboard.ipynb #176f8ca5
 def takes_resume(
     function,   # anything that can be called
 )->bool:
@@ -483,7 +474,6 @@ class Asking(RowLog):
         return (self.state not in ('stopped', 'failed') and self.path is not None and self.path.exists()
                 and time.time() - self.path.stat().st_mtime < patience)
 
-# %% ../../nbs/view/01_dashboard.ipynb #dc514a47
 def resume_command(
     folder,     # run folder
 )->str:         # one line, for a terminal or for Python
@@ -521,7 +511,6 @@ def _shell_words(facts)->list|None:
     return ['agentlab', 'train',
             *(word for name, value in options.items() for word in (f'--{name.replace("_", "-")}', str(value)))]
 
-# %% ../../nbs/view/01_dashboard.ipynb #1580d4b4
 class Running(Asking):
     "The work: a function in a thread, or a row log that somebody else writes."
     def run(
@@ -614,7 +603,6 @@ class Running(Asking):
         self.draw(force=True)
         return self
 
-# %% ../../nbs/view/01_dashboard.ipynb #864cfafe
 class Dashboard(Running):
     "Curves, a status line, Stop and Resume over a row log. Await it to get the result of what it runs."
     @cached_property
@@ -680,7 +668,6 @@ class Dashboard(Running):
         return dashboard_html(self)
     static = html
 
-# %% ../../nbs/view/01_dashboard.ipynb #00a9b2bb
 def watch(
     # function(on_row=..., should_stop=...) to run; or a run folder, row log or list of rows to follow; or several of
     # these: name -> one, or a list
@@ -701,7 +688,6 @@ def watch(
     board._ipython_display_()
     return board
 
-# %% ../../nbs/view/01_dashboard.ipynb #21c0e4a0
 class Overlay(Started):
     """Up to six runs over each other, with a row of controls for each. `runs` are their dashboards, `shown` says
     which are drawn."""
@@ -792,7 +778,6 @@ class Overlay(Started):
         return dashboard_html(self)
     static = html
 
-# %% ../../nbs/view/01_dashboard.ipynb #9ca4324d
 def _first_last(x, y)->str:
     "A curve in words."
     known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
@@ -841,7 +826,6 @@ def _lines_svg(
             f'aria-label="{attribute(pane.heading, 300)}">')
     return titled(f'{head}{_axes(frame, yticks, xticks)}{body}</svg>', pane.heading, words)
 
-# %% ../../nbs/view/01_dashboard.ipynb #bf54e7e1
 def _logs(what)->dict:
     "Name -> rows of what is to be shown."
     if isinstance(what, Overlay): return {name: run.rows for name, run in what.runs.items() if what.shown[name]}

@@ -54,7 +54,6 @@ def shaped(
     both.__signature__ = inspect.signature(objective)
     return both
 
-# %% ../../nbs/view/06_entropy_widget.ipynb #d24c3553
 # what can happen to a token: its mark
 KINDS = dict(kept='=', scaled='×', silent='0', reversed='⇄', added='+', idle='·', unknown='?')
 
@@ -90,7 +89,6 @@ def controllers()->dict:
             'most open turns (DART)': shaped(shaping.high_entropy_steps),
             'CISPO': o.cispo, 'SAPO': o.sapo, 'GSPO by turn': o.gspo_turn, 'DPPO-TV': o.dppo_tv, 'no bound': plain}
 
-# %% ../../nbs/view/06_entropy_widget.ipynb #447b07a0
 @dataclass
 class Present:
     "A batch with the numbers that a ratio is made of. `notes` say what was missing."
@@ -181,7 +179,6 @@ def effects(
         found[name] = Effect(slope, opening, share, kinds(slope, base, counts))
     return found
 
-# %% ../../nbs/view/06_entropy_widget.ipynb #7ab897d3
 def points(
     n:int,          # tokens
     like=None,      # Batch: other columns get their median there
@@ -275,7 +272,6 @@ def _intervals(grid, at, borders, y, span)->dict:
         found[value] = [(a, b) for k, (a, b) in enumerate(zip(edges, edges[1:])) if bool(grid[i, 0]) != bool(k % 2)]
     return found
 
-# %% ../../nbs/view/06_entropy_widget.ipynb #3ffe048a
 def texts(
     batch,          # Batch
     only=None,      # numbers of action tokens; None: all
@@ -317,7 +313,6 @@ def died(
                               fate='settled' if later else 'gone'))
     return sorted(found, key=lambda x: (-x['before']*x['entropy_before'], x['word']))
 
-# %% ../../nbs/view/06_entropy_widget.ipynb #74574886
 def _opened(run)->tuple:
     "(steps, step -> Batch, row log, Run or None) of what was given."
     from agentlab.episodes import Batch
@@ -430,7 +425,6 @@ def bounded(
     given = {name: value for name, value in arguments.items() if name in takes}
     return partial(objective, **given) if given else objective
 
-# %% ../../nbs/view/06_entropy_widget.ipynb #db199672
 _LOOK = dict(kept=('#3b83b5', 'M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0z'),
              scaled=('#8f5fc0', 'M-3.4,-3.4h6.8v6.8h-6.8z'), silent=(
                  '#d9730d',
@@ -497,7 +491,6 @@ def _died_html(lab, most=8)->str:
             f'scope="col">entropy at {lab.step}</th><th scope="col">at {lab.later}</th><th '
             f'scope="col">fate</th></tr></thead><tbody>{lines}</tbody></table></div>')
 
-# %% ../../nbs/view/06_entropy_widget.ipynb #0dba673e
 def _counts_html(lab)->str:
     "What happened to how many tokens, for all controllers."
     on = _at_turn(lab.now.batch, lab.turn)
@@ -612,7 +605,6 @@ def _dots(lab, frame, effect, ratio, on, most)->str:
                    f'{signed(float(lab.advantage[i]))}</title></path>')
     return ''.join(out)
 
-# %% ../../nbs/view/06_entropy_widget.ipynb #ea531da8
 def _training_html(lab)->str:
     "First part: where the choice is open."
     turn = 'all turns' if lab.turn is None else f'turn {lab.turn}'
@@ -667,7 +659,6 @@ def entropy_lab_html(
              _controllers_html(lab) if hasattr(lab, 'regions') else '']
     return Html(f'<section class="al-el" aria-label="entropy lab, update {lab.step}">{"".join(parts)}</section>')
 
-# %% ../../nbs/view/06_entropy_widget.ipynb #7e1dac19
 def _lab_widgets():
     try: import ipywidgets
     except ImportError as e:

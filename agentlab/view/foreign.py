@@ -50,7 +50,6 @@ class Sample:
     rewards: list|None = None   # of every turn
     tokens: list|None = None    # of every turn: window, context_ids, ids, logps, as in `Turn`
 
-# %% ../../nbs/view/03_foreign.ipynb #50d37640
 def _block(block)->str:
     "Text of one part of a message, or a mark for what is no text."
     if not isinstance(block, dict): return '' if block is None else str(block)
@@ -85,7 +84,6 @@ def split_turns(
 
 def _turns_of(sample)->tuple: return sample.turns or split_turns(sample.prompt, sample.completion)
 
-# %% ../../nbs/view/03_foreign.ipynb #18efc5aa
 LINE = 2**24        # bytes of the longest line that is read
 
 def _number(x)->float:
@@ -112,7 +110,6 @@ def _row(line)->dict|str:
     except (ValueError, RecursionError): return 'is not JSON' if line.endswith(b'\n') else 'is cut off'
     return row if isinstance(row, dict) else 'is no object'
 
-# %% ../../nbs/view/03_foreign.ipynb #1db8d0fc
 class _Budget:
     "How much text may still be read; a file that unpacks into more is refused."
     def __init__(self, total): self.total = self.left = total
@@ -172,7 +169,6 @@ def _total(row, reward)->float:
     known = [x for x in parts if not math.isnan(x)]
     return sum(known) if known else math.nan
 
-# %% ../../nbs/view/03_foreign.ipynb #27537a33
 def _messages(x)->bool: return isinstance(x, list) and all(isinstance(m, dict) for m in x)
 
 def _brief(e)->str: return ' '.join(str(e).split())[:80]
@@ -224,7 +220,6 @@ def _read_trl(row, path)->list[Sample]:
     return [Sample(row['prompt'], row['completion'], _step(row['step']), advantage=_number(row.get('advantage')),
                    more=more)]
 
-# %% ../../nbs/view/03_foreign.ipynb #836d5b37
 DOCUMENT = 2**26    # bytes of the longest file that is one JSON object
 NEVER = 'Pickles and .pt files are never opened: they can run code.'
 
@@ -311,7 +306,6 @@ def _files(path, formats, notes)->tuple[str, list]:
     notes += [f'{p.name}: damaged or cut off, left out' for p in broken]
     return next(iter(found.items()))
 
-# %% ../../nbs/view/03_foreign.ipynb #bea16ec8
 _UNKNOWN = dict(episodes=('success', 'truncated', 'last_value', 'source', 'policy', 'instruction', 'error'),
                 turns=('cost', 'invalid', 'milestone'))
 COLUMNS = 64        # extra columns of numbers that become columns of a batch
@@ -338,7 +332,6 @@ class _Fields:
         return (f"{self.format} run {self.path.name!r}: {len(self.steps)} steps; missing: "
                 f"{', '.join(self.missing) or 'nothing'}")
 
-# %% ../../nbs/view/03_foreign.ipynb #9c89a3da
 def _numbers(samples)->list[str]:
     "Names of further columns of numbers."
     return list(dict.fromkeys(k for s in samples for k, v in s.more.items() if isinstance(v, (bool, int, float))))
@@ -381,7 +374,6 @@ class _Completions(_Fields):
         return [_episode(s, key, game, names, 'advantage' not in self.missing)
                 for s, key, game in zip(samples, keys, played)]
 
-# %% ../../nbs/view/03_foreign.ipynb #c60e4d58
 class _Tables(_Completions):
     "The same as tables."
     def batch(self, step):
@@ -411,7 +403,6 @@ class _Tables(_Completions):
         return pd.DataFrame({c: pd.Series([r[c] for r in rows], dtype=object if c in ('observation', 'text') else None)
                              for c in names})
 
-# %% ../../nbs/view/03_foreign.ipynb #1239608b
 def _texts(batch)->dict:
     "Text of every turn of a batch that brings the texts of its tokens: turn -> (read, written)."
     from agentlab.view.reading import lexicon
@@ -467,7 +458,6 @@ class Opened(_Tables):
         return (table['episodes.outcome'].to_pylist(), table['episodes.group'].to_pylist(),
                 sum(map(len, table['turns.t'].to_pylist())))
 
-# %% ../../nbs/view/03_foreign.ipynb #7d522986
 def _pay(format, samples, reward, path, notes)->str:
     "Set the rewards that were asked for, or the only column that can be one; returns what they come from."
     columns, known = _numbers(samples), any(not math.isnan(s.reward) for s in samples)
@@ -525,7 +515,6 @@ def _open_foreign(format, path, files, reward, budget, notes)->Opened:
     for s in found: samples.setdefault(s.step, []).append(s)
     return Opened(format.name, path, _fields(format, found, paid), notes + _repeats(samples), samples)
 
-# %% ../../nbs/view/03_foreign.ipynb #f34a6a7a
 def _open_agentlab(path, files, notes)->Opened:
     "A run of ours, or one of its Parquet files."
     from agentlab.episodes import Batch
@@ -585,7 +574,6 @@ def open_run(
         raise ValueError(f'reward={reward!r}: a run of agentlab says what its rewards are. Leave it out')
     return _open_agentlab(path, files, notes)
 
-# %% ../../nbs/view/03_foreign.ipynb #9a103cb3
 _CSS = f'<style>{sheet("foreign")}</style>'
 _NONE = f'<em class="al-unknown">{MISSING}</em>'
 
@@ -619,7 +607,6 @@ def _steps_html(summary)->str:
     return _grid_html('Steps', ('step', 'completions', 'groups', 'mean reward', 'without a reward'), [
         (_step_name(r.step), r.completions, r.groups, _value(r.reward), r.unknown) for r in summary.itertuples()])
 
-# %% ../../nbs/view/03_foreign.ipynb #eff3fb4d
 def _turn_html(opened, turn, seen, limit)->str:
     "What was read and written in one turn."
     text = (_NONE if opened.fields['text'] == MISSING else safe(turn.text, limit, lines=True) if turn.text

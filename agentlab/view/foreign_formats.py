@@ -33,7 +33,6 @@ def guessed_turns(
     roles = ['assistant', *(m[2] for m in marks)]
     return [dict(role=role, content=x.removesuffix('<|im_end|>').strip('\n')) for role, x in zip(roles, said)], how
 
-# %% ../../nbs/view/11_foreign_formats.ipynb #22fc9bf9
 def _talk(messages)->list[dict]:
     if not _messages(messages): raise Unfit('holds no list of messages')
     return [dict(role=str(m.get('role', '?')), content=_said(m)) for m in messages]
@@ -72,7 +71,6 @@ def _read_swift(row, path)->list[Sample]:
                             advantage=_number(cell.get('advantages')), more=_rest(cell, 'step', 'advantages')))
     return found
 
-# %% ../../nbs/view/11_foreign_formats.ipynb #b25a8296
 _CUT = ('max_turns', 'max_input_tokens', 'max_output_tokens', 'max_total_tokens', 'compaction_failed')
 
 def _way(nodes, i, last)->tuple[list[int], bool]:
@@ -138,7 +136,6 @@ def _read_results(row, path)->list[Sample]:
                    more=_rest(row.get('metrics') or {}) | _rest(row, 'reward', 'example_id', 'is_truncated'),
                    truncated=cut if isinstance(cut, bool) else None)]
 
-# %% ../../nbs/view/11_foreign_formats.ipynb #94434ac3
 def trace_files(
     path,           # a folder
     notes:list,     # what is not read is told here
@@ -154,7 +151,6 @@ def trace_files(
         found = chosen or found
     return sorted(found, key=lambda p: (_folder_step(p) or 0, p))
 
-# %% ../../nbs/view/11_foreign_formats.ipynb #5d5c6b60
 def _any_text(x)->str:
     "What a step has read or written: a text, messages, or anything else as JSON."
     if isinstance(x, str): return x
@@ -221,7 +217,6 @@ def _read_messages(row, path)->list[Sample]:
     return [Sample(talk[:begin], talk[begin:], _step(row.get('step')), _number(row.get('reward', row.get('score'))),
                    group=row.get('group'), answer=_answer(row.get('answer')), more=_rest(row, 'reward', 'step'))]
 
-# %% ../../nbs/view/11_foreign_formats.ipynb #9c8b1eb9
 def _member(archive, entry)->object:
     "The object in a member of an archive, or why there is none."
     if entry.file_size > LINE: return f'is longer than {LINE:,} bytes'
@@ -251,7 +246,6 @@ def inspect_samples(path, budget):
                                   'pip install "agentlab-rl[inspect]" (zipfile-zstd), or write the log with '
                                   '--log-format json') from None
 
-# %% ../../nbs/view/11_foreign_formats.ipynb #c2112eb1
 def _has(*names)->object: return lambda look: any(all(name in row for name in names) for row in look.rows)
 
 def _is_verl(look)->bool:

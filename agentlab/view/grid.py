@@ -36,7 +36,6 @@ def recorded_group():   # pandas table, a row per turn: group, episode, t, state
             step = after
     return pd.DataFrame(rows)
 
-# %% ../../nbs/view/02_grid.ipynb #4a7681e5
 def turn_grid(
     batch: Batch,
     panels: dict[str, Tensor],  # title -> a value per turn, or per action token (its mean over the turn is drawn)

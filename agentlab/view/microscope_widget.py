@@ -38,7 +38,6 @@ def regroup(
     return turns.assign(**{column: value for key, (column, value) in KEYS.items() if key not in within
                            and column in turns})
 
-# %% ../../nbs/view/04_microscope_widget.ipynb #ad658936
 def accepted(
     function,   # an estimator, or a partial of one
     arguments:dict, # name -> value
@@ -95,7 +94,6 @@ def advantages(
     values = pd.DataFrame(columns, index=turns.index, columns=list(estimators), dtype=float)
     return values, pd.DataFrame(dict(estimator=list(problems), problem=list(problems.values())))
 
-# %% ../../nbs/view/04_microscope_widget.ipynb #d0cdcc3c
 def sweep(
     turns,              # table of turns
     estimators:dict,    # name -> estimator
@@ -111,7 +109,6 @@ def sweep(
     return (pd.concat(parts, ignore_index=True) if parts
             else pd.DataFrame(columns=['turn', 'estimator', 'advantage', name]))
 
-# %% ../../nbs/view/04_microscope_widget.ipynb #99f9127f
 KINDS = ('size', 'one is silent', 'opposite signs')
 
 @dataclass
@@ -169,7 +166,6 @@ def _shrink(turns, keep):
         if keep(smaller): return _shrink(smaller, keep)
     return turns
 
-# %% ../../nbs/view/04_microscope_widget.ipynb #e817f2b0
 # nobody is alone: a group of one is a case of its own
 def _fair(turns): return bool(len(turns)) and turns.groupby(['group', 'seat']).episode.nunique().min() >= 2
 
@@ -213,7 +209,6 @@ def disagreement(
     rank, _, row, one, two = contrast(small)
     return Case(small, row, KINDS[rank], one, two)
 
-# %% ../../nbs/view/04_microscope_widget.ipynb #7d06653d
 _STYLE = f'<style>{sheet("microscope")}</style>'
 
 def _few(estimators):
@@ -277,7 +272,6 @@ def _first_four():
     from agentlab.credit import gigpo, grpo, mars, rloo
     return dict(grpo=grpo, rloo=rloo, gigpo=gigpo, mars=mars)
 
-# %% ../../nbs/view/04_microscope_widget.ipynb #015b39ce
 FIELDS = ('group', 'episode', 't', 'state', 'seat', 'reward', 'outcome')
 
 def _number(text, row, name, whole=False):
@@ -330,7 +324,6 @@ def to_cells(
     return [{name: text(line[name]) if name in line and not (name == 'state' and line[name] != line[name])
              else empty.get(name, '') for name in names} for line in turns.to_dict('records')]
 
-# %% ../../nbs/view/04_microscope_widget.ipynb #1c17a063
 OWN = 'own default'         # position of a slider that leaves every estimator its own default
 _SLIDERS = (    # argument, what it does, ('float', least, most, step, start) or ('choice', options, start)
     ('gamma', 'discount per turn', ('float', 0., 1., .05, .95)),
@@ -390,7 +383,6 @@ def _readable(turns)->dict:
     have = {'group', 'seat', 'state', *turns.columns}
     return {name: function for name, function in estimators.items() if set(function.needs) <= have}
 
-# %% ../../nbs/view/04_microscope_widget.ipynb #e39ede0e
 class _Edited(_Numbers):
     "What the buttons do."
     def add(self):
@@ -430,7 +422,6 @@ class _Edited(_Numbers):
         if 'widget' in vars(self): self._sync()
         self.draw()
 
-# %% ../../nbs/view/04_microscope_widget.ipynb #2d513307
 def _need_widgets():
     try: import ipywidgets
     except ImportError as e:
@@ -495,7 +486,6 @@ def _pair(self, widgets):
                         'signs differ', lambda: self.disagree(self.first.value, self.second.value, self.seed.value))
     return widgets.HBox([self.first, self.second, self.seed, self.find], layout=widgets.Layout(flex_flow='row wrap'))
 
-# %% ../../nbs/view/04_microscope_widget.ipynb #3c685e03
 def _cell(scope, widgets, row, name):
     "One cell that can be typed into."
     cell = widgets.Text(value=scope.cells[row][name], continuous_update=False, tooltip=f'{name} of row {row + 1}',

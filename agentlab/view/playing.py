@@ -47,7 +47,6 @@ class Said:
     kind: str = 'hand'  # 'hand', 'policy' or 'script'
     read: str|None = None   # in a replay: the observation that was recorded before it
 
-# %% ../../nbs/view/07_play.ipynb #0ca8fd30
 @dataclass
 class Chance:
     "How likely a policy is to say one text."
@@ -100,7 +99,6 @@ def _unsayable(policy, context, text, ids, known, max_tokens)->str:
     if max_tokens is not None and len(ids) > max_tokens: return f'{len(ids)} tokens, it may say {max_tokens}'
     return 'no room left in its context' if len(context) + len(ids) > policy.max_context else ''
 
-# %% ../../nbs/view/07_play.ipynb #fe93dc06
 def seated(
     policy,         # None, one policy or function (env, generator) -> text for every seat, or {seat: player}
     seats: tuple,   # of the environment
@@ -126,7 +124,6 @@ def called(player)->str:
     "The name of a player."
     return str(getattr(player, 'name', '') or getattr(player, '__name__', '') or type(player).__name__)
 
-# %% ../../nbs/view/07_play.ipynb #6004bcbd
 class Table:
     """A game that waits for you, alone. `message` says what could not be done; nothing that an environment or a player
     does raises here."""
@@ -210,7 +207,6 @@ class Table:
         self.game.act(said.completion, said.text)
         self.receive('step', (said.text,))
 
-# %% ../../nbs/view/07_play.ipynb #4ca8e525
 class Turns(Table):
     "What you do: say something, go back, go on."
     def say(self, said: Said):
@@ -271,7 +267,6 @@ class Turns(Table):
         self.answer()
         return self.show()
 
-# %% ../../nbs/view/07_play.ipynb #7eec7104
 class Seated(Turns):
     "Players at the other seats."
     def ask(self, player)->Said:
@@ -318,7 +313,6 @@ class Seated(Turns):
         self.show()
         return self
 
-# %% ../../nbs/view/07_play.ipynb #0d95a794
 @dataclass
 class Line:
     "One line of the history."
@@ -361,7 +355,6 @@ class Seen(Seated):
                 found.append(Line(t, 'said', self.moves[t].seat, self.moves[t].text, self.moves[t].who))
         return found
 
-# %% ../../nbs/view/07_play.ipynb #e328d782
 class Told(Seen):
     "What a policy would say, and what was played as data."
     def probabilities(self, texts: list[str]|None = None)->list[Chance]:
@@ -405,7 +398,6 @@ class Told(Seen):
                              | dict(token={i: self.chat.decode([i]) for i in ids}, between={0: ' '},
                                     control={i: self.chat.decode([i]) for i in ids if i < len(self.chat.marks)}))
 
-# %% ../../nbs/view/07_play.ipynb #d329099b
 PLAY_CSS = sheet('play')
 
 def percent(p: float)->str:
@@ -441,7 +433,6 @@ def _odds_html(odds, temperature)->str:
              f'text and the end of the turn')
     return f'<table class="al-pl-odds"><caption>{about}.</caption><tbody>{lines}</tbody></table>'
 
-# %% ../../nbs/view/07_play.ipynb #bbe1343d
 MOST, LINES = 60, 80    # buttons and lines on the screen
 
 class Pictured(Told):
@@ -487,11 +478,9 @@ class Pictured(Told):
                     f'<div class="al-pl-talk" role="group" tabindex="0" aria-label="what was read and said">'
                     f'<div class="al-pl-lines">{cut}{talk}</div></div>{end}{below}</div></section>')
 
-# %% ../../nbs/view/07_play.ipynb #3d11c4f5
 SCRIPT = ESM_HELPERS + script('play')
 TABLE_CSS = sheet('play_table')
 
-# %% ../../nbs/view/07_play.ipynb #fe5609be
 ALL, NONE = 'all seats', 'nobody (watch)'
 
 def number_keys(moves: list[str])->list[str]:
@@ -594,7 +583,6 @@ class Play(Pictured):
                                    Completion(ids, *numbers, 'stop'), kind, turn.observation))
         return play.show()
 
-# %% ../../nbs/view/07_play.ipynb #6e224499
 def recorded_env(
     episodes: list,     # of one game, one per seat
 ):                      # an environment that answers what was recorded

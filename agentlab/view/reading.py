@@ -27,7 +27,6 @@ def joined(
     "The text of several tokens. Half letters that meet become the letter; those that do not stay as they are."
     return _halves.sub(lambda met: _letters(met[0]), between.join(texts))
 
-# %% ../../nbs/view/08_reading.ipynb #d2ba683c
 _header = re.compile(r'(system|user|assistant|tool|developer|model|environment|ipython)[ \t]*(\n|\Z)')
 
 @dataclass
@@ -80,7 +79,6 @@ def lexicon(
     between = space_between(words) if between is None else between
     return Lexicon(words, between, frozenset(batch.labels.get('control', {})))
 
-# %% ../../nbs/view/08_reading.ipynb #8e746c14
 GLUED = 24      # most pieces of a word
 
 @dataclass
@@ -132,7 +130,6 @@ def read_pieces(
         open_word = not control and bool(text or own[k]) and not text[-1:].isspace()
     return found
 
-# %% ../../nbs/view/08_reading.ipynb #0d8552b9
 FOLD = 30       # a thought of more tokens is folded
 
 @dataclass
@@ -166,7 +163,6 @@ def laid_out(
     short = lambda fold: opened or len(fold.pieces) <= FOLD
     return [p for x in found for p in (x.pieces if isinstance(x, Fold) and short(x) else [x])]
 
-# %% ../../nbs/view/08_reading.ipynb #faf69b71
 QUIET = ('other', 'markup')     # parts without a name in front of them: the second says itself what it is
 
 PART_CSS = sheet('parts')

@@ -49,7 +49,6 @@ def tint(
     end = PRAISE if share > 0 else BLAME
     return '#' + ''.join(f'{round(255 + (part - 255)*abs(share)):02x}' for part in end)
 
-# %% ../../nbs/view/00_run_report.ipynb #08001130
 @dataclass
 class Tile:
     "One turn, as it is drawn."
@@ -84,7 +83,6 @@ class Rollout:
     final: str = ''             # last text of the environment, which nobody answered
     tiles: list = field(default_factory=list)
 
-# %% ../../nbs/view/00_run_report.ipynb #fa3c315e
 def _values(table, column, index, missing=math.nan)->list:
     "A column at `index` as Python numbers; `missing` throughout if the table lacks it."
     return table[column].cpu()[index].tolist() if column in table else [missing]*len(index)
@@ -122,7 +120,6 @@ def _tiles(batch, rollouts)->dict:
         if rollout.tiles: rollout.tiles[-1].flag = rollout.ending
     return tiles
 
-# %% ../../nbs/view/00_run_report.ipynb #1fd6fca3
 def collect(
     batch,          # Batch
     advantage,      # (action tokens,) what an estimator gave
@@ -162,7 +159,6 @@ def _fill(batch, advantage, episodes, tiles):
         tile.tokens.append((token, logp, entropy, value))
         tile.parts.append(part)
 
-# %% ../../nbs/view/00_run_report.ipynb #4bb4999c
 def letters(
     rollouts:list,      # what `collect` gives
 )->dict:                # state key -> 'a', 'b', ..., 'z', 'aa', ...; only states that at least two turns share
@@ -173,10 +169,8 @@ def letters(
     def name(n): return (name(n//26 - 1) if n >= 26 else '') + chr(ord('a') + n % 26)
     return {state: name(n) for n, state in enumerate(s for s, count in visits.items() if count > 1)}
 
-# %% ../../nbs/view/00_run_report.ipynb #49d08df0
 CSS = sheet('report') + PART_CSS
 
-# %% ../../nbs/view/00_run_report.ipynb #5c9d8538
 @dataclass
 class Scale:
     "What is fixed over one group, so that its pieces can be compared by eye."
@@ -221,7 +215,6 @@ def _tile(tile, rollout, scale)->dict:
                 style=f'--h:{height}px;--f:{frame:.1f}px;background-color:{tint(tile.advantage, scale.advantage)}',
                 chip=signed(tile.reward, 1) if tile.reward else '', advantage=signed(tile.advantage), note=note)
 
-# %% ../../nbs/view/00_run_report.ipynb #e2825c3c
 def _token(piece, token, scale, alone=True)->dict:
     """One token: its text, a bar for its entropy, the entropy as a number, and all numbers for the pointer. A short
     piece of a word has no number under it: the word would fall apart."""
@@ -286,7 +279,6 @@ def _turn(tile, rollout, scale)->dict:
                 letter=scale.letters.get(tile.state), state=scale.states.get(tile.state, ''),
                 flags=[words for words, on in flags if on], seen=_seen(tile.context, scale), said=said, more=more)
 
-# %% ../../nbs/view/00_run_report.ipynb #e30cc82a
 def fate(rollout)->str:
     "How an episode ended, in a few words."
     mark = '✓ success' if rollout.success else {'cut': '✂ cut', 'error': '✕ error'}.get(
@@ -314,7 +306,6 @@ def _whole(rollout, scale)->dict:
                 facts=f'{fate(rollout)} · {len(rollout.tiles)} turns · {len(tokens):,} tokens{unsure}',
                 turns=[_turn(tile, rollout, scale) for tile in rollout.tiles], final=rollout.final)
 
-# %% ../../nbs/view/00_run_report.ipynb #82e197e8
 def _links_css(scale)->str:
     "While one visit of a state is pointed at or focused, all visits are outlined."
     rule = '#{a}:has(.al-tile.al-s-{s}:is(:hover,:focus-visible)) .al-s-{s} {{ box-shadow: 0 0 0 3px var(--heat) }}'
@@ -326,7 +317,6 @@ def _key(scale)->dict:
     return dict(low=top.replace('+', '−'), high=top, lettered=bool(scale.letters), flat=not scale.advantage,
                 parts=[(code, part_names()[code]) for code in scale.parts], control=bool(scale.known.control))
 
-# %% ../../nbs/view/00_run_report.ipynb #53fe8eca
 def group_html(
     batch,                  # Batch; token texts from batch.labels['token']
     advantage,              # (action tokens,) what an estimator gave for this batch
@@ -369,7 +359,6 @@ def pick_group(
         return (min(share, 1 - share), np.ptp(outcome[mine]), -int(group))
     return int(max(np.unique(keys), key=interest))
 
-# %% ../../nbs/view/00_run_report.ipynb #e8d2b9d4
 def browser()->str|None:
     "The program on the PATH that photographs pages, Chromium or one of its kind."
     names = 'chromium', 'chromium-browser', 'google-chrome', 'chrome', 'msedge'
@@ -420,7 +409,6 @@ def photo(
         shown = part.getvalue()
     return Image(shown)
 
-# %% ../../nbs/view/00_run_report.ipynb #cc6853f7
 def ticks(
     low:float,      # smallest value to show
     high:float,     # largest value to show
@@ -471,7 +459,6 @@ def thin(
     index = np.array(sorted(keep))
     return x[index], y[index]
 
-# %% ../../nbs/view/00_run_report.ipynb #b0d20962
 @dataclass
 class Frame:
     "Maps values to pixels of an SVG picture; y grows upward."
@@ -525,7 +512,6 @@ def _path(frame, x, y)->str:
         pen = 'L'
     return ''.join(parts)
 
-# %% ../../nbs/view/00_run_report.ipynb #00d3fba5
 def curve_svg(
     curves:dict,            # name -> (x, y); one curve needs no name drawn, several are labelled at their end
     label:str,              # what the picture shows, for a reader who cannot see it
@@ -587,7 +573,6 @@ def _curve(frame, early, name, x, y)->str:
     last = f'<circle cx="{frame.px(known[-1][0])}" cy="{frame.py(known[-1][1])}" r="3.5" class="d"/>'
     return f'<g{" class=early" if early else ""}>{fill}<path d="{_path(frame, x, y)}" class="l"/>{last}{end}{dots}</g>'
 
-# %% ../../nbs/view/00_run_report.ipynb #9103642b
 def heat_svg(
     columns,        # (n,) what a column is: steps
     matrix,         # (n, turns) values, NaN where there is none
@@ -615,7 +600,6 @@ def heat_svg(
     return (f'<svg class="al-plot al-heat" viewBox="0 0 {width} {height}" role="img" '
             f'aria-label="{attribute(label, 300)}">{xs}{ys}{cells}</svg>')
 
-# %% ../../nbs/view/00_run_report.ipynb #da6addb2
 def column(
     rows:list,      # row log
     name:str,       # metric
@@ -632,7 +616,6 @@ def spread(
     neither = np.isnan(median) & np.isnan(largest)
     return dict(median=median, largest=largest, mean=np.where(neither, column(rows, name), math.nan))
 
-# %% ../../nbs/view/00_run_report.ipynb #19f0c4c7
 def finite(
     values,     # a number, list or array of numbers; None counts as NaN
 ):              # the same as floats in (nested) lists; a single number for a single number
@@ -641,7 +624,6 @@ def finite(
     values = np.asarray(values, float)
     return np.where(np.isfinite(values), values, None).tolist()
 
-# %% ../../nbs/view/00_run_report.ipynb #a62fc604
 def _share(bad, total=None)->tuple: return int(bad.sum()), len(bad) if total is None else total
 
 def _not_finite(batch):
@@ -678,7 +660,6 @@ def _sums(batch):
 
 def _failed(batch): return _share((batch.episodes.error != -1).cpu().numpy()) if 'error' in batch.episodes else None
 
-# %% ../../nbs/view/00_run_report.ipynb #71adb1c4
 # name -> (what is counted, what it means when there are some, function of a batch that gives (found, looked at) or
 # None, whether one is too many)
 CHECKS = {
@@ -720,7 +701,6 @@ def integrity(
                                 sum(t for _, t in results), grave))
     return findings
 
-# %% ../../nbs/view/00_run_report.ipynb #d5686510
 def declared_panels()->dict:
     "Metric -> its panel, for every metric that declares one (agentlab.metrics), in their order."
     import agentlab.train   # whose metrics declare themselves  # noqa: F401
@@ -759,7 +739,6 @@ def wilson(
     middle, half = share + z*z/(2*n), z*math.sqrt(share*(1 - share)/n + z*z/(4*n*n))
     return max(0., (middle - half)/(1 + z*z/n)), min(1., (middle + half)/(1 + z*z/n))
 
-# %% ../../nbs/view/00_run_report.ipynb #c563944b
 def evaluations(
     tests:list,         # rows of tests.jsonl: step, tasks, and `test_<way>`, the success on held-out tasks
 )->dict:                # way of decoding ('greedy', 'sampled', ...) -> [(step, share, tasks)]
@@ -796,10 +775,8 @@ def headline(
     return (f'In its own rollouts, success went from {_percent(ends[0][0])} in the first update to '
             f'{_percent(ends[1][0])} in the last.', [('rollouts', *ends)])
 
-# %% ../../nbs/view/00_run_report.ipynb #494cb37b
 PAGE_CSS = sheet('page', 'plot')
 
-# %% ../../nbs/view/00_run_report.ipynb #1b261f36
 def _duration(seconds)->str:
     return (f'{seconds:.0f} s' if seconds < 90 else f'{seconds/60:.0f} min' if seconds < 5400
             else f'{seconds/3600:.1f} h')
@@ -844,7 +821,6 @@ def _hero(run)->dict:
                 size=_size(run.rows()),
                 settings=[(str(k), v if isinstance(v, str) else json.dumps(v)) for k, v in settings])
 
-# %% ../../nbs/view/00_run_report.ipynb #8694a164
 def _panel(rows, name, panel, definitions, tests)->dict:
     "One metric: heading, first and last value, what to look for, curve, definition."
     heading, bounds = panel.heading[:1].upper() + panel.heading[1:], panel.limits
@@ -886,7 +862,6 @@ def _learned(rows, definitions, tests)->dict:
     missing = [name for name, panel in declared.items() if name not in names and not panel.optional]
     return dict(panels=[_panel(rows, name, declared[name], definitions, tests) for name in names], missing=missing)
 
-# %% ../../nbs/view/00_run_report.ipynb #7d16631b
 def entropy_by_turn(
     batch,          # Batch with tokens.entropy
 )->np.ndarray:      # (largest t + 1,) nats; NaN for a turn that nobody took
@@ -924,7 +899,6 @@ def _unsure(rows, batches)->dict:
                       top=f'{np.nanmax(_rectangle(lines)):.2f}')
     return found
 
-# %% ../../nbs/view/00_run_report.ipynb #b765487d
 def _or_recorded(function, batch):
     """What the run's own estimator makes of a batch. Where it reads a column that a run does not keep, such as the
     values of a critic: the advantage that the run recorded."""
@@ -970,7 +944,6 @@ def _credit(batches, name, function)->list:
         cards.append(card)
     return cards
 
-# %% ../../nbs/view/00_run_report.ipynb #241b6cbf
 def row_findings(
     rows:list,      # row log
 )->list[Finding]:
@@ -1007,7 +980,6 @@ def _checked(findings)->list:
         lines.append(dict(name=f.name, state=state, mark=mark, text=text))
     return lines
 
-# %% ../../nbs/view/00_run_report.ipynb #a5fdb317
 def readable(
     run,            # agentlab.train.Run
     steps: list,    # whose episodes are asked for

@@ -68,7 +68,6 @@ class Columns:
         "Where the action tokens of a turn stand among all action tokens."
         return slice(self.start[turn], self.start[turn] + self.length[turn])
 
-# %% ../../nbs/view/05_turnscope_data.ipynb #8b80edf9
 def _attempt(part, ids, draw)->list:
     "The turns of a recorded episode as tokens, with made-up probabilities."
     from agentlab.episodes import Turn
@@ -108,7 +107,6 @@ def recorded_house(
     old[-2] -= .8
     return batch.with_action(old_logp=old)
 
-# %% ../../nbs/view/05_turnscope_data.ipynb #1a46e421
 @dataclass
 class Members:
     "One group: its rows, its columns, and the letters of its recurring states."
@@ -146,7 +144,6 @@ class Grouped(Columns):
         turns = self.members(self.group[self.episode[turn]]).turns
         return turns[self.state[turns] == self.state[turn]] if self.state is not None else turns[turns == turn]
 
-# %% ../../nbs/view/05_turnscope_data.ipynb #c1748623
 def pieces(
     text:str,           # anything a model or an environment wrote
     limit:int=400,      # characters to keep
@@ -203,7 +200,6 @@ class Texts(Grouped):
     def pieces(self, turn)->list:
         return read_pieces(self.ids(turn)[1], self.known, self.parts(turn)) if self.has_tokens else []
 
-# %% ../../nbs/view/05_turnscope_data.ipynb #156fe54e
 class Played(Texts):
     "One step of a run, reduced to what a screen asks for."
     @cached_property
@@ -226,7 +222,6 @@ class Played(Texts):
                 for i, turn in enumerate(self.members(key).turns.tolist())}
         return np.array(sorted(hits.tolist(), key=lambda turn: (self.group[self.episode[turn]], rank[turn])), int)
 
-# %% ../../nbs/view/05_turnscope_data.ipynb #23b280af
 MODES = dict(   # quantity -> (label, columns that it needs, whether it has a sign)
     entropy=('entropy', ('entropy',), False), advantage=('advantage', (), True),
     difference=('logp difference', ('old_logp', 'sampler_logp'), True),
@@ -259,7 +254,6 @@ def clipped(
     ratio, advantage = np.asarray(ratio, float), np.asarray(advantage, float)
     return (advantage > 0) & (ratio > 1 + eps) | (advantage < 0) & (ratio < 1 - eps)
 
-# %% ../../nbs/view/05_turnscope_data.ipynb #43615d59
 RETOKENISED = 're-tokenised ids differ'
 
 def _last_turns(played, bad)->np.ndarray:
@@ -327,7 +321,6 @@ def retokenised(
         return any('\udc80' <= char <= '\udcff' for char in text) or list(encode(text)) != ids
     return np.array([turn for turn, ids in said.items() if differs(ids)], int), len(said)
 
-# %% ../../nbs/view/05_turnscope_data.ipynb #e8528bcf
 @dataclass
 class Source:
     "Steps, a way to load one, the row log, and what is known of the run."
@@ -377,7 +370,6 @@ def source_of(
     batches = dict(source)
     return Source('rollouts', list(batches), batches.__getitem__, [_row(step, b) for step, b in batches.items()])
 
-# %% ../../nbs/view/05_turnscope_data.ipynb #29567db4
 def crowd(
     episodes:int=1000,
     turns:int=20,       # turns of an episode

@@ -118,7 +118,6 @@ class Grids(Looking):
         if other: self.window2 = window
         else: self.window = window
 
-# %% ../../nbs/view/05_turnscope_layout.ipynb #ba73f52c
 # turns before and after the chosen one; characters of the chosen turn and of a neighbour
 AROUND, LONG, SHORT = 2, 6000, 320
 
@@ -198,7 +197,6 @@ class Panes(Grids):
         if partner is not None: sides.append(self._side(self.load(self.other[0]), partner))
         return dict(sides=sides, query=self.query)
 
-# %% ../../nbs/view/05_turnscope_layout.ipynb #b53b63da
 def _digits(values)->list: return [float(f'{x:.6g}') if math.isfinite(x) else None for x in values]
 
 def _most_likely(played, at, words)->list|None:
@@ -267,7 +265,6 @@ class TokenRow(Panes):
                     places=[('' if piece.begins else 'g') + 's'*piece.gap + 'b'*piece.breaks + 'c'*piece.control
                             for piece in drawn], legend=[[code, part_names()[code]] for code in played.kinds])
 
-# %% ../../nbs/view/05_turnscope_layout.ipynb #0ac4ce27
 def strip_panels()->dict:
     "Metric -> its panel, for every metric whose panel stands in the strip (agentlab.metrics); a table says its unit."
     found = {name: panel for name, panel in declared_panels().items() if panel.strip}
@@ -352,7 +349,6 @@ class Strips(TokenRow):
                 line[np.isfinite(line)][[0, -1]] if np.isfinite(line).sum() > 1 else line[np.isfinite(line)]))
         return found
 
-# %% ../../nbs/view/05_turnscope_layout.ipynb #6612cafe
 ACTIONS = ('choose_step', 'choose_turn', 'choose_token', 'step_by', 'step_near', 'group_by', 'move', 'next_visit',
            'to_origin', 'next_unsure', 'estimate', 'pin', 'colour', 'search', 'to_finding', 'beside', 'find_beside',
            'look', 'show_controls', 'open_thoughts')

@@ -49,7 +49,6 @@ class Steps:
     def _forget(self, played):
         for key in [k for k in self._values if k[0] == played.step]: del self._values[key]
 
-# %% ../../nbs/view/05_turnscope_state.ipynb #9f01b769
 def _recorded(batch):
     "(action tokens,) the advantage that a dump brings along."
     return (batch.action('advantage') if 'advantage' in batch.tokens
@@ -88,7 +87,6 @@ class Estimates(Steps):
         while len(self._values) > 2*KEEP: self._values.popitem(last=False)
         return self._values[key]
 
-# %% ../../nbs/view/05_turnscope_state.ipynb #43a4a4c6
 class Choosing(Estimates):
     "Another step, task, turn or token."
     def choose_step(self, to):
@@ -166,7 +164,6 @@ class Choosing(Estimates):
             self.choose_group(self.played.groups[(int(np.searchsorted(self.played.groups, self.group)) + int(by))
                                                  % len(self.played.groups)])
 
-# %% ../../nbs/view/05_turnscope_state.ipynb #4919eab5
 UNSURE = .9     # quantile of the entropies of a group from which a token counts as unsure
 
 class Moving(Choosing):
@@ -216,7 +213,6 @@ class Moving(Choosing):
         self.reveal(turn, int(at[high[k]] - p.start[turn]))
         self.message = f'Unsure token {k + 1} of {len(high)}: entropy {entropy[at[high[k]]]:.3f} nats.'
 
-# %% ../../nbs/view/05_turnscope_state.ipynb #515b1294
 class Asking(Moving):
     "Estimators, colours, the search, and the checks."
     def estimate(self, to):
@@ -282,7 +278,6 @@ class Asking(Moving):
         wrong, looked = cache[self.group]
         return [*self.played._findings, (Finding(RETOKENISED, what, meaning, len(wrong), looked), wrong)]
 
-# %% ../../nbs/view/05_turnscope_state.ipynb #33340774
 def _task(played, key)->str:
     "What tells a task: state and text of the first turn; empty for a group without turns."
     turns = played.members(key).turns

@@ -29,19 +29,14 @@ __all__ = ['ESM_HELPERS', 'ESM_STRIP', 'ESM_GRID', 'ESM_PANE', 'ESM_ROW', 'KEYS'
 # %% ../../nbs/view/05_turnscope_widget.ipynb #536442a5
 ESM_HELPERS = script('helpers')
 
-# %% ../../nbs/view/05_turnscope_widget.ipynb #2dceda88
 ESM_STRIP = script('turnscope_strip')
 
-# %% ../../nbs/view/05_turnscope_widget.ipynb #22222ff3
 ESM_GRID = script('turnscope_grid')
 
-# %% ../../nbs/view/05_turnscope_widget.ipynb #f7519511
 ESM_PANE = script('turnscope_pane')
 
-# %% ../../nbs/view/05_turnscope_widget.ipynb #be7dca4e
 ESM_ROW = script('turnscope_row')
 
-# %% ../../nbs/view/05_turnscope_widget.ipynb #7a342a0b
 KEYS = (('j k', 'rollout'), ('h l', 'turn'), ('n N', 'unsure token'), ('s', 'same state'), ('o', 'origin of a copy'),
         ('/', 'search'), ('[ ]', 'task'), ('c', 'control tokens'), ('t', 'long thoughts'), (', .', 'step'),
         ('Enter', 'to the tokens'), ('Esc', 'back to the grid'))
@@ -49,10 +44,8 @@ KEYS = (('j k', 'rollout'), ('h l', 'turn'), ('n N', 'unsure token'), ('s', 'sam
 ESM_SCOPE = script('turnscope')
 ESM = ESM_HELPERS + ESM_STRIP + ESM_GRID + ESM_PANE + ESM_ROW + ESM_SCOPE
 
-# %% ../../nbs/view/05_turnscope_widget.ipynb #64049ccf
 TURNSCOPE_CSS = sheet('turnscope')
 
-# %% ../../nbs/view/05_turnscope_widget.ipynb #16268a6c
 def _need_anywidget():
     try: import anywidget, traitlets
     except ImportError as e:
@@ -84,7 +77,6 @@ class Live(Layout):
         from IPython.display import display
         display(self.widget)
 
-# %% ../../nbs/view/05_turnscope_widget.ipynb #86195b03
 # of the report's page only what its pictures need
 STATIC_CSS = sheet('plot', 'turnscope_static')
 
@@ -178,7 +170,6 @@ def turnscope_html(
     if beside is not None and scope.played: scope.beside(beside)
     return scope.static(limit)
 
-# %% ../../nbs/view/05_turnscope_widget.ipynb #be4a0002
 def before_after(
     policies:dict,      # step -> policy, two or more; the last one scores the tokens of all
     env,                # environment, or a function that makes one

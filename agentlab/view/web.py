@@ -31,7 +31,6 @@ def visible(
     "The text with control characters as symbols and invisible characters as escapes. Not yet escaped for HTML."
     return ''.join(char if lines and char == '\n' else _symbol(char) or char for char in text)
 
-# %% ../../nbs/view/00_web.ipynb #4788cc55
 def clip(
     text:str,           # any text
     limit:int=160,      # characters to keep
@@ -64,7 +63,6 @@ def attribute(
     head, cut, tail = clip(text, limit)
     return html.escape(visible(head) + (f' [{cut:,} characters cut] {visible(tail)}' if cut else ''), quote=True)
 
-# %% ../../nbs/view/00_web.ipynb #c911f67a
 STATIC, TEMPLATES = (files('agentlab')/'view'/name for name in ('static', 'templates'))
 
 def sheet(
@@ -82,14 +80,12 @@ def script(
     text = '\n'.join((STATIC/f'{name}.js').read_text(encoding='utf-8') for name in names)
     return re.sub(r'^import [^;]*;\n', '', text, flags=re.MULTILINE)
 
-# %% ../../nbs/view/00_web.ipynb #1b4f07f9
 class Html(str):
     "A string of HTML that a notebook shows as a picture, and a template puts in as it is."
     def _repr_html_(self)->str: return str(self)
     def __html__(self)->str: return str(self)
     def __repr__(self)->str: return f'Html of {len(self):,} characters'
 
-# %% ../../nbs/view/00_web.ipynb #f2eb9a44
 _LAYOUT = re.compile(r'(?<=>)\s*\n\s*|(?<=[%#]\})\s*\n\s*|\s*\n\s*(?=<|\{[%#])')
 
 def _tight(template)->str:

@@ -29,7 +29,8 @@ def row(arm: str, seed: int) -> dict:
     recipe = recipes.mira(**SIZES, seed=seed, credit_args=ARMS[arm])
     after, before, rows = compared(world, world, world, recipe, seed, START, 200, samples=1, max_tokens=8)
     share = lambda b: round(b.episodes.success.double().mean().item(), 5)
-    return dict(area=round(sum(one['success'] for one in rows)/len(rows), 5), success=share(after), before=share(before),
+    area = round(sum(one['success'] for one in rows)/len(rows), 5)
+    return dict(area=area, success=share(after), before=share(before),
                 explained=rows[-1]['progress_explained'], turns_trained=turns_trained(rows))
 
 
