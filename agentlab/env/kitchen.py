@@ -5,12 +5,11 @@
 # %% auto #0
 __all__ = ['soups', 'places', 'Kitchen']
 
-# %% ../../nbs/env/27_kitchen.ipynb #f59330f7
+# %% ../../nbs/env/27_kitchen.ipynb #9ea7342a
 from random import Random
-from .protocol import TextEnv, check_split, environment, guide_text, listed, noisy, tidy
+from .protocol import TextEnv, check_split, environment, guide_text, noisy, tidy
 from .two_seats import different_tasks, draw_task
 
-# %% ../../nbs/env/27_kitchen.ipynb #b7dc6d16
 soups = dict(tomato='red', onion='white', leek='green')     # a soup, and what a human says who does not name it
 places = dict(tomato=0, onion=1, leek=2, pot=4, window=6)   # along a wall: one step a tick
 
@@ -20,27 +19,21 @@ class Kitchen(TextEnv):
     name, grammar = 'kitchen', 'Write make SOUP, serve or wait, and nothing else.'
     guide = guide_text('You and a human make soups at one pot and serve them in time. A human may hint at a soup: '
                        'red is tomato, white onion, green leek.', grammar, 'make leek')
-    def __init__(self, orders:int=4, patience:int=40, split:str='train'):   # of a game; ticks until an order has gone
+    def __init__(self, orders:int=4, patience:int=80, split:str='train'):   # of a game; ticks until an order has gone
         if min(orders, patience) < 1: raise ValueError(f'orders={orders}, patience={patience}: give numbers from 1')
         self.orders, self.patience, self.split = orders, patience, check_split(split)
     def draw(self, generator:Random)->dict:
-        "The human's number and orders [tick, soup, last tick, hinted]; the expert serves all of them."
-        while True:
-            begun = [1 + 12*i + generator.randrange(12) for i in range(self.orders)]
-            task = dict(human=generator.randrange(10**6), orders=[
-                [at, generator.choice([*soups]), at + self.patience, generator.random() < .5] for at in begun])
-            twin = self.clone()
-            step = twin.reset(0, task)
-            while not step.done: step = twin.step(twin.expert())
-            if step.info['success']: return task
+        "The human's number, and orders [tick, soup, last tick, hinted]."
+        begun = [1 + 12*i + generator.randrange(12) for i in range(self.orders)]
+        return dict(human=generator.randrange(10**6), orders=[
+            [at, generator.choice([*soups]), at + self.patience, generator.random() < .5] for at in begun])
     def tasks(self, split:str, n:int, seed:int=0)->list: return different_tasks(self.draw, split, n, seed)
     def start(self, seed, task=None):
         task = draw_task(self.draw, self.random, self.split) if task is None else task
         if not isinstance(task, dict) or {*task} != {'human', 'orders'} or {o[1] for o in task['orders']} - {*soups}:
             raise ValueError(f'a task is dict(human=, orders=[[tick, soup, last tick, hinted]]); got {task!r:.200}')
-        # a cook: place, what is held, macro action, ticks that it still takes at the pot
-        self.now, self.served, self.open, self.cooks = 0, 0, (), ((3, '', '', 0),)*2
-        self.line, self.human = tuple(map(tuple, task['orders'])), task['human']
+        self.line, self.human, self.now, self.served = tuple(map(tuple, task['orders'])), task['human'], 0, 0
+        self.open, self.cooks = (), ((3, '', '', 0),)*2    # a cook: place, what is held, macro action, ticks at the pot
         return self.view()
     def view(self)->str:
         lists = [soup for _, soup, _, hinted in self.open if not hinted], self.hints()
@@ -59,12 +52,10 @@ class Kitchen(TextEnv):
         return .3*(wanted > sum((cook[1] or cook[2]).endswith(soup) for cook in self.cooks))
     def put(self, who:int, *cook): self.cooks = tuple(cook if i == who else c for i, c in enumerate(self.cooks))
     def tick(self):
-        "One tick for both cooks and all orders."
         self.now += 1
         if not self.cooks[1][2]:
-            idle = Random(f'{self.human} {self.now}').random() < .3
-            macro = 'wait' if idle else max(self.possible(1), key=lambda one: self.need(one, 1))
-            self.put(1, *self.cooks[1][:2], macro, 0)
+            some = ['wait'] if Random(f'{self.human} {self.now}').random() < .3 else self.possible(1)
+            self.put(1, *self.cooks[1][:2], max(some, key=lambda macro: self.need(macro, 1)), 0)
         for who in (0, 1): self.move(who, *self.cooks[who])
         self.open = (*(o for o in self.open if o[2] > self.now), *(o for o in self.line if o[0] == self.now))
     def move(self, who:int, at:int, holds:str, macro:str, left:int):
@@ -73,9 +64,8 @@ class Kitchen(TextEnv):
         goal = at if verb in ('', 'wait') else places['window' if verb == 'serve' else 'pot' if holds else soup]
         if at != goal: return self.put(who, at + (1 if goal > at else -1), holds, macro, 0)
         if verb == 'make' and not holds: return self.put(who, at, soup, macro, 0)
-        if left == 1: return self.put(who, at, f'soup {holds}', '', 0)
         if verb == 'make' and (left or not self.cooks[1 - who][3]):
-            return self.put(who, at, holds, macro, (left or 5) - 1)
+            return self.put(who, at, *((f'soup {holds}', '', 0) if left == 1 else (holds, macro, (left or 5) - 1)))
         due = [order for order in self.open if verb == 'serve' and holds.endswith(order[1])][:1]
         self.served, self.open = self.served + len(due), tuple(order for order in self.open if order not in due)
         self.put(who, at, '' if verb == 'serve' else holds, '', 0)
@@ -85,8 +75,8 @@ class Kitchen(TextEnv):
         while (self.cooks[0][2] or macro == 'wait' and self.now % 5) and self.told() == told: self.tick()
         self.put(0, *self.cooks[0][:2], '', 0)      # a new hint interrupts
         done, share = not self.open and all(o[0] <= self.now for o in self.line), self.served/len(self.line)
-        text = self.refusal(action, self.view(), f'Now you can: {listed(self.possible())}.') if bad else self.view()
-        return text, share*done, done, dict(invalid=bad, success=done and share == 1)
+        return (self.refusal(action, self.view()) if bad else self.view(), share*done, done,
+                dict(invalid=bad, success=done and share == 1))
     def facts(self): return dict(legal=self.possible(), state=(self.now, self.cooks, self.open))
     def expert(self, noise=0., generator=None):
         if noisy(noise, generator, 'expert'): return generator.choice(self.possible())

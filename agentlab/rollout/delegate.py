@@ -217,15 +217,14 @@ def warm_seats(
 
 # %% ../../nbs/rollout/10_delegate.ipynb #21cc086c
 def play_scored(policy, env, seeds: list, *arguments, score: Callable, by: Callable = play_players, **how)->list:
-    "The rollout `by`; in place of what was paid, score({seat: episode}) is worth to every seat, or to each its own."
+    "The rollout `by`, whose games are then worth score({seat: episode}) to every seat, in place of what was paid."
     episodes = by(policy, env, seeds, *arguments, **how)
     for _, game in groupby(episodes, key=lambda e: e.game):
         sides = {e.seat: e for e in game}
-        worth = score(sides)        # a number, or {seat: number}
+        worth = float(score(sides))
         for e in sides.values():
-            own = float(worth[e.seat] if isinstance(worth, dict) else worth)
-            if e.turns: e.turns[-1].reward += own - e.outcome
-            e.outcome = own
+            if e.turns: e.turns[-1].reward += worth - e.outcome
+            e.outcome = worth
     return episodes
 
 def by_errand(turns: list)->list[list]:

@@ -55,8 +55,9 @@ class Skilled(Wrapper):
         "Any skill, and a move that is one of it."
         skill, left = self.options.get(self.env.mover, ('', 0))
         moves = self.env.moves() if left else [*self.skills]
-        own = [move for move in moves if self.skills[skill](self.env, move)] if left else moves
-        return generator.choice(moves if noisy(noise, generator) or not own else own) if generator else (own or moves)[0]
+        own = [move for move in moves if not left or self.skills[skill](self.env, move)] or moves
+        if noisy(noise, generator): own = moves
+        return generator.choice(own) if generator else own[0]
     expert = demonstrator
     def vocabulary(self): return list(dict.fromkeys([*self.env.vocabulary(), *self.skills]))
 
