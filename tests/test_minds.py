@@ -244,6 +244,7 @@ def orders(*of, patience=40):
 def kitchen(task, **how):
     "A game that nobody else plays in, at its first call."
     world = Understanding(**how)
+    assert isinstance(world, minds.SlowMind)
     step = world.reset(0, task)
     world.env.put(1, 99, '', 'serve', 0)
     return world, step
