@@ -65,7 +65,7 @@ class Kitchen(TextEnv):
         if at != goal: return self.put(who, at + (1 if goal > at else -1), holds, macro, 0)
         if verb == 'make' and not holds: return self.put(who, at, soup, macro, 0)
         if verb == 'make' and (left or not self.cooks[1 - who][3]):
-            return self.put(who, at, *((f'soup {holds}', '', 0) if left == 1 else (holds, macro, (left or 5) - 1)))
+            return self.put(who, at, *((f'soup {holds}', '', 0) if left == 1 else (holds, macro, (left or 4) - 1)))
         due = [order for order in self.open if verb == 'serve' and holds.endswith(order[1])][:1]
         self.served, self.open = self.served + len(due), tuple(order for order in self.open if order not in due)
         self.put(who, at, '' if verb == 'serve' else holds, '', 0)
