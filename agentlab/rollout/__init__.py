@@ -20,6 +20,7 @@ from .windows import with_summaries
 from .players import play_players
 from .again import *
 from .delegate import *
+from .minds import *
 from .workspace import *
 from ..policy.guide import reads, suited, told
 

@@ -42,6 +42,7 @@ class League:
         every: int = 10,            # updates between two snapshots
         most: int = 16,             # snapshots that are kept; the oldest go first
         groups: int = 8,            # of an update
+        due: Callable|None = None,  # win rates, one an update since the last snapshot -> whether one is due
     ):
         if not 0 <= mirror <= 1: raise ValueError(f'mirror={mirror}: give a share from 0 to 1')
         for name, x in dict(every=every, most=most, groups=groups).items():
@@ -53,7 +54,7 @@ class League:
             raise ValueError(f'seats={seats}: self-play needs two seats or more; give those of the environment')
         self.policy, self.seed, self.seats, self.choose, self.mirror, self.every, self.most, self.groups = (
             policy, seed, tuple(seats), choose, mirror, every, most, groups)
-        self.snapshots, self.born, self.now = [], [], []
+        self.snapshots, self.born, self.now, self.due, self.recent = [], [], [], due, []
         self.games, self.points = torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64)
         self.enter(learned(policy.model), 0)
     def enter(self, weights: dict, step: int):
@@ -91,17 +92,22 @@ class League:
         return [self.now[number % self.groups] for number in group.unique().tolist()]
     def learn(self, row: dict)->dict:
         "After the update: a snapshot when it is due."
-        if (row['step'] + 1) % self.every == 0: self.enter(learned(self.policy.model), row['step'] + 1)
+        self.recent = [*self.recent, row.get('success') or 0.]
+        if self.due(self.recent) if self.due else (row['step'] + 1) % self.every == 0:
+            self.enter(learned(self.policy.model), row['step'] + 1)
+            self.recent = []
         met = self.games > 0
         return dict(snapshots=len(self.snapshots), opponent_rate=float(self.rates()[met].mean()) if met.any() else None)
     def tensors(self)->dict:
         "For a checkpoint: every snapshot's weights, and the counts."
         weights = {f'{i}.{name}': x for i, one in enumerate(self.snapshots) for name, x in one.weights.items()}
-        return weights | dict(born=torch.tensor(self.born), games=self.games, points=self.points)
+        return weights | dict(born=torch.tensor(self.born), games=self.games, points=self.points,
+                              recent=torch.tensor(self.recent, dtype=torch.float64))
     def restore(self, tensors: dict):
         "From a checkpoint."
         self.born, self.games, self.points = (tensors['born'].tolist(), tensors['games'].clone(),
                                               tensors['points'].clone())
+        self.recent = tensors.get('recent', torch.zeros(0)).tolist()    # older checkpoints have none
         of = lambda i: {name.partition('.')[2]: x for name, x in tensors.items() if name.partition('.')[0] == str(i)}
         self.snapshots = [Snapshot(self.policy, of(i), f'snapshot {step}') for i, step in enumerate(self.born)]
 
