@@ -4,7 +4,7 @@
 
 # %% ../../nbs/replay/08_experience.ipynb #3d0d1725
 from __future__ import annotations
-import json
+import json, random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 import torch
 from ..env.wrappers import Wrapper, with_columns
-from ..episodes import Batch, Episode, Turn, atomic
+from ..episodes import Batch, Episode, Turn, atomic, derive
 from ..metrics import metric
 from ..recipe import recipe
 from ..rollout import play
@@ -21,7 +21,7 @@ from ..settings import in_parts
 # %% auto #0
 __all__ = ['zones', 'SCHEMA', 'tip_words', 'clean', 'likeness', 'head', 'Cluster', 'Experience', 'Clusters', 'jaccard',
            'duplicate', 'Library', 'tip_text', 'Experienced', 'bare', 'OwnLibrary', 'slea_recipe', 'Found', 'decision',
-           'strategies', 'failings']
+           'strategies', 'failings', 'Tipped']
 
 # %% ../../nbs/replay/08_experience.ipynb #db351dd3
 _signs = str.maketrans('<>[]', '‹›()')
@@ -417,13 +417,17 @@ def bare(observation:str)->str:    # as the agent read it -> as the inner enviro
 
 class OwnLibrary:
     "A recipe's `memory`: a library that puts itself around the environment, in training and in tests."
-    def __init__(self, policy=None, seed:int=0, **how):     # how: of `Library`
-        self.library = own = Library(**how)
+    def __init__(
+        self, policy=None, seed:int=0,
+        library:Callable=Library, around:Callable=Experienced, **how # makes it, of `how`; (env, library) -> env
+    ):
+        self.around, self.library = around, library(**how)
+        own = self.library
         self.read, self.learn, self.tensors, self.restore = own.read, own.learn, own.tensors, own.restore
     def plan(self, step:int)->dict: return dict(rollout=partial(self.within, self.library.play))
     def test(self)->dict: return dict(rollout=partial(self.within, play))
     def within(self, rollout:Callable, policy, env, *args, **how)->list:
-        return rollout(policy, Experienced(env, self.library), *args, **how)
+        return rollout(policy, self.around(env, self.library), *args, **how)
 
 @recipe('in the spirit of SLEA-RL, 2026')
 def slea_recipe():
@@ -471,3 +475,32 @@ def failings(episode:Episode)->list:    # a failure -> of `Found`
     if refused: found.append(Found(f'Refused: {clean(refused.text, 30)}', 'pattern', .5, bare(refused.observation)))
     return found + [Found('It ran out of turns.' if episode.truncated else 'It ended without success.', 'diagnostic',
                           .3)]
+
+# %% ../../nbs/replay/08_experience.ipynb #71b5e3a0
+class Tipped(Wrapper):
+    "For demonstrations: a tip before most observations, in the words of `decision`; most of the tips are right."
+    def __init__(
+        self,
+        env,                # with expert(), which a right tip names
+        right:float=.8,     # share of the tips that are right; the others name a legal action at random
+        shown:float=.7      # share of the observations that have a tip
+    ):
+        super().__init__(env)
+        if not 0 <= min(right, shown) <= max(right, shown) <= 1:
+            raise ValueError(f'right={right}, shown={shown}: give shares from 0 to 1')
+        self.right, self.shown, self.seed, self.t = right, shown, 0, 0
+    def reset(self, seed, task=None):
+        self.seed, self.t = seed, 0
+        return self.show(self.env.reset(seed, task))
+    def step(self, action):
+        self.t += 1
+        return self.show(self.env.step(action))
+    def show(self, step):
+        "The same step, perhaps with a tip; what is drawn depends on seed and turn alone."
+        draw = random.Random(derive('tip', self.seed, self.t))
+        if step.done or draw.random() >= self.shown: return step
+        told = self.env.expert() if draw.random() < self.right else draw.choice(step.info['legal'])
+        tip = Experience(0, decision(Turn(0, step.observation, told)), 'example', 1.)
+        step.observation = f'{tip_text([tip], [])}\n\n{step.observation}'
+        return step
+    def vocabulary(self): return [*self.env.vocabulary(), *tip_words, 'After', "'"]
