@@ -1,9 +1,12 @@
 "What the claims about tips share: a start that has seen them, a miner of them, and texts that say nothing."
 import copy
+from functools import partial
 from random import Random
 
+from _runs import learned
+
 from agentlab.policy import tiny_policy
-from agentlab.replay.experience import Experienced, Library, Tipped, strategies
+from agentlab.replay.experience import Experienced, Library, Tipped
 
 WORLD = dict(closed=0, horizon=8)
 START = dict(steps=250, episodes=16, pool=4000, noise=.2)     # how the tiny policy is shown tips
@@ -43,3 +46,26 @@ class Shuffled(OneTip):
         tip, found, said = step.observation.rpartition('\n\n')
         if found: step.observation = f'{shuffled(tip)}\n\n{said}'
         return step
+
+
+# arm -> the library, how it is read in training, and in the test
+ARMS = dict(step=(Examples, OneTip, OneTip), everywhere=(Everywhere, OneTip, OneTip),
+            shuffled=(Examples, Shuffled, Shuffled), none=(Examples, lambda env, library: env, OneTip))
+ROOM = dict(warm_up=1, least=1, golden=2000, clusters=2000)
+
+
+def compared(arm: str, seed: int, env, policy, recipe, tests: int, each: int) -> dict:
+    "Train a policy as an arm does; what held-out houses come to, with tips and without. recipe: memory -> a recipe."
+    from agentlab.replay import OwnLibrary
+    from agentlab.rollout import play
+    kind, trained, tested = ARMS[arm]
+    library = kind(**ROOM)
+    recipe = recipe(partial(OwnLibrary, library=lambda: library, around=trained))
+    def success(world):
+        played = play(policy, world, range(tests), each, env.tasks('test', tests), max_turns=recipe.max_turns,
+                      max_tokens=recipe.max_tokens, seed=10**6 + seed)
+        return round(sum(e.success for e in played)/len(played), 5)
+    start = success(env)
+    rows = learned(policy, env, recipe)
+    return dict(success=success(tested(env, library)), without=success(env), start=start, tips=len(library),
+                last=rows[-1]['success'])
