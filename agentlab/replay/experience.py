@@ -477,6 +477,9 @@ def failings(episode:Episode)->list:    # a failure -> of `Found`
                           .3)]
 
 # %% ../../nbs/replay/08_experience.ipynb #71b5e3a0
+_mined = """After ' This led to success failure , ( and more ) Order that succeeded Do not repeat Refused It ran out of
+            turns ended without""".split()       # what `strategies` and `failings` write
+
 class Tipped(Wrapper):
     "For demonstrations: a tip before most observations, in the words of `decision`; most of the tips are right."
     def __init__(
@@ -503,4 +506,4 @@ class Tipped(Wrapper):
         tip = Experience(0, decision(Turn(0, step.observation, told)), 'example', 1.)
         step.observation = f'{tip_text([tip], [])}\n\n{step.observation}'
         return step
-    def vocabulary(self): return [*self.env.vocabulary(), *tip_words, 'After', "'"]
+    def vocabulary(self): return [*self.env.vocabulary(), *tip_words, *_mined]
