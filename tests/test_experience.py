@@ -434,7 +434,7 @@ def test_slea_library_of_the_caller():
 RULES = {'G0': 'After "You are in A. Key A." do "take key" (won 9, lost 1; otherwise won 0, lost 5)'}
 
 def test_tf_grpo_rules_in_the_prompt():
-    "The rules stand before the first observation and nowhere else; without rules nothing does; the weights stand still."
+    "The rules stand before the first observation and nowhere else; without rules nothing does."
     policy = small_policy(Ruled(Paying(), RULES))
     def read(library):
         game, = play(policy, Ruled(Paying(), library), [0], max_tokens=2)
@@ -456,7 +456,7 @@ def test_tf_grpo_demonstrators_obey():
         for seed in range(40):
             world.reset(seed)
             world.env.room = world.env.layout['key']
-            world.heard.observation, world.heard.info['legal'] = world.env.look(), world.env.legal()
+            world.heard, world.can = world.env.look(), world.env.legal()
             found.add(world.expert(1., random.Random(seed)))
         return found
     assert done(RULES) == {'take key'} and 'go north' in done(away) and len(done({})) > 2

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 import torch
 from ..env.wrappers import Wrapper, with_columns
-from ..episodes import Batch, Episode, Turn, atomic, derive
+from ..episodes import Batch, Episode, Turn, atomic
 from ..metrics import metric
 from ..recipe import recipe
 from ..rollout import play
@@ -416,13 +416,9 @@ def bare(observation:str)->str:    # as the agent read it -> as the inner enviro
     return observation.rsplit('\n\n', 1)[-1]
 
 class OwnLibrary:
-    "A recipe's `memory`: a library that puts itself around the environment, in training and in tests."
-    def __init__(
-        self, policy=None, seed:int=0,
-        library:Callable=Library, around:Callable=Experienced, **how # makes it, of `how`; (env, library) -> env
-    ):
-        self.around, self.library = around, library(**how)
-        own = self.library
+    "A recipe's `memory`: `library(**how)`, that puts itself `around` (env, library), in training and in tests."
+    def __init__(self, policy=None, seed:int=0, library:Callable=Library, around:Callable=Experienced, **how):
+        self.around, self.library = around, (own := library(**how))
         self.read, self.learn, self.tensors, self.restore = own.read, own.learn, own.tensors, own.restore
     def plan(self, step:int)->dict: return dict(rollout=partial(self.within, self.library.play))
     def test(self)->dict: return dict(rollout=partial(self.within, play))
@@ -477,33 +473,25 @@ def failings(episode:Episode)->list:    # a failure -> of `Found`
                           .3)]
 
 # %% ../../nbs/replay/08_experience.ipynb #71b5e3a0
-_mined = """After ' This led to success failure , ( and more ) Order that succeeded Do not repeat Refused It ran out of
-            turns ended without""".split()       # what `strategies` and `failings` write
-
 class Tipped(Wrapper):
-    "For demonstrations: a tip before most observations, in the words of `decision`; most of the tips are right."
+    "For demonstrations: a tip before most observations, in the words of `decision`, the same wherever a game returns."
     def __init__(
-        self,
-        env,                # with expert(), which a right tip names
-        right:float=.8,     # share of the tips that are right; the others name a legal action at random
-        shown:float=.7      # share of the observations that have a tip
+        self, env,      # with expert(), which a right tip names; a wrong one names a legal action at random
+        right:float=.8, shown:float=.7  # share of the tips that are right; of the observations that have one
     ):
         super().__init__(env)
         if not 0 <= min(right, shown) <= max(right, shown) <= 1:
             raise ValueError(f'right={right}, shown={shown}: give shares from 0 to 1')
-        self.right, self.shown, self.seed, self.t = right, shown, 0, 0
+        self.right, self.shown, self.seed = right, shown, 0
     def reset(self, seed, task=None):
-        self.seed, self.t = seed, 0
+        self.seed = seed
         return self.show(self.env.reset(seed, task))
-    def step(self, action):
-        self.t += 1
-        return self.show(self.env.step(action))
+    def step(self, action): return self.show(self.env.step(action))
     def show(self, step):
-        "The same step, perhaps with a tip; what is drawn depends on seed and turn alone."
-        draw = random.Random(derive('tip', self.seed, self.t))
+        draw = random.Random(f'tip {self.seed} {step.observation}')
         if step.done or draw.random() >= self.shown: return step
         told = self.env.expert() if draw.random() < self.right else draw.choice(step.info['legal'])
-        tip = Experience(0, decision(Turn(0, step.observation, told)), 'example', 1.)
-        step.observation = f'{tip_text([tip], [])}\n\n{step.observation}'
+        step.observation = f'{tip_words[0]}: {decision(Turn(0, step.observation, told))}\n\n{step.observation}'
         return step
-    def vocabulary(self): return [*self.env.vocabulary(), *tip_words, *_mined]
+    def vocabulary(self): return [*self.env.vocabulary(), *tip_words, *"""After ' This led to success failure , ( and more
+        ) Order that succeeded Do not repeat Refused It ran out of turns ended without""".split()]    # what is mined

@@ -1,5 +1,5 @@
-"""Training-Free GRPO: rules that were mined from a policy's own groups, read as text before the first observation by the
-same policy, against their words in random order. The weights stand still; the policy was warm-started with rules in
+"""Training-Free GRPO: rules that were mined from a policy's own groups, read as text before the first observation by
+the same policy, against their words in random order. The weights stand still; the policy was warm-started with rules in
 its context (each of two is there in six of ten games, and names the other one's action in two of ten). `acts`: a
 wrapper that plays what the rules say, the most that reading could give."""
 from functools import partial
