@@ -493,5 +493,5 @@ class Tipped(Wrapper):
         told = self.env.expert() if draw.random() < self.right else draw.choice(step.info['legal'])
         step.observation = f'{tip_words[0]}: {decision(Turn(0, step.observation, told))}\n\n{step.observation}'
         return step
-    def vocabulary(self): return [*self.env.vocabulary(), *tip_words, *"""After ' This led to success failure , ( and more
-        ) Order that succeeded Do not repeat Refused It ran out of turns ended without""".split()]    # what is mined
+    def vocabulary(self): return [*self.env.vocabulary(), *tip_words, *"""After ' This led to success failure , ( and
+        more ) Order that succeeded Do not repeat Refused It ran out of turns ended without""".split()]    # what is mined

@@ -405,5 +405,5 @@ class Ruled(Wrapper):
         told = advice(self.rules, self.heard, self.names)
         return told if told in self.can else self.env.expert(noise, generator)
     demonstrator = expert
-    def vocabulary(self): return [*self.env.vocabulary(), *'[ ] G . After " do ( won lost ; otherwise , ) A B'.split(), 'C',
-                                  *(f'G{k}' for k in range(64)), *map(str, range(1000))]
+    def vocabulary(self): return [*self.env.vocabulary(), *'[ ] G . After " do ( won lost ; otherwise , ) A'.split(), 'B',
+                                  'C', *(f'G{k}' for k in range(64)), *map(str, range(1000))]
