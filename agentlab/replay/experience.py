@@ -480,8 +480,7 @@ class Tipped(Wrapper):
         right:float=.8, shown:float=.7  # share of the tips that are right; of the observations that have one
     ):
         super().__init__(env)
-        if not 0 <= min(right, shown) <= max(right, shown) <= 1:
-            raise ValueError(f'right={right}, shown={shown}: give shares from 0 to 1')
+        if not all(0 <= x <= 1 for x in (right, shown)): raise ValueError(f'right={right}, shown={shown}: give shares')
         self.right, self.shown, self.seed = right, shown, 0
     def reset(self, seed, task=None):
         self.seed = seed
@@ -493,5 +492,6 @@ class Tipped(Wrapper):
         told = self.env.expert() if draw.random() < self.right else draw.choice(step.info['legal'])
         step.observation = f'{tip_words[0]}: {decision(Turn(0, step.observation, told))}\n\n{step.observation}'
         return step
-    def vocabulary(self): return [*self.env.vocabulary(), *tip_words, *"""After ' This led to success failure , ( and
-        more ) Order that succeeded Do not repeat Refused It ran out of turns ended without""".split()]    # what is mined
+    def vocabulary(self):
+        return [*self.env.vocabulary(), *tip_words, *"""After ' This led to success failure , ( and more ) Order that
+            succeeded Do not repeat Refused It ran out of turns ended without""".split()]

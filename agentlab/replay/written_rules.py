@@ -393,9 +393,8 @@ class Ruled(Wrapper):
         self.library, self.around, self.names = library, around, names
     def reset(self, seed, task=None):
         held = self.library(random.Random(f'rules {seed}')) if callable(self.library) else self.library
-        self.rules, text = [rule for rule in map(read_rule, held.values()) if rule], self.around(held)
-        step = self.hear(self.env.reset(seed, task))
-        if text: step.observation = f'{text}\n\n{step.observation}'
+        self.rules, step = [*filter(None, map(read_rule, held.values()))], self.hear(self.env.reset(seed, task))
+        if text := self.around(held): step.observation = f'{text}\n\n{step.observation}'
         return step
     def step(self, action): return self.hear(self.env.step(action))
     def hear(self, step):
@@ -405,5 +404,6 @@ class Ruled(Wrapper):
         told = advice(self.rules, self.heard, self.names)
         return told if told in self.can else self.env.expert(noise, generator)
     demonstrator = expert
-    def vocabulary(self): return [*self.env.vocabulary(), *'[ ] G . After " do ( won lost ; otherwise , ) A'.split(), 'B',
-                                  'C', *(f'G{k}' for k in range(64)), *map(str, range(1000))]
+    def vocabulary(self):
+        return [*self.env.vocabulary(), *'[ ] G . After " do ( won lost ; otherwise , ) A B C'.split(),
+                *(f'G{k}' for k in range(64)), *map(str, range(1000))]
