@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from agentlab.env import KeyDoor, check_env
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.policy import tiny_policy
-from agentlab.replay.experience import (Clusters, Experienced, Library, OwnLibrary, Tipped, bare, clean, duplicate,
+from agentlab.replay.experience import (Clusters, Experienced, Library, Tipped, bare, clean, duplicate,
                                         failings, likeness, strategies, tip_text, zones)
 from agentlab.replay.written_rules import (Advised, Ruled, advice, apply_plan, asked, check_plan, check_texts, evidence,
                                            keydoor_names, load_library, patterns, propose, read_json, read_rule, render,
@@ -418,17 +418,6 @@ def test_slea_tips_are_right_and_wrong():
     assert all(named(right=1., shown=1.)) and set(named(shown=0.)) == {None}
     assert not all(named(right=0., shown=1.)) and named() == named()
     with pytest.raises(ValueError, match='right=2'): Tipped(house, right=2)
-
-
-def test_slea_library_of_the_caller():
-    "`OwnLibrary` takes the library and what is put around the environment; the plain one shows tips in play."
-    library = Library(warm_up=0, least=1)
-    library.admit('sing', 'method', 1.)
-    def read(**how):
-        own = OwnLibrary(library=lambda: library, **how)
-        policy = small_policy(Experienced(Paying(), library))
-        return policy.text(own.within(play, policy, Paying(), [0], max_tokens=2)[0].turns[0].context_ids)
-    assert 'Tip' in read() and 'Tip' not in read(around=lambda env, library: env)
 
 
 RULES = {'G0': 'After "You are in A. Key A." do "take key" (won 9, lost 1; otherwise won 0, lost 5)'}
