@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from agentlab.env import KeyDoor, check_env
-from agentlab.episodes import Episode, Turn
-from agentlab.replay.experience import (Clusters, Experienced, Library, bare, clean, duplicate, failings, likeness,
-                                        strategies, tip_text, zones)
-from agentlab.replay.written_rules import (Advised, advice, apply_plan, asked, check_plan, check_texts, evidence,
+from agentlab.episodes import Batch, Episode, Turn
+from agentlab.policy import tiny_policy
+from agentlab.replay.experience import (Clusters, Experienced, Library, Tipped, bare, clean, duplicate,
+                                        failings, likeness, strategies, tip_text, zones)
+from agentlab.replay.written_rules import (Advised, Ruled, advice, apply_plan, asked, check_plan, check_texts, evidence,
                                            keydoor_names, load_library, patterns, propose, read_json, read_rule, render,
                                            save_library, training_free, undecided, write_rule)
+from agentlab.rollout import play
 from later import deferred
 from small import Paying, finish, fork, same_run, small_policy, train_small
 
@@ -374,3 +376,80 @@ def test_refused_advice_is_not_repeated():
 
 def test_likeness_is_bounded():
     assert 0 <= likeness('x'*10**5, 'y'*10**5) <= 1 and likeness('', '') == 1.
+
+
+# ---- a policy that reads
+
+house = deferred(lambda: KeyDoor(size=2, closed=0, horizon=5))
+
+def chance(policy, world, seed, action):
+    "Log-probability of a whole action, its end included, behind what this world says first."
+    said = policy.chat.text_ids(action) + [policy.chat.end_id]
+    turn = Turn(0, '', action, policy.chat.first(world.reset(seed).observation), said, *[[0.]*len(said)]*2)
+    return policy.logprobs(Batch.from_episodes([Episode([turn])]))[0].sum().item()
+
+
+def test_slea_start_reads():
+    "After a few updates with tips a named action is likelier than it was, and than behind a tip that names another."
+    policy = tiny_policy(Tipped(house), steps=60, episodes=16, pool=256, noise=.2, progress=False)
+    def told(action):
+        library = Library(warm_up=0, least=1)
+        at = house.reset(7).observation
+        library.admit(f"After '{at}': {action}", 'example', 1., observation=at)
+        return Experienced(house, library)
+    x, y = house.reset(7).info['legal'][:2]
+    odds = {one: chance(policy, told(one), 7, x) - chance(policy, told(one), 7, y) for one in (x, y)}
+    assert odds[x] > odds[y] + .2
+
+
+def test_slea_tips_are_right_and_wrong():
+    "A share of 1 names the expert's action at every turn, a share of 0 what is drawn; without tips nothing is said."
+    check_env(Tipped(house))
+    def named(**how):
+        world, found = Tipped(house, **how), []
+        for seed in range(20):
+            step = world.reset(seed)
+            while not step.done:
+                tip, there, at = step.observation.rpartition('\n\n')
+                assert bool(there) == (tip == f"Tip: After '{at}': {tip.rpartition(': ')[2]}")
+                found.append(tip.endswith(f': {world.expert()}') if there else None)
+                step = world.step(world.expert())
+        return found
+    assert all(named(right=1., shown=1.)) and set(named(shown=0.)) == {None}
+    assert not all(named(right=0., shown=1.)) and named() == named()
+    with pytest.raises(ValueError, match='right=2'): Tipped(house, right=2)
+
+
+RULES = {'G0': 'After "You are in A. Key A." do "take key" (won 9, lost 1; otherwise won 0, lost 5)'}
+
+def test_tf_grpo_rules_in_the_prompt():
+    "The rules stand before the first observation and nowhere else; without rules nothing does."
+    policy = small_policy(Ruled(Paying(), RULES))
+    def read(library):
+        game, = play(policy, Ruled(Paying(), library), [0], max_tokens=2)
+        return [policy.text(turn.context_ids) for turn in game.turns]
+    ruled, bare_ones = read(RULES), read({})
+    assert 'take key' in ruled[0] and ruled[0] != bare_ones[0] and ruled[0].endswith(bare_ones[0][-40:])
+    assert all('otherwise' not in text for text in ruled[1:] + bare_ones)
+    x, world = 'go east', Ruled(Paying(), RULES)
+    assert chance(policy, world, 0, x) != chance(policy, Ruled(Paying(), {}), 0, x)
+    assert policy.tokenizer.unk_token_id not in policy.chat.text_ids(render(RULES))
+
+
+def test_tf_grpo_demonstrators_obey():
+    "What a rule says where it fits is done, if it can be; a demonstrator of another library does something else."
+    check_env(Ruled(house, RULES))
+    away = {'G0': RULES['G0'].replace('take key', 'go north')}
+    def done(library):
+        world, found = Ruled(house, library), set()
+        for seed in range(40):
+            world.reset(seed)
+            world.env.room = world.env.layout['key']
+            world.heard, world.can = world.env.look(), world.env.legal()
+            found.add(world.expert(1., random.Random(seed)))
+        return found
+    assert done(RULES) == {'take key'} and 'go north' in done(away) and len(done({})) > 2
+    drawn = Ruled(house, lambda generator: RULES if generator.random() < .5 else {})
+    texts = [drawn.reset(seed).observation for seed in range(20)]
+    assert 0 < sum('won 9' in text for text in texts) < 20
+    assert texts == [drawn.reset(seed).observation for seed in range(20)]

@@ -14,7 +14,8 @@ from agentlab.episodes import Batch
 from agentlab.objective import loss_weights
 from agentlab.policy import tiny_policy
 from agentlab.policy.core import Chat
-from agentlab.rollout import keep_multiple
+from agentlab.replay.experience import Experienced, Library, Tipped
+from agentlab.rollout import keep_multiple, play
 from agentlab.rollout.workspace import (Moments, Noted, Retrying, Shortcuts, era_gae, era_reward, laid_out, last_said,
                                         mine_shortcuts, newest, only_seat, parted, report_of, stubbed, webagent,
                                         with_workspace)
@@ -420,3 +421,25 @@ def test_mobile_agent_e_blind():
         costs.append(env.step('do m0').info['cost'])
     assert costs == [1., 3.]
     assert stops.step('do m7').info['invalid']          # no such name
+
+
+def test_mobile_agent_e_tips():
+    "Written by the miner after an episode, read at the next one; switched off, nothing but the world is read."
+    env = Shortcuts(house(horizon=8), MINED)
+    policy = untrained(Tipped(env))
+    def played(most):
+        library = Library(golden=1, warm_up=0, least=1)
+        world = Experienced(env, library, golden=most, warning=0)
+        return [library.play(policy, world, [3], max_tokens=6, rollout=partial(play, sampler=Script(policy, *says)))[0]
+                for says in (told, ['go up']*8)], library
+    scout, told = env.clone(), []
+    step = scout.reset(3)
+    while not step.done:
+        told.append(scout.expert())
+        step = scout.step(told[-1])
+    ((first, second), library), ((_, plain), _) = played(1), played(0)
+    assert first.success and library.zone('golden') and any('do m' in tip.content for tip in library.tips) == any(
+        'do m' in said for said in told)
+    read = lambda game: policy.text(game.turns[0].context_ids)
+    assert read(first) == read(plain) != read(second) and 'Tip' in read(second)
+    assert second.turns[0].columns['tips'] == 1 and plain.turns[0].columns['tips'] == 0

@@ -4,7 +4,7 @@
 
 # %% ../../nbs/replay/08_experience.ipynb #3d0d1725
 from __future__ import annotations
-import json
+import json, random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
@@ -21,7 +21,7 @@ from ..settings import in_parts
 # %% auto #0
 __all__ = ['zones', 'SCHEMA', 'tip_words', 'clean', 'likeness', 'head', 'Cluster', 'Experience', 'Clusters', 'jaccard',
            'duplicate', 'Library', 'tip_text', 'Experienced', 'bare', 'OwnLibrary', 'slea_recipe', 'Found', 'decision',
-           'strategies', 'failings']
+           'strategies', 'failings', 'Tipped']
 
 # %% ../../nbs/replay/08_experience.ipynb #db351dd3
 _signs = str.maketrans('<>[]', '‹›()')
@@ -405,14 +405,14 @@ def bare(observation:str)->str:    # as the agent read it -> as the inner enviro
     return observation.rsplit('\n\n', 1)[-1]
 
 class OwnLibrary:
-    "A recipe's `memory`: a library that puts itself around the environment, in training and in tests."
-    def __init__(self, policy=None, seed:int=0, **how):     # how: of `Library`
-        self.library = own = Library(**how)
+    "A recipe's `memory`: `library(**how)`, that puts itself `around` (env, library), in training and in tests."
+    def __init__(self, policy=None, seed:int=0, library:Callable=Library, around:Callable=Experienced, **how):
+        self.around, self.library = around, (own := library(**how))
         self.read, self.learn, self.tensors, self.restore = own.read, own.learn, own.tensors, own.restore
     def plan(self, step:int)->dict: return dict(rollout=partial(self.within, self.library.play))
     def test(self)->dict: return dict(rollout=partial(self.within, play))
     def within(self, rollout:Callable, policy, env, *args, **how)->list:
-        return rollout(policy, Experienced(env, self.library), *args, **how)
+        return rollout(policy, self.around(env, self.library), *args, **how)
 
 @recipe('in the spirit of SLEA-RL, 2026')
 def slea_recipe():
@@ -459,3 +459,27 @@ def failings(episode:Episode)->list:    # a failure -> of `Found`
     if refused: found.append(Found(f'Refused: {clean(refused.text, 30)}', 'pattern', .5, bare(refused.observation)))
     return found + [Found('It ran out of turns.' if episode.truncated else 'It ended without success.', 'diagnostic',
                           .3)]
+
+# %% ../../nbs/replay/08_experience.ipynb #71b5e3a0
+class Tipped(Wrapper):
+    "For demonstrations: a tip before most observations, in the words of `decision`, the same wherever a game returns."
+    def __init__(
+        self, env,      # with expert(), which a right tip names; a wrong one names a legal action at random
+        right:float=.8, shown:float=.7  # share of the tips that are right; of the observations that have one
+    ):
+        super().__init__(env)
+        if not all(0 <= x <= 1 for x in (right, shown)): raise ValueError(f'right={right}, shown={shown}: give shares')
+        self.right, self.shown, self.seed = right, shown, 0
+    def reset(self, seed, task=None):
+        self.seed = seed
+        return self.show(self.env.reset(seed, task))
+    def step(self, action): return self.show(self.env.step(action))
+    def show(self, step):
+        draw = random.Random(f'tip {self.seed} {step.observation}')
+        if step.done or draw.random() >= self.shown: return step
+        told = self.env.expert() if draw.random() < self.right else draw.choice(step.info['legal'])
+        step.observation = f'{tip_words[0]}: {decision(Turn(0, step.observation, told))}\n\n{step.observation}'
+        return step
+    def vocabulary(self):
+        return [*self.env.vocabulary(), *tip_words, *"""After ' This led to success failure , ( and more ) Order that
+            succeeded Do not repeat Refused It ran out of turns ended without""".split()]

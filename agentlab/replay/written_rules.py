@@ -6,10 +6,10 @@
 __all__ = ['operations', 'keydoor_names', 'apply_plan', 'render', 'undecided', 'sentences', 'pattern', 'patterns', 'Evidence',
            'evidence', 'write_rule', 'read_rule', 'mine', 'propose', 'read_json', 'check_plan', 'check_texts', 'asked',
            'summarise', 'critique', 'model_proposals', 'merge', 'training_free', 'save_library', 'load_library',
-           'advice', 'Advised']
+           'advice', 'Advised', 'Ruled']
 
 # %% ../../nbs/replay/09_written_rules.ipynb #74a13407
-import itertools, json, re
+import itertools, json, random, re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -371,3 +371,29 @@ class Advised(Wrapper):
         played = action if self.advice is None else self.advice
         step = with_columns(self.env.step(played), advised=float(played != action))
         return self.look(step, played if step.info.get('invalid') else None)
+
+# %% ../../nbs/replay/09_written_rules.ipynb #e37c51a8
+class Ruled(Wrapper):
+    "The rules of a library stand before the first observation; a demonstrator obeys the first one that fits."
+    def __init__(
+        self, env, library:dict|Callable,   # key -> text; or a seeded generator -> such a library, one for every game
+        around:Callable=render, names:re.Pattern=keydoor_names  # library -> what is shown; as when they were mined
+    ):
+        super().__init__(env)
+        self.library, self.around, self.names = library, around, names
+    def reset(self, seed, task=None):
+        held = self.library(random.Random(f'rules {seed}')) if callable(self.library) else self.library
+        self.rules, step = [*filter(None, map(read_rule, held.values()))], self.hear(self.env.reset(seed, task))
+        if text := self.around(held): step.observation = f'{text}\n\n{step.observation}'
+        return step
+    def step(self, action): return self.hear(self.env.step(action))
+    def hear(self, step):
+        self.heard, self.can = step.observation, step.info.get('legal', ())
+        return step
+    def expert(self, noise=0., generator=None):
+        told = advice(self.rules, self.heard, self.names)
+        return told if told in self.can else self.env.expert(noise, generator)
+    demonstrator = expert
+    def vocabulary(self):
+        return [*self.env.vocabulary(), *'[ ] G . After " do ( won lost ; otherwise , ) A B C'.split(),
+                *(f'G{k}' for k in range(64)), *map(str, range(1000))]
