@@ -460,7 +460,6 @@ def failings(episode:Episode)->list:    # a failure -> of `Found`
     return found + [Found('It ran out of turns.' if episode.truncated else 'It ended without success.', 'diagnostic',
                           .3)]
 
-# %% ../../nbs/replay/08_experience.ipynb #71b5e3a0
 class Tipped(Wrapper):
     "For demonstrations: a tip before most observations, in the words of `decision`, the same wherever a game returns."
     def __init__(

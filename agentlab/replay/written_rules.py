@@ -372,7 +372,6 @@ class Advised(Wrapper):
         step = with_columns(self.env.step(played), advised=float(played != action))
         return self.look(step, played if step.info.get('invalid') else None)
 
-# %% ../../nbs/replay/09_written_rules.ipynb #e37c51a8
 class Ruled(Wrapper):
     "The rules of a library stand before the first observation; a demonstrator obeys the first one that fits."
     def __init__(
