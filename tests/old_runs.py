@@ -1,6 +1,7 @@
-"""Run folders as an earlier version wrote them, in tests/old.tar.xz (108 kB; .6 MB as files).
+"""Run folders as an earlier version wrote them, in tests/old.tar.xz (103 kB; .6 MB as files).
 
-`python tests/old_runs.py NAME FOLDER` wrote each of them, once; `tar -cJf tests/old.tar.xz old` put them together.
+`python tests/old_runs.py NAME FOLDER` wrote each of them, once; `tar -c old | xz --lzma2=preset=9e,lc=0,lp=2,pb=0`
+put them together.
 Their tables are stored uncompressed since, because the archive compresses them better; no value was changed.
 
 They were written at commit 85e4e55, before the classes, recipes and metrics were ordered anew ("The house in order").

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 from . import T_95
-from ..episodes import Batch, Table, derive
+from ..episodes import Batch, Table
 
 # %% auto #0
-__all__ = ['WORLDS', 'World', 'solve', 'stop_or_go', 'lookalike', 'house', 'simulate', 'marks', 'compare_estimators', 'interval']
+__all__ = ['World', 'solve', 'stop_or_go', 'lookalike', 'house', 'simulate', 'marks', 'interval']
 
 # %% ../../nbs/bench/03_truth.ipynb #9f7d8b1a
 @dataclass
@@ -166,29 +166,6 @@ def _correlation(a: Tensor, b: Tensor, group: Tensor)->float:
     found = torch.where(wide > 0, top/wide.clamp_min(1e-300), 0.)
     share = 1/torch.bincount(group)[group]
     return float((found*share).sum()/share.sum())
-
-WORLDS = dict(stop_or_go=stop_or_go, lookalike=lookalike, house=house)
-
-def compare_estimators(
-    estimators: dict,   # name -> function of a batch
-    world: World,
-    groups: int = 200, size: int = 8,   # of each sample
-    seeds: int = 5,                     # independent samples
-)->dict:    # name -> {mark: [one value per seed]}, or {why: reason} where it could not be used
-    "Marks of every estimator in a world."
-    found = {name: {} for name in estimators}
-    for seed in range(seeds):
-        batch, truth, situation = simulate(world, groups, size, derive('truth', world.name, seed))
-        for name, estimator in estimators.items():
-            if 'why' in found[name]: continue
-            try: said = estimator(batch)
-            except (ValueError, TypeError) as why:
-                found[name] = dict(why=str(why))
-                continue
-            said = said[1] if isinstance(said, tuple) else said
-            for mark, value in marks(said.double(), truth, situation, batch.of_turn('group')).items():
-                found[name].setdefault(mark, []).append(value)
-    return found
 
 def interval(
     values: list[float],

@@ -177,14 +177,28 @@ def tiny_policy(
     if not warm: return fresh()
     demo_env = demonstration_env(env)
     name = _tiny_name(env, demo_env, tokenizer, dict(max_context=max_context, seed=seed, **arguments))
-    for folder in (Path(str(files('agentlab'))) / 'shipped' / name, cache_folder() / name):
-        if (folder / 'config.json').exists(): return Policy.load(folder, name=name)
-    policy = fresh()
+    folder = cache_folder() / name
+    if (folder / 'config.json').exists(): return Policy.load(folder, name=name)
+    policy, weights = fresh(), _shipped(name)
+    policy.name = name
+    if weights:
+        policy.model.load_state_dict(weights, strict=False)     # the vocabulary layer is the embedding
+        try: return Policy.load(_keep(policy, folder), name=name)
+        except OSError: return policy       # where nothing can be kept it is unpacked each time
     total = arguments.get('steps', inspect.signature(warm_start).parameters['steps'].default)
     with shown_steps(f'warm start of {env.name}', total, progress) as on_step:
         warm_start(policy, demo_env, seed=seed, on_step=on_step, **arguments)
-    policy.name = name
-    return _keep(policy, cache_folder() / name)
+    _keep(policy, folder)
+    return policy
+
+def _shipped(name: str)->dict|None:
+    "The weights of a policy that the package brings; None where it brings none."
+    packed = Path(str(files('agentlab'))) / 'shipped' / f'{name}.safetensors.xz'
+    if not packed.exists(): return None
+    try: import lzma
+    except ImportError: return None         # a Python that was built without it learns them anew
+    from safetensors.torch import load
+    return load(lzma.decompress(packed.read_bytes()))
 
 @contextmanager
 def shown_steps(title: str, total: int, progress: bool = True):
@@ -196,10 +210,10 @@ def shown_steps(title: str, total: int, progress: bool = True):
             bar.update(1)
         yield on_step
 
-def _keep(policy: Policy, folder: Path)->Policy:
-    "Put the policy into the cache; the folder appears whole or not at all."
+def _keep(policy: Policy, folder: Path)->Path:
+    "Put the policy into the folder, a part of the cache, which appears whole or not at all."
     partial = folder.with_name(f'.{folder.name}.{os.getpid()}')
     policy.save_pretrained(partial)
     if folder.exists(): shutil.rmtree(partial)      # another process was faster
     else: rename(partial, folder)
-    return policy
+    return folder
