@@ -19,7 +19,7 @@ SMALL = dict(steps=1, groups=3, group_size=4, max_turns=12, test_tasks=0, checkp
 
 def house(kind, **how):
     "Four rooms for two seats."
-    return Delegate(kind(2, 8, 0), **dict(sees=delegate.place, script=delegate.walk) | how)
+    return Delegate(kind(2, 8, 0), **dict(sees=delegate.room_alone, script=delegate.house_script) | how)
 
 
 @pytest.fixture(scope='module')
@@ -128,7 +128,7 @@ def test_coda_every_part_of_the_reward_counts():
 @pytest.fixture(scope='module')
 def plans():
     "The same house for a planner that speaks once."
-    world = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.place, script=delegate.walk, budget=5)
+    world = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.room_alone, script=delegate.house_script, budget=5)
     return world, warm_seats(tiny_policy(world, warm=False, progress=False), world, steps=25, episodes=12, noise=.5)
 
 
@@ -184,7 +184,7 @@ def test_himac_a_goal_is_read_alone(plans):
     "The second goal's row holds nothing of the first; without the emptying it does."
     world, policy = plans
     for empty in (True, False):
-        env = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.place, script=delegate.walk, empty=empty)
+        env = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.room_alone, script=delegate.house_script, empty=empty)
         say = dict(planner=lambda env, generator: 'do a1, b2', executor=lambda env, generator: 'done')
         planner, executor = play_players(policy, env, [0], players=say, keep=True)
         assert [t.window for t in executor.turns] == [0, int(empty)]
@@ -254,7 +254,7 @@ def advised():
     def script(env, noise, generator):
         wrong = generator is not None and generator.random() < noise
         return 'do ' + (generator.choice(['north', 'south', 'east', 'west']) if wrong else env.env.expert().split()[1])
-    world = Delegate(Paying(2, 8, 0), budget=1, report=delegate.seen, script=script)
+    world = Delegate(Paying(2, 8, 0), budget=1, report=delegate.last_seen, script=script)
     policy = tiny_policy(world, warm=False, progress=False)
     return world, warm_seats(policy, world, steps=15, episodes=12, noise=.5, players=dict(executor=actor))
 

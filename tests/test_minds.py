@@ -15,7 +15,7 @@ from agentlab.env import HopSearch, Kitchen, Nim, check_env
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.policy import tiny_policy
 from agentlab.policy.tiny import warm_start
-from agentlab.rollout import Agents, minds, pages, play_players, play_scored, warm_seats, words
+from agentlab.rollout import Agents, minds, pages_alone, play_players, play_scored, said_words, warm_seats
 from agentlab.selfplay import League, Snapshot
 from agentlab.train import recipes, train
 
@@ -34,7 +34,7 @@ def seats(batch): return {batch.labels['seat'][key] for key in batch.episodes.se
 # ---- HierSearch
 
 def search(hops=2, **how):
-    return Agents(HopSearch(hops, results=4), **dict(sees=pages, finishes=('answer',), script=consult, budget=3,
+    return Agents(HopSearch(hops, results=4), **dict(sees=pages_alone, finishes=('answer',), script=consult, budget=3,
                                                   report=minds.refined) | how)
 
 
@@ -93,7 +93,7 @@ def test_hiersearch_both_agents_can_be_asked():
 
 def test_hiersearch_the_planner_reads_what_the_refiner_kept():
     "Without the refiner it reads the conclusion; another conclusion, other pages."
-    (_, kept), (_, said) = errand('do both mentor {}'), errand('do both mentor {}', report=words)
+    (_, kept), (_, said) = errand('do both mentor {}'), errand('do both mentor {}', report=said_words)
     assert said.observation == 'Bora Tel.' != kept.observation and ' is ' in kept.observation
     eight = [f'The cousin of {name} is Mina Lam.' for name in 'Ada Bo Cy Dan Eva Finn Gus Hal'.split()]
     kept = minds.most_like(eight, ['cousin Dan Gus'])

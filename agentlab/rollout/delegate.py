@@ -26,20 +26,20 @@ from .plain import Game, call_all, fault, guarded, new_games, play, receive_all,
 from .players import Table, play_players
 
 # %% auto #0
-__all__ = ['words', 'seen', 'facts', 'Delegate', 'place', 'pages', 'walk', 'look_up', 'house_of_two', 'hops_of_two', 'of_seat',
-           'warm_seats', 'play_scored', 'by_errand', 'token_f1', 'coda_score', 'peco', 'coda_recipe', 'Blueprint',
-           'Greedy', 'best', 'play_phases', 'alternate', 'himac_recipe', 'risen', 'foresight', 'hi_agent_recipe',
-           'epo_explicit', 'epo_explicit_recipe', 'interpolated', 'learned_progress', 'shaped', 'mira', 'mira_recipe',
-           'Subgoals', 'Flow', 'agentflow_recipe', 'priced', 'ai_searchplanner_recipe']
+__all__ = ['said_words', 'last_seen', 'whether_reached', 'Delegate', 'room_alone', 'pages_alone', 'house_script', 'search_script',
+           'house_of_two', 'hops_of_two', 'of_seat', 'warm_seats', 'play_scored', 'by_errand', 'token_f1', 'coda_score',
+           'peco', 'coda_recipe', 'Blueprint', 'Greedy', 'best', 'play_phases', 'alternate', 'himac_recipe', 'risen',
+           'foresight', 'hi_agent_recipe', 'epo_explicit', 'epo_explicit_recipe', 'interpolated', 'learned_progress',
+           'shaped', 'mira', 'mira_recipe', 'Subgoals', 'Flow', 'agentflow_recipe', 'priced', 'ai_searchplanner_recipe']
 
 # %% ../../nbs/rollout/10_delegate.ipynb #2158acde
-def words(said: str, env)->str:
+def said_words(said: str, env)->str:
     "What the executor said."
     return said
-def seen(said: str, env)->str:
+def last_seen(said: str, env)->str:
     "The last observation, whatever the executor said."
     return env.now.observation
-def facts(said: str, env)->str:
+def whether_reached(said: str, env)->str:
     "Whether `info['milestone']` has risen since the errand began, whatever the executor said."
     return 'Reached.' if env.now.info.get('milestone', 0.) > env.before else 'Not reached.'
 
@@ -52,7 +52,7 @@ class Delegate(Wrapper):
         self,
         env,                        # an environment of one seat
         budget: int = 5,            # turns of an errand
-        report: Callable = words,   # what was said, this environment -> what the planner hears
+        report: Callable = said_words,   # what was said, this environment -> what the planner hears
         # this environment, observation, whether an errand begins -> what the executor reads of it; None: everything
         sees: Callable|None = None,
         finishes: tuple = (),       # first words of actions that the planner may do itself
@@ -132,14 +132,14 @@ class Delegate(Wrapper):
         return self.script(self, noise, generator)
     demonstrator = expert
 
-def place(env, observation: str, begins: bool)->str:
+def room_alone(env, observation: str, begins: bool)->str:
     "What is seen in a room of KeyDoor, without the task."
     return re.sub(r' (Key|Chest) \w+\.', '', observation)
-def pages(env, observation: str, begins: bool)->str:
+def pages_alone(env, observation: str, begins: bool)->str:
     "The answer to a search, and nothing at the beginning of an errand: what is there is the question or an old page."
     return '' if begins else observation
 
-def walk(env: Delegate, noise: float, generator: Random|None)->str:
+def house_script(env: Delegate, noise: float, generator: Random|None)->str:
     "A demonstrator of `house_of_two`: the planner names rooms, the executor walks, takes or opens, reports."
     inner, goal, rooms = env.env, env.errand, room_names(env.env.size)
     if env.moves == 'planner':
@@ -152,7 +152,7 @@ def walk(env: Delegate, noise: float, generator: Random|None)->str:
     guide.layout, guide.has_key = inner.layout | dict(chest=goal), True
     return guide.demonstrator()
 
-def look_up(env: Delegate, noise: float, generator: Random|None)->str:
+def search_script(env: Delegate, noise: float, generator: Random|None)->str:
     "A demonstrator of `hops_of_two`: the planner asks for the next fact, the executor searches and reports the name."
     game = env.env.game
     if env.moves == 'planner':
@@ -168,10 +168,10 @@ def look_up(env: Delegate, noise: float, generator: Random|None)->str:
 
 def house_of_two(size: int = 3, horizon: int = 12, closed: int = 1, split: str = 'train', **how)->Delegate:
     "KeyDoor for a planner who knows the task and an executor who does not; `how` is of `Delegate`."
-    return Delegate(KeyDoor(size, horizon, closed, split), **dict(budget=8, sees=place, script=walk) | how)
+    return Delegate(KeyDoor(size, horizon, closed, split), **dict(budget=8, sees=room_alone, script=house_script) | how)
 def hops_of_two(hops: int = 2, results: int = 1, split: str = 'train', **how)->Delegate:
     "HopSearch for a planner who knows the question and an executor who reads the pages; `how` is of `Delegate`."
-    how = dict(sees=pages, finishes=('answer',), script=look_up) | how
+    how = dict(sees=pages_alone, finishes=('answer',), script=search_script) | how
     return Delegate(HopSearch(hops, results=results, split=split), **how)
 
 def of_seat(batch: Batch, seat: str)->Tensor:

@@ -7,7 +7,7 @@ from claims import Claim
 
 from agentlab.env import Clarify
 from agentlab.rollout import Delegate, play_players
-from agentlab.rollout.delegate import seen
+from agentlab.rollout.delegate import last_seen
 from agentlab.train import recipes
 
 SHOWN = dict(steps=300, episodes=16, noise=.6)
@@ -37,7 +37,7 @@ class Client(Clarify):
 
 
 def row(arm, seed):
-    world = Delegate(Client(8), budget=1, report=seen, script=advise)
+    world = Delegate(Client(8), budget=1, report=last_seen, script=advise)
     met, other = (dict(executor=partial(actor, follows=share)) for share in (.8, .6))
     policy = start(world, players=met, **SHOWN)
     loose = dict(random=lambda env, generator: f'do {generator.choice(WORDS)}',

@@ -5,7 +5,7 @@ from claims import Claim
 
 from agentlab.credit import grpo
 from agentlab.rollout import Delegate
-from agentlab.rollout.delegate import place, walk
+from agentlab.rollout.delegate import house_script, room_alone
 from agentlab.train import recipes
 
 TURNS, SIZES = 12000, dict(steps=100, test_tasks=0, max_turns=40, lr=5e-4)
@@ -17,7 +17,7 @@ def by_task(batch):
 
 
 def row(arm, seed):
-    world = Delegate(House(horizon=16), budget=4, sees=place, script=walk)
+    world = Delegate(House(horizon=16), budget=4, sees=room_alone, script=house_script)
     policy = start(world, noise=.2)
     before = success(policy, world, seed)
     make, changes = ((recipes.grpo, dict(groups=8, group_size=8)) if arm == 'grpo'

@@ -4,7 +4,7 @@ from _runs import learned
 from claims import Claim
 
 from agentlab.env import KeyDoor, Planned
-from agentlab.rollout.delegate import Blueprint, place, walk
+from agentlab.rollout.delegate import Blueprint, house_script, room_alone
 from agentlab.train import recipes
 
 SIZES = dict(steps=20, groups=6, group_size=12, test_tasks=0, max_turns=40, lr=5e-4)
@@ -13,7 +13,7 @@ SIZES = dict(steps=20, groups=6, group_size=12, test_tasks=0, max_turns=40, lr=5
 def house(): return KeyDoor(horizon=16)
 
 
-def planned(): return Blueprint(house(), budget=8, sees=place, script=walk)
+def planned(): return Blueprint(house(), budget=8, sees=room_alone, script=house_script)
 
 
 def row(arm, seed):
