@@ -441,8 +441,8 @@ def test_recipes_that_nobody_knows(name, said):
 
 # ---- every recipe that can be named
 
-# they play in worlds made for them: tests/test_delegate.py and tests/test_workspace.py train these
-ELSEWHERE = 'ai_searchplanner', 'coda', 'himac', 'hi_agent', 'memory_r1', 'iterresearch', 'era'
+# they play in worlds made for them: test_delegate.py, test_workspace.py and test_again.py of tests/ train these
+ELSEWHERE = 'ai_searchplanner', 'coda', 'himac', 'hi_agent', 'memory_r1', 'iterresearch', 'era', 'mind'
 
 
 @pytest.mark.parametrize('name', [name for name in registries.recipes() if name not in ELSEWHERE])
