@@ -3,20 +3,23 @@ read, learned from, paid, or compared."""
 import copy
 from functools import partial
 
+import pandas as pd
 import pytest
 import torch
 
 from agentlab.credit import grpo
 from agentlab.env import GuessNumber, HopSearch, KeyDoor, check_env
+from agentlab.env.own_tasks import OwnTasks, number
 from agentlab.env.protocol import Step
 from agentlab.episodes import Batch, Episode, state_key
 from agentlab.metrics import MEASURES, METRICS
 from agentlab.policy import tiny_policy
 from agentlab.replay.splice import trained_only
 from agentlab.rollout import play
-from agentlab.rollout.again import (Again, Judged, Says, always, attempts, best_of_own, by_attempt, by_budget,
-                                    corrections, earned, expert_hint, guided, improved, introspection, judgements,
-                                    keep_all, keep_attempts, keep_better, keep_right, play_again, spoken, verdicts)
+from agentlab.rollout.again import (Again, Judged, Says, always, attempts, best_of_own, by_attempt, by_budget, by_units,
+                                    corrections, earned, expert_hint, fewer_first, guided, improved, introspection,
+                                    judgements, keep_all, keep_attempts, keep_better, keep_right, play_again, spoken,
+                                    unit_reward, verdicts)
 from agentlab.rollout.turns import UnaryFeedback
 from agentlab.selfplay.preferences import dpo_credit
 from agentlab.train import recipes, train
@@ -331,6 +334,130 @@ def test_reseek_nobody_judges_where_there_is_no_page():
     env.reset(0)
     step = env.step('no search mentor')
     assert str(step.info['columns']['judged']) == 'nan' and check_env(Judged(search()))['clone'] == 'ok'
+
+
+# ---- MinD
+
+@pytest.fixture(scope='module')
+def thinker():
+    "Thinks once more after a slip, and has seen few games."
+    return tiny_policy(by_units(guess(), 'guess'), steps=60, pool=512, noise=.7, progress=False)
+
+@pytest.fixture(scope='module')
+def thoughts(thinker): return games(thinker, by_units(guess()), size=8)
+
+def ends_of(b, reward): return reward(b)[b.last_turns()]
+
+def test_mind_learns(thinker, tmp_path):
+    run = trained(copy.deepcopy(thinker), recipes.mind(**SMALL | dict(group_size=8)), tmp_path/'run')
+    assert run.episodes(0).turns.attempt.max() > 0 and not run.episodes(0).turns.answers.isnan().any()
+
+def test_mind_a_turn_is_a_unit(thinker, thoughts):
+    "A unit is read behind those before it, and nothing says whether they were right; without, an episode is one turn."
+    texts = {t.observation for e in play(thinker, by_units(guess()), range(8), 4, max_tokens=4) for t in e.turns[1:]}
+    assert texts == {'Go on.'} and len(thoughts.turns) > len(thoughts)
+    later = thoughts.turns.attempt > 0
+    assert thoughts.turns.t[later].min() == 1 and len(thoughts.rows) == len(thoughts)
+    plain = games(thinker, guess(), size=8)
+    assert len(plain.turns) == len(plain) and 'answers' not in plain.turns
+
+def test_mind_the_agent_says_whether_it_goes_on(thinker):
+    "Behind `more` another unit follows, unless it was the last that is allowed; always going on makes other batches."
+    played = play(thinker, by_units(guess(), most=3), range(8), 8, max_tokens=4)
+    for e in played:
+        on = [t.text.endswith('more') for t in e.turns]
+        assert all(on[:-1]) and (len(on) == 3 or not on[-1])
+    assert {len(e.turns) for e in played} == {1, 2, 3}
+    on = play(thinker, by_units(guess(), most=3, goes_on=always), range(8), max_tokens=4)
+    assert {len(e.turns) for e in on} == {3}
+
+def test_mind_the_start_thinks_once_more_after_a_slip():
+    "What is shown says `more` behind a wrong answer and nowhere else; the inner demonstrator never does."
+    from random import Random
+    said = {}
+    for world in (by_units(guess()), guess()):
+        luck, units = Random(0), []
+        for seed in range(12):
+            step = world.reset(seed)
+            while not step.done:
+                units.append(getattr(world, 'demonstrator', world.expert)(.7, luck))
+                step = world.step(units[-1])
+                right = step.info['columns']['right'] == 1 if 'columns' in step.info else None
+                assert right is None or units[-1].endswith(' more') != right
+        said[world.name] = any(unit.endswith(' more') for unit in units)
+    assert list(said.values()) == [True, False]
+
+def test_mind_the_last_answer_is_paid(thinker):
+    "An earlier right answer is worth nothing, and so is a shorter way to the same one."
+    b = games(thinker, by_units(guess(), goes_on=always, most=3), n=16, size=8)
+    grid, paid = attempts(b), ends_of(b, partial(unit_reward, form=0., several=0.))
+    assert torch.equal(paid, grid[:, -1]) and ((earned(b).sum(1) > 0) & (paid == 0)).any()
+    assert (unit_reward(b)[~b.last_turns()] == 0).all()
+
+def heard(*units):
+    "A batch of one episode: what was said in each of its units."
+    env = by_units(guess(), most=len(units), goes_on=always)
+    begun = [env.reset(0), *map(env.step, units)]
+    turns = [dict(group=0, episode=0, t=i, **s.info['columns']) for i, s in enumerate(begun[1:])]
+    return Batch.from_turns(pd.DataFrame(turns))
+
+@pytest.mark.parametrize('form', [.1, 0.])
+def test_mind_format(form):
+    "Every unit needs an answer; without the term it need not."
+    both, one = (ends_of(heard('guess 1', second), partial(unit_reward, form=form)).item()
+                 for second in ('guess 2 more', 'well 2 guess'))
+    assert both - one == pytest.approx(form)
+
+@pytest.mark.parametrize('several', [-.1, 0.])
+def test_mind_compactness(several):
+    "A unit with two answers is paid less, however it is written; without the term it is not."
+    once, twice = (ends_of(heard(unit, 'guess 2'), partial(unit_reward, several=several)).item()
+                   for unit in ('guess 1', 'Guess 3, no: guess 1 more'))
+    assert twice - once == pytest.approx(several)
+    assert heard('guess 3 guess 1').turns.answers.tolist() == [2.]
+
+def test_mind_compactness_moves_the_advantage(thoughts):
+    "Where a batch has a unit with two answers, its group is compared otherwise."
+    n = thoughts.turns.answers.clone()
+    n[0] = 2.
+    b = thoughts.with_turns(answers=n)
+    outcome = lambda several: b.with_episodes(outcome=ends_of(b, partial(unit_reward, several=several)))
+    assert not torch.allclose(grpo(outcome(-.1)), grpo(outcome(0.)))
+
+def test_mind_fewer_turns_first(thoughts):
+    "Among right ones the shorter is ahead, wrong ones are tied; the paper's reward does not know how many there were."
+    right, turns = ends_of(thoughts, lambda b: b.turns.right), ends_of(thoughts, lambda b: b.turns.attempt + 1)
+    place, paid = ends_of(thoughts, fewer_first), ends_of(thoughts, unit_reward)
+    for g in thoughts.episodes.group.unique():
+        mine = thoughts.episodes.group == g
+        ahead = (right/turns)[mine][:, None] > (right/turns)[mine]
+        assert torch.equal(place[mine], ahead.sum(1).double())
+    assert (place[right == 0] == 0).all() and (place[right == 1].unique().numel() > 1)
+    assert len(set(turns[right == 1].tolist())) > 1 and paid[right == 1].unique().numel() == 1
+    arms = [grpo(thoughts.with_episodes(outcome=x)) for x in (place, paid)]
+    assert not torch.allclose(*arms)
+
+def test_mind_words():
+    "The word of an answer is that of the world's last tool, and what follows `more` is no wish to go on."
+    assert [by_units(world).word for world in (guess(), HopSearch(), OwnTasks([dict(prompt='?', split='train')]))] == [
+        'guess', 'answer', 'answer']
+    env = by_units(guess())
+    check_env(env)
+    env.reset(0)
+    assert env.step('guess 1, more guess 2').done
+
+@pytest.mark.lm
+def test_mind_plays_with_a_model_that_reads(smollm2):
+    "One small batch of sums by the same recipe: what was sampled is what would be learned from."
+    sums = OwnTasks([dict(prompt=f'{a} + {b} =', answer=a + b, split='train') for a, b in ((2, 3), (4, 1))], number,
+                    guide='Add.\nExample: answer 7')
+    recipe = recipes.mind()
+    b = Batch.from_episodes(recipe.rollout(smollm2, sums, [0, 1], 3, max_tokens=10, max_turns=3, seed=1))
+    assert len(b) == 6 and (b.episodes.error == -1).all() and (b.turns.answers > 0).any()
+    logp, _ = smollm2.logprobs(b)
+    assert (logp - b.action('sampler_logp')).abs().max() < 5e-3
+    paid = b.with_episodes(outcome=ends_of(b, recipe.reward))
+    assert grpo(paid).isfinite().all()
 
 
 # ---- MINT

@@ -7,7 +7,7 @@ __all__ = ['Attempt', 'if_wrong', 'always', 'over', 'answered', 'spoken', 'Says'
            'voted', 'play_again', 'by_attempt', 'improved', 'kl_by_attempt', 'staged', 'score_recipe', 'best_of_own',
            'verdicts', 'introspection', 'keep_all', 'keep_better', 'keep_best', 'keep_right', 'keep_attempts',
            'rise_recipe', 'expert_hint', 'guided', 'agent_rlvr_recipe', 'Judged', 'judgements', 'reseek_recipe',
-           'by_budget']
+           'by_budget', 'Units', 'wants_more', 'by_units', 'unit_reward', 'fewer_first', 'mind_recipe']
 
 # %% ../../nbs/rollout/08_again.ipynb #770dfb81
 import math, re
@@ -20,7 +20,7 @@ from torch import Tensor
 from ..env.protocol import EnvError, Step, canonical
 from ..env.wrappers import Wrapper, with_columns
 from ..episodes import Batch, derive, need
-from ..groups import group_sum, leave_one_out, same, shift
+from ..groups import group_sum, leave_one_out, rank, same, shift
 from ..metrics import Panel, metric
 from ..policy.guide import suited
 from ..recipe import import_path, recipe
@@ -397,3 +397,47 @@ def _silent(feedback, k, one):
     answer, text = one.env.facts().get('answer'), feedback(k, one)
     if answer and answer.lower() in (text or '').lower(): raise EnvError(f'the feedback holds the answer {answer!r}')
     return text
+
+class Units(Wrapper):
+    "A turn is one thinking unit (MinD); its answers stand behind a word, and the inner environment hears the last one."
+    def __init__(self, env, word:str=''):   # asks a question; '': the name of its last tool, or `answer`
+        super().__init__(env)
+        self.word, self.more = word or (getattr(env, 'tools', ()) or [dict(name='answer')])[-1]['name'], False
+    @property
+    def adds(self): return f'You may think before you write {self.word}; end with more, and you can think once more.'
+    def step(self, action):
+        unit = re.sub(r'\W*\bmore\W*$', '', action, flags=re.IGNORECASE)
+        found = re.split(rf'\b{re.escape(self.word)}\b', unit, flags=re.I)[1:]
+        said, self.more = [x.strip() for x in found if x.strip()], unit != action
+        return with_columns(self.env.step(f'{self.word} {said[-1]}' if said else ''), answers=float(len(said)))
+    def demonstrator(self, noise=0., generator=None):
+        unit = getattr(self.env, 'demonstrator', self.env.expert)(noise, generator)
+        unit = unit if self.word in unit else f'{self.word} {unit}'
+        return unit + ' more'*(not self.clone().step(unit).info['success'])
+    def vocabulary(self): return [*self.env.vocabulary(), self.word, 'more']
+
+def wants_more(one:Attempt)->bool: return one.env.more
+def by_units(env, word:str='', most:int=5, goes_on:Callable=wants_more)->Again:     # as for `Units`; units; as `Again`
+    "Thinking units as turns; nothing is told in between."
+    return Again(Units(env, word), most, goes_on, Says('Go on.'), spoken, repeat=False)
+
+def unit_reward(
+    b:Batch, form:float=.1, several:float=-.1,  # of `by_units`; where all units have an answer; where one has several
+)->Tensor:                                      # (turns,) on the last turn of each episode
+    "Format, accuracy of the last answer, and compactness (in the spirit of MinD)."
+    said = need(b.turns, 'answers', 'unit_reward counts them', 'Play in agentlab.rollout.again.by_units.')
+    some = lambda x: group_sum(x.double(), b.turns.episode) > 0
+    worth = b.turns.right + form*~some(said == 0) + several*some(said > 1)
+    return torch.where(b.last_turns(), worth, 0.)
+
+def fewer_first(b:Batch)->Tensor:   # (turns,) on the last turn of each episode
+    "How many of its group an episode is better than, by (right, fewer turns); all wrong ones are tied."
+    score = torch.where(b.last_turns(), b.turns.right/(1 + _attempt(b)), torch.nan)
+    return rank(score, b.of_turn('group', 'seat')).nan_to_num()
+
+@recipe('in the spirit of Zeng et al., 2025, MinD, arXiv 2505.19788')
+def mind_recipe():
+    "Thinking units as turns; paid are the last answer, and units that hold one answer"
+    from agentlab.credit.group_baselines import grpo
+    units = partial(play_again, around=by_units)
+    return dict(credit=grpo, reward=unit_reward, rollout=units, test_rollout=units)

@@ -32,17 +32,22 @@ def twice(env):
     return Again(env, goes_on=always, between=Says('Once again.'), limits=(2, 4))
 
 
-def row(arm: str, seed: int)->dict:
+def paid_as(arm: str, stage: int)->dict:
+    "The fields of the recipe in which the arms differ."
     from agentlab.objective.policy_loss import kl_k3
-    from agentlab.rollout.again import corrections, improved, kl_by_attempt, play_again, staged
-    from agentlab.train import recipes
+    from agentlab.rollout.again import improved, kl_by_attempt, staged
     hold, both = (partial(kl_by_attempt, kl=kl_k3, first=f, later=l) for f, l in ((.1, 0.), (.01, .01)))
     reward = partial(improved, alpha=10. if arm in ('score', 'no_stage_one') else 0.)
     two = dict(reward=reward, kl=both)
     one = dict(reward=partial(improved, alpha=0., first=0.), kl=hold) if arm in ('score', 'no_bonus') else two
-    recipe = recipes.score(reward=reward, schedule=partial(staged, stages=((0, one), (STAGE, two))),
-                           rollout=partial(play_again, around=twice), steps=STEPS, lr=LR, seed=seed, max_turns=8,
-                           test_tasks=0)
+    return dict(reward=reward, schedule=partial(staged, stages=((0, one), (stage, two))))
+
+
+def row(arm: str, seed: int)->dict:
+    from agentlab.rollout.again import corrections, play_again
+    from agentlab.train import recipes
+    recipe = recipes.score(rollout=partial(play_again, around=twice), steps=STEPS, lr=LR, seed=seed, max_turns=8,
+                           test_tasks=0, **paid_as(arm, STAGE))
     env = twice(either())
     b, first, rows = compared(env, env, env, recipe, seed, START, 100, samples=2, max_tokens=8, max_turns=8)
     found, before = corrections(b), corrections(first)
