@@ -195,7 +195,7 @@ def draw(record: dict):
 def keep_picture(figure, path: Path) -> None:
     "A figure as PNG with a palette, a quarter of the size."
     from save import smaller
-    path.write_bytes(smaller(figure.to_image('png', scale=1)))
+    path.write_bytes(smaller(figure.to_image('png', scale=.85), patient=True))
 
 
 def write(record: dict, folder: Path) -> None:
