@@ -1,11 +1,11 @@
-"""SLEA-RL with SmolLM2-135M and an adapter: 20 supervised updates with tips, then as many updates of games in every
+"""SLEA-RL with SmolLM2-135M and an adapter: 20 supervised updates with tips, then as many updates of games in each
 arm. A row is made to take less than half an hour on two cores: OMP_NUM_THREADS=2."""
 from _tips import ROOM, compared
 from claims import Claim
 
 WORLD = dict(size=2, closed=1, horizon=7)
-PRIMED = dict(steps=20, episodes=2, noise=.2)
-RUN = dict(steps=4, groups=3, group_size=4, max_turns=7, max_tokens=8, test_tasks=0, checkpoint_every=4)
+PRIMED = dict(steps=20, episodes=8, noise=.2)
+RUN = dict(steps=6, groups=4, group_size=4, max_turns=7, max_tokens=8, test_tasks=0, checkpoint_every=6)
 TESTS = dict(tests=12, each=1)
 
 
@@ -25,6 +25,6 @@ def row(arm: str, seed: int) -> dict:
 CLAIM = Claim(
     key='slea-rl-real', says='SmolLM2 gains more by tips of the place than by the same words in random order.', row=row,
     arms=('step', 'shuffled', 'none'), control='shuffled', measure='success', margin=.05, model='SmolLM2-135M',
-    seeds=(0, 1, 2), budget='20 supervised updates with tips and 4 updates of 12 games in every arm',
+    seeds=(0, 1, 2), budget='20 supervised updates with tips and 6 updates of 16 games in every arm',
     world='KeyDoor(size=2, closed=1, horizon=7); success on 12 held-out houses',
     settings=dict(primed=PRIMED, run=RUN, library=ROOM, tests=TESTS))
