@@ -3,13 +3,13 @@ mechanism is switched off and something changes."""
 import copy
 import sys
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
 sys.path.append(str(Path(__file__).resolve().parent.parent/'tools'/'claims'))
-from _minds import Skilled, Understanding, any_skill, consult, drilled, names_only
 
 from agentlab.env import HopSearch, Kitchen, Nim, check_env
 from agentlab.episodes import Batch, Episode, Turn
@@ -18,7 +18,12 @@ from agentlab.policy.tiny import warm_start
 from agentlab.rollout import Agents, minds, pages_alone, play_players, play_scored, said_words, warm_seats
 from agentlab.selfplay import League, Snapshot
 from agentlab.train import recipes, train
+from later import deferred
 
+# of tools/claims, and so imported when the first of these tests begins
+Skilled, Understanding, any_skill, consult, drilled, names_only = (
+    deferred(lambda name=name: getattr(import_module('_minds'), name))
+    for name in ('Skilled', 'Understanding', 'any_skill', 'consult', 'drilled', 'names_only'))
 SMALL = dict(steps=1, groups=3, group_size=4, max_turns=16, test_tasks=0, checkpoint_every=1)
 
 

@@ -18,7 +18,7 @@ from .demonstrations import (Demonstrations, grpo_split, mixture, over_target, o
 from .splice import Imitation, agent_r, first_errors, imitation, purified, spliced, unlike_winners
 from .tasks import NumberSelection, TaskSelection, hardness, learnability
 from .utterance_critic import ArcherCritic, archer, archer_targets, critic_step
-from .experience import Clusters, Experienced, Library, OwnLibrary, Tipped, bare, tip_words
+from .experience import Clusters, Experienced, Library, OwnLibrary, Tipped, bare, decision, tip_words
 from .written_rules import Advised, Ruled, keydoor_names, training_free
 
 __getattr__ = door(__name__)
