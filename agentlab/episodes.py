@@ -200,6 +200,10 @@ class _Down(_Tables):
     def last_turns(self)->Tensor:
         "(turns,) bool: the last turn of its episode."
         return shift(torch.ones_like(self.turns.reward), self.turns.episode, k=-1) == 0
+    def reached(self)->Tensor:
+        "(turns,) the highest milestone of its episode up to each turn; milestones are shares, 0 to 1."
+        apart = 2*self.turns.episode
+        return (self.turns.milestone + apart).cummax(0).values - apart
     def spread(self, x: Tensor)->Tensor:
         "(action tokens,) the value of each token's turn; `x` is (turns,)."
         if len(x) != len(self.turns):

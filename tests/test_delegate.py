@@ -385,7 +385,7 @@ def test_mira_milestones_pay_a_turn(search):
 
 def test_mira_the_end_gets_the_outcome_and_the_rest_the_critics(search):
     b = valued(search[1], search[0])
-    last = b.spread(torch.cat([b.turns.episode[1:] != b.turns.episode[:-1], torch.tensor([True])])) > 0
+    last = b.spread(b.last_turns())
     for lam in (.5, 1.):
         advantage = delegate.mira(b, lam=lam)[1]
         assert torch.equal(advantage[last], b.spread(b.of_turn('outcome'))[last])

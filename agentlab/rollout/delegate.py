@@ -401,8 +401,7 @@ def epo_explicit_recipe():
 
 def interpolated(b: Batch)->Tensor:
     "(turns,) float64: share of milestones before each turn, linear between the turns that reach one (MiRA)."
-    episode, apart = b.turns.episode, 2*b.turns.episode
-    best = (b.turns.milestone + apart).cummax(0).values - apart     # a milestone is a share, 0 to 1
+    episode, best = b.turns.episode, b.reached()
     number, before = cumcount(episode), shift(best, episode)
     rises = best > before
     started = shift(rises.long(), episode) > 0
@@ -420,7 +419,7 @@ def shaped(b: Batch, progress: tuple, gamma: float)->Tensor:
     return b.turns.reward + gamma*_next(b, *progress) - progress[0]
 def _next(b: Batch, before: Tensor, last: Tensor)->Tensor:
     end = torch.where(b.episodes.truncated.bool(), last, 0.)[b.turns.episode]
-    return torch.where(shift(torch.ones_like(end), b.turns.episode, -1) > 0, shift(before, b.turns.episode, -1), end)
+    return torch.where(b.last_turns(), end, shift(before, b.turns.episode, -1))
 
 def mira(
     b: Batch,               # episodes; tokens need `value` and `progress`

@@ -112,16 +112,17 @@ class Table:
             game.act(completion if self.knows(player) else self.spelt(text), text)
     def retell(self, player, games: list[Game], how: dict, system: str|None):
         "A policy with a tokenizer of its own reads what its seat has heard and said, written by its own template."
-        contexts = []
+        live, contexts = [], []
         for game in games:
             side, turns = game.side, game.side.turns[game.side.begun:]
-            contexts.append(player.chat.again([t.observation for t in turns] + [side.observation],
-                                              [t.text for t in turns], told(game.env, player.chat, side.seat, system)))
-        fits = [len(ids) + how['max_tokens'] <= player.max_context for ids in contexts]
-        for game, fit in zip(games, fits):
-            if not fit: game.end(truncated=True)
-        live = [i for i, fit in enumerate(fits) if fit]
-        self.sample(player, [games[i] for i in live], [contexts[i] for i in live], how | dict(stop=(player.end_id,)))
+            ids = player.chat.again([t.observation for t in turns] + [side.observation], [t.text for t in turns],
+                                    told(game.env, player.chat, side.seat, system))
+            if len(ids) + how['max_tokens'] > player.max_context:
+                game.end(truncated=True)
+                continue
+            live.append(game)
+            contexts.append(ids)
+        if live: self.sample(player, live, contexts, how | dict(stop=(player.end_id,)))
     def spelt(self, text: str)->Completion:
         "A text in the policy's words; nobody sampled these ids, so they have no log-probability."
         ids = self.policy.chat.text_ids(text) + [self.policy.end_id]

@@ -229,8 +229,7 @@ def era_gae(
 def era_reward(b:Batch, until:int=22):      # -> (turns,)
     "+3 for a success; before turn `until` +1 wherever progress exceeds its best so far, -.5 for a refused action."
     t = b.turns
-    best = (t.milestone + 2*t.episode).cummax(0).values - 2*t.episode     # a milestone is a share, 0 to 1
-    risen = t.milestone > shift(best, t.episode)
+    risen = t.milestone > shift(b.reached(), t.episode)
     return 3.*(b.last_turns() & b.of_turn('success')) + (t.t < until)*(1.*risen - .5*t.invalid)
 
 @recipe('in the spirit of Chen et al., 2025, ERA, arXiv 2510.12693')

@@ -4,6 +4,7 @@ its turns are used up, and success on held-out tasks.
 The start of an arm is made once, from as many demonstrated games in every arm, and kept in the cache of agentlab.
 """
 from agentlab.env import KeyDoor
+from agentlab.env.hopsearch import missing
 from agentlab.policy import Policy, tiny_policy
 from agentlab.policy.tiny import _keep, cache_folder, tiny_name
 from agentlab.rollout import play, warm_seats
@@ -27,6 +28,17 @@ def success(policy, env, seed, tasks=200, rollout=play, **how):
     "Share of held-out tasks that are solved, sampled as in training."
     return evaluate(policy, env, tasks, greedy=False, rollout=rollout, seed=seed,
                     **dict(max_tokens=8, max_turns=40) | how)
+
+
+def search(env, said):
+    "What the executor of a `Flow` over HopSearch carries out: searches, and nothing else."
+    return said if said.startswith('search ') else None
+
+
+def walked(env)->str:
+    "How far its generator gets by what was found."
+    game = env.env.game
+    return missing(game.start, game.path, {fact: game.world.links[fact] for fact in game.found})[1]
 
 
 class House(KeyDoor):

@@ -1,12 +1,11 @@
 "AgentFlow: a planner trained inside a loop with frozen helpers, against one that reads everything and acts itself."
 from random import Random
 
-from _delegate import GAMES, start, success
+from _delegate import GAMES, search, start, success, walked
 from _runs import learned
 from claims import Claim
 
 from agentlab.env import HopSearch
-from agentlab.env.hopsearch import missing
 from agentlab.episodes import derive
 from agentlab.rollout.delegate import Flow
 from agentlab.train import recipes
@@ -15,19 +14,13 @@ ERROR, LIMIT = .1, 4
 SIZES = dict(steps=20, groups=6, group_size=8, test_tasks=0, max_turns=10)
 
 
-def execute(env, said): return said if said.startswith('search ') else None
-
-
 def verify(env):
     "Whether the chain is complete, wrong one time in ten."
     right = len(env.now.info['hops']) == len(env.env.game.path)
     return right != (Random(derive(env.question, *map(list, env.memory))).random() < ERROR)
 
 
-def answer(env):
-    "Walk along what was found."
-    game = env.env.game
-    return f"answer {missing(game.start, game.path, {fact: game.world.links[fact] for fact in game.found})[1]}"
+def answer(env): return f'answer {walked(env)}'
 
 
 class Loop(Flow):
@@ -39,7 +32,7 @@ class Loop(Flow):
 
 
 def row(arm, seed):
-    world = HopSearch(2) if arm == 'flat' else Loop(HopSearch(2), execute, (lambda env: False) if arm == 'no_verifier'
+    world = HopSearch(2) if arm == 'flat' else Loop(HopSearch(2), search, (lambda env: False) if arm == 'no_verifier'
                                                     else verify, answer, LIMIT)
     policy = start(world, noise=.5)
     recipe = recipes.grpo if arm == 'flat' else recipes.agentflow

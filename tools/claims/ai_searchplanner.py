@@ -3,11 +3,11 @@ from functools import partial
 from random import Random
 
 from _attempts import begun, one_thread
+from _delegate import search, walked
 from _runs import learned
 from claims import Claim
 
 from agentlab.env import HopSearch
-from agentlab.env.hopsearch import missing
 from agentlab.episodes import derive
 from agentlab.rollout import play
 from agentlab.rollout.delegate import Flow, play_scored, priced
@@ -43,15 +43,13 @@ class Planned(Flow):
 
 def answer(env, error=ERROR):
     "The frozen generator: it walks along what was found, and names somebody else one time in ten."
-    game, luck = env.env.game, Random(derive(env.question, *map(list, env.memory)))
-    facts = {fact: game.world.links[fact] for fact in game.found}
-    name = missing(game.start, game.path, facts)[1]
-    return f'answer {luck.choice(list(game.world.links.values())) if luck.random() < error else name}'
+    luck, names = Random(derive(env.question, *map(list, env.memory))), env.env.game.world.links
+    return f'answer {luck.choice(list(names.values())) if luck.random() < error else walked(env)}'
 
 
 def world(limit=LIMIT, error=ERROR):
-    return Planned(Mixed(3, distractors=10, horizon=LIMIT + 1), lambda env, said: said if said.startswith('search ')
-                   else None, lambda env: env.memory[-1][0].startswith('stop'), partial(answer, error=error), limit)
+    stops = lambda env: env.memory[-1][0].startswith('stop')
+    return Planned(Mixed(3, distractors=10, horizon=LIMIT + 1), search, stops, partial(answer, error=error), limit)
 
 
 def tested(policy, seed, **how) -> dict:
