@@ -390,7 +390,7 @@ def chance(policy, world, seed, action):
 
 
 def test_slea_start_reads():
-    "After a few updates with tips a named action is likelier than it was, and than behind a tip that names another."
+    "After a few updates with tips an action is likelier behind a tip that names it than behind one of another."
     policy = tiny_policy(Tipped(house), steps=60, episodes=16, pool=256, noise=.2, progress=False)
     def told(action):
         library = Library(warm_up=0, least=1)
@@ -403,27 +403,24 @@ def test_slea_start_reads():
 
 
 def test_slea_tips_are_right_and_wrong():
-    "A share of 1 names the expert's action at every turn, a share of 0 what is drawn; without tips nothing is said."
     check_env(Tipped(house))
     def named(**how):
         world, found = Tipped(house, **how), []
         for seed in range(20):
             step = world.reset(seed)
             while not step.done:
-                tip, there, at = step.observation.rpartition('\n\n')
-                assert bool(there) == (tip == f"Tip: After '{at}': {tip.rpartition(': ')[2]}")
+                tip, there, _ = step.observation.rpartition('\n\n')
                 found.append(tip.endswith(f': {world.expert()}') if there else None)
                 step = world.step(world.expert())
         return found
     assert all(named(right=1., shown=1.)) and set(named(shown=0.)) == {None}
     assert not all(named(right=0., shown=1.)) and named() == named()
-    with pytest.raises(ValueError, match='right=2'): Tipped(house, right=2)
 
 
 RULES = {'G0': 'After "You are in A. Key A." do "take key" (won 9, lost 1; otherwise won 0, lost 5)'}
 
 def test_tf_grpo_rules_in_the_prompt():
-    "The rules stand before the first observation and nowhere else; without rules nothing does."
+    "The rules stand before the first observation and nowhere else."
     policy = small_policy(Ruled(Paying(), RULES))
     def read(library):
         game, = play(policy, Ruled(Paying(), library), [0], max_tokens=2)
@@ -435,9 +432,8 @@ def test_tf_grpo_rules_in_the_prompt():
 
 
 def test_tf_grpo_demonstrators_obey():
-    "What a rule says where it fits is done, if it can be; a demonstrator of another library does something else."
+    "What a rule says where it fits is done, if it can be."
     check_env(Ruled(house, RULES))
-    away = {'G0': RULES['G0'].replace('take key', 'go north')}
     def done(library):
         world, found = Ruled(house, library), set()
         for seed in range(40):
@@ -446,6 +442,6 @@ def test_tf_grpo_demonstrators_obey():
             world.heard, world.can = world.env.look(), world.env.legal()
             found.add(world.expert(1., random.Random(seed)))
         return found
-    assert done(RULES) == {'take key'} and 'go north' in done(away) and len(done({})) > 2
+    assert done(RULES) == {'take key'} and len(done({})) > 2
     drawn = Ruled(house, lambda generator: RULES if generator.random() < .5 else {})
     assert 0 < sum('won 9' in drawn.reset(seed).observation for seed in range(20)) < 20

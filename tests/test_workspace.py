@@ -424,7 +424,6 @@ def test_mobile_agent_e_blind():
 
 
 def test_mobile_agent_e_tips():
-    "Written by the miner after an episode, read at the next one; switched off, nothing but the world is read."
     env = Shortcuts(house(horizon=8), MINED)
     policy = untrained(Tipped(env))
     def played(most):
@@ -438,8 +437,7 @@ def test_mobile_agent_e_tips():
         told.append(scout.expert())
         step = scout.step(told[-1])
     ((first, second), library), ((_, plain), _) = played(1), played(0)
-    assert first.success and library.zone('golden') and any('do m' in tip.content for tip in library.tips) == any(
-        'do m' in said for said in told)
+    assert first.success and library.zone('golden')
     read = lambda game: policy.text(game.turns[0].context_ids)
     assert read(first) == read(plain) != read(second) and 'Tip' in read(second)
     assert second.turns[0].columns['tips'] == 1 and plain.turns[0].columns['tips'] == 0

@@ -9,28 +9,28 @@ from agentlab.policy import tiny_policy
 from agentlab.replay.experience import Experienced, Library, Tipped
 
 WORLD = dict(closed=0, horizon=8)
-START = dict(steps=250, episodes=16, pool=4000, noise=.2)     # how the tiny policy is shown tips
+START = dict(steps=250, episodes=16, pool=4000, noise=.2)
 
 
 def begun(env, seed: int):
-    "A policy that has seen tips, of which eight of ten are right; the seed is of its weights and of the games."
+    "A policy that has seen tips; the seed is of its weights and of the games."
     return copy.deepcopy(tiny_policy(Tipped(env), seed=seed, progress=False, **START))
 
 
 def shuffled(text: str) -> str:
-    "The same words in random order; the same text, the same order."
+    "The same words in random order."
     words = text.split()
     return ' '.join(Random(text).sample(words, len(words)))
 
 
 class Examples(Library):
-    "What was done at a place in a game that was won: nothing else is kept, and all wins of a batch are read."
+    "What was done at a place in a game that was won, and nothing else."
     def evolve(self, episodes, **how): return super().evolve(episodes, top=len(episodes), limits=(10**6, 0), **how)
     def take_in(self, found, task): return super().take_in(found, task) if found.level == 'example' else 'rejected'
 
 
 class Everywhere(Examples):
-    "The best tips of all places at every place, as in the release without its headings."
+    "The best tips of all places at every place."
     def best(self, task, golden, warning, fits): return super().best(task, golden, warning, lambda tip: True)
 
 
@@ -40,7 +40,7 @@ class OneTip(Experienced):
 
 
 class Shuffled(OneTip):
-    "The words of the tip in random order: as much text, at the same places."
+    "The words of the tip in random order."
     def show(self, step):
         step = super().show(step)
         tip, found, said = step.observation.rpartition('\n\n')
@@ -55,7 +55,7 @@ ROOM = dict(warm_up=1, least=1, golden=2000, clusters=2000)
 
 
 def compared(arm: str, seed: int, env, policy, recipe, tests: int, each: int) -> dict:
-    "Train a policy as an arm does; what held-out houses come to, with tips and without. recipe: memory -> a recipe."
+    "What held-out houses come to after a run; recipe: memory -> a recipe."
     from agentlab.replay import OwnLibrary
     from agentlab.rollout import play
     kind, trained, tested = ARMS[arm]

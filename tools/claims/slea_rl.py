@@ -1,6 +1,5 @@
-"""SLEA-RL: tips of the place against the same words in random order, for a policy that has learned to read tips. Every
-arm is tested with what it was trained to read (arm none: with tips of the place), and without: what is gained only with
-them is retrieval, what is gained without them has gone into the weights."""
+"""SLEA-RL: tips of the place against the same words in random order, for a policy that has learned to read. Every arm
+is tested with what it was trained to read (none: tips of the place), and without."""
 from _tips import ARMS, ROOM, START, WORLD, begun, compared
 from claims import Claim
 

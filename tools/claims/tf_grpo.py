@@ -1,7 +1,6 @@
-"""Training-Free GRPO: rules that were mined from a policy's own groups, read as text before the first observation by
-the same policy, against their words in random order. The weights stand still; the policy was warm-started with rules in
-its context (each of two is there in six of ten games, and names the other one's action in two of ten). `acts`: a
-wrapper that plays what the rules say, the most that reading could give."""
+"""Training-Free GRPO: rules mined from a policy's own groups, read as text before the first observation, against their
+words in random order. The weights stand still; the policy was warm-started with rules in its context. `acts`: a wrapper
+that plays what the rules say, the most that reading could give."""
 from functools import partial
 
 from _tips import shuffled
@@ -17,7 +16,7 @@ OTHER = {'take key': 'open chest', 'open chest': 'take key'}
 
 
 def drawn(generator) -> dict:
-    "The rules that a demonstrator of the start is told in a game, and obeys."
+    "What a demonstrator of the start is told in a game."
     from agentlab.replay.written_rules import Evidence, write_rule
     found = {}
     for pattern, action in generator.sample(sorted(RIGHT.items()), 2):
@@ -27,15 +26,9 @@ def drawn(generator) -> dict:
 
 
 def plain(library: dict) -> str:
-    "Rules as they are shown: without their counts, which this reader has no use for."
+    "Rules as they are shown: without their counts."
     from agentlab.replay.written_rules import read_rule
     return '\n'.join(f'After "{rule.pattern}" do "{rule.action}"' for rule in map(read_rule, library.values()))
-
-
-def begun(env, seed: int):
-    from agentlab.policy import tiny_policy
-    from agentlab.replay import Ruled
-    return tiny_policy(Ruled(env, drawn, plain), seed=seed, progress=False, **START)
 
 
 def worlds(env, library: dict) -> dict:
@@ -47,10 +40,11 @@ def worlds(env, library: dict) -> dict:
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.env import KeyDoor
-    from agentlab.replay import training_free
+    from agentlab.policy import tiny_policy
+    from agentlab.replay import Ruled, training_free
     from agentlab.rollout import play
     env = KeyDoor(**WORLD)
-    policy = begun(env, seed)
+    policy = tiny_policy(Ruled(env, drawn, plain), seed=seed, progress=False, **START)
     played = partial(play, policy, temperature=MINED['temperature'], **PLAYED)
     library = training_free({}, played(env, [1000*seed + i for i in range(MINED['houses'])],
                                        group_size=MINED['group_size'], seed=seed))
