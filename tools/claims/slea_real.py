@@ -1,5 +1,5 @@
-"""SLEA-RL with SmolLM2-135M and an adapter: 20 supervised updates with tips, then as many updates of games in each
-arm. A row is made to take less than half an hour on two cores: OMP_NUM_THREADS=2."""
+"""SLEA-RL with SmolLM2-135M and an adapter, primed with tips. Projected from one update, a row takes a quarter of an
+hour on one idle core (OMP_NUM_THREADS=1); none has been played."""
 from _tips import ROOM, compared
 from claims import Claim
 
