@@ -246,7 +246,7 @@ def front_page(papers: list[dict]) -> str:
     for cell in page['cells']:
         if 'atlas.told(' not in ''.join(cell['source']): continue
         for output in cell['outputs']: output['data']['text/markdown'] = [told(papers)]
-    return json.dumps(page, indent=1, ensure_ascii=False) + '\n'
+    return json.dumps(page, indent=0, ensure_ascii=False) + '\n'
 
 
 def write() -> list[dict]:

@@ -92,7 +92,7 @@ def mended(path: Path, write: bool) -> list[str]:
         if cell is None: content = new
         else: cell['source'] = new.splitlines(keepends=True)
     if found and write:
-        if page is not None: content = json.dumps(page, ensure_ascii=False, indent=1) + '\n'
+        if page is not None: content = json.dumps(page, ensure_ascii=False, indent=0) + '\n'
         path.write_text(content, encoding='utf-8')
     return found
 
