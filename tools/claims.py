@@ -122,6 +122,33 @@ def table(*keys: str):
     return pd.DataFrame(rows).set_index('claim')
 
 
+def recorded(key: str) -> list[dict]:
+    "The rows of a claim that are recorded."
+    return json.loads((OUT/f'{key}.json').read_text(encoding='utf-8'))['rows']
+
+
+def figure_of(key: str, at: dict, x: str, y: str = 'success', arms=None, join: bool = True):
+    """Of a recorded claim, a plotly figure: a line an arm, `at` its points in order, {where on the x axis: measure}. A
+    name in place of a number is a measure too: its mean over the seeds. Bars are 95 % t intervals over the seeds."""
+    import plotly.graph_objects as go
+
+    from agentlab.view.contexts import COLORS
+    from results import interval
+    record, figure = json.loads((OUT/f'{key}.json').read_text(encoding='utf-8')), go.Figure()
+    for arm, color in zip(arms or record['arms'], COLORS*len(record['arms'])):
+        rows = [row for row in record['rows'] if row['arm'] == arm]
+        mean = lambda where: (interval([row[where] for row in rows])['mean'] if isinstance(where, str) else where)
+        ends = [interval([row[measure] for row in rows]) for measure in at.values()]
+        figure.add_scatter(x=[mean(where) for where in at], y=[one['mean'] for one in ends], name=arm,
+                           mode='lines+markers' if join else 'markers', line_color=color, marker_size=8,
+                           error_y=dict(array=[one['high'] - one['mean'] for one in ends], symmetric=False, thickness=1,
+                                        arrayminus=[one['mean'] - one['low'] for one in ends]))
+    figure.update_layout(template='plotly_white', width=640, height=320, margin=dict(l=50, r=20, t=20, b=45),
+                         xaxis_title=x, yaxis_title=y, yaxis_rangemode='tozero',
+                         legend=dict(orientation='h', y=1, yanchor='bottom'))
+    return figure
+
+
 def load(path: Path) -> Claim:
     "The `CLAIM` of a file; the file may import its neighbours."
     if str(FOLDER) not in sys.path: sys.path.insert(0, str(FOLDER))

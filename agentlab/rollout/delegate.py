@@ -153,7 +153,7 @@ def house_script(env: Delegate, noise: float, generator: Random|None)->str:
     return guide.demonstrator()
 
 def search_script(env: Delegate, noise: float, generator: Random|None)->str:
-    "A demonstrator of `hops_of_two`: the planner asks for the next fact, the executor searches and reports the name."
+    "A demonstrator of `hops_of_two`: the planner asks for a fact, the executor searches and reports what it read."
     game = env.env.game
     if env.moves == 'planner':
         known = {tuple(asked.split(' ', 1)): told.rstrip('.') for asked, told in env.log if full_name.fullmatch(
@@ -162,9 +162,12 @@ def search_script(env: Delegate, noise: float, generator: Random|None)->str:
         if fact is None: return f'answer {name}'
         return f"do {generator.choice(game.path) if noisy(noise, generator, 'look_up') else fact[0]} {fact[1]}"
     relation, _, name = env.errand.partition(' ')
-    if noisy(noise, generator, 'look_up'): relation = generator.choice(relations)
-    if not env.spent: return f'search {relation} {name}'
-    return f"done {game.world.links.get((relation, name), 'nothing')}"
+    slips = noisy(noise, generator, 'look_up')
+    if not env.spent: return f'search {generator.choice(relations) if slips else relation} {name}'
+    # a report of what was not read would teach to invent
+    read = {fact: game.world.links[fact] for fact in game.found if fact[1] == name}
+    said = generator.choice([*read.values(), 'nothing']) if slips else read.get((relation, name), 'nothing')
+    return f'done {said}'
 
 def house_of_two(size: int = 3, horizon: int = 12, closed: int = 1, split: str = 'train', **how)->Delegate:
     "KeyDoor for a planner who knows the task and an executor who does not; `how` is of `Delegate`."

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['open', 'Finding', 'Html', 'entropy_by_turn', 'group_html', 'integrity', 'photo', 'pick_group', 'png', 'report',
            'safe', 'visible', 'Dashboard', 'Overlay', 'Tail', 'dashboard_html', 'resume_command', 'watch',
-           'recorded_group', 'turn_grid', 'Opened', 'open_run', 'opened_html', 'advantages', 'disagreement',
-           'microscope', 'microscope_html', 'TurnScope', 'before_after', 'turnscope', 'turnscope_html', 'EntropyLab',
-           'controllers', 'entropy_lab', 'entropy_lab_html', 'region', 'Play', 'chances', 'game_of', 'side_by_side']
+           'recorded_group', 'turn_grid', 'context_windows', 'Opened', 'open_run', 'opened_html', 'advantages',
+           'disagreement', 'microscope', 'microscope_html', 'TurnScope', 'before_after', 'turnscope', 'turnscope_html',
+           'EntropyLab', 'controllers', 'entropy_lab', 'entropy_lab_html', 'region', 'Play', 'chances', 'game_of',
+           'side_by_side']
 
 # %% ../../nbs/view/index.ipynb #04f8fdef
 from ..settings import door
@@ -16,6 +17,7 @@ from .run_report import (Finding, collect, entropy_by_turn, group_html, integrit
                                       report)
 from .dashboard import Dashboard, Overlay, Plots, Tail, dashboard_html, resume_command, watch
 from .grid import recorded_group, turn_grid
+from .contexts import context_windows
 from .foreign import Opened, open_run, opened_html
 from .foreign_formats import FORMATS, guessed_turns
 open = open_run     # view.open(path)
@@ -29,7 +31,8 @@ from .turnscope_data import Played, Source
 
 _all_ = ["Finding", "Html", "entropy_by_turn", "group_html", "integrity", "photo", "pick_group", "png", "report",
          "safe", "visible", "Dashboard", "Overlay", "Tail", "dashboard_html", "resume_command", "watch",
-         "recorded_group", "turn_grid", "Opened", "open", "open_run", "opened_html", "advantages", "disagreement",
+         "recorded_group", "turn_grid", "context_windows",
+         "Opened", "open", "open_run", "opened_html", "advantages", "disagreement",
          "microscope", "microscope_html", "TurnScope", "before_after", "turnscope", "turnscope_html", "EntropyLab",
          "controllers", "entropy_lab", "entropy_lab_html", "region", "Play", "chances", "game_of", "side_by_side"]
 
