@@ -19,7 +19,7 @@ from operator import getitem
 from pathlib import Path
 
 import readme
-from notebooks import ROOT
+from notebooks import ROOT, as_file
 
 PAPERS, MECHANISMS, FRONT = 'assets/papers.csv', 'assets/mechanisms.csv', 'nbs/index.ipynb'
 TRAINS = 'tests/test_train.py::test_a_known_recipe_trains'
@@ -246,7 +246,7 @@ def front_page(papers: list[dict]) -> str:
     for cell in page['cells']:
         if 'atlas.told(' not in ''.join(cell['source']): continue
         for output in cell['outputs']: output['data']['text/markdown'] = [told(papers)]
-    return json.dumps(page, indent=0, ensure_ascii=False) + '\n'
+    return as_file(page)
 
 
 def write() -> list[dict]:

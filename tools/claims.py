@@ -66,15 +66,20 @@ def verdict(rows: list[dict], claim: dict, least: int = 5) -> dict:
     return dict(verdict=word, seeds=len(found), difference={name: ends[name] for name in ('mean', 'low', 'high')})
 
 
+def record_of(key: str, folder: Path = OUT) -> dict:
+    "What is recorded of a claim; empty where nothing is."
+    path = folder/f'{key}.json'
+    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+
+
 def known(claim: Claim, folder: Path = OUT) -> list[dict]:
     "The rows that are recorded; a record of something else is refused."
-    path = folder/f'{claim.key}.json'
-    if not path.exists(): return []
-    record = json.loads(path.read_text(encoding='utf-8'))
+    record = record_of(claim.key, folder)
+    if not record: return []
     other = [name for name, fact in claim.facts().items() if record.get(name) != fact]
     if other:
-        raise ValueError(f'{path} was made with another {", ".join(other)}: its rows cannot be compared with new ones. '
-                         f'Remove the file, or take back the change.')
+        raise ValueError(f'{folder/claim.key}.json was made with another {", ".join(other)}: its rows cannot be '
+                         f'compared with new ones. Remove the file, or take back the change.')
     return record['rows']
 
 
@@ -108,8 +113,7 @@ def table(*keys: str):
     import pandas as pd
     rows = []
     for key in keys:
-        path = OUT/f'{key}.json'
-        record = json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(arms=['-'], rows=[])
+        record = record_of(key) or dict(arms=['-'], rows=[])
         ends, of = record.get('difference', {}), {arm: [] for arm in record['arms']}
         for row in record['rows']: of[row['arm']].append(row[record['measure']])
         for arm, found in of.items():
@@ -122,20 +126,15 @@ def table(*keys: str):
     return pd.DataFrame(rows).set_index('claim')
 
 
-def recorded(key: str) -> list[dict]:
-    "The rows of a claim that are recorded."
-    return json.loads((OUT/f'{key}.json').read_text(encoding='utf-8'))['rows']
-
-
-def figure_of(key: str, at: dict, x: str, y: str = 'success', arms=None, join: bool = True):
+def figure_of(key: str, at: dict, x: str, join: bool = True):
     """Of a recorded claim, a plotly figure: a line an arm, `at` its points in order, {where on the x axis: measure}. A
     name in place of a number is a measure too: its mean over the seeds. Bars are 95 % t intervals over the seeds."""
     import plotly.graph_objects as go
 
-    from agentlab.view.contexts import COLORS
+    from agentlab.view.web import COLOURS
     from results import interval
-    record, figure = json.loads((OUT/f'{key}.json').read_text(encoding='utf-8')), go.Figure()
-    for arm, color in zip(arms or record['arms'], COLORS*len(record['arms'])):
+    record, figure = record_of(key), go.Figure()
+    for arm, color in zip(record['arms'], COLOURS*len(record['arms'])):
         rows = [row for row in record['rows'] if row['arm'] == arm]
         mean = lambda where: (interval([row[where] for row in rows])['mean'] if isinstance(where, str) else where)
         ends = [interval([row[measure] for row in rows]) for measure in at.values()]
@@ -144,7 +143,7 @@ def figure_of(key: str, at: dict, x: str, y: str = 'success', arms=None, join: b
                            error_y=dict(array=[one['high'] - one['mean'] for one in ends], symmetric=False, thickness=1,
                                         arrayminus=[one['mean'] - one['low'] for one in ends]))
     figure.update_layout(template='plotly_white', width=640, height=320, margin=dict(l=50, r=20, t=20, b=45),
-                         xaxis_title=x, yaxis_title=y, yaxis_rangemode='tozero',
+                         xaxis_title=x, yaxis_title='success', yaxis_rangemode='tozero',
                          legend=dict(orientation='h', y=1, yanchor='bottom'))
     return figure
 

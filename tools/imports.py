@@ -13,7 +13,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from notebooks import ROOT, notebooks
+from notebooks import ROOT, as_file, notebooks
 
 OWN = {'agentlab', 'bench', *(path.stem for folder in ('tools', 'tests') for path in (ROOT/folder).glob('*.py'))}
 
@@ -92,7 +92,7 @@ def mended(path: Path, write: bool) -> list[str]:
         if cell is None: content = new
         else: cell['source'] = new.splitlines(keepends=True)
     if found and write:
-        if page is not None: content = json.dumps(page, ensure_ascii=False, indent=0) + '\n'
+        if page is not None: content = as_file(page)
         path.write_text(content, encoding='utf-8')
     return found
 

@@ -52,9 +52,14 @@ NAMED = re.compile(r'<[\w.]+( object)?>|Html of [\d,]+ characters')     # plain 
 ADVICE = re.compile(r'Failed to load CPU gemm_4bit_forward from kernels-community[^\n]*\n?$')
 
 
+def as_file(page: dict) -> str:
+    "What stands in the file of a notebook: no spaces before a line, which were a fifteenth of all notebooks."
+    return json.dumps(page, sort_keys=True, indent=0, ensure_ascii=False) + '\n'
+
+
 def tidy(text: str) -> str:
-    """The notebook file as `nbdev-clean` writes it, with a kernel, so that JupyterLab opens it without a question, no
-    trace of jupytext, and no spaces before a line: they were a fifteenth of all notebooks.
+    """The notebook file as `nbdev-clean` cleans it, with a kernel, so that JupyterLab opens it without a question, and
+    no trace of jupytext.
 
     Solutions are folded away, pictures have alternative text, the data of a live figure is left out where a picture
     of it stands beside; so is the plain text of pictures and of tables, which nothing shows. Tables of pandas are kept
@@ -76,7 +81,7 @@ def tidy(text: str) -> str:
             cell['outputs'] = [output for output in cell['outputs']
                                if not ADVICE.match(''.join(output.get('text', '')))]
         for output in cell.get('outputs', []): shorten(output, above)
-    return json.dumps(nb2dict(nb), sort_keys=True, indent=0, ensure_ascii=False) + '\n'
+    return as_file(nb2dict(nb))
 
 
 def shorten(output: dict, above: str) -> None:

@@ -12,12 +12,11 @@ from .intervals import band, bootstrap, difference, improvement, interval, iqm, 
 from .sweep import final_scores, read_table
 from ..episodes import atomic
 from ..view.run_report import CSS, PAGE_CSS, Frame, attribute, number, ticks, tint
-from ..view.web import Html, filled, sheet
+from ..view.web import COLOURS, Html, filled, sheet
 
 # %% auto #0
-__all__ = ['COLOURS', 'DASHES', 'STYLE', 'strata', 'both', 'stroke', 'lines_svg', 'legend', 'curve', 'percent', 'shown',
-           'learned', 'against', 'failures', 'profiles', 'few', 'curves', 'head', 'page_html', 'write_page',
-           'statistics']
+__all__ = ['DASHES', 'STYLE', 'strata', 'both', 'stroke', 'lines_svg', 'legend', 'curve', 'percent', 'shown', 'learned',
+           'against', 'failures', 'profiles', 'few', 'curves', 'head', 'page_html', 'write_page', 'statistics']
 
 # %% ../../nbs/bench/15_sweep_page.ipynb #d077ad47
 def strata(
@@ -37,8 +36,7 @@ def both(
     common = [env for env in one if env in two]
     return ({env: one[env] for env in common}, {env: two[env] for env in common}) if common else None
 
-COLOURS, DASHES = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#B07D00',
-                   '#56B4E9'), ('', '7 4', '2 3', '9 3 2 3', '14 4')
+DASHES = '', '7 4', '2 3', '9 3 2 3', '14 4'
 
 def stroke(place: int)->str:
     "Colour and dashes of the recipe at this place."

@@ -8,32 +8,27 @@ import html
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from ..settings import needed
-from .web import visible
+from .web import COLOURS, visible
 if TYPE_CHECKING:       # a page is drawn without torch; who has a batch has it
     from torch import Tensor
     from agentlab.episodes import Batch
 
 # %% auto #0
-__all__ = ['COLORS', 'READ', 'pieces', 'context_windows']
+__all__ = ['READ', 'pieces', 'context_windows']
 
 # %% ../../nbs/view/12_contexts.ipynb #65bec70a
 def pieces(
     batch: Batch
-)->dict:    # columns of equal length: row, turn (-1: read), start and length in tokens, learned
+)->dict:    # columns of equal length: row, turn (-1: read), start and length in its row, learned, its first token
     "What stands in the context windows of a batch, in the order it was read."
     import torch
     tokens = batch.tokens
-    said = tokens.turn >= 0
-    learned = said & (tokens.weight > 0)
-    facts = torch.stack([tokens.row, tokens.turn, learned.long()])
-    first = torch.ones(len(tokens), dtype=torch.bool)
-    first[1:] = (facts[:, 1:] != facts[:, :-1]).any(0)
-    at = first.nonzero()[:, 0]
-    lengths = torch.diff(at, append=torch.tensor([len(tokens)]))
-    return dict(row=tokens.row[at], turn=tokens.turn[at], start=tokens.position[at], length=lengths,
-                learned=learned[at], token=at)
+    learned = (tokens.turn >= 0) & (tokens.weight > 0)
+    (row, turn, learned), length = torch.stack([tokens.row, tokens.turn, learned.long()]).unique_consecutive(
+        dim=1, return_counts=True)
+    first = length.cumsum(0) - length
+    return dict(row=row, turn=turn, start=tokens.position[first], length=length, learned=learned.bool(), token=first)
 
-COLORS = '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9'     # told apart by every eye
 READ = '#d9d9d9'
 
 def _names(batch: Batch, by: Tensor|None, names: dict|None)->tuple:
@@ -69,7 +64,7 @@ def context_windows(
              for a, n in zip(found['token'], found['length'])]
     scale = (width - 150)/max(map(sum, zip(found['start'], found['length'])), default=1)     # pixels of a token
     figure, kinds = go.Figure(), {(None, True): ('read', READ)}
-    for (key, name), color in zip(names.items(), COLORS*(1 + len(names)//len(COLORS))):
+    for (key, name), color in zip(names.items(), COLOURS*(1 + len(names)//len(COLOURS))):
         kinds |= {(key, True): (name, color), (key, False): (f'{name}, not learned from', color)}
     kind = [(None, True) if turn < 0 else (int(keys[turn]), learned)
             for turn, learned in zip(found['turn'], found['learned'])]

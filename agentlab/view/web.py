@@ -9,9 +9,11 @@ from functools import cache
 from importlib.resources import files
 
 # %% auto #0
-__all__ = ['STATIC', 'TEMPLATES', 'visible', 'clip', 'safe', 'attribute', 'sheet', 'script', 'Html', 'filled']
+__all__ = ['COLOURS', 'STATIC', 'TEMPLATES', 'visible', 'clip', 'safe', 'attribute', 'sheet', 'script', 'Html', 'filled']
 
-# %% ../../nbs/view/00_web.ipynb #3bb0a655
+# %% ../../nbs/view/00_web.ipynb #f252251e
+COLOURS = '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#B07D00', '#56B4E9'     # told apart by every eye
+
 _shown = {'\n': '↵', '\t': '⇥', '\x7f': '␡'}                # control characters with a better symbol than their picture
 # Unicode categories that draw nothing, or that redirect what follows
 _shapeless = {'Cc', 'Cf', 'Cs', 'Co', 'Cn', 'Zl', 'Zp', 'Zs'}
