@@ -42,7 +42,8 @@ def _names(batch: Batch, by: Tensor|None, names: dict|None)->tuple:
 def _shown(text: str, room: int)->str:
     "At most so many characters of a text, which plotly draws and does not read as markup."
     text = visible(text)
-    return html.escape(text if len(text) <= room else text[:max(room - 1, 0)].rstrip() + '…')
+    if len(text) > room: text = text[:room - 1].rstrip() + '…' if room > 2 else ''
+    return html.escape(text)
 
 def context_windows(
     batch: Batch,
