@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from agentlab.credit import grpo
-from agentlab.env import HopSearch, KeyDoor
+from agentlab.env import HopSearch, KeyDoor, Negotiation
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.objective.trust import fit_ratio
 from agentlab.policy import tiny_policy
-from agentlab.rollout import Delegate, hops_of_two, play, play_players, warm_seats
+from agentlab.rollout import Advised, Delegate, hops_of_two, play, play_players, warm_seats
 from agentlab.rollout import delegate
+from agentlab.selfplay import League
 from agentlab.selfplay.role_weights import RoleWeights
 from agentlab.train import recipes, train
 from small import Paying
@@ -284,6 +285,59 @@ def test_epo_explicit_key_rounds_and_the_outcome_are_paid(advised):
     assert not torch.equal(whole, none) and whole.abs().max() <= 1 + 1e-9
     lost = batch.with_episodes(outcome=torch.zeros(len(batch), dtype=torch.float64))
     assert not delegate.epo_explicit(lost, rise=2.)[1].any() and delegate.epo_explicit(lost)[1].any()
+
+
+def by_phrase(game, phrase, generator):
+    "Keeps everything or one thing, four times out of five as it is told; takes every offer where told to."
+    if generator.random() > .8: phrase = generator.choice(['all', 'one'])
+    if phrase == 'take' and game.offers: return 'accept'
+    return 'offer ' + (' '.join(map(str, game.counts)) if phrase == 'all' else '1 0 0')
+
+
+@pytest.fixture(scope='module')
+def talks():
+    "A game of two strategists, and one who has seen a few of them."
+    world = Advised(Negotiation(4), by_phrase, ('all', 'one', 'take'), lambda env, generator: 'take')
+    policy = tiny_policy(world, warm=False, progress=False)
+    return world, warm_seats(policy, world, steps=15, episodes=12, noise=.7)
+
+
+def test_epo_explicit_plays_strategists_of_earlier_rounds(talks, tmp_path):
+    world, policy = talks
+    rows = train(copied(policy), world, recipes.epo_explicit(**SMALL | dict(steps=2), memory=lambda *facts: League(
+        *facts, seats=world.seats, mirror=0., every=1, groups=3)), tmp_path, progress=False).rows()
+    assert [row['snapshots'] for row in rows] == [2, 3] and all(row['grad_norm'] > 0 for row in rows)
+
+
+def test_epo_explicit_the_other_one_is_frozen_and_in_no_batch(talks):
+    world, policy = talks
+    mine, league = copied(policy), lambda mirror: League(mine, 0, world.seats, mirror=mirror, groups=6)
+    alone, earlier = (one.plan(0)['group_args']['players'] for one in (league(1.), league(0.)))
+    assert not any(alone) and [len(one) for one in earlier] == [1]*6
+    before = games(mine, world, rollout=play_players, players=earlier, keep=True)
+    assert {e.policy for e in before if e.source == 'opponent'} == {'snapshot 0'}
+    kept = games(mine, world, rollout=play_players, players=earlier)
+    assert len({e.game for e in kept}) == len(kept) == len(before)//2 == 6
+    with torch.no_grad():
+        for p in mine.model.parameters(): p.mul_(0.)        # what learns changes, the earlier one does not
+    first = lambda found: {e.game: e.turns[0].text for e in found if e.source == 'opponent' and e.turns[0].t == 0}
+    after = games(mine, world, rollout=play_players, players=earlier, keep=True)
+    assert first(before) == first(after) and first(before)
+
+
+def test_advised_the_actor_acts_by_the_phrase(talks):
+    world = talks[0].clone()
+    world.reset(3)
+    twin = world.clone()
+    said = [one.step('all').info['state'] for one in (world, twin)]
+    assert said[0] == said[1]       # a clone's actor draws the same
+    offers = set()
+    for seed in range(30):
+        world.reset(seed)
+        offers.add(world.step('one').info['state'][-1] == ((1, 0, 0),))
+    assert offers == {True, False}  # one time in five it does not follow
+    assert world.reset(0).info['legal'] == ['all', 'one', 'take']
+    assert play_players(talks[1], Advised(Negotiation(), lambda *facts: 1/0), [0], max_tokens=4)[0].error
 
 
 # ---- AgentFlow

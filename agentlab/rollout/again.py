@@ -244,8 +244,8 @@ def best_of_own(
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
         attempt(games)
         while live := [g for g in games if not g.over]:
-            forks = [[guarded(lambda: g.twin(g.env.clone(), 'own', j)) for j in range(samples)] for g in live]
-            attempt([f for some in forks for f in some if not isinstance(f, BaseException)])
+            forks = [[g.fork('own', j) for j in range(samples)] for g in live]
+            attempt([f for some in forks for f in some])
             for g, some in zip(live, forks): _take_best(g, some)
     finally:
         for g in games: guarded(g.env.close)
@@ -258,8 +258,6 @@ def _tried(game)->float:
 
 def _take_best(game, forks):
     "The game goes on as its best fork did."
-    fault = next((f for f in forks if isinstance(f, BaseException)), None)
-    if fault is not None: return game.end(error=f'this world cannot be cloned for a second attempt: {fault}')
     best = max(forks, key=_tried)
     for other in (game, *forks): guarded(other.env.close) if other is not best else None
     best.side.turns[-1].columns['samples'] = float(len(forks))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 import re
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, groupby
@@ -13,6 +14,7 @@ from random import Random
 from types import SimpleNamespace
 import torch
 from torch import Tensor
+from ..credit.hierarchy import first_token, turn_value
 from ..env.hopsearch import HopSearch, full_name, missing, relations
 from ..env.keydoor import KeyDoor, room_names
 from ..env.protocol import EnvError, Step, extended, guide_of, noisy
@@ -21,16 +23,17 @@ from ..episodes import Batch, Episode, derive, state_key
 from ..groups import compare, cumcount, group_count, group_max, group_sum, recur, shift
 from ..metrics import metric
 from ..policy.guide import suited
-from ..recipe import recipe
-from .plain import Game, call_all, fault, guarded, new_games, play, receive_all, within_budget
+from ..recipe import import_path, recipe
+from .plain import Game, call_all, guarded, new_games, play, receive_all, within_budget
 from .players import Table, play_players
 
 # %% auto #0
-__all__ = ['said_words', 'last_seen', 'whether_reached', 'Delegate', 'room_alone', 'pages_alone', 'house_script', 'search_script',
-           'house_of_two', 'hops_of_two', 'of_seat', 'warm_seats', 'play_scored', 'by_errand', 'token_f1', 'coda_score',
-           'peco', 'coda_recipe', 'Blueprint', 'Greedy', 'best', 'play_phases', 'alternate', 'himac_recipe', 'risen',
-           'foresight', 'hi_agent_recipe', 'epo_explicit', 'epo_explicit_recipe', 'interpolated', 'learned_progress',
-           'shaped', 'mira', 'mira_recipe', 'Subgoals', 'Flow', 'agentflow_recipe', 'priced', 'ai_searchplanner_recipe']
+__all__ = ['said_words', 'last_seen', 'risen', 'whether_reached', 'Delegate', 'room_alone', 'pages_alone', 'house_script',
+           'search_script', 'house_of_two', 'hops_of_two', 'of_seat', 'warm_seats', 'play_scored', 'by_errand',
+           'token_f1', 'coda_score', 'peco', 'coda_recipe', 'Blueprint', 'Greedy', 'best', 'play_phases', 'alternate',
+           'himac_recipe', 'foresight', 'hi_agent_recipe', 'epo_explicit', 'epo_explicit_recipe', 'Advised',
+           'interpolated', 'learned_progress', 'shaped', 'mira', 'mira_recipe', 'Subgoals', 'Flow', 'agentflow_recipe',
+           'priced', 'ai_searchplanner_recipe']
 
 # %% ../../nbs/rollout/10_delegate.ipynb #2158acde
 def said_words(said: str, env)->str:
@@ -39,9 +42,12 @@ def said_words(said: str, env)->str:
 def last_seen(said: str, env)->str:
     "The last observation, whatever the executor said."
     return env.now.observation
+def risen(env)->bool:
+    "Whether `info['milestone']` has risen since the errand began, or the game is won."
+    return env.now.info.get('milestone', 0.) > env.before or bool(env.now.info.get('success'))
 def whether_reached(said: str, env)->str:
-    "Whether `info['milestone']` has risen since the errand began, whatever the executor said."
-    return 'Reached.' if env.now.info.get('milestone', 0.) > env.before else 'Not reached.'
+    "Whether the errand brought the task further, whatever the executor said."
+    return 'Reached.' if risen(env) else 'Not reached.'
 
 def _all(env, observation: str, begins: bool)->str: return observation
 
@@ -317,10 +323,6 @@ def himac_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, rollout=play_phases, updates=alternate, kl_coef=.01)
 
-def risen(env: Delegate)->bool:
-    "Whether the errand brought the task further, or to its end."
-    return env.now.info.get('milestone', 0.) > env.before or bool(env.now.info.get('success'))
-
 def foresight(
     policy, env: Delegate, seeds: list, group_size: int = 1, tasks: list|None = None, groups: list|None = None,
     sampler=None, tries: int = 4,       # as for `play`; errands that are tried from one state
@@ -352,12 +354,9 @@ def foresight(
     return found + [e for g in games if g.error and not hasattr(g, 'began') for e in g.episodes(**facts)]
 
 def _fork(game: Game, number: int, tries: int)->Game:
-    "The game on a clone of its environment; a clone that fails ends it with the reason."
-    clone = guarded(game.env.clone)
-    failed = isinstance(clone, BaseException)
-    fork, state = game.twin(game.env if failed else clone, 'try', game.t, number), game.number*1000 + game.t
+    "A try of one errand from the state of a game."
+    fork, state = game.fork('try', game.t, number), game.number*1000 + game.t
     fork.place, fork.began, fork.asked = (state, state*tries + number), game.t, game.side.context
-    if failed: fork.end(error=f'{game.env.name} cannot be cloned: {fault(clone)}')
     return fork
 
 def _tried(fork: Game, form: float, goal: float, reached: Callable, facts: dict)->list[Episode]:
@@ -386,7 +385,6 @@ def epo_explicit(
     rise: float = .1,       # by how much the value must rise for a round to be a key one
 )->tuple[Tensor, Tensor]:   # targets of the critic, advantage: (action tokens,) float64 each
     "Key rounds are worth 1, the last one the outcome; summed, over the largest of the dialogue (EPO)."
-    from agentlab.credit.hierarchy import first_token, turn_value
     if of_seat(b, 'executor').any():
         raise ValueError("the actor of epo_explicit is frozen: give rollout_args=dict(players=dict(executor=actor))")
     episode, value, outcome = b.turns.episode, turn_value(b, 'value', first_token(b)), b.of_turn('outcome')
@@ -402,6 +400,37 @@ def epo_explicit_recipe():
     return dict(credit=epo_explicit, critic=Critic, objective=reinforce, loss_per='turn', rollout=play_players,
                 test_rollout=play_players)
 
+class Advised(Wrapper):
+    "Every seat says a phrase, and a frozen actor acts by it: a game of strategists (EPO)."
+    adds = 'You do not act yourself: say one phrase before each of your turns, and somebody else acts by it.'
+    def __init__(
+        self,
+        env,                        # of any number of seats
+        actor: Callable,            # env, phrase, generator -> action
+        phrases: tuple = (),        # what may be said; (): anything
+        script: Callable = None,    # env, generator -> what a demonstrator says
+    ):
+        super().__init__(env)
+        self.actor, self.phrases, self.script, self.draws = actor, tuple(phrases), script, None
+        self.rule = import_path(actor)      # goes into run.json
+    def written(self, action): return next(iter(self.phrases), 'a phrase')
+    def reset(self, seed, task=None):
+        self.draws = Random(derive(seed, 'actor'))
+        return self.asks(self.env.reset(seed, task))
+    def step(self, action): return self.asks(self.env.step(self.actor(self.env, action.strip(), self.draws)))
+    def asks(self, step):
+        step.info['legal'] = [] if step.done else list(self.phrases)
+        return step
+    def expert(self, noise=0., generator=None):
+        if self.script is None: raise TypeError(f'{self.name} has no demonstrator: give it script=')
+        return generator.choice(self.phrases) if noisy(noise, generator) else self.script(self.env, generator)
+    demonstrator = expert
+    def clone(self):
+        twin = super().clone()
+        twin.draws = copy(self.draws)
+        return twin
+    def vocabulary(self): return [*self.env.vocabulary(), *' '.join(self.phrases).split()]
+
 def interpolated(b: Batch)->Tensor:
     "(turns,) float64: share of milestones before each turn, linear between the turns that reach one (MiRA)."
     episode, best = b.turns.episode, b.reached()
@@ -414,7 +443,6 @@ def interpolated(b: Batch)->Tensor:
 
 def learned_progress(b: Batch)->tuple[Tensor, Tensor]:
     "What the critic says: before each turn, and after the last one of an episode that was cut off."
-    from agentlab.credit.hierarchy import first_token, turn_value
     return turn_value(b, 'progress', first_token(b)), b.episodes.last_progress
 
 def shaped(b: Batch, progress: tuple, gamma: float)->Tensor:
@@ -431,7 +459,6 @@ def mira(
     progress: Callable = learned_progress,  # batch -> progress before each turn, after each episode that was cut off
 )->tuple[Tensor, Tensor]:   # targets of `value` and `progress`: (action tokens, 2); advantage: (action tokens,)
     "The outcome where the end is near, else what a turn added by both critics (in the spirit of MiRA)."
-    from agentlab.credit.hierarchy import first_token, turn_value
     value, won = turn_value(b, 'value', first_token(b)), b.of_turn('outcome')
     near = lam**(group_count(b.turns.t, b.turns.episode) - 1 - cumcount(b.turns.episode)).double()
     step = shaped(b, progress(b), gamma) + _next(b, value, b.episodes.last_value) - value

@@ -93,6 +93,13 @@ class Game:
         game.sides = {seat: side.copied() for seat, side in self.sides.items()}
         if self.t: game.last_side = game.sides[self.last_side.seat]
         return game
+    def fork(self, *drawn):
+        "The game as it stands on a clone of its environment; a clone that fails ends the fork, with the reason."
+        clone = guarded(self.env.clone)
+        failed = isinstance(clone, BaseException)
+        game = self.twin(self.env if failed else clone, *drawn)
+        if failed: game.end(error=f'{self.env.name} cannot be cloned: {fault(clone)}')
+        return game
     def end(self, truncated=False, error=None):
         "Stop this game; the reason is kept."
         self.over, self.truncated, self.error = True, truncated, error
