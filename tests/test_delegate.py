@@ -8,7 +8,7 @@ from agentlab.env import HopSearch, KeyDoor, Negotiation
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.objective.trust import fit_ratio
 from agentlab.policy import tiny_policy
-from agentlab.rollout import Advised, Delegate, hops_of_two, play, play_players, warm_seats
+from agentlab.rollout import Delegate, FrozenActor, hops_of_two, play, play_players, warm_seats
 from agentlab.rollout import delegate
 from agentlab.selfplay import League
 from agentlab.selfplay.role_weights import RoleWeights
@@ -297,7 +297,7 @@ def by_phrase(game, phrase, generator):
 @pytest.fixture(scope='module')
 def talks():
     "A game of two strategists, and one who has seen a few of them."
-    world = Advised(Negotiation(4), by_phrase, ('all', 'one', 'take'), lambda env, generator: 'take')
+    world = FrozenActor(Negotiation(4), by_phrase, ('all', 'one', 'take'), lambda env, generator: 'take')
     policy = tiny_policy(world, warm=False, progress=False)
     return world, warm_seats(policy, world, steps=15, episodes=12, noise=.7)
 
@@ -325,7 +325,7 @@ def test_epo_explicit_the_other_one_is_frozen_and_in_no_batch(talks):
     assert first(before) == first(after) and first(before)
 
 
-def test_advised_the_actor_acts_by_the_phrase(talks):
+def test_the_frozen_actor_acts_by_the_phrase(talks):
     world = talks[0].clone()
     world.reset(3)
     twin = world.clone()
@@ -337,7 +337,7 @@ def test_advised_the_actor_acts_by_the_phrase(talks):
         offers.add(world.step('one').info['state'][-1] == ((1, 0, 0),))
     assert offers == {True, False}  # one time in five it does not follow
     assert world.reset(0).info['legal'] == ['all', 'one', 'take']
-    assert play_players(talks[1], Advised(Negotiation(), lambda *facts: 1/0), [0], max_tokens=4)[0].error
+    assert play_players(talks[1], FrozenActor(Negotiation(), lambda *facts: 1/0), [0], max_tokens=4)[0].error
 
 
 # ---- AgentFlow

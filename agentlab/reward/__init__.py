@@ -17,3 +17,4 @@ from .progress_rewards import *
 from .implicit_rewards import *
 from .shaping import *
 from .judge import *
+from .judged import *

@@ -17,7 +17,7 @@ from ..rollout.plain import guarded, play
 
 # %% auto #0
 __all__ = ['yes_no', 'digits', 'a_or_b', 'log_odds', 'expected', 'Form', 'Judge', 'Head', 'EndpointJudge', 'in_both_orders',
-           'agreement', 'calibrated', 'play_judged']
+           'agreement', 'calibrated', 'mean_score', 'share_met', 'by_rule', 'play_judged']
 
 # %% ../../nbs/reward/10_judge.ipynb #d4445f29
 def log_odds(shares: Tensor)->Tensor:
@@ -209,22 +209,38 @@ def calibrated(judge: Judge, questions: list[str], truth, least: float = .7)->Ju
                          f'something else. Give it examples (shots=), a Head, or train it')
     return judge.moved(offset=scores.nanmedian().item())
 
+def mean_score(scores: Tensor)->float:
+    "Of those that were answered; NaN if none was."
+    return scores.nanmean().item()
+
+def share_met(scores: Tensor)->float:
+    "How many of the criteria that were answered are met: scores above 0."
+    return torch.where(scores.isnan(), torch.nan, (scores > 0).double()).nanmean().item()
+
+def by_rule(criteria: list)->Tensor:
+    "The judge of criteria that are computed: True or False in place of a question."
+    return torch.tensor([1. if met else -1. for met in criteria], dtype=torch.float64)
+
 def play_judged(
     policy, env, seeds: list, *arguments,   # as for `by`
     judge: Callable,            # questions -> (n,) scores, NaN: no score
-    ask: Callable,              # episode, number of the turn -> question, or None: this turn is not judged
-    column: str = 'judged', by: Callable = play, **how  # name of the scores; who plays
+    ask: Callable,              # episode, number of the turn -> a question, several, or None: this turn is not judged
+    worth: Callable = mean_score,   # (questions of a turn,) scores -> what the column holds, or {column: number}
+    column: str = 'judged', by: Callable = play, **how  # its name; who plays
 )->list[Episode]:
     "The rollout `by`, whose turns are then judged. A judge that fails costs its scores, not the games."
     episodes = by(policy, env, seeds, *arguments, **how)
-    turns = [(turn, ask(e, i)) for e in episodes for i, turn in enumerate(e.turns)]
-    asked = [question for _, question in turns if question is not None]
-    scores = guarded(lambda: judge(asked).tolist()) if asked else []
-    found = iter([torch.nan]*len(asked) if isinstance(scores, BaseException) else scores)
-    for turn, question in turns:
-        score = torch.nan if question is None else next(found)
-        turn.columns |= {column: score, 'unjudged': float(question is not None and score != score)}
+    turns = [(turn, _several(ask(e, i))) for e in episodes for i, turn in enumerate(e.turns)]
+    asked = [question for _, some in turns for question in some]
+    found = guarded(lambda: judge(asked).double()) if asked else torch.zeros(0)
+    if isinstance(found, BaseException): found = torch.full((len(asked),), torch.nan)
+    for (turn, some), scores in zip(turns, found.split([len(some) for _, some in turns])):
+        told = worth(scores)
+        turn.columns |= told if isinstance(told, dict) else {column: told}
+        turn.columns['unjudged'] = scores.isnan().sum().item()
     return episodes
+
+def _several(asked)->list: return [] if asked is None else list(asked) if isinstance(asked, list | tuple) else [asked]
 
 @metric('unjudged', 'questions to a judge that it did not answer', 'counted over an update', 'questions')
 def _unjudged(batch): return batch.turns.unjudged.sum().item() if 'unjudged' in batch.turns else None

@@ -31,7 +31,7 @@ from .players import Table, play_players
 __all__ = ['said_words', 'last_seen', 'risen', 'whether_reached', 'Delegate', 'room_alone', 'pages_alone', 'house_script',
            'search_script', 'house_of_two', 'hops_of_two', 'of_seat', 'warm_seats', 'play_scored', 'by_errand',
            'token_f1', 'coda_score', 'peco', 'coda_recipe', 'Blueprint', 'Greedy', 'best', 'play_phases', 'alternate',
-           'himac_recipe', 'foresight', 'hi_agent_recipe', 'epo_explicit', 'epo_explicit_recipe', 'Advised',
+           'himac_recipe', 'foresight', 'hi_agent_recipe', 'epo_explicit', 'epo_explicit_recipe', 'FrozenActor',
            'interpolated', 'learned_progress', 'shaped', 'mira', 'mira_recipe', 'Subgoals', 'Flow', 'agentflow_recipe',
            'priced', 'ai_searchplanner_recipe']
 
@@ -400,7 +400,7 @@ def epo_explicit_recipe():
     return dict(credit=epo_explicit, critic=Critic, objective=reinforce, loss_per='turn', rollout=play_players,
                 test_rollout=play_players)
 
-class Advised(Wrapper):
+class FrozenActor(Wrapper):
     "Every seat says a phrase, and a frozen actor acts by it: a game of strategists (EPO)."
     adds = 'You do not act yourself: say one phrase before each of your turns, and somebody else acts by it.'
     def __init__(

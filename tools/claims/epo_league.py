@@ -7,7 +7,7 @@ from claims import Claim
 
 from agentlab.env import Negotiation
 from agentlab.env.negotiation import divisions, worth
-from agentlab.rollout import Advised, play_players
+from agentlab.rollout import FrozenActor, play_players
 from agentlab.selfplay import League
 from agentlab.train import recipes
 
@@ -55,7 +55,7 @@ def earned(policy, world, seed, other):
 
 
 def row(arm, seed):
-    world = Advised(Negotiation(), actor, PHRASES, concede)
+    world = FrozenActor(Negotiation(), actor, PHRASES, concede)
     policy = start(world, **SHOWN)
     strangers = {one.__name__: lambda env, generator, one=one: one(env.env, generator)
                  for one in (concede, stubborn, patient)}
@@ -68,8 +68,8 @@ def row(arm, seed):
 
 
 CLAIM = Claim(
-    key='epo-league', row=row, says='A strategist that practises against those of earlier rounds gets more from '
-    'strangers than one that practises against the first one.', arms=('earlier', 'first', 'itself', 'start'),
+    key='epo-explicit-league', row=row, says='A strategist that practises against those of earlier rounds gets more '
+    'from strangers than one that practises against the first one.', arms=('earlier', 'first', 'itself', 'start'),
     control='first', measure='paid', margin=.03,
     budget='40 updates of 64 games after 2400 demonstrated ones; itself learns from both seats, start is not trained',
     world='Negotiation of six turns, actors that follow a phrase four times of five; mean pay from three scripted '
