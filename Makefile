@@ -107,6 +107,7 @@ results: $(VENV)/.full $(VENV)/.lm ## record the learning curves that the README
 	$(PY) tools/guides.py
 	$(PY) tools/fit_real.py
 	$(PY) tools/claims.py --all
+	$(PY) tools/judges.py
 
 install: $(VENV)/.full ## the environment with everything a contributor needs
 

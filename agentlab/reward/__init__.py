@@ -18,3 +18,4 @@ from .implicit_rewards import *
 from .shaping import *
 from .judge import *
 from .judged import *
+from .evidence import *
