@@ -12,8 +12,9 @@ from agentlab.policy import tiny_policy
 from agentlab.reward.judge import (EndpointJudge, Form, Head, Judge, a_or_b, agreement, calibrated, digits,
                                    in_both_orders, play_judged, yes_no)
 from agentlab.train import recipes, train
+from later import deferred
 
-CHAT = Form(('yes', 'no'), closing=None)
+CHAT = deferred(lambda: Form(('yes', 'no'), closing=None))
 ASKED = ['is one red ?', 'is two red ?', 'is three red or is it blue ?', 'is four ?']
 
 
@@ -65,11 +66,10 @@ def test_an_abstention_is_no_low_score(clerk):
     assert agreement(found, [1, 0])['abstained'] == .5
 
 
-@pytest.mark.parametrize('form, why', [
-    (Form(('yes', 'is one'), closing=None), '2 tokens'), (Form(('yes', ''), closing=None), '0 tokens'),
-    (Form(('yes', 'yes'), closing=None), 'can tell apart'), (Form(('yes',), closing=None), 'two answers or more')])
-def test_answers_that_cannot_be_read_are_refused(clerk, form, why):
-    with pytest.raises(ValueError, match=why): Judge(clerk, form)
+@pytest.mark.parametrize('answers, why', [(('yes', 'is one'), '2 tokens'), (('yes', ''), '0 tokens'),
+                                          (('yes', 'yes'), 'can tell apart'), (('yes',), 'two answers or more')])
+def test_answers_that_cannot_be_read_are_refused(clerk, answers, why):
+    with pytest.raises(ValueError, match=why): Judge(clerk, Form(answers, closing=None))
 
 
 def test_calibration_moves_the_middle_and_refuses_a_coin(clerk):

@@ -63,7 +63,7 @@ def test_a_principle_is_met_and_missed(principle):
     assert [principle(game, i) for i in range(3)] == met[principle]
 
 
-@pytest.mark.parametrize('name', ['ppr', 'prs_vspo', 'atom_searcher', 'arena_rl'])
+@pytest.mark.parametrize('name', ['ppr', 'prs_vspo', 'atom_searcher', 'arena_rl', 'chatshopbuddy'])
 def test_a_judged_recipe_plays_and_updates(tmp_path, name):
     world = KeyDoor()
     recipe = getattr(recipes, name)(steps=1, groups=4, group_size=4, test_tasks=0)
@@ -158,3 +158,27 @@ def test_arena_a_pair_without_an_answer_counts_half():
     def some(questions): return torch.tensor([3. if i == 0 else math.nan for i in range(len(questions))])
     found = play_ranked(policy, world, [0], 3, judge=some, bracket=round_robin, max_tokens=6, max_turns=4)
     assert found[0].outcome == 1. and found[1].outcome == 0.
+
+
+# ---- ChatShopBuddy
+
+def shop(*games):
+    "A game for each (turns, won), judged .5 in every turn."
+    frame = [dict(group=0, episode=e, t=t, outcome=float(won), success=bool(won), reward=float(won)*(t == n - 1),
+                  judged=.5) for e, (n, won) in enumerate(games) for t in range(n)]
+    return Batch.from_turns(pd.DataFrame(frame))
+
+
+def test_chatshopbuddy_quality_counts_behind_a_right_answer():
+    reward = recipes.chatshopbuddy().reward
+    b = shop((2, 1), (2, 0), (4, 1))
+    total = torch.zeros(3).double().index_add(0, b.turns.episode, reward(b))
+    assert total.tolist() == pytest.approx([1.15, 0., 1.225]) and (outcome(b) != reward(b)).any()
+
+
+def test_chatshopbuddy_learns_from_short_successes_and_long_failures(played):
+    curate = recipes.chatshopbuddy().curate
+    kept = curate(played)
+    waits = kept.tokens.rest > 0
+    assert waits.any() and torch.equal(grpo(kept), grpo(played))        # all vote, some are learned from
+    assert (kept.tokens.weight[waits] == 0).all()
