@@ -16,3 +16,6 @@ from .counterfactual import *
 from .progress_rewards import *
 from .implicit_rewards import *
 from .shaping import *
+from .judge import *
+from .judged import *
+from .evidence import *

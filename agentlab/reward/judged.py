@@ -8,7 +8,7 @@ __all__ = ['in_shares', 'accepted', 'said_anew', 'from_what_was_read', 'asked_of
            'call_and_page', 'whole', 'Item', 'listed', 'sooner_won', 'play_ranked', 'arena_rl_recipe', 'brief',
            'chatshopbuddy_recipe']
 
-# %% ../../nbs/reward/11_judged.ipynb #5804042c
+# %% ../../nbs/reward/11_judged.ipynb #c7dcb437
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,13 +21,11 @@ from ..credit.group_baselines import grpo
 from ..episodes import Batch, Episode, derive, need
 from ..groups import group_count, group_sum, same
 from ..recipe import recipe
-from ..replay.tasks import chances
 from .basic import at_end, outcome
 from .checklists import checklist
 from .gates import gated, renorm
 from .judge import by_rule, play_judged, share_met
 from .rankings import both_orders, single_elimination
-from ..rollout.plain import guarded, play
 
 def accepted(episode, i: int)->bool:
     "The environment took the action of turn i."
@@ -85,7 +83,7 @@ def drawn_by_value(b: Batch, seed: int = 0)->Tensor:    # (episodes,) how often 
     first = torch.zeros(int(key.max()) + 1, dtype=torch.float64).scatter_reduce(0, key, value.clamp(min=0), 'amax')
     generator = torch.Generator().manual_seed(derive(seed, 'vspo', int(b.episodes.step.max())))
     if not (first > 1e-12).any(): return torch.ones_like(x)
-    drawn = torch.multinomial(chances(first, floor=0.), len(first), replacement=True, generator=generator)
+    drawn = torch.multinomial(first, len(first), replacement=True, generator=generator)
     return torch.bincount(drawn, minlength=len(first)).double()[key]
 
 def vspo(
@@ -155,10 +153,12 @@ def play_ranked(
     policy, env, seeds: list, *arguments,   # as for `by`
     judge: Callable = by_rule,      # questions -> (n,) log odds that the first is better; NaN: no answer
     ask: Callable = sooner_won,     # one episode, another one of its task -> question
-    bracket: Callable = single_elimination, by: Callable = play, seed: int = 0, **how   # as for `tournament`; for `by`
+    bracket: Callable = single_elimination,     # as for `tournament`
+    by: Callable|None = None, seed: int = 0, **how  # who plays, None: `agentlab.rollout.play`; its arguments
 )->list[Episode]:
     "The rollout `by`; the episodes of a task and seat are then worth their places before a judge of pairs (ArenaRL)."
-    episodes = by(policy, env, seeds, *arguments, seed=seed, **how)
+    from agentlab.rollout.plain import guarded, play
+    episodes = (by or play)(policy, env, seeds, *arguments, seed=seed, **how)
     peers = {}
     for e in episodes:
         if e.turns and e.error is None: peers.setdefault((e.group, e.seat), []).append(e)
