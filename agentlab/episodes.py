@@ -75,6 +75,10 @@ class Episode:
     instruction: str|None = None
     answer: str|None = None     # what was right, where the environment knows it; the agent never saw it
     columns: dict = field(default_factory=dict)     # name -> number: further columns of the episode table
+    def regrade(self, worth: float):
+        "Put what the game was worth in the place of what was paid for it."
+        if self.turns: self.turns[-1].reward += worth - self.outcome
+        self.outcome = worth
 
 def state_key(
     state,      # anything JSON can hold; tuples count as lists, the order of dictionary keys does not matter

@@ -28,7 +28,7 @@ HOLDS, FAILS, OPEN = 'holds here', 'does not hold here', 'not decided'
 @dataclass(frozen=True)
 class Claim:
     "What is compared; `row(arm, seed)` plays one of them and returns numbers."
-    key: str                        # of assets/papers.csv
+    key: str                        # of assets/papers.csv, with -real for the real model; or see `of`
     says: str                       # the claim of the paper, one sentence
     row: Callable                   # (arm, seed) -> {measure: number, ...}
     arms: tuple                     # names; the first one is the system
@@ -40,6 +40,7 @@ class Claim:
     model: str = 'tiny'
     seeds: tuple = (0, 1, 2, 3, 4)
     settings: dict = field(default_factory=dict)    # what else a row depends on: a record of others is refused
+    of: str = ''                    # key of the system in assets/papers.csv, where this is a second claim of it
 
     def facts(self) -> dict:
         "What a record must agree with to be gone on with."

@@ -131,8 +131,7 @@ def row(judge, kind):
             for name in ('auc', 'accuracy', 'at_median')}
     false = [q for qs, ys in draws for q, y in zip(qs, ys) if not y]
     moved = (judged([q + ATTACK for q in false]) - judged(false)).mean().item()
-    mass = judged.mass([q for qs, _ in draws for q in qs]).mean().item() if hasattr(
-        judged, 'answer_ids') and judge != 'head' else None
+    mass = judged.mass([q for qs, _ in draws for q in qs]).mean().item() if hasattr(judged, 'mass') else None
     return dict(judge=judge, kind=kind, seconds=round(seconds, 4), attack=round(moved, 4), mass=mass) | ends
 
 

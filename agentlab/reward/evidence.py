@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Shown', 'snapped', 'smartsnap_recipe', 'occurrences', 'common', 'in_order', 'chained', 'soft', 'hard', 'verified']
 
-# %% ../../nbs/reward/12_evidence.ipynb #c3555ac3
+# %% ../../nbs/reward/12_evidence.ipynb #87a016eb
 import re
 from collections.abc import Callable
 import torch
@@ -14,8 +14,8 @@ from ..credit.group_baselines import grpo
 from ..env.protocol import EnvError, Step
 from ..env.wrappers import Wrapper, with_columns
 from ..episodes import Batch, need
+from ..groups import group_count
 from ..recipe import import_path, recipe
-from .basic import at_end
 from .shaping import fading
 
 class Shown(Wrapper):
@@ -79,16 +79,15 @@ class Shown(Wrapper):
 
 def snapped(
     b: Batch,                       # episodes of `Shown`
-    fade: Callable = fading,        # (episodes,) step -> weight of the tool term
+    fade: Callable = fading,        # steps -> weight of the tool term
     each: float = .1, free: int = 3,    # worth of an observation where it is not done; observations that cost nothing
 )->Tensor:                          # (turns,) float64 on the last turn; NaN where there was no verdict
     "The verdict, a term for having looked that fades, and a price for showing much (SmartSnap)."
     said = need(b.turns, 'verdict', 'snapped reads turns.verdict', 'Play in agentlab.reward.evidence.Shown.').double()
-    total = lambda x: torch.zeros(len(b), dtype=torch.float64).index_add(0, b.turns.episode, x.double())
-    verdict, shown = (total(torch.where(b.last_turns(), x.double(), 0.)) for x in (said, b.turns.shown))
-    seen = total(torch.ones_like(said)) - 1
-    looked = torch.where(verdict == 1, (seen > 0).double(), (each*seen).clamp(max=1))
-    return at_end(b, verdict + looked*fade(b.episodes.step) - each*(shown - free).clamp(min=0))
+    seen = group_count(b.turns.t, b.turns.episode) - 1
+    looked = torch.where(said == 1, (seen > 0).double(), (each*seen).clamp(max=1))
+    worth = said + looked*fade(b.of_turn('step')) - each*(b.turns.shown - free).clamp(min=0)
+    return torch.where(b.last_turns(), worth, 0.)
 
 @recipe('SmartSnap, 2025, arXiv 2512.22322')
 def smartsnap_recipe():

@@ -18,7 +18,7 @@ from ..metrics import metric
 __all__ = ['yes_no', 'digits', 'a_or_b', 'log_odds', 'expected', 'Form', 'Judge', 'Head', 'EndpointJudge', 'in_both_orders',
            'agreement', 'calibrated', 'mean_score', 'share_met', 'by_rule', 'play_judged']
 
-# %% ../../nbs/reward/10_judge.ipynb #d4445f29
+# %% ../../nbs/reward/10_judge.ipynb #e5abd4e4
 def log_odds(shares: Tensor)->Tensor:
     "Of the first answer against the second."
     return shares[:, 0].log() - shares[:, 1].log()
@@ -44,10 +44,10 @@ class Form:
     def answer_ids(self, policy)->list[int]:
         "Ids of the answers. Raises ValueError where one is not a token of its own."
         ids = [policy.chat.text_ids(answer) for answer in self.answers]
-        before = self.ids(policy, 'x')
+        before = f'x{self.closing}'     # what stands before an answer must be spelled as it was without
+        whole = lambda answer, one: policy.chat.text_ids(before + answer) == policy.chat.text_ids(before) + one
         for answer, one in zip(self.answers, ids):
-            spelled = self.closing is None or policy.chat.text_ids(f'x{self.closing}{answer}')[-1:] == one
-            if len(one) != 1 or not before or not spelled:
+            if len(one) != 1 or self.closing is not None and not whole(answer, one):
                 raise ValueError(f'answers: {answer!r} is {len(one)} tokens of {policy.name!r} behind '
                                  f'{self.closing!r}; give answers of one token, with their space or without')
         if len({i for one in ids for i in one}) < max(2, len(ids)):
@@ -58,20 +58,18 @@ yes_no = Form()
 digits = Form(tuple('12345'), expected, closing='\nAnswer: ')
 a_or_b = Form((' A', ' B'))
 
-class Judge:
-    "A model that scores texts. It is asked and never learns: give it weights that stay as they are."
+class _Asked:
+    "A model that scores texts. What is read off behind a question, and what that is worth, its kinds say."
     def __init__(
         self,
-        policy,                 # agentlab.policy.Policy
+        policy,                 # agentlab.policy.Policy; it never learns: give it weights that stay as they are
         form: Form = yes_no,
         offset: float = 0.,     # taken off every score; `calibrated` finds it
         margin: float = 0.,     # scores nearer to 0 than this are abstentions
-        least: float = .5,      # mass of the allowed answers below which the judge abstains
         budget: int = 4096,     # tokens of one forward pass
     ):
-        self.policy, self.form, self.offset, self.margin, self.least, self.budget = (
-            policy, form, offset, margin, least, budget)
-        self.answer_ids, self.known = form.answer_ids(policy), {}       # question -> what was read off
+        self.policy, self.form, self.offset, self.margin, self.budget = policy, form, offset, margin, budget
+        self.known = {}         # question -> what was read off
         self.cost = dict(asked=0, forwards=0, tokens=0, seconds=0.)
     def __call__(self, questions: list[str])->Tensor:
         "(n,) float64 scores; NaN: the judge abstains. A question that it knows is not computed again."
@@ -81,20 +79,39 @@ class Judge:
         return self.scores(torch.stack([self.known[q] for q in questions]))
     def learn(self, questions: list[str]):
         "Ask what is not known, the short ones first, as many at a time as the budget has room for."
-        began, ids = time.monotonic(), {q: self.form.ids(self.policy, q) for q in questions}
-        for q in questions:
-            if len(ids[q]) >= self.policy.max_context: self.known[q] = self.lost()
-        waiting = sorted((q for q in questions if q not in self.known), key=lambda q: len(ids[q]))
-        while waiting:
-            many = max(1, sum((i + 1)*len(ids[q]) <= self.budget for i, q in enumerate(waiting)))
-            now, waiting = waiting[:many], waiting[many:]
-            rows = pad_sequence([torch.tensor(ids[q]) for q in now], batch_first=True, padding_value=self.policy.pad_id)
-            place = torch.tensor([[i, len(ids[q])] for i, q in enumerate(now)])
+        from agentlab.policy.core import micro_batches
+        began, ids = time.monotonic(), {q: torch.tensor(self.form.ids(self.policy, q)) for q in questions}
+        self.known |= {q: self.lost() for q in questions if len(ids[q]) >= self.policy.max_context}
+        waiting = [q for q in questions if q not in self.known]
+        lengths = torch.tensor([len(ids[q]) for q in waiting])
+        for some in micro_batches(lengths, self.budget):
+            now = [waiting[i] for i in some.tolist()]
+            rows = pad_sequence([ids[q] for q in now], batch_first=True, padding_value=self.policy.pad_id)
+            place = torch.stack([torch.arange(len(some)), lengths[some]], 1)
             with torch.no_grad(): found = self.read(rows.to(self.policy.device), place.to(self.policy.device))
             self.known |= dict(zip(now, found.double().cpu()))
             self.cost['forwards'] += 1
-            self.cost['tokens'] += sum(len(ids[q]) for q in now)
+        self.cost['tokens'] += int(lengths.sum())
         self.cost['seconds'] += time.monotonic() - began
+    def decided(self, score: Tensor, answered: Tensor)->Tensor:
+        "Less the offset; NaN where nothing was answered, or too little to decide."
+        score = score - self.offset
+        return torch.where(answered & (score.abs() >= self.margin), score, torch.nan)
+    def moved(self, **changes):
+        "The same judge with other settings; what it knows is shared."
+        twin = copy.copy(self)
+        vars(twin).update(changes)
+        return twin
+
+class Judge(_Asked):
+    "A model that scores texts by how sure it is of its answer."
+    def __init__(
+        self, policy, form: Form = yes_no,  # agentlab.policy.Policy, whose weights stay as they are
+        least: float = .5,      # mass of the allowed answers below which the judge abstains
+        **settings              # offset, margin and budget: off every score; nearer to 0: no score; tokens of a pass
+    ):
+        super().__init__(policy, form, **settings)
+        self.least, self.answer_ids = least, form.answer_ids(policy)
     def read(self, ids: Tensor, place: Tensor)->Tensor:
         "(n, answers) probabilities of the allowed answers behind each question."
         return self.policy.action_logits(ids, place).float().softmax(1)[:, self.answer_ids]
@@ -109,24 +126,15 @@ class Judge:
         "(n,) scores of what was read off."
         mass = found.sum(1)
         return self.decided(self.form.value(found/mass[:, None]), mass >= self.least)
-    def decided(self, score: Tensor, answered: Tensor)->Tensor:
-        "Less the offset; NaN where nothing was answered, or too little to decide."
-        score = score - self.offset
-        return torch.where(answered & (score.abs() >= self.margin), score, torch.nan)
-    def moved(self, **changes):
-        "The same judge with other settings; what it knows is shared."
-        twin = copy.copy(self)
-        vars(twin).update(changes)
-        return twin
 
-class Head(Judge):
+class Head(_Asked):
     "A judge by a line on the hidden state behind the question, fitted (ridge) to cases whose truth is known."
     def __init__(
         self, policy, questions: list[str], truth,  # to fit: (n,) bool
         layer: int = -1,        # of the hidden states: 0 behind the embedding, -1 behind the last layer
         ridge: float = 1.,      # the larger, the flatter the line
         form: Form = yes_no,    # how a question is put; its answers are not read
-        **settings              # of a `Judge`
+        **settings              # offset, margin and budget, as of a `Judge`
     ):
         super().__init__(policy, form, **settings)
         self.layer, y = layer, torch.as_tensor(truth).double()*2 - 1
@@ -162,8 +170,8 @@ class EndpointJudge:
         "(n,) log odds of the votes, half a vote added to each side; NaN where no answer could be read."
         began, new = time.monotonic(), list(dict.fromkeys(q for q in questions if q not in self.known))
         with ThreadPoolExecutor(self.at_once) as pool: votes = list(pool.map(self.vote, new*self.votes))
-        for q in new:
-            said = [vote for one, vote in zip(new*self.votes, votes) if one == q and vote is not None]
+        for i, q in enumerate(new):
+            said = [vote for vote in votes[i::len(new)] if vote is not None]
             if said: self.known[q] = math.log((sum(said) + .5)/(len(said) - sum(said) + .5))
         self.cost['asked'] += len(questions)
         self.cost['failed'] += sum(vote is None for vote in votes)
@@ -198,7 +206,7 @@ def agreement(scores: Tensor, truth)->dict:     # (n,) of a judge; (n,) bool
     return dict(auc=wins.mean().item(), accuracy=right(0.), at_median=right(s.median()) if len(s) else torch.nan,
                 brier=(s.sigmoid() - y.double()).square().mean().item(), abstained=1 - known.double().mean().item())
 
-def calibrated(judge: Judge, questions: list[str], truth, least: float = .7)->Judge:    # smallest AUC
+def calibrated(judge: Judge|Head, questions: list[str], truth, least: float = .7)->Judge|Head:  # smallest AUC
     "The judge with the median of these scores as its offset. Raises ValueError where it cannot rank them."
     whole = judge.moved(offset=0., margin=0.)
     scores = whole(questions)

@@ -8,24 +8,23 @@ __all__ = ['in_shares', 'accepted', 'said_anew', 'from_what_was_read', 'asked_of
            'call_and_page', 'whole', 'Item', 'listed', 'sooner_won', 'play_ranked', 'arena_rl_recipe', 'brief',
            'chatshopbuddy_recipe']
 
-# %% ../../nbs/reward/11_judged.ipynb #c7dcb437
+# %% ../../nbs/reward/11_judged.ipynb #507c0994
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
-from random import Random
 import torch
 from torch import Tensor
 from ..credit.group_baselines import grpo
 from ..episodes import Batch, Episode, derive, need
-from ..groups import group_count, group_sum, same
+from ..groups import group_count, group_max, group_mean, group_min, group_std, group_sum, same
 from ..recipe import recipe
-from .basic import at_end, outcome
+from .basic import outcome
 from .checklists import checklist
 from .gates import gated, renorm
 from .judge import by_rule, play_judged, share_met
-from .rankings import both_orders, single_elimination
+from .rankings import single_elimination, tournament
 
 def accepted(episode, i: int)->bool:
     "The environment took the action of turn i."
@@ -61,12 +60,11 @@ def staged(
     quality: Callable = outcome,        # batch -> (turns,) what a well-formed episode earns
 )->Tensor:                              # (turns,) float64 on the last turn
     "The quality of an episode whose actions are well formed, else its stage (in the spirit of PRS)."
-    worth = b.turns.reward.new_zeros(len(b), dtype=torch.float64).index_add(0, b.turns.episode, quality(b).double())
+    worth = group_sum(quality(b), b.turns.episode)
     for column, low in reversed(stages):
-        found = need(b.turns, column, f'staged looks for turns.{column}', 'Name the columns in stages=.').double()
-        met = torch.zeros_like(worth).index_add(0, b.turns.episode, (found > 0).double()) > 0
-        worth = torch.where(met, low, worth)
-    return at_end(b, worth)
+        found = need(b.turns, column, f'staged looks for turns.{column}', 'Name the columns in stages=.') > 0
+        worth = torch.where(group_max(found.double(), b.turns.episode) > 0, low, worth)
+    return torch.where(b.last_turns(), worth, 0.)
 
 def once(k: Tensor)->Tensor:
     "A group that was drawn counts once, however often (value smoothing)."
@@ -78,13 +76,12 @@ def as_drawn(k: Tensor)->Tensor:
 def drawn_by_value(b: Batch, seed: int = 0)->Tensor:    # (episodes,) how often the group of each was drawn
     "As many draws as there are groups, by the variance of the outcomes in a group; where none has any, each once."
     key = same(b.episodes.group, b.episodes.seat)
-    x, size = b.episodes.outcome.double(), group_count(b.episodes.outcome, key)
-    value = group_sum(x.square(), key)/size - (group_sum(x, key)/size).square()
-    first = torch.zeros(int(key.max()) + 1, dtype=torch.float64).scatter_reduce(0, key, value.clamp(min=0), 'amax')
+    variance = group_std(b.episodes.outcome, key, ddof=0).square()
+    value = torch.zeros(int(key.max()) + 1, dtype=torch.float64).scatter(0, key.cpu(), variance.cpu())
     generator = torch.Generator().manual_seed(derive(seed, 'vspo', int(b.episodes.step.max())))
-    if not (first > 1e-12).any(): return torch.ones_like(x)
-    drawn = torch.multinomial(first, len(first), replacement=True, generator=generator)
-    return torch.bincount(drawn, minlength=len(first)).double()[key]
+    if not (value > 1e-12).any(): return torch.ones_like(variance)
+    drawn = torch.multinomial(value, len(value), replacement=True, generator=generator)
+    return torch.bincount(drawn, minlength=len(value)).to(variance)[key]
 
 def vspo(
     b: Batch, count: Callable = once,   # (episodes,) draws -> weight of the advantage
@@ -104,17 +101,17 @@ def falling(step: Tensor, first: float = .5, steps: int = 200)->Tensor:
 
 def atom_reward(
     b: Batch, column: str = 'judged',   # turns column with the score of each atom, 0 to 1; NaN: none
-    weight: Callable = falling,         # (episodes,) step -> share of the atoms in the reward
+    weight: Callable = falling,         # steps -> share of the atoms in the reward
     malformed: str = 'invalid', least: float = -1.,     # turns column; paid where every turn has it
 )->Tensor:                              # (turns,) float64 on the last turn
     "Mean of the atoms, weighted against the outcome (in the spirit of Atom-Searcher); unscored: the outcome alone."
     score = need(b.turns, column, f'atom_reward reads turns.{column}', 'Play with agentlab.reward.judge.play_judged.')
-    total = lambda x: torch.zeros(len(b), dtype=torch.float64).index_add(0, b.turns.episode, x.double())
-    known = total(~score.isnan())
-    share = torch.where(known > 0, weight(b.episodes.step), 0.)
-    worth = share*total(score.nan_to_num())/known.clamp(min=1) + (1 - share)*b.episodes.outcome
-    bad = total(getattr(b.turns, malformed) > 0) == total(torch.ones_like(b.turns.reward))
-    return at_end(b, torch.where(bad, least, worth))
+    bad = need(b.turns, malformed, f'atom_reward reads turns.{malformed}', 'Name a turns column in malformed=.') > 0
+    atoms = group_mean(score, b.turns.episode)      # NaN: none has a score
+    share = torch.where(atoms.isnan(), 0., weight(b.of_turn('step')))
+    worth = share*atoms.nan_to_num() + (1 - share)*b.of_turn('outcome')
+    all_bad = group_min(bad.double(), b.turns.episode) > 0
+    return torch.where(b.last_turns(), torch.where(all_bad, least, worth), 0.)
 
 @recipe('in the spirit of Atom-Searcher, 2025, arXiv 2508.12800')
 def atom_searcher_recipe():
@@ -159,19 +156,16 @@ def play_ranked(
     "The rollout `by`; the episodes of a task and seat are then worth their places before a judge of pairs (ArenaRL)."
     from agentlab.rollout.plain import guarded, play
     episodes = (by or play)(policy, env, seeds, *arguments, seed=seed, **how)
+    whole = [e for e in episodes if e.turns and e.error is None]
+    if not whole: return episodes
     peers = {}
-    for e in episodes:
-        if e.turns and e.error is None: peers.setdefault((e.group, e.seat), []).append(e)
+    for i, e in enumerate(whole): peers.setdefault((e.group, e.seat), []).append(i)
     pairs = [pair for some in peers.values() for pair in permutations(some, 2)]
-    odds = guarded(lambda: judge([ask(*pair) for pair in pairs]).double().sigmoid().tolist()) if pairs else []
-    said = {} if isinstance(odds, BaseException) else {
-        (id(i), id(j)): (10*p, 10 - 10*p) for (i, j), p in zip(pairs, odds)}
-    for (group, seat), some in peers.items():
-        compare = both_orders(lambda i, j: said.get((id(some[i]), id(some[j]))))
-        places = bracket(compare, len(some), Random(derive(seed, group, seat))) if len(some) > 1 else [0.]
-        for e, place in zip(some, places):
-            e.turns[-1].reward += place - e.outcome
-            e.outcome = place
+    odds = guarded(lambda: judge([ask(whole[i], whole[j]) for i, j in pairs]).double().sigmoid().tolist())
+    said = {} if isinstance(odds, BaseException) else {pair: (10*p, 10 - 10*p) for pair, p in zip(pairs, odds)}
+    b = Batch.from_episodes(whole)
+    places, last = tournament(b, lambda i, j: said.get((i, j)), bracket, seed), b.last_turns()
+    for i, place in zip(b.turns.episode[last].tolist(), places[last].tolist()): whole[i].regrade(place)
     return episodes
 
 @recipe('ArenaRL, 2026, arXiv 2601.06487')
@@ -181,7 +175,7 @@ def arena_rl_recipe():
 
 def brief(b: Batch)->Tensor:
     "(turns,) one over the number of turns, on the last one."
-    return at_end(b, 1/group_count(b.turns.t, b.turns.episode)[b.last_turns()].double())
+    return torch.where(b.last_turns(), 1/group_count(b.turns.t, b.turns.episode), 0.)
 
 @recipe('in the spirit of ChatShopBuddy, 2026, arXiv 2603.06065')
 def chatshopbuddy_recipe():

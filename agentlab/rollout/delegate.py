@@ -228,9 +228,7 @@ def play_scored(policy, env, seeds: list, *arguments, score: Callable, by: Calla
     for _, game in groupby(episodes, key=lambda e: e.game):
         sides = {e.seat: e for e in game}
         worth = float(score(sides))
-        for e in sides.values():
-            if e.turns: e.turns[-1].reward += worth - e.outcome
-            e.outcome = worth
+        for e in sides.values(): e.regrade(worth)
     return episodes
 
 def by_errand(turns: list)->list[list]:

@@ -4,11 +4,10 @@ from functools import partial
 from random import Random
 
 import torch
-from _attempts import compared
+from _hops import SIZES, START, searched, turns
 from claims import Claim
 
-START = dict(steps=200, pool=2048, noise=.5)
-SIZES = dict(steps=40, groups=6, group_size=8, test_tasks=0, max_turns=6, lr=1e-3)
+SIZES = SIZES | dict(groups=6, group_size=8)
 NOISE, VOTES = .5, 4
 
 
@@ -36,20 +35,15 @@ def exact(sides: dict)->float: return quality(*sides.values())
 
 
 def row(arm: str, seed: int) -> dict:
-    from agentlab.env import HopSearch
     from agentlab.reward.judged import play_ranked
     from agentlab.rollout import play
     from agentlab.rollout.delegate import play_scored
     from agentlab.train import recipes
-    world = HopSearch(2, distractors=10)
     scored = partial(play_scored, by=play)
     rollout = {'arena-rl': partial(play_ranked, judge=odds, ask=which), 'marks': partial(scored, score=mark),
                'exact': partial(scored, score=exact)}[arm]
-    recipe = recipes.arena_rl(**SIZES, seed=seed, rollout=rollout)
-    after, before, rows = compared(world, world, world, recipe, seed, START, 200, samples=1, max_tokens=8)
-    share = lambda b: round(b.episodes.success.double().mean().item(), 5)
-    return dict(area=round(sum(one['success'] for one in rows)/len(rows), 5), success=share(after),
-                before=share(before), turns=round(len(after.turns)/len(after), 4))
+    found, after, _ = searched(recipes.arena_rl(**SIZES, seed=seed, rollout=rollout), seed)
+    return found | dict(turns=turns(after))
 
 
 CLAIM = Claim(

@@ -68,7 +68,8 @@ def row(arm, seed):
 
 
 CLAIM = Claim(
-    key='epo-explicit-league', row=row, says='A strategist that practises against those of earlier rounds gets more '
+    key='epo-explicit-league', of='epo-explicit', row=row,
+    says='A strategist that practises against those of earlier rounds gets more '
     'from strangers than one that practises against the first one.', arms=('earlier', 'first', 'itself', 'start'),
     control='first', measure='paid', margin=.03,
     budget='40 updates of 64 games after 2400 demonstrated ones; itself learns from both seats, start is not trained',
