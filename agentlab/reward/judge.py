@@ -15,8 +15,8 @@ from ..episodes import Episode
 from ..metrics import metric
 
 # %% auto #0
-__all__ = ['yes_no', 'digits', 'a_or_b', 'log_odds', 'expected', 'Form', 'Judge', 'Head', 'EndpointJudge', 'in_both_orders',
-           'agreement', 'calibrated', 'mean_score', 'share_met', 'by_rule', 'play_judged']
+__all__ = ['yes_no', 'digits', 'a_or_b', 'log_odds', 'expected', 'Form', 'OwnJudge', 'Judge', 'Head', 'EndpointJudge',
+           'in_both_orders', 'agreement', 'calibrated', 'mean_score', 'share_met', 'by_rule', 'play_judged']
 
 # %% ../../nbs/reward/10_judge.ipynb #e5abd4e4
 def log_odds(shares: Tensor)->Tensor:
@@ -58,7 +58,7 @@ yes_no = Form()
 digits = Form(tuple('12345'), expected, closing='\nAnswer: ')
 a_or_b = Form((' A', ' B'))
 
-class _Asked:
+class OwnJudge:
     "A model that scores texts. What is read off behind a question, and what that is worth, its kinds say."
     def __init__(
         self,
@@ -103,7 +103,7 @@ class _Asked:
         vars(twin).update(changes)
         return twin
 
-class Judge(_Asked):
+class Judge(OwnJudge):
     "A model that scores texts by how sure it is of its answer."
     def __init__(
         self, policy, form: Form = yes_no,  # agentlab.policy.Policy, whose weights stay as they are
@@ -127,7 +127,7 @@ class Judge(_Asked):
         mass = found.sum(1)
         return self.decided(self.form.value(found/mass[:, None]), mass >= self.least)
 
-class Head(_Asked):
+class Head(OwnJudge):
     "A judge by a line on the hidden state behind the question, fitted (ridge) to cases whose truth is known."
     def __init__(
         self, policy, questions: list[str], truth,  # to fit: (n,) bool
