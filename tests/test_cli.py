@@ -139,7 +139,7 @@ def test_doctor(home):
     (['train', '--env', 'world:Broken', '--model', 'untrained', '--test-tasks', '0', '--groups', '2', '--group-size',
       '2', '--out', 'runs/broken'], ['all 4 episodes ended with an error', 'the house burned down']),
     (['train', '--env', 'world:World', '--model', 'untrained'],
-     ["test_tasks=512: n=512: split 'test' of this house has about"]),
+     ["test_tasks=512: n=512: there are about"]),
     (['play', '--env', 'keydor'], ['keydoor, guess']),
     (['report', 'nowhere'], ['nowhere', 'agentlab runs']),
     (['view', 'nowhere'], ['nowhere', 'does not exist'])])

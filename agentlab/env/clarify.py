@@ -9,7 +9,7 @@ __all__ = ['values', 'needs', 'requests', 'Clarify', 'check_request']
 import copy, itertools
 from functools import lru_cache
 from random import Random
-from .protocol import TextEnv, check_split, guide_text, noisy, split_of, tidy
+from .protocol import TextEnv, check_split, check_whole, guide_text, noisy, sampled, split_of, tidy
 
 values = dict(day='monday tuesday wednesday thursday friday saturday'.split(),
               hour='noon one two three four five'.split(), people='alone pair trio family team crowd'.split(),
@@ -42,8 +42,7 @@ class Clarify(TextEnv):
         horizon:int=4,      # most turns: two questions, one mistake, the booking
         split:str='train'   # which requests `reset` draws: 'train', 'demo' or 'test'
     ):
-        if not isinstance(horizon, int) or horizon < 3:
-            raise ValueError(f'horizon must be a whole number from 3 (two questions and a booking), got {horizon!r}')
+        check_whole(3, horizon=horizon)     # two questions and a booking
         self.horizon, self.split = horizon, check_split(split)
         self._requests = requests(split)
 
@@ -87,23 +86,18 @@ class Clarify(TextEnv):
 
     def tasks(
         self,
-        split:str,      # 'train', 'demo' or 'test'
-        n:int,          # how many
-        seed:int=0      # another seed, other tasks
-    )->list:            # n different tasks, for `reset(seed, task=task)`
+        split:str, n:int, seed:int=0    # 'train', 'demo' or 'test'; how many; another seed, other tasks
+    )->list:                            # n different tasks, for `reset(seed, task=task)`
         "Different requests of one split, the same list every time."
-        every = requests(check_split(split))
-        if n > len(every): raise ValueError(f'n={n}: split {split!r} has {len(every)} requests; ask for fewer')
-        return Random(f'tasks {split} {seed}').sample(every, n)
+        return sampled(requests(check_split(split)), split, n, seed)
 
     def clone(self):
         return copy.copy(self)     # tasks and what is known are never changed, only replaced
 
     def expert(
         self,
-        noise:float=0.,             # share of actions drawn at random: half of them questions, half bookings
-        generator:Random=None       # seeded by the caller; needed if noise > 0
-    )->str:                         # an action
+        noise:float=0., generator:Random=None   # share drawn at random, half of them questions, half bookings; seeded
+    )->str:                                     # an action
         "Ask for the first fact that is missing, then book; with `noise` an imperfect demonstrator."
         if noisy(noise, generator, 'expert'):
             verb = generator.choice(('ask', 'book'))

@@ -6,9 +6,9 @@
 __all__ = ['cues', 'doors', 'noises', 'check_rule', 'check_cue_task', 'CueDoor']
 
 # %% ../../nbs/env/09_cue_door.ipynb #206487ef
-import copy, itertools
+import itertools
 from random import Random
-from .protocol import TextEnv, check_split, guide_text, listed, noisy, split_of, tidy
+from .protocol import Drawn, TextEnv, check_split, guide_text, listed, split_of, tidy
 
 cues = ('red', 'green', 'blue', 'yellow')
 doors = ('d1', 'd2', 'd3', 'd4')
@@ -35,7 +35,7 @@ def check_cue_task(
         raise ValueError(f"noise={task['noise']!r}: give three of the words {' '.join(noises)}")
     return dict(rule=list(check_rule(task['rule'])), cue=task['cue'], noise=noise)
 
-class CueDoor(TextEnv):
+class CueDoor(Drawn, TextEnv):
     "Remember a cue over a turn of noise, then open the door that belongs to it; reward 1 for the right door, else 0."
     name, horizon = 'cuedoor', 3
     grammar = (f'Write wait in the first two turns, then open {", open ".join(doors[:-1])} or open {doors[-1]}, and '
@@ -100,10 +100,8 @@ class CueDoor(TextEnv):
 
     def tasks(
         self,
-        split:str,      # 'train', 'demo' or 'test'
-        n:int,          # how many
-        seed:int=0      # another seed, other tasks
-    )->list:            # n different games, for `reset(seed, task=game)`
+        split:str, n:int, seed:int=0    # 'train', 'demo' or 'test'; how many; another seed, other tasks
+    )->list:                            # n different games, for `reset(seed, task=game)`
         "Different games of one split, the same list every time."
         generator = Random(f'tasks {split} {seed}')
         every = [(cue, *noise) for cue in cues for noise in itertools.product(noises, repeat=3)
@@ -112,23 +110,14 @@ class CueDoor(TextEnv):
         return [dict(rule=generator.sample(doors, 4) if self.rule is None else list(self.rule), cue=cue, noise=noise)
                 for cue, *noise in generator.sample(every, n)]
 
-    def clone(self):
-        return copy.copy(self)      # a task is never changed, only replaced
-
-    def expert(
-        self,
-        noise:float=0.,             # share of actions drawn at random from the legal ones
-        generator:Random=None       # seeded by the caller; needed if noise > 0
-    )->str:                         # an action
-        "Wait, then open the right door; with `noise` an imperfect demonstrator."
-        if noisy(noise, generator, 'expert'): return generator.choice(self.legal())
+    def best(self)->str:
+        "Wait, then open the right door."
         return f'open {self.door()}' if self.phase == 2 else 'wait'
 
     def demonstrator(
         self,
-        noise:float=0.,             # not used: who does not know the rule can only guess
-        generator:Random=None       # seeded by the caller; None: the first door
-    )->str:                         # an action
+        noise:float=0., generator:Random=None   # not used: one can only guess; seeded, None: the first door
+    )->str:                                     # an action
         "What somebody does who does not know the rule: wait, then open any door."
         return generator.choice(self.legal()) if generator else self.legal()[0]
 

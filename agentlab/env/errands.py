@@ -10,7 +10,7 @@ __all__ = ['goods', 'columns', 'whole', 'deeds', 'sums', 'tool_for', 'draw_erran
 import re
 from random import Random
 from .hopsearch import first_names
-from .protocol import environment, noisy, split_of
+from .protocol import check_whole, environment, noisy, split_of
 from .python_tool import joined, spelled
 from .sandbox import MontySandbox
 from .toolbox import Toolbox, final_answer, python_code, sql_query, text_search
@@ -90,7 +90,7 @@ class Errands(Toolbox):
         spaced:bool=True,       # numbers digit by digit, for a word-level model; False: as usual
         split:str='train'       # which tasks `reset` draws
     ):
-        if horizon < 2: raise ValueError(f'horizon={horizon}: a call and the answer take 2 turns')
+        check_whole(2, horizon=horizon)     # a call and the answer
         box = [python_code(sandbox=MontySandbox(seconds=1., megabytes=32, output=200), description='Compute.'),
                sql_query(as_script, description='Prices, weights, ages.'),
                text_search(as_notes, description='Who made, sent or bought it.'), final_answer(description='The end.')]
@@ -98,12 +98,6 @@ class Errands(Toolbox):
                          'goods in a store: one call of the right tool, then the answer.',
                          example='sqlite select max ( price ) from lamps')
         self.spaced = bool(spaced)
-
-    def for_reader(self):
-        "Numbers in one piece."
-        twin = super().for_reader()
-        twin.spaced = False
-        return twin
 
     def written(self, text): return spelled(text) if self.spaced else text
     def start(self, seed, task=None): return super().start(seed, None if task is None else errand(task))

@@ -7,7 +7,7 @@ __all__ = ['ranges', 'GuessNumber']
 
 # %% ../../nbs/env/02_guess.ipynb #b5863b47
 from random import Random
-from .protocol import TextEnv, check_split, guide_text, noisy, split_of, tidy
+from .protocol import TextEnv, check_split, check_whole, guide_text, noisy, sampled, split_of, tidy
 from .tools import tool
 
 def ranges(
@@ -34,10 +34,9 @@ class GuessNumber(TextEnv):
         if not (isinstance(low, int) and isinstance(high, int) and 0 <= low <= high - 7):
             raise ValueError(f'low and high must be whole numbers from 0, with at least 8 numbers between them; got '
                              f'{low!r} and {high!r}')
-        if horizon is not None and not (isinstance(horizon, int) and horizon >= 1):
-            raise ValueError(f'horizon must be a whole number from 1, or None; got {horizon!r}')
         self.low, self.high, self.split = low, high, check_split(split)
-        self.horizon = horizon or (high - low + 1).bit_length()
+        self.horizon = (high - low + 1).bit_length() if horizon is None else horizon
+        check_whole(horizon=self.horizon)
         self.pairs = ranges(low, high, split)
         if not self.pairs:
             raise ValueError(f'no range between {low} and {high} belongs to split {split!r}; take them further apart')
@@ -88,23 +87,17 @@ class GuessNumber(TextEnv):
 
     def tasks(
         self,
-        split:str,      # 'train', 'demo' or 'test'
-        n:int,          # how many
-        seed:int=0      # another seed, other tasks
-    )->list:            # n different tasks, for `reset(seed, task=task)`
+        split:str, n:int, seed:int=0    # 'train', 'demo' or 'test'; how many; another seed, other tasks
+    )->list:                            # n different tasks, for `reset(seed, task=task)`
         "Different tasks of one split, the same list every time."
         every = [dict(low=low, high=high, secret=secret)
                  for low, high in ranges(self.low, self.high, check_split(split)) for secret in range(low, high + 1)]
-        if n > len(every):
-            raise ValueError(f'n={n}: split {split!r} has {len(every)} tasks between {self.low} and {self.high}; ask '
-                             f'for fewer or take them further apart')
-        return Random(f'tasks {split} {seed}').sample(every, n)
+        return sampled(every, split, n, seed)
 
     def expert(
         self,
-        noise:float=0.,             # share of guesses drawn at random from the told range
-        generator:Random=None       # seeded by the caller; needed if noise > 0
-    )->str:                         # an action
+        noise:float=0., generator:Random=None   # share of guesses drawn from the told range; seeded
+    )->str:                                     # an action
         "Halve what is left; with `noise` an imperfect demonstrator."
         if noisy(noise, generator, 'expert'): return f"guess {generator.randint(self.task['low'], self.task['high'])}"
         return f'guess {(self.least + self.most)//2}'

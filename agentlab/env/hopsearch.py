@@ -4,17 +4,17 @@
 
 # %% auto #0
 __all__ = ['first_names', 'last_names', 'relations', 'full_name', 'best_pages', 'verbs', 'names_of', 'draw_people', 'fts_query',
-           'World', 'world_of', 'index_of', 'full_text', 'draw_question', 'check_question', 'parse', 'Game',
-           'check_options', 'HopSearch', 'missing']
+           'World', 'world_of', 'index_of', 'full_text', 'draw_question', 'check_question', 'parse', 'missing', 'Game',
+           'check_options', 'HopSearch']
 
 # %% ../../nbs/env/04_hopsearch.ipynb #0957f9dc
-import copy, re, sqlite3, threading, weakref
+import re, sqlite3, threading, weakref
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
-from .protocol import (Env, EnvError, Step, check_noise, check_seed, check_split, distinct, guide_text,
-                                   is_finite, noisy, split_of)
+from .protocol import (Drawn, Env, EnvError, Step, check_seed, check_split, check_turn, check_whole,
+                                   guide_text, is_finite, noisy, split_of)
 from .tools import tool
 
 first_names = tuple('Bora Mina Kano Sela Tivo Ruda Nefi Odal Pira Vako Luma Geno Zafi Yaro Hesu Dilo'.split())
@@ -154,7 +154,7 @@ def check_question(
     path, world = task['path'], task['world']
     if not isinstance(path, (list, tuple)) or not path or any(relation not in relations for relation in path):
         raise ValueError(f"path must be a list of relations ({', '.join(relations)}), got {path!r}")
-    if type(world) is not int or world < 0: raise ValueError(f'world must be a whole number from 0, got {world!r}')
+    check_whole(0, world=world)
     if (len(path), task['people']) != (hops, people):
         raise ValueError(f"the question has {len(path)} hops among {task['people']} people, this HopSearch {hops} "
                          f"among {people}; make HopSearch(hops={len(path)}, distractors=people - hops - 1)")
@@ -177,6 +177,16 @@ def parse(
     verb, *words = re.findall('[a-z]+', action[:1000].lower()) or ['']
     return verb, ' '.join(word.capitalize() if word.capitalize() in first_names + last_names else word
                           for word in words[:8])
+
+def missing(
+    start:str, path:tuple,      # where to begin; the relations to follow
+    known:dict                  # (relation, name) -> name
+)->tuple:                       # (the first fact on the way that is not known, or None; how far one gets)
+    "Walk as far as one knows."
+    for relation in path:
+        if (relation, start) not in known: return (relation, start), start
+        start = known[relation, start]
+    return None, start
 
 @dataclass(frozen=True)
 class Game:
@@ -227,12 +237,10 @@ def check_options(hops, distractors, results, horizon, milestone, seats):
         raise ValueError(f"seats must be one name, or two different ones, the planner first: ('planner', 'searcher'); "
                          f"got {seats!r}")
     least = hops + (1 if len(seats) == 1 else 3)
-    if horizon is not None and (type(horizon) is not int or horizon < least):
-        raise ValueError(f'horizon must be a whole number from {least} (the shortest way to an answer), or None; got '
-                         f'{horizon!r}')
+    if horizon is not None: check_whole(least, horizon=horizon)     # the shortest way to an answer
     if not is_finite(milestone): raise ValueError(f'milestone must be a finite number, got {milestone!r}')
 
-class HopSearch(Env):
+class HopSearch(Drawn, Env):
     "Answer a multi-hop question about a made-up world with a search engine; reward 1 for the right name, else 0."
     name = 'hopsearch'
     tools = [tool('search', 'Read the page that says who is what to whom.',
@@ -278,8 +286,8 @@ class HopSearch(Env):
         split:str='train'           # which questions `reset` draws: 'train', 'demo' or 'test'
     ):
         check_options(hops, distractors, results, horizon, milestone, seats)
-        self.hops, self.distractors, self.results, self.milestone, self.split = (hops, distractors, results,
-                                                                                 float(milestone), check_split(split))
+        self.hops, self.distractors, self.results, self.split = hops, distractors, results, check_split(split)
+        self.milestone = float(milestone)
         self.seats, self.team, self.people = tuple(seats), len(seats) == 2, hops + 1 + distractors
         if self.team: self.tools = self.team_tools
         self.roles = ('planner', 'searcher') if self.team else ('player',)      # in the order of the seats
@@ -287,18 +295,14 @@ class HopSearch(Env):
 
     def reset(self, seed, task=None):
         generator = Random(check_seed(seed))
-        task = draw_question(generator, self.split, self.hops,
-                             self.people) if task is None else check_question(task, self.hops, self.people)
+        task = self.draw(generator, self.split) if task is None else check_question(task, self.hops, self.people)
         self.game = Game(world_of(task['split'], task['world'], task['people']), task['start'], tuple(task['path']),
                          self.roles[0])
         return Step(self.seats[0], self.game.question,
                     info=dict(invalid=False, success=False, truncated=False, reached=()) | self.facts())
 
     def step(self, action):
-        if self.game is None or self.game.over:
-            raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
-        if not isinstance(action, str):
-            raise TypeError(f'{self.name}: step(action) takes a str, got {type(action).__name__}')
+        check_turn(self, self.game is None or self.game.over, action)
         role, (verb, words) = self.game.role, parse(action)
         bad = verb not in verbs[role] or not words or (verb == 'answer' and not full_name.fullmatch(words))
         # `verb` is one of two known words here
@@ -363,36 +367,32 @@ class HopSearch(Env):
         return ([f'{learn} {relation} {name}' for name in names for relation in relations]
                 + [f'{finish} {name}' for name in names] + nothing)
 
-    def clone(self):
-        return copy.copy(self)      # a game is never changed, only replaced, and the world is shared
+    def draw(self, generator:Random, split:str)->dict: return draw_question(generator, split, self.hops, self.people)
 
-    def expert(
-        self,
-        noise:float=0.,             # share of actions drawn at random from the legal ones
-        generator:Random=None       # seeded by the caller; needed if noise > 0
-    )->str:                         # an action
+    def best(self)->str:
         "Ask for the first fact that is missing, then answer; for any seat, from what that seat has read."
-        return _expert(self, noise, generator)
+        game, (learn, finish), (start, path) = self.game, verbs[self.game.role], self.game.errand()
+        if not path: return 'report nothing'
+        known = {fact: game.world.links[fact] for fact in game.found}
+        if game.role == 'planner':
+            known = {tuple(asked.split(' ', 1)): full_name.search(told)[0] for asked, told in game.told
+                     if full_name.search(told)}
+        fact, name = missing(start, path, known)
+        return f"{learn} {' '.join(fact)}" if fact else f'{finish} {name}'
 
     def demonstrator(
-        self,
-        noise:float=0.,             # chance of a slip at every hop
-        generator:Random=None       # seeded by the caller; needed if noise > 0
-    )->str:                         # an action
+        self, noise:float=0., generator:Random=None     # chance of a slip at every hop; seeded, needed if noise > 0
+    )->str:                                             # an action
         """Follow the path and take every page for the right one; a slip asks for another relation of the question
         (for any other, if it has no second)."""
-        return _demonstrator(self, noise, generator)
-
-    def tasks(
-        self,
-        split:str,      # 'train', 'demo' or 'test'
-        n:int,          # how many
-        seed:int=0      # another seed, other tasks
-    )->list:            # n different questions, for `reset(seed, task=question)`
-        "Different questions of one split, the same list every time."
-        generator = Random(f'tasks {check_split(split)} {seed}')
-        return distinct(lambda: draw_question(generator, split, self.hops, self.people), n,
-                        f'questions of split {split!r}')
+        game, (learn, finish), (start, path) = self.game, verbs[self.game.role], self.game.errand()
+        if not path: return 'report nothing'
+        if game.role == 'planner': way = [start] + [name for _, told in game.told for name in full_name.findall(told)]
+        else: way = [start] + [game.world.links[fact] for fact in game.shown]
+        if len(way) > len(path): return f'{finish} {way[-1]}'
+        due = path[len(way) - 1]
+        others = [relation for relation in path if relation != due] or [one for one in relations if one != due]
+        return f'{learn} {generator.choice(others) if noisy(noise, generator, "demonstrator") else due} {way[-1]}'
 
     def vocabulary(self)->list:
         """Every word and mark that is said or understood here, for a word-level tokenizer; the same for one seat and
@@ -408,38 +408,3 @@ class HopSearch(Env):
         lines = ('=' if hop in game.found else '.' for hop in chain)
         hops = (f'{name} {line}{relation}{line}>' for (relation, name), line in zip(chain, lines))
         return f"{' '.join(hops)} {answer}"
-
-def missing(
-    start:str, path:tuple,      # where to begin; the relations to follow
-    known:dict                  # (relation, name) -> name
-)->tuple:                       # (the first fact on the way that is not known, or None; how far one gets)
-    "Walk as far as one knows."
-    for relation in path:
-        if (relation, start) not in known: return (relation, start), start
-        start = known[relation, start]
-    return None, start
-
-def _expert(env: HopSearch, noise: float, generator: Random)->str:
-    "See `HopSearch.expert`."
-    if noisy(noise, generator, 'expert'): return generator.choice(env.legal())
-    game, (learn, finish), (start, path) = env.game, verbs[env.game.role], env.game.errand()
-    if not path: return 'report nothing'
-    known = {fact: game.world.links[fact] for fact in game.found}
-    if game.role == 'planner':
-        known = {tuple(asked.split(' ', 1)): full_name.search(told)[0] for asked, told in game.told
-                 if full_name.search(told)}
-    fact, name = missing(start, path, known)
-    return f"{learn} {' '.join(fact)}" if fact else f'{finish} {name}'
-
-def _demonstrator(env: HopSearch, noise: float, generator: Random)->str:
-    "See `HopSearch.demonstrator`."
-    check_noise(noise, generator, 'demonstrator')
-    game, (learn, finish), (start, path) = env.game, verbs[env.game.role], env.game.errand()
-    if not path: return 'report nothing'
-    if game.role == 'planner': way = [start] + [name for _, told in game.told for name in full_name.findall(told)]
-    else: way = [start] + [game.world.links[fact] for fact in game.shown]
-    if len(way) > len(path): return f'{finish} {way[-1]}'
-    due = path[len(way) - 1]
-    others = ([relation for relation in path if relation != due]
-              or [relation for relation in relations if relation != due])
-    return f'{learn} {generator.choice(others) if noise and generator.random() < noise else due} {way[-1]}'

@@ -7,11 +7,11 @@ __all__ = ['compass', 'room_names', 'door_between', 'exits', 'distances', 'all_d
            'draw_layout', 'all_layouts', 'best_action', 'picture', 'layout_id', 'KeyDoor']
 
 # %% ../../nbs/env/01_keydoor.ipynb #d7878671
-import copy, itertools
+import itertools
 from functools import lru_cache
 from random import Random
 from string import ascii_lowercase
-from .protocol import TextEnv, check_split, guide_text, listed, noisy, split_of, tidy
+from .protocol import Drawn, TextEnv, check_split, check_whole, guide_text, listed, noisy, split_of, tidy
 
 compass = dict(north=(0, -1), south=(0, 1), east=(1, 0), west=(-1, 0))   # direction -> (columns east, rows south)
 
@@ -71,8 +71,7 @@ def check_size(
     size    # what the caller gave
 )->int:     # the same
     "Refuse a size for which there are no house or no room names."
-    if not isinstance(size, int) or not 2 <= size <= 26:
-        raise ValueError(f'size must be a whole number from 2 to 26, got {size!r}')
+    check_whole(2, 26, size=size)
     return size
 
 def check_layout(
@@ -157,7 +156,7 @@ def layout_id(layout:dict)->str:
     "A layout in one line, such as `3 a2>c1>a3 a2-b2 a3-b3`: size, start > key > chest, shut doors."
     return f"{layout['size']} {layout['start']}>{layout['key']}>{layout['chest']} {' '.join(layout['closed'])}".rstrip()
 
-class KeyDoor(TextEnv):
+class KeyDoor(Drawn, TextEnv):
     "Find the key, then open the chest, in a house of `size` x `size` rooms; reward 1 at the end, else 0."
     name = 'keydoor'
     grammar = ('Write one action in every turn and nothing else: go north, go south, go east, go west, take key or '
@@ -174,13 +173,11 @@ class KeyDoor(TextEnv):
         if closed not in range(most + 1):
             raise ValueError(f'closed must be from 0 to {most} in a house of size {size}, got {closed!r}: with more '
                              f'doors shut it falls apart')
-        if not isinstance(horizon, int) or horizon < 4:
-            raise ValueError(f'horizon must be a whole number from 4 (go, take, go, open), got {horizon!r}')
+        check_whole(4, horizon=horizon)     # go, take, go, open
         self.size, self.horizon, self.closed, self.split = size, horizon, closed, check_split(split)
 
     def start(self, seed, task=None):
-        self.layout = draw_layout(self.random, self.size, self.closed, self.horizon,
-                                  self.split) if task is None else check_layout(task)
+        self.layout = self.draw(self.random, self.split) if task is None else check_layout(task)
         if self.layout['size'] != self.size:
             raise ValueError(f"the task is a house of size {self.layout['size']}, this KeyDoor has size {self.size}; "
                              f"make KeyDoor(size={self.layout['size']})")
@@ -225,45 +222,21 @@ class KeyDoor(TextEnv):
         key = 'You hold the key.' if self.has_key else f"Key {self.layout['key']}."
         return f"You are in {self.room}. Doors {' '.join(self.doors())}. {key} Chest {self.layout['chest']}."
 
-    def tasks(
-        self,
-        split:str,      # 'train', 'demo' or 'test'
-        n:int,          # how many
-        seed:int=0      # another seed, other tasks
-    )->list:            # n different layouts, for `reset(seed, task=layout)`
-        "Different layouts of one split, the same list every time."
-        generator, found, misses = Random(f'tasks {split} {seed}'), {}, 0
-        while len(found) < n and misses < 5000:
-            layout = draw_layout(generator, self.size, self.closed, self.horizon, check_split(split))
-            misses = misses + 1 if layout_id(layout) in found else 0
-            found[layout_id(layout)] = layout
-        if len(found) < n:
-            raise ValueError(f'n={n}: split {split!r} of this house has about {len(found)} layouts; ask for fewer or '
-                             f'make the house larger')
-        return list(found.values())
+    def draw(self, generator:Random, split:str)->dict:
+        return draw_layout(generator, self.size, self.closed, self.horizon, split)
 
-    def clone(self):
-        return copy.copy(self)     # a layout is never changed, only replaced: no need to copy deeply
-
-    def expert(
-        self,
-        noise:float=0.,             # share of actions drawn at random from the legal ones
-        generator:Random=None       # seeded by the caller; needed if noise > 0
-    )->str:                         # an action
-        "A shortest-path action from here; with `noise` an imperfect demonstrator."
-        if noisy(noise, generator, 'expert'): return generator.choice(self.legal())
+    def best(self)->str:
+        "A shortest-path action from here."
         return best_action(self.layout, self.room, self.has_key)
 
     def demonstrator(
-        self,
-        noise:float=0.,             # share of actions drawn at random from the legal ones
-        generator:Random=None       # seeded by the caller; needed if noise > 0
-    )->str:                         # an action
+        self, noise:float=0., generator:Random=None     # share drawn at random from the legal ones; seeded
+    )->str:                                             # an action
         """What somebody does who has only read the text: towards the goal through an open door, and not back unless
         there is no other."""
         if noisy(noise, generator, 'demonstrator'): return generator.choice(self.legal())
         goal = self.layout['chest'] if self.has_key else self.layout['key']
-        if self.room == goal: return best_action(self.layout, self.room, self.has_key)
+        if self.room == goal: return self.best()
         far = distances(self.size, (), goal)  # as if every door were open: which ones are shut is not known from afar
         onward = {way: room for way, room in self.doors().items() if room != self.came} or self.doors()
         return 'go ' + min(onward, key=lambda way: far[onward[way]])

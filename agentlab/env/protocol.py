@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['no_guide', 'splits', 'EXTRAS', 'registered', 'rules', 'nonsense', 'EnvError', 'Step', 'canonical', 'Env', 'TextEnv',
-           'check_seed', 'tidy', 'guide_of', 'as_reader', 'guide_text', 'example_of', 'extended', 'listed',
-           'unanswered', 'split_of', 'check_split', 'distinct', 'check_noise', 'noisy', 'environment',
-           'pages_with_names', 'check_seat_order', 'is_finite', 'check_step', 'choose', 'watch', 'random_states',
-           'check_random', 'check_seeded', 'check_clone', 'check_final', 'Report', 'check_env']
+           'check_turn', 'check_whole', 'check_seed', 'tidy', 'guide_of', 'as_reader', 'guide_text', 'example_of',
+           'extended', 'listed', 'unanswered', 'split_of', 'check_split', 'distinct', 'sampled', 'check_noise', 'noisy',
+           'Drawn', 'environment', 'pages_with_names', 'check_seat_order', 'is_finite', 'check_step', 'choose', 'watch',
+           'random_states', 'check_random', 'check_seeded', 'check_clone', 'check_final', 'Report', 'check_env']
 
 # %% ../../nbs/env/00_protocol.ipynb #871c3ade
 import copy, hashlib, inspect, json, math, operator, re, sys
@@ -79,9 +79,11 @@ class Env:
         return copy.deepcopy(self)
 
     def for_reader(self)->'Env':
-        "The same, for somebody who reads any text. A shallow copy: call it before `reset`, and play one of the two."
+        """The same, for somebody who reads any text; numbers in one piece where `spaced` parts them. A shallow copy:
+        call it before `reset`, and play one of the two."""
         twin = copy.copy(self)
         twin.reader = True
+        if hasattr(twin, 'spaced'): twin.spaced = False
         return twin
 
     def refusal(
@@ -119,16 +121,32 @@ class TextEnv(Env):
         return Step(self.seats[0], observation, info=dict(invalid=False, success=False, truncated=False) | self.facts())
 
     def step(self, action:str)->Step:
-        if self.over:
-            raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
-        if not isinstance(action, str):
-            raise TypeError(f'{self.name}: step(action) takes a str, got {type(action).__name__}')
+        check_turn(self, self.over, action)
         self.turns += 1
         observation, reward, done, info = self.turn(action)
         late = not done and self.horizon is not None and self.turns >= self.horizon
         self.over = bool(done or late)
         info = dict(invalid=False, success=False, truncated=late and not self.deadline) | self.facts() | info
         return Step(self.seats[0], observation, {self.seats[0]: reward}, self.over, info)
+
+def check_turn(
+    env, over:bool,     # who is asked; whether the episode is over, or was never begun
+    action              # what the caller gave as an action
+):
+    "Refuse a step that nobody can play."
+    if over:
+        raise EnvError(f'{env.name}: the episode is over or was never begun; call reset(seed) before step(action)')
+    if not isinstance(action, str):
+        raise TypeError(f'{env.name}: step(action) takes a str, got {type(action).__name__}')
+
+def check_whole(
+    least:int=1, most:int=None,     # allowed; None: without a limit
+    /, **values                     # name -> what the caller gave
+):
+    "Refuse arguments that are no whole numbers from `least` to `most`."
+    for name, value in values.items():
+        if type(value) is int and least <= value and (most is None or value <= most): continue
+        raise ValueError(f'{name}={value!r}: give a whole number from {least}' + f' to {most}'*(most is not None))
 
 def check_seed(
     seed    # what the caller gave as a seed
@@ -234,16 +252,24 @@ def distinct(
     what:str='tasks',   # what they are, for the error
     key=repr,           # task -> what tells it from the others
 )->list:                # n tasks, in the order in which they first came up
-    "Draw until n of them are different. Raises ValueError where 1000 + 100 n draws do not hold so many."
-    found, draws = {}, 0
+    "Draw until n of them are different. Raises ValueError where 5000 draws in a row hold no other one."
+    found, misses = {}, 0
     while len(found) < n:
-        if draws == 1000 + 100*n:
-            raise ValueError(f'n={n}: {draws} draws gave {len(found)} different {what}; ask for fewer')
-        task, draws = draw(), draws + 1
+        if misses == 5000: raise ValueError(f'n={n}: there are about {len(found)} different {what}; ask for fewer')
+        task = draw()
+        misses = misses + 1 if key(task) in found else 0
         found.setdefault(key(task), task)
     return list(found.values())
 
-def check_noise(noise:float, generator, who:str):
+def sampled(
+    every:list,             # the tasks of a split
+    split:str, n:int, seed:int  # its name; how many; another seed, other tasks
+)->list:                    # n of them, the same list every time
+    "Tasks of a split that are all known. Raises ValueError where there are fewer."
+    if n > len(every): raise ValueError(f'n={n}: split {split!r} has {len(every)} tasks; ask for fewer')
+    return Random(f'tasks {split} {seed}').sample(every, n)
+
+def check_noise(noise:float, generator, who:str='expert'):
     "Noise is drawn: it needs a generator. `who` is the name of the call."
     if noise and generator is None: raise ValueError(f'noise needs a generator: {who}(noise, random.Random(seed))')
 
@@ -255,6 +281,32 @@ def noisy(
     "The slip of an expert or a demonstrator. Raises ValueError for noise without a generator."
     check_noise(noise, generator, who)
     return bool(noise) and generator.random() < noise
+
+class Drawn:
+    """Beside `Env` or `TextEnv`: tasks and an expert, for a world that writes `draw(generator, split)`, `legal()` and
+    `best()`. A clone is shallow: what changes in an episode is replaced, never altered."""
+    drawn = 'tasks'     # what they are
+    apart = staticmethod(canonical)     # task -> what tells it from the others
+
+    def tasks(
+        self,
+        split:str,      # 'train', 'demo' or 'test'
+        n:int,          # how many
+        seed:int=0      # another seed, other tasks
+    )->list:            # n different tasks, for `reset(seed, task=task)`
+        "Different tasks of one split, the same list every time."
+        generator = Random(f'{self.drawn} {check_split(split)} {seed}')
+        return distinct(lambda: self.draw(generator, split), n, f'{self.drawn} of split {split!r}', self.apart)
+
+    def expert(
+        self,
+        noise:float=0.,             # share of actions drawn at random from `legal`
+        generator:Random=None       # seeded by the caller; needed if noise > 0
+    )->str:                         # an action
+        "The best one; with `noise` an imperfect demonstrator."
+        return generator.choice(self.legal()) if noisy(noise, generator) else self.best()
+
+    def clone(self): return copy.copy(self)
 
 EXTRAS = dict(
     split      = "an argument `split='train'` of its constructor: whose worlds are drawn; see `check_split`",

@@ -7,9 +7,9 @@ __all__ = ['places', 'forms', 'levels', 'lists', 'opening', 'swaps', 'habits', '
            'check_problem', 'spelled', 'joined', 'parse', 'answers', 'well_formed', 'PythonTool', 'habit', 'slips']
 
 # %% ../../nbs/env/07_python_tool.ipynb #9ee665f2
-import copy, math, re
+import math, re
 from random import Random
-from .protocol import TextEnv, check_noise, check_split, distinct, guide_text, is_finite, noisy, split_of
+from .protocol import Drawn, TextEnv, check_noise, check_split, check_whole, guide_text, is_finite, split_of
 from .sandbox import MontySandbox
 from .tools import tool
 
@@ -124,7 +124,7 @@ def well_formed(
     return dict(malformed=int(bool(fences % 2 or '' in found or opening.match(action) and not parse(action)[0])),
                 answers=sum(map(bool, found)))
 
-class PythonTool(TextEnv):
+class PythonTool(Drawn, TextEnv):
     "Compute with Python, then answer; reward 1 for the right number, else 0."
     name = 'python_tool'
     tools = [tool('python', 'Run an expression in Python; the values of the problem are defined.',
@@ -143,18 +143,17 @@ class PythonTool(TextEnv):
         sandbox=None,           # code, names -> Result; None: a `MontySandbox`. Clones share it
         split:str='train'       # which problems `reset` draws: 'train', 'demo' or 'test'
     ):
-        if level not in levels or isinstance(level, bool): raise ValueError(f'level must be 1, 2 or 3, got {level!r}')
-        if type(horizon) is not int or horizon < 2:
-            raise ValueError(f'horizon must be a whole number from 2 (a result and the answer), got {horizon!r}')
+        check_whole(1, 3, level=level)
+        check_whole(2, horizon=horizon)     # a result and the answer
         if not is_finite(milestone): raise ValueError(f'milestone must be a finite number, got {milestone!r}')
         if sandbox is not None and not callable(sandbox):
             raise TypeError(f'sandbox must be callable, such as MontySandbox() or Bubblewrap(); got {sandbox!r}')
-        self.level, self.horizon, self.milestone, self.spaced, self.split = (level, horizon, float(milestone),
-                                                                             bool(spaced), check_split(split))
+        self.level, self.horizon, self.spaced, self.split = level, horizon, bool(spaced), check_split(split)
+        self.milestone = float(milestone)
         self.sandbox = sandbox or MontySandbox(seconds=1., megabytes=32, output=300)
 
     def start(self, seed, task=None):
-        self.task = draw_problem(self.random, self.split, self.level) if task is None else check_problem(task)
+        self.task = self.draw(self.random, self.split) if task is None else check_problem(task)
         self.truth, self.calls, self.shown = str(solve(self.task)), (), False
         given = ' '.join(f"{name} = {', '.join(map(str, value)) if name in 'ab' else value}."
                          for name, value in self.task['values'].items())
@@ -163,16 +162,10 @@ class PythonTool(TextEnv):
     @property
     def guide(self)->str:
         "The rules, for somebody who has never done it."
-        return guide_text(f'Answer a question about numbers in at most {self.horizon} turns. Let Python compute: the '
-                          f'names in the question are '
-                          'variables, so do not copy their values. What it prints is shown to you; then answer it.',
-                          self.grammar, 'python sum(x * x for x in a)')
-
-    def for_reader(self):
-        "Numbers in one piece."
-        twin = super().for_reader()
-        twin.spaced = False
-        return twin
+        rules = (f'Answer a question about numbers in at most {self.horizon} turns. Let Python compute: the names in '
+                 'the question are variables, so do not copy their values. What it prints is shown to you; then '
+                 'answer it.')
+        return guide_text(rules, self.grammar, 'python sum(x * x for x in a)')
 
     def write(self, text:str)->str:
         "A text as the agent reads and says it."
@@ -205,18 +198,7 @@ class PythonTool(TextEnv):
         shown = re.fullmatch(r'= (-?[0-9][0-9 ]*)', self.calls[-1][2]) if self.calls else None
         return shown[1] if shown else ''
 
-    def clone(self):
-        return copy.copy(self)  # tasks and calls are never changed, only replaced; the sandbox begins every call anew
-
-    def tasks(
-        self,
-        split:str,      # 'train', 'demo' or 'test'
-        n:int,          # how many
-        seed:int=0      # another seed, other tasks
-    )->list:            # n different problems, for `reset(seed, task=problem)`
-        "Different problems of one split and our level, the same list every time."
-        generator = Random(f'tasks {check_split(split)} {seed}')
-        return distinct(lambda: draw_problem(generator, split, self.level), n, f'problems of split {split!r}')
+    def draw(self, generator:Random, split:str)->dict: return draw_problem(generator, split, self.level)
 
     def render(self)->str:
         "The calls so far and what they gave, for us."
@@ -227,19 +209,13 @@ class PythonTool(TextEnv):
         code = forms[self.task['form']][1]
         return ([f'python {code}'] + [some[0] for some in slips(code).values() if some]
                 + [f'answer {self.result()}']*bool(self.result()))
-    def expert(
-        self,
-        noise:float=0.,             # share of actions drawn at random from `legal`
-        generator:Random=None       # seeded by the caller; needed if noise > 0
-    )->str:                         # an action
+    def best(self)->str:
         "Run the right code, then answer."
-        if noisy(noise, generator, 'expert'): return generator.choice(self.legal())
         return f'answer {self.write(self.truth)}' if self.shown else f"python {forms[self.task['form']][1]}"
     def demonstrator(
-        self,
-        noise:float=0.,  # chance of the habit, if there is one for this form; if it does not strike, chance of a slip
-        generator:Random=None       # seeded by the caller; needed if noise > 0
-    )->str:                         # an action
+        # chance of the habit, if there is one for this form; if it does not strike, chance of a slip
+        self, noise:float=0., generator:Random=None     # seeded by the caller; needed if noise > 0
+    )->str:                                             # an action
         """Write code until a number comes back, then answer that number, right or wrong; once in a while guess without
         any."""
         check_noise(noise, generator, 'demonstrator')
