@@ -7,13 +7,12 @@ __all__ = ['ranks', 'Leduc', 'solution']
 
 # %% ../../nbs/env/17_leduc.ipynb #84205a09
 import functools, itertools
-from random import Random
-from .protocol import canonical, check_split, guide_text
-from .two_seats import SeatedGame
+from .kuhn import CardGame
+from .protocol import canonical, check_whole, guide_text
 
 ranks = ('J', 'Q', 'K')     # the highest last
 
-class Leduc(SeatedGame):
+class Leduc(CardGame):
     "Poker with six cards and two rounds; pays up to 13 from one seat to the other."
     name, seats, raises = 'leduc', ('first', 'second'), (2, 4)
     grammar = 'Write call, raise or fold, and nothing else.'
@@ -30,8 +29,7 @@ class Leduc(SeatedGame):
         iterations:int=500      # of CFR, for the expert; computed when it is first asked
     ):
         super().__init__(forfeit)
-        if type(iterations) is not int or iterations < 1:
-            raise ValueError(f'iterations={iterations!r}: give a whole number from 1')
+        check_whole(iterations=iterations)
         self.iterations = iterations
 
     def deal(self, task, generator):
@@ -52,21 +50,6 @@ class Leduc(SeatedGame):
         "All 120 deals of six cards; they are equally likely."
         return [dict(cards=[card[0] for card in three])
                 for three in itertools.permutations([rank + suit for rank in ranks for suit in 'ab'], 3)]
-
-    def tasks(
-        self,
-        split:str,      # 'train', 'demo' or 'test': all hold the same deals, as with fewer it would be another game
-        n:int,          # how many; all 120 come once before any comes twice
-        seed:int=0      # another seed, another order
-    )->list:            # deals, for `reset(seed, task=deal)`
-        "Deals in a seeded order."
-        generator, found = Random(f'tasks {check_split(split)} {seed}'), []
-        while len(found) < n: found += generator.sample(self.deals(), 120)
-        return found[:n]
-
-    def own(self, seat)->str:
-        "This seat's card."
-        return self.cards[self.seats.index(seat)]
 
     def key(self, seat):
         return self.own(seat), *self.rounds[0], *((self.public, *self.rounds[1]) if len(self.rounds) == 2 else ())

@@ -7,7 +7,7 @@ __all__ = ['symmetric', 'pure_equilibria', 'check_payoffs', 'MatrixGame', 'tit_f
            'stag_hunt', 'prisoners_dilemma']
 
 # %% ../../nbs/env/13_matrix_games.ipynb #06e1a3af
-from .protocol import guide_text, is_finite
+from .protocol import check_whole, guide_text, is_finite
 from .two_seats import SeatedGame
 
 def symmetric(
@@ -53,12 +53,9 @@ class MatrixGame(SeatedGame):
         forfeit:float=None      # paid for an illegal text; None: the worst cell for every round left
     ):
         super().__init__(forfeit)
-        if type(rounds) is not int or rounds < 1: raise ValueError(f'rounds={rounds!r}: give a whole number from 1')
-        self.payoffs, self.actions, self.rounds, self.aim, self.strong, self.title = check_payoffs(
-            payoffs, actions), tuple(actions), rounds, aim, strong, name
-
-    @property
-    def name(self): return self.title
+        check_whole(rounds=rounds)
+        self.payoffs, self.actions, self.rounds = check_payoffs(payoffs, actions), tuple(actions), rounds
+        self.aim, self.strong, self.name = aim, strong, name
 
     @property
     def grammar(self)->str:

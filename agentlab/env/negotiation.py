@@ -9,7 +9,7 @@ __all__ = ['kinds', 'total', 'value_vectors', 'worth', 'divisions', 'rest', 'dra
 # %% ../../nbs/env/15_negotiation.ipynb #9c1f04aa
 import functools, itertools, math
 from random import Random
-from .protocol import check_split, guide_text
+from .protocol import check_split, check_whole, guide_text
 from .two_seats import SeatedGame, different_tasks, draw_task
 
 kinds, total = 3, 10        # kinds of things; what everything together is worth to a seat
@@ -72,8 +72,7 @@ class Negotiation(SeatedGame):
         forfeit:float=None      # paid for an illegal text; None: 0, like no deal
     ):
         super().__init__(forfeit)
-        if type(limit) is not int or limit < 2:
-            raise ValueError(f'limit={limit!r}: give a number of turns from 2: an offer and an answer')
+        check_whole(2, limit=limit)     # an offer and an answer
         self.limit, self.split = limit, check_split(split)
 
     grammar = ('Write offer and three numbers, how many of each kind you keep, or accept the last offer, and '
@@ -138,10 +137,8 @@ class Negotiation(SeatedGame):
 
     def tasks(
         self,
-        split:str,      # 'train', 'demo' or 'test'
-        n:int,          # how many
-        seed:int=0      # another seed, other tasks
-    )->list:            # n different tasks, for `reset(seed, task=task)`
+        split:str, n:int, seed:int=0    # 'train', 'demo' or 'test'; how many; another seed, other tasks
+    )->list:                            # n different tasks, for `reset(seed, task=task)`
         "Different tasks of one split, the same list every time."
         return different_tasks(draw_goods, split, n, seed)
 

@@ -99,10 +99,8 @@ class Nim(SeatedGame):
 
     def tasks(
         self,
-        split:str,      # 'train', 'demo' or 'test'
-        n:int,          # how many
-        seed:int=0      # another seed, other tasks
-    )->list:            # n different heaps, for `reset(seed, task=task)`
+        split:str, n:int, seed:int=0    # 'train', 'demo' or 'test'; how many; another seed, other tasks
+    )->list:                            # n different heaps, for `reset(seed, task=task)`
         "Different heaps of one split, the same list every time; for heaps=None."
         if self.start is not None:
             raise ValueError(f'heaps={self.start} are given, so there is nothing to draw; take Nim(heaps=None)')

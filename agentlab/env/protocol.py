@@ -304,7 +304,8 @@ class Drawn:
         generator:Random=None       # seeded by the caller; needed if noise > 0
     )->str:                         # an action
         "The best one; with `noise` an imperfect demonstrator."
-        return generator.choice(self.legal()) if noisy(noise, generator) else self.best()
+        best = self.best()
+        return generator.choice(self.legal()) if noisy(noise, generator) else best
 
     def clone(self): return copy.copy(self)
 

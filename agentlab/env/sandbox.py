@@ -13,6 +13,7 @@ import weakref
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from .protocol import check_whole
 
 @dataclass(frozen=True)
 class Result:
@@ -43,10 +44,9 @@ def check_limits(seconds, megabytes, depth, output):
     "Refuse limits that limit nothing."
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
         raise ValueError(f'seconds must be a number above 0, and at most 3600; got {seconds!r}')
-    for name, value, least, most in (('megabytes', megabytes, 1, 65536), ('depth', depth, 10, 1000),
-                                     ('output', output, 1, 10**6)):
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ValueError(f'{name} must be a whole number from {least} to {most}, got {value!r}')
+    check_whole(1, 65536, megabytes=megabytes)
+    check_whole(10, 1000, depth=depth)
+    check_whole(1, 10**6, output=output)
 
 def check_program(
     code:str,       # Python

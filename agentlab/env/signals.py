@@ -7,7 +7,7 @@ __all__ = ['objects', 'words', 'Signals']
 
 # %% ../../nbs/env/14_signals.ipynb #22c67b08
 from random import Random
-from .protocol import check_split, guide_text
+from .protocol import check_split, check_whole, guide_text
 from .two_seats import SeatedGame
 
 objects = ('sun', 'moon', 'star', 'rain', 'snow', 'wind', 'fire', 'leaf')
@@ -27,12 +27,11 @@ class Signals(SeatedGame):
         forfeit:float=None  # paid for an illegal text; None: nothing
     ):
         super().__init__(forfeit)
-        if type(n) is not int or not 2 <= n <= len(objects):
-            raise ValueError(f'n={n!r}: give a number of objects from 2 to {len(objects)}')
-        if type(rounds) is not int or rounds < 1: raise ValueError(f'rounds={rounds!r}: give a whole number from 1')
+        check_whole(2, len(objects), n=n)
+        check_whole(rounds=rounds)
         if not 0 <= noise <= 1: raise ValueError(f'noise={noise!r}: give a share from 0 to 1')
-        self.n, self.rounds, self.noise, self.split, self.objects, self.said = (n, rounds, noise, check_split(split),
-                                                                                objects[:n], words[:n])
+        self.n, self.rounds, self.noise, self.split = n, rounds, noise, check_split(split)
+        self.objects, self.said = objects[:n], words[:n]
 
     @property
     def grammar(self)->str: return self.asked('sender' if self.over else self.mover)
@@ -103,10 +102,8 @@ class Signals(SeatedGame):
 
     def tasks(
         self,
-        split:str,      # 'train', 'demo' or 'test': another order, the same objects
-        n:int,          # how many
-        seed:int=0      # another seed, another order
-    )->list:            # n tasks, for `reset(seed, task=task)`
+        split:str, n:int, seed:int=0    # another split or seed: another order, the same objects; n: how many
+    )->list:                            # n tasks, for `reset(seed, task=task)`
         "Tasks in which every object comes equally often (up to the remainder), shuffled; the same list every time."
         generator = Random(f'tasks {check_split(split)} {seed}')
         goals = [self.objects[i % self.n] for i in range(n*self.rounds)]

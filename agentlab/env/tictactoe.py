@@ -7,7 +7,7 @@ __all__ = ['free', 'lines', 'canonical_board', 'winner', 'put', 'value', 'TicTac
 
 # %% ../../nbs/env/11_tictactoe.ipynb #bfd52ad2
 import functools
-from .protocol import guide_text
+from .protocol import check_whole, guide_text
 from .two_seats import SeatedGame
 
 free = '.........'                                                          # the empty board; cells row by row
@@ -63,8 +63,7 @@ class TicTacToe(SeatedGame):
         numbered:bool=False     # True: a mark is read with its cell, x5 instead of x
     ):
         super().__init__(forfeit)
-        if type(opening) is not int or not 0 <= opening <= 8:
-            raise ValueError(f'opening={opening!r}: give a number of moves from 0 to 8')
+        check_whole(0, 8, opening=opening)
         self.opening, self.turned, self.numbered = opening, turned, numbered
 
     def deal(self, task, generator):

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from .hopsearch import best_pages, fts_query, full_text
-from .protocol import (EnvError, TextEnv, check_split, distinct, guide_text, is_finite, noisy, split_of,
-                                   splits, tidy)
+from .protocol import (Drawn, EnvError, TextEnv, check_split, check_whole, guide_text, is_finite,
+                                   split_of, splits, tidy)
 from .sandbox import MontySandbox, readable
 from .tools import call_of, fault_of, schema_of, shown, tool
 
@@ -94,10 +94,13 @@ def entry(name:str, arguments:dict, text:str, ok:bool=False, cost:float=0., inva
     "A line of the ledger: which tool, with what, what came of it. No time stands in it: it is the same every time."
     return dict(tool=name, arguments=arguments, text=text, ok=ok, cost=float(cost), invalid=invalid)
 
-class Toolbox(TextEnv):
+def _json(value)->str: return json.dumps(value, sort_keys=True, default=str)
+
+class Toolbox(Drawn, TextEnv):
     "One environment with several named tools."
     name = 'toolbox'
     deadline = False    # the horizon is a budget
+    apart = staticmethod(_json)
     plain, asked = 'No tool was called.', None
 
     def __init__(
@@ -117,8 +120,7 @@ class Toolbox(TextEnv):
         self.tools = [one.schema for one in self.known.values()]
         if len(tools) != len(self.known) or not tools:
             raise ValueError('tools: give at least one, and no two of one name')
-        for what, value in dict(horizon=horizon, most=most, output=output).items():
-            if type(value) is not int or value < 1: raise ValueError(f'{what}={value!r}: give a whole number from 1')
+        check_whole(horizon=horizon, most=most, output=output)
         self.final = next((name for name, one in self.known.items() if one.final), '')
         self.beside = {name for name, one in self.known.items() if one.pure and not one.final}
         self.score, self.over_by, self.horizon, self.most, self.output = score, over, horizon, most, output
@@ -231,23 +233,11 @@ class Toolbox(TextEnv):
         final = f'{self.final} {self.task.get("answer", "")}'.strip() if 'answer' in self.task else ''
         return [*self.task.get('calls', ()), *[final]*bool(final)]
 
-    def expert(
-        self,
-        noise:float=0., generator:Random=None   # share of actions drawn from `legal`; seeded, needed if noise > 0
-    )->str:                                     # an action
+    def best(self)->str:
         "The calls of the task one after the other, then the answer. Raises ValueError where the task lists none."
         if 'calls' not in self.task or 'answer' not in self.task:
             raise ValueError("the task lists no calls: give it dict(calls=['search ...'], answer=...) to show it")
-        if noisy(noise, generator, 'expert'): return generator.choice(self.legal())
         return self.legal()[min(self.turns, len(self.task['calls']))]
-
-    def tasks(
-        self,
-        split:str, n:int, seed:int=0    # 'train', 'demo' or 'test'; how many; another seed, other tasks
-    )->list:                            # n different tasks
-        "Different tasks of one split, the same list every time."
-        generator = Random(f'tasks {check_split(split)} {seed}')
-        return distinct(lambda: self.draw(generator, split), n, f'tasks of split {split!r}', _json)
 
     def vocabulary(self)->list:
         "Every word of the tasks and of their calls, for a word-level tokenizer; answers of tools are in `words`."
@@ -286,8 +276,6 @@ def check_asked(task)->dict:
     "Refuse what is no task of a Toolbox."
     if isinstance(task, dict) and isinstance(task.get('question'), str): return task
     raise ValueError(f'a task of a Toolbox is dict(question=, answer=, ...), got {task!r:.200}')
-
-def _json(value)->str: return json.dumps(value, sort_keys=True, default=str)
 
 def _pools(tasks:list)->dict:
     "split -> its tasks: what a task says itself, else by its hash."

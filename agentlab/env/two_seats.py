@@ -9,7 +9,7 @@ __all__ = ['SeatedGame', 'draw_task', 'different_tasks', 'random_player', 'exper
 # %% ../../nbs/env/10_two_seats.ipynb #d09d9ae5
 import copy
 from random import Random
-from .protocol import (Env, EnvError, Step, check_seed, check_split, distinct, is_finite, listed, noisy,
+from .protocol import (Env, Step, check_seed, check_split, check_turn, distinct, is_finite, listed, noisy,
                                    split_of, tidy)
 
 class SeatedGame(Env):
@@ -77,10 +77,7 @@ class SeatedGame(Env):
                     info=dict(invalid=False, success=False, truncated=False) | self.facts())
 
     def step(self, action):
-        if self.over:
-            raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
-        if not isinstance(action, str):
-            raise TypeError(f'{self.name}: step(action) takes a str, got {type(action).__name__}')
+        check_turn(self, self.over, action)
         move = {tidy(move): move for move in self.moves()}.get(tidy(action))
         self.turns, self.paid = self.turns + 1, dict.fromkeys(self.seats, 0.)
         ending = self.forfeits() if move is None else self.play(move)

@@ -9,7 +9,7 @@ __all__ = ['tag_words', 'Wrapper', 'with_columns', 'BesideExpert', 'split_tag', 
 # %% ../../nbs/env/06_wrappers.ipynb #4c1edb0f
 import copy, re
 from dataclasses import replace
-from .protocol import Env, Step, as_reader, extended, listed, tidy
+from .protocol import Env, Step, as_reader, check_whole, extended, listed, tidy
 
 class Wrapper(Env):
     "An environment around another one; what it does not say itself, the inner one says."
@@ -81,8 +81,7 @@ class BesideExpert(Wrapper):
         if hasattr(env, 'advice'):
             raise ValueError(f'{type(env).__name__} has several good moves at a time: whatever differs from the one '
                              f'that its expert names would be called wrong. Take a world whose expert() has one answer')
-        if patches is not None and (isinstance(patches, bool) or not isinstance(patches, int) or patches < 0):
-            raise ValueError(f'patches={patches!r}: give a whole number from 0, or None to play what the agent says')
+        if patches is not None: check_whole(0, patches=patches)
         self.patches, self.used = patches, 0
     def reset(self, seed, task=None):
         self.used = 0
@@ -185,8 +184,7 @@ class Listed(Wrapper):
         most:int=12     # actions that are named; the others are counted
     ):
         super().__init__(env)
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise ValueError(f'most={most!r}: give a whole number from 1')
+        check_whole(most=most)
         self.most = most
     def reset(self, seed, task=None): return self.show(self.env.reset(seed, task))
     def step(self, action): return self.show(self.env.step(action))
