@@ -211,8 +211,7 @@ class Gymnasium(Borrowed):
         if mask is None: return [word for word in self.words if self.means.get(word) != 'Unused']
         return [word for word, allowed in zip(self.words, mask) if allowed]
 
-    def facts(self):
-        return dict(legal=[] if self.over else self.legal(), state=plain(self.seen))
+    def facts(self): return dict(legal=[] if self.over else self.legal(), state=plain(self.seen))
 
 def from_gymnasium(
     env,                    # a Gymnasium environment with discrete actions, or its id

@@ -460,8 +460,7 @@ class InjectBug(Drawn, TextEnv):
         return Artifact(self.task['program'], self.expected, difference(self.task['program'], self.program),
                         self.dropped)
 
-    def facts(self):
-        return dict(legal=self.legal(), state=(self.task['program'], self.line or '', self.program))
+    def facts(self): return dict(legal=self.legal(), state=(self.task['program'], self.line or '', self.program))
 
     def legal(self)->list:
         over = ['drop fail', f'drop {numbers(self.broken())}'] if self.broken() else []

@@ -91,8 +91,7 @@ class Clarify(TextEnv):
         "Different requests of one split, the same list every time."
         return sampled(requests(check_split(split)), split, n, seed)
 
-    def clone(self):
-        return copy.copy(self)     # tasks and what is known are never changed, only replaced
+    def clone(self): return copy.copy(self)     # tasks and what is known are never changed, only replaced
 
     def expert(
         self,

@@ -41,8 +41,7 @@ class CueDoor(Drawn, TextEnv):
     grammar = (f'Write wait in the first two turns, then open {", open ".join(doors[:-1])} or open {doors[-1]}, and '
                f'nothing else.')
     guide = guide_text('You see a colour, then noise, then you pick a door. Every colour has a door of its own, and '
-                       'only that one opens; '
-                       'nobody says which. Remember the colour.', grammar, 'wait')
+                       'only that one opens; nobody says which. Remember the colour.', grammar, 'wait')
 
     def __init__(
         self,

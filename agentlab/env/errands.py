@@ -124,8 +124,7 @@ class Errands(Toolbox):
         "The right call, those of the other tools, and what was shown last."
         return [self.written(self.task['calls'][0]), *self.astray(), *[f'answer {self.result()}']*bool(self.result())]
 
-    def best(self):
-        return self.written(f'answer {self.task["answer"]}' if self.ledger else self.task['calls'][0])
+    def best(self): return self.written(f'answer {self.task["answer"]}' if self.ledger else self.task['calls'][0])
 
     def demonstrator(
         self,

@@ -194,8 +194,7 @@ class KeyDoor(Drawn, TextEnv):
         else: self.room, self.came = self.doors()[action.removeprefix('go ')], self.room
         return self.look(), 0., False, {}
 
-    def facts(self):
-        return dict(legal=self.legal(), state=(layout_id(self.layout), self.room, self.has_key))
+    def facts(self): return dict(legal=self.legal(), state=(layout_id(self.layout), self.room, self.has_key))
 
     @property
     def guide(self)->str:

@@ -81,11 +81,9 @@ class Kuhn(CardGame):
         if not self.over: return ' '.join([seat, ':', self.own(seat), *self.played])
         return ' '.join([seat, ':', 'fold'] if self.folded() else [seat, ':', 'showdown', *self.cards])
 
-    def key(self, seat):
-        return self.own(seat), *self.played
+    def key(self, seat): return self.own(seat), *self.played
 
-    def moves(self):
-        return ['pass', 'bet']
+    def moves(self): return ['pass', 'bet']
 
     def folded(self)->bool:
         "Whether the last move was a pass after a bet."
@@ -99,12 +97,10 @@ class Kuhn(CardGame):
         winner = next(seat for seat in self.seats if seat != self.mover) if self.folded() else strong
         return {seat: stake if seat == winner else -stake for seat in self.seats}
 
-    def stakes(self, seat):
-        return -2., 2.
+    def stakes(self, seat): return -2., 2.
 
     def advice(self):
         bet = equilibrium((self.mover, *self.key(self.mover)), self.alpha)
         return {'pass': 1 - bet, 'bet': bet}
 
-    def words(self):
-        return [':', *cards, *self.moves(), 'showdown', 'fold']
+    def words(self): return [':', *cards, *self.moves(), 'showdown', 'fold']

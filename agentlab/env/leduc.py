@@ -17,11 +17,9 @@ class Leduc(CardGame):
     name, seats, raises = 'leduc', ('first', 'second'), (2, 4)
     grammar = 'Write call, raise or fold, and nothing else.'
     guide = guide_text('Leduc poker. Six cards: J, Q, K, each twice. Each of two players has one and has paid 1; after '
-                       'a first round a public card is shown. '
-                       'You read your seat, your card and what was done. A pair with the public card wins, else the '
-                       'higher card. '
-                       'A raise is 2 in the first round and 4 in the second, at most two a round; fold only '
-                       'after a raise.', grammar, 'call')
+                       'a first round a public card is shown. You read your seat, your card and what was done. A pair '
+                       'with the public card wins, else the higher card. A raise is 2 in the first round and 4 in the '
+                       'second, at most two a round; fold only after a raise.', grammar, 'call')
 
     def __init__(
         self,
@@ -77,8 +75,7 @@ class Leduc(CardGame):
         "What the seat that moves must pay to call."
         return max(self.in_pot.values()) - self.in_pot[self.mover]
 
-    def moves(self):
-        return ['fold']*(self.behind() > 0) + ['call'] + ['raise']*(self.rounds[-1].count('raise') < 2)
+    def moves(self): return ['fold']*(self.behind() > 0) + ['call'] + ['raise']*(self.rounds[-1].count('raise') < 2)
 
     def play(self, move):
         more = dict(fold=0, call=self.behind()).get(move, self.behind() + self.raises[len(self.rounds) - 1])
@@ -102,11 +99,9 @@ class Leduc(CardGame):
         most = float(max(self.in_pot.values()) + left)
         return -most, most
 
-    def advice(self):
-        return solution(self.iterations)[canonical((self.mover, *self.key(self.mover)))]
+    def advice(self): return solution(self.iterations)[canonical((self.mover, *self.key(self.mover)))]
 
-    def words(self):
-        return [':', ',', *ranks, 'fold', 'call', 'raise', 'showdown']
+    def words(self): return [':', ',', *ranks, 'fold', 'call', 'raise', 'showdown']
 
 @functools.cache
 def solution(

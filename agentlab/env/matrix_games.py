@@ -92,11 +92,9 @@ class MatrixGame(SeatedGame):
         you = self.own(seat)
         return f'{text} , you {self.past[-1][you]} , other {self.past[-1][1-you]}'
 
-    def key(self, seat):
-        return self.past            # what row has written in this round is not in it
+    def key(self, seat): return self.past            # what row has written in this round is not in it
 
-    def moves(self):
-        return list(self.actions)
+    def moves(self): return list(self.actions)
 
     def cell(self, row:str, column:str)->dict:
         "What a pair of actions pays."
@@ -126,8 +124,7 @@ class MatrixGame(SeatedGame):
         return ({self.actions[max(joint, key=joint.get)[self.own(self.mover)]]: 1} if joint
                 else dict.fromkeys(self.actions, 1))
 
-    def words(self):
-        return [':', ',', 'left', 'you', 'other', *self.actions, *map(str, range(self.rounds + 1))]
+    def words(self): return [':', ',', 'left', 'you', 'other', *self.actions, *map(str, range(self.rounds + 1))]
 
 def tit_for_tat(game:MatrixGame, generator=None)->str:
     "What the other seat did in the last round; the first action at first."

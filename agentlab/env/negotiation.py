@@ -82,10 +82,9 @@ class Negotiation(SeatedGame):
     def guide(self)->str:
         "The rules, for somebody who has never played."
         return guide_text('Divide things of three kinds with another player. You read how many there are of each kind, '
-                          'what one of each is worth to you, and what you get '
-                          'if you accept the last offer. The other player values them differently. '
-                          f'You are paid what your share is worth; without a deal in {self.limit} turns '
-                          f'nobody is paid.', self.grammar, 'offer 1 0 1')
+                          'what one of each is worth to you, and what you get if you accept the last offer. The other '
+                          'player values them differently. You are paid what your share is worth; without a deal in '
+                          f'{self.limit} turns nobody is paid.', self.grammar, 'offer 1 0 1')
 
     def deal(self, task, generator):
         task = draw_task(draw_goods, generator, self.split) if task is None else check_goods(task)
@@ -102,8 +101,7 @@ class Negotiation(SeatedGame):
                 f'{min(len(self.offers) + 1, self.limit)} of {self.limit}')
         return f'{text} , you get {listed(self.due())}' if self.offers else text
 
-    def key(self, seat):
-        return self.counts, self.values[seat], self.offers
+    def key(self, seat): return self.counts, self.values[seat], self.offers
 
     def moves(self):
         return ['accept']*bool(self.offers) + [f'offer {" ".join(map(str, kept))}' for kept in divisions(self.counts)]
@@ -117,8 +115,7 @@ class Negotiation(SeatedGame):
         if len(self.offers) == self.limit: return dict.fromkeys(self.seats, 0)
         self.pass_turn()
 
-    def stakes(self, seat):
-        return 0., 1.
+    def stakes(self, seat): return 0., 1.
 
     def aspiration(self)->float:
         "What the strong player wants in this turn: all at first, half in the end, falling evenly."

@@ -78,8 +78,7 @@ class Nim(SeatedGame):
     def view(self, seat):
         return ' '.join([seat, ':', *(f'{letter} {stones}' for letter, stones in zip(letters, self.heaps))])
 
-    def key(self, seat):
-        return self.heaps
+    def key(self, seat): return self.heaps
 
     def moves(self):
         return [f'{letter} {take}' for letter, stones in zip(letters, self.heaps) for take in range(1, stones + 1)]
@@ -106,5 +105,4 @@ class Nim(SeatedGame):
             raise ValueError(f'heaps={self.start} are given, so there is nothing to draw; take Nim(heaps=None)')
         return different_tasks(self.draw, split, n, seed)
 
-    def words(self):
-        return [':', *letters[:self.piles], *map(str, range(self.most + 1))]
+    def words(self): return [':', *letters[:self.piles], *map(str, range(self.most + 1))]

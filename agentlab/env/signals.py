@@ -75,8 +75,7 @@ class Signals(SeatedGame):
         now = (self.goals[len(self.past)] if seat == 'sender' else self.heard) if not self.over else ''
         return tuple(self.known(past, seat) for past in self.past), now
 
-    def moves(self):
-        return list(self.said if self.mover == 'sender' else self.objects)
+    def moves(self): return list(self.said if self.mover == 'sender' else self.objects)
 
     def play(self, move):
         turn = len(self.past)
@@ -89,11 +88,9 @@ class Signals(SeatedGame):
         self.pay(payments)
         self.pass_turn()
 
-    def stakes(self, seat):
-        return 0., float(self.rounds - len(self.past))
+    def stakes(self, seat): return 0., float(self.rounds - len(self.past))
 
-    def won(self, totals):
-        return {seat: total == self.rounds for seat, total in totals.items()}
+    def won(self, totals): return {seat: total == self.rounds for seat, total in totals.items()}
 
     def advice(self):
         "The identity convention: word i for object i."
@@ -110,5 +107,4 @@ class Signals(SeatedGame):
         generator.shuffle(goals)
         return [dict(objects=goals[i*self.rounds:(i + 1)*self.rounds]) for i in range(n)]
 
-    def words(self):
-        return [':', ',', 'last', 'over', *self.objects, *self.said]
+    def words(self): return [':', ',', 'last', 'over', *self.objects, *self.said]

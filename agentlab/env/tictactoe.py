@@ -77,11 +77,9 @@ class TicTacToe(SeatedGame):
         return ' '.join([seat, ':', *(str(cell) if mark == '.' else f'{mark}{cell}' if self.numbered else mark
                                       for cell, mark in enumerate(self.board, 1))])
 
-    def key(self, seat):
-        return self.board,
+    def key(self, seat): return self.board,
 
-    def moves(self):
-        return [str(cell) for cell, mark in enumerate(self.board, 1) if mark == '.']
+    def moves(self): return [str(cell) for cell, mark in enumerate(self.board, 1) if mark == '.']
 
     def play(self, move):
         self.board = put(self.board, int(move) - 1, self.mover)

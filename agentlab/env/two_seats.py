@@ -105,8 +105,7 @@ class SeatedGame(Env):
         "What `info` holds in the present situation."
         return dict(legal=[] if self.over else list(self.moves()), state=(self.mover, *self.key(self.mover)))
 
-    def clone(self):
-        return copy.copy(self)      # attributes are only replaced
+    def clone(self): return copy.copy(self)      # attributes are only replaced
 
     def expert(
         self,

@@ -63,9 +63,8 @@ class Chat:
         ids = self.tokenizer.encode(after, add_special_tokens=False)
         if not ids or ids[0] not in self.tokenizer.all_special_ids:
             raise ValueError(f'the chat template writes {after[:40]!r} after an assistant message, and that does not '
-                             f'start with a special token. '
-                             'Agents need an end-of-turn token to stop at: add one to the template and to the '
-                             'special tokens.')
+                             'start with a special token. Agents need an end-of-turn token to stop at: add one to the '
+                             'template and to the special tokens.')
         return ids[0]
     def _between(self, kind, system=None)->tuple[list, list]:
         "Ids before and after an observation: at the start ('first'), or between two actions ('next')."
@@ -507,8 +506,7 @@ def find_model(
     if (folder / 'config.json').exists():
         if any(folder.glob('*.safetensors')): return str(folder)
         raise FileNotFoundError(f'{folder} holds no *.safetensors. Weights in other files (pickles, *.bin) can run '
-                                f'code when they are opened, so they are not read. '
-                                'Convert them where you trust them: '
+                                'code when they are opened, so they are not read. Convert them where you trust them: '
                                 'AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)')
     if not folder.exists() and re.fullmatch(r'[\w.-]+/[\w.-]+', str(name)): return str(name)
     raise FileNotFoundError(f'{name} holds no config.json. Give a folder that Policy.save_pretrained or transformers '

@@ -66,7 +66,6 @@ def check_room(
     "Raises ValueError for a system message that leaves no room for a reply."
     size = len(policy.chat.first('', text)) + max_tokens
     if size > policy.max_context:
-        raise ValueError(f'the guide of {env.name} for {seat!r} and an action of {max_tokens} tokens take '
-                         f'{size} tokens, '
-                         f"the context of the policy holds {policy.max_context}. Give a shorter text as system=, "
-                         "system='' for none, or a policy with a larger max_context.")
+        raise ValueError(f'the guide of {env.name} for {seat!r} and an action of {max_tokens} tokens take {size} '
+                         f'tokens, the context of the policy holds {policy.max_context}. Give a shorter text as '
+                         "system=, system='' for none, or a policy with a larger max_context.")

@@ -226,9 +226,8 @@ def check_memory(config, dtype: torch.dtype, device: torch.device):
                    else virtual_memory().available)
     if needs > free:
         raise ValueError(f'{count/1e9:.2f} billion weights in {str(dtype)[6:]} take {needs/1e9:.1f} GB, and '
-                         f'{free/1e9:.1f} GB are free on {device}. '
-                         'Take a smaller model, or four bits (qlora_policy, --qlora); `agentlab fit` says what '
-                         'else fits.')
+                         f'{free/1e9:.1f} GB are free on {device}. Take a smaller model, or four bits (qlora_policy, '
+                         '--qlora); `agentlab fit` says what else fits.')
 
 def open_model(
     name, source: str|None,         # as for `pretrained`

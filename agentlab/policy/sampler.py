@@ -353,8 +353,7 @@ def ahead(
         stretches = groupby(range(len(widths)), key=lambda row: widths[row] > width)
         found = [list(rows) for above, rows in stretches if above]
         return [(rows[0], rows[-1] + 1) for rows in found]
-    def cost(width):
-        return len(widths)*width + sum(64 + (b - a)*(max(widths[a:b]) - width) for a, b in longer(width))
+    def cost(width): return len(widths)*width + sum(64 + (b - a)*(max(widths[a:b]) - width) for a, b in longer(width))
     width = max(widths)
     # else no padding is worth a forward
     if len(widths)*width - sum(widths) > 64: width = min(sorted(set(widths), reverse=True), key=cost)
@@ -513,9 +512,8 @@ class _Placing(_Reading):
         fits = max(self.budget // (self.cache.token_bytes * (columns + 1)), 1)
         if fits < rows:
             warnings.warn(f'{rows} rows of {columns} tokens need {rows*columns*self.cache.token_bytes/1e6:.0f} MB of '
-                          f'cache, and budget={self.budget} bytes holds {fits} of them: '
-                          'they are sampled in parts and read again every turn. Raise budget, or play fewer '
-                          'episodes at once.', stacklevel=3)
+                          f'cache, and budget={self.budget} bytes holds {fits} of them: they are sampled in parts and '
+                          'read again every turn. Raise budget, or play fewer episodes at once.', stacklevel=3)
         return fits
     def _size(self, rows: int, columns: int, others: int)->tuple[int, int]:
         """Slots and capacity for this call. Both grow by a factor, so that growing copies each column a bounded number

@@ -11,14 +11,13 @@ __all__ = ['remedy', 'fixed_day', 'template_facts', 'check_role']
 
 # %% ../../nbs/policy/12_template.ipynb #d0d35cbe
 remedy = ('the chat template rewrites history: {what}. The policy would be trained on turns that it never reads again '
-          'in that form. Give it a template whose prefix stays as it is '
-          '(trl ships some: trl/chat_templates/*_training.jinja) as tokenizer.chat_template or as qlora_policy(..., '
-          'template=), or tell the template to keep what was said, where it has a switch: '
-          'Chat(tokenizer, preserve_thinking=True). Or choose, in Policy(model, tokenizer, chat=...): Chat(tokenizer, '
-          'rewrites=True) appends all the same, and the deployed model reads something else; '
-          "Chat(tokenizer, rewrites='window') begins a new window with what the deployed model reads, as often as it "
-          "is rewritten; Chat(tokenizer, role='tool') sends observations as a tool's answers, "
-          'behind which thoughts may stay.')
+          'in that form. Give it a template whose prefix stays as it is (trl ships some: '
+          'trl/chat_templates/*_training.jinja) as tokenizer.chat_template or as qlora_policy(..., template=), or tell '
+          'the template to keep what was said, where it has a switch: Chat(tokenizer, preserve_thinking=True). Or '
+          'choose, in Policy(model, tokenizer, chat=...): Chat(tokenizer, rewrites=True) appends all the same, and the '
+          "deployed model reads something else; Chat(tokenizer, rewrites='window') begins a new window with what the "
+          "deployed model reads, as often as it is rewritten; Chat(tokenizer, role='tool') sends observations as a "
+          "tool's answers, behind which thoughts may stay.")
 fixed_day = '{%- macro strftime_now(form) -%}26 Jul 2024{%- endmacro -%}'
 _facts = {}     # (template, special tokens, variables) -> facts: worked out once in a process
 
