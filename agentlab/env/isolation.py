@@ -241,7 +241,7 @@ class Isolated(Env):
         self.name, self.seats, self.limit, self.start_limit, self.log = env.name, env.seats, limit, start_limit, log
         self.tools = list(getattr(env, 'tools', ()))
         self.payload, self.worker, self.stopper = dump(env), None, None
-        self._told = {part: getattr(env, part, '') for part in ('guide', 'grammar', 'reader')}
+        self.guide, self.grammar, self.reader = (getattr(env, part, '') for part in ('guide', 'grammar', 'reader'))
         self._calls = tuple(name for name in ('call_tool', 'call_tools') if callable(getattr(env, name, None)))
 
     def start(self, payload:bytes):
@@ -309,20 +309,10 @@ class Isolated(Env):
     def reset(self, seed:int, task=None)->Step: return self.call('reset', seed, task)
     def step(self, action:str)->Step: return self.call('step', action)
 
-    @property
-    def call_tool(self):
-        "Where the environment takes calls of its tools, so does this: (name, arguments) -> Step."
-        return self._called('call_tool')
-
-    @property
-    def call_tools(self):
-        "The same for all calls of a reply: (calls, text) -> Step."
-        return self._called('call_tools')
-
-    def _called(self, method:str):
-        if method not in self._calls:
-            raise AttributeError(f'{self.name} has no {method}; say the action to step(action)')
-        return partial(self.call, method)
+    def __getattr__(self, method:str):
+        "Where the environment takes calls of its tools (`call_tool`, `call_tools`), so does this."
+        if method in vars(self).get('_calls', ()): return partial(self.call, method)
+        raise AttributeError(f'{type(self).__name__} has no {method}')
 
     def close(self): self.drop()
 
@@ -333,13 +323,6 @@ class Isolated(Env):
         # before the first reset there is nothing to copy but what `env` was
         if self.worker: twin.start(self.call('clone'))
         return twin
-
-    @property
-    def guide(self): return self._told['guide']
-    @property
-    def grammar(self): return self._told['grammar']
-    @property
-    def reader(self): return bool(self._told['reader'])
 
     def for_reader(self)->'Isolated':
         "One that has not begun, around what was given, for a reader."

@@ -13,6 +13,7 @@ import weakref
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from importlib.resources import files
 from .protocol import check_whole
 
 @dataclass(frozen=True)
@@ -198,25 +199,8 @@ def run_python(
 
 # machine -> (its audit number, which of the two numbers below is its own)
 machines = {'x86_64': (0xC000003E, 0), 'aarch64': (0xC00000B7, 1)}
-allowed = dict(     # call -> (its number on x86_64, on aarch64); None: it has no such call
-    read=(0, 63), readv=(19, 65), pread64=(17, 67), write=(1, 64), writev=(20, 66), lseek=(8, 62), close=(3, 57),
-    dup=(32, 23), dup2=(33, None), dup3=(292, 24), fcntl=(72, 25),
-    open=(2, None), openat=(257, 56), access=(21, None), faccessat=(269, 48), faccessat2=(439, 439),
-    getdents64=(217, 61), readlink=(89, None), readlinkat=(267, 78), getcwd=(79, 17),
-    stat=(4, None), fstat=(5, 80), lstat=(6, None), newfstatat=(262, 79), statx=(332, 291), poll=(7, None),
-    ppoll=(271, 73), select=(23, None), pselect6=(270, 72),
-    mmap=(9, 222), munmap=(11, 215), mprotect=(10, 226), mremap=(25, 216), madvise=(28, 233), brk=(12, 214),
-    arch_prctl=(158, None), futex=(202, 98),
-    set_tid_address=(218, 96), set_robust_list=(273, 99), rseq=(334, 293), execve=(59, 221), exit=(60, 93),
-    exit_group=(231, 94), wait4=(61, 260), prlimit64=(302, 261),
-    rt_sigaction=(13, 134), rt_sigprocmask=(14, 135), rt_sigreturn=(15, 139), sigaltstack=(131, 132),
-    restart_syscall=(219, 128), tgkill=(234, 131),
-    getpid=(39, 172), getppid=(110, 173), gettid=(186, 178), getuid=(102, 174), geteuid=(107, 175), getgid=(104, 176),
-    getegid=(108, 177),
-    uname=(63, 160), sysinfo=(99, 179), getrusage=(98, 165), times=(100, 153), sched_getaffinity=(204, 123),
-    sched_yield=(24, 124), getrandom=(318, 278),
-    gettimeofday=(96, 169), clock_gettime=(228, 113), clock_getres=(229, 114), nanosleep=(35, 101),
-    clock_nanosleep=(230, 115))
+# call -> its numbers on x86_64 and aarch64; None: it has no such call
+allowed = json.loads(files('agentlab').joinpath('env/data/syscalls.json').read_text())
 
 def call_filter(
     machine:str     # 'x86_64' or 'aarch64', as `platform.machine()` says
