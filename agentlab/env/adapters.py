@@ -237,8 +237,7 @@ def from_gymnasium(
 def available_moves(
     text:str    # what a seat reads
 )->list:        # texts of moves; empty where none are listed
-    """The moves in the last line `Available Moves: '[0]', '[4]'` (or `Valid moves`, with or without quotes) of a
-    game that writes one."""
+    "The moves of the last line `Available Moves: '[0]', '[4]'` (or `Valid moves`, quoted or not) of a game."
     lines = re.findall(r'(?:available|valid|legal) (?:moves|actions)[^:\n]*: *([^\n]*)', text, re.IGNORECASE)
     return list(dict.fromkeys(re.findall(r'\[[^\[\]]+\]', lines[-1]))) if lines else []
 

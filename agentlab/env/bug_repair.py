@@ -113,8 +113,7 @@ def code_of(
     return harness.format(lines='\n'.join(f'    {line.strip()}' for line in lines), names=', '.join(names_of(program)))
 
 class Tester:
-    """Runs programs in a sandbox and remembers what they said. Call it with a program; clones of an environment
-    share one."""
+    "Runs programs in a sandbox and remembers what they said: call it with a program. Clones of a world share one."
     def __init__(
         self,
         sandbox=None,       # code, names -> Result; None: a `MontySandbox`

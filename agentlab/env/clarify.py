@@ -24,8 +24,7 @@ needs = dict(table=('day', 'people', 'place'), taxi=('hour', 'people', 'place'),
 def requests(
     split:str   # 'train', 'demo' or 'test'
 )->list:        # of dict(kind, wanted, told): what is meant, and which facts the request says
-    """Every task of a split. What is wanted belongs to one split, whatever the request tells of it. Shared between
-    callers: do not change it."""
+    "Every task of a split: what is wanted belongs to one, whatever is told. Shared between callers: do not change it."
     wanted = [(kind, choice) for kind, facts in needs.items()
               for choice in itertools.product(*(values[fact] for fact in facts))]
     ours = [(kind, choice) for kind, choice in wanted if split_of(['clarify', kind, list(choice)]) == split]

@@ -77,8 +77,7 @@ class CueDoor(Drawn, TextEnv):
         return self.task['rule'][cues.index(self.task['cue'])]
 
     def rules(self)->list:
-        """The rule of this game as (what is read, what to do), one pair for each cue; somebody who plays does not
-        know it."""
+        "The rule of this game, which who plays does not know: (what is read, what to do) for each cue."
         return [(f'Cue {cue}.', f'open {door}') for cue, door in zip(cues, self.task['rule'])]
 
     def look(self)->str:

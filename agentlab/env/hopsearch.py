@@ -395,8 +395,7 @@ class HopSearch(Drawn, Env):
         return f'{learn} {generator.choice(others) if noisy(noise, generator, "demonstrator") else due} {way[-1]}'
 
     def vocabulary(self)->list:
-        """Every word and mark that is said or understood here, for a word-level tokenizer; the same for one seat and
-        for two."""
+        "Every word and mark that is said or understood here, for a word-level tokenizer; for two seats the same."
         said = ('Who is the of ? The . Nothing found happens Right Wrong Asked Told : search answer ask '
                 'report nothing'.split())
         return said + [*relations, *first_names, *last_names]

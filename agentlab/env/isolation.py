@@ -205,8 +205,7 @@ class Worker:
         return None if message is None else understood(message)
 
     def stop(self, grace:float=1.)->int:
-        """End the process, gently if it is idle, and free everything; returns its exit code (minus the signal that
-        killed it)."""
+        "End the process, gently if it is idle, and free everything; its exit code (minus the signal that killed it)."
         if os.getpid() != self.owner: return None    # a forked copy of this object owns nothing
         self.process.stdin.close()
         try: receive(self.replies, time.monotonic() + (0 if self.waiting else grace))
@@ -222,8 +221,7 @@ class EnvTimeout(EnvError):
     "An environment took longer than its limit and was stopped."
 
 class Isolated(Env):
-    """An environment in a process of its own, stopped when a call takes longer than `limit` seconds; the next
-    `reset` starts a fresh one."""
+    "An environment in its own process, stopped when a call takes over `limit` seconds; the next `reset` starts anew."
     name = 'isolated'
 
     def __init__(
@@ -272,8 +270,7 @@ class Isolated(Env):
         except (BrokenPipeError, TimeoutError): pass    # the worker died or hangs: collect finds out how
 
     def collect(self):
-        """The result of the call that was posted. `EnvTimeout` after the limit; `EnvError` if the environment raised
-        or its process died."""
+        "The result of the posted call. `EnvTimeout` after the limit; `EnvError` if it raised or its process died."
         if self.worker is None or not self.worker.waiting: raise EnvError(f'{self.name}: nothing was posted')
         method = self.worker.waiting
         try: reply = self.worker.collect(self.limit)

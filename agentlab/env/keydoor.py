@@ -231,8 +231,7 @@ class KeyDoor(Drawn, TextEnv):
     def demonstrator(
         self, noise:float=0., generator:Random=None     # share drawn at random from the legal ones; seeded
     )->str:                                             # an action
-        """What somebody does who has only read the text: towards the goal through an open door, and not back unless
-        there is no other."""
+        "Like who has only read the text: towards the goal through an open door, and back only if there is no other."
         if noisy(noise, generator, 'demonstrator'): return generator.choice(self.legal())
         goal = self.layout['chest'] if self.has_key else self.layout['key']
         if self.room == goal: return self.best()

@@ -137,8 +137,7 @@ def always(
     return lambda game, generator=None: action
 
 def rock_paper_scissors(rounds:int=1, **options)->MatrixGame:
-    """Each action beats one and is beaten by one; zero-sum, without a pure equilibrium. The expert draws uniformly,
-    which is the equilibrium."""
+    "Each action beats one and is beaten by one; zero-sum. The expert draws uniformly, which is the equilibrium."
     table = [[0, -1, 1], [1, 0, -1], [-1, 1, 0]]
     return MatrixGame(symmetric(table), ('rock', 'paper', 'scissors'), rounds, **dict(name='rps') | options)
 

@@ -44,8 +44,7 @@ def canonical(
                     f'dicts of these')
 
 class Env:
-    """A world for one or more seats. Write `reset` and `step`; the same seed gives the same episode, and no global
-    random state is touched."""
+    "A world for one or more seats: write `reset` and `step`. Draw from the seed alone, never from a global generator."
     seats = ('player',)   # who plays; every `Step.seat` and every key of `Step.reward` is one of these
     guide = ''  # for somebody who reads: the rules, how an action is written, an example; a text, or {seat: text}
     grammar = ''          # one sentence of it: how an action is written
@@ -151,8 +150,7 @@ def check_whole(
 def check_seed(
     seed    # what the caller gave as a seed
 )->int:     # the same number as a Python int
-    """A seed is a whole number from 0; anything else is refused, because `Random` would quietly take it (-1 and 1
-    alike, text by its type)."""
+    "Refuse what is no whole number from 0: `Random` would quietly take it (-1 and 1 alike, text by its type)."
     try: seed = operator.index(seed)
     except TypeError:
         raise TypeError(f'seed must be a whole number, got {seed!r}; for a fresh episode each time count up: 0, '
@@ -319,8 +317,7 @@ registered: dict[str, type] = {}    # name -> class; filled as the pages of envi
 def environment(
     name:str,   # for `load_env`, the command line and sweeps
 )->Callable:
-    """Register a class under a name. Raises TypeError where it lacks one of `EXTRAS`, ValueError where another class
-    has the name."""
+    "Register a class under a name. TypeError where it lacks one of `EXTRAS`, ValueError where the name is taken."
     def register(kind:type)->type:
         offers = dict(split='split' in inspect.signature(kind).parameters, tasks=callable(getattr(kind, 'tasks', None)),
                       vocabulary=callable(getattr(kind, 'vocabulary', None)))
@@ -349,8 +346,7 @@ def check_seat_order(
     # the seat that moved last: the next one must follow it in `seats`, round and round; None: any order
     previous:str=None
 )->Step:                    # the same step
-    """The seat that moves exists (and is its turn), and every reward is a finite number for a seat that exists; else
-    `EnvError`."""
+    "The seat that moves exists and is due, and rewards are finite numbers for existing seats; else `EnvError`."
     if step.seat not in seats:
         raise EnvError(f'seats: it is the turn of {step.seat!r}, but env.seats is {seats}; add the seat or return '
                        f'one of these')
@@ -433,8 +429,7 @@ def watch(
     return transcript, step
 
 def random_states()->dict:
-    """The global generators as they stand: module name -> comparable value, for those of random, numpy and torch
-    that are imported."""
+    "The global generators as they stand: module name -> comparable value, of random, numpy, torch where imported."
     states, numpy, torch = dict(random=getstate()), sys.modules.get('numpy'), sys.modules.get('torch')
     if numpy is not None and hasattr(numpy, 'random'):
         states['numpy'] = [getattr(part, 'tolist', lambda: part)() for part in numpy.random.get_state()]
@@ -493,8 +488,7 @@ def check_env(
     turns:int=50,               # watch at most so many turns of each
     in_turn:bool=False          # also demand that seats move round in the order of `env.seats`
 )->Report:                      # rule -> 'ok' or a remark
-    """Play `env` and hold it to the rules of the protocol; `EnvError` names the first rule that is broken and how to
-    mend it."""
+    "Hold `env` to the rules of the protocol; `EnvError` names the first one that is broken and how to mend it."
     seats = env.seats
     if not (isinstance(seats, tuple) and seats and len(set(seats)) == len(seats)
             and all(isinstance(seat, str) for seat in seats)):

@@ -216,8 +216,7 @@ class PythonTool(Drawn, TextEnv):
         # chance of the habit, if there is one for this form; if it does not strike, chance of a slip
         self, noise:float=0., generator:Random=None     # seeded by the caller; needed if noise > 0
     )->str:                                             # an action
-        """Write code until a number comes back, then answer that number, right or wrong; once in a while guess without
-        any."""
+        "Write code until a number comes back, then answer it, right or wrong; now and then guess without any."
         check_noise(noise, generator, 'demonstrator')
         if self.result(): return f'answer {self.result()}'
         code, usual = forms[self.task['form']][1], habit(self.task['form'])

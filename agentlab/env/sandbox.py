@@ -53,8 +53,7 @@ def check_program(
     code:str,       # Python
     names:dict      # name -> plain value
 )->dict:            # the names, as JSON would give them back; {} for None
-    """Refuse what is no program, and names that are no plain values. Raises `TypeError` or `ValueError`: these are
-    the caller's mistakes."""
+    "Refuse what is no program, and names that are no plain values: the caller's mistakes. TypeError or ValueError."
     if not isinstance(code, str): raise TypeError(f'code must be a str, got {type(code).__name__}')
     wrong = [name for name in names or {} if not (isinstance(name, str) and name.isidentifier())]
     if wrong: raise ValueError(f'names: {wrong[0]!r} is no name in Python')
@@ -185,8 +184,7 @@ class MontySandbox:
                       readable(' '.join(error[:4*self.output].split()), self.output))
 
 def end_workers(pool, owner:int, getpid):
-    """Close a pool, in the process that opened it. (`getpid` is handed over: at the end of a program a module may be
-    empty.)"""
+    "Close a pool in the process that opened it; `getpid` is handed over, as modules may be empty at the end."
     if getpid() == owner: pool.__exit__(None, None, None)
 
 def run_python(
@@ -261,8 +259,7 @@ def needed(
     return binds + [part for path in hidden for part in ('--tmpfs', path, '--remount-ro', path)]
 
 class Bubblewrap:
-    """Runs Python in a CPython of its own, in namespaces made by bwrap. Call it with code. Linux only; `Refused`
-    where it cannot be had."""
+    "Runs Python in a CPython of its own, in namespaces made by bwrap: call it with code. Linux only, else `Refused`."
     def __init__(
         self,
         seconds:float=5.,       # of the clock, starting up included

@@ -14,8 +14,7 @@ objects = ('sun', 'moon', 'star', 'rain', 'snow', 'wind', 'fire', 'leaf')
 words = ('ka', 'lo', 'mi', 'ne', 'pu', 'ra', 'si', 'to')
 
 class Signals(SeatedGame):
-    """Say a word for an object, pick an object for a word; both are paid 1 a round if they match (Lewis's signalling
-    game)."""
+    "Say a word for an object, pick an object for a word; both get 1 a round if they match (Lewis's signalling game)."
     name, seats, shared_loss = 'signals', ('sender', 'receiver'), True
 
     def __init__(

@@ -67,8 +67,7 @@ def with_columns(
     return step
 
 class BesideExpert(Wrapper):
-    """Says of every action whether the expert would have taken it: `columns['matched']`, and `columns['patched']`
-    where it was replaced."""
+    "Says whether the expert would have done so: `columns['matched']`, and `columns['patched']` where it was replaced."
     def __init__(
         self,
         env,                # an environment with expert()

@@ -95,8 +95,7 @@ class Chat:
     def _heard(self, observation: str)->list[int]:
         return self.text_ids(observation.strip() if self.facts['trims'] else observation)
     def first(self, observation: str, system: str|None = None)->list[int]:
-        """Ids of the context of the first action. Where the template knows no system message, that text stands
-        before the observation."""
+        "Ids of the context of the first action; a system message unknown to the template stands before the text."
         if system and not self.facts['system']: observation, system = f'{system}\n\n{observation}', None
         before, after = self._between('first', system)
         return before + self._heard(observation) + after
@@ -165,8 +164,7 @@ CONTROL = ('<|end|>', '<|system|>', '<|user|>', '<|assistant|>')
 def word_tokenizer(
     words: list[str],   # every word the agent may say or hear
 ):                      # PreTrainedTokenizerFast with a chat template
-    """A real fast tokenizer with one id per word or punctuation mark; a tag such as <think> is one too. Other words
-    become <unk>."""
+    "A fast tokenizer with one id per word, punctuation mark or tag (<think>). Other words become <unk>."
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     vocabulary = {w: i for i, w in enumerate(dict.fromkeys([*CONTROL, '<unk>', *words]))}
@@ -255,8 +253,7 @@ class _Model:
         vars(self).update(state)
         if getattr(getattr(self.model, 'config', None), '_attn_implementation', None) == EXACT: make_known()
     def at(self, seat: str)->Policy:
-        """Who answers for a seat: this policy, unless every role has weights of its own
-        (`agentlab.selfplay.RoleWeights`)."""
+        "Who answers for a seat: this policy, unless roles have own weights (`agentlab.selfplay.RoleWeights`)."
         return self
     def settle(self)->bool:
         "Whether attention is exact; decided at the first use on each device, and told to the model every time."
@@ -287,8 +284,7 @@ class _Model:
 
 @torch.no_grad()
 def _plain_head(model):
-    """The model's body and vocabulary layer, where logits are just head(body(ids)); None where a model does more
-    (soft caps, scaling)."""
+    "Body and vocabulary layer, where logits are head(body(ids)); None where a model does more (soft caps, scaling)."
     plain = model.get_base_model() if hasattr(model, 'get_base_model') else model
     body, head = plain.base_model, plain.get_output_embeddings()
     if head is None: return None
@@ -334,8 +330,7 @@ class _Scored(_Model):
     pad_id: int
     @contextmanager
     def computing(self):
-        """Around a forward pass: its precision, and gradient checkpointing where that is enabled and gradients are
-        wanted."""
+        "Around a forward pass: its precision, and gradient checkpointing where it is enabled and gradients are wanted."
         layers = ([m for m in self.model.modules() if getattr(m, 'gradient_checkpointing', False)]
                   if torch.is_grad_enabled() else [])
         exact = self.settle()       # then it is computed as it was sampled, without autocast
@@ -347,8 +342,7 @@ class _Scored(_Model):
             finally:
                 for layer in layers: layer.training = False
     def parts(self, batch: Batch, rows: Tensor|None = None, budget: int = 4096):
-        """Parts of a batch for `forward`, each with the index of its action tokens; on the tree of prefixes where that
-        is cheaper."""
+        "Parts of a batch for `forward`, and where their action tokens stand; on the tree where that is cheaper."
         from agentlab.policy.tree import tree_parts
         return tree_parts(self, batch, rows, budget)
     def forward(self, part: Batch, temperature: float = 1.)->tuple[Tensor, Tensor]:
@@ -436,9 +430,17 @@ class Policy(_Scored):
         self.settle()
         return TorchSampler(self.model, max_context=self.max_context, **kw)
     def save_pretrained(self, folder)->Path:
-        """Write model and tokenizer in the transformers layout (safetensors); of an adapter on weights that can be
-        found again, the adapter alone."""
-        return _write(self, folder)
+        "Write model and tokenizer (transformers, safetensors); of an adapter on weights that can be found, it alone."
+        model = self.model
+        if adapted(model) and (getattr(model, 'is_quantized', False) or self.provenance):
+            from agentlab.policy.qlora import save_adapter
+            return save_adapter(self, folder)
+        # An adapter becomes part of the weights: in float32, because in bf16 what a small one changes would be rounded
+        # away.
+        if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).float().merge_and_unload()
+        with quiet(): model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        return Path(folder)
     @staticmethod
     def load(
         folder,  # what save_pretrained wrote, a local model in the transformers layout, or the name of one on the hub
@@ -446,9 +448,18 @@ class Policy(_Scored):
         device: str = 'cpu', dtype: torch.dtype = torch.float32,
         **kw                            # of Policy
     )->Policy:
-        """A policy from a folder in the transformers layout, or from the hub. Raises FileNotFoundError where there is
-        none."""
-        return _read(folder, device, dtype, **kw)
+        "A policy from a folder in the transformers layout, or from the hub. FileNotFoundError where there is none."
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        if (Path(folder) / 'adapter_config.json').exists() and not (Path(folder) / 'config.json').exists():
+            from agentlab.policy.qlora import load_adapter
+            return load_adapter(folder, device=device, **kw)
+        found = find_model(folder)
+        with quiet(), fetching(found):
+            model = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True,
+                                                         trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(found, trust_remote_code=False)
+        check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, found)
+        return Policy(model.to(device), tokenizer, **kw)
 
 def closing(
     policy,                 # agentlab.policy.Policy
@@ -480,19 +491,6 @@ def quiet():
     finally:
         adviser.disabled = False
         if shown: logging.enable_progress_bar()
-
-def _write(policy: Policy, folder)->Path:
-    "Write model and tokenizer; see `Policy.save_pretrained`."
-    model = policy.model
-    if adapted(model) and (getattr(model, 'is_quantized', False) or policy.provenance):
-        from agentlab.policy.qlora import save_adapter
-        return save_adapter(policy, folder)
-    # An adapter becomes part of the weights: in float32, because in bf16 what a small one changes would be rounded
-    # away.
-    if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).float().merge_and_unload()
-    with quiet(): model.save_pretrained(folder)
-    policy.tokenizer.save_pretrained(folder)
-    return Path(folder)
 
 def adapted(model)->bool:
     "Whether this is a peft model, an adapter around another model."
@@ -539,16 +537,3 @@ def check_vocabulary(tokenizer, tokens: int, name=''):
         raise ValueError(f'the tokenizer of {name} has {len(tokenizer)} ids and its model embeds {tokens}. They do not '
                          f'belong together: give the tokenizer that the model was trained with, or resize the '
                          f'embedding first.')
-
-def _read(folder, device: str, dtype: torch.dtype, **kw)->Policy:
-    "A policy from a folder or from the hub; see `Policy.load`."
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    if (Path(folder) / 'adapter_config.json').exists() and not (Path(folder) / 'config.json').exists():
-        from agentlab.policy.qlora import load_adapter
-        return load_adapter(folder, device=device, **kw)
-    found = find_model(folder)
-    with quiet(), fetching(found):
-        model = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(found, trust_remote_code=False)
-    check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, found)
-    return Policy(model.to(device), tokenizer, **kw)

@@ -20,8 +20,7 @@ BLOCK = 2**20               # bytes of float64 scores that are worked on at once
 def _cut(count: int, size: int)->list[slice]: return [slice(a, min(a + size, count)) for a in range(0, count, size)]
 
 def _mask(score: Tensor, mask: Tensor|None, causal: bool)->Tensor:
-    """Scores (rows, groups, heads of a group, queries, keys) under a mask (rows, 1 or heads, queries, keys); changed
-    in place."""
+    "Scores (rows, groups, heads of a group, queries, keys) under a mask (rows, 1 or heads, queries, keys); in place."
     if causal:      # the last query of the block sees all the keys that are left
         queries, keys = score.shape[-2:]
         own = score[..., keys - queries:]
@@ -40,8 +39,7 @@ def weighted_values(
     scale: float,           # of the products of query and key
     causal: bool = False,   # query i sees the keys up to i; there are as many keys as queries
 )->Tensor:                  # (rows, queries, heads, width) in the dtype of the query
-    """Attention in float64, rounded once. Equal for a query alone and in company, wherever float64 hides the order
-    of sums."""
+    "Attention in float64, rounded once: alone as in company, wherever float64 hides the order of sums."
     (rows, heads, count, width), groups, keys = query.shape, key.shape[1], key.shape[2]
     out, mask = query.new_empty(rows, count, heads,
                                 value.shape[3]), None if mask is None else mask.expand(rows, -1, -1, -1)
@@ -77,8 +75,7 @@ def exact_attention(
     attention_mask: Tensor|None,    # (rows, 1 or heads, queries, keys); None: causal where there is more than one query
     scaling: float|None = None, dropout: float = 0., is_causal: bool|None = None, **kwargs,
 )->tuple[Tensor, None]:             # (rows, queries, heads, width), as transformers expects it
-    """Attention of a transformers model that is the same for one query and for many. Raises ValueError for what it
-    does not know."""
+    "Attention that is the same for one query and for many. Raises ValueError for what it does not know."
     asked = [name for name in ('softcap', 'position_bias', 's_aux') if kwargs.get(name) is not None]
     if asked:
         raise ValueError(f'{type(module).__name__} asks for {", ".join(asked)}, which exact attention does not compute')
@@ -107,8 +104,7 @@ class AdapterMatrix(torch.nn.Linear):
     def forward(self, x: Tensor)->Tensor: return torch.nn.functional.linear(x, self.weight.to(x.dtype))
 
 def in_base_dtype(model):
-    """A peft model whose LoRA adapters compute in the dtype of their base; their weights, and the optimiser's, stay
-    float32."""
+    "A peft model whose adapters compute in the dtype of their base; their weights and moments stay float32."
     adapted = _adapted_linear()
     for layer in (m for m in model.modules() if isinstance(m, adapted.__base__)):
         if type(layer) is adapted.__base__: layer.__class__ = adapted
@@ -118,8 +114,7 @@ def in_base_dtype(model):
 
 @lru_cache
 def _adapted_linear():
-    """peft's LoRA layer, with the adapter added where the base has written; a function, because peft is imported
-    when there is an adapter."""
+    "peft's LoRA layer, adding the adapter where the base has written; a function, as peft is imported when needed."
     from peft.tuners.lora.layer import Linear
     class AdaptedLinear(Linear):
         def forward(self, x: Tensor, *args, **kwargs)->Tensor:

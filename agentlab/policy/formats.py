@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy, json, re
 from dataclasses import dataclass, field, replace
 import numpy as np
-from ..env.protocol import Step
+from ..env.protocol import Step, check_whole
 from ..env.tools import action_of, call_of, fault_of, named, shown, tool
 from ..env.wrappers import Wrapper
 from ..episodes import ACTION, CALL, MARKUP, OTHER, THOUGHT
@@ -33,8 +33,7 @@ def spell(
     ids: list[int],         # of a reply, as sampled
     markers: tuple = (),    # texts that open or close a part, such as <think>
 )->Said:
-    """The text of a reply, id by id. A marker that is one token of this tokenizer is known by its id, any other by
-    its text."""
+    "The text of a reply, id by id. A marker that is one token is known by its id, any other by its text."
     added = tokenizer.get_added_vocab()
     whole = {added[m]: m for m in markers if m in added}
     hidden = set(tokenizer.all_special_ids) - set(whole)
@@ -78,8 +77,7 @@ def codes_of(
     said: Said,         # of `spell`
     spans: list,        # (start, end, code) in the text; later ones lie over earlier ones
 )->list[int]:           # (ids) codes of PART_CODES
-    """The part of every id. An id that holds a bit of a marker is markup; one on an edge between two others takes
-    the higher code."""
+    "The part of every id. One with a bit of a marker is markup; one between two others takes the higher code."
     chars = np.zeros(len(said.text) + 1, dtype=np.int64)
     for start, end, code in spans: chars[start:end] = code
     if not said.control: return []
@@ -138,8 +136,7 @@ class Thinking(Plain):
     closing: str = '</think>'
     told: bool|None = None  # the system message asks for a thought; None: where the template does not know the marker
     def __post_init__(self):
-        if isinstance(self.tokens, bool) or not isinstance(self.tokens, int) or self.tokens < 1:
-            raise ValueError(f'tokens={self.tokens!r}: give a thought at least 1 token, or use Plain()')
+        check_whole(tokens=self.tokens)
         if not self.opening or not self.closing or self.opening == self.closing:
             raise ValueError(f'opening={self.opening!r}, closing={self.closing!r}: a thought needs two '
                              f'different markers')
@@ -459,8 +456,7 @@ def as_one(
     return Step(last.seat, '\n'.join(x for x in heard if x), reward, last.done, info)
 
 class Spoken(Wrapper):
-    """An environment that is spoken to in a format, by whoever has only texts: demonstrators, a person, another
-    framework."""
+    "An environment spoken to in a format by who has only texts: demonstrators, a person, another framework."
     def __init__(
         self,
         env,                    # the inner environment
@@ -518,8 +514,7 @@ def fitted_policy(
     return voice, {seat: x['system'] or '' for seat, x in rendered.items()}, max_tokens + longest
 
 def _rendered(format, chat, guide)->dict:
-    """What a seat is told. A policy of a closed set of words that lacks those of the format is shown them by its
-    demonstrations instead."""
+    "What a seat is told. A closed set of words that lacks those of the format learns it from demonstrations instead."
     found = format.render(format.tools, guide)
     return found if found['system'] and knows(chat, found['system']) else found | dict(system=guide)
 

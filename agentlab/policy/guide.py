@@ -36,8 +36,7 @@ def told(
     seat:str,               # whose system message
     system:str|dict|None=None # given by the caller: None: the guide; '': nothing; else this text, or {seat: text}
 )->str|None:                # None: no system message
-    """The system message of a seat: what the caller says, else the guide of the environment if the policy knows its
-    words."""
+    "The system message of a seat: what the caller says, else the environment's guide if the policy knows its words."
     if isinstance(system, dict): system = system.get(seat, '')
     if system is not None: return system or None
     guide = guide_of(env, seat)

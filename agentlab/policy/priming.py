@@ -5,6 +5,7 @@
 # %% ../../nbs/policy/06_prime.ipynb #b43ceb1b
 from __future__ import annotations
 from types import SimpleNamespace
+from ..env.protocol import check_whole
 from .core import Policy
 from .formats import Spoken, fitted_policy
 from .guide import suited, told
@@ -27,11 +28,8 @@ def prime(
     format = None,          # how it will act: agentlab.policy.formats; None: the whole reply is the action
     thought = None,         # for a format with thoughts: env -> what the demonstrator thinks before it acts
 )->Policy:                  # the same
-    """Supervised learning on demonstrations that the policy has not seen before, by the loop that warm-starts a tiny
-    policy."""
-    for name, value in dict(steps=steps, episodes=episodes).items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f'{name}={value!r}: give a whole number from 1')
+    "Supervised learning on demonstrations not seen before, by the loop that warm-starts a tiny policy."
+    check_whole(steps=steps, episodes=episodes)
     voice, shown, guides = _demonstrated(policy, env, system, format, thought)
     how = dict(steps=steps, episodes=episodes, lr=lr, noise=noise, seed=seed)
     with policy.inexact(), shown_steps(f'priming on {env.name}', steps, progress) as on_step:

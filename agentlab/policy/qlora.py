@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 import torch
 from torch import Tensor
+from ..env.protocol import check_whole
 from .core import (Chat, Policy, check_bf16, check_vocabulary, checkpoint_layers, fetching, find_model,
                                   quiet)
 
@@ -20,8 +21,7 @@ __all__ = ['NF4', 'nf4_levels', 'nf4', 'quantisers', 'vocabulary_key', 'open_bas
 
 # %% ../../nbs/policy/03_qlora.ipynb #7febf438
 def nf4_levels()->Tensor:   # (16,) float32, from -1 to 1
-    """The levels of NF4: quantiles of the normal distribution, one more of them above zero than below it (Dettmers
-    et al., 2023)."""
+    "The levels of NF4: quantiles of the normal distribution, one more above zero than below (Dettmers et al., 2023)."
     outer = .9677083            # the probability at which the outermost level stands, as released
     side = lambda count: torch.special.ndtri(torch.linspace(outer, .5, count + 1, dtype=torch.float64)[:-1])
     levels = torch.cat([side(8), -side(7), torch.zeros(1, dtype=torch.float64)]).sort().values
@@ -136,10 +136,8 @@ def qlora_policy(
     chat: dict|None = None,         # arguments of Chat, such as dict(enable_thinking=False)
     seed: int = 0,                  # of the adapter's first weights
 )->Policy:
-    """A model in NF4 with a fresh LoRA adapter, ready to be trained. What cannot work is refused before any weight
-    is fetched."""
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise ValueError(f'rank={rank!r}: give a whole number from 1, often 16')
+    "A model in NF4 with a fresh LoRA adapter. What cannot work is refused before any weight is fetched."
+    check_whole(rank=rank)      # often 16
     device = ready_device(device)
     found, _, tokenizer = open_base(name_or_path)
     talk = Chat(with_template(tokenizer, template), **chat or {})
@@ -227,8 +225,7 @@ def paged_adamw(
     parameters,                 # what learns
     lr: float, weight_decay: float = 0.,
 ):                              # torch optimiser
-    """AdamW with 32-bit moments that may leave a full GPU (bitsandbytes); on a CPU they stay where they are, with a
-    warning."""
+    "AdamW with 32-bit moments that may leave a full GPU (bitsandbytes); on a CPU they stay, with a warning."
     parameters = list(parameters)
     paged = any(p.device.type == 'cuda' for p in parameters)
     if not paged:

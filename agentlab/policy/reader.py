@@ -6,6 +6,7 @@
 from __future__ import annotations
 import ctypes, hashlib, json, os, shutil, warnings
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import redirect_stderr
 from importlib.metadata import PackageNotFoundError, distribution
 from io import StringIO
@@ -13,6 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 import torch
+from ..env.protocol import check_whole
 from ..episodes import rename
 from .core import (Chat, Policy, check_bf16, check_vocabulary, checkpoint_layers, fetching, find_model,
                                   quiet)
@@ -70,8 +72,7 @@ def package_file(
     return Path(files[0]), f'{package} {found.version}'
 
 def mended(tokenizer, context: int):
-    """The tokenizer that SmolLM2 was trained with, from what transformers reads in its GGUF: single digits are split
-    off first."""
+    "SmolLM2's own tokenizer, from what transformers reads in its GGUF: single digits are split off first."
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
     split = [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
     tokenizer.backend_tokenizer.pre_tokenizer = Sequence(split)
@@ -134,24 +135,19 @@ def within(
     call: Callable,     # without arguments
 ):                      # what it returned
     "Call in a thread and wait no longer than this. Raises TimeoutError, or what the call raised."
-    answer = []
+    answer = Future()
     def ask():
-        try: answer.append((call(), None))
-        except BaseException as e: answer.append((None, e))
-    asking = Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(seconds)
-    if not answer: raise TimeoutError(f'no answer within {seconds:g} s')
-    found, error = answer[0]
-    if error is not None: raise error
-    return found
+        try: answer.set_result(call())
+        except BaseException as e: answer.set_exception(e)
+    Thread(target=ask, daemon=True).start()
+    try: return answer.result(seconds)
+    except TimeoutError as e: raise TimeoutError(str(e) or f'no answer within {seconds:g} s') from None
 
 def from_hub(
     name: str,              # a key of KNOWN
     seconds: float = 5.,    # how long to wait for the hub's first answer
 )->tuple[str, dict]:        # a folder; name, source and hash
-    """A model from the hub's cache on this machine, else from the hub. Raises OSError (also TimeoutError) where
-    neither has it."""
+    "A model from the hub's cache here, else from the hub. Raises OSError (also TimeoutError) where neither has it."
     from huggingface_hub import HfApi, snapshot_download
     hub = KNOWN[name].hub
     some = dict(allow_patterns=['*.json', '*.safetensors', '*.jinja', '*.txt'], ignore_patterns=['*/*'])
@@ -273,8 +269,7 @@ def pretrained(
     seed: int = 0,                  # of the adapter's first weights
 )->Policy:
     "A pretrained model with a fresh adapter, ready to be primed and trained."
-    if isinstance(lora, bool) or not isinstance(lora, int) or lora < 0:
-        raise ValueError(f'lora={lora!r}: give the rank of the adapter, often 16, or 0')
+    check_whole(0, lora=lora)       # the rank of the adapter, often 16
     device = torch.device(device) if device else best_device()
     dtype = dtype or best_dtype(device, not lora)
     check_dtype(dtype, device)
@@ -284,8 +279,7 @@ def pretrained(
     return Policy(model, talk.tokenizer, max_context, str(name), sampler, chat=talk, provenance=weights)
 
 def installed(name: str = 'smollm2', source: str|None = None)->bool:
-    """Whether a model of KNOWN can be had without asking anybody: from the cache or from its package;
-    source='package': from its package."""
+    "Whether a model of KNOWN can be had without asking: from cache or package; source='package': from its package."
     ways = dict(cache=lambda: from_cache(name), package=lambda: package_file(KNOWN[name].package))
     for find in [ways[source]] if source else ways.values():
         try: return bool(find())
@@ -296,8 +290,7 @@ def with_saved_adapter(
     folder: Path, facts: dict,      # what `Policy.save_pretrained` wrote, and its agentlab.json
     device = None, max_context: int|None = None, name: str = '', sampler = None,    # as for `pretrained`
 )->Policy:
-    """A base that is not quantised with its saved adapter, which can be trained further. Raises ValueError where the
-    base is another one."""
+    "An unquantised base with its saved adapter, to be trained further. ValueError where the base is another one."
     from peft import PeftModel
     from transformers import AutoTokenizer
     kept, device = facts['weights'], torch.device(device) if device else best_device()

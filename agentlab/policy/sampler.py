@@ -133,15 +133,13 @@ def pick(
     return tuple(torch.cat(x) for x in zip(*found))
 
 def zeros(like: Tensor, *shape: int)->Tensor:
-    """Zeros of the same dtype and device. On a CPU the system hands out pages as they are first touched, so spare
-    capacity is free."""
+    "Zeros like a tensor. On a CPU pages are handed out as they are first touched, so spare capacity is free."
     if like.device.type != 'cpu': return like.new_zeros(shape)
     size = int(np.prod(shape)) * like.element_size()
     return torch.frombuffer(mmap.mmap(-1, size), dtype=like.dtype).view(shape)
 
 class RowLayer(CacheLayerMixin):
-    """Keys and values of one layer, (slots, heads, capacity + 1, head_dim). The last column is for padding; nobody
-    reads it."""
+    "Keys and values of a layer, (slots, heads, capacity + 1, head_dim). The last column is for padding, never read."
     is_sliding = False
     def __init__(self, cache: RowCache):
         super().__init__()
@@ -473,8 +471,7 @@ class _Reading(_Ready):
         new: list[list[int]],   # tokens to read, per row
         starts: list[int],      # tokens of that row that are cached
     )->Tensor:                  # (rows, vocabulary) logits after each row's last token
-        """Read new tokens of neighbouring rows in one forward: padded on the left, so that all rows end in the same
-        column."""
+        "Read new tokens of neighbouring rows in one forward: padded on the left, so that all end in the same column."
         width, device = max(*map(len, new), -(-self.least // len(new))), self.device
         pad = torch.tensor([width - len(tokens) for tokens in new], device=device)[:, None]
         column = torch.arange(width, device=device)
@@ -489,8 +486,7 @@ class _Reading(_Ready):
         self.counts['padding'] += ids.numel() - sum(map(len, new))
         return self._forward(ids, positions, mask)
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor)->Tensor:
-        """(rows, vocabulary) logits after the last column of `ids`, of which there are enough. The mask is ready, so
-        the model builds none."""
+        "(rows, vocabulary) logits after the last column of `ids`. The mask is ready, so the model builds none."
         self.counts['forwards'] += 1
         self.counts['positions'] += ids.numel()
         width = ids.shape[1]
@@ -516,8 +512,7 @@ class _Placing(_Reading):
                           'read again every turn. Raise budget, or play fewer episodes at once.', stacklevel=3)
         return fits
     def _size(self, rows: int, columns: int, others: int)->tuple[int, int]:
-        """Slots and capacity for this call. Both grow by a factor, so that growing copies each column a bounded number
-        of times."""
+        "Slots and capacity for this call. Both grow by a factor: each column is copied a bounded number of times."
         cache, weight = self.cache, self.cache.token_bytes
         capacity, slots = cache.capacity, cache.slots
         if columns > capacity:
@@ -575,8 +570,7 @@ class _Placing(_Reading):
         cached.update(dict.fromkeys(fresh, shared))
 
 class Window:
-    """The neighbouring slots that one call decodes in. `order[k]` is the row of the call in the k-th slot; the first
-    `width` still run."""
+    "Neighbouring slots that a call decodes in; `order[k]` is its row in the k-th one, the first `width` still run."
     def __init__(self, sampler: TorchSampler, first: int, lengths: list[int], steps: int):
         self.sampler, self.first, self.lengths, self.order, self.width = (sampler, first, lengths,
                                                                           list(range(len(lengths))), len(lengths))
@@ -603,8 +597,7 @@ class Window:
         self.sampler.cache.aim(self.first, pad(position, (filled, 0), value=self.sampler.cache.capacity), length)
         return self.sampler._forward(ids, place, self.mask[:, None, None, :length].expand(-1, -1, ids.shape[1], -1))
     def close_ranks(self, alive: list[bool])->list[int]|None:
-        """Swap live rows to the front and shorten the window, once waiting has cost as much as swapping. Places that
-        stay, or None."""
+        "Swap live rows to the front, once waiting has cost as much as swapping. Places that stay, or None."
         left = sum(alive)
         holes = [k for k in range(left) if not alive[k]]
         movers = [k for k in range(left, self.width) if alive[k]]

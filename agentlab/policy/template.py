@@ -26,8 +26,7 @@ def template_facts(
     # rewritten: what it does to earlier turns, or ''; system: knows a system message; trims: strips the spaces
     # around a message
 )->dict:
-    """What has to be known about a chat template before it is appended to. Raises ValueError for one that writes no
-    plain text."""
+    "What has to be known of a chat template before it is appended to. ValueError for one that writes no plain text."
     tokenizer = chat.tokenizer
     key = (str(tokenizer.chat_template), repr(tokenizer.special_tokens_map), repr(sorted(chat.variables.items())),
            chat.role)

@@ -102,8 +102,7 @@ def active_adapter(model)->str|None:
     return names[0]
 
 def adapter_weights(model, name: str)->dict[str, Tensor]:
-    """The adapter's tensors by the names that its file gives them, on the CPU. Raises FloatingPointError where they
-    diverged."""
+    "The adapter's tensors on the CPU, by the names in its file. FloatingPointError where they diverged."
     from peft import get_peft_model_state_dict
     # a snapshot or role: weights of its own on a lender's modules
     own = model.weights if 'lender' in vars(model) else None
@@ -198,8 +197,7 @@ class _Requests:
     counts: dict        # requests, again, loads
     http: object        # the client, once it was needed
     def call(self, path: str, body: dict|None = None):
-        """One request. Raises NoAnswer for what is worth asking again, LookupError for 404, ValueError for any other
-        refusal."""
+        "One request. NoAnswer for what is worth asking again, LookupError for 404, ValueError for any other refusal."
         httpx = _httpx()
         if self.http is None:
             self.http = httpx.Client(timeout=httpx.Timeout(self.timeout, connect=min(10., self.timeout)),
@@ -216,8 +214,7 @@ def _key(name: str)->dict:
     return dict(Authorization=f'Bearer {key}') if key else {}
 
 def _leave(url: str, key_name: str, held: dict):
-    """Have a server drop the adapters that are held there, at the end of its client: whatever goes wrong now harms
-    nobody."""
+    "At the end of its client a server drops the adapters held there; whatever goes wrong now harms nobody."
     import httpx
     for name in list(held):
         try:
@@ -421,8 +418,7 @@ def start_vllm(
     keep: int = 2,      # adapters that it holds
     **options           # of vllm.LLM: gpu_memory_utilization, max_model_len, dtype, quantization, ...
 )->VLLMEngine:
-    """Start vLLM in this process with what the sampler relies on: adapters, prefix caching, log-probabilities of
-    what was sampled from."""
+    "Start vLLM here with what the sampler needs: adapters, prefix caching, log-probabilities after the temperature."
     rank = next((r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank), rank)     # the ranks that vLLM knows
     needs = dict(enable_lora=True, max_loras=1, max_cpu_loras=keep + 1, max_lora_rank=rank, enable_prefix_caching=True,
                  logprobs_mode='processed_logprobs')
@@ -530,8 +526,7 @@ def compare(
 # scaled: whether its log-probabilities are after the temperature; distance: mean of |engine - policy| at temperature 1,
 # nats
 )->dict:
-    """Ask an engine whether it serves this policy's base. Raises ValueError where it serves another model, or rows
-    that are too short."""
+    "Whether an engine serves this policy's base. Raises ValueError for another model, or for rows that are too short."
     limits, size = sampler.engine.limits(), vocabulary(policy)
     if limits['max_len'] and policy.max_context > limits['max_len']:
         raise ValueError(f"max_context={policy.max_context} of the policy exceeds the {limits['max_len']} tokens of "
@@ -579,8 +574,7 @@ def check_convention(temperature: float, top_p: float, scaled: bool):
                          f'temperature 1.')
 
 def completion(said: Said, ask: Ask, vocabulary: int)->Completion:
-    """An answer in the convention of agentlab. With top-p: NaN in truncated_logprobs where the likely tokens do not
-    hold all that was kept."""
+    "An answer as agentlab has it; truncated_logprobs are NaN where the likely tokens lack some of what top-p kept."
     width = min(map(len, said.tops))
     top = torch.tensor([x[:width] for x in said.tops], dtype=torch.float64)
     p, kept = top.exp(), None

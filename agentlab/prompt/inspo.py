@@ -57,8 +57,7 @@ class Inspo:
         "Held-out tasks are played with the instruction that weighs most."
         return dict(instructions=self.population.members[self.population.best].instruction.json())
     def read(self, batch:Batch, step:int)->Batch:
-        """Credit the groups that were just played to their instructions, in the order of the groups; the batch stays
-        as it is."""
+        "Credit the groups just played to their instructions, in the order of the groups; the batch stays as it is."
         fresh = batch.select(batch.episodes.source == state_key('policy'))
         number = {self.population.members[i].instruction.json(): i for i in self.population.alive}
         e, name = fresh.episodes, fresh.labels.get('instruction', {})

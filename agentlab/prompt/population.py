@@ -80,8 +80,7 @@ def strict(scores:Tensor, weights:Tensor, room:int)->list:
 class _Renewed(_Weighted):
     "Who leaves, who joins."
     def prune(self, step:int)->list:
-        """The lighter half leaves, except who has had fewer than `patience` groups; of equals the newest. Numbers of
-        those who left."""
+        "The lighter half leaves, but who had fewer than `patience` groups; of equals the newest. Numbers of who left."
         alive = self.alive
         lighter = sorted(alive, key=lambda i: (self.members[i].w, -i))[:len(alive)//2]
         # nobody of the heavier half leaves in place of one who is spared
@@ -114,8 +113,7 @@ class _Renewed(_Weighted):
 
 @in_parts
 class Population(_Renewed):
-    """Weighted instructions. Members are numbered in the order in which they joined; those that left are kept for
-    the family tree."""
+    "Weighted instructions, numbered in the order of joining; those that left are kept for the family tree."
     def __init__(
         self,
         items:list,             # Instructions to begin with
@@ -167,8 +165,7 @@ def family_tree(
     colors:tuple=('#0072B2', '#D55E00'),    # of a member that left; of one that is still there
     longest:int=42          # characters of a label; the whole text is shown on hover
 ):                          # plotly figure
-    """A line for every member with a recorded weight from joining to leaving, as wide as its last weight; hover for
-    its text."""
+    "A line from joining to leaving for every member with a recorded weight, as wide as its last weight; hover: text."
     go = needed('plotly.graph_objects', 'lab', 'family_tree')
     weights, figure = population.history(), go.Figure()
     family = population.family()[lambda all: all.number.isin(weights.number)]
