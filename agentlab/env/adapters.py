@@ -444,8 +444,7 @@ class OpenSpiel(Guided, SeatedGame):
         return twin
 
 def from_openspiel(
-    # an OpenSpiel game, or its name, such as 'kuhn_poker'; simultaneous ones are turned into sequential ones by name
-    game,
+    game,    # a game, or its name, such as 'kuhn_poker', by which simultaneous ones become sequential ones
     text=None,              # function: (state, number of the seat) -> what the seat reads; None: what it can see
     forfeit:float=None,  # what a seat is paid for an illegal text; None: the least of the game; the others get the most
     guide:str=None,         # what a reader is told; None: the game's name and its first moves

@@ -69,8 +69,7 @@ def env_by_name(
     "Somebody else's world by name. `ValueError` says what is missing or wrong."
     path, written = parts_of(name)
     env = called('env', name, partial(families[family_of(name)].make, path, **written | options))
-    # it becomes the name of a folder
-    env.called, env.name = name, re.sub(r'[^\w.-]+', '-', env.name).strip('-') or 'env'
+    env.called, env.name = name, re.sub(r'[^\w.-]+', '-', env.name).strip('-') or 'env'    # a folder's name
     return env
 
 for _word, _example, _make in (

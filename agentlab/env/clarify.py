@@ -13,8 +13,7 @@ from .protocol import TextEnv, check_split, check_whole, guide_text, noisy, samp
 
 values = dict(day='monday tuesday wednesday thursday friday saturday'.split(),
               hour='noon one two three four five'.split(), people='alone pair trio family team crowd'.split(),
-              # fact -> what it can be
-              place='harbour station castle market museum park'.split(),
+              place='harbour station castle market museum park'.split(),    # fact -> what it can be
               style='quiet cheap bright large old new'.split())
 # request -> its facts, in the order of a booking
 needs = dict(table=('day', 'people', 'place'), taxi=('hour', 'people', 'place'), room=('day', 'place', 'style'),

@@ -305,8 +305,7 @@ class HopSearch(Drawn, Env):
         check_turn(self, self.game is None or self.game.over, action)
         role, (verb, words) = self.game.role, parse(action)
         bad = verb not in verbs[role] or not words or (verb == 'answer' and not full_name.fullmatch(words))
-        # `verb` is one of two known words here
-        text, paid, info = self.refuse(action) if bad else getattr(self, verb)(words)
+        text, paid, info = self.refuse(action) if bad else getattr(self, verb)(words)    # a known verb
         turns = self.game.turns + 1
         # the horizon is a rule: time is up
         self.game = replace(self.game, turns=turns, over=self.game.over or turns >= self.horizon)

@@ -77,8 +77,7 @@ def answer(
         except Exception as error:
             raise EnvError(f'{env.name}: the result of {method} cannot be sent ({said(error)}); return '
                            f'plain values') from error
-    # also SystemExit: a fault of the environment is an answer, not the worker's end
-    except BaseException as error: return failure(error)
+    except BaseException as error: return failure(error)    # also SystemExit: a fault of the environment is an answer
 
 def said(error:BaseException)->str:
     "What an exception says, where that can be read."
@@ -317,8 +316,7 @@ class Isolated(Env):
         "A second worker with a copy of the environment as it is now."
         twin = object.__new__(Isolated)
         vars(twin).update(vars(self), worker=None, stopper=None)
-        # before the first reset there is nothing to copy but what `env` was
-        if self.worker: twin.start(self.call('clone'))
+        if self.worker: twin.start(self.call('clone'))    # else there is nothing to copy but what `env` was
         return twin
 
     def for_reader(self)->'Isolated':

@@ -79,8 +79,7 @@ class MatrixGame(SeatedGame):
 
     def deal(self, task, generator):
         if task is not None: raise ValueError(f'task={task!r}: nothing is drawn in a matrix game; leave task out')
-        # rounds played as (row's action, column's action); what row has written in this round
-        self.past, self.hidden = (), None
+        self.past, self.hidden = (), None    # rounds played: (row's action, column's); what row has written in this one
 
     def own(self, seat:str)->int:
         "The number of a seat: 0 for row, 1 for column."

@@ -39,8 +39,7 @@ def check_task(
     task, where:str,    # what is said to be a task; its place for the error, as 'tasks.jsonl, line 3'
 )->dict:                # a copy
     "Refuse what is no task. Raises ValueError."
-    # no half characters and no NaN either
-    try: task = json.loads(json.dumps(task, allow_nan=False, ensure_ascii=False).encode())
+    try: task = json.loads(json.dumps(task, allow_nan=False, ensure_ascii=False).encode())    # no half letters
     except (TypeError, ValueError, RecursionError) as e: raise ValueError(f'{where}: no JSON in UTF-8 ({e})') from None
     if not isinstance(task, dict): raise ValueError(f'{where}: {shown(task)} is no object. Write {{"prompt": "..."}}')
     for name, (fits, wanted) in _fields.items():

@@ -97,8 +97,7 @@ class Env:
 class TextEnv(Env):
     "Single-agent base: write `start` and `turn`, and `facts` for what is true of every situation."
     horizon = None        # most turns in an episode; None: no limit
-    # the horizon is a rule, and whoever reaches it has lost; False: it is a budget, and the episode was cut off
-    deadline = True
+    deadline = True    # the horizon is a rule: whoever reaches it has lost; False: a budget, the episode is cut off
     over = True           # nothing to step before the first reset
 
     def start(self, seed:int, task=None)->str:
@@ -343,8 +342,7 @@ def pages_with_names(
 def check_seat_order(
     step:Step,              # what the environment returned
     seats:tuple,            # `env.seats`
-    # the seat that moved last: the next one must follow it in `seats`, round and round; None: any order
-    previous:str=None
+    previous:str=None  # the seat that moved last: the next one follows it in `seats`, round and round; None: any order
 )->Step:                    # the same step
     "The seat that moves exists and is due, and rewards are finite numbers for existing seats; else `EnvError`."
     if step.seat not in seats:

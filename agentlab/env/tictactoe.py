@@ -57,8 +57,7 @@ class TicTacToe(SeatedGame):
     def __init__(
         self,
         forfeit:float=None,     # what a seat is paid for an illegal text; None: -1
-        # most moves that are made at random before the game begins, 0 to 8; how many and which is drawn from the seed
-        opening:int=0,
+        opening:int=0,    # most random moves before the game begins, 0 to 8; how many and which is drawn from the seed
         turned:bool=False,      # True: after every move the board is turned and mirrored into `canonical_board`
         numbered:bool=False     # True: a mark is read with its cell, x5 instead of x
     ):

@@ -108,8 +108,7 @@ class Toolbox(Drawn, TextEnv):
         tools,              # of Tool, or functions
         tasks,              # list of dict(question=, answer=, ...), or draw(generator, split) -> such a dict
         score=exact,        # (answer, task) -> number; a success is 1 or more
-        # task, ledger entry of a call -> what it is worth if it ends the episode, else None
-        over=lambda task, call: None,
+        over=lambda task, call: None,  # task, ledger entry -> what the call is worth if it ends the episode, else None
         horizon:int=8, most:int=4, output:int=1000, # turns; calls of a reply that are made; characters that are shown
         rules:str='Answer the question. Call a tool where it helps.',   # what it is about, for who reads
         example:str='',     # an action; '': the first call that a task lists
@@ -134,8 +133,7 @@ class Toolbox(Drawn, TextEnv):
         self.over = False
         self.task, self.ledger = check_asked(self.draw(self.random, self.split) if task is None else task), ()
         for place in dict.fromkeys(one.place for one in self.known.values() if one.place is not None):
-            # a call that changes it holds the lock while it is at work
-            self.held[place] = place.begin(self.task), threading.Lock()
+            self.held[place] = place.begin(self.task), threading.Lock()    # a call that changes it holds the lock
         said = [self.task['question'], *(place.greeting(value) for place, (value, _) in self.held.items())]
         return self.written('\n'.join(text for text in said if text))
 

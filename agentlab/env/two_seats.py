@@ -81,8 +81,7 @@ class SeatedGame(Env):
         move = {tidy(move): move for move in self.moves()}.get(tidy(action))
         self.turns, self.paid = self.turns + 1, dict.fromkeys(self.seats, 0.)
         ending = self.forfeits() if move is None else self.play(move)
-        # the horizon is a rule
-        self.over = ending is not None or (self.horizon is not None and self.turns >= self.horizon)
+        self.over = ending is not None or (self.horizon is not None and self.turns >= self.horizon)    # a rule
         self.pay(ending or {})
         self.totals = {seat: self.totals[seat] + paid for seat, paid in self.paid.items()}
         text = (self.refusal(action, 'Illegal.', f'Legal was: {listed(self.moves())}.') if move is None

@@ -22,11 +22,9 @@ class Wrapper(Env):
                             f'Isolated({type(self).__name__}(env))')
         plain = ', '.join(f'{name}={value!r}' for name, value in vars(env).items() if not name.startswith('_')
                           and isinstance(value, (bool, int, float, str, tuple)))
-        # the text goes into run.json
-        self.env, self.inside = env, f'{type(env).__module__}:{type(env).__qualname__}({plain})'
+        self.env, self.inside = env, f'{type(env).__module__}:{type(env).__qualname__}({plain})'    # for run.json
     def __getattr__(self, name):
-        # before there is an inner one: copying, unpickling
-        if name.startswith('_') or name == 'env': raise AttributeError(name)
+        if name.startswith('_') or name == 'env': raise AttributeError(name)  # nothing inside yet: copying, unpickling
         return getattr(self.env, name)
     @property
     def seats(self): return self.env.seats
@@ -71,8 +69,7 @@ class BesideExpert(Wrapper):
     def __init__(
         self,
         env,                # an environment with expert()
-        # mismatches that the expert's action replaces, before one ends the episode; None: the agent's own are played
-        patches:int=None
+        patches:int=None  # mismatches replaced by the expert's action before one ends the episode; None: all are played
     ):
         super().__init__(env)
         if not hasattr(env, 'expert'):

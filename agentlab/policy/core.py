@@ -336,8 +336,7 @@ class _Scored(_Model):
         exact = self.settle()       # then it is computed as it was sampled, without autocast
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == 'bf16' and not exact):
             try:
-                # that of the layer alone is asked; dropout inside stays off
-                for layer in layers: layer.training = True
+                for layer in layers: layer.training = True    # that of the layer alone is asked; dropout stays off
                 yield
             finally:
                 for layer in layers: layer.training = False
@@ -397,12 +396,10 @@ class Policy(_Scored):
         tokenizer,                  # its tokenizer, with a chat template and an end-of-turn token
         max_context: int|None = None, # longest context in tokens; default: what the model's config says
         name: str = '',             # shown in reports
-        # what samples in place of a TorchSampler, and is told the weights by `sync(policy)`; see agentlab.policy.vllm
-        sampler = None,
+        sampler = None,    # in place of a TorchSampler, told the weights by `sync(policy)`; see agentlab.policy.vllm
         precision: str = 'no',      # 'bf16': forward passes under autocast. A recipe sets its own
         chat: Chat|None = None,     # how a conversation is written down; default: Chat(tokenizer)
-        # where the weights come from: name, source, hash; kept with every run. See agentlab.policy.reader
-        provenance: dict|None = None,
+        provenance: dict|None = None,    # where the weights come from: name, source, hash. See agentlab.policy.reader
         # log-probabilities of trainer and sampler agree bit for bit; None: in bf16 on a CPU, where that can be had
         # (agentlab.policy.exact)
         exact: bool|None = None,
@@ -444,8 +441,7 @@ class Policy(_Scored):
     @staticmethod
     def load(
         folder,  # what save_pretrained wrote, a local model in the transformers layout, or the name of one on the hub
-        # of an adapter on quantised weights the device decides the dtype
-        device: str = 'cpu', dtype: torch.dtype = torch.float32,
+        device: str = 'cpu', dtype: torch.dtype = torch.float32,    # dtype: not of an adapter on quantised weights
         **kw                            # of Policy
     )->Policy:
         "A policy from a folder in the transformers layout, or from the hub. FileNotFoundError where there is none."

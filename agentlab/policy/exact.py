@@ -28,8 +28,7 @@ def _mask(score: Tensor, mask: Tensor|None, causal: bool)->Tensor:
     if mask is None: return score
     mask = mask.unflatten(1, score.shape[1:3] if mask.shape[1] > 1 else (1, 1))
     if mask.dtype != torch.bool: return score.add_(mask)
-    # a row that may see nothing sees everything: padding, but finite
-    return score.masked_fill_(~mask, torch.finfo(score.dtype).min)
+    return score.masked_fill_(~mask, torch.finfo(score.dtype).min)    # who may see nothing sees all: finite
 
 def weighted_values(
     query: Tensor,          # (rows, heads, queries, width)

@@ -38,8 +38,7 @@ def spell(
     whole = {added[m]: m for m in markers if m in added}
     hidden = set(tokenizer.all_special_ids) - set(whole)
     ids, edges, pieces, start = [int(i) for i in ids], [0], [], 0
-    # runs of ordinary ids end at a marker, at a control token and at the end
-    for k, i in [*enumerate(ids), (len(ids), None)]:
+    for k, i in [*enumerate(ids), (len(ids), None)]:    # ordinary ids end at a marker, a control token, the end
         if k < len(ids) and i not in whole and i not in hidden: continue
         pieces += _pieces(tokenizer, ids[start:k]) + ([whole.get(i, '')] if k < len(ids) else [])
         start = k + 1
@@ -58,8 +57,7 @@ def _pieces(tokenizer, ids)->list[str]:
     pieces, start, read = [], 0, 0
     for k in range(1, len(ids) + 1):
         before, now = decode(ids[start:read]), decode(ids[start:k])
-        # a character of up to four bytes is not complete yet
-        broken = now.endswith('\ufffd') and k - read < 4 and k < len(ids)
+        broken = now.endswith('\ufffd') and k - read < 4 and k < len(ids)    # a letter of up to four bytes
         pieces.append('' if broken else now[len(before):])
         if not broken: start, read = read, k
     return pieces
@@ -187,8 +185,7 @@ class Thinking(Plain):
         def ids_before(k, marker):
             return next((sum(e < m[k] for e in said.edges[:-1]) for m in said.marks if m[2] == marker), float('inf'))
         begun, closed = 0 if opened else ids_before(0, self.opening), ids_before(1, self.closing)
-        # where nothing opened it, the closing marker ends what began with the reply
-        start = begun if begun < closed else 0
+        start = begun if begun < closed else 0    # where nothing opened it, it began with the reply
         if closed <= start + self.tokens and closed < float('inf'): return closed + action_tokens
         return begun + self.tokens if begun <= action_tokens else action_tokens
 

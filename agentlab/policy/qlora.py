@@ -214,8 +214,7 @@ def _optimizer():
             for p, values in self.state.items():
                 values['step'] = int(values['step'])
                 for name in ('state1', 'state2'):
-                    # paged again
-                    kept, values[name] = values[name].float(), self.get_state_buffer(p, dtype=torch.float32)
+                    kept, values[name] = values[name].float(), self.get_state_buffer(p, dtype=torch.float32)    # paged
                     # a page is filled with zeros in the background
                     if p.device.type == 'cuda': torch.cuda.synchronize(p.device)
                     values[name].copy_(kept)

@@ -31,10 +31,8 @@ class Completion:
     logprobs: list[float]       # of the full softmax at the sampling temperature, before top-p (temperature 0: at 1)
     entropies: list[float]      # of that same softmax, in nats
     finish: str  # 'stop': a stop token was sampled; 'length': max_tokens or the end of the context was reached
-    # after top-p, i.e. of what was really drawn from; None where top-p was off
-    truncated_logprobs: list[float]|None = None
-    # the likeliest tokens at each position, the likeliest first; None where nobody looked
-    top_ids: list[list[int]]|None = None
+    truncated_logprobs: list[float]|None = None    # after top-p, of what was really drawn from; None where it was off
+    top_ids: list[list[int]]|None = None    # the likeliest tokens at each position, in order; None where nobody looked
     top_logps: list[list[float]]|None = None    # their log-probabilities, of the full softmax as well
 
 class Sampler(Protocol):
@@ -125,8 +123,7 @@ def pick(
 # ids and log-probabilities
 )->tuple[Tensor, ...]:
     "Draw one token per row and say how likely it was."
-    # what stays in a processor's cache
-    few = max(2**18 // logits.shape[1], 1) if logits.device.type == 'cpu' else len(logits)
+    few = max(2**18 // logits.shape[1], 1) if logits.device.type == 'cpu' else len(logits)    # for the cache
     if len(logits) <= few: return _pick(logits, draws, temperature, top_p, likeliest)
     found = [_pick(logits[i:i + few], draws[i:i + few], temperature, top_p, likeliest)
              for i in range(0, len(logits), few)]
@@ -184,8 +181,7 @@ class RowCache(Cache):
             key = (self.first, len(self.columns), heads, self.capacity)
             if key not in self._starts:
                 row = torch.arange(self.first*heads, (self.first + len(self.columns))*heads, device=self.columns.device)
-                # where each row of each head begins
-                self._starts = {key: (row * (self.capacity + 1)).view(-1, 1, heads)}
+                self._starts = {key: (row * (self.capacity + 1)).view(-1, 1, heads)}    # where a row's head begins
             self._places[heads] = (self._starts[key] + self.columns[:, :, None]).view(-1)
         return self._places[heads]
     def stores(self)->list[tuple]:
@@ -602,8 +598,7 @@ class Window:
         holes = [k for k in range(left) if not alive[k]]
         movers = [k for k in range(left, self.width) if alive[k]]
         self.idle += self.width - left
-        # a swap touches about as much memory as one row in 8 forwards
-        if left == self.width or self.idle < 8*len(movers): return None
+        if left == self.width or self.idle < 8*len(movers): return None    # a swap costs about a row in 8 forwards
         held = lambda k: min(self.lengths[self.order[k]] + self.done, self.columns)
         self.sampler.cache.move([(self.first + a, self.first + b, held(a)) for pair in zip(holes, movers)
                                  for a, b in (pair, pair[::-1])])
@@ -642,8 +637,7 @@ class _Decoding(_Placing):
             self.counts['padding'] += alive.count(False)
             logits = window.read(tokens)
         scores, *best = (_noted(record, part, len(ids)) for part in range(1, len(record[0])))
-        # the third: after top-p
-        cut = lambda lines, length: [line[:length] for line in lines] + [None]*(3 - len(lines))
+        cut = lambda lines, length: [line[:length] for line in lines] + [None]*(3 - len(lines))    # third: after top-p
         scores = [cut(lines, len(said)) for said, lines in zip(ids, scores.transpose(1, 2).tolist())]
         said = [Completion(said, logp, entropy, 'stop' if said[-1] in stop else 'length', kept)
                 for said, (logp, entropy, kept) in zip(ids, scores)]

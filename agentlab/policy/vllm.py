@@ -104,8 +104,7 @@ def active_adapter(model)->str|None:
 def adapter_weights(model, name: str)->dict[str, Tensor]:
     "The adapter's tensors on the CPU, by the names in its file. FloatingPointError where they diverged."
     from peft import get_peft_model_state_dict
-    # a snapshot or role: weights of its own on a lender's modules
-    own = model.weights if 'lender' in vars(model) else None
+    own = model.weights if 'lender' in vars(model) else None    # a snapshot or role: own weights on lent modules
     found = get_peft_model_state_dict(getattr(model, 'lender', model), state_dict=own, adapter_name=name,
                                       save_embedding_layers=False)
     if not all(x.isfinite().all() for x in found.values()):
@@ -346,8 +345,7 @@ class VLLMServer(_Rows):
         except Broke as e:
             # it may be starting, so it is asked again; should that be in vain, the reason has the rank in it
             if not self.alive(): raise Broke(_not_taken(self.url, adapter, e)) from e
-            # vLLM says 500 for an adapter that it cannot serve
-            raise ValueError(_not_taken(self.url, adapter, e)) from e
+            raise ValueError(_not_taken(self.url, adapter, e)) from e    # vLLM's 500: an adapter that it cannot serve
         except LookupError as e: raise ValueError(_not_found(self.url, adapter, e)) from e
         self.counts['loads'] += 1
     def alive(self)->bool:

@@ -26,8 +26,7 @@ control_words = ('Rule', 'Goal', 'Before', 'Now', 'Legal', 'explore', 'commit', 
 @dataclass(frozen=True)
 class Instruction:
     "What the agent is shown beside the present observation. Two with the same slots and text are equal."
-    # of `grammar`, and facts=((after, do), ...); what is not named has its default
-    slots: dict = field(default_factory=dict)
+    slots: dict = field(default_factory=dict)    # of `grammar`, and facts=((after, do), ...); else the default
     text: str|None = None                       # free text, for models that can read
     def __post_init__(self):
         slots = {name: values[0] for name, values in grammar.items()} | dict(facts=()) | self.slots
@@ -122,8 +121,7 @@ class Instructed(Wrapper):
         # inner reset
         instruction=Instruction(),
         render:Callable=render,             # instruction, turns -> text
-        # True: of the facts only those are stated whose observation was read in this episode, however long ago
-        facts_read:bool=False
+        facts_read:bool=False    # True: only those facts are stated whose observation was read in this episode
     ):
         super().__init__(env)
         self.default, self.render, self.facts_read = instruction, render, facts_read

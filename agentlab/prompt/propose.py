@@ -148,8 +148,7 @@ class Fact:
 def mine(
     plays:list,             # of any instructions
     support:int=8,          # episodes won, at least
-    # different groups in which it won, at least: a task that was played eight times is one piece of evidence
-    groups:int=3,
+    groups:int=3,    # different groups in which it won, at least: a task played eight times is one piece of evidence
     confidence:float=.8,    # share of episodes with (after, do) that were won
     contrast:float=.4       # ahead of the episodes that did something else
 )->list:                    # Facts, the best supported first; one for each `after`
