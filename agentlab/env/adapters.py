@@ -259,8 +259,7 @@ def payment(
     "A number; some games of TextArena 0.7.4 swap two arguments and pay a text for an invalid move, which is said here."
     try: return float(reward)
     except (TypeError, ValueError):
-        raise EnvError(f'{name}: pays {reward!r}, which is no number; this is a fault of the game, play '
-                       f'another one') from None
+        raise EnvError(f'{name}: pays {reward!r}, no number: a fault of the game, play another one') from None
 
 class TextArena(Guided, Env):
     "A TextArena game."
@@ -464,8 +463,7 @@ def written(
 )->str:                             # path of the compiled game
     "Write and compile a TextWorld game, once."
     textworld = needed('textworld', 'textworld')
-    path = Path(folder)/('-'.join(['game', *(f'{name}{value}' for name, value in sorted(options.items())), str(seed)])
-                         + '.z8')
+    path = Path(folder)/f"{'-'.join(['game', *(f'{name}{x}' for name, x in sorted(options.items())), str(seed)])}.z8"
     if path.exists(): return str(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     asked = textworld.GameOptions()
@@ -637,8 +635,7 @@ def from_openenv(
     if action is None or text is None:
         raise TypeError('give action= and text=: what is an action, and what is read, only a server can say of itself')
     if not callable(make):
-        raise TypeError(f'make={make!r}: give a function that makes the environment (each parallel game needs its '
-                        f'own), or an address')
+        raise TypeError(f'make={make!r}: give a function that makes one (each game needs its own), or an address')
     return OpenEnv(make, action, text, success, state, penalty, horizon, guide)
 
 def schema_of(
@@ -669,8 +666,7 @@ class Played:
         made = as_reader(self._make()) if self._reader else self._make()
         self._env, self._over, self._total, self._won = made, True, 0., False
         if len(self._env.seats) != 1:
-            raise ValueError(f'{self._env.name} has the seats {self._env.seats}; TRL plays one. Train it with '
-                             f'agentlab.train instead')
+            raise ValueError(f'{self._env.name} has the seats {self._env.seats}; TRL plays one, agentlab.train all')
 
     def reset(self, seed=None, task=None, **row):
         if seed is None:

@@ -254,8 +254,7 @@ def check_bug(
 )->dict:            # the same, complete
     "Refuse what is no task of BugRepair."
     if not isinstance(task, dict) or not all(isinstance(task.get(part), str) for part in ('program', 'bug')):
-        raise ValueError(f'a task of BugRepair is dict(program=, bug=, dropped=) with two programs, see '
-                         f'BugRepair.tasks(); got {task!r}')
+        raise ValueError(f'a task of BugRepair is dict(program=, bug=, dropped=), see BugRepair.tasks(); got {task!r}')
     skeleton = lambda program: [word if i not in places(program) else '' for i, word in enumerate(program.split())]
     shapes = [re.sub('[VOC]', lambda found: f'[{re.escape(fillers[found[0]])}]', re.sub(r'([+*>])', r'\\\1', pattern))
               for pattern in patterns.values()]
@@ -299,8 +298,7 @@ class BugRepair(Drawn, TextEnv):
         self.found = self.tester(self.program)
         removed = sorted({*self.task['dropped'], *self.broken()})
         if not self.broken():
-            raise ValueError(f"the bug {self.program!r} breaks no test of {self.task['program']!r}; there is nothing "
-                             f"to repair")
+            raise ValueError(f"the bug {self.program!r} breaks no test of {self.task['program']!r}")
         return f'repair: {self.program}. removed {numbers(removed)}. {self.told()}'
 
     @property
@@ -331,8 +329,7 @@ class BugRepair(Drawn, TextEnv):
         "What some of the failing tests find; `test` goes on to the next."
         broken = self.broken()
         some = [broken[(self.looked + k) % len(broken)] for k in range(min(self.details, len(broken)))]
-        return ' '.join(detail(self.program, k, self.found, self.expected, str if self.reader else spelled)
-                        for k in some)
+        return ' '.join(detail(self.program, k, self.found, self.expected, (spelled, str)[self.reader]) for k in some)
 
     def turn(self, action):
         put = read_put(action, self.program)

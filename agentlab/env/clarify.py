@@ -106,16 +106,14 @@ class Clarify(TextEnv):
         "Every word and mark that is said here, for a word-level tokenizer."
         said = ('Please book a . The is It does not matter Ask about one thing I do understand That what meant Thank '
                 'you ask details'.split())
-        return list(dict.fromkeys(said + list(needs) + list(values)
-                                  + [value for kind in values.values() for value in kind]))
+        return list(dict.fromkeys(said + list(needs) + list(values)+ [x for some in values.values() for x in some]))
 
 def check_request(
     task:dict   # what the caller gave as a task
 )->dict:        # the same
     "Refuse a task that is no request."
     if not isinstance(task, dict) or task.get('kind') not in needs:
-        raise ValueError(f'a task of Clarify is dict(kind=, wanted=, told=) with a kind of {", ".join(needs)}; '
-                         f'got {task!r}')
+        raise ValueError(f'a task of Clarify is dict(kind=, wanted=, told=), kind of {", ".join(needs)}; got {task!r}')
     wanted, told, facts = task.get('wanted'), task.get('told'), needs[task['kind']]
     if (not isinstance(wanted, (list, tuple)) or len(wanted) != 3
         or any(value not in values[fact] for value, fact in zip(wanted, facts))):

@@ -19,8 +19,7 @@ def check_rule(
 )->tuple:   # the door of each cue, in the order of `cues`
     "Refuse what is no assignment of the four doors to the four cues."
     if sorted(map(str, rule)) != sorted(doors):
-        raise ValueError(f'rule={rule!r}: give the doors {", ".join(doors)} in the order of the cues '
-                         f'{", ".join(cues)}, each once')
+        raise ValueError(f'rule={rule!r}: give the doors {", ".join(doors)} for the cues {", ".join(cues)}, each once')
     return tuple(rule)
 
 def check_cue_task(

@@ -146,8 +146,7 @@ def check_question(
 )->dict:                        # the same
     "Refuse what is no question, or one of another size."
     if not isinstance(task, dict):
-        raise ValueError(f'a task of HopSearch is a question, dict(split=, world=, people=, start=, path=); '
-                         f'got {task!r}')
+        raise ValueError(f'a task of HopSearch is dict(split=, world=, people=, start=, path=); got {task!r}')
     missing = [part for part in ('split', 'world', 'people', 'start', 'path') if part not in task]
     if missing:
         raise ValueError(f"the question lacks {', '.join(missing)}; take one from HopSearch.tasks() as a pattern")
@@ -175,8 +174,7 @@ def parse(
 )->tuple:           # (verb, the next eight words), names written as names
     "Letters only, in any case: `Search: mentor, BORA tel!` is ('search', 'mentor Bora Tel')."
     verb, *words = re.findall('[a-z]+', action[:1000].lower()) or ['']
-    return verb, ' '.join(word.capitalize() if word.capitalize() in first_names + last_names else word
-                          for word in words[:8])
+    return verb, ' '.join(x.capitalize() if x.capitalize() in first_names + last_names else x for x in words[:8])
 
 def missing(
     start:str, path:tuple,      # where to begin; the relations to follow
@@ -212,8 +210,7 @@ class Game:
         "The names that the one who moves has read, in order."
         if self.role == 'planner': texts = [self.start] + [told for _, told in self.told]
         else:
-            texts = ([self.heard if self.role == 'searcher' else self.start]
-                     + [self.world.sentence(fact) for fact in self.found])
+            texts = [self.heard if self.role == 'searcher' else self.start, *map(self.world.sentence, self.found)]
         return list(dict.fromkeys(name for text in texts for name in full_name.findall(text)))
 
     def errand(self)->tuple:

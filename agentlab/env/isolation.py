@@ -259,8 +259,7 @@ class Isolated(Env):
         "Begin a call and return at once; `collect` brings the result. A `reset` gives up an unfinished call."
         if self.worker and self.worker.waiting:
             if method != 'reset':
-                raise EnvError(f'{self.name}: {self.worker.waiting} is still under way; collect() it before '
-                               f'posting {method}')
+                raise EnvError(f'{self.name}: {self.worker.waiting} is still under way; collect() it before {method}')
             self.drop()
         if self.worker is None and method in ('step', 'call_tool', 'call_tools'):
             raise EnvError(f'{self.name}: no episode is under way; call reset(seed) before {method}')
@@ -280,11 +279,9 @@ class Isolated(Env):
                              f'mend the environment') from None
         except Exception as error:
             self.drop()     # nothing that it may still say can be trusted
-            raise EnvError(f'{self.name}: the result of {method} cannot be read here ({error}); return '
-                           f'plain values') from error
+            raise EnvError(f'{self.name}: what {method} gives cannot be read ({error}); return plain values') from error
         if reply is None:
-            raise EnvError(f'{self.name}: the process died in {method} (exit code {self.drop()}); reset(seed) '
-                           f'starts another')
+            raise EnvError(f'{self.name}: it died in {method} (exit code {self.drop()}); reset(seed) starts another')
         return self.value(method, *reply)
 
     def value(self, method:str, kind:str, *content):

@@ -32,8 +32,7 @@ def check_payoffs(payoffs, actions)->tuple:
                                                   and action for action in actions):
         raise ValueError(f'actions={actions!r}: give different words in lower case')
     if len(payoffs) != n or any(len(row) != n or any(len(cell) != 2 for cell in row) for row in payoffs):
-        raise ValueError(f'payoffs must be a table of {n} x {n} pairs (paid to row, paid to column) for the actions '
-                         f'{actions}')
+        raise ValueError(f'payoffs must be a table of {n} x {n} pairs (paid to row, to column) for {actions}')
     if not all(is_finite(pay) for row in payoffs for cell in row for pay in cell):
         raise ValueError('payoffs must be finite numbers')
     return tuple(tuple((float(a), float(b)) for a, b in row) for row in payoffs)

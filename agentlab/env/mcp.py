@@ -106,8 +106,7 @@ class Served:
         if isinstance(source, str) and not source.startswith(('http://', 'https://')): source = shlex.split(source)
         made = hasattr(source, 'run_stdio_async') or hasattr(source, 'create_initialization_options')    # an object
         if not (source and (isinstance(source, (str, list, tuple)) or made or callable(source))):
-            raise ValueError(f'source={source!r:.80}: give a command, a URL, an MCPServer, or a function that makes '
-                             f'one')
+            raise ValueError(f'source={source!r:.80}: give a command, a URL, an MCPServer, or a function for one')
         self.source, self.reset, self.seconds, self.variables = source, reset, seconds, dict(variables or {})
         self.fresh, self.owner = callable(source) and not made, None
         self.shared = not self.fresh and not reset
@@ -149,8 +148,7 @@ class Served:
     def greeting(self, held): return held.first
     def copy(self, held):
         if self.shared: return held
-        raise NotImplementedError(f'what the MCP server {self.name} remembers of an episode cannot be copied; close() '
-                                  f'ends the episode')
+        raise NotImplementedError(f'the MCP server {self.name} cannot be copied in an episode; close() ends it')
     def end(self, held):
         if self.fresh: held.close()
         elif held not in self.idle: self.idle.append(held)
@@ -185,8 +183,7 @@ def from_mcp(
     chosen = [name for name in listed if name != reset] if allow is None else list(allow)
     for name in [*chosen, *[reset]*bool(reset)]:
         if name not in listed:
-            raise ValueError(f'the MCP server {place.name} has no tool {name!r}; it has '
-                             f'{readable(", ".join(listed), 400)}')
+            raise ValueError(f'MCP server {place.name} has no tool {name!r}; it has {readable(", ".join(listed), 400)}')
     box = [_tool(listed[name], place, seconds, cost) for name in chosen]
     return Toolbox([*box, *more], tasks, score, **options)
 

@@ -51,8 +51,7 @@ def check_goods(
 )->dict:        # the same
     "Refuse a task that is no game."
     if not isinstance(task, dict) or set(task) != {'counts', 'values'}:
-        raise ValueError(f'a task of Negotiation is dict(counts=, values=), such as Negotiation.tasks gives; '
-                         f'got {task!r}')
+        raise ValueError(f'a task of Negotiation is dict(counts=, values=), see Negotiation.tasks(); got {task!r}')
     counts, values = tuple(task['counts']), [tuple(own) for own in task['values']]
     if len(counts) != kinds or not all(type(count) is int and 1 <= count <= 3 for count in counts):
         raise ValueError(f'counts={task["counts"]!r}: give three numbers from 1 to 3')

@@ -106,8 +106,7 @@ class TextEnv(Env):
 
     def turn(self, action:str)->tuple:
         "Play one action; return `(observation, reward, done, info)`."
-        raise NotImplementedError(f'{type(self).__name__} must define turn(action) -> (observation, reward, '
-                                  f'done, info)')
+        raise NotImplementedError(f'{type(self).__name__} must define turn(action) -> (text, reward, done, info)')
 
     def facts(self)->dict:
         "What `info` holds in the present situation, such as `state` and `legal`."
@@ -152,8 +151,7 @@ def check_seed(
     "Refuse what is no whole number from 0: `Random` would quietly take it (-1 and 1 alike, text by its type)."
     try: seed = operator.index(seed)
     except TypeError:
-        raise TypeError(f'seed must be a whole number, got {seed!r}; for a fresh episode each time count up: 0, '
-                        f'1, 2, ...') from None
+        raise TypeError(f'seed must be a whole number, got {seed!r}; count up for fresh episodes: 0, 1, ...') from None
     if seed < 0: raise ValueError(f'seed must not be negative, got {seed}; use 0, 1, 2, ...')
     return seed
 
@@ -326,8 +324,7 @@ def environment(
                             f"none of them: load_env('package.module:{kind.__name__}')")
         other = registered.setdefault(name, kind)   # a page that is open in a notebook tells its class once more
         if other.__qualname__ != kind.__qualname__:
-            raise ValueError(f'environment {name!r}: {other.__module__}.{other.__qualname__} has this name; give yours '
-                             f'another')
+            raise ValueError(f'environment {name!r}: {other.__module__}.{other.__qualname__} has this name')
         return kind
     return register
 
@@ -346,19 +343,16 @@ def check_seat_order(
 )->Step:                    # the same step
     "The seat that moves exists and is due, and rewards are finite numbers for existing seats; else `EnvError`."
     if step.seat not in seats:
-        raise EnvError(f'seats: it is the turn of {step.seat!r}, but env.seats is {seats}; add the seat or return '
-                       f'one of these')
+        raise EnvError(f'seats: it is the turn of {step.seat!r}, but env.seats is {seats}; add it or name one of them')
     for seat, value in step.reward.items():
         if seat not in seats:
-            raise EnvError(f'rewards: {seat!r} is paid {value!r}, but env.seats is {seats}; nobody would get it. Pay '
-                           f'one of these seats')
+            raise EnvError(f'rewards: {seat!r} is paid {value!r}, which nobody would get; env.seats is {seats}')
         if not is_finite(value):
             raise EnvError(f'rewards: {seat!r} is paid {value!r}; a reward must be a finite number')
     if previous is not None and not step.done:
         due = seats[(seats.index(previous) + 1) % len(seats)]
         if step.seat != due:
-            raise EnvError(f'order: after {previous!r} it is the turn of {due!r}, not of {step.seat!r}; env.seats is '
-                           f'the order of play')
+            raise EnvError(f'order: after {previous!r} it is the turn of {due!r}, not of {step.seat!r}, by env.seats')
     return step
 
 def is_finite(value)->bool:

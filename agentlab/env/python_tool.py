@@ -66,12 +66,10 @@ def solve(task:dict)->int:
 def check_problem(task)->dict:      # the same
     "Refuse what is no problem."
     if not isinstance(task, dict) or not isinstance(task.get('values'), dict) or task.get('form') not in forms:
-        raise ValueError(f'a task of PythonTool is dict(form=, values=) with a form of {", ".join(forms)}; '
-                         f'got {task!r}')
+        raise ValueError(f'a task of PythonTool is dict(form=, values=) form of {", ".join(forms)}; got {task!r}')
     names, values = names_in(task['form']), task['values']
     if sorted(values) != names:
-        raise ValueError(f'the form {task["form"]!r} has values for {", ".join(names)}; got '
-                         f'{", ".join(map(str, values))}')
+        raise ValueError(f'{task["form"]!r} has values for {", ".join(names)}; got {", ".join(map(str, values))}')
     for name, value in values.items():
         numbers, least = (value, 4) if name in 'ab' else ([value], 1)
         if not isinstance(numbers, (list, tuple)) or not least <= len(numbers) <= 100:

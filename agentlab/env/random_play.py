@@ -64,8 +64,7 @@ def heard(
 )->dict:                # read=, said=: different texts, in the order in which they first came up
     "What is read, and what is legal or said, in random games. Words that come up in none of them stay unknown."
     played = list(random_games(env, games, turns))
-    return {part: list(dict.fromkeys(text for game in played for text in getattr(game, part)))
-            for part in ('read', 'said')}
+    return {part: list(dict.fromkeys(x for game in played for x in getattr(game, part))) for part in ('read', 'said')}
 
 class RandomWins(Wrapper):
     "Random games that went well, played again: the demonstrator of a world that has none."

@@ -128,8 +128,7 @@ class MontySandbox:
             raise ValueError(f'grace must be a number of seconds above 0, and at most 60; got {grace!r}')
         try: import pydantic_monty  # noqa: F401
         except ImportError as error:
-            raise Refused(f'no sandbox for Python here ({error}); install one: pip install '
-                          f'"agentlab-rl[python]"') from error
+            raise Refused(f'no sandbox for Python ({error}): pip install "agentlab-rl[python]"') from error
         self.seconds, self.megabytes, self.depth, self.output, self.grace = seconds, megabytes, depth, output, grace
         self.owner, self.lock = None, threading.Lock()
 

@@ -114,8 +114,7 @@ class SeatedGame(Env):
         "A good move of the seat that moves, drawn by the weights of `advice`."
         if noisy(noise, generator, 'expert'): return generator.choice(self.moves())
         advice = self.advice()
-        return (max(advice, key=advice.get) if generator is None
-                else generator.choices(list(advice), list(advice.values()))[0])
+        return generator.choices([*advice], [*advice.values()])[0] if generator else max(advice, key=advice.get)
 
     def demonstrator(
         self,

@@ -35,8 +35,7 @@ class Chat:
         **variables,
     ):
         if not getattr(tokenizer, 'chat_template', None):
-            raise ValueError('this tokenizer has no chat_template. Set tokenizer.chat_template to a Jinja template of '
-                             'messages.')
+            raise ValueError('this tokenizer has no chat_template. Set it to a Jinja template of messages.')
         if rewrites not in (False, True, 'window'):
             raise ValueError(f"rewrites={rewrites!r}: use False (refuse), True (append all the same) or 'window' (a "
                              f"rewritten context begins a new window)")
@@ -49,8 +48,7 @@ class Chat:
     def render(self, messages: list[dict], prompt: bool = False)->str:
         "What the template writes, on one fixed day; prompt: with the assistant's prompt at the end."
         template = self.tokenizer.chat_template
-        dated = (dict(chat_template=fixed_day + template) if isinstance(template, str) and 'strftime_now' in template
-                 else {})
+        dated = dict(chat_template=fixed_day + template) if 'strftime_now' in str(template) else {}
         return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt, **dated,
                                                   **self.variables)
     def _render(self, *contents, system=None):
@@ -350,8 +348,7 @@ class _Scored(_Model):
         if hasattr(part, 'plan'): return tree_logps(self, part, temperature)
         ids, place = pad_rows(part, self.pad_id)
         if (place[:, 1] == 0).any():
-            raise ValueError('a row begins with an action token, which nothing predicts. Give every first turn some '
-                             'context ids.')
+            raise ValueError('a row begins with an action token, which nothing predicts. Give first turns context ids.')
         ids, place = ids.to(self.device), place.to(self.device)
         with self.computing(): logits = self.action_logits(ids, place)
         return token_logps(logits, ids[place[:, 0], place[:, 1]], temperature)
@@ -462,10 +459,9 @@ def closing(
     batch: Batch,
 )->tuple[Tensor, Batch]:    # (cut off,) their numbers; their last contexts, each with one action token that nobody said
     "What an episode that was cut off would have read next. Left out: those without turns, or whose context is full."
-    final, (rows, lengths) = batch.labels.get('final',
-                                              {}), torch.unique_consecutive(batch.tokens.row, return_counts=True)
+    final, (rows, held) = batch.labels.get('final', {}), torch.unique_consecutive(batch.tokens.row, return_counts=True)
     # the last context of every episode
-    last = dict(zip(batch.rows.episode[rows].tolist(), batch.tokens.id.split(lengths.tolist())))
+    last = dict(zip(batch.rows.episode[rows].tolist(), batch.tokens.id.split(held.tolist())))
     cut = {i: last[i].tolist() for i in batch.episodes.truncated.nonzero()[:, 0].tolist() if i in last}
     ids = {i: x + policy.chat.next(final.get(int(batch.episodes.final[i]), ''), x[-1]) for i, x in cut.items()}
     kept = [i for i in cut if len(ids[i]) < policy.max_context]

@@ -136,8 +136,7 @@ class Thinking(Plain):
     def __post_init__(self):
         check_whole(tokens=self.tokens)
         if not self.opening or not self.closing or self.opening == self.closing:
-            raise ValueError(f'opening={self.opening!r}, closing={self.closing!r}: a thought needs two '
-                             f'different markers')
+            raise ValueError(f'opening={self.opening!r}, closing={self.closing!r}: give two different markers')
     @property
     def thoughts(self): return self
     @property

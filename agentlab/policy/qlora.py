@@ -40,8 +40,7 @@ def quantisers()->tuple:    # bitsandbytes, peft
     try:
         with quiet(): import bitsandbytes, peft
     except ImportError as e:
-        raise ImportError(f'QLoRA needs {e.name or "peft and bitsandbytes"}: pip install '
-                          f'"agentlab-rl[qlora]"') from None
+        raise ImportError(f'QLoRA needs {e.name or "bitsandbytes"}: pip install "agentlab-rl[qlora]"') from None
     return bitsandbytes, peft
 
 def vocabulary_key(tokenizer)->str:

@@ -379,11 +379,9 @@ def check_model(model, max_context: int):
     config, kind = model.config.get_text_config(), type(model).__name__
     layers, window = set(getattr(config, 'layer_types', None) or ()), getattr(config, 'sliding_window', None)
     if layers - {'full_attention', 'sliding_attention'}:
-        raise ValueError(f'{kind} has layers of kind {sorted(layers)}; TorchSampler needs full attention. Sample it '
-                         f'with vLLM.')
+        raise ValueError(f'{kind} has layers of kind {sorted(layers)}; TorchSampler needs full attention. Take vLLM.')
     if window and (not layers or 'sliding_attention' in layers) and window < max_context:
-        raise ValueError(f'max_context={max_context} exceeds the sliding window of {kind}. Give '
-                         f'max_context={window} or less.')
+        raise ValueError(f'max_context={max_context} exceeds the sliding window of {kind}. Give {window} or less.')
     rope = getattr(config, 'rope_parameters', None) or {}
     for part in [rope, *(p for p in rope.values() if isinstance(p, dict))]:
         limit = part.get('original_max_position_embeddings') or getattr(config, 'max_position_embeddings', max_context)
@@ -417,8 +415,7 @@ def check_ids(contexts, vocabulary: int):
     "Refuse what is no token of this model."
     ids = np.array([token for tokens in contexts for token in tokens])
     if ids.dtype.kind not in 'iu':
-        raise ValueError(f'contexts hold values of type {ids.dtype}. Give token ids, whole numbers, as the tokenizer '
-                         f'returns them.')
+        raise ValueError(f'contexts hold values of type {ids.dtype}. Give token ids, whole numbers, of the tokenizer.')
     if ids.min() < 0 or ids.max() >= vocabulary:
         raise ValueError(f'contexts hold the id {ids.min() if ids.min() < 0 else ids.max()}, but this model has '
                          f'{vocabulary} tokens. Encode with its own tokenizer.')

@@ -57,8 +57,7 @@ def checked(said: Said, ask: Ask)->Said:
     n = len(said.ids)
     if not n or n > ask.max_tokens: raise NoAnswer(f'{n} tokens where 1 to {ask.max_tokens} were asked for')
     if len(said.logps) != n or len(said.tops) != n:
-        raise NoAnswer(f'{len(said.logps)} log-probabilities and {len(said.tops)} lists of likely tokens for '
-                       f'{n} tokens')
+        raise NoAnswer(f'{len(said.logps)} log-probabilities and {len(said.tops)} lists of likely ones for {n} tokens')
     if any(type(x) not in (float, int) or not math.isfinite(x) or x > 1e-3 for x in said.logps):
         raise NoAnswer('a log-probability that is none')
     if any(len(top) < 1 or not all(x <= 1e-3 for x in top) for top in said.tops):
@@ -309,8 +308,7 @@ class VLLMServer(_Rows):
         if parts.scheme not in ('http', 'https') or not parts.hostname:
             raise ValueError(f'url={url!r}: give http://host:port')
         if parts.username or parts.password or parts.query:
-            raise ValueError('url: leave the key out of the address; put it into the environment variable that '
-                             'key_name names')
+            raise ValueError('url: leave the key out of the address; put it into the variable that key_name names')
         if workers < 1 or not timeout > 0:
             raise ValueError(f'workers={workers}, timeout={timeout}: give at least one worker, and a time above 0')
         self.url, self.model, self.key_name, self.timeout = (url.rstrip('/').removesuffix('/v1'), model, key_name,
@@ -364,8 +362,7 @@ class VLLMServer(_Rows):
             one = self.patiently(lambda: self.call('/v1/completions',
                                                    request_body(Ask([0], 1, top=1), self.model)))['choices'][0]
         except (LookupError, TypeError) as e:
-            raise ValueError(f'{self.url} does not speak the protocol of /v1/completions: {e}. Start it with: '
-                             f'vllm serve') from e
+            raise ValueError(f'{self.url} does not speak /v1/completions: {e}. Start it with: vllm serve') from e
         if not one.get('token_ids'):
             raise ValueError(f'{self.url} does not return token ids. It needs vLLM 0.10.2 or later.')
         return dict(max_len=card.get('max_model_len'), where=f'{self.url} ({self.model})', flag='--max-model-len')

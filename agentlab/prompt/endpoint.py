@@ -31,8 +31,7 @@ class Endpoint:
         if parts.scheme not in ('http', 'https') or not parts.hostname:
             raise ValueError('url: give http://host:port/v1 or https://host/v1')
         if parts.username or parts.password or parts.query:
-            raise ValueError('url: leave the key out of the address; put it into the environment variable that '
-                             'key_name names')
+            raise ValueError('url: leave the key out of the address; put it into the variable that key_name names')
         if attempts < 1 or not timeout > 0:
             raise ValueError(f'attempts={attempts}, timeout={timeout}: give at least one attempt and a time above 0')
         self.url, self.model, self.key_name, self.timeout, self.options = (url.rstrip('/'), model, key_name, timeout,

@@ -41,8 +41,7 @@ class Inspo:
         **population                # n, tau, rho, patience of the Population
     ):
         if every < 1 or checks < 1 or not 1 <= recent <= every:
-            raise ValueError(f'every={every}, checks={checks}, recent={recent}: give numbers from 1, and recent at '
-                             f'most every')
+            raise ValueError(f'every={every}, checks={checks}, recent={recent}: give numbers from 1, recent <= every')
         self.policy, self.seed, self.env, self.propose, self.admit, self.groups, self.every = (
             policy, seed, env, propose, admit, groups, every)
         self.parents, self.checks, self.recent, self.budget = (parents, checks, recent,

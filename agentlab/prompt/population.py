@@ -52,8 +52,7 @@ class _Weighted:
     )->list:                        # numbers of members
         "Members drawn by their weights."
         alive = self.alive
-        return [alive[i] for i in torch.multinomial(self.chances(), count, replacement=True,
-                                                    generator=generator).tolist()]
+        return [alive[i] for i in torch.multinomial(self.chances(), count, True, generator=generator).tolist()]
     def learn(self, number:int, reward:float):
         "Credit a member with the mean reward of one group. Groups of an update come one after the other."
         if not math.isfinite(reward):
@@ -98,8 +97,7 @@ class _Renewed(_Weighted):
         "Let candidates join. One that is there already does not join twice."
         scores = torch.as_tensor(scores, dtype=torch.float64)
         if not len(candidates) == len(scores) == len(parents):
-            raise ValueError(f'{len(candidates)} candidates, {len(scores)} scores, {len(parents)} parents: give one '
-                             f'each')
+            raise ValueError(f'{len(candidates)} candidates, {len(scores)} scores, {len(parents)} parents')
         here, fresh = {self.members[i].instruction for i in self.alive}, []
         for i, candidate in enumerate(candidates):
             if candidate not in here:
