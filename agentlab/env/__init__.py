@@ -67,7 +67,7 @@ def load_env(
                          f"words before the colon: {', '.join(families)}")
     env = called('env', name, imported('env', name), **options)
     if not (callable(getattr(env, 'reset', None)) and callable(getattr(env, 'step', None))):
-        raise TypeError(f'env={name!r} is a {type(env).__name__} without reset and step; derive it from env.Env')
+        raise TypeError(f'env={name!r} is a {type(env).__name__}, which has no reset and step; derive it from Env')
     return env
 
 __all__ = [name for name in dir() if name[0] != '_' and not isinstance(globals()[name], ModuleType)]

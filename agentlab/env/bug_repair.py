@@ -298,7 +298,7 @@ class BugRepair(Drawn, TextEnv):
         self.found = self.tester(self.program)
         removed = sorted({*self.task['dropped'], *self.broken()})
         if not self.broken():
-            raise ValueError(f"the bug {self.program!r} breaks no test of {self.task['program']!r}")
+            raise ValueError(f"bug={self.program!r} breaks no test of {self.task['program']!r}: nothing to repair")
         return f'repair: {self.program}. removed {numbers(removed)}. {self.told()}'
 
     @property

@@ -146,7 +146,7 @@ def check_question(
 )->dict:                        # the same
     "Refuse what is no question, or one of another size."
     if not isinstance(task, dict):
-        raise ValueError(f'a task of HopSearch is dict(split=, world=, people=, start=, path=); got {task!r}')
+        raise ValueError(f'dict(split=, world=, people=, start=, path=) is a question of HopSearch; got {task!r}')
     missing = [part for part in ('split', 'world', 'people', 'start', 'path') if part not in task]
     if missing:
         raise ValueError(f"the question lacks {', '.join(missing)}; take one from HopSearch.tasks() as a pattern")

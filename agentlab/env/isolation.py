@@ -279,9 +279,9 @@ class Isolated(Env):
                              f'mend the environment') from None
         except Exception as error:
             self.drop()     # nothing that it may still say can be trusted
-            raise EnvError(f'{self.name}: what {method} gives cannot be read ({error}); return plain values') from error
+            raise EnvError(f'{self.name}: what {method} gave cannot be read here ({error}); give plain data') from error
         if reply is None:
-            raise EnvError(f'{self.name}: it died in {method} (exit code {self.drop()}); reset(seed) starts another')
+            raise EnvError(f'{self.name}: the process died in {method} (exit code {self.drop()}); reset(seed) again')
         return self.value(method, *reply)
 
     def value(self, method:str, kind:str, *content):

@@ -35,7 +35,7 @@ class Chat:
         **variables,
     ):
         if not getattr(tokenizer, 'chat_template', None):
-            raise ValueError('this tokenizer has no chat_template. Set it to a Jinja template of messages.')
+            raise ValueError('this tokenizer has no chat_template. Set tokenizer.chat_template to a Jinja template.')
         if rewrites not in (False, True, 'window'):
             raise ValueError(f"rewrites={rewrites!r}: use False (refuse), True (append all the same) or 'window' (a "
                              f"rewritten context begins a new window)")

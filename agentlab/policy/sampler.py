@@ -381,7 +381,7 @@ def check_model(model, max_context: int):
     if layers - {'full_attention', 'sliding_attention'}:
         raise ValueError(f'{kind} has layers of kind {sorted(layers)}; TorchSampler needs full attention. Take vLLM.')
     if window and (not layers or 'sliding_attention' in layers) and window < max_context:
-        raise ValueError(f'max_context={max_context} exceeds the sliding window of {kind}. Give {window} or less.')
+        raise ValueError(f'max_context={max_context} exceeds the window of {kind}. Give max_context={window} or less.')
     rope = getattr(config, 'rope_parameters', None) or {}
     for part in [rope, *(p for p in rope.values() if isinstance(p, dict))]:
         limit = part.get('original_max_position_embeddings') or getattr(config, 'max_position_embeddings', max_context)

@@ -362,7 +362,7 @@ class VLLMServer(_Rows):
             one = self.patiently(lambda: self.call('/v1/completions',
                                                    request_body(Ask([0], 1, top=1), self.model)))['choices'][0]
         except (LookupError, TypeError) as e:
-            raise ValueError(f'{self.url} does not speak /v1/completions: {e}. Start it with: vllm serve') from e
+            raise ValueError(f'{self.url} does not speak the protocol: {e}. Start it with: vllm serve') from e
         if not one.get('token_ids'):
             raise ValueError(f'{self.url} does not return token ids. It needs vLLM 0.10.2 or later.')
         return dict(max_len=card.get('max_model_len'), where=f'{self.url} ({self.model})', flag='--max-model-len')

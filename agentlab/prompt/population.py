@@ -97,7 +97,7 @@ class _Renewed(_Weighted):
         "Let candidates join. One that is there already does not join twice."
         scores = torch.as_tensor(scores, dtype=torch.float64)
         if not len(candidates) == len(scores) == len(parents):
-            raise ValueError(f'{len(candidates)} candidates, {len(scores)} scores, {len(parents)} parents')
+            raise ValueError(f'{len(candidates)} candidates, {len(scores)} scores, {len(parents)} parents: one each')
         here, fresh = {self.members[i].instruction for i in self.alive}, []
         for i, candidate in enumerate(candidates):
             if candidate not in here:
