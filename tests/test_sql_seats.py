@@ -15,8 +15,8 @@ from agentlab.policy import tiny_policy
 from agentlab.replay.demonstrations import grpo_split, is_demonstration
 from agentlab.rollout import play
 from agentlab.rollout.players import play_players
-from agentlab.rollout.sql_seats import (SqlSeats, answered_in_form, beside_imitation, by_majority, by_score, half_cosine,
-                                        mixed, picked, play_taught, solved, unsure, validator)
+from agentlab.rollout.sql_seats import (SqlSeats, answered_in_form, beside_imitation, by_majority, by_score,
+                                        half_cosine, mixed, picked, play_taught, solved, unsure, validator)
 from agentlab.train import recipes, train
 
 TASK = dict(show='name', of=[], where=['city', 'rome'], different=False, store=3)
@@ -81,8 +81,8 @@ def test_what_is_badly_formed_is_not_validated():
     step = told(SqlSeats(SqlWorld()), tried=f'sql {RIGHT}', answer=f'answer {WRONG}')[-1]
     assert not step.done and step.seat == 'validator' and step.reward == dict(generator=0.)
 
-@pytest.mark.parametrize('answer, said, paid', [(RIGHT, 'yes', 1.), (RIGHT, 'No.', 0.), (WRONG, 'NO', 1.), (WRONG, 'yes', 0.),
-                                                (RIGHT, 'maybe', 0.)])
+@pytest.mark.parametrize('answer, said, paid', [(RIGHT, 'yes', 1.), (RIGHT, 'No.', 0.), (WRONG, 'NO', 1.),
+                                                (WRONG, 'yes', 0.), (RIGHT, 'maybe', 0.)])
 def test_a_true_verdict_is_worth_one(answer, said, paid):
     world = SqlSeats(SqlWorld())
     told(world, tried=f'sql {answer}', answer=f'answer {answer}')
