@@ -34,7 +34,6 @@ def needed(question:dict)->list:
 def level_of(question:dict)->int:
     "How hard: 1 one table, 2 one table with groups, then so with two tables (3, 4) and with three (5, 6)."
     return 2*len(needed(question)) - (not question['of'])
-
 def query_of(question:dict)->str:
     "The SQL that answers it."
     where, of, show = question['where'], question['of'], question['show']
@@ -47,7 +46,6 @@ def asked(question:dict)->str:
     where, of, show = question['where'], question['of'], question['show']
     what = f'Give the {" ".join(of)} for each' if of else 'List every' + ' different'*question['different']
     return f'{what} {show}{f" {filters[where[0]]} {where[1]}" if where else ""}.'
-
 @lru_cache
 def questions(level:int, split:str)->list:
     "All of a level and a split: what is asked in a test is asked in no other split. Shared: do not change it."
@@ -66,7 +64,6 @@ def as_script(task:dict)->str:
                 products=[(i, *of('item', 'material'), number(11, 99), number(11, 99)) for i in range(6)])
     return ''.join(f'create table {name} ({", ".join(tables[name])});insert into {name} values '
                    f'{", ".join(map(str, rows[name]))};' for name in tables)
-
 allowed = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 class Shop(Data):
     "A database in memory that can only be read; a value has at most 10,000 characters and a result 20 columns."
@@ -91,14 +88,12 @@ def run(data:Data, query:str, rows:int=200, seconds:float=1.)->tuple|None:
 def equal(rows:list, gold:list, faithful:bool=False)->bool:
     "Whether two results hold the same rows, each as often, in any order; `faithful`: at least once (MARS-SQL's code)."
     return set(rows) == set(gold) if faithful else Counter(rows) == Counter(gold)
-
 def slips(question:dict)->list:
     "Queries of somebody who overlooks a word: *different*, else the condition, then which number is meant, then what."
     show, of, where = (question[part] for part in ('show', 'of', 'where'))
     other = dict(show=next(one for one in filters if one not in (show, *where[:1])))
     changes = dict(different=False), dict(where=[]), *(dict(of=[word, *of[1:]]) for word in whole if of), other
     return [q for q in dict.fromkeys(query_of(question | one) for one in changes) if q != query_of(question)]
-
 def draw_question(levels:tuple, generator:Random, split:str)->dict:
     "A task: a level, a question of it and of the split, a shop where the right rows are there and no slip finds them."
     task = generator.choice(questions(generator.choice(levels), split))

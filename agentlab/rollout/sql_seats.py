@@ -32,7 +32,6 @@ def solved(calls:list, right:bool)->float:      # entries of the ledger; whether
 def found_by(task:dict, query:str)->list|None:
     "The rows of a query in the shop of a task; None: it does not run."
     return (run(Shop(as_script(task)), query) or (None, None))[1]
-
 class SqlSeats(Wrapper):
     "SqlWorld for three seats: one names tables, one queries and answers, one says whether that is right (MARS-SQL)."
     seats, over = ('grounder', 'generator', 'validator'), True
@@ -89,7 +88,6 @@ def by_score(queries:list, scores:list, faithful:bool=False)->int:
     kept = [i for i, query in enumerate(queries) if query]
     best = max(range(len(kept)), key=lambda i: scores[kept[i]], default=0)
     return best if faithful or not kept else kept[best]
-
 def picked(episodes:list[Episode], env:SqlSeats, judge:Callable)->dict:     # judge: claims -> (n,) scores
     "Of games of given tasks: accuracy of the first one, of majority, judge and oracle; the AUC of the judge."
     rows, scored, truth = [], [], []
@@ -135,7 +133,6 @@ def mars_sql_recipe():
     half = partial(half_cosine, first=.5, last=.5)
     return dict(credit=grpo, rollout=play_taught, shape=partial(mixed, mu=half), objective=beside_imitation,
                 group_size=3, minibatches=1, temperature=.6, max_tokens=32)
-
 def answered_in_form(b:Batch)->torch.Tensor:
     "(turns,) on the last turn: .9 x outcome + .1 where every action could be read."
     formed = 1 - group_max(b.turns.invalid.double(), b.turns.episode)
