@@ -115,9 +115,7 @@ class SqlWorld(Toolbox):
     "Answer a question by a query over three tables; reward 1 where its result is that of the right query, else 0."
     name = 'sql'
     drawn, deadline, max_tokens = 'questions', True, 32
-    def __init__(
-        self,
-        levels:tuple=(1, 2, 3, 4, 5, 6),    # of the questions, see `level_of`
+    def __init__(self, levels:tuple=(1, 2, 3, 4, 5, 6),  # of the questions, see `level_of`
         horizon:int=5,          # most turns, the answer included
         faithful:bool=False,    # True, as in MARS-SQL's code: results are sets, and the last query that ran is judged
         spaced:bool=True,       # numbers digit by digit, for a word-level model; False: as usual

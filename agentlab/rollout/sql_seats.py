@@ -111,8 +111,7 @@ def mixed(b:Batch, advantage:torch.Tensor, mu:Callable=half_cosine)->torch.Tenso
     mean = lambda which: which.double()*len(which)/which.sum().clamp(min=1)
     return share*mean(shown) + (1 - share)*mean(~shown & (size > 0))*advantage.where(~shown, 0.)
 def unsure(p:torch.Tensor)->torch.Tensor: return p*(1 - p)
-def beside_imitation(
-    logp:torch.Tensor, batch:Batch, advantage:torch.Tensor, entropy:torch.Tensor=None,  # as for `clip`
+def beside_imitation(logp:torch.Tensor, batch:Batch, advantage:torch.Tensor, entropy:torch.Tensor=None,  # as for `clip`
     weight:Callable=torch.ones_like,    # probability of a demonstrated token -> its weight, such as `unsure`: p(1 - p)
 )->torch.Tensor:                        # (action tokens,) loss
     "The clipped loss at own tokens, negative log-likelihood at demonstrated ones (DataMind)."
