@@ -10,9 +10,10 @@ from agentlab.episodes import Batch, Episode, Turn
 from agentlab.policy import tiny_policy
 from agentlab.reward.faults import TAGS, replayed, roots, tagged
 from agentlab.rollout import Scripted, play
+from later import deferred
 
 HOW = dict(max_turns=12, max_tokens=4)
-PARTS = {tag.name: tag for tag in TAGS}
+PARTS = deferred(lambda: {tag.name: tag for tag in TAGS})
 
 
 @pytest.fixture(scope='module')

@@ -20,3 +20,4 @@ from .judge import *
 from .judged import *
 from .evidence import *
 from .faults import *
+from .principles import *

@@ -9,7 +9,6 @@ __all__ = ['TAGS', 'been_here', 'refused', 'made_up', 'at_once', 'wrong_tool', '
 # %% ../../nbs/reward/13_faults.ipynb #aad8bbde
 from collections.abc import Callable
 from dataclasses import dataclass
-import pandas as pd
 from ..episodes import Episode
 from .judged import from_what_was_read
 
@@ -51,18 +50,17 @@ TAGS = (Tag('state again', 'agent', been_here), Tag('refused', 'agent', refused)
         Tag('tool failed', 'workflow', tool_failed), Tag('ran out', 'workflow', ran_out),
         Tag('environment failed', 'platform', environment_failed))
 
-def tagged(
-    episodes: list,     # of Episode; the won ones are passed over
+def tagged(episodes: list,  # of Episode; the won ones are passed over
     tags: tuple = TAGS
-)->pd.DataFrame:        # columns episode (number in the list), turn, tag, level; a row for each tag of each turn
+)->'pd.DataFrame':      # columns episode (number in the list), turn, tag, level; a row for each tag of each turn
     "What looks wrong in the lost games."
+    import pandas as pd     # the rewards themselves need torch only
     rows = [dict(episode=number, turn=i, tag=tag.name, level=tag.level)
             for number, episode in enumerate(episodes) if not episode.success
             for i in range(len(episode.turns)) for tag in tags if tag.sees(episode, i)]
     return pd.DataFrame(rows, columns=['episode', 'turn', 'tag', 'level'])
 
-def replayed(
-    policy, env,            # who goes on, and where
+def replayed(policy, env,   # who goes on, and where
     episodes: list,         # of Episode: whole games of `play`
     places: list,           # (number of the episode, number of its turn)
     repair: Callable|None,  # environment that waits for an action -> action; None: what was said then
@@ -97,13 +95,13 @@ def expert_of(env)->str:
     "The expert's action: the repair of `roots`."
     return env.expert()
 
-def roots(
-    policy, env, episodes: list,        # as for `replayed`; the lost ones are looked at
-    suspects: pd.DataFrame|None = None, # columns episode, turn; None: `tagged(episodes)`
+def roots(policy, env, episodes: list,  # as for `replayed`; the lost ones are looked at
+    suspects: 'pd.DataFrame|None' = None, # columns episode, turn; None: `tagged(episodes)`
     repair: Callable = expert_of, least: float = .5,    # a repair has to win more than this share
     **how                               # tries, seeds and arguments of `play`
-)->pd.DataFrame:                        # the suspects with the columns kept, repaired, decisive and root
+)->'pd.DataFrame':                      # the suspects with the columns kept, repaired, decisive and root
     "Check every suspicion by replay, and mark the root cause of each game in its turns: columns['fault'] 1, else 0."
+    import pandas as pd
     whole = dict(episode=int, turn=int)     # of an empty table pandas does not know it
     table = (tagged(episodes) if suspects is None else suspects).astype(whole)
     places = sorted(set(zip(table.episode, table.turn)))
