@@ -7,7 +7,7 @@ __all__ = ['data', 'items', 'colours', 'cities', 'numbers', 'days', 'prices', 'k
            'ending', 'farewell', 'draw_shop', 'find', 'stock', 'act', 'shop_tools', 'scene_of', 'by_rules', 'reference',
            'request', 'draw_request', 'Customer', 'scripted', 'model_user', 'Service']
 
-# %% ../../nbs/env/30_service.ipynb #33767cbe
+# %% ../../nbs/env/30_service.ipynb #839b6adb
 import json, re
 from functools import partial
 from importlib.resources import files
@@ -234,8 +234,7 @@ class Service(Toolbox):
         if calls: text, *_, info = self.answered(self.made(calls))
         else: text, info = self.hear(), dict(columns=dict(calls=0, tool=0))
         if calls: self.story = *self.story, ('shop', text)
-        left = not calls and farewell.search(text)
-        over = bool(left or self.shop['handed'] or self.turns >= self.horizon)
+        over = bool(not calls and farewell.search(text) or self.shop['handed'] or self.turns >= self.horizon)
         return text, float(over and self.right()), over, info | dict(success=over and self.right())
     def right(self)->bool:
         "The shop is as it must be, and everything was said that must be."

@@ -152,8 +152,7 @@ def searchgym_recipe():
     return dict(credit=grpo, rollout=play_hops, schedule=more_hops)
 
 def play_apart(
-    policy, env, seeds:list, group_size:int=1,  # as for `play`; `env` has `tasks` and `split`
-    tasks:list=None, groups:list=None, **how
+    policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, **how # as for `play`
 )->list:
     "`play`, but the members of a group play one task from seeds of their own, and so meet different users."
     world = env if hasattr(env, 'reset') and not isinstance(env, type) else env()
