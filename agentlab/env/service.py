@@ -26,8 +26,7 @@ numbers, days, prices = range(101, 117), range(4, 60, 8), range(15, 100, 9)
 kinds = data['kinds']   # what is wanted -> how it is said in three parts, and its level
 changes = dict(exchange='colour', move='city')      # the fact that these change
 
-def draw_shop(
-    task:dict   # dict(store=)
+def draw_shop(task:dict  # dict(store=)
 )->dict:        # orders: number -> row; stock: item -> colours; handed: orders that a human has now
     "Four orders of two customers; a task is about the first one."
     generator = Random(f'service {task["store"]}')
@@ -66,8 +65,7 @@ def shop_tools()->list:
                  looks.get(name) or partial(act, name), pure=name in looks, place=place)
             for name, said, parameters in data['tools']]
 
-def scene_of(
-    task:dict   # dict(kind=, store=)
+def scene_of(task:dict  # dict(kind=, store=)
 )->dict:        # name, kind, item, value; other, wrong: what may be said in their place
     "All that the user knows. Nothing of the order stands in it but what was ordered."
     generator, (row, second, *_) = Random(f'scene {task["kind"]} {task["store"]}'), draw_shop(task)['orders'].values()
@@ -76,8 +74,7 @@ def scene_of(
     wrong = generator.choice([x for x in items if x not in (row['item'], second['item'])])
     return dict(kind=task['kind'], name=row['name'], item=row['item'], value=value, other=other, wrong=wrong)
 
-def by_rules(
-    kind:str, value:str,    # what is wanted
+def by_rules(kind:str, value:str,  # what is wanted
     row:dict, colours:list  # the order; in which its item is there
 )->tuple:                   # name of the call that is due, '' for none; words that must be said
     "The rules of the shop."
@@ -88,8 +85,7 @@ def by_rules(
     if kind == 'refund' and row['price'] >= 80: return 'human', []
     return kind*(kind != 'price'), price*(kind in ('price', 'refund'))
 
-def reference(
-    task:dict   # dict(kind=, store=)
+def reference(task:dict  # dict(kind=, store=)
 )->tuple:       # the shop as it must be at the end; words that must have been said; the call that makes it so
     "What is due, played by the tools themselves."
     shop, scene = draw_shop(task), scene_of(task)
@@ -99,8 +95,7 @@ def reference(
     if name: act(name, call, shop)
     return shop, words, ' '.join([name, *map(str, call.values())])*bool(name)
 
-def request(
-    task    # dict(kind=, store=)
+def request(task  # dict(kind=, store=)
 )->dict:    # the same with a question, which a Toolbox wants, and the answer
     "What the user wants. Raises ValueError for what is no task."
     kind, store = (task.get('kind'), task.get('store')) if isinstance(task, dict) else (None, None)
@@ -190,8 +185,7 @@ def model_user(
 class Service(Toolbox):
     "Serve a customer by the rules of the shop; 1 if the shop is as it must be and what must be said was said, else 0."
     name, max_tokens = 'service', 8
-    def __init__(
-        self,
+    def __init__(self,
         horizon:int=12, level:int=3,    # most turns, of texts and calls; 1: cancel, price; 2: refund, move; 3: exchange
         personas:tuple=(),      # who comes, such as ((), ('terse',)); (): `trained`, for tasks of 'test' `held_out`
         user=scripted,          # (scene, persona, talk) -> text; or `model_user`
@@ -284,8 +278,7 @@ class Service(Toolbox):
         call, words = by_rules(self.task['kind'], value, row, self.shop['stock'][item])
         if call: return ' '.join([call, str(row['number']), *[value]*(call in changes)])
         return 'sorry' if words == ['sorry'] else f'done {words[0]}'
-    def demonstrator(
-        self, noise:float=0., generator:Random=None     # chance of a habit instead of the best action; seeded
+    def demonstrator(self, noise:float=0., generator:Random=None  # chance of a habit instead of the best action; seeded
     )->str:                                             # an action
         "Somebody in a hurry: acts without `sure ?`, does what is wanted and not what is allowed, asks needlessly."
         best, hurried = self.best(), noisy(noise, generator, 'demonstrator')

@@ -17,8 +17,7 @@ from .protocol import (Drawn, TextEnv, check_split, check_whole, environment, gu
 table = json.loads((files('agentlab')/'env'/'data'/'diseases.json').read_text(encoding='utf-8'))
 symptoms = sorted({one for some in table.values() for one in some})
 
-def judged(
-    said:str, advice:str, disease:str   # the diagnosis and 'home' or 'clinic'; what it is
+def judged(said:str, advice:str, disease:str  # the diagnosis and 'home' or 'clinic'; what it is
 )->tuple:                               # points 0 to 5 for each
     "The judge: the share of symptoms that both diseases have; the clinic is for a disease with fever."
     both, either = {*table[said]} & {*table[disease]}, {*table[said]} | {*table[disease]}
@@ -31,8 +30,7 @@ class Doctor(Drawn, TextEnv):
     grammar = 'Write a question about one symptom, such as cough ?, or diagnosis DISEASE ADVICE, home or clinic.'
     guide = guide_text(f'A patient has one of {", ".join(table)}. Ask about {", ".join(symptoms)}, nothing twice, then '
                        f'say what it is while turns are left. Fever is for the clinic.', grammar, 'cough ?')
-    def __init__(
-        self, least:int=2, most:int=10,     # turns of an episode, the diagnosis too: drawn with the task
+    def __init__(self, least:int=2, most:int=10,  # turns of an episode, the diagnosis too: drawn with the task
         answer:float=1.,                    # points for an answer that says something
         split:str='train'                   # which patients `reset` draws
     ):

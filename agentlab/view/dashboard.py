@@ -77,8 +77,7 @@ def _pane(name: str, panel)->Pane:
     return Pane(name, panel.heading, whole, unit, tuple((f'{name}_{kind}', kind) for kind in kinds), panel.log,
                 panel.optional)
 
-def panes(
-    compared:bool=False,    # of several runs: lines where one run has a table
+def panes(compared:bool=False,  # of several runs: lines where one run has a table
 )->tuple:                   # of `Pane`
     "A pane for every metric that declares a panel (agentlab.metrics), in their order."
     declared = declared_panels()
@@ -106,8 +105,7 @@ def _turns(row)->list:
     found = row.get('entropy_by_turn')
     return [_number(x) for x in (found if isinstance(found, list) and found else [row.get('entropy')])]
 
-def measured(
-    rows:list,          # row log
+def measured(rows:list,  # row log
 )->dict:                # metric -> (rows,) float; NaN where there is no finite number
     "Every metric that a pane draws as a line. `entropy` is the mean of its turns where a row has none."
     drawn = panes()
@@ -118,8 +116,7 @@ def measured(
         found |= {f'{name}_{kind}': y for kind, y in spread(rows, name).items()}
     return {name: np.where(np.isfinite(y), y, math.nan) for name, y in found.items() if name != 'entropy_by_turn'}
 
-def curves(
-    rows:list,          # row log
+def curves(rows:list,   # row log
     points:int=300,     # most points of a curve
     first:int=0,        # place of the first of these rows in the whole log
 )->dict:                # metric -> (x, y), numpy
@@ -142,8 +139,7 @@ def entropy_table(
 
 def _short(value)->float|None: return float(f'{value:.6g}') if math.isfinite(value) else None
 
-def part(
-    rows:list,      # some rows of a log, one after the other
+def part(rows:list,  # some rows of a log, one after the other
     points:int,     # most points of a curve
     first:int=0,    # place of the first of them in the whole log
 )->dict:            # JSON: six digits of every number, None for what was not measured
@@ -174,8 +170,7 @@ def _table_axis(values, parts)->dict:
     ticks_ = [[(t + .5)/shown, str(t)] for t in range(0, shown, math.ceil(shown/6))]
     return dict(low=0, high=shown, ticks=ticks_, turns=shown, top=top if top > 0 else 1., unit=unit)
 
-def axis(
-    pane:Pane,
+def axis(pane:Pane,
     parts:list,         # of `part`, of the runs that are shown
 )->dict|None:           # JSON for the browser; None where the pane is left out
     "Range, ticks ([place from 0 to 1, text]) and words of a pane."
@@ -205,8 +200,7 @@ LOOKS = (   # colour, dash, mark, in words
      'pink, long dashes, crosses'),
     ('#868c94', '13 3 2 3', 'M0,4L4,-3.4H-4z', 'grey, long dash and dot, triangles that point down'))
 
-def several(
-    what,       # what `watch` was given
+def several(what,  # what `watch` was given
 )->bool:
     "Whether these are several runs: a dictionary, or a list of anything but rows."
     return isinstance(what, dict) or (isinstance(what, (list, tuple)) and any(not isinstance(x, dict) for x in what))
@@ -308,8 +302,7 @@ class Plots:
             for k, parts in enumerate(self.parts): setattr(self.widget, f'part{k}', list(parts))
             self.widget.head = self.head(shown)
 
-def time_left(
-    rows:list,          # row log with `seconds`
+def time_left(rows:list,  # row log with `seconds`
     total:int|None,     # updates of the whole run
 )->float|None:          # seconds; None where it cannot be known
     "Median seconds of the last ten updates, times the updates that are left."
@@ -321,8 +314,7 @@ def _clock(seconds)->str:
     return (f'{seconds:.0f} s' if seconds < 90 else f'{seconds/60:.0f} min' if seconds < 5400
             else f'{seconds/3600:.1f} h')
 
-def status_text(
-    rows:list,              # row log
+def status_text(rows:list,  # row log
     state:str,              # 'running', 'stopped', ...
     total:int|None=None,    # updates of the whole run
     error:str='',           # what went wrong
@@ -436,8 +428,7 @@ class RowLog(Started):
         self._read()
         return False
 
-def takes_resume(
-    function,   # anything that can be called
+def takes_resume(function,  # anything that can be called
 )->bool:
     "Whether a function has an argument `resume`: then it can be gone on with."
     try: return 'resume' in inspect.signature(function).parameters
@@ -474,8 +465,7 @@ class Asking(RowLog):
         return (self.state not in ('stopped', 'failed') and self.path is not None and self.path.exists()
                 and time.time() - self.path.stat().st_mtime < patience)
 
-def resume_command(
-    folder,     # run folder
+def resume_command(folder,  # run folder
 )->str:         # one line, for a terminal or for Python
     "What to type to go on with a run."
     folder = Path(folder)
@@ -513,9 +503,7 @@ def _shell_words(facts)->list|None:
 
 class Running(Asking):
     "The work: a function in a thread, or a row log that somebody else writes."
-    def run(
-        self,
-        function,           # called as function(on_row=..., should_stop=...) in a thread of its own
+    def run(self, function,  # called as function(on_row=..., should_stop=...) in a thread of its own
         recorder=None,      # anything with append(row): gets every row, on the event loop
         **more,             # further arguments of the function, such as resume=True
     ):                      # await it for what the function returned
@@ -561,9 +549,7 @@ class Running(Asking):
         "What holds at the start of `run` and `follow`."
         self.state, self.error, self.hint, self._asked, self._recorder, self._loop = (state, '', '', None, recorder,
                                                                                       asyncio.get_running_loop())
-    def follow(
-        self,
-        every:float=.5,     # seconds between two looks at the file
+    def follow(self, every:float=.5,  # seconds between two looks at the file
     ):                      # await it for the rows
         """Draw a row log that somebody else writes, until its last update is there, the run has stopped as it was asked
         to, or Stop is pressed."""
@@ -648,9 +634,7 @@ class Dashboard(Running):
                             f'style="padding-left:10px">{text}</span>')
         self.note.value = (f'<p class="agentlab-hint" style="margin:2px 0 6px">Go on with <code '
                            f'style="user-select:all">{safe(self.hint, 900)}</code></p>' if self.hint else '')
-    def draw(
-        self,
-        force:bool=False,   # draw even if nothing is new or the last frame is too recent
+    def draw(self, force:bool=False,  # draw even if nothing is new or the last frame is too recent
         box=None,           # the widget while it is being made
     )->bool:                # whether a frame was drawn
         "Bring the widget up to date with the row log, at most `fps` times a second. Call it from the event loop only."
@@ -807,8 +791,7 @@ def _line_svg(frame, i, label, faint, x, y)->str:
     look = f'stroke="{colour}" stroke-width="{1 if faint else 1.8}"{dashes}'
     return f'<path d="{_path(frame, x, y)}" {look}/><g fill="{colour}">{marks}</g>'
 
-def _lines_svg(
-    lines:list,     # (number of the run, what the line is called, x, y) for every line
+def _lines_svg(lines:list,  # (number of the run, what the line is called, x, y) for every line
     pane:Pane,
     size=(420, 176),
 )->str:

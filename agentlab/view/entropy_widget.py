@@ -21,8 +21,7 @@ __all__ = ['KINDS', 'pull', 'shaped', 'plain', 'kinds', 'controllers', 'Present'
            'entropy_lab']
 
 # %% ../../nbs/view/06_entropy_widget.ipynb #2fe6310d
-def pull(
-    objective,      # logp, batch, advantage, entropy -> (action tokens,) loss
+def pull(objective,  # logp, batch, advantage, entropy -> (action tokens,) loss
     logp,           # (action tokens,) log-probability now
     batch,          # Batch; its tokens need what the objective reads
     advantage,      # (action tokens,)
@@ -41,8 +40,7 @@ def pull(
     slope, opening = [torch.zeros_like(x) if g is None else g.detach() for g in (*found, None)[:2]]
     return slope, 0. - opening
 
-def shaped(
-    shape,              # batch, advantage -> advantage
+def shaped(shape,       # batch, advantage -> advantage
     objective=None,     # the loss that reads the shaped advantage; None: clip
     **arguments,        # of the shape
 ):                      # an objective
@@ -62,8 +60,7 @@ def plain(logp, batch, advantage, entropy=None):
     from agentlab.objective import clip
     return clip(logp, batch, advantage, low=1., high=math.inf)
 
-def kinds(
-    slope, reference,   # (action tokens,) derivative of a controller, and of what it is compared with
+def kinds(slope, reference,  # (action tokens,) derivative of a controller, and of what it is compared with
     counts,             # (action tokens,) bool: has weight in the loss
     near:float=1e-6,    # relative difference that counts as none
 )->list:                # a key of `KINDS` for every token
@@ -100,8 +97,7 @@ class Present:
     def ratio(self)->np.ndarray:
         return np.exp(np.clip((self.logp - self.batch.action('old_logp').double()).cpu().numpy(), -20, 20))
 
-def present(
-    batch,          # Batch
+def present(batch,  # Batch
     # policy, function of a batch, name of a token column, or tensor: log-probability now (a pair: with the entropy);
     # None: as when it was sampled
     current=None,
@@ -160,8 +156,7 @@ class Effect:
         kind, share = self.kind[i], self.share[i]
         return f'×{share:.2f}' if kind == 'scaled' else f'⇄{-share:.2f}' if kind == 'reversed' else KINDS[kind]
 
-def effects(
-    controllers:dict,   # name -> objective
+def effects(controllers:dict,  # name -> objective
     now:Present,        # from `present`
     advantage,          # (action tokens,)
     reference=plain,    # objective that they are compared with
@@ -179,8 +174,7 @@ def effects(
         found[name] = Effect(slope, opening, share, kinds(slope, base, counts))
     return found
 
-def points(
-    n:int,          # tokens
+def points(n:int,   # tokens
     like=None,      # Batch: other columns get their median there
 )->object:          # Batch
     "A batch of n episodes of one turn and one token."
@@ -198,8 +192,7 @@ def points(
               if name not in ('weight', 'dropped', 'held', 'gspo_moved') and like.tokens[name].is_floating_point()}
     return batch.with_turns(**turns).with_action(**action)
 
-def silent_at(
-    objective,      # logp, batch, advantage, entropy -> loss
+def silent_at(objective,  # logp, batch, advantage, entropy -> loss
     ratio, advantage,   # (n,) numpy: where to ask
     old:float=-1.,  # log-probability of the tokens before the update
     like=None,      # Batch for further columns
@@ -230,8 +223,7 @@ class Region:
         return self.problem or '; '.join(f'advantage {signed(a, 1)}: {say(x)}' for a, x in self.lines.items()
                                          if a in (max(self.lines), min(self.lines)))
 
-def region(
-    objective,                  # logp, batch, advantage, entropy -> loss
+def region(objective,           # logp, batch, advantage, entropy -> loss
     advantages=(-1., 1.),       # where to ask
     span:tuple=(.25, 4.),       # ratios between which to ask
     old:float=-1.,              # log-probability of the tokens before the update: some bounds depend on it
@@ -272,8 +264,7 @@ def _intervals(grid, at, borders, y, span)->dict:
         found[value] = [(a, b) for k, (a, b) in enumerate(zip(edges, edges[1:])) if bool(grid[i, 0]) != bool(k % 2)]
     return found
 
-def texts(
-    batch,          # Batch
+def texts(batch,    # Batch
     only=None,      # numbers of action tokens; None: all
 )->list|dict:       # (action tokens,) str; of some: number -> str
     "What action tokens say; #id where the batch does not know."
@@ -286,8 +277,7 @@ def _at_turn(batch, turn)->np.ndarray:
     t = batch.turns.t[batch.action_turn].cpu().numpy()
     return np.ones(len(t), bool) if turn is None else t == turn
 
-def words(
-    batch,              # Batch with tokens.entropy
+def words(batch,        # Batch with tokens.entropy
     turn:int|None=None, # turn of the game; None: all
 )->dict:                # word -> (times it was sampled, mean entropy of the choice, nats)
     "The words of an update."
@@ -298,8 +288,7 @@ def words(
         if on and math.isfinite(h): found.setdefault(word, []).append(h)
     return {word: (len(h), sum(h)/len(h)) for word, h in found.items()}
 
-def died(
-    before, after,      # Batch of an earlier and of a later update
+def died(before, after,  # Batch of an earlier and of a later update
     turn:int|None=None, # turn of the game; None: all
     opened:float=.1,    # nats: a choice of less was not open
     left:float=.2,      # of its entropy, at most, for a word that has settled
@@ -415,8 +404,7 @@ def _credited(lab, batch)->tuple:
     except (ValueError, AttributeError, KeyError) as e:
         return grpo(batch), f'{lab.estimator} cannot read these episodes ({e}); the advantages are those of grpo'
 
-def bounded(
-    objective,          # logp, batch, advantage, entropy -> loss
+def bounded(objective,  # logp, batch, advantage, entropy -> loss
     arguments:dict,     # low, high
 )->object:              # the objective with those of the arguments that it takes
     "An objective with other bounds."
@@ -647,8 +635,7 @@ def _controllers_html(lab)->str:
             f'first. Hatched: no gradient, found by asking the objective, for a token of the median old '
             f'probability.</p>{_key_html()}{_switch_html(lab)}<div class="al-el-two">{"".join(figures)}</div>')
 
-def entropy_lab_html(
-    run,                # EntropyLab, or what it takes first
+def entropy_lab_html(run,  # EntropyLab, or what it takes first
     style:bool=True,    # bring the style sheet along; a page of several pictures needs it once
     **how               # further arguments of EntropyLab
 )->Html:                # a fragment without scripts or links
@@ -754,8 +741,7 @@ class EntropyLab(_Numbers):
         from IPython.display import display
         display(self.widget)
 
-def entropy_lab(
-    run,                # run folder or Run; or a Batch, a list of them, or step -> Batch
+def entropy_lab(run,    # run folder or Run; or a Batch, a list of them, or step -> Batch
     **how               # further arguments of EntropyLab: credit, current, controllers, step, turn, ...
 )->EntropyLab:          # shows itself in a notebook; `.static()` is its twin without JavaScript
     "Where the choice is open, what controllers do to tokens, and where they stop."

@@ -27,8 +27,7 @@ def small_turns():  # pandas table, a row per turn: group, episode, t, state, se
     return pd.DataFrame(dict(group=0, episode=['a', 'a', 'b'], t=[0, 1, 0], state='hall', seat='player',
                              reward=[1., 0., .5]))
 
-def regroup(
-    turns,      # table of turns
+def regroup(turns,      # table of turns
     within=tuple(KEYS), # what to keep apart: any of 'task', 'seat', 'state'
 ):              # a new table, in which the columns of the others hold one value throughout
     """The table with fewer walls: without 'task' all episodes are of one task, without 'state' every turn was in the
@@ -38,8 +37,7 @@ def regroup(
     return turns.assign(**{column: value for key, (column, value) in KEYS.items() if key not in within
                            and column in turns})
 
-def accepted(
-    function,   # an estimator, or a partial of one
+def accepted(function,  # an estimator, or a partial of one
     arguments:dict, # name -> value
 )->dict:        # those that the function has by name
     "The arguments that this estimator knows. What a partial has fixed is not offered again."
@@ -77,8 +75,7 @@ def _column(function, batch, arguments):
     column[batch.turns.frame_row.numpy()] = found.numpy()
     return column
 
-def advantages(
-    turns,          # pandas table as for `Batch.from_turns`; `n_tokens` is ignored, every turn has one token
+def advantages(turns,  # pandas table as for `Batch.from_turns`; `n_tokens` is ignored, every turn has one token
     estimators:dict,# name -> estimator
     arguments:dict|None=None,   # name -> value, such as dict(gamma=.9); each goes to the estimators that have it
 ):  # (table with a row per turn and a column per estimator, table with the columns estimator and problem)
@@ -94,8 +91,7 @@ def advantages(
     values = pd.DataFrame(columns, index=turns.index, columns=list(estimators), dtype=float)
     return values, pd.DataFrame(dict(estimator=list(problems), problem=list(problems.values())))
 
-def sweep(
-    turns,              # table of turns
+def sweep(turns,        # table of turns
     estimators:dict,    # name -> estimator
     name:str,           # the argument to move
     values,             # where to
@@ -187,8 +183,7 @@ def _search(contrast, needs, seed, tries):
         raise ValueError(f'no table of the search could be read by both estimators; the last problem was: {problem}')
     return best
 
-def disagreement(
-    first,              # an estimator
+def disagreement(first,  # an estimator
     second,             # another
     seed:int=0,         # of the search; the same seed finds the same table
     tries:int=120,      # most tables to draw
@@ -249,8 +244,7 @@ def _body_html(turns, values)->str:
                                                   values.to_numpy().tolist()), 1)]
     return f'<thead><tr><th scope="col">row</th>{head}</tr></thead><tbody>{"".join(lines)}</tbody>'
 
-def microscope_html(
-    turns,                      # table of turns
+def microscope_html(turns,      # table of turns
     estimators:dict|None=None,  # name -> estimator, at most six; None: grpo, rloo, gigpo and mars
     arguments:dict|None=None,   # as for `advantages`
     style:bool=True,            # bring the style sheet along; a page of several pictures needs it once
@@ -296,8 +290,7 @@ def _outcomes(frame, texts):
     sums = frame.groupby('episode').reward.sum()
     return frame.assign(outcome=[float(said.get(e, sums[e])) for e in frame.episode]) if said else frame
 
-def read_cells(
-    cells:list,     # a dictionary per turn: column -> text
+def read_cells(cells:list,  # a dictionary per turn: column -> text
 ):                  # pandas table of turns
     "The table that was typed. Raises ValueError that names row and column of what cannot be read."
     import pandas as pd
@@ -312,8 +305,7 @@ def read_cells(
     return frame.assign(**{name: frame[name].astype('int64') for name in frame if name not in FIELDS
                            and (frame[name] % 1 == 0).all() and name in ('tag', 'action', 'switch', 'part')})
 
-def to_cells(
-    turns,          # table of turns
+def to_cells(turns,  # table of turns
 )->list:            # a dictionary per turn: column -> text
     "The table as text, one dictionary per turn; the inverse of `read_cells`."
     names = [*FIELDS, *(c for c in turns.columns if c not in FIELDS)]
@@ -541,8 +533,7 @@ class Microscope(_Edited):
                            f'#c26a00;padding-left:8px">{safe(self.message, 400)}</p>' if self.message else '')
         if not self.message.startswith('Not redrawn'): self.picture.value = str(self.static())
 
-def microscope(
-    turns=None,                 # table of at most twelve turns; None: three turns on which estimators disagree
+def microscope(turns=None,      # table of at most twelve turns; None: three turns on which estimators disagree
     estimators:dict|None=None,  # name -> estimator, at most six; None: those of agentlab.credit that can read the table
 )->Microscope:                  # shows itself in a notebook; `.static()` is its twin without JavaScript
     "A table to type into, sliders, and what estimators think of every turn."

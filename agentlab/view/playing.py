@@ -63,8 +63,7 @@ class Chance:
         "Its probability."
         return math.exp(self.logp)
 
-def chances(
-    policy,                 # agentlab.policy.Policy
+def chances(policy,         # agentlab.policy.Policy
     context: list[int],     # ids that its seat has read so far
     texts: list[str],       # what it might say
     temperature: float = 1.,# of play; 0 (the likeliest token) is counted at 1, as the sampler records it
@@ -99,8 +98,7 @@ def _unsayable(policy, context, text, ids, known, max_tokens)->str:
     if max_tokens is not None and len(ids) > max_tokens: return f'{len(ids)} tokens, it may say {max_tokens}'
     return 'no room left in its context' if len(context) + len(ids) > policy.max_context else ''
 
-def seated(
-    policy,         # None, one policy or function (env, generator) -> text for every seat, or {seat: player}
+def seated(policy,  # None, one policy or function (env, generator) -> text for every seat, or {seat: player}
     seats: tuple,   # of the environment
 )->dict:            # {seat: player}
     "Who sits where. Raises ValueError that names the seat or the player and the remedy."
@@ -109,8 +107,7 @@ def seated(
     size = next((len(p.tokenizer) for p in players.values() if hasattr(p, 'tokenizer')), 0)
     return cast(players, seats, 1, size)[0]
 
-def own_seats(
-    seat,           # None: the first; a name; several names; () for nobody
+def own_seats(seat,  # None: the first; a name; several names; () for nobody
     seats: tuple,   # of the environment
     players: dict,  # {seat: player}
 )->tuple:           # the seats that are yours
@@ -560,8 +557,7 @@ class Play(Pictured):
         from IPython.display import display
         display(self.widget)
     @classmethod
-    def replay(
-        cls, episodes,          # an Episode, those of all seats of one game, or what `game_of` takes out of a batch
+    def replay(cls, episodes,   # an Episode, those of all seats of one game, or what `game_of` takes out of a batch
         env=None,               # the environment that was played; None: the record answers
         seed: int = 0,          # of that game
         # as for `Play`; ids and log-probabilities of the record are kept where a policy can read them
@@ -583,8 +579,7 @@ class Play(Pictured):
                                    Completion(ids, *numbers, 'stop'), kind, turn.observation))
         return play.show()
 
-def recorded_env(
-    episodes: list,     # of one game, one per seat
+def recorded_env(episodes: list,  # of one game, one per seat
 ):                      # an environment that answers what was recorded
     "The record of a game as an environment. It knows only the texts that were said."
     from agentlab.env.protocol import Env, EnvError, Step
@@ -611,8 +606,7 @@ def recorded_env(
             return self.at(self.i + 1, next((e.error for e in episodes if e.error), None))
     return Recorded()
 
-def game_of(
-    batch,          # Batch, such as a step of a run
+def game_of(batch,  # Batch, such as a step of a run
     episode: int,   # index of one of its episodes
 )->list:  # the episodes of all seats of that game; texts are joined from their tokens, control tokens left out
     "A game out of a batch, whose texts were kept as tokens only."

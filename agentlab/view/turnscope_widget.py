@@ -143,8 +143,7 @@ class TurnScope(Live):
         return Html(f'<section class="al ts-static" '
                     f'aria-label="TurnScope"><style>{CSS}{STATIC_CSS}</style>{head}{missing}{body}{groups}</section>')
 
-def turnscope(
-    source,                     # run folder, Run, what view.open gave, a Batch, or a list of (step, Batch)
+def turnscope(source,           # run folder, Run, what view.open gave, a Batch, or a list of (step, Batch)
     estimators:dict|None=None,  # name -> estimator; None: the run's own first, then all of agentlab.credit
     first:str|None=None,        # name of the estimator to begin with
     step:int|None=None,         # step to begin with; None: the last that was saved
@@ -154,8 +153,7 @@ def turnscope(
     "A run at four depths: strip, group grid, conversation, tokens."
     return TurnScope(source, estimators, first, step, encode, clip)
 
-def turnscope_html(
-    source,                     # as for `turnscope`
+def turnscope_html(source,      # as for `turnscope`
     estimators:dict|None=None,  # name -> estimator
     first:str|None=None,        # estimator to show
     second:str|None=None,       # estimator to pin beside it
@@ -170,8 +168,7 @@ def turnscope_html(
     if beside is not None and scope.played: scope.beside(beside)
     return scope.static(limit)
 
-def before_after(
-    policies:dict,      # step -> policy, two or more; the last one scores the tokens of all
+def before_after(policies:dict,  # step -> policy, two or more; the last one scores the tokens of all
     env,                # environment, or a function that makes one
     seeds=(0,),         # a task for each
     group_size:int=4,   # episodes of each policy at each task
