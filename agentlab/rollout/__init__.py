@@ -7,8 +7,8 @@ __all__ = []
 
 # %% ../../nbs/rollout/index.ipynb #9a40212e
 from ..settings import door
-from .plain import (Game, Side, admit, call_all, guarded, new_games, play, play_as_drawn, play_round,
-                                    receive_all, within_budget)
+from .plain import (Game, Scripted, Side, admit, call_all, guarded, new_games, play, play_as_drawn,
+                                    play_round, receive_all, within_budget)
 from .beside import play_beside_expert, play_beside_greedy
 from .branching import (Rule, aepo, aepo_budget, aepo_score, arpo, arpo_score, segment_entropy,
                                         top_entropy)
