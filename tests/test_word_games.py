@@ -52,7 +52,7 @@ def test_the_environments_keep_the_protocol(world): assert set(check_env(world).
 
 
 def test_a_won_game_pays_minus_its_turns_before():
-    world = Wordle()
+    world = Wordle(60)
     for task in world.tasks('train', 20):
         found, step = played(world, task, world.expert)
         assert step.info['success'] and sum(paid for _, paid in found) == 1 - len(found)
@@ -101,7 +101,7 @@ def test_all_things_can_be_told_apart():
 @pytest.mark.parametrize('wrong, said', [
     (lambda: Wordle(19), 'words=19'), (lambda: Wordle(horizon=0), 'horizon=0'), (lambda: Wordle(split='all'), 'split'),
     (lambda: TwentyQuestions(1), 'things=1'), (lambda: TwentyQuestions(33), 'things=33'),
-    (lambda: TwentyQuestions(table='x'), "table='x'"), (lambda: Wordle().reset(0, dict(secret='zebra')), 'tasks'),
+    (lambda: TwentyQuestions(table='x'), "table='x'"), (lambda: Wordle().reset(0, dict(secret='zzzzz')), 'tasks'),
     (lambda: TwentyQuestions().reset(0, dict(secret='cat', hint='x')), 'hint')])
 def test_bad_arguments_are_named(wrong, said):
     with pytest.raises(ValueError, match=said): wrong()

@@ -71,7 +71,7 @@ class Wordle(WordGame):
     grammar = 'Write the five letters of a word with spaces between them, and nothing else.'
     max_tokens = 6
 
-    def __init__(self, words:int=60,  # the first so many of the list may be guessed or hidden, 20 to all of them
+    def __init__(self, words:int=len(WORDS),  # the first so many of the list may be guessed or hidden, from 20
         horizon:int=6, split:str='train', faithful:bool=False   # most guesses; whose words are hidden; see `marks`
     ):
         check_whole(20, len(WORDS), words=words)
