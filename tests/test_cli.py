@@ -79,16 +79,16 @@ def trained(home):
 
 # ---- what explains itself
 
-def test_no_command_prints_the_usage():
+def test_no_command_prints_the_usage(home):
     for arguments in ([], ['--help'], ['help']):
-        status, said, errors = real(*arguments)
+        status, said, errors = agentlab(*arguments, folder=home)
         assert (status, errors) == (0, '') and said.startswith('usage: agentlab COMMAND')
         assert re.findall(r'^  ([\w-]+) +\S', said, re.M) == COMMANDS
 
 @pytest.mark.parametrize('command', COMMANDS)
-def test_help(command):
+def test_help(home, command):
     "Says what the command does and what each option is."
-    status, said, errors = real(command, '--help', COLUMNS='200')
+    status, said, errors = agentlab(command, '--help', folder=home, COLUMNS='200')
     assert (status, errors) == (0, '') and said.startswith(f'usage: agentlab {command}')
     options = re.findall(r'^  (--\w+|\w+)( [A-Z_]+)?(.*)$', said, re.M)
     assert ('--seed ' in said) == (command in ('demo', 'train', 'prime', 'play', 'serve', 'eval', 'chat'))
@@ -102,8 +102,8 @@ def test_an_unknown_command_lists_the_known_ones():
     status, said, errors = real('trian')
     assert status == 2 and "no command 'trian'" in errors and 'usage: agentlab COMMAND' in errors
 
-def test_an_unknown_option_is_refused():
-    status, said, errors = real('train', '--stepz', '3')
+def test_an_unknown_option_is_refused(home):
+    status, said, errors = agentlab('train', '--stepz', '3', folder=home)
     assert status == 2 and 'stepz' in errors and 'Traceback' not in errors
 
 def test_lists(home):

@@ -34,10 +34,11 @@ def _rounded(value):
     return float(f'{value:.6g}') if isinstance(value, float) else value
 
 def _lines(value, margin='')->str:
-    "JSON with a list or a table of plain values on one line: shorter by a quarter, in a diff a measurement is a line."
+    "JSON with a value of plain values, or of at most 400 characters, on one line: in a diff a measurement is a line."
+    line = json.dumps(_rounded(value), default=float, separators=(',', ':'))
     table, several = isinstance(value, dict), (dict, list, tuple)
     parts = value.values() if table else value if isinstance(value, several) else ()
-    if not any(isinstance(part, several) for part in parts): return json.dumps(_rounded(value), default=float)
+    if len(line) <= 400 or not any(isinstance(part, several) for part in parts): return line
     names = [f'{json.dumps(str(name))}: ' for name in value] if table else ['']*len(value)
     rows = ',\n'.join(f'{margin} {name}{_lines(part, margin + " ")}' for name, part in zip(names, parts))
     return f'{{\n{rows}\n{margin}}}' if table else f'[\n{rows}\n{margin}]'
