@@ -65,6 +65,10 @@ def attribute(
     head, cut, tail = clip(text, limit)
     return html.escape(visible(head) + (f' [{cut:,} characters cut] {visible(tail)}' if cut else ''), quote=True)
 
+def _token(text)->str:
+    "A token as HTML; what has no shape is shown."
+    return '∅' if text == '' else '␣'*min(len(text), 8) if not text.strip(' ') else safe(text, 60)
+
 STATIC, TEMPLATES = (files('agentlab')/'view'/name for name in ('static', 'templates'))
 
 def sheet(
@@ -101,8 +105,8 @@ def _pages():
     from markupsafe import Markup
     texts = {path.name: _tight(path.read_text(encoding='utf-8')) for path in TEMPLATES.iterdir()}
     pages = Environment(loader=DictLoader(texts), autoescape=True, undefined=StrictUndefined)
-    pages.filters |= dict(shown=lambda *a, **how: Markup(safe(*a, **how)),
-                          attribute=lambda *a, **how: Markup(attribute(*a, **how)))
+    written = lambda write: lambda *text, **how: Markup(write(*text, **how))
+    pages.filters |= dict(shown=written(safe), attribute=written(attribute), token=written(_token))
     return pages
 
 def filled(
