@@ -102,8 +102,7 @@ def _format(name: str):
                          f'agentlab.policy.formats')
     return known[name]
 
-def train(
-    recipe: str = _HOME['recipe'],  # recipe: a known name, or package.module:function
+def train(recipe: str = _HOME['recipe'],  # recipe: a known name, or package.module:function
     env: str = _HOME['env'],        # environment: a known name, or package.module:Class
     steps: int = _HOME['steps'],    # updates
     seed: int = _HOME['seed'],      # of everything random in the run
@@ -245,8 +244,7 @@ def _tested(when: str, tasks: int, row: dict)->str:
     return (f"{when}: success on {tasks} held-out tasks {row['test_greedy']:.1%} greedy, "
             f"{row['test_sampled']:.1%} sampled")
 
-def report(
-    run: str,           # run folder
+def report(run: str,    # run folder
     out: str = '',      # file to write (default: RUN/report.html)
     show: store_true = False, # open it in a browser
 ):
@@ -290,8 +288,7 @@ def _weights(reward: str):
             raise ValueError(f'reward={reward!r}: {part!r} is no name=weight. Write it as moves=1,brevity=.5')
     return weights
 
-def stop(
-    run: str,           # run folder
+def stop(run: str,      # run folder
 ):
     "Ask a run to end after its present update, whatever process trains it; `train --resume` goes on with it."
     from agentlab.train import Run
@@ -308,8 +305,7 @@ def _open(path)->bool:
     try: return bool(screen) and webbrowser.open(Path(path).resolve().as_uri())
     except Exception: return False      # a broken browser is no reason to lose a run
 
-def demo(
-    steps: int = 0,                 # updates; 0: what suits the model
+def demo(steps: int = 0,            # updates; 0: what suits the model
     seed: int = _HOME['seed'],      # of everything random in the run
     out: str = '',                  # run folder (default: RUNS/demo, or the next free one)
     # 'tiny': learns a text house; 'smollm2', or another pretrained model: learns to compute with Python
@@ -374,8 +370,7 @@ def _free(folder: Path)->Path:
     names = (folder if i == 1 else folder.with_name(f'{folder.name}-{i}') for i in range(1, 10_000))
     return next(name for name in names if not name.exists())
 
-def prime(
-    env: str = _HOME['env'],        # environment: a known name, or package.module:Class
+def prime(env: str = _HOME['env'],  # environment: a known name, or package.module:Class
     model: str = 'smollm2',         # 'smollm2', a folder (transformers layout), a run folder, or owner/name on the hub
     steps: int = 40,                # updates
     episodes: int = 8,              # demonstrated games of an update
@@ -419,8 +414,7 @@ def _where(env: str, tasks: str, reward: str)->str:
     given = dict(tasks=tasks, reward=reward) if tasks else dict(env=env)
     return ' '.join(f'--{name} {shlex.quote(value)}' for name, value in given.items() if value)
 
-def play(
-    env: str = _HOME['env'],        # environment: a known name, or package.module:Class
+def play(env: str = _HOME['env'],   # environment: a known name, or package.module:Class
     # 'tiny', 'untrained', 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
     model: str = 'tiny',
     seed: int = 0,                  # of the task and of the sampling
@@ -475,8 +469,7 @@ def recipes():
     for name, make in known.items(): print(f'{name:12} {_summary(make)}')
     print('your own: --recipe package.module:function')
 
-def runs(
-    folder: str = _HOME['runs'],    # where the runs are
+def runs(folder: str = _HOME['runs'],  # where the runs are
 ):
     "List the runs in a folder."
     from agentlab.train import Run
@@ -495,8 +488,7 @@ def _run_line(path, run)->str:
     return (f"{path}  {facts['recipe']['name']} on {facts['env']['env'].split(':')[1]}  "
             f"{len(rows)}/{facts['recipe']['steps']} updates  {last}")
 
-def clean(
-    yes: store_true = False,    # remove, do not only list
+def clean(yes: store_true = False,  # remove, do not only list
 ):
     "List the cached policies and their size; with --yes remove them. Runs are never touched."
     from agentlab.policy.tiny import cache_folder
@@ -508,8 +500,7 @@ def clean(
     print(f"{len(found)} cached {'removed' if yes else 'in'} {cache_folder()}"
           + ('' if yes or not found else '; agentlab clean --yes removes them'))
 
-def tiny(
-    env: str = _HOME['env'],    # environment to warm-start on
+def tiny(env: str = _HOME['env'],  # environment to warm-start on
     out: str = '',              # folder to put it into (default: the cache)
 ):
     "Make the warm-started tiny policy of an environment: the one that the package ships was made by this command."
@@ -541,8 +532,7 @@ ELSEWHERE['push'] = ('agentlab.train.hub:push', 'Put a trained policy on the hub
 ELSEWHERE['verl-check'] = ('agentlab.cli:verl_check', "Prove on a local Ray cluster that verl's workers see agentlab's "
                            "estimators and losses, and compute the same numbers.")
 
-def verl_check(
-    out: str = '',  # folder to keep the result in
+def verl_check(out: str = '',  # folder to keep the result in
 ):
     """Prove on a local Ray cluster that verl's workers see agentlab's estimators and losses, and compute the same
     numbers."""

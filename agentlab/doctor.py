@@ -18,8 +18,7 @@ __all__ = ['OURS', 'MACHINE', 'ELSEWHERE', 'published', 'Finding', 'examined', '
 # %% ../nbs/cli/02_doctor.ipynb #a1c36313
 OURS = 'agentlab-rl'
 
-def published(
-    lines: list[str],       # requirements as the metadata have them: 'torch<3,>=2.11', 'ray>=2.49; extra == "ray"'
+def published(lines: list[str],  # requirements as the metadata have them: 'torch<3,>=2.11', 'ray>=2.49; extra == "ray"'
     extras: list[str],      # the names of the extras
 )->dict[str, list]:         # extra -> its requirements on this system (packaging's); '': those of every installation
     "What we ask for. An extra that names another has its requirements, too."
@@ -43,8 +42,7 @@ class Finding(NamedTuple):
         bounds = f' ({self.requirement.specifier})' if str(self.requirement.specifier) else ''
         return f'{self.requirement.name}{" " if self.version else ""}{self.version}{bounds}'
 
-def examined(
-    requirements: list,     # packaging's
+def examined(requirements: list,  # packaging's
     version = None,         # name -> version, raising PackageNotFoundError; None: of what is installed here
 )->list[Finding]:           # in the same order, each once
     "Each requirement beside the version that is installed."
@@ -56,8 +54,7 @@ def examined(
         found[str(r)] = Finding(r, 'ok' if fits else 'outside' if now else 'missing', now)
     return list(found.values())
 
-def fix_command(
-    findings: list[Finding],
+def fix_command(findings: list[Finding],
     uv: str|None = None,    # the program; None: the one on the PATH
     pip: bool|None = None,  # whether this Python has pip; None: look
 )->str:                     # '' where nothing is wrong
@@ -125,8 +122,7 @@ def tiny_line()->str:
 MACHINE = dict(sandbox=sandbox_line, browser=browser_line, bf16=bf16_line, device=device_line, models=models_line,
                tiny=tiny_line)
 
-def machine(
-    asked: dict = MACHINE,  # name -> function that gives a line
+def machine(asked: dict = MACHINE,  # name -> function that gives a line
 )->list[str]:
     "A line for each, also where it cannot be told."
     from agentlab.settings import in_words
@@ -152,15 +148,13 @@ ELSEWHERE = {   # sys.platform -> what is different from Linux
         "processes are spawned: a script that starts some needs `if __name__ == '__main__':`",
         'make is for Linux and macOS: pip install agentlab-rl, then python -m agentlab')}
 
-def elsewhere(
-    system: str = sys.platform,     # as sys.platform names it
+def elsewhere(system: str = sys.platform,  # as sys.platform names it
 )->list[str]:
     "What is different on this system, a line each; none on Linux."
     lines = ELSEWHERE.get(system, () if system == 'linux' else ('agentlab was never tried on this system',))
     return [f'  {system:8} {line}' for line in lines]
 
-def origin(
-    folder: Path|None = None,   # of the package; None: of this one
+def origin(folder: Path|None = None,  # of the package; None: of this one
     told: str|None = None,      # the direct_url.json of its installation; None: read it
 )->str:
     "Where the package comes from: a clone, a copy of one, a wheel file, or a package index."
@@ -176,8 +170,7 @@ def _folder()->Path:
     import agentlab
     return Path(agentlab.__file__).resolve().parent
 
-def doctor(
-    fix: store_true = False,    # print the one command that helps, and nothing else
+def doctor(fix: store_true = False,  # print the one command that helps, and nothing else
     extra: str = '',            # an extra that you want: what it brings is needed, too
 ):
     "Say what is installed, what is missing or out of bounds, what this machine offers, and the command that helps."
@@ -223,8 +216,7 @@ def _extra_line(name: str, found: list[Finding])->str:
     none = len(found) > 1 and all(f.state == 'missing' for f in found)
     return f"  extra    {name}: {'none of its packages is here' if none else ', '.join(wrong) or 'whole'}"
 
-def shadowed(
-    owners: list[str]|None = None,  # distributions that hold the import name; None: those installed here
+def shadowed(owners: list[str]|None = None,  # distributions that hold the import name; None: those installed here
 )->list[str]:
     "Warnings where another distribution holds, or hides, the import name agentlab."
     others = sorted(set(packages_distributions().get('agentlab', []) if owners is None else owners) - {OURS})

@@ -80,8 +80,7 @@ class Episode:
         if self.turns: self.turns[-1].reward += worth - self.outcome
         self.outcome = worth
 
-def state_key(
-    state,      # anything JSON can hold; tuples count as lists, the order of dictionary keys does not matter
+def state_key(state,  # anything JSON can hold; tuples count as lists, the order of dictionary keys does not matter
 )->int:         # signed 64-bit integer, equal in every process
     "Key of a state: blake2b of its canonical JSON. Raises TypeError for what JSON cannot hold."
     try: text = json.dumps(state, sort_keys=True, separators=(',', ':'), ensure_ascii=False)
@@ -91,14 +90,12 @@ def state_key(
     digest = hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).digest()
     return int.from_bytes(digest, 'little', signed=True)
 
-def derive(
-    *parts,     # numbers and words that say what the draw is for, as in (run seed, step, 'sampling')
+def derive(*parts,  # numbers and words that say what the draw is for, as in (run seed, step, 'sampling')
 )->int:         # non-negative 63-bit integer
     "A seed that depends on all of `parts` and on nothing else."
     return state_key(list(parts)) % 2**63
 
-def as_column(
-    name: str,      # for the message
+def as_column(name: str,  # for the message
     values          # a tensor, an array or a list of numbers; one for each row
 )->Tensor:
     "A column as a tensor. Raises ValueError for what is no column of numbers."
@@ -134,8 +131,7 @@ class Table:
         return Table(**{name: column[index] for name, column in vars(self).items()})
     def __repr__(self): return f'Table of {len(self)}: ' + ', '.join(self.columns)
 
-def need(
-    table: Table,   # table to look into
+def need(table: Table,  # table to look into
     column: str,    # column that must be there
     who: str,       # who needs it and what for, as in 'gigpo compares turns by state'
     hint: str,      # how to supply it
@@ -144,8 +140,7 @@ def need(
     if column not in table: raise ValueError(f"{who}, but this batch has no column '{column}'. {hint}")
     return table[column]
 
-def check_flat(
-    **values: Tensor|None   # arguments by name; None is passed over
+def check_flat(**values: Tensor|None  # arguments by name; None is passed over
 ):
     """Refuse what has not one dimension, of action tokens: torch would stretch a second one to a square, and give
     numbers."""
@@ -157,8 +152,7 @@ def check_flat(
 PART_CODES = dict(other=0, switch=1, subgoal=2, action=3, thought=4, call=5, markup=6) # the values of tokens.part
 OTHER, SWITCH, SUBGOAL, ACTION, THOUGHT, CALL, MARKUP = PART_CODES.values()
 
-def part_codes(
-    *names: str,    # names of parts, as in PART_CODES
+def part_codes(*names: str,  # names of parts, as in PART_CODES
 )->list[int]:       # their values in tokens.part
     "The codes of these parts. Raises ValueError for a name that is not in the table."
     unknown = [name for name in names if name not in PART_CODES]
@@ -285,8 +279,7 @@ class Batch(_Replaced):
         "The episodes at `index` (a mask or numbers), in their present order, with their rows, turns and tokens."
         return self.replace(**_chosen(self, index))
     @staticmethod
-    def concat(
-        batches: list[Batch],   # batches with the same columns; equal group numbers mean the same group
+    def concat(batches: list[Batch],  # batches with the same columns; equal group numbers mean the same group
     )->Batch:
         "One batch of all episodes. Raises ValueError where the columns differ."
         return Batch(*_joined(batches))
@@ -553,8 +546,7 @@ def rename(source: Path, target: Path):
         finally: os.close(folder)
 
 @contextmanager
-def atomic(
-    path,   # file to write; its folder is made
+def atomic(path,  # file to write; its folder is made
 ):          # yields the temporary path to write to
     "Write a file whole or not at all: temporary name, fsync, rename, fsync of the folder."
     path = Path(path)
@@ -681,8 +673,7 @@ class _Footer:
         if kind not in self.kinds: raise ValueError(f'{kind} is no type')
         return self.kinds[kind]()
 
-def unfolded(
-    path            # a Parquet file
+def unfolded(path   # a Parquet file
 )->int:             # bytes that its columns need at least, once they are read
     """A run of equal numbers takes a few bytes in the file, whatever its length: values are counted, not only bytes.
     Raises ValueError where its footer is damaged."""
@@ -701,8 +692,7 @@ def unfolded(
         raise ValueError(f'{path} cannot be read as Parquet: its footer is damaged') from e
     return sum(max(column.get(6) or 0, 8*(column.get(5) or 0)) for column in columns)
 
-def check_unfolded(
-    path,           # a Parquet file
+def check_unfolded(path,  # a Parquet file
     free=2**28,     # bytes that any file may unfold to
     fold=200        # and beyond them so many times its size: saved batches unfold to 40 times at most
 ):

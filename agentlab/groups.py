@@ -12,8 +12,7 @@ from torch import Tensor
 
 _no_float64 = {'mps'} # device types that cannot hold float64
 
-def same(
-    *columns, # tensors or lists of one length; integers, booleans or floats (NaN equals NaN)
+def same(*columns,  # tensors or lists of one length; integers, booleans or floats (NaN equals NaN)
 )->Tensor:    # (length,) int64 keys 0, 1, 2, ... in the order of the columns' values
     "One dense key per element: two keys are equal exactly where all `columns` are equal."
     if not columns: raise ValueError("same got no columns; give at least one, e.g. same(group, state)")
@@ -76,8 +75,7 @@ def _key(key, x, name='by'):
         raise ValueError(f"{name} has shape {tuple(key.shape)} but x has {tuple(x.shape)}; give one key per element")
     return key.to(x.device).long()
 
-def group_count(
-    x,         # (length,) scores; NaN = no score
+def group_count(x,  # (length,) scores; NaN = no score
     by=None,   # (length,) integer keys; None: one group
     unit=None, # (length,) integer keys: inside a group each unit counts once, with its mean
 )->Tensor:     # (length,) float64
@@ -85,8 +83,7 @@ def group_count(
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_count(score, owner, n), ids), x)
 
-def group_sum(
-    x,         # (length,) scores; NaN = no score
+def group_sum(x,  # (length,) scores; NaN = no score
     by=None,   # (length,) integer keys; None: one group
     unit=None, # (length,) integer keys: inside a group each unit counts once, with its mean
 )->Tensor:     # (length,) float64
@@ -94,8 +91,7 @@ def group_sum(
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_total(score, owner, n), ids), x)
 
-def group_mean(
-    x,         # (length,) scores; NaN = no score
+def group_mean(x,  # (length,) scores; NaN = no score
     by=None,   # (length,) integer keys; None: one group
     unit=None, # (length,) integer keys: inside a group each unit counts once, with its mean
 )->Tensor:     # (length,) float64
@@ -103,8 +99,7 @@ def group_mean(
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_mean(score, owner, n), ids), x)
 
-def group_std(
-    x,          # (length,) scores; NaN = no score
+def group_std(x,  # (length,) scores; NaN = no score
     by=None,    # (length,) integer keys; None: one group
     ddof:int=1, # the sum of squares is divided by n-ddof: 1 for the sample, 0 for the population
     unit=None,  # (length,) integer keys: inside a group each unit counts once, with its mean
@@ -113,8 +108,7 @@ def group_std(
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_std(score, owner, n, ddof), ids), x)
 
-def group_min(
-    x,         # (length,) scores; NaN = no score
+def group_min(x,  # (length,) scores; NaN = no score
     by=None,   # (length,) integer keys; None: one group
     unit=None, # (length,) integer keys: inside a group each unit counts once, with its mean
 )->Tensor:     # (length,) float64
@@ -122,8 +116,7 @@ def group_min(
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(-_top(-score, owner, n), ids), x)
 
-def group_max(
-    x,         # (length,) scores; NaN = no score
+def group_max(x,  # (length,) scores; NaN = no score
     by=None,   # (length,) integer keys; None: one group
     unit=None, # (length,) integer keys: inside a group each unit counts once, with its mean
 )->Tensor:     # (length,) float64
@@ -131,8 +124,7 @@ def group_max(
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_top(score, owner, n), ids), x)
 
-def group_constant(
-    x,         # (length,) scores; NaN = no score
+def group_constant(x,  # (length,) scores; NaN = no score
     by=None,   # (length,) integer keys; None: one group
     unit=None, # (length,) integer keys: inside a group each unit counts once, with its mean
 )->Tensor:     # (length,) bool
@@ -173,8 +165,7 @@ def _constant(score, owner, n):
     gap = high-low
     return (gap < torch.inf) & (gap <= 1e-9*torch.maximum(high.abs(), low.abs())) # NaN compares false: no scores
 
-def compare(
-    x,                    # (length,) scores; NaN = no score
+def compare(x,            # (length,) scores; NaN = no score
     by=None,              # (length,) integer keys of the peers; None: everything is one group
     scale:str='std',      # 'std': divide by the group's standard deviation + eps; None: do not divide
     ddof:int=1,           # 1: sample deviation, 0: population deviation
@@ -201,8 +192,7 @@ def _check_compare(scale, ddof, singleton):
     if singleton not in ('raw', 'zero'):
         raise ValueError(f"singleton={singleton!r}: use 'raw' (keep the score of a group of one) or 'zero'")
 
-def leave_one_out(
-    x,                   # (length,) scores; NaN = no score
+def leave_one_out(x,     # (length,) scores; NaN = no score
     by=None,             # (length,) integer keys; None: one group
     singleton:str='raw', # a group of one: 'raw' keeps the score, 'zero' gives 0
     unit=None,           # (length,) integer keys: the mean is over the other units of the group
@@ -221,8 +211,7 @@ def leave_one_out(
     equal = _read(_constant(wide, ids, n), ids) & ~lone
     return _home(torch.where(equal | wide.isnan(), 0, result), x)
 
-def rank(
-    x,       # (length,) scores; NaN = no score
+def rank(x,  # (length,) scores; NaN = no score
     by=None, # (length,) integer keys; None: one group
 )->Tensor:   # (length,) float64: 0 is the worst; ties share the smaller rank; NaN without a score
     "How many scores of the element's group are strictly smaller."
@@ -244,8 +233,7 @@ def _latest(place, start):
     "The place of the latest start, at every element."
     return torch.where(start, place, 0).cummax(0).values if len(place) else place
 
-def shift(
-    x,            # (length,) any numbers
+def shift(x,      # (length,) any numbers
     by=None,      # (length,) integer keys; None: one group
     k:int=1,      # how many places earlier to look; negative: later
     fill:float=0, # what stands there when the group has no such place
@@ -272,8 +260,7 @@ def _runs(key):
     order = ids.argsort(stable=True)
     return order, ids[order]
 
-def cumcount(
-    by,       # (length,) integer keys
+def cumcount(by,  # (length,) integer keys
 )->Tensor:    # (length,) int64: 0, 1, 2, ... inside each group
     "How many elements of the same group stand before each."
     key = _key(by, _tensor(by))
@@ -282,8 +269,7 @@ def cumcount(
     number = place - _latest(place, _changes(runs))
     return number if order is None else torch.empty_like(number).scatter_(0, order, number)
 
-def recur(
-    x,                 # (length,) what each element adds; NaN adds 0
+def recur(x,           # (length,) what each element adds; NaN adds 0
     decay,             # number or (length,): what the element keeps of its neighbour's result; 0 cuts the group in two
     by=None,           # (length,) integer keys; None: one group
     reverse:bool=True, # True: the neighbour is the next element of the group (returns); False: the one before (traces)

@@ -35,8 +35,7 @@ class Metric(NamedTuple):
 METRICS: dict[str, Metric] = {}         # name -> what it is; filled as the pages are imported
 MEASURES: dict[str, Callable] = {}      # name -> function (batch) -> number, asked after every step
 
-def metric(
-    name: str,
+def metric(name: str,
     meaning: str,           # what it is
     estimate: str,          # how it is estimated
     unit: str,
@@ -60,8 +59,7 @@ def empty_row(step: int)->dict:
     "A row with every metric of an update, none of them known yet."
     return dict(step=step) | {name: None for name in sorted(METRICS) if not name.startswith('test_') and name != 'step'}
 
-def measure_all(
-    batch,              # what was played, without episodes that a fault ended
+def measure_all(batch,  # what was played, without episodes that a fault ended
 )->dict:                # name -> number; None where a measure could not say
     "What the declared functions say about a batch. One that fails costs its own number, not the step."
     found = {}

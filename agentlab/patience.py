@@ -28,8 +28,7 @@ def worth_again(status: int)->bool:
     "Whether the same request may be answered later, by the status of its answer."
     return status in (408, 409, 425, 429) or (status >= 500 and status not in (501, 505))
 
-def retry_after(
-    said: str|None, now: float|None = None,     # the header; seconds since 1970, None: this machine's clock
+def retry_after(said: str|None, now: float|None = None,  # the header; seconds since 1970, None: this machine's clock
 )->float|None:                                  # seconds from now, at least 0; None: nothing that can be read
     "When the server wants to be asked again, by its header Retry-After: seconds, or a date of HTTP."
     try: seconds = float(said or 'nan')
@@ -81,9 +80,7 @@ class Patience:
         "Seconds until the next try. A time that the server names (`after`) is kept, and a little added by chance."
         own, chance = min(self.wait*2**min(tried - 1, 60), self.longest), self.jitter*self.generator.random()
         return own*(1 - chance) if after is None else after + chance*min(self.wait, self.longest)
-    def ask(
-        self,
-        attempt: Callable,                  # without arguments; raises NotNow for what is worth asking again
+    def ask(self, attempt: Callable,        # without arguments; raises NotNow for what is worth asking again
         given_up: Callable = lambda: False, # whether nobody waits for the answer any more
         again: Callable = lambda: None,     # called before each further try
         budget: Budget|None = None,

@@ -246,8 +246,7 @@ def function_name(function)->str:
     "How messages name a function, whatever is bound to it."
     return getattr(unbound(function), '__name__', repr(function))
 
-def check_group_size(
-    estimator,      # a function of agentlab.credit or of yours, or a `functools.partial` of one
+def check_group_size(estimator,  # a function of agentlab.credit or of yours, or a `functools.partial` of one
     group_size: int,    # episodes per task
 )->None:
     "ValueError with the reason if `estimator` compares episodes of one task and there is only one."
@@ -292,8 +291,7 @@ def check_numbers(recipe: Recipe):
 
 registered: dict[str, Callable] = {}    # name -> recipe function; filled as the pages of the families are imported
 
-def recipe(
-    paper: str,     # where the algorithm comes from
+def recipe(paper: str,  # where the algorithm comes from
 )->Callable:
     """Register a function `<name>_recipe` that returns the fields of a recipe: it becomes a function (**changes) ->
     Recipe. Raises ValueError where another module has that name."""
@@ -319,8 +317,7 @@ def _merged(fields: dict, changes: dict)->dict:
     joined = {name: kept[name] | changes[name] for name in kept.keys() & changes.keys() if name.endswith('_args')}
     return kept | changes | joined
 
-def named(
-    name: str, paper: str,
+def named(name: str, paper: str,
     idea: str,      # one sentence
     **fields,       # of Recipe
 )->Callable:        # a recipe function: changes -> Recipe
@@ -352,8 +349,7 @@ class Memories:
         for i, one in enumerate(self.each):
             one.restore({name.partition('.')[2]: x for name, x in tensors.items() if name.partition('.')[0] == str(i)})
 
-def remember(
-    *makers,    # functions (policy, seed) -> memory
+def remember(*makers,  # functions (policy, seed) -> memory
 )->Callable:    # one such function
     "One memory of several."
     if not makers:

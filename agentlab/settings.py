@@ -24,8 +24,7 @@ class Lab(TypedDict):
     steps:int   # updates in a run
     runs:str    # folder of the run folders
 
-def parse_lab(
-    text:str, # the text of an ini file with a `[lab]` section; other sections are ignored
+def parse_lab(text:str,  # the text of an ini file with a `[lab]` section; other sections are ignored
 )->Lab:       # the section, each value of its own type
     """The `[lab]` section of `text`. Raises ValueError for a missing section, an unknown or missing name, or a value
     of the wrong type."""
@@ -57,8 +56,7 @@ def printable(text:str)->str:
     "Text of a model or an environment, safe for a terminal: control characters are shown, not obeyed."
     return ''.join(c if c.isprintable() or c == '\n' else f'\\x{ord(c):02x}' for c in text)
 
-def imported(
-    argument:str,   # what the name was given for: 'env', 'recipe'
+def imported(argument:str,  # what the name was given for: 'env', 'recipe'
     path:str,       # 'package.module:name'
 ):                  # what the module calls so
     """What a name of a user's own stands for. Raises ValueError where there is no such module or name, or the module
@@ -76,8 +74,7 @@ def imported(
     if not hasattr(found, name): raise ValueError(f'{said}: the module {module} has no {name!r}')
     return getattr(found, name)
 
-def called(
-    argument:str, path:str, # as for `imported`
+def called(argument:str, path:str,  # as for `imported`
     make,                   # what it stands for: a class or a function
     **options               # what it is called with
 ):
@@ -89,8 +86,7 @@ def called(
     except KeyboardInterrupt: raise
     except BaseException as error: raise ValueError(f'{said} cannot be made: {in_words(error)}') from error
 
-def needed(
-    module:str,     # to import
+def needed(module:str,  # to import
     extra:str,      # the extra of agentlab-rl that brings it
     what:str='',    # who needs it
 )->ModuleType:
@@ -104,8 +100,7 @@ def needed(
         raise ImportError(f'{module} is installed and does not load: {in_words(error)}. Mend that installation; '
                           f'agentlab has nothing to add to it') from error
 
-def door(
-    family:str,     # `__name__` of the package that asks
+def door(family:str,  # `__name__` of the package that asks
 )->Callable:        # its `__getattr__`
     """Finds the public names of a package's modules. They are imported at the first name that the package itself lacks;
     modules that need a package which is not installed are passed over."""
@@ -123,8 +118,7 @@ def _module(family:str, name:str):
     try: return None if name.startswith('_') else importlib.import_module(f'{family}.{name}')
     except ImportError: return None
 
-def moved(
-    module:str,     # `__name__` of the module that asks
+def moved(module:str,  # `__name__` of the module that asks
     # old name = 'package.module:name', where it is now; with a function behind it, that gives what the name was
     **names:str|tuple[str, Callable],
 )->Callable:        # its `__getattr__`
@@ -169,8 +163,7 @@ sys.meta_path.append(_OldNames())
 
 _Class = TypeVar('_Class', bound=type)
 
-def in_parts(
-    kind:_Class,    # a class on private classes of its module, the steps in which its page tells it
+def in_parts(kind:_Class,  # a class on private classes of its module, the steps in which its page tells it
 )->_Class:          # the same class
     "The methods of the private classes become the class's own, in name and in `help`."
     for base in kind.__mro__[1:]:

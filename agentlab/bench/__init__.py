@@ -15,8 +15,7 @@ __all__ = ['T_95', 'circumstances', 'keep']
 # Student's t, two-sided 95 % point, for 1 to 9 degrees of freedom
 T_95 = 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262
 
-def circumstances(
-    command: str,   # what was typed
+def circumstances(command: str,  # what was typed
 )->dict:
     "Date, versions and machine of a measurement."
     def installed(package):
@@ -43,8 +42,7 @@ def _lines(value, margin='')->str:
     rows = ',\n'.join(f'{margin} {name}{_lines(part, margin + " ")}' for name, part in zip(names, parts))
     return f'{{\n{rows}\n{margin}}}' if table else f'[\n{rows}\n{margin}]'
 
-def keep(
-    record: dict,
+def keep(record: dict,
     folder,         # it is made
     name: str,      # name of the file, without .json
 )->Path:

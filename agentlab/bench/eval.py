@@ -30,8 +30,7 @@ def pass_at(k: int, n: int, c: int)->float:
     "Chance that one of k tries succeeds, without bias, where c of n did (Chen et al. 2021, equation 1)."
     return 1. - math.comb(n - c, k)/math.comb(n, k)
 
-def bounded(
-    values: list, share: bool = False,      # one for each task, None: not known; they are shares, 0-1
+def bounded(values: list, share: bool = False,  # one for each task, None: not known; they are shares, 0-1
 )->Interval|None:
     "Mean over tasks and its 95 % interval; None where a task has no value."
     if not values or None in values: return None
@@ -39,8 +38,7 @@ def bounded(
     edge = .025**(1/len(values))
     return Interval(1., edge, 1.) if values[0] else Interval(0., 0., 1. - edge)
 
-def measured(
-    episodes: list, k: int,     # several of each task, their group is the task; of pass@k
+def measured(episodes: list, k: int,  # several of each task, their group is the task; of pass@k
 )->dict:                        # column -> Interval, or None
     "The columns of one player."
     tasks = {}

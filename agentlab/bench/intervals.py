@@ -13,14 +13,12 @@ from ..episodes import derive
 __all__ = ['mean', 'iqm', 'profile', 'improvement', 'difference', 'Interval', 'checked', 'bootstrap', 'interval', 'band']
 
 # %% ../../nbs/bench/14_intervals.ipynb #a6092af3
-def mean(
-    scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
+def mean(scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
 )->np.ndarray:                      # (...)
     "Mean over the environments of the mean over their runs."
     return sum(x.mean(-1) for x in scores.values())/len(scores)
 
-def iqm(
-    scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
+def iqm(scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
     faithful: bool = False,         # as the paper's code does: only whole runs are cut
 )->np.ndarray:                      # (...)
     """Interquartile mean over all runs: a quarter of the weight is cut from either end; a run across the cut counts
@@ -38,15 +36,13 @@ def iqm(
     kept = np.clip(below, .25, .75) - np.clip(below - weight, .25, .75)
     return (kept*np.take_along_axis(x, order, -1)).sum(-1)/kept.sum(-1)
 
-def profile(
-    scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
+def profile(scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
     above: np.ndarray,              # (bars,) tau
 )->np.ndarray:                      # (..., bars)
     "Performance profile: share of the runs whose score is above each bar, mean over the environments."
     return sum((x[..., None] > above).mean(-2) for x in scores.values())/len(scores)
 
-def improvement(
-    a: dict[str, np.ndarray],       # environment -> (..., runs) scores of A
+def improvement(a: dict[str, np.ndarray],  # environment -> (..., runs) scores of A
     b: dict[str, np.ndarray],       # the same environments, scores of B
 )->np.ndarray:                      # (...)
     """Chance that a run of A scores above a run of B, a tie counting one half; every run of A meets every run of B.
@@ -55,8 +51,7 @@ def improvement(
         return ((x[..., :, None] > y[..., None, :]) + .5*(x[..., :, None] == y[..., None, :])).mean((-2, -1))
     return sum(beats(x, b[env]) for env, x in a.items())/len(a)
 
-def difference(
-    a: dict[str, np.ndarray],       # environment -> (..., runs) scores of A
+def difference(a: dict[str, np.ndarray],  # environment -> (..., runs) scores of A
     b: dict[str, np.ndarray],       # the same environments, scores of B
 )->np.ndarray:                      # (...)
     "Mean of A minus mean of B."
@@ -85,8 +80,7 @@ def checked(*samples, paired: bool = False)->tuple:
                              'that only one has.')
     return found
 
-def bootstrap(
-    statistic: Callable,        # function of one dictionary for each sample
+def bootstrap(statistic: Callable,  # function of one dictionary for each sample
     *samples,                   # environment -> (runs,) scores
     paired: bool = False,       # draw the same runs from all samples
     times: int = 2000,          # resamples
@@ -105,8 +99,7 @@ def bootstrap(
             drawn[-1][env] = sample[env][order][index]
     return statistic(*drawn)
 
-def interval(
-    statistic: Callable,        # mean, iqm, improvement, difference, or your own
+def interval(statistic: Callable,  # mean, iqm, improvement, difference, or your own
     *samples,                   # environment -> (runs,) scores
     level: float = .95,
     **how,                      # paired, times, seed: see `bootstrap`
@@ -119,8 +112,7 @@ def interval(
     return Interval(value,
                     *map(float, np.quantile(bootstrap(statistic, *samples, **how), [(1 - level)/2, (1 + level)/2])))
 
-def band(
-    scores: dict,               # environment -> (runs,) scores
+def band(scores: dict,          # environment -> (runs,) scores
     above,                      # (bars,) tau
     level: float = .95,
     together: bool = False,     # one band for all bars at once

@@ -20,8 +20,7 @@ __all__ = ['CURVES', 'COLUMNS', 'slug', 'Cell', 'listed', 'starting', 'plan', 'c
            'read_table', 'final_scores', 'bench', 'asked_cells', 'write_results', 'command_of']
 
 # %% ../../nbs/bench/13_sweep.ipynb #fb74f969
-def slug(
-    name: str,  # a recipe, an environment, or 'package.module:name' of your own
+def slug(name: str,  # a recipe, an environment, or 'package.module:name' of your own
 )->str:
     "A name for a folder; different names give different folders."
     if re.fullmatch('[A-Za-z0-9_][A-Za-z0-9_.]*', name): return name
@@ -49,8 +48,7 @@ class Cell:
         return json.loads(kept.read_text()).get('weights') if kept.exists() else None
     def __str__(self): return f'{self.recipe} on {self.env}, seed {self.seed}'
 
-def listed(
-    name: str,      # of the argument, for the message
+def listed(name: str,  # of the argument, for the message
     text: str,      # 'a,b,c'
 )->list[str]:
     "The names in a list with commas. Raises ValueError for none and for one that comes twice."
@@ -60,8 +58,7 @@ def listed(
     if twice: raise ValueError(f'{name}={text!r} names {twice[0]!r} twice. Every cell is played once: leave one out.')
     return names
 
-def starting(
-    world,          # an environment
+def starting(world,  # an environment
     # 'tiny', 'untrained', 'smollm2', a run folder, a folder of `agentlab prime`, or one in the transformers layout
     model: str,
     out,            # folder of the sweep
@@ -83,8 +80,7 @@ def starting(
         shutil.rmtree(partial) if folder.exists() else rename(partial, folder)
     return str(folder), policy.name
 
-def plan(
-    recipes: list[str],     # known names, or package.module:function
+def plan(recipes: list[str],  # known names, or package.module:function
     envs: list[str],        # known names, or package.module:Class
     seeds: int,             # runs of each pair, with the seeds 0, 1, ...
     out,                    # folder of the sweep
@@ -158,8 +154,7 @@ def in_turn(function, cells):
         else: yield cell, ''
 
 @contextlib.contextmanager
-def on_ray(
-    cpus: int = 0,      # cells at once on this machine; 0: one for each core
+def on_ray(cpus: int = 0,  # cells at once on this machine; 0: one for each core
     address: str = '',  # a running Ray cluster, as 'auto' or 'ray://host:10001'; '': start one here, and end it
 ):                      # a player
     """A player that gives every cell one core of a Ray cluster. Where this process is already connected, that
@@ -220,8 +215,7 @@ def outcome(cell: Cell, error: str)->str:
     return (f'RuntimeError: the run was asked to stop after {len(Run(cell.folder).rows())} updates. The same command '
             f'goes on with it.')
 
-def sweep(
-    cells: list[Cell],
+def sweep(cells: list[Cell],
     play=in_turn,       # player: function, cells -> iterator of (cell, error)
     retries: int = 1,   # further tries of a cell that fails
     say=print,          # called with a line for every cell
@@ -288,8 +282,7 @@ def read_table(path)->tuple[pd.DataFrame, dict]:
         raise ValueError(f'{path} is not the table of a sweep. `agentlab bench` writes sweep.parquet.')
     return found.to_pandas(), json.loads(found.schema.metadata[b'agentlab'])
 
-def final_scores(
-    table: pd.DataFrame,
+def final_scores(table: pd.DataFrame,
     metric: str = 'test_sampled',   # or test_greedy
 )->pd.DataFrame:                    # a row for each (env, seed), a column for each recipe; NaN where a run is missing
     "Held-out success after the last update."
@@ -301,8 +294,7 @@ def final_scores(
 
 _HOME = defaults()
 
-def bench(
-    recipes: str = _HOME['recipe'], # recipes with commas between: known names, or package.module:function
+def bench(recipes: str = _HOME['recipe'],  # recipes with commas between: known names, or package.module:function
     envs: str = _HOME['env'],       # environments with commas between: known names, or package.module:Class
     seeds: int = 5,                 # runs of each pair, with the seeds 0, 1, ...
     steps: int = _HOME['steps'],    # updates of a run

@@ -19,15 +19,13 @@ __all__ = ['DASHES', 'STYLE', 'strata', 'both', 'stroke', 'lines_svg', 'legend',
            'against', 'failures', 'profiles', 'few', 'curves', 'head', 'page_html', 'write_page', 'statistics']
 
 # %% ../../nbs/bench/15_sweep_page.ipynb #d077ad47
-def strata(
-    column: pd.Series,  # scores of a recipe, indexed by (env, seed)
+def strata(column: pd.Series,  # scores of a recipe, indexed by (env, seed)
 )->dict[str, np.ndarray]:
     "The runs of a recipe by environment, in the order of the seeds; without the missing ones."
     known = column.dropna()
     return {env: runs.to_numpy() for env, runs in known.groupby(level='env', sort=False)}
 
-def both(
-    scores: pd.DataFrame, a: str, b: str,   # columns
+def both(scores: pd.DataFrame, a: str, b: str,  # columns
     paired: bool = False,                   # only seeds that both have
 )->tuple[dict, dict]|None:                  # None where there is no such environment
     "The samples of two recipes on the environments where both have runs."
@@ -43,8 +41,7 @@ def stroke(place: int)->str:
     return (f'stroke="{COLOURS[place % len(COLOURS)]}" stroke-dasharray="{DASHES[place % len(DASHES)]}" '
             f'stroke-width="2" fill="none"')
 
-def lines_svg(
-    lines: dict,        # place of a recipe -> (x, y, low, high), arrays of one length; y in [0, 1], NaN is a gap
+def lines_svg(lines: dict,  # place of a recipe -> (x, y, low, high), arrays of one length; y in [0, 1], NaN is a gap
     label: str,         # what the picture shows, for a reader who cannot see it
     below: str,         # what x is
     size: tuple = (480, 230),
@@ -74,8 +71,7 @@ def legend(recipes: list[str])->Html:
     "A line of every recipe and its name."
     return filled('sweep_legend', recipes=[(name, Html(stroke(i))) for i, name in enumerate(recipes)])
 
-def curve(
-    table: pd.DataFrame,    # of one environment and one recipe
+def curve(table: pd.DataFrame,  # of one environment and one recipe
     metric: str = 'success',
     points: int = 100,      # most updates shown
 )->tuple:                   # update, mean over the runs, low, high
@@ -163,8 +159,7 @@ def head(table: pd.DataFrame, facts: dict)->dict:
     made = ', '.join(f'{name} {version}' for name, version in facts.get('versions', {}).items() if version)
     return dict(lead=lead, command=str(facts.get('command', '')), date=str(facts.get('date', '')), made=made)
 
-def page_html(
-    table: pd.DataFrame,    # of `agentlab bench`: see `agentlab.bench.sweep.table_of`
+def page_html(table: pd.DataFrame,  # of `agentlab bench`: see `agentlab.bench.sweep.table_of`
     facts: dict,            # command, date, versions, steps, test_tasks
 )->Html:                    # the whole page
     "A sweep as one HTML page: no scripts, nothing fetched, names and errors escaped."

@@ -26,8 +26,7 @@ class World:
     horizon: int    # most turns
     start: int = 0
 
-def solve(
-    world: World,
+def solve(world: World,
 )->tuple[Tensor, Tensor]:   # (horizon, states, actions) advantage; (horizon + 1, states) value, both undiscounted
     "The true advantage of every action in every state at every turn."
     value = [torch.zeros(len(world.chance), dtype=torch.float64)]
@@ -60,8 +59,7 @@ def lookalike()->World:
         (3, 0, .5, 5, 1.), (3, 1, .5, 5, .6), (4, 0, .5, 5, 0.), (4, 1, .5, 5, .2)],    # and a room that looks the same
         seen=[0, 1, 2, 3, 3, 4])
 
-def house(
-    noise: float = .5,  # share of actions drawn at random
+def house(noise: float = .5,  # share of actions drawn at random
 )->World:
     "One KeyDoor house, and a player who takes a shortest way or, with probability `noise`, any way."
     from agentlab.env.keydoor import KeyDoor
@@ -84,8 +82,7 @@ def house(
                           step.reward.get('player', 0.)))
     return _world('a house', len(found) + 1, len(words), 12, moves)
 
-def simulate(
-    world: World,
+def simulate(world: World,
     groups: int, size: int,     # groups, and episodes of each
     seed: int,
 # one action token a turn; (turns,) true advantage; (turns,) key of the situation (turn, state, action)
@@ -131,8 +128,7 @@ def _as_batch(turns, groups, size, known, truncated):
                    weight=torch.ones(len(place)), value=value)
     return Batch(episodes, Table(episode=number), Table(**turns, origin=place), tokens), truth, situation
 
-def marks(
-    estimate: Tensor,   # (turns,)
+def marks(estimate: Tensor,  # (turns,)
     truth: Tensor,      # (turns,) true advantage
     situation: Tensor,  # (turns,) key of the situation in which the truth is one number
     group: Tensor,      # (turns,) key of the group of each turn
@@ -167,8 +163,7 @@ def _correlation(a: Tensor, b: Tensor, group: Tensor)->float:
     share = 1/torch.bincount(group)[group]
     return float((found*share).sum()/share.sum())
 
-def interval(
-    values: list[float],
+def interval(values: list[float],
 )->tuple[float, float]: # mean; half the width of its 95 % t interval (NaN for one value)
     "Mean over seeds and how sure it is."
     from statistics import mean, stdev

@@ -15,8 +15,7 @@ from ..recipe import recipe
 
 @estimator('outcome', 'turns of the same agent (seat) in the same task', 'every token of the episode',
            'Feng et al., 2026, Dr. MAS, arXiv 2602.08847', needs=('group', 'seat'))
-def dr_mas(
-    b:Batch,                # episodes; episodes need `seat` (the agent), for baseline='global' also `game`
+def dr_mas(b:Batch,         # episodes; episodes need `seat` (the agent), for baseline='global' also `game`
     # 'agent': the agent's own mean and deviation; 'global': the average of the game, with mean and deviation of all
     # games
     baseline:str='agent',
@@ -48,8 +47,7 @@ def dr_mas_recipe():
 @estimator('reward from the turn to the end', 'turns of the same player (seat) in the same task',
            'every token of the turn',
            'Yuan et al., 2025, MARS (MARSHAL), arXiv 2510.15414', needs=('group', 'seat'))
-def mars(
-    b:Batch,                # episodes; episodes need `seat`
+def mars(b:Batch,     # episodes; episodes need `seat`
     center:str=None,  # 'return' (also None): sum, then subtract the mean; 'turn_reward': subtract the mean, then sum
     gamma:float=1.,         # discount per turn
     scale:str=None,         # None: subtract the mean only; 'std': also divide by the deviation

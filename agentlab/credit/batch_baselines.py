@@ -15,8 +15,7 @@ from ..episodes import Batch, need
 from ..groups import compare, group_count, group_std, group_sum, recur, shift
 from ..recipe import recipe
 
-def whiten(
-    x:Tensor,          # (length,) scores; NaN = no score
+def whiten(x:Tensor,   # (length,) scores; NaN = no score
     count:Tensor=None, # (length,) how many tokens each score stands for; None: one
     eps:float=1e-8,    # added to the variance, inside the root
 )->Tensor:             # (length,) float64; 0 without a score and where all scores are equal
@@ -33,8 +32,7 @@ def whiten(
 
 @estimator('discounted return of the token', 'all action tokens of the batch',
            'the tokens of the turn, less by gamma each', 'Hu et al., 2025, arXiv 2501.03262')
-def reinforce_pp(
-    b:Batch,             # episodes; tasks need not repeat
+def reinforce_pp(b:Batch,  # episodes; tasks need not repeat
     gamma:float=1.,      # discount per action token
     faithful:bool=False, # True: as verl before its repair, where a turn's return ends with the turn
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
@@ -56,8 +54,7 @@ def reinforce_pp_recipe():
 
 @estimator('outcome of the episode', 'episodes of the same task and seat, then all action tokens of the batch',
            'every token of the episode', 'Hu et al., 2025, arXiv 2501.03262', needs=('group',))
-def reinforce_pp_baseline(
-    b:Batch,             # episodes; several episodes per group
+def reinforce_pp_baseline(b:Batch,  # episodes; several episodes per group
     singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0; both before whitening
     rows:str='episode',  # who votes in the group's mean: 'episode' once each, or 'turn'
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
@@ -74,8 +71,7 @@ def reinforce_pp_baseline_recipe():
 
 @estimator('outcome of the episode', 'episodes of the same task and seat; all outcomes of the batch for the deviation',
            'every token of the episode', 'Liu et al., 2025, arXiv 2508.08221', needs=('group',))
-def lite_ppo(
-    b:Batch,              # episodes; several episodes per group
+def lite_ppo(b:Batch,     # episodes; several episodes per group
     ddof:int=1,           # 1: sample deviation; 0: population
     eps:float=1e-4,       # added to the deviation
     singleton:str='zero', # a group of one: 'zero' gives 0, 'raw' keeps its outcome
@@ -95,8 +91,7 @@ def lite_ppo_recipe():
 
 @estimator('each of several rewards of the episode', 'episodes of the same task and seat, then all action tokens of '
            'the batch', 'every token of the episode', 'Liu et al., 2026, arXiv 2601.05242', needs=('group',))
-def gdpo(
-    b:Batch,                   # episodes; several episodes per group
+def gdpo(b:Batch,              # episodes; several episodes per group
     columns:tuple=('outcome',),# reward columns: of `episodes`, or of `turns` (summed over the episode)
     weights:tuple=None,        # one number per column; None: 1 each
     scale:str='std',           # each column: 'std' divides by the group's deviation, None does not

@@ -15,8 +15,7 @@ from ..groups import compare, group_mean
 @estimator('outcome of the episode', 'episodes of the same task and seat',
            'every token of the episode; a turn shared by several episodes gets the mean of theirs',
            'in the spirit of Dong et al., 2025, ARPO (hard attribution), arXiv 2507.19849', needs=('group',))
-def hard_branches(
-    b:Batch,             # episodes; `turns.origin` says which turns are copies
+def hard_branches(b:Batch,  # episodes; `turns.origin` says which turns are copies
     scale:str='std',     # 'std': divide by the group's deviation; None: do not
     ddof:int=1,          # 1: sample deviation; 0: population
     eps:float=1e-6,      # added to the deviation
@@ -35,16 +34,14 @@ def hard_branches(
     shared = group_mean(worth, b.turns.origin).nan_to_num(0.)
     return b.spread(torch.where(copy, 0., shared) if once else shared)
 
-def copied(
-    b:Batch,    # episodes
+def copied(b:Batch,  # episodes
 )->Tensor:      # (turns,) bool
     "True for a turn whose tokens were first sampled in another turn."
     origin = need(b.turns, 'origin', 'this call looks for copied turns',
                   'Take batches from Batch.from_episodes or Batch.from_turns.')
     return origin != torch.arange(len(origin), device=origin.device)
 
-def once(
-    b:Batch,    # episodes
+def once(b:Batch,  # episodes
 )->Batch:       # the same, `tokens.weight` 0 at every copied token
     """Every sampled token counts once in the loss: copies stay where they are and lose their weight. For a recipe's
     `curate`."""

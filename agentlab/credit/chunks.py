@@ -18,8 +18,7 @@ from ..recipe import recipe
 
 @estimator('outcome, discounted per turn from the end of the episode', 'nobody', 'every token of the turn',
            'Wang et al., 2025, arXiv 2512.24873')
-def ipa(
-    b:Batch,         # episodes
+def ipa(b:Batch,     # episodes
     gamma:float=.95, # discount per turn
     lost:float=0.,   # what an outcome of 0 counts as: -1 makes failures bad examples
 )->Tensor:           # (action tokens,) float64 advantage; 0 where the outcome is NaN
@@ -29,8 +28,7 @@ def ipa(
     ahead = recur(torch.ones_like(worth), 1., b.turns.episode) - 1 # turns still to come
     return b.spread(worth * gamma**ahead)
 
-def chunk_ratio(
-    b:Batch,
+def chunk_ratio(b:Batch,
     logp:Tensor, # (action tokens,) numerator
     base:Tensor, # (action tokens,) denominator
 )->Tensor:       # (turns,) float64 logarithm; 0 for a turn without tokens in this batch
@@ -38,8 +36,7 @@ def chunk_ratio(
     moved = logp.double() - base.double()
     return moved.new_zeros(len(b.turns)).index_add(0, b.action_turn, moved)/b.turn_lengths().clamp(min=1)
 
-def chunk_mask(
-    b:Batch,          # tokens need old_logp (trainer) and sampler_logp
+def chunk_mask(b:Batch,  # tokens need old_logp (trainer) and sampler_logp
     limit:float=5.,   # H
 )->Tensor:            # (turns,) bool: the turn is kept
     """False for turns that the trainer finds, per token, more than `limit` times as likely as the sampler did (IPA's
@@ -49,8 +46,7 @@ def chunk_mask(
                          f'limit=None.')[b.actions] for name in ('old_logp', 'sampler_logp'))
     return chunk_ratio(b, old, sampler) <= math.log(limit)
 
-def ipa_loss(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def ipa_loss(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need `base`; for the mask also old_logp and sampler_logp
     advantage:Tensor,     # (action tokens,) its sign says good or bad
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
@@ -73,8 +69,7 @@ def ipa_loss(
     loss = -advantage.to(logp)*torch.where(advantage > 0, logp, bad)
     return torch.where(kept[batch.action_turn], loss, 0)
 
-def duration_weights(
-    b:Batch,               # turns need `column`
+def duration_weights(b:Batch,  # turns need `column`
     column:str='seconds',  # how long each turn took, in any one unit
 )->Tensor:                 # (turns,) float64, mean 1; 1 where the duration is NaN, and everywhere if nothing took time
     "Duration of each turn over the mean duration of the batch (arXiv 2509.01684, from notes)."
@@ -86,8 +81,7 @@ def duration_weights(
     mean = taken.nanmean()
     return torch.where(taken.isnan() | ~(mean > 0), 1., taken/mean)
 
-def by_duration(
-    credit:Callable,       # an estimator, or a critic function (its targets stay as they are)
+def by_duration(credit:Callable,  # an estimator, or a critic function (its targets stay as they are)
     column:str='seconds',  # column of turns with the durations
 )->Callable:               # an estimator with the same keywords
     "The estimator whose advantages are multiplied by `duration_weights`."

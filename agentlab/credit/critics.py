@@ -14,8 +14,7 @@ from ..episodes import Batch, need
 from ..groups import compare, recur, shift
 from ..recipe import recipe
 
-def turn_starts(
-    b:Batch, # episodes
+def turn_starts(b:Batch,  # episodes
 )->Tensor:   # (action tokens,) bool
     "True at the first action token of every turn: where the value of a turn is read, and where it should be learned."
     return torch.zeros_like(b.action_turn, dtype=torch.bool).index_fill(0, _spoken(b)[1], True)
@@ -73,8 +72,7 @@ def _by_turn(b, turn, x): return b.spread(torch.zeros_like(b.turns.reward, dtype
 @estimator('reward plus the next value, discounted and summed', "nobody: the critic's value of the same place",
            "each token its own; with level='turn' every token of the turn",
            'Schulman et al., 2016, GAE, arXiv 1506.02438', needs=('value',))
-def gae(
-    b:Batch,             # episodes; tokens need the column `value`
+def gae(b:Batch,         # episodes; tokens need the column `value`
     value:str='value',   # name of the column of the critic's values
     gamma:float=1.,      # discount per token or per turn
     lam:float=1.,        # lambda: 0 believes the critic after one step, 1 only what was paid
@@ -97,8 +95,7 @@ def ppo_recipe():
 @estimator('GAE by turn', "all turns of the batch, after the critic's value of the same state",
            'every token of the turn',
            'Bredis et al., 2025, VL-DAC, arXiv 2508.04280', needs=('value',))
-def vl_dac(
-    b:Batch,               # episodes; tokens need the column `value`
+def vl_dac(b:Batch,        # episodes; tokens need the column `value`
     value:str='value',     # name of the column of the critic's values, read at each turn's first action token
     gamma:float=.99,       # discount per turn
     lam:float=.95,         # lambda

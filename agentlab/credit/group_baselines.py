@@ -16,8 +16,7 @@ from ..recipe import recipe
 
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
            'Shao et al., 2024, arXiv 2402.03300', needs=('group',))
-def grpo(
-    b:Batch,             # episodes; several episodes per group
+def grpo(b:Batch,        # episodes; several episodes per group
     scale:str='std',     # 'std': divide by the group's deviation; None: do not (then it is `dr_grpo`)
     ddof:int=1,          # 1: sample deviation; 0: population
     eps:float=1e-6,      # added to the deviation
@@ -35,8 +34,7 @@ def grpo_recipe():
 
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
            'Liu et al., 2025, arXiv 2503.20783', needs=('group',))
-def dr_grpo(
-    b:Batch,             # episodes; several episodes per group
+def dr_grpo(b:Batch,     # episodes; several episodes per group
     singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
     rows:str='episode',  # who votes in the mean: 'episode' once each, or 'turn' (long episodes weigh more)
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
@@ -51,8 +49,7 @@ def dr_grpo_recipe():
 
 @estimator('outcome of the episode', 'the other episodes of the same task and seat', 'every token of the episode',
            'Ahmadian et al., 2024, arXiv 2402.14740', needs=('group',))
-def rloo(
-    b:Batch,             # episodes; several episodes per group
+def rloo(b:Batch,        # episodes; several episodes per group
     singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
     rows:str='episode',  # who votes in the mean: 'episode' once each, or 'turn'
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
@@ -70,8 +67,7 @@ def _check(name, value, *allowed):
 
 @estimator('outcome of the episode', 'the other episodes of the same task and seat', 'every token of the episode',
            'Chen et al., 2025, arXiv 2502.01600', needs=('group',))
-def loop(
-    b:Batch,              # episodes; several episodes per group
+def loop(b:Batch,         # episodes; several episodes per group
     scale:str=None,       # None: do not divide (the paper's runs); 'std': divide by the group's deviation
     ddof:int=0,           # 0: population deviation; 1: sample
     eps:float=1e-7,       # the least deviation to divide by; it is not added
@@ -88,8 +84,7 @@ def loop(
 
 @estimator('outcome of the episode', 'the best other episode of the same task and seat',
            'every token of the best episode; 0 elsewhere', 'Tang et al., 2025, arXiv 2503.19595', needs=('group',))
-def pass_at_k(
-    b:Batch,              # episodes; several episodes per group
+def pass_at_k(b:Batch,    # episodes; several episodes per group
     scale:str='std',      # 'std': divide by the group's deviation (verl); None: do not
     ddof:int=1,           # 1: sample deviation; 0: population
     eps:float=1e-6,       # added to the deviation

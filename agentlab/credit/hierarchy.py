@@ -15,8 +15,7 @@ from ..episodes import ACTION, CALL, MARKUP, OTHER, SUBGOAL, SWITCH, Batch, need
 from ..groups import compare, group_count, recur, shift
 from ..recipe import recipe
 
-def segments(
-    b:Batch, # turns need `switch`: 1 (or True) where the turn switched its subgoal
+def segments(b:Batch,    # turns need `switch`: 1 (or True) where the turn switched its subgoal
 )->tuple[Tensor,Tensor]: # (turns,) bool: the turn starts a segment; (turns,) number of its segment
     "Runs of turns under one subgoal: an episode's first turn and every switch start one (HiPER)."
     switch = need(b.turns, 'switch', 'hae cuts episodes where the subgoal is switched',
@@ -52,8 +51,7 @@ def hae(
     advantage = {ACTION: act, SUBGOAL: plan, SWITCH: to_go-switch if term == 'return' else _gap(b, high, switch)}
     return _by_part(b, cell, targets, math.nan), _by_part(b, cell, advantage, 0., scale, ddof, eps)
 
-def first_token(
-    b:Batch,
+def first_token(b:Batch,
     mask:Tensor=None, # (action tokens,) bool: look for the first of these; a turn that has none keeps its very first
 )->Tensor:            # (turns,) its place among the action tokens; -1 for a turn without tokens
     "Where every turn begins, or where its first chosen token stands."
@@ -67,8 +65,7 @@ def first_token(
         begin = torch.where(chosen < end, chosen, begin)
     return torch.where(begin < end, begin, -1)
 
-def turn_value(
-    b:Batch,
+def turn_value(b:Batch,
     column:str,   # column of tokens with the value of the state before each token
     place:Tensor, # (turns,) where to read it, from `first_token`
 )->Tensor:        # (turns,) float64; 0 for a turn without action tokens
@@ -144,8 +141,7 @@ def _by_part(b, cell, levels, other, scale=None, ddof=0, eps=0.):
         for part in levels: table[:, part] = compare(table[:, part], None, scale, ddof, eps, singleton='zero')
     return table.nan_to_num(nan=other).view(-1).index_select(0, cell)
 
-def read_parts(
-    batch: Batch, policy,
+def read_parts(batch: Batch, policy,
     switch: str = 'switch', keep: str = 'keep',     # the first words of a reply, one token each
 )->Batch:
     """The batch with `turns.switch` and `tokens.part`: the first word decides, the word after `switch` is the

@@ -17,8 +17,7 @@ from ..recipe import recipe
 @estimator('discounted return from this turn', 'turns of the task that share the last 1, 2, ... states, averaged over '
            'the lengths', 'every token of the turn',
            'He et al., 2026, HGPO, arXiv 2602.22817', needs=('group', 'state'))
-def hgpo(
-    b:Batch,             # episodes; turns need `state`
+def hgpo(b:Batch,        # episodes; turns need `state`
     history:int=2,       # K: states before the present one that the longest comparison asks for
     alpha:float=1.,      # weight of the comparison by k states is (k+1)**alpha
     gamma:float=.95,     # discount per turn

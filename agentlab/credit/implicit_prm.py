@@ -16,8 +16,7 @@ from ..recipe import recipe
 @estimator('outcome; and implicit reward of the turn', 'episodes of the same task and seat; all their turns',
            'every token of the episode; every token of the turn',
            'iStar / OPRL, 2025, arXiv 2509.19199', needs=('group', 'step_reward'))
-def istar(
-    b:Batch,                # episodes; turns need `step_reward`, such as implicit_prm(b)
+def istar(b:Batch,          # episodes; turns need `step_reward`, such as implicit_prm(b)
     step_weight:float=1.,   # w: weight of the step comparison
     baseline:str='rloo',    # both parts: 'rloo' subtracts the mean of the others, 'grpo' the mean of the group
     scale:str=None,         # with 'grpo': 'std' divides by the peers' deviation, None does not

@@ -16,8 +16,7 @@ from ..recipe import recipe
 @estimator('turn reward: information gain, on the last turn the outcome', 'all turns of the same task and seat',
            'every token of the turn and, discounted, of the turns before it',
            'in the spirit of IGPO, 2025, arXiv 2510.14967', needs=('group',))
-def igpo(
-    b:Batch,               # episodes; turns.reward is what information_gain(b) gave
+def igpo(b:Batch,          # episodes; turns.reward is what information_gain(b) gave
     gamma:float=1.,        # discount per turn of the sum of compared rewards
     scale:str='std',       # 'std' divides by the deviation of the task's turn rewards; None does not
     ddof:int=0,            # 0: population deviation; 1: sample

@@ -18,8 +18,7 @@ from ..recipe import recipe
 @estimator('outcome of the episode', 'episodes of the same task and seat; then the spread of the batch',
            'every token of the episode',
            'Hu et al., 2026, arXiv 2602.06554', needs=('group',))
-def seeupo(
-    b:Batch,             # episodes; several episodes per group
+def seeupo(b:Batch,      # episodes; several episodes per group
     scale:str='std',     # 'std': divide by the deviation over the batch; None: do not
     ddof:int=1,          # 1: sample deviation; 0: population
     eps:float=1e-6,      # added to the deviation
@@ -34,8 +33,7 @@ def seeupo(
     ahead = torch.where(outcome.isnan(), torch.nan, ahead) # no score: no vote in the batch either
     return b.spread(compare(ahead, None, scale, ddof, eps, 'zero', unit).clamp(-bound, bound))
 
-def turn_ratio(
-    b:Batch,
+def turn_ratio(b:Batch,
     before:Tensor,    # (action tokens,) log-probabilities before an update
     after:Tensor,     # (action tokens,) and after it
     low:float=.2, high:float=.2, # the ratio stays in [1-low, 1+high]
@@ -45,8 +43,7 @@ def turn_ratio(
     mean = moved.new_zeros(len(b.turns)).index_add_(0, b.action_turn, moved)/b.turn_lengths().clamp(min=1)
     return mean.clamp(-10, 10).exp().clamp(1-low, 1+high)
 
-def turn_order(
-    b:Batch,
+def turn_order(b:Batch,
     order:str='reverse', # 'reverse': the last turn first; 'forward'; 'random'
     seed:int=0,          # of the random order; the training step of the episodes is part of it
 )->list:                 # turn numbers, each once
@@ -58,8 +55,7 @@ def turn_order(
     if order not in ('reverse', 'forward'): raise ValueError(f"order={order!r}: use 'reverse', 'forward' or 'random'")
     return sorted(places.tolist(), reverse=order == 'reverse')
 
-def seeupo_updates(
-    b:Batch,                # episodes; `tokens.old_logp` is used for the start where there is one
+def seeupo_updates(b:Batch,  # episodes; `tokens.old_logp` is used for the start where there is one
     policy,                 # its `logprobs(batch, temperature, budget)[0]` is asked for between two updates
     order:str='reverse',    # 'reverse' (the paper's), 'forward' or 'random' order of the turn numbers
     low:float=.2, high:float=.2, # bounds of a turn's ratio and of their product: [1-low, 1+high]
@@ -89,8 +85,7 @@ def seeupo_recipe():
     "Turns are updated one after the other, the last first"
     return dict(credit=seeupo, updates=seeupo_updates, minibatches=1)
 
-def focus(
-    b:Batch,
+def focus(b:Batch,
     which:Tensor, # (action tokens,) bool
 )->Batch:         # its `actions` are the chosen tokens; everything else is as it was
     "The batch in which the action tokens that are not chosen are context."

@@ -15,8 +15,7 @@ from ..episodes import Batch, derive, need
 from ..groups import group_count, group_mean
 from ..recipe import recipe
 
-def fused_baseline(
-    mean,       # mean outcome so far, outcomes being 1 or -1: a number or tensor
+def fused_baseline(mean,  # mean outcome so far, outcomes being 1 or -1: a number or tensor
     k,          # how many outcomes that is the mean of, from 1
     prior,      # what a frozen model expects, -1 to 1
 )->tuple[Tensor,Tensor]: # baseline mu; weight w of the mean, 0 to 1
@@ -52,8 +51,7 @@ def _check_v05(b, prior, ends):
 @estimator('outcome of the episode, one of two', 'episodes of the same task and seat, mixed with the expectation of a '
            'frozen model', 'every token of the episode',
            'Zhang et al., 2026, V0.5, arXiv 2603.10848', needs=('group', 'prior'))
-def v05(
-    b:Batch,                    # episodes; several episodes per group; episodes need the column `prior`
+def v05(b:Batch,                # episodes; several episodes per group; episodes need the column `prior`
     prior:str='prior',          # name of the episode column with the expected outcome of the task
     ends:tuple=(-1., 1.),       # the two outcomes there are; the prior is on their scale
 )->Tensor:                      # (action tokens,) float64 advantage; 0 where the outcome is NaN
@@ -72,8 +70,7 @@ def v05_recipe():
     return dict(credit=partial(v05, ends=(0., 1.)), critic=Prior, rollout=play_by_budget, memory=Expectation,
                 group_size=4)
 
-def more_rollouts(
-    mean,               # mean outcome so far, outcomes being 1 or -1: a number or tensor
+def more_rollouts(mean,  # mean outcome so far, outcomes being 1 or -1: a number or tensor
     k,                  # episodes so far, from 1; 4 is the paper's start
     prior,              # what a frozen model expects, -1 to 1
     cost:float=.0039,   # price of an episode, in mean squared error of the baseline
@@ -92,8 +89,7 @@ def more_rollouts(
     wanted = (enough - k - 1/misfit).ceil()                  # -infinity where the prior is believed
     return torch.minimum(wanted, cap-k).clamp(min=0).long()
 
-def play_by_budget(
-    policy, env, seeds:list, group_size:int=4, groups:list=None, seed:int=0,    # as for `play`
+def play_by_budget(policy, env, seeds:list, group_size:int=4, groups:list=None, seed:int=0,  # as for `play`
     prior:float=.5, ends:tuple=(0., 1.),    # the outcome that is expected of a task; the two outcomes there are
     cost:float=.0039, cap:int=16, **how     # as in `more_rollouts`; further arguments of `play`
 )->list:                                    # as `play`; groups of unequal size

@@ -8,8 +8,7 @@ __all__ = ['estimator']
 # %% ../../nbs/credit/registry.ipynb #dc3f0ffa
 from typing import Callable
 
-def estimator(
-    signal: str,    # the number that is compared
+def estimator(signal: str,  # the number that is compared
     peers: str,     # with whose; 'nobody' where there is no comparison
     spread: str,    # the tokens that get the result
     paper: str,     # authors, year, arXiv number; begins with 'in the spirit of' where the formula is not the authors'

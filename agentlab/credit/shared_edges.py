@@ -13,8 +13,7 @@ from ..episodes import Batch, need
 from ..groups import compare, group_mean, group_min, same, shift
 from ..recipe import recipe
 
-def edge_key(
-    b:Batch,      # episodes; turns need `state` and `action` (any integers)
+def edge_key(b:Batch,  # episodes; turns need `state` and `action` (any integers)
     window:int=3, # pairs of state and action that must agree, the present one included
 )->Tensor:        # (turns,) int64 key: equal where two turns of one group and seat took the same step
     "The last `window` pairs of state and action, and the state that came next."
@@ -32,8 +31,7 @@ def edge_key(
 @estimator('GRPO advantage of the episode',
            'turns of the task that took the same step: last states, actions and next state', 'every token of the turn',
            'in the spirit of Li et al., 2025, SALT, arXiv 2510.20022', needs=('group', 'state', 'action'))
-def salt(
-    b:Batch,             # episodes; turns need `state` and `action` (any integers)
+def salt(b:Batch,        # episodes; turns need `state` and `action` (any integers)
     window:int=3,        # pairs of state and action that must agree for two steps to be one
     scale:str='std',     # of GRPO: 'std' divides by the group's deviation, None does not
     ddof:int=1,          # 1: sample deviation; 0: population
@@ -53,8 +51,7 @@ def salt_recipe():
     "Who took the same step shares the mean of what came of it"
     return dict(credit=salt)
 
-def action_keys(
-    b:Batch, # episodes with the ids that were sampled
+def action_keys(b:Batch,  # episodes with the ids that were sampled
 )->Tensor:   # (turns,) int64: equal where the action tokens are equal (a 64-bit hash); 0 for a turn without any
     "A key for what was said in each turn, from its token ids and their order."
     turn, number = b.action_turn, torch.arange(len(b.actions), device=b.action_turn.device)

@@ -14,15 +14,13 @@ from ..episodes import Batch, need
 from ..groups import compare, group_min, recur, same
 from ..recipe import recipe
 
-def turn_returns(
-    b:Batch,     # episodes
+def turn_returns(b:Batch,  # episodes
     gamma:float, # discount per turn
 )->Tensor:       # (turns,) float64; NaN throughout an episode whose outcome is NaN
     "Discounted reward from each turn to the end of its episode (GiGPO, Feng et al. 2025, eq. 5)."
     return torch.where(b.of_turn('outcome').isnan(), torch.nan, recur(b.turns.reward, gamma, b.turns.episode))
 
-def similar_states(
-    b:Batch,             # episodes; turns need `state`, and what it says in `batch.labels['state']`
+def similar_states(b:Batch,  # episodes; turns need `state`, and what it says in `batch.labels['state']`
     # least similarity of a text and the first text of its cluster: 2 x matched characters / all characters
     ratio:float=.95,
     faithful:bool=False, # True: with difflib's shortcut for texts of 200 characters and more, as released
@@ -58,8 +56,7 @@ def _join(clusters, text, ratio, autojunk, number):
 @estimator('discounted return from this turn, plus the outcome',
            'turns of the task in the same state, plus episodes of the task', 'every token of the turn',
            'Feng et al., 2025, GiGPO, arXiv 2505.10978', needs=('group', 'state'))
-def gigpo(
-    b:Batch,                # episodes; turns need `state`
+def gigpo(b:Batch,          # episodes; turns need `state`
     gamma:float=.95,        # discount per turn
     step_weight:float=1.,   # omega: weight of the step comparison
     scale:str='std',        # both levels: 'std' divides by the peers' deviation, None does not

@@ -16,8 +16,7 @@ from ..recipe import recipe
 @estimator('outcome; and meta-reasoning reward of the turn',
            'turns of the same task and seat; and those of them with the same tag', 'every token of the turn',
            'Zhang et al., 2025, RLVMR, arXiv 2507.22844', needs=('group', 'tag', 'meta'))
-def rlvmr(
-    b:Batch,  # episodes; turns need `tag` (integer, -1: none) and `meta` (the reward of the tagged turn)
+def rlvmr(b:Batch,  # episodes; turns need `tag` (integer, -1: none) and `meta` (the reward of the tagged turn)
     alpha:float=None,           # the paper's form: weight of the episode part, 1-alpha for the tags; None: .5
     step_weight:float=None,     # the code's form: episode part + step_weight * tag part
     scale:str='std',            # both levels: 'std' divides by the peers' deviation, None does not

@@ -14,14 +14,12 @@ from ..episodes import Batch, need
 from ..groups import compare, cumcount, group_count, group_max, group_std, group_sum, recur, same, shift
 from ..recipe import recipe
 
-def turn_number(
-    b:Batch,    # episodes
+def turn_number(b:Batch,  # episodes
 )->Tensor:      # (turns,) int64: 0, 1, 2, ... inside each episode
     "Which turn of its episode each turn is, whoever else moved in between."
     return cumcount(b.turns.episode)
 
-def matched_return(
-    b:Batch,            # episodes; turns need `matched` (1: the action was the expert's, 0: it was patched)
+def matched_return(b:Batch,  # episodes; turns need `matched` (1: the action was the expert's, 0: it was patched)
     gamma:float=.5,     # discount per turn
 )->Tensor:              # (turns,) float64
     "Discounted reward from each turn to the last one before the next mismatch (UI-S1, Lu et al. 2025)."
@@ -32,8 +30,7 @@ def matched_return(
 @estimator('outcome; and return until the next mismatch',
            'episodes of the same task and seat; and turns of them with the same number', 'every token of the turn',
            'Lu et al., 2025, UI-S1, arXiv 2509.11543', needs=('group', 'matched'))
-def ui_s1(
-    b:Batch,                # episodes; turns need `matched` (1: as the expert, 0: patched)
+def ui_s1(b:Batch,          # episodes; turns need `matched` (1: as the expert, 0: patched)
     gamma:float=.5,         # discount per turn
     step_weight:float=1.,   # omega: weight of the step comparison
     scale:str='std',        # both levels: 'std' divides by the peers' deviation, None does not
@@ -55,8 +52,7 @@ def ui_s1(
     step = compare(returns, same(peers, turn_number(b)), scale, ddof, eps, singleton='zero')
     return b.spread(episode + step_weight*step)
 
-def worth_keeping(
-    b:Batch,                # episodes; turns need `matched`
+def worth_keeping(b:Batch,  # episodes; turns need `matched`
     gamma:float=.5,         # discount per turn
     threshold:float=.3,     # the deviation of the first returns must be above this
 )->Tensor:                  # (episodes,) bool, ready for `b.select`
@@ -68,8 +64,7 @@ def worth_keeping(
     keep[b.turns.episode[first]] = (spread > threshold)[first]
     return keep
 
-def matched_reward(
-    batch: Batch,       # turns need `matched` and `invalid`
+def matched_reward(batch: Batch,  # turns need `matched` and `invalid`
     form: float = .1,   # paid for an action that the environment accepts
     match: float = .9,  # paid for the expert's action
 ):                      # (turns,) float64

@@ -16,8 +16,7 @@ def _check_support(support):
         raise ValueError(f'support has shape {tuple(support.shape)}: give at least 3 rising, evenly spaced bin edges, '
                          f'e.g. torch.linspace(0, 1, 102)')
 
-def hl_gauss(
-    targets:Tensor,     # (...,) values to be learned; beyond the support they count as its end
+def hl_gauss(targets:Tensor,  # (...,) values to be learned; beyond the support they count as its end
     support:Tensor,     # (bins+1,) edges of the bins, rising and evenly spaced
     ratio:float=.75,    # sigma in bin widths
 )->Tensor:              # (..., bins) probabilities, in the dtype of `targets`
@@ -34,16 +33,14 @@ def hl_gauss(
     below = torch.special.ndtr((edges - targets.clamp(edges[0], edges[-1])[..., None])/sigma) # mass below every edge
     return below.diff()/(below[..., -1:] - below[..., :1])
 
-def expected_value(
-    logits:Tensor,  # (..., bins)
+def expected_value(logits:Tensor,  # (..., bins)
     support:Tensor, # (bins+1,) edges of the bins
 )->Tensor:          # (...,) in the dtype of `logits`
     "The mean of a categorical value: each bin counts with its middle."
     edges = support.to(logits)
     return logits.softmax(-1) @ ((edges[1:] + edges[:-1])/2)
 
-def hl_gauss_loss(
-    logits:Tensor,   # (..., bins)
+def hl_gauss_loss(logits:Tensor,  # (..., bins)
     targets:Tensor,  # (...,)
     support:Tensor,  # (bins+1,) edges of the bins
     ratio:float=.75, # sigma in bin widths
@@ -51,8 +48,7 @@ def hl_gauss_loss(
     "Cross-entropy of the predicted histogram with that of the target (HL-Gauss, Farebrother et al. 2024)."
     return -(hl_gauss(targets.detach(), support, ratio).to(logits)*logits.log_softmax(-1)).sum(-1)
 
-def clipped_value_loss(
-    value:Tensor,     # (...,) with gradient
+def clipped_value_loss(value:Tensor,  # (...,) with gradient
     targets:Tensor,   # (...,)
     old:Tensor=None,  # (...,) values when the batch was played; None: no clip
     clip:float=.5,    # how far a value may move from `old` in one batch
@@ -66,9 +62,7 @@ def clipped_value_loss(
 
 class ValueHead(nn.Module):
     "A value from a hidden state: a histogram trained by HL-Gauss, or a number trained by squared error."
-    def __init__(
-        self,
-        hidden:int,          # size of the hidden state
+    def __init__(self, hidden:int,  # size of the hidden state
         bins:int=101,        # of the histogram (51 to 101 are usual); 1: a scalar head
         low:float=0., high:float=1., # range of the returns
         ratio:float=.75,     # of HL-Gauss: sigma in bin widths

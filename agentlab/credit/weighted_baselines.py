@@ -19,8 +19,7 @@ from ..recipe import recipe
 
 @estimator('outcome of the episode', 'episodes of the same task and seat, weighted by action tokens',
            'every token of the episode', 'Hao et al., 2025, arXiv 2505.23585', needs=('group',))
-def opo(
-    b:Batch,             # episodes; several episodes per group
+def opo(b:Batch,         # episodes; several episodes per group
     singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus the length-weighted mean outcome of the same task and seat (OPO, Hao et al. 2025)."
@@ -33,16 +32,14 @@ def opo(
     ahead = torch.where(alone, outcome if singleton == 'raw' else 0, ahead)
     return b.spread(torch.where(outcome.isnan(), 0, ahead))
 
-def sum_pi_squared(
-    logits:Tensor,          # (tokens, vocabulary)
+def sum_pi_squared(logits:Tensor,  # (tokens, vocabulary)
     temperature:float=1.,   # of the sampler
 )->Tensor:                  # (tokens,) from 1/vocabulary to 1
     "Sum of the squared probabilities of all words: the chance that two draws are the same word."
     return torch.softmax(logits.float()/temperature, -1).square().sum(-1)
 
 @torch.no_grad()
-def with_sum_pi_squared(
-    b:Batch,
+def with_sum_pi_squared(b:Batch,
     policy,                 # agentlab.policy.Policy: the one that `old_logp` is of
     temperature:float=1.,   # of the sampler
     budget:int=4096,        # tokens of one forward pass
@@ -68,8 +65,7 @@ def text_place(b:Batch)->Tensor:
 @estimator('undiscounted return from this turn on', 'the tokens at the same place in episodes of the same task and '
            'seat, weighted by the uncertainty up to there', 'the token',
            'Li et al., 2026, arXiv 2602.07078', needs=('group', 'old_logp', 'sum_pi_squared'))
-def optimal_token_baseline(
-    b:Batch,                    # episodes; tokens need `old_logp` and `sum_pi_squared`
+def optimal_token_baseline(b:Batch,  # episodes; tokens need `old_logp` and `sum_pi_squared`
     place:Callable=token_place, # Batch -> (action tokens,) whole numbers: which tokens are compared
     singleton:str='raw',        # nobody else at this place: 'raw' keeps the return, 'zero' gives 0
     eps:float=1e-8,             # added to the sum of the weights
@@ -101,8 +97,7 @@ def opo_recipe():
 
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
            'Chu et al., 2025, arXiv 2504.02546', needs=('group',))
-def gpg(
-    b:Batch,             # episodes; several episodes per group
+def gpg(b:Batch,         # episodes; several episodes per group
     alpha:float=None,    # factor; None: episodes over episodes in tasks that are not dead
     scale:str=None,      # None: do not divide; 'std': divide by the group's deviation
     ddof:int=1,          # 1: sample deviation; 0: population
@@ -128,8 +123,7 @@ def gpg_recipe():
 
 @estimator('undiscounted return from this turn on', 'one greedy rollout of the same task', 'the tokens of the turn',
            'Li et al., 2023, arXiv 2310.10505', needs=('greedy',))
-def remax(
-    b:Batch, # episodes; episodes need `greedy`: the outcome of the greedy rollout of their task
+def remax(b:Batch,  # episodes; episodes need `greedy`: the outcome of the greedy rollout of their task
 )->Tensor:   # (action tokens,) float64 advantage; 0 where the outcome or the greedy outcome is NaN
     "Return from this turn on, minus what the greedy rollout of the task earned (ReMax, Li et al. 2023)."
     hint = ('Play every task once with temperature=0 and give each episode its task\'s outcome: '
@@ -140,8 +134,7 @@ def remax(
 
 @estimator('outcome of the episode', 'turns of the same task and seat', 'every token of the episode',
            'Li et al., 2025, AgentFlow, arXiv 2510.05592', needs=('group',))
-def flow_grpo(
-    b:Batch,             # episodes; several episodes per group
+def flow_grpo(b:Batch,   # episodes; several episodes per group
     scale:str='std',     # 'std': divide by the deviation over turns; None: do not
     ddof:int=1,          # 1: sample deviation; 0: population
     eps:float=1e-6,      # added to the deviation
@@ -163,8 +156,7 @@ def remax_recipe():
 
 @estimator('outcome, discounted by the turns still to come', 'turns of the same task and seat',
            'the tokens of the turn', 'Chen et al., 2025, IterResearch, arXiv 2511.07327', needs=('group',))
-def eapo(
-    b:Batch,             # episodes; several episodes per group
+def eapo(b:Batch,        # episodes; several episodes per group
     gamma:float=.995,    # discount per turn
     scale:str='std',     # 'std': divide by the deviation over turns; None: do not
     ddof:int=1,          # 1: sample deviation; 0: population

@@ -60,8 +60,7 @@ class EntropyHistory:
     def restore(self, tensors:dict):
         self.total, self.steps, self.fresh = tensors['total'].clone(), tensors['steps'].clone(), None
 
-def entropy_penalty(
-    entropy:Tensor,        # (action tokens,) of the policy in training, with gradient
+def entropy_penalty(entropy:Tensor,  # (action tokens,) of the policy in training, with gradient
     history:Tensor,        # (action tokens,) what the token's turn number has had; NaN: no penalty
     alpha:float=None,      # height of the step (faithful), or slope outside the range; None: .1 (ALFWorld) or 2
     low:float=.8, high:float=1.2, # the range, as factors of the history
@@ -81,8 +80,7 @@ def entropy_penalty(
     else: penalty = alpha*((floor-entropy).clamp(min=0) + (entropy-ceiling).clamp(min=0))
     return torch.where(history.isnan(), 0., penalty)
 
-def phase_weight(
-    step:int,          # number of the update, from 0
+def phase_weight(step:int,  # number of the update, from 0
     horizon:int=150,   # K
 )->float:              # 1 at first, .04 at the end
     "Weight of EPO's penalty over a run, as released."
@@ -91,16 +89,14 @@ def phase_weight(
     if e <= half: return 1 - .2*(1-math.exp(-2*e/max(half, 1)))  # a run of one update has no first half
     return .8*math.exp(-3*(e-half)/(horizon-half))
 
-def epo_schedule(
-    step:int,            # number of the update, from 0
+def epo_schedule(step:int,  # number of the update, from 0
     horizon:int=150,     # K
     **objective_args,    # the other arguments of `epo`
 )->dict:                 # fields of a recipe for this step
     "A recipe's schedule with the phase weight of this step."
     return dict(objective_args=objective_args | dict(phase=phase_weight(step, horizon)))
 
-def log_gradient(
-    coefficient:float,   # above 0
+def log_gradient(coefficient:float,  # above 0
     entropy:float,       # of this step, nats a token
     target:float,        # nats a token
     rate:float=1.,       # step size, per nat
@@ -111,8 +107,7 @@ def log_gradient(
                          f'rule additive')
     return coefficient*math.exp(rate*(target-entropy))
 
-def additive(
-    coefficient:float,   # from 0
+def additive(coefficient:float,  # from 0
     entropy:float,       # of this step, nats a token
     target:float,        # nats a token
     step:float=.001,     # size of a move

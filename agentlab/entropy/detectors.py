@@ -54,8 +54,7 @@ def _found(rows, name, at, value, threshold, sentence, remedy):
     return [] if at is None else [Finding(name, rows[at].get('step', at), float(value[at]), float(threshold[at]),
                                           sentence(at), remedy(at) if callable(remedy) else remedy)]
 
-def collapse(
-    rows:list,          # rows of a run: entropy, success, step
+def collapse(rows:list,  # rows of a run: entropy, success, step
     share:float=.1,     # of the level at the start
     floor:float=.01,    # nats: below this nothing is open, whatever the start was
     solved:float=.9,    # from this success on, low entropy is no fault
@@ -73,8 +72,7 @@ def collapse(
         'The policy no longer tries anything else. Go back to a checkpoint before this step; raise the upper clip '
         'bound, add an entropy bonus with a target, or lower lr.')
 
-def explosion(
-    rows:list,          # rows of a run: entropy, step
+def explosion(rows:list,  # rows of a run: entropy, step
     factor:float=2.,    # times the lowest level so far
     margin:float=.1,    # nats above it, at least
     window:int=5,       # rows whose median is the level
@@ -90,8 +88,7 @@ def explosion(
         'The policy comes apart. Lower lr or the entropy coefficient; look at kl and clip_fraction around this step, '
         'and for a reward that stopped telling actions apart.')
 
-def dead(
-    rows:list,         # rows of a run: dead_groups, success, step
+def dead(rows:list,    # rows of a run: dead_groups, success, step
     share:float=.75,   # of the groups
     window:int=5,      # rows whose median is the level
     patience:int=3,    # rows in a row
@@ -107,8 +104,7 @@ def dead(
                    else 'Take easier tasks, a larger group, or a reward that pays for parts of the way.')
         + ' Sampling until enough groups differ keeps the batch full.')
 
-def turn_gap(
-    rows:list,          # rows of a run: entropy_by_turn, step
+def turn_gap(rows:list,  # rows of a run: entropy_by_turn, step
     factor:float=3.,    # most open turn number over the least open one
     margin:float=.2,    # nats between them, at least
     window:int=5,       # rows whose median is the level of a turn number
@@ -128,8 +124,7 @@ def turn_gap(
         'Look at what the open turn is shown (an error message, a truncated observation?) and at the advantage of the '
         'closed one; a bonus that is bounded by turn number (EPO) narrows the gap.')
 
-def repeated_actions(
-    batch:Batch,   # turns need `action`; with `state` an action is compared in equal states
+def repeated_actions(batch:Batch,  # turns need `action`; with `state` an action is compared in equal states
 )->Tensor:         # (episodes,) float64, 0 to 1; NaN for an episode without turns
     "Share of the turns of each episode that do again what it has done."
     action, episode = need(batch.turns, 'action', 'repetition compares actions',
@@ -141,8 +136,7 @@ def repeated_actions(
     return group_mean(again.double(), episode).new_full((len(batch),), math.nan).scatter_(0, episode, group_mean(
         again.double(), episode))
 
-def repeated_words(
-    batch:Batch,    # played episodes
+def repeated_words(batch:Batch,  # played episodes
     ngram:int=20,   # tokens in a row
 )->Tensor:          # (episodes,) int64; 0 where no turn is that long
     "How often the commonest n-gram of a turn occurs in it, at most over the turns of each episode."
@@ -157,8 +151,7 @@ def repeated_words(
     most = group_max(torch.where(whole, times, 0), episode)
     return torch.zeros(len(batch), dtype=torch.int64, device=ids.device).scatter_(0, episode, most.long())
 
-def repetition(
-    batch:Batch,          # played episodes
+def repetition(batch:Batch,  # played episodes
     share:float=.25,      # of the episodes
     actions:float=.5,     # of the turns of an episode
     ngram:int=20,         # tokens in a row
@@ -174,8 +167,7 @@ def repetition(
         'Penalise or mask such episodes; look at whether the observation tells the policy that nothing has changed, '
         'and raise the temperature.')]
 
-def row_of(
-    batch:Batch,   # played episodes; tokens need `entropy`
+def row_of(batch:Batch,  # played episodes; tokens need `entropy`
 )->dict:           # a row with the columns that detectors read
     "What a batch says of itself, under the names of a run's rows."
     e, profile = batch.episodes, turn_profile(batch)
@@ -186,8 +178,7 @@ def row_of(
                 entropy=float((profile.entropy*tokens).sum()/tokens.sum()),
                 entropy_by_turn=profile.entropy.tolist(), dead_groups=1 - len(alive)/max(len(groups.unique()), 1))
 
-def detect(
-    rows:list=(),         # rows of a run
+def detect(rows:list=(),  # rows of a run
     batch:Batch=None,     # played episodes; None: none
     of_rows=(collapse, explosion, dead, turn_gap),  # detectors of rows; functools.partial sets a threshold
     of_batch=(repetition,),                         # detectors of a batch

@@ -14,39 +14,34 @@ from torch import Tensor
 from ..episodes import Batch, Table, check_flat, need
 from ..groups import _no_float64, compare, cumcount, group_count, group_mean
 
-def token_entropy(
-    batch:Batch,  # tokens need `entropy`
+def token_entropy(batch:Batch,  # tokens need `entropy`
 )->Tensor:        # (action tokens,) float64 (float32 on a device without it), nats; NaN where nobody sampled the token
     "Entropy of the choice of every action token, as the sampler noted it."
     x = need(batch.tokens, 'entropy', 'this measure reads the entropy of every choice',
              'Set it with batch.with_action(entropy=policy.logprobs(batch)[1]).').index_select(0, batch.actions)
     return x.float() if x.device.type in _no_float64 else x.double()
 
-def turn_entropy(
-    batch:Batch,     # tokens need `entropy`
+def turn_entropy(batch:Batch,  # tokens need `entropy`
     first:int=None,  # only the first so many tokens of each turn; None: all
 )->Tensor:           # (turns,) float64, nats a token; NaN for a turn without tokens
     "Mean entropy of the tokens of each turn."
     return _of_turns(batch, _only(batch, token_entropy(batch), first))
 
-def after_response(
-    batch:Batch,   # tokens need `entropy`
+def after_response(batch:Batch,  # tokens need `entropy`
     first:int=20,  # tokens to look at
 )->Tensor:         # (turns,) float64, nats a token; NaN for the first turn of an episode, which answers the task
     "Mean entropy of the first tokens after the environment (or a tool) has answered."
     return torch.where(_opening(batch) == torch.arange(len(batch.turns), device=batch.turns.t.device), math.nan,
                        turn_entropy(batch, first))
 
-def entropy_rise(
-    batch:Batch,   # tokens need `entropy`
+def entropy_rise(batch:Batch,  # tokens need `entropy`
     first:int=20,  # tokens to look at
 )->Tensor:         # (turns,) float64, nats a token; NaN for the first turn of an episode
     """How much more open the choice is after a response than at the beginning of the episode (the quantity that ARPO
     branches on)."""
     return after_response(batch, first) - turn_entropy(batch, first)[_opening(batch)]
 
-def episode_entropy(
-    batch:Batch,         # tokens need `entropy`
+def episode_entropy(batch:Batch,  # tokens need `entropy`
     rows:str='token',    # what counts once: 'token', or 'turn' with its mean
 )->Tensor:               # (episodes,) float64, nats a token; NaN for an episode without tokens
     "Mean entropy of each episode."
@@ -75,8 +70,7 @@ def _unit(batch, rows):
         raise ValueError(f"rows={rows!r}: use 'token' (every token counts) or 'turn' (every turn counts once)")
     return None if rows == 'token' else batch.action_turn
 
-def entropy_by_part(
-    batch:Batch,    # tokens need `entropy` and `part`
+def entropy_by_part(batch:Batch,  # tokens need `entropy` and `part`
 )->Table:           # a row for each part that has an entropy: part (code of PART_CODES), entropy (nats a token), tokens
     "Mean entropy of the parts of a reply."
     hint = 'Play with a format that records parts (agentlab.policy.formats).'
@@ -93,8 +87,7 @@ class TopK(NamedTuple):
     low: Tensor     # least entropy that a distribution with this top can have
     high: Tensor    # most entropy that it can have
 
-def top_k_entropy(
-    logps:Tensor,    # (tokens, k) log-probabilities of the k most likely tokens, in any order
+def top_k_entropy(logps:Tensor,  # (tokens, k) log-probabilities of the k most likely tokens, in any order
     vocabulary:int,  # number of tokens in the vocabulary
 )->TopK:
     "The released estimate of ARPO from the top k, with the bounds between which the entropy of the full softmax lies."
@@ -112,8 +105,7 @@ def top_k_entropy(
     low = partial + whole*torch.special.entr(least) + torch.special.entr((rest - whole*least).clamp(min=0))
     return TopK(partial, low, partial + torch.special.entr(rest) + rest*math.log(max(others, 1)))
 
-def turn_profile(
-    batch:Batch,          # tokens need `entropy`
+def turn_profile(batch:Batch,  # tokens need `entropy`
     first:int=None,       # only the first so many tokens of each turn; None: all
     rows:str='token',     # what counts once: 'token', or 'turn' with its mean
     number:Tensor=None,   # (turns,) whole numbers to group turns by; None: turns.t
@@ -129,8 +121,7 @@ def turn_profile(
     entropy, tokens, turns = (c[at.argsort(stable=True)][first_with] for c in columns)
     return Table(t=t, entropy=entropy, tokens=tokens.long(), turns=turns.long())
 
-def run_profile(
-    run,               # agentlab.train.Run, or anything with `steps()` and `episodes(step) -> Batch`
+def run_profile(run,                 # agentlab.train.Run, or anything with `steps()` and `episodes(step) -> Batch`
     first:int=None, rows:str='token' # as in `turn_profile`
 ):                     # pandas table: step, t, entropy, tokens, turns
     "`turn_profile` of every step whose episodes a run has kept."
@@ -141,15 +132,13 @@ def run_profile(
     return (pd.concat(tables, ignore_index=True) if tables
             else pd.DataFrame(columns=['step', 't', 'entropy', 'tokens', 'turns']))
 
-def perplexity(
-    batch:Batch,                  # tokens need the column
+def perplexity(batch:Batch,       # tokens need the column
     column:str='sampler_logp',    # which policy's log-probabilities: sampler_logp, old_logp, ref_logp
 )->Tensor:                        # (turns,) float64, at least 1; NaN for a turn without tokens
     "exp of the mean negative log-probability of each turn's tokens."
     return _of_turns(batch, -batch.action(column)).exp()
 
-def covariance(
-    logp:Tensor,          # (action tokens,) log-probability of the tokens that were drawn
+def covariance(logp:Tensor,  # (action tokens,) log-probability of the tokens that were drawn
     advantage:Tensor,     # (action tokens,)
     # (action tokens,) integer keys inside which means are taken, such as the state; None: one mean for all, as released
     by:Tensor=None,
@@ -164,8 +153,7 @@ def covariance(
                for x in (logp, advantage)]
     return centred[0]*centred[1]
 
-def predicted_change(
-    logp:Tensor, advantage:Tensor,            # (action tokens,) as in `covariance`
+def predicted_change(logp:Tensor, advantage:Tensor,  # (action tokens,) as in `covariance`
     lr:float,                                 # step size of a natural gradient step on the logits
     by:Tensor=None, counts:Tensor=None        # as in `covariance`
 )->float:                                     # nats; NaN where no token counts

@@ -27,8 +27,7 @@ def _counted(batch):
     "(action tokens,) float64 entropy of tokens in the loss; NaN for the others."
     return torch.where(batch.action('weight') > 0, token_entropy(batch), math.nan)
 
-def aepo_advantage(
-    batch:Batch,            # tokens need `entropy`
+def aepo_advantage(batch:Batch,  # tokens need `entropy`
     advantage:Tensor,       # (action tokens,)
     coefficient:float=.2,   # c: what one standard deviation of entropy is worth
     faithful:bool=False,    # True, as released: silent without entropies, NaN for a single token, signs may flip
@@ -43,8 +42,7 @@ def aepo_advantage(
     factor = 1 + coefficient*z
     return advantage * (factor if faithful else factor.clamp(min=0)).to(advantage)
 
-def entropy_threshold(
-    batch:Batch,        # tokens need `entropy`
+def entropy_threshold(batch:Batch,  # tokens need `entropy`
     share:float=.2,     # of tokens at or above it
 )->float:               # nats; NaN where no token counts
     "The entropy that a share of the tokens in the loss reaches, linearly interpolated."
@@ -57,8 +55,7 @@ def entropy_threshold(
     low = math.floor(place)
     return float(ordered[low].lerp(ordered[min(low+1, len(ordered)-1)], place-low))
 
-def high_entropy_tokens(
-    batch:Batch,        # tokens need `entropy`
+def high_entropy_tokens(batch:Batch,  # tokens need `entropy`
     advantage:Tensor,   # (action tokens,)
     share:float=.2,     # rho: share of tokens to keep
 )->Tensor:              # (action tokens,); 0 at dropped tokens
@@ -71,8 +68,7 @@ def forking_tokens_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, shape=high_entropy_tokens, objective_args=dict(low=.2, high=.28))
 
-def high_entropy_steps(
-    batch:Batch,        # tokens need `entropy`
+def high_entropy_steps(batch:Batch,  # tokens need `entropy`
     advantage:Tensor,   # (action tokens,)
     share:float=.8,     # of turns to keep
 )->Tensor:              # (action tokens,); 0 in dropped turns
@@ -86,8 +82,7 @@ def high_entropy_steps(
     last = ordered[max(math.floor(share*len(ordered) + 1e-9), 1) - 1]
     return torch.where(batch.spread(entropy >= last), _checked(batch, advantage), 0)
 
-def merged(
-    seen:Tensor, mean:Tensor, std:Tensor,    # earlier visits: how many, mean and deviation of their outcomes
+def merged(seen:Tensor, mean:Tensor, std:Tensor,  # earlier visits: how many, mean and deviation of their outcomes
     new_mean:Tensor, new_std:Tensor,         # this visit
 )->tuple:                                    # (mean, deviation) of all visits
     "Statistics of all visits, every visit counting once (DCPO)."
@@ -115,8 +110,7 @@ def dcpo_advantage(
     smooth = torch.where(first.abs() <= second.abs(), first, second)
     return batch.spread(torch.where(outcome.isnan(), 0, smooth)[batch.turns.episode])
 
-def first_state(
-    batch:Batch,   # turns need `state`
+def first_state(batch:Batch,  # turns need `state`
 )->Tensor:         # (episodes,) int64 key; -1 for an episode without turns
     "The state in which each episode began: it tells tasks apart where the first observation does."
     state = need(batch.turns, 'state', 'first_state knows a task by the state of its first turn',
@@ -160,8 +154,7 @@ class OutcomeHistory:
     def tensors(self)->dict: return dict(tasks=self.tasks, visits=self.visits)
     def restore(self, tensors:dict): self.tasks, self.visits, self.fresh = tensors['tasks'], tensors['visits'], None
 
-def spread_weighted(
-    batch:Batch,        # episodes
+def spread_weighted(batch:Batch,  # episodes
     advantage:Tensor,   # (action tokens,)
     eps:float=1e-6,     # added to the largest deviation
 )->Tensor:              # (action tokens,)
@@ -172,8 +165,7 @@ def spread_weighted(
     factor = std/(std.max() + eps) if len(std) else std
     return _checked(batch, advantage) * batch.spread(factor[batch.turns.episode]).to(advantage)
 
-def kept_weighted(
-    batch:Batch,        # episodes
+def kept_weighted(batch:Batch,  # episodes
     advantage:Tensor,   # (action tokens,)
     keep=None,          # batch -> (episodes,) bool: the filter whose share is taken; None: groups whose outcomes differ
     power:float=1.,     # of the share; .5 for its root

@@ -24,9 +24,7 @@ from ..settings import in_words, needed
 
 class Lent:
     "The global generators of `random` and numpy, lent to foreign code for the time of a call."
-    def __init__(
-        self,
-        seed:int    # where its sequence begins
+    def __init__(self, seed:int  # where its sequence begins
     ):
         self.seed, self.held = check_seed(seed), None
 
@@ -43,23 +41,20 @@ class Lent:
             self.held = random.getstate(), np.random.get_state()
             random.setstate(outer[0]), np.random.set_state(outer[1])
 
-def plain(
-    value       # numbers, texts, arrays, lists, dicts
+def plain(value  # numbers, texts, arrays, lists, dicts
 ):              # the same as numbers, texts and tuples
     "What can stand in `info['state']`: hashable, and the same in every process."
     if isinstance(value, dict): return tuple((str(key), plain(value[key])) for key in sorted(value, key=str))
     if hasattr(value, 'tolist'): value = value.tolist()
     return tuple(map(plain, value)) if isinstance(value, (list, tuple)) else value
 
-def printed(
-    text:str,       # of somebody else
+def printed(text:str,  # of somebody else
     most:int=600    # characters
 )->str:             # on one line, without control characters
     "Foreign text, cleaned and cut."
     return ' '.join(''.join(c if c.isprintable() else ' ' for c in text[:10*most]).split())[:most]
 
-def described(
-    thing       # an object of a foreign class, or a function
+def described(thing  # an object of a foreign class, or a function
 )->str:         # '' where nobody has written anything
     "The first paragraph of its own documentation, at most 240 characters of whole sentences."
     own = vars(type(thing)).get('__doc__') if not hasattr(thing, '__name__') else thing.__doc__
@@ -101,8 +96,7 @@ class Borrowed(Guided, TextEnv):
 
 colour = re.compile(r'\x1b\[[0-9;]*m(.*?)\x1b\[0m', re.DOTALL)
 
-def drawn(
-    observation, env    # what the environment returned, the environment
+def drawn(observation, env  # what the environment returned, the environment
 )->str:                 # text
     """The default text of an observation: the picture if the environment draws one in characters, words for what an
     agent of MiniGrid sees, else the observation as it is printed."""
@@ -110,8 +104,7 @@ def drawn(
     seen = isinstance(observation, dict) and {'image', 'direction', 'mission'} <= set(observation)
     return grid_told(observation) if seen else str(observation)
 
-def grid_told(
-    seen:dict       # an observation of MiniGrid: image (width, height, 3), direction, mission
+def grid_told(seen:dict  # an observation of MiniGrid: image (width, height, 3), direction, mission
 )->str:             # a few lines
     "Mission, direction, what is in front, to the left and right, in the hand, and farther things with their place."
     names, image = needed('minigrid.core.constants', 'minigrid'), seen['image']
@@ -134,8 +127,7 @@ def grid_told(
                       f"You carry {'nothing' if held in plain else held}.",
                       *[f'You see: {", ".join(f"{called(*at)} {place(*at)}" for at in far)}.']*bool(far)])
 
-def documented(
-    inner       # a Gymnasium environment without wrappers
+def documented(inner  # a Gymnasium environment without wrappers
 )->dict:        # number of an action -> (its name, what it does; '' where that is not said)
     "The actions as the section Action Space of its documentation lists them, with dashes or in a table."
     section = re.search(r'^\s*#+ *Action Space(.*?)(?=^\s*#|\Z)', type(inner).__doc__ or '', re.M | re.S)
@@ -144,8 +136,7 @@ def documented(
     lines = re.findall(r'^\s*[-*|]\s*(\d+)\s*[:|]([^|\n]*)(?:\|([^|\n]*))?', text, re.M)
     return {int(number): (printed(name, 60), printed(more, 60)*bool(third)) for number, name, more in lines}
 
-def action_words(
-    inner,      # a Gymnasium environment without wrappers
+def action_words(inner,  # a Gymnasium environment without wrappers
     count:int   # of its actions
 )->list:        # a text for each
     """What its package calls the actions: an enumeration `actions`, `get_action_meanings`, or its documentation; where
@@ -213,8 +204,7 @@ class Gymnasium(Borrowed):
 
     def facts(self): return dict(legal=[] if self.over else self.legal(), state=plain(self.seen))
 
-def from_gymnasium(
-    env,                    # a Gymnasium environment with discrete actions, or its id
+def from_gymnasium(env,     # a Gymnasium environment with discrete actions, or its id
     words:list=None,        # a text for each action, in order; None: what the package calls them, see `action_words`
     text=None,              # function (observation, env) -> what the agent reads; None: `drawn`
     success=None,           # function (reward, terminated, info) -> bool, asked after each step; None: `ended_well`
@@ -234,15 +224,13 @@ def from_gymnasium(
     elif options: raise ValueError(f'{sorted(options)} are for gymnasium.make; this environment is already made')
     return Gymnasium(env, words, text, success, penalty, horizon, guide)
 
-def available_moves(
-    text:str    # what a seat reads
+def available_moves(text:str  # what a seat reads
 )->list:        # texts of moves; empty where none are listed
     "The moves of the last line `Available Moves: '[0]', '[4]'` (or `Valid moves`, quoted or not) of a game."
     lines = re.findall(r'(?:available|valid|legal) (?:moves|actions)[^:\n]*: *([^\n]*)', text, re.IGNORECASE)
     return list(dict.fromkeys(re.findall(r'\[[^\[\]]+\]', lines[-1]))) if lines else []
 
-def unread(
-    game        # of TextArena
+def unread(game  # of TextArena
 )->tuple:  # (number of the seat that moves, what it has not read yet, whether it is told that its move was invalid)
     "The messages for the seat that moves, without the echo of its own."
     mover, news = game.get_observation()
@@ -253,8 +241,7 @@ def unread(
     return mover, '\n'.join(shown), any(kind == 'GAME_ADMIN' and sender == -1 and 'invalid move' in text
                                         for sender, text, kind in news)
 
-def payment(
-    reward, name:str    # what a game pays, whose name it is
+def payment(reward, name:str  # what a game pays, whose name it is
 )->float:
     "A number; some games of TextArena 0.7.4 swap two arguments and pay a text for an invalid move, which is said here."
     try: return float(reward)
@@ -315,8 +302,7 @@ class TextArena(Guided, Env):
         return ({} if not found else dict(legal=found)) | ({} if self.state is None
                                                            else dict(state=plain(self.state(self.game, self.mover))))
 
-def seated(
-    make    # function: seats -> TextArena
+def seated(make  # function: seats -> TextArena
 )->TextArena:
     "The game with as many seats as it begins with. Raises what it says to none of them, the longest of its answers."
     faults = []
@@ -328,8 +314,7 @@ def seated(
         except Exception as error: faults.append(error)
     raise max(faults, key=lambda error: (not isinstance(error, AssertionError), len(str(error))))
 
-def from_textarena(
-    game,           # its id, such as 'TicTacToe-v0', or a function that makes one
+def from_textarena(game,  # its id, such as 'TicTacToe-v0', or a function that makes one
     seats:int=2,    # how many play; the id does not say; None: the first of 2, 1, 3, 4, 5, 6 that it begins with
     legal=None,     # function: text -> list of legal texts; None: `available_moves`
     state=None,     # function: (game, number of the seat) -> what this seat can know; None: no state
@@ -345,16 +330,14 @@ def from_textarena(
     env.name = game.removesuffix('-raw')
     return env
 
-def action_texts(
-    state       # of OpenSpiel; a seat moves
+def action_texts(state  # of OpenSpiel; a seat moves
 )->dict:        # text of each legal action -> its number
     "What can be said here; texts that differ in nothing but case (chess: bxc3, Bxc3) get their number."
     named = [(state.action_to_string(state.current_player(), action), action) for action in state.legal_actions()]
     same = Counter(tidy(text) for text, _ in named)
     return {text if same[tidy(text)] == 1 else f'{text} #{action}': action for text, action in named}
 
-def equal_deals(
-    game        # of OpenSpiel
+def equal_deals(game  # of OpenSpiel
 )->list:        # tasks: everything that chance can do before the first move
     "The deals of a game, if they are equally likely; else a ValueError."
     found, front = [], [((), 1., game.new_initial_state())]
@@ -442,8 +425,7 @@ class OpenSpiel(Guided, SeatedGame):
             twin.state, twin.random, twin.named = self.state.clone(), copy.copy(self.random), copy.copy(self.named)
         return twin
 
-def from_openspiel(
-    game,    # a game, or its name, such as 'kuhn_poker', by which simultaneous ones become sequential ones
+def from_openspiel(game,  # a game, or its name, such as 'kuhn_poker', by which simultaneous ones become sequential ones
     text=None,              # function: (state, number of the seat) -> what the seat reads; None: what it can see
     forfeit:float=None,  # what a seat is paid for an illegal text; None: the least of the game; the others get the most
     guide:str=None,         # what a reader is told; None: the game's name and its first moves
@@ -456,8 +438,7 @@ def from_openspiel(
     elif options: raise ValueError(f'{sorted(options)} are parameters of a game that is loaded by its name')
     return OpenSpiel(game, text, forfeit, guide)
 
-def written(
-    seed:int,                       # of the game
+def written(seed:int,               # of the game
     folder:str='runs/textworld',    # where games are kept
     **options                       # attributes of `textworld.GameOptions`: nb_rooms, nb_objects, quest_length, ...
 )->str:                             # path of the compiled game
@@ -471,16 +452,14 @@ def written(
     for name, value in options.items(): setattr(asked, name, value)
     return textworld.make(asked)[0]
 
-def opened(
-    path:str    # of a compiled game
+def opened(path:str  # of a compiled game
 ):              # a TextWorld environment
     "Start a TextWorld game that says what the adapter needs."
     textworld = needed('textworld', 'textworld')
     return textworld.start(path, textworld.EnvInfos(feedback=True, description=True, inventory=True,
                                                     admissible_commands=True, score=True, won=True, lost=True))
 
-def bare(
-    feedback:str    # of TextWorld
+def bare(feedback:str  # of TextWorld
 )->str:
     "The text without the banner before it and the prompt with the score behind it."
     return re.sub(r'\n+>[^\n]*\Z', '', re.sub(r'(?s)\A.*\$\$.*?\n\s*\n', '', feedback.strip())).strip()
@@ -564,8 +543,7 @@ class Typed:
             raise ValueError(f'give {listed(self.legal) or "a JSON object with " + ", ".join(self.parts)}')
         return found
 
-def fields_told(
-    seen:dict   # an observation
+def fields_told(seen:dict  # an observation
 )->str:         # its one text, or a line for each of its parts
     "What a client hears, in words: done, reward and metadata are told elsewhere."
     told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in seen.items()
@@ -617,8 +595,7 @@ class OpenEnv(Borrowed):
         return (dict(legal=legal) if legal else {}) | ({} if self.state is None else
                                                        dict(state=plain(self.state(self.inner, self.seen))))
 
-def from_openenv(
-    make,                   # function that makes an environment or a synchronous client; or the address of a server
+def from_openenv(make,      # function that makes an environment or a synchronous client; or the address of a server
     action=None,            # function: text -> the environment's action; raises ValueError for what is none
     text=None,              # function: observation -> what the agent reads
     success=None,           # function (reward, done, observation) -> bool; None: `ended_well`
@@ -638,8 +615,7 @@ def from_openenv(
         raise TypeError(f'make={make!r}: give a function that makes one (each game needs its own), or an address')
     return OpenEnv(make, action, text, success, state, penalty, horizon, guide)
 
-def schema_of(
-    address:str,            # of an OpenEnv server
+def schema_of(address:str,  # of an OpenEnv server
     seconds:float=10.       # most to wait
 )->dict:                    # JSON schema of its actions
     "What a server says of its actions. `ConnectionError` where it does not."
@@ -694,8 +670,7 @@ class Played:
         self._total += sum(step.reward.values())
         return step.observation
 
-def environment_factory(
-    make,               # function that makes an environment of one seat
+def environment_factory(make,  # function that makes an environment of one seat
     reader:bool=False   # True: for a model that reads any text: the guide stands before the first observation
 )->type:        # class for `GRPOTrainer(environment_factory=...)`
     "Let TRL play our environment: one tool `act`, and the sum of its rewards."

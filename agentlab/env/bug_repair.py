@@ -27,8 +27,7 @@ words = (*(word for sort in sorts for word in sort), '_')  # what may be put int
 frame = (';', '=', 'while', ':')
 counted = ('Places are counted from 0 and are the words that can be replaced: not ; = while : and no name before an =.')
 
-def draw_program(
-    generator:Random,   # seeded by the caller
+def draw_program(generator:Random,  # seeded by the caller
     split:str           # 'train', 'demo' or 'test'
 )->str:                 # a program of this split
     "A pattern, filled in. A program is in a split by its text, so no two splits share one."
@@ -37,30 +36,26 @@ def draw_program(
         program = ' '.join(generator.choice(fillers.get(word, (word,))) for word in pattern.split())
         if split_of(['bug', program]) == check_split(split): return program
 
-def places(
-    program:str     # of the family, or what became of one
+def places(program:str  # of the family, or what became of one
 )->list:            # where its places stand among its words
     "The words that may be replaced."
     said = program.split()
     return [i for i, word in enumerate(said) if word not in frame and said[i + 1:i + 2] != ['=']]
 
-def lines_of(
-    program:str
+def lines_of(program:str
 )->list:            # a name for each place
     "Which name the line of each place assigns."
     assigned = [re.findall(r'(\S+) =', line)[-1] for line in program.split(';')]
     return [assigned[program.split()[:i].count(';')] for i in places(program)]
 
-def with_word(
-    program:str, place:int, word:str    # `word` is one of `words`
+def with_word(program:str, place:int, word:str  # `word` is one of `words`
 )->str:
     "The program with another word at a place."
     said = program.split()
     said[places(program)[place]] = word
     return ' '.join(said)
 
-def alike(
-    word:str, level:int=3
+def alike(word:str, level:int=3
 )->tuple:       # empty for `_`
     "The other words of its sort, if there are bugs of this sort at the level."
     return tuple(other for sort in levels[level] if word in sort for other in sort if other != word)
@@ -102,8 +97,7 @@ def readable_error(name:str)->str:
     name = dict(IndexError='Endless', UnboundLocalError='NameError').get(name, name)
     return name if name in errors else 'Error'
 
-def code_of(
-    program:str     # words of the family; anything else is refused
+def code_of(program:str  # words of the family; anything else is refused
 )->str:             # Python for the sandbox
     "A program as a function that counts the turns of its loops."
     said = program.split()
@@ -114,17 +108,14 @@ def code_of(
 
 class Tester:
     "Runs programs in a sandbox and remembers what they said: call it with a program. Clones of a world share one."
-    def __init__(
-        self,
-        sandbox=None,       # code, names -> Result; None: a `MontySandbox`
+    def __init__(self, sandbox=None,  # code, names -> Result; None: a `MontySandbox`
         most:int=100_000    # programs that are remembered
     ):
         if sandbox is not None and not callable(sandbox):
             raise TypeError(f'sandbox must be callable, such as MontySandbox(); got {sandbox!r}')
         self.sandbox, self.most, self.known = sandbox or MontySandbox(seconds=1., megabytes=32), most, {}
 
-    def __call__(
-        self, program:str
+    def __call__(self, program:str
     )->tuple:               # eight texts: the value that each test found, or an error of `errors`
         "What each test finds. `EnvError` where the sandbox fails; `ValueError` for what is no program."
         if program in self.known: return self.known[program]
@@ -165,8 +156,7 @@ class Artifact:
     diff:tuple          # (place, old word, new word), in the order in which they are replaced
     dropped:tuple=()    # numbers of the tests that were taken away
 
-def changed(
-    program:str,
+def changed(program:str,
     diff:tuple          # (place, old word, new word), ...
 )->str:
     "The program after the replacements. `ValueError` where an old word is not there."
@@ -188,8 +178,7 @@ def difference(program:str, other:str)->tuple:
 
 not_run = 'the tests could not be run'
 
-def consistency(
-    artifact:Artifact,
+def consistency(artifact:Artifact,
     run                 # program -> what each test finds, such as a `Tester`; what it raises is a reason to refuse
 )->str:                 # the first reason why this is no bug to learn from; '' for a good one
     "Run the tests on the program, with the bug, with the bug taken back, and with each replacement taken back alone."
@@ -215,8 +204,7 @@ def spelled(value:str)->str:
 
 def numbers(some)->str: return ' '.join(map(str, some))
 
-def detail(
-    program:str, test:int,      # of the family; the number of a test
+def detail(program:str, test:int,  # of the family; the number of a test
     found:tuple, expected:tuple,# of all tests
     write=spelled               # a value -> how it is written
 )->str:
@@ -224,8 +212,7 @@ def detail(
     name, k = tests_of(program)[test]
     return f'{name} {numbers(inputs[k])} gives {write(found[test])} not {write(expected[test])}.'
 
-def read_put(
-    action:str, program:str     # the whole text of a turn; what it is about
+def read_put(action:str, program:str  # the whole text of a turn; what it is about
 )->tuple:                       # (place, word); None where the action is no such thing
     "A replacement, if it is one and changes something. Only words of the family are ever taken over."
     match action.split():
@@ -249,8 +236,7 @@ def vocabulary()->list:
     return list(dict.fromkeys([*words, *frame, *'0123456789', *errors, 'True', 'False', *'repair break fail removed '
                                'gives not all pass put at drop test bug no Nothing happens , .'.split()]))
 
-def check_bug(
-    task            # what the caller gave
+def check_bug(task  # what the caller gave
 )->dict:            # the same, complete
     "Refuse what is no task of BugRepair."
     if not isinstance(task, dict) or not all(isinstance(task.get(part), str) for part in ('program', 'bug')):
@@ -276,9 +262,7 @@ class BugRepair(Drawn, TextEnv):
     grammar = (f'Write put WORD at PLACE, with a word of {" ".join(words[:-1])}, or test to read about other tests, '
                f'and nothing else.')
 
-    def __init__(
-        self,
-        level:int=1,        # bugs are in 1: marks; 2: also numbers; 3: also names
+    def __init__(self, level:int=1,  # bugs are in 1: marks; 2: also numbers; 3: also names
         horizon:int=5,      # most turns
         details:int=2,      # failing tests that are told about at once
         changes:int=1,      # words that are replaced in the bugs that `reset` draws
@@ -309,8 +293,7 @@ class BugRepair(Drawn, TextEnv):
                  f'f is 3 and should be 20. You have {self.horizon} turns.')
         return guide_text(rules, self.grammar, 'put + at 1')
 
-    def draw(
-        self, generator:Random, split:str
+    def draw(self, generator:Random, split:str
     )->dict:        # a task: program, bug, dropped
         "A program of a split, and a bug that `consistency` accepts: words replaced by others of their sort."
         while True:
@@ -362,8 +345,7 @@ class BugRepair(Drawn, TextEnv):
         "Put back the first word that differs from the original."
         place, _, old = taken_back(difference(self.task['program'], self.program))[-1]
         return f'put {old} at {place}'
-    def demonstrator(
-        self, noise:float=0., generator:Random=None     # chance of a slip; seeded, needed if noise > 0
+    def demonstrator(self, noise:float=0., generator:Random=None  # chance of a slip; seeded, needed if noise > 0
     )->str:                                             # an action
         "The expert, but a slip replaces any word by another of its sort."
         slip = noisy(noise, generator, 'demonstrator')
@@ -378,8 +360,7 @@ class InjectBug(Drawn, TextEnv):
     guide = guide_text('Break a small program: put another word of the same kind (a mark, a number, a name) into the '
                        f'line that is named. {counted}', grammar, 'put - at 1')
 
-    def __init__(
-        self,
+    def __init__(self,
         level:int=1,  # which words may be replaced, by others of their sort; 1: marks, 2: also numbers, 3: also names
         horizon:int=4,          # most turns
         allowed:tuple=None,     # these words may be put anywhere instead; ('_',): code can only be removed
@@ -413,8 +394,7 @@ class InjectBug(Drawn, TextEnv):
     @property
     def line(self): return self.task.get('line')
 
-    def draw(
-        self, generator:Random, split:str
+    def draw(self, generator:Random, split:str
     )->dict:        # a task: program, line
         "A program of a split, and a line in which one word can be made a bug."
         while True:
@@ -463,8 +443,7 @@ class InjectBug(Drawn, TextEnv):
         return over + self.choices()
 
     def vocabulary(self)->list: return vocabulary()
-    def expert(
-        self, noise:float=0.,       # share of actions drawn at random from `legal`
+    def expert(self, noise:float=0.,  # share of actions drawn at random from `legal`
         generator:Random=None       # seeded by the caller; without one, the first replacement that will do
     )->str:                         # an action
         "Replace a word (or remove a mark and what follows it) until some tests fail; then take these away."
@@ -481,8 +460,7 @@ class InjectBug(Drawn, TextEnv):
         if generator: return generator.choice(aimed)
         noticed = lambda action: self.tester(with_word(self.program, *read_put(action, self.program))) != self.expected
         return next(filter(noticed, aimed), aimed[0])
-    def demonstrator(
-        self, noise:float=0., generator:Random=None     # chance of a slip; seeded, needed if noise > 0
+    def demonstrator(self, noise:float=0., generator:Random=None  # chance of a slip; seeded, needed if noise > 0
     )->str:                                             # an action
         "The expert, but a slip forgets a test or takes away another one, or puts another word."
         right = self.expert(0., generator)
@@ -490,8 +468,7 @@ class InjectBug(Drawn, TextEnv):
         if right != 'drop fail': return generator.choice(self.choices())
         return f'drop {numbers(sorted(set(self.broken()) ^ {generator.randrange(8)}))}'.strip()
 
-def solver_task(
-    artifact:Artifact
+def solver_task(artifact:Artifact
 )->dict:            # of BugRepair
     "The repair of an artifact, as a task."
     return dict(program=artifact.program, bug=changed(artifact.program, artifact.diff), dropped=list(artifact.dropped),
@@ -502,9 +479,7 @@ class BugWork(Env):
     name = 'bug_work'
     max_tokens = BugRepair.max_tokens
 
-    def __init__(
-        self,
-        repair:BugRepair=None, inject:InjectBug=None,   # None: as they come, with one tester
+    def __init__(self, repair:BugRepair=None, inject:InjectBug=None,  # None: as they come, with one tester
         split:str='train'                               # which programs `reset` draws
     ):
         self.repair = repair or BugRepair()

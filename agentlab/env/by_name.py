@@ -24,8 +24,7 @@ class Family(NamedTuple):
 
 families:dict[str, Family] = {}     # word before the colon -> whose worlds it names
 
-def family(
-    word:str,       # before the colon
+def family(word:str,  # before the colon
     extra:str,      # what pip installs: 'agentlab-rl[gym]'
     example:str     # such as 'gym:FrozenLake-v1'
 )->Callable:
@@ -38,8 +37,7 @@ def family(
         return make
     return register
 
-def family_of(
-    name:str        # of an environment
+def family_of(name:str  # of an environment
 )->str:             # the word before its colon; '' where that is none of ours, nor of an installed package
     "Whose world a name means. An entry point `word = package.module:function` is loaded when it is asked for."
     word, colon, _ = str(name).partition(':')
@@ -51,8 +49,7 @@ def family_of(
             raise ValueError(f'env={name!r}: {point.value} makes it and does not load: {in_words(error)}') from error
     return word if word in families else ''
 
-def parts_of(
-    name:str        # 'gym:FrozenLake-v1?is_slippery=False'
+def parts_of(name:str  # 'gym:FrozenLake-v1?is_slippery=False'
 )->tuple:           # (name there, options): 'FrozenLake-v1', dict(is_slippery=False)
     "The name without its word, and the options: numbers, True, None, lists are read as Python writes them."
     def value(text:str):
@@ -62,8 +59,7 @@ def parts_of(
     try: return path, {option: value(text) for option, text in parse_qsl(query, True, strict_parsing=bool(query))}
     except ValueError: raise ValueError(f'env={name!r}: write options as ?is_slippery=False&horizon=20') from None
 
-def env_by_name(
-    name:str,       # such as 'gym:FrozenLake-v1'
+def env_by_name(name:str,  # such as 'gym:FrozenLake-v1'
     **options       # beside those in the name, and before them
 ):                  # an environment; `called` is the name it was asked for by
     "Somebody else's world by name. `ValueError` says what is missing or wrong."

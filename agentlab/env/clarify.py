@@ -20,8 +20,7 @@ needs = dict(table=('day', 'people', 'place'), taxi=('hour', 'people', 'place'),
              lesson=('day', 'hour', 'style'))
 
 @lru_cache
-def requests(
-    split:str   # 'train', 'demo' or 'test'
+def requests(split:str  # 'train', 'demo' or 'test'
 )->list:        # of dict(kind, wanted, told): what is meant, and which facts the request says
     "Every task of a split: what is wanted belongs to one, whatever is told. Shared between callers: do not change it."
     wanted = [(kind, choice) for kind, facts in needs.items()
@@ -35,9 +34,7 @@ class Clarify(TextEnv):
     name = 'clarify'
     grammar = f'Write ask and one of {", ".join(values)}; or book and the three values in this order; and nothing else.'
 
-    def __init__(
-        self,
-        horizon:int=4,      # most turns: two questions, one mistake, the booking
+    def __init__(self, horizon:int=4,  # most turns: two questions, one mistake, the booking
         split:str='train'   # which requests `reset` draws: 'train', 'demo' or 'test'
     ):
         check_whole(3, horizon=horizon)     # two questions and a booking
@@ -82,17 +79,14 @@ class Clarify(TextEnv):
                     answer=' '.join(self.task['wanted']),
                     state=(self.task['kind'], tuple(self.task['wanted']), tuple(sorted(said.items()))))
 
-    def tasks(
-        self,
-        split:str, n:int, seed:int=0    # 'train', 'demo' or 'test'; how many; another seed, other tasks
+    def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
     )->list:                            # n different tasks, for `reset(seed, task=task)`
         "Different requests of one split, the same list every time."
         return sampled(requests(check_split(split)), split, n, seed)
 
     def clone(self): return copy.copy(self)     # tasks and what is known are never changed, only replaced
 
-    def expert(
-        self,
+    def expert(self,
         noise:float=0., generator:Random=None   # share drawn at random, half of them questions, half bookings; seeded
     )->str:                                     # an action
         "Ask for the first fact that is missing, then book; with `noise` an imperfect demonstrator."
@@ -108,8 +102,7 @@ class Clarify(TextEnv):
                 'you ask details'.split())
         return list(dict.fromkeys(said + list(needs) + list(values)+ [x for some in values.values() for x in some]))
 
-def check_request(
-    task:dict   # what the caller gave as a task
+def check_request(task:dict  # what the caller gave as a task
 )->dict:        # the same
     "Refuse a task that is no request."
     if not isinstance(task, dict) or task.get('kind') not in needs:

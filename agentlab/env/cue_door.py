@@ -14,16 +14,14 @@ cues = ('red', 'green', 'blue', 'yellow')
 doors = ('d1', 'd2', 'd3', 'd4')
 noises = tuple('ka lo mi ne pu ra si to ve zu'.split())
 
-def check_rule(
-    rule    # what the caller gave
+def check_rule(rule  # what the caller gave
 )->tuple:   # the door of each cue, in the order of `cues`
     "Refuse what is no assignment of the four doors to the four cues."
     if sorted(map(str, rule)) != sorted(doors):
         raise ValueError(f'rule={rule!r}: give the doors {", ".join(doors)} for the cues {", ".join(cues)}, each once')
     return tuple(rule)
 
-def check_cue_task(
-    task:dict   # what the caller gave as a task
+def check_cue_task(task:dict  # what the caller gave as a task
 )->dict:        # the same as plain values
     "Refuse a task that is no game."
     if not isinstance(task, dict) or set(task) != {'rule', 'cue', 'noise'}:
@@ -42,9 +40,7 @@ class CueDoor(Drawn, TextEnv):
     guide = guide_text('You see a colour, then noise, then you pick a door. Every colour has a door of its own, and '
                        'only that one opens; nobody says which. Remember the colour.', grammar, 'wait')
 
-    def __init__(
-        self,
-        rule:tuple=doors,       # the door of each cue, in the order of `cues`; None: drawn for each episode
+    def __init__(self, rule:tuple=doors,  # the door of each cue, in the order of `cues`; None: drawn for each episode
         split:str='train'       # which games `reset` draws: 'train', 'demo' or 'test'
     ):
         self.rule, self.split = None if rule is None else check_rule(rule), check_split(split)
@@ -95,9 +91,7 @@ class CueDoor(Drawn, TextEnv):
         return dict(legal=self.legal(), state=(*self.task['rule'], self.task['cue'], *self.task['noise'], self.phase),
                     answer=f'open {self.door()}')
 
-    def tasks(
-        self,
-        split:str, n:int, seed:int=0    # 'train', 'demo' or 'test'; how many; another seed, other tasks
+    def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
     )->list:                            # n different games, for `reset(seed, task=game)`
         "Different games of one split, the same list every time."
         generator = Random(f'tasks {split} {seed}')
@@ -111,8 +105,7 @@ class CueDoor(Drawn, TextEnv):
         "Wait, then open the right door."
         return f'open {self.door()}' if self.phase == 2 else 'wait'
 
-    def demonstrator(
-        self,
+    def demonstrator(self,
         noise:float=0., generator:Random=None   # not used: one can only guess; seeded, None: the first door
     )->str:                                     # an action
         "What somebody does who does not know the rule: wait, then open any door."

@@ -25,8 +25,7 @@ sums = dict(boxes=('There are {0} boxes of {1} {good}. How many {good} is that?'
 tool_for = (dict.fromkeys(sums, 'python') | dict.fromkeys(deeds, 'search')      # kind of question -> tool
             | {f'{word} {column}': 'sqlite' for word in whole for column in columns})
 
-def draw_errand(
-    generator:Random,   # seeded by the caller
+def draw_errand(generator:Random,  # seeded by the caller
     split:str           # 'train', 'demo' or 'test'
 )->dict:                # a task of this split
     "Each tool is needed for a third of the tasks."
@@ -38,8 +37,7 @@ def draw_errand(
                     numbers=[small, generator.randint(11, 99)] if kind == 'boxes' else [large, small])
         if split_of(['errands', *task.values()]) == split: return errand(task)
 
-def errand(
-    task    # dict(kind=, good=, store=, numbers=)
+def errand(task  # dict(kind=, good=, store=, numbers=)
 )->dict:    # the same with question, calls and answer
     "What the question is, and how it is answered. Raises ValueError for what is no errand."
     given = {part: task.get(part) for part in ('kind', 'good', 'store', 'numbers')} if isinstance(task, dict) else {}
@@ -84,9 +82,7 @@ class Errands(Toolbox):
     deadline = True     # whoever has not answered in time has lost
     max_tokens = 16     # of a call of the tiny model; `agentlab train` gives so many
 
-    def __init__(
-        self,
-        horizon:int=2,          # most turns: a call and the answer
+    def __init__(self, horizon:int=2,  # most turns: a call and the answer
         spaced:bool=True,       # numbers digit by digit, for a word-level model; False: as usual
         split:str='train'       # which tasks `reset` draws
     ):
@@ -126,9 +122,7 @@ class Errands(Toolbox):
 
     def best(self): return self.written(f'answer {self.task["answer"]}' if self.ledger else self.task['calls'][0])
 
-    def demonstrator(
-        self,
-        noise:float=0., generator:Random=None   # chance of a tool that is not the right one; seeded
+    def demonstrator(self, noise:float=0., generator:Random=None  # chance of a tool that is not the right one; seeded
     )->str:                                     # an action
         "A call, then whatever it showed."
         astray = noisy(noise, generator, 'demonstrator')

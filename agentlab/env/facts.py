@@ -18,9 +18,7 @@ class Facts(SeatedGame):
     "Keep facts in a bank with few places; then a question about one that still holds. Both seats get 1 if it is right."
     name, shared_loss = 'facts', True
     grammar = 'Write add, update NUMBER, delete NUMBER or noop, and nothing else.'
-    def __init__(
-        self,
-        sessions:int=5, places:int=3,       # facts of a game; entries that the bank holds
+    def __init__(self, sessions:int=5, places:int=3,  # facts of a game; entries that the bank holds
         replaced:float=.4, chat:float=.25,  # shares of the facts that replace an older one, and of chatter
         linked:bool=False,      # True: an expert manages all facts but the last, which half the questions are about
         seats:tuple=('manager', 'answerer'),    # or ('manager',): a script answers by the newest entry that fits

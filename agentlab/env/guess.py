@@ -10,8 +10,7 @@ from random import Random
 from .protocol import TextEnv, check_split, check_whole, guide_text, noisy, sampled, split_of, tidy
 from .tools import tool
 
-def ranges(
-    low:int, high:int,      # the outermost numbers
+def ranges(low:int, high:int,  # the outermost numbers
     split:str               # 'train', 'demo' or 'test'
 )->list:                    # of (first, last)
     "The ranges of one split that hold at least half of the numbers."
@@ -25,9 +24,7 @@ class GuessNumber(TextEnv):
     tools = [tool('guess', 'Guess the number; the answer says whether it is higher or lower.',
                   number=('integer', 'the number'))]
 
-    def __init__(
-        self,
-        low:int=1, high:int=16,     # the outermost numbers, at least 8 of them
+    def __init__(self, low:int=1, high:int=16,  # the outermost numbers, at least 8 of them
         horizon:int=None,           # most guesses; None: just enough for halving the widest range
         split:str='train'           # which ranges `reset` draws: 'train', 'demo' or 'test'
     ):
@@ -85,18 +82,14 @@ class GuessNumber(TextEnv):
             raise ValueError(f'a task needs {self.low} <= low <= secret <= high <= {self.high}; got {task!r}')
         return dict(task)
 
-    def tasks(
-        self,
-        split:str, n:int, seed:int=0    # 'train', 'demo' or 'test'; how many; another seed, other tasks
+    def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
     )->list:                            # n different tasks, for `reset(seed, task=task)`
         "Different tasks of one split, the same list every time."
         every = [dict(low=low, high=high, secret=secret)
                  for low, high in ranges(self.low, self.high, check_split(split)) for secret in range(low, high + 1)]
         return sampled(every, split, n, seed)
 
-    def expert(
-        self,
-        noise:float=0., generator:Random=None   # share of guesses drawn from the told range; seeded
+    def expert(self, noise:float=0., generator:Random=None  # share of guesses drawn from the told range; seeded
     )->str:                                     # an action
         "Halve what is left; with `noise` an imperfect demonstrator."
         if noisy(noise, generator, 'expert'): return f"guess {generator.randint(self.task['low'], self.task['high'])}"

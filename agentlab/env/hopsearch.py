@@ -23,15 +23,13 @@ relations = ('mentor', 'rival', 'cousin', 'tailor')
 full_name = re.compile(rf"\b(?:{'|'.join(first_names)}) (?:{'|'.join(last_names)})\b")
 
 @lru_cache
-def names_of(
-    split:str   # 'train', 'demo' or 'test'
+def names_of(split:str  # 'train', 'demo' or 'test'
 )->tuple:       # its names
     "The people who can live in the worlds of a split; every name belongs to exactly one."
     every = (f'{first} {last}' for first in first_names for last in last_names)
     return tuple(name for name in every if split_of(('name', name)) == check_split(split))
 
-def draw_people(
-    generator:Random,           # seeded by the caller
+def draw_people(generator:Random,  # seeded by the caller
     split:str, people:int       # whose names; how many
 )->list:                        # different names
     "Draw names of a split; no first or last name is borne by more than a sixth of the people (and by two at least)."
@@ -48,8 +46,7 @@ def draw_people(
 
 best_pages = 'SELECT rowid FROM pages WHERE pages MATCH ? ORDER BY bm25(pages, 10, 1), rowid LIMIT ?'
 
-def fts_query(
-    text:str,               # whatever somebody wrote
+def fts_query(text:str,     # whatever somebody wrote
     word:str='[a-z]+'       # what a word is
 )->str:         # an FTS5 query that matches pages with any of its words; '' if it has no word
     "Plain words only, each in quotes: no text can be an operator, a column, a syntax error or an injection."
@@ -59,9 +56,7 @@ def fts_query(
 class World:
     """People, who is what to whom, and an index of the pages that say so. Never changed, so all clones of an episode
     share it; any thread may search."""
-    def __init__(
-        self,
-        split:str, number:int,  # whose names; which of its worlds
+    def __init__(self, split:str, number:int,  # whose names; which of its worlds
         people:int              # how many live in it
     ):
         generator = Random(f'world {split} {number} {people}')
@@ -73,14 +68,12 @@ class World:
 
     def __reduce__(self): return world_of, self.key     # a copy or a pickle is the key: an index cannot travel
 
-    def sentence(
-        self, fact:tuple    # (relation, name)
+    def sentence(self, fact:tuple  # (relation, name)
     )->str:
         "What the page of a fact says."
         return f'The {fact[0]} of {fact[1]} is {self.links[fact]}.'
 
-    def chain(
-        self, start:str, path:tuple     # a name; the relations to follow, the first hop first
+    def chain(self, start:str, path:tuple  # a name; the relations to follow, the first hop first
     )->tuple:                           # (the facts on the way, the name at its end)
         "Follow relations from a person."
         facts = []
@@ -89,8 +82,7 @@ class World:
             start = self.links[facts[-1]]
         return facts, start
 
-    def search(
-        self, text:str,     # any text
+    def search(self, text:str,  # any text
         results:int=1       # at most so many
     )->list:                # facts (relation, name), the best page first
         "The pages that fit the words of `text` best by BM25; equal ones in the order of the index."
@@ -106,16 +98,14 @@ def world_of(split:str, number:int, people:int)->World:
     "A world by its key, the same object while it is remembered; see `World`."
     return World(split, number, people)
 
-def index_of(
-    world:World
+def index_of(world:World
 )->sqlite3.Connection:      # a database in memory, closed when the world is forgotten
     "The full-text index of a world: one row per page, title and sentence."
     index = full_text([(fact[1], world.sentence(fact)) for fact in world.pages])
     weakref.finalize(world, index.close)
     return index
 
-def full_text(
-    pages:list              # of (title, text)
+def full_text(pages:list    # of (title, text)
 )->sqlite3.Connection:      # a database in memory; for `best_pages`
     "A full-text index; the rows have the numbers of the pages. Raises EnvError where SQLite has none."
     index = sqlite3.connect(':memory:', check_same_thread=False)
@@ -127,8 +117,7 @@ def full_text(
                       [(row, *page) for row, page in enumerate(pages)])
     return index
 
-def draw_question(
-    generator:Random,           # seeded by the caller
+def draw_question(generator:Random,  # seeded by the caller
     split:str,                  # 'train', 'demo' or 'test'
     hops:int, people:int        # length of the path; people of the world
 )->dict:                        # a task: split, world, people, start, path
@@ -140,8 +129,7 @@ def draw_question(
         met = {name for _, name in facts} | {answer}
     return dict(split=split, world=world.key[1], people=people, start=start, path=path)
 
-def check_question(
-    task,                       # what the caller gave as a task
+def check_question(task,        # what the caller gave as a task
     hops:int, people:int        # of the environment
 )->dict:                        # the same
     "Refuse what is no question, or one of another size."
@@ -169,15 +157,13 @@ def check_question(
 # role -> (how it learns more, how it is done)
 verbs = dict(player=('search', 'answer'), planner=('ask', 'answer'), searcher=('search', 'report'))
 
-def parse(
-    action:str      # the whole text of a turn
+def parse(action:str  # the whole text of a turn
 )->tuple:           # (verb, the next eight words), names written as names
     "Letters only, in any case: `Search: mentor, BORA tel!` is ('search', 'mentor Bora Tel')."
     verb, *words = re.findall('[a-z]+', action[:1000].lower()) or ['']
     return verb, ' '.join(x.capitalize() if x.capitalize() in first_names + last_names else x for x in words[:8])
 
-def missing(
-    start:str, path:tuple,      # where to begin; the relations to follow
+def missing(start:str, path:tuple,  # where to begin; the relations to follow
     known:dict                  # (relation, name) -> name
 )->tuple:                       # (the first fact on the way that is not known, or None; how far one gets)
     "Walk as far as one knows."
@@ -272,9 +258,7 @@ class HopSearch(Drawn, Env):
                  for role in self.roles]
         return dict(zip(self.seats, texts)) if self.team else texts[0]
 
-    def __init__(
-        self,
-        hops:int=2,                 # facts on the way to the answer: 1, 2 or 3
+    def __init__(self, hops:int=2,  # facts on the way to the answer: 1, 2 or 3
         distractors:int=21,         # people in the world who have nothing to do with the question, at least 10
         results:int=1,              # pages that a search shows, up to 4
         horizon:int=None,           # most turns of all seats; None: 6 for each seat, 8 for three hops

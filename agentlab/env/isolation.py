@@ -13,8 +13,7 @@ from functools import partial
 from .protocol import Env, EnvError, Step, as_reader
 from ..settings import in_words
 
-def wait_for(
-    pipe:int, event:int,        # file descriptor; select.POLLIN or select.POLLOUT
+def wait_for(pipe:int, event:int,  # file descriptor; select.POLLIN or select.POLLOUT
     deadline:float=math.inf     # on the clock of time.monotonic
 ):
     "Return when the pipe can be read or written (or is closed); `TimeoutError` after the deadline."
@@ -40,8 +39,7 @@ def receive_bytes(pipe:int, size:int, deadline:float)->bytes:
         left -= len(parts[-1])
     return b''.join(parts)
 
-def receive(
-    pipe:int,                   # file descriptor
+def receive(pipe:int,           # file descriptor
     deadline:float=math.inf,    # on the clock of time.monotonic
     most:float=math.inf         # bytes of a message
 )->bytes:                       # one message; None: the other side is gone
@@ -53,8 +51,7 @@ def receive(
     message = receive_bytes(pipe, size, deadline)
     return message if len(message) == size else None
 
-def hold_lifeline(
-    lifeline:int    # read end of a pipe that the parent holds open while it lives
+def hold_lifeline(lifeline:int  # read end of a pipe that the parent holds open while it lives
 ):
     "Have the kernel kill this process and its children when the parent is gone, however busy we are."
     import fcntl
@@ -64,8 +61,7 @@ def hold_lifeline(
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
     if select.select([lifeline], [], [], 0)[0]: os.kill(os.getpid(), signal.SIGKILL)    # it closed before we asked
 
-def answer(
-    env:Env,            # the environment of this worker
+def answer(env:Env,     # the environment of this worker
     request:bytes       # a pickled (method, arguments): the parent wrote it
 )->bytes:               # ('result', value) or ('error', type, text, traceback), see `written`
     "Carry out one request; whatever happens becomes a reply."
@@ -92,8 +88,7 @@ def failure(error:BaseException)->bytes:
 
 PARTS = ('seat', 'observation', 'reward', 'done', 'info')       # of a Step
 
-def as_data(
-    value       # None, truth values, numbers, texts, bytes, lists, tuples, sets, dictionaries and Steps of these
+def as_data(value  # None, truth values, numbers, texts, bytes, lists, tuples, sets, dictionaries and Steps of these
 # what JSON can hold: a list is a list, and everything else that holds something a dictionary with one key that names it
 ):
     "A value without any object in it. Raises TypeError for one that is more than its data."
@@ -159,9 +154,7 @@ MOST = 64 << 20      # bytes of a reply
 
 class Worker:
     "A Python process that holds one environment, and this side of its pipes."
-    def __init__(
-        self,
-        payload:bytes,      # the environment, from `dump`
+    def __init__(self, payload:bytes,  # the environment, from `dump`
         limit:float,        # seconds for starting up
         log:str=None        # file to which the environment's prints are appended; None: our error stream
     ):
@@ -223,9 +216,7 @@ class Isolated(Env):
     "An environment in its own process, stopped when a call takes over `limit` seconds; the next `reset` starts anew."
     name = 'isolated'
 
-    def __init__(
-        self,
-        env:Env,                    # any environment; it is sent to the worker as it is now
+    def __init__(self, env:Env,     # any environment; it is sent to the worker as it is now
         limit:float=10.,            # seconds a call may take
         start_limit:float=60.,      # seconds the worker may take to start and import what the environment needs
         log:str=None                # file to which what it prints is appended; None: this program's error stream
@@ -251,9 +242,7 @@ class Isolated(Env):
         stopper, self.worker, self.stopper = self.stopper, None, None
         return stopper() if stopper else None
 
-    def post(
-        self,
-        method:str,     # a method of the environment
+    def post(self, method:str,  # a method of the environment
         *arguments      # what to call it with; must be picklable
     ):
         "Begin a call and return at once; `collect` brings the result. A `reset` gives up an unfinished call."
@@ -322,8 +311,7 @@ class Isolated(Env):
 
     def __deepcopy__(self, memo): return self.clone()
 
-def together(
-    envs:list,          # environments, isolated or not
+def together(envs:list,  # environments, isolated or not
     method:str,         # 'reset', 'step', ...
     arguments:list      # one tuple of arguments for each
 )->list:                # results in order; an Exception where that call failed

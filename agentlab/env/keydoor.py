@@ -16,8 +16,7 @@ from .protocol import Drawn, TextEnv, check_split, check_whole, guide_text, list
 compass = dict(north=(0, -1), south=(0, 1), east=(1, 0), west=(-1, 0))   # direction -> (columns east, rows south)
 
 @lru_cache
-def room_names(
-    size:int    # rooms along one side
+def room_names(size:int  # rooms along one side
 )->tuple:       # size*size names, row by row: a1, b1, ...
     "The rooms of a house."
     return tuple(f'{column}{row + 1}' for row in range(size) for column in ascii_lowercase[:size])
@@ -27,8 +26,7 @@ def door_between(one:str, other:str)->str:
     return '-'.join(sorted((one, other)))
 
 @lru_cache(maxsize=4096)
-def exits(
-    size:int,           # rooms along one side
+def exits(size:int,     # rooms along one side
     closed:tuple=()     # names of the doors that are shut
 )->dict:                # room -> {direction: room behind the open door}
     "The map of a house. Shared between callers: do not change it."
@@ -41,8 +39,7 @@ def exits(
     return place
 
 @lru_cache(maxsize=65536)
-def distances(
-    size:int, closed:tuple,     # the house, as in `exits`
+def distances(size:int, closed:tuple,  # the house, as in `exits`
     goal:str                    # a room
 )->dict:                        # room -> doors to pass on a shortest way to `goal`; rooms cut off are missing
     "Breadth-first search from the goal outwards. Shared between callers: do not change it."
@@ -59,23 +56,20 @@ def all_doors(size:int)->tuple:
     "Every interior door, in order."
     return tuple(sorted({door_between(room, other) for room, near in exits(size).items() for other in near.values()}))
 
-def shortest(
-    layout:dict     # size, start, key, chest, closed
+def shortest(layout:dict  # size, start, key, chest, closed
 )->int:             # turns: walk to the key, take it, walk to the chest, open it
     "The fewest turns in which a layout can be won."
     size, closed = layout['size'], tuple(layout['closed'])
     return (distances(size, closed, layout['key'])[layout['start']]
             + distances(size, closed, layout['chest'])[layout['key']] + 2)
 
-def check_size(
-    size    # what the caller gave
+def check_size(size  # what the caller gave
 )->int:     # the same
     "Refuse a size for which there are no house or no room names."
     check_whole(2, 26, size=size)
     return size
 
-def check_layout(
-    layout:dict     # what the caller gave as a task
+def check_layout(layout:dict  # what the caller gave as a task
 )->dict:            # the same as plain values, doors in order
     "Refuse a layout that is no house: missing parts, unknown rooms or doors, two things in one room, rooms cut off."
     if not isinstance(layout, dict):
@@ -96,8 +90,7 @@ def check_layout(
         raise ValueError(f'with {doors} shut some rooms cannot be reached; open one of them')
     return dict(size=size, start=rooms[0], key=rooms[1], chest=rooms[2], closed=doors)
 
-def draw_layout(
-    generator:Random,           # seeded by the caller
+def draw_layout(generator:Random,  # seeded by the caller
     size:int, closed:int,       # rooms along one side; doors to shut
     horizon:int,                # a layout that takes more turns is passed over
     split:str                   # 'train', 'demo' or 'test'
@@ -112,8 +105,7 @@ def draw_layout(
     raise ValueError(f'no house of size {size} with {closed} doors shut in split {split!r} can be won in {horizon} '
                      f'turns; raise horizon or shut fewer doors')
 
-def all_layouts(
-    size:int=3, closed:int=2, horizon:int=12    # as in `draw_layout`
+def all_layouts(size:int=3, closed:int=2, horizon:int=12  # as in `draw_layout`
 ):                                              # an iterator of layouts
     "Every layout that can be drawn, of all splits, each once."
     for shut in itertools.combinations(all_doors(size), closed):
@@ -122,8 +114,7 @@ def all_layouts(
             layout = dict(size=size, start=start, key=key, chest=chest, closed=list(shut))
             if shortest(layout) <= horizon: yield layout
 
-def best_action(
-    layout:dict,        # the house
+def best_action(layout:dict,  # the house
     room:str,           # where the agent is
     has_key:bool        # what it holds
 )->str:                 # an action on a shortest way; of several the first in the order north, south, east, west
@@ -134,8 +125,7 @@ def best_action(
     ways = exits(layout['size'], tuple(layout['closed']))[room]
     return 'go ' + next(way for way, other in ways.items() if far[other] < far[room])
 
-def picture(
-    layout:dict,            # the house
+def picture(layout:dict,    # the house
     room:str=None,          # where the agent is; None: at the start
     has_key:bool=False      # True: the key is no longer where it lay
 )->str:                     # a map: @ agent, k key, C chest; a gap in a wall is an open door
@@ -162,9 +152,7 @@ class KeyDoor(Drawn, TextEnv):
     grammar = ('Write one action in every turn and nothing else: go north, go south, go east, go west, take key or '
                'open chest.')
 
-    def __init__(
-        self,
-        size:int=3,             # rooms along one side, 2 to 26
+    def __init__(self, size:int=3,  # rooms along one side, 2 to 26
         horizon:int=12,         # most turns; layouts that cannot be won in so many are not drawn
         closed:int=1,           # doors shut; the house stays connected
         split:str='train'       # which layouts `reset` draws: 'train', 'demo' or 'test'
@@ -228,8 +216,7 @@ class KeyDoor(Drawn, TextEnv):
         "A shortest-path action from here."
         return best_action(self.layout, self.room, self.has_key)
 
-    def demonstrator(
-        self, noise:float=0., generator:Random=None     # share drawn at random from the legal ones; seeded
+    def demonstrator(self, noise:float=0., generator:Random=None  # share drawn at random from the legal ones; seeded
     )->str:                                             # an action
         "Like who has only read the text: towards the goal through an open door, and back only if there is no other."
         if noisy(noise, generator, 'demonstrator'): return generator.choice(self.legal())

@@ -19,8 +19,7 @@ def check_alpha(alpha:float)->float:
         raise ValueError(f'alpha={alpha!r}: the equilibria of Kuhn poker have alpha from 0 to 1/3')
     return float(alpha)
 
-def equilibrium(
-    state:tuple,        # an information set, as in `info['state']`: seat, own card, what was played
+def equilibrium(state:tuple,  # an information set, as in `info['state']`: seat, own card, what was played
     alpha:float=1/3     # how often the first seat bets the jack, 0 to 1/3
 )->float:               # probability of 'bet'
     "The equilibrium of Kuhn poker."
@@ -35,8 +34,7 @@ class CardGame(SeatedGame):
         "This seat's card."
         return self.cards[self.seats.index(seat)]
 
-    def tasks(
-        self,
+    def tasks(self,
         split:str,      # 'train', 'demo' or 'test': all hold the same deals, as with fewer it would be another game
         n:int,          # how many; each deal once before any comes twice
         seed:int=0      # another seed, another order
@@ -54,9 +52,7 @@ class Kuhn(CardGame):
                        'You read your seat, your card and what was done. '
                        'A bet is one more; pass after a bet gives up, bet after a bet calls it.', grammar, 'bet')
 
-    def __init__(
-        self,
-        alpha:float=1/3,        # the expert's rate of bluffing with the jack in the first seat, 0 to 1/3
+    def __init__(self, alpha:float=1/3,  # the expert's rate of bluffing with the jack in the first seat, 0 to 1/3
         forfeit:float=None      # what a seat is paid for an illegal text; None: -2
     ):
         super().__init__(forfeit)

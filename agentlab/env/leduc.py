@@ -21,9 +21,7 @@ class Leduc(CardGame):
                        'with the public card wins, else the higher card. A raise is 2 in the first round and 4 in the '
                        'second, at most two a round; fold only after a raise.', grammar, 'call')
 
-    def __init__(
-        self,
-        forfeit:float=None,     # what a seat is paid for an illegal text; None: the most it can still lose
+    def __init__(self, forfeit:float=None,  # what a seat is paid for an illegal text; None: the most it can still lose
         iterations:int=500      # of CFR, for the expert; computed when it is first asked
     ):
         super().__init__(forfeit)
@@ -104,8 +102,7 @@ class Leduc(CardGame):
     def words(self): return [':', ',', *ranks, 'fold', 'call', 'raise', 'showdown']
 
 @functools.cache
-def solution(
-    iterations:int=500      # of CFR
+def solution(iterations:int=500  # of CFR
 )->dict:                    # canonical information set -> {move: probability}
     "An approximate equilibrium of Leduc poker."
     from agentlab.selfplay.exploitability import cfr, game_tree, strategy_book

@@ -10,14 +10,12 @@ __all__ = ['symmetric', 'pure_equilibria', 'check_payoffs', 'MatrixGame', 'tit_f
 from .protocol import check_whole, guide_text, is_finite
 from .two_seats import SeatedGame
 
-def symmetric(
-    table:list      # table[i][j]: what action i is paid against action j
+def symmetric(table:list  # table[i][j]: what action i is paid against action j
 )->list:            # [i][j] -> (paid to row, paid to column)
     "The game in which both seats have the same table."
     return [[(table[i][j], table[j][i]) for j in range(len(table))] for i in range(len(table))]
 
-def pure_equilibria(
-    payoffs:list    # [i][j] -> (paid to row, paid to column)
+def pure_equilibria(payoffs:list  # [i][j] -> (paid to row, paid to column)
 )->list:            # of (i, j)
     "Pairs of actions from which no seat alone wants to leave (pure Nash equilibria), by enumeration."
     n = range(len(payoffs))
@@ -41,8 +39,7 @@ class MatrixGame(SeatedGame):
     "Two seats choose at once; a table pays both, round by round."
     seats = ('row', 'column')
 
-    def __init__(
-        self,
+    def __init__(self,
         payoffs:list,           # [i][j] -> (paid to row, paid to column) if row takes action i and column action j
         actions:tuple,          # the words for the actions, the same for both seats
         rounds:int=1,           # of one game
@@ -128,8 +125,7 @@ def tit_for_tat(game:MatrixGame, generator=None)->str:
     "What the other seat did in the last round; the first action at first."
     return game.past[-1][1 - game.own(game.mover)] if game.past else game.actions[0]
 
-def always(
-    action:str  # one of the game's actions
+def always(action:str  # one of the game's actions
 ):              # a player
     "The player that does the same in every round."
     return lambda game, generator=None: action

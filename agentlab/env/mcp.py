@@ -17,8 +17,7 @@ CLOSED = -32000     # the protocol's number for a connection that has ended
 
 class Line:
     "A connection to a server. Raises EnvError where there is none."
-    def __init__(
-        self, loop,         # a running event loop, in another thread
+    def __init__(self, loop,  # a running event loop, in another thread
         opened,             # () -> what `async with` makes a client of, and a file with the server's complaints
         name:str, seconds:float # for messages; until the server must have answered
     ):
@@ -96,9 +95,7 @@ def _field(record, *names):
 
 class Served:
     "A server as a `Place`: one that all episodes share, or one for each episode under way."
-    def __init__(
-        self,
-        source,             # as for `from_mcp`
+    def __init__(self, source,              # as for `from_mcp`
         reset:str='', seconds:float=60.,    # the tool that begins an episode; that a start and a reset may take
         variables:dict=None # environment variables of a server that is started here
     ):
@@ -163,8 +160,7 @@ def _end(loop, owner:int):
         loop.stop()
     asyncio.run_coroutine_threadsafe(leave(), loop)
 
-def from_mcp(
-    source,                 # a command (text or list of words), a URL, an MCPServer, or a function that makes one
+def from_mcp(source,        # a command (text or list of words), a URL, an MCPServer, or a function that makes one
     tasks,                  # as for Toolbox; `reset` of a task are the arguments of the reset tool
     score=exact,            # as for Toolbox
     allow=None,             # names of the tools that the agent may call; None: all

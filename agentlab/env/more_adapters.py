@@ -48,8 +48,7 @@ class ReasoningGym(Borrowed):
         wrong = noisy(noise, generator, 'expert')
         return str((self.data[generator.randrange(len(self.data))] if wrong else self.entry)['answer'])
 
-def from_reasoning_gym(
-    data,                   # its name, such as 'leg_counting', or a data set of theirs
+def from_reasoning_gym(data,  # its name, such as 'leg_counting', or a data set of theirs
     split:str='train',      # which questions `reset` draws
     guide:str=None,         # what a reader is told; None: what the data set says of itself
     size:int=100_000, seed:int=0, **options     # of a data set that is named, such as max_terms=3
@@ -157,8 +156,7 @@ def seat_of(vf, world, tasks)->str:
                          f'with verifiers and open its traces')
     return seats[0]
 
-def from_verifiers(
-    name:str,               # of an installed taskset, or a module on the path
+def from_verifiers(name:str,            # of an installed taskset, or a module on the path
     split:str='train', limit:int=1000,  # which tasks `reset` draws; most tasks that are loaded
     success=None,           # function: reward -> bool; None: 1 or more
     answer:str='',          # field of a task's data that holds a good reply: then it can demonstrate; one turn only
@@ -190,8 +188,7 @@ class ALFWorld(TextWorld):
         legal = [] if self.over else list(self.situation['admissible_commands'] or [])
         return dict(legal=legal, state=(self.situation['feedback'].strip(), *legal))
 
-def house(
-    path:str    # of a game.tw-pddl
+def house(path:str  # of a game.tw-pddl
 ):              # a TextWorld environment that speaks of 'shelf 1' and not of its number in ALFRED
     "Open a game of ALFWorld."
     textworld = needed('textworld', 'textworld')

@@ -11,14 +11,12 @@ from random import Random
 from .protocol import check_split, guide_text
 from .two_seats import SeatedGame, different_tasks, draw_task
 
-def nim_sum(
-    heaps:tuple     # stones in each heap
+def nim_sum(heaps:tuple  # stones in each heap
 )->int:             # their exclusive or
     "Sum of the heaps in binary, without carrying (Bouton, 1901)."
     return functools.reduce(operator.xor, heaps, 0)
 
-def lost(
-    heaps:tuple,            # stones in each heap
+def lost(heaps:tuple,       # stones in each heap
     misere:bool=False       # True: who takes the last stone loses
 )->bool:                    # True: the seat that moves loses against best play
     "Who must move here has lost."
@@ -27,8 +25,7 @@ def lost(
 
 letters = 'abcdefgh'
 
-def check_heaps(
-    heaps   # what the caller gave
+def check_heaps(heaps  # what the caller gave
 )->tuple:   # the same as a tuple of ints
     "Refuse heaps that cannot be played."
     if not (1 <= len(heaps) <= len(letters) and all(type(stones) is int and 1 <= stones <= 20 for stones in heaps)):
@@ -39,9 +36,7 @@ class Nim(SeatedGame):
     "Take stones from one heap; who takes the last one is paid 1 (in misere Nim -1), the other the opposite."
     name = 'nim'
 
-    def __init__(
-        self,
-        heaps:tuple=(3, 4, 5),  # stones in each heap; None: drawn for each game
+    def __init__(self, heaps:tuple=(3, 4, 5),  # stones in each heap; None: drawn for each game
         misere:bool=False,      # True: who takes the last stone loses
         piles:int=3, most:int=7,# for heaps=None: how many heaps, and the most stones in one
         split:str='train',      # for heaps=None: which games `reset` draws: 'train', 'demo' or 'test'
@@ -96,9 +91,7 @@ class Nim(SeatedGame):
     def advice(self):
         return dict.fromkeys([move for move in self.moves() if lost(self.after(move), self.misere)] or self.moves(), 1)
 
-    def tasks(
-        self,
-        split:str, n:int, seed:int=0    # 'train', 'demo' or 'test'; how many; another seed, other tasks
+    def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
     )->list:                            # n different heaps, for `reset(seed, task=task)`
         "Different heaps of one split, the same list every time; for heaps=None."
         if self.start is not None:

@@ -35,8 +35,7 @@ _fields = dict(     # field: (whether a value will do, what is wanted)
     split=(lambda x: x in splits, ' or '.join(splits)), id=(lambda x: isinstance(x, (str, int)), 'a text or a number'),
     demonstration=(lambda x: all(map(_text, x if isinstance(x, list) and x else [x])), 'a text, or a list of texts'))
 
-def check_task(
-    task, where:str,    # what is said to be a task; its place for the error, as 'tasks.jsonl, line 3'
+def check_task(task, where:str,  # what is said to be a task; its place for the error, as 'tasks.jsonl, line 3'
 )->dict:                # a copy
     "Refuse what is no task. Raises ValueError."
     try: task = json.loads(json.dumps(task, allow_nan=False, ensure_ascii=False).encode())    # no half letters
@@ -61,8 +60,7 @@ def read_tasks(path)->list:
             if line.strip(): found.append(dict(id=i, line=i) | check_task(task, where))
     return found
 
-def reward_of(
-    found, where:str,   # what a reward returned; whose, for the error
+def reward_of(found, where:str,  # what a reward returned; whose, for the error
 )->tuple:               # (reward, info)
     "Float, bool or dictionary as a reward and what is known besides. Raises EnvError."
     given = dict(found) if isinstance(found, dict) else dict(reward=found)
@@ -76,8 +74,7 @@ def reward_of(
 class OwnTasks(TextEnv):
     "Prompts of your own, paid by a function of your own; one turn, or several with tools."
     tools = ()
-    def __init__(
-        self,
+    def __init__(self,
         tasks, reward=exact,    # a file (lines of JSON) or a list of dictionaries; (reply, task) -> float, bool or dict
         tools=(),               # functions, or `Tool`s, as a Toolbox has them
         split:str='train',      # which tasks `reset` draws
@@ -183,8 +180,7 @@ class OwnTasks(TextEnv):
         if len(words) <= 20_000: return words
         raise ValueError(f'{self.file} has {len(words):,} words, too many for a tiny policy. Take --model smollm2')
 
-def load_tasks(
-    path:str, reward:str='',    # lines of JSON; exact, number, contains, or package.module:function
+def load_tasks(path:str, reward:str='',  # lines of JSON; exact, number, contains, or package.module:function
 )->OwnTasks:
     "A world from a file and the name of a reward, as the command line gives them."
     known = rewards.get(reward or 'exact')

@@ -30,8 +30,7 @@ class Step:
     # state, cost, error, fresh (True: the seat reads this text alone, and has forgotten what was before)
     info:dict = field(default_factory=dict)
 
-def canonical(
-    value           # strings, numbers, booleans, None, and tuples, lists or string-keyed dicts of these
+def canonical(value  # strings, numbers, booleans, None, and tuples, lists or string-keyed dicts of these
 )->str:             # JSON with sorted keys: equal values give equal text in every process
     "The text that stands for a value; anything whose JSON is not unique is a `TypeError`."
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
@@ -55,16 +54,13 @@ class Env:
     @name.setter
     def name(self, value:str): vars(self)['name'] = value      # a world may be given a name of its own
 
-    def reset(
-        self,
-        seed:int,       # fixes everything random in this episode
+    def reset(self, seed:int,  # fixes everything random in this episode
         task=None       # the very task to play; None: the environment draws one from the seed
     )->Step:            # whose turn it is and what they read
         "Begin an episode."
         raise NotImplementedError(f'{type(self).__name__} must define reset(seed, task=None) -> Step')
 
-    def step(
-        self,
+    def step(self,
         action:str      # the acting seat's whole text; parsing it, and what a bad one costs, belong to the environment
     )->Step:            # what it paid, and who reads what next
         "Play the text of the seat that moves. Raises `EnvError` after the end."
@@ -85,9 +81,7 @@ class Env:
         if hasattr(twin, 'spaced'): twin.spaced = False
         return twin
 
-    def refusal(
-        self,
-        action:str,     # what was written
+    def refusal(self, action:str,  # what was written
         plain:str,      # the answer in the closed vocabulary of the tiny policies
         expected:str='' # what would have been understood; '': the grammar
     )->str:             # the answer to an invalid action
@@ -126,8 +120,7 @@ class TextEnv(Env):
         info = dict(invalid=False, success=False, truncated=late and not self.deadline) | self.facts() | info
         return Step(self.seats[0], observation, {self.seats[0]: reward}, self.over, info)
 
-def check_turn(
-    env, over:bool,     # who is asked; whether the episode is over, or was never begun
+def check_turn(env, over:bool,  # who is asked; whether the episode is over, or was never begun
     action              # what the caller gave as an action
 ):
     "Refuse a step that nobody can play."
@@ -136,8 +129,7 @@ def check_turn(
     if not isinstance(action, str):
         raise TypeError(f'{env.name}: step(action) takes a str, got {type(action).__name__}')
 
-def check_whole(
-    least:int=1, most:int=None,     # allowed; None: without a limit
+def check_whole(least:int=1, most:int=None,  # allowed; None: without a limit
     /, **values                     # name -> what the caller gave
 ):
     "Refuse arguments that are no whole numbers from `least` to `most`."
@@ -145,8 +137,7 @@ def check_whole(
         if type(value) is int and least <= value and (most is None or value <= most): continue
         raise ValueError(f'{name}={value!r}: give a whole number from {least}' + f' to {most}'*(most is not None))
 
-def check_seed(
-    seed    # what the caller gave as a seed
+def check_seed(seed  # what the caller gave as a seed
 )->int:     # the same number as a Python int
     "Refuse what is no whole number from 0: `Random` would quietly take it (-1 and 1 alike, text by its type)."
     try: seed = operator.index(seed)
@@ -155,14 +146,12 @@ def check_seed(
     if seed < 0: raise ValueError(f'seed must not be negative, got {seed}; use 0, 1, 2, ...')
     return seed
 
-def tidy(
-    text:str    # what a seat wrote
+def tidy(text:str  # what a seat wrote
 )->str:         # lower case, single spaces, no full stop at the end
     "A text as worlds compare it with the actions they know."
     return ' '.join(text.lower().rstrip(' .\n').split())
 
-def guide_of(
-    env,            # an environment
+def guide_of(env,   # an environment
     seat:str        # who reads
 )->str:             # '' where there is none
     "What an environment tells a seat. `TypeError` for a guide that is no text."
@@ -172,28 +161,24 @@ def guide_of(
         raise TypeError(f'guide={guide!r:.80}: give a text, or a dictionary of seats and texts')
     return text
 
-def as_reader(
-    env     # an environment, or anything that plays like one
+def as_reader(env  # an environment, or anything that plays like one
 ):          # the same for a reader; as it is where it has no other way to write
     "`env.for_reader()` where there is one."
     return env.for_reader() if callable(getattr(env, 'for_reader', None)) else env
 
-def guide_text(
-    rules:str,      # what it is about
+def guide_text(rules:str,  # what it is about
     grammar:str,    # how an action is written
     example:str     # an action
 )->str:             # a guide
     "Rules, grammar, and the example on a line of its own."
     return f'{rules} {grammar}\nExample: {example}'
 
-def example_of(
-    guide:str       # a text that `guide_text` made
+def example_of(guide:str  # a text that `guide_text` made
 )->str:             # the action in it; '' without one
     "The example at the end of a guide."
     return guide.rpartition('\nExample: ')[2] if '\nExample: ' in guide else ''
 
-def extended(
-    guide,                      # a guide: a text, or {seat: text}
+def extended(guide,             # a guide: a text, or {seat: text}
     rule:str,                   # what is added
     change=lambda action: action    # example -> example under this rule
 ):                              # a guide with one rule more; as it was where it is empty
@@ -204,8 +189,7 @@ def extended(
     if not example: return f'{guide} {rule}'
     return guide_text(guide[:-len(f'\nExample: {example}')], rule, change(example))
 
-def listed(
-    actions,        # texts
+def listed(actions,  # texts
     most:int=12     # that are shown
 )->str:             # 'a, b, c'; 'a, b and 7 more'
     "Some actions as a text of bounded length."
@@ -213,8 +197,7 @@ def listed(
     left = len(actions) - len(shown)
     return ', '.join(shown) + (f' and {left} more' if left else '')
 
-def unanswered(
-    action:str,     # what was written: anything
+def unanswered(action:str,  # what was written: anything
     expected:str    # a sentence
 )->str:             # an answer of bounded length
     "What was written, cut at 40 characters and without control characters, and what was expected."
@@ -227,22 +210,19 @@ no_guide = ('no guide: a model that reads is told nothing of the rules. Give `gu
 
 splits = ('train', 'demo', 'test')
 
-def split_of(
-    task    # anything `canonical` takes
+def split_of(task  # anything `canonical` takes
 )->str:     # 'train' (5 of 10), 'demo' (3 of 10) or 'test' (2 of 10)
     "The split a task belongs to: a property of the task alone (its blake2b hash), not of seeds, order or machine."
     number = int.from_bytes(hashlib.blake2b(canonical(task).encode(), digest_size=8).digest(), 'big')
     return 'train train train train train demo demo demo test test'.split()[number % 10]
 
-def check_split(
-    split:str   # what the caller asked for
+def check_split(split:str  # what the caller asked for
 )->str:         # the same
     "Refuse a split that does not exist."
     if split not in splits: raise ValueError(f'split must be one of {", ".join(splits)}; got {split!r}')
     return split
 
-def distinct(
-    draw,               # () -> a task
+def distinct(draw,      # () -> a task
     n:int,              # how many
     what:str='tasks',   # what they are, for the error
     key=repr,           # task -> what tells it from the others
@@ -256,8 +236,7 @@ def distinct(
         found.setdefault(key(task), task)
     return list(found.values())
 
-def sampled(
-    every:list,             # the tasks of a split
+def sampled(every:list,         # the tasks of a split
     split:str, n:int, seed:int  # its name; how many; another seed, other tasks
 )->list:                    # n of them, the same list every time
     "Tasks of a split that are all known. Raises ValueError where there are fewer."
@@ -268,8 +247,7 @@ def check_noise(noise:float, generator, who:str='expert'):
     "Noise is drawn: it needs a generator. `who` is the name of the call."
     if noise and generator is None: raise ValueError(f'noise needs a generator: {who}(noise, random.Random(seed))')
 
-def noisy(
-    noise:float,        # probability of a slip
+def noisy(noise:float,  # probability of a slip
     generator:Random,   # seeded by the caller; may be None where noise is 0
     who:str='expert',   # name of the call, for the error
 )->bool:                # whether to slip here; nothing is drawn where noise is 0
@@ -283,9 +261,7 @@ class Drawn:
     drawn = 'tasks'     # what they are
     apart = staticmethod(canonical)     # task -> what tells it from the others
 
-    def tasks(
-        self,
-        split:str,      # 'train', 'demo' or 'test'
+    def tasks(self, split:str,  # 'train', 'demo' or 'test'
         n:int,          # how many
         seed:int=0      # another seed, other tasks
     )->list:            # n different tasks, for `reset(seed, task=task)`
@@ -293,9 +269,7 @@ class Drawn:
         generator = Random(f'{self.drawn} {check_split(split)} {seed}')
         return distinct(lambda: self.draw(generator, split), n, f'{self.drawn} of split {split!r}', self.apart)
 
-    def expert(
-        self,
-        noise:float=0.,             # share of actions drawn at random from `legal`
+    def expert(self, noise:float=0.,  # share of actions drawn at random from `legal`
         generator:Random=None       # seeded by the caller; needed if noise > 0
     )->str:                         # an action
         "The best one; with `noise` an imperfect demonstrator."
@@ -311,8 +285,7 @@ EXTRAS = dict(
 )
 registered: dict[str, type] = {}    # name -> class; filled as the pages of environments are imported
 
-def environment(
-    name:str,   # for `load_env`, the command line and sweeps
+def environment(name:str,  # for `load_env`, the command line and sweeps
 )->Callable:
     "Register a class under a name. TypeError where it lacks one of `EXTRAS`, ValueError where the name is taken."
     def register(kind:type)->type:
@@ -328,16 +301,14 @@ def environment(
         return kind
     return register
 
-def pages_with_names(
-    package:str     # its name; it is being imported
+def pages_with_names(package:str  # its name; it is being imported
 )->list[str]:       # full names of modules
     "Modules of a package that name an environment. Their text is searched: others are not imported for it."
     files = (path for place in sys.modules[package].__path__ for path in sorted(Path(place).glob('*.py')))
     return [f'{package}.{path.stem}' for path in files
             if re.search(r'^@environment\(', path.read_text(encoding='utf-8'), re.M)]
 
-def check_seat_order(
-    step:Step,              # what the environment returned
+def check_seat_order(step:Step,  # what the environment returned
     seats:tuple,            # `env.seats`
     previous:str=None  # the seat that moved last: the next one follows it in `seats`, round and round; None: any order
 )->Step:                    # the same step
@@ -378,8 +349,7 @@ rules = dict(
 
 nonsense = ('', 'xyzzy 42', 'go\nnorth</s>', '\u00e9\u4e16\U0001F511'*9)
 
-def check_step(
-    step:Step, env:Env,     # what `env` returned
+def check_step(step:Step, env:Env,  # what `env` returned
     previous:str=None       # see `check_seat_order`
 )->tuple:                   # the step as plain values, for comparing episodes
     "One step against the rules that a single step can break: types, seats, rewards, state."
@@ -402,8 +372,7 @@ def choose(step:Step, actions:tuple, generator:Random)->str:
     choices = step.info.get('legal') or actions or nonsense
     return generator.choice(nonsense) if generator.random() < .2 else generator.choice(list(choices))
 
-def watch(
-    env:Env, step:Step,         # the environment and the step it last returned
+def watch(env:Env, step:Step,   # the environment and the step it last returned
     generator:Random,           # chooses the actions
     actions:tuple=(),           # actions to try where `info` has no `legal`
     turns:int=50,               # stop after so many
@@ -473,8 +442,7 @@ class Report(dict):
         lines = [f'{rule:9} {found}' for rule, found in self.items()]
         return '\n'.join(lines + [f'advice    {self.advice}']*bool(self.advice))
 
-def check_env(
-    env:Env,                    # your environment
+def check_env(env:Env,          # your environment
     actions:tuple=(),           # texts to try where `info` has no `legal` list
     seeds:tuple=(0, 1, 2),      # episodes to play
     turns:int=50,               # watch at most so many turns of each

@@ -36,14 +36,12 @@ forms = list_forms() | {    # name -> (what is asked, code)
 levels = {1: tuple(forms)[:15], 2: tuple(forms)[:-2], 3: tuple(forms)}   # level -> its forms
 lists = {1: (5, 99), 2: (6, 99), 3: (8, 999)}  # level -> (how many numbers in a list, the largest)
 
-def names_in(
-    form:str        # a key of `forms`
+def names_in(form:str  # a key of `forms`
 )->list:            # the names that its code uses
     "The values that a problem of this form lends, in alphabetical order."
     return sorted(set(re.findall(r'\b[abkmnpq]\b', forms[form][1])))
 
-def draw_problem(
-    generator:Random,       # seeded by the caller
+def draw_problem(generator:Random,  # seeded by the caller
     split:str, level:int    # 'train', 'demo' or 'test'; 1, 2 or 3
 )->dict:                    # a task: dict(form, values), of this split
     """A form, and values that belong to the split: a task is in a split by what it is, so no two splits share one.
@@ -89,8 +87,7 @@ def joined(text:str)->str:
 
 opening = re.compile(r'[\s`]*(python|answer)\b[ :]*', re.IGNORECASE)
 
-def parse(
-    action:str      # the whole text of a turn
+def parse(action:str  # the whole text of a turn
 )->tuple:           # ('python', code), ('answer', number as text) or ('', '')
     """What an action wants; fences around code are dropped, spaces and commas in a number too. Of several answers
     the last complete one counts."""
@@ -100,8 +97,7 @@ def parse(
     if verb == 'answer': rest = ([number for number in answers(action) if number] or [''])[-1]
     return (verb, rest) if rest else ('', '')
 
-def answers(
-    action:str      # the whole text of a turn
+def answers(action:str  # the whole text of a turn
 # a number as text for every word `answer`, '' where none follows it; [] if the action does not begin with the word
 )->list:
     "The answers of an action. Behind the word `python` all is code."
@@ -111,8 +107,7 @@ def answers(
     numbers = [re.sub(r'[\s,]|\.$', '', part) if len(part) < 100 else '' for part in said]
     return [number if re.fullmatch('-?[0-9]{1,30}', number) else '' for number in numbers]
 
-def well_formed(
-    action:str      # the whole text of a turn
+def well_formed(action:str  # the whole text of a turn
 # malformed: 1 where a fence is not closed or a word lacks what belongs behind it, else 0; answers: how many are
 # complete
 )->dict:
@@ -131,8 +126,7 @@ class PythonTool(Drawn, TextEnv):
     max_tokens = 24     # a call of the tiny model, digit by digit; `agentlab train` gives so many
     grammar = 'Write python and one expression, or answer and the number, and nothing else.'
 
-    def __init__(
-        self,
+    def __init__(self,
         # 1: sums over a short list; 2: also products, powers, ranks, multiples; 3: longer numbers, two more forms
         level:int=2,
         horizon:int=4,          # most turns: two mistakes, one result, the answer
@@ -237,8 +231,7 @@ swaps = {'*': '+', '<': '>', '>': '<', '%': '*', 'sum': 'max', 'x': 'y', 'a': 'b
 # word of a form's name -> (what is right, what is written)
 habits = dict(even=('if x % 2 < 1', 'if x % 2'), small=('x < k', 'x > k'), remainders=(' % m', ''))
 
-def habit(
-    form:str        # a key of `forms`
+def habit(form:str  # a key of `forms`
 )->str:             # wrong code; '' if nobody has a habit here
     "What people write who always get this form wrong."
     code, words = forms[form][1], form.split()
@@ -246,8 +239,7 @@ def habit(
     for word in words: code = code.replace(*habits.get(word, ('', '')))
     return code if code != forms[form][1] else ''
 
-def slips(
-    code:str        # right code, words and marks separated by spaces
+def slips(code:str  # right code, words and marks separated by spaces
 )->dict:            # kind of slip -> the actions that it can lead to
     "What becomes of code in careless hands."
     words = code.split()

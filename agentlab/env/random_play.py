@@ -21,8 +21,7 @@ class RandomGame:
     outcome:float = 0.                          # paid to all seats together
     success:bool = False                        # somebody has won
 
-def random_game(
-    env,                # an environment; it is played
+def random_game(env,    # an environment; it is played
     seed:int,           # of the game and of the actions
     turns:int=100       # most
 )->RandomGame:
@@ -44,8 +43,7 @@ def random_game(
     game.said += game.actions
     return game
 
-def random_games(
-    env,                # an environment; a clone of it is played
+def random_games(env,   # an environment; a clone of it is played
     games:int,          # most games
     turns:int=20_000    # most turns of all of them together
 ):
@@ -57,8 +55,7 @@ def random_games(
             if (played := played + len(game.actions)) >= turns: break
     finally: world.close()
 
-def heard(
-    env,                # an environment without a vocabulary
+def heard(env,          # an environment without a vocabulary
     games:int=64,       # random games
     turns:int=2_000     # most turns of all of them together
 )->dict:                # read=, said=: different texts, in the order in which they first came up
@@ -68,9 +65,7 @@ def heard(
 
 class RandomWins(Wrapper):
     "Random games that went well, played again: the demonstrator of a world that has none."
-    def __init__(
-        self,
-        env,                # an environment without expert and demonstrator
+    def __init__(self, env,  # an environment without expert and demonstrator
         games:int=32,       # most wins that are kept, the best paid and shortest first; twice as many are waited for
         tries:int=2048,     # most random games
         turns:int=20_000    # most turns of all of them together
@@ -93,9 +88,7 @@ class RandomWins(Wrapper):
     def step(self, action):
         self.turn += 1
         return self.env.step(action)
-    def demonstrator(
-        self,
-        noise:float=0.,     # not used: luck is noisy enough, and a changed action would lose the game
+    def demonstrator(self, noise:float=0.,  # not used: luck is noisy enough, and a changed action would lose the game
         generator=None      # not used
     )->str:                 # the action of this turn
         "What was done here when it went well."

@@ -23,8 +23,7 @@ class Result:
     text:str = ''   # what it printed, and the value of its last line if that is an expression
     error:str = ''  # why it failed, in one line: 'NameError: name 'x' is not defined'; '' if it did not
 
-def readable(
-    text:str,       # anything
+def readable(text:str,  # anything
     limit:int       # most characters to keep
 )->str:             # characters that can be seen, spaces and line ends; a note where it was cut
     "Text from a stranger, safe to show: what cannot be seen is escaped, what is too long is cut."
@@ -49,8 +48,7 @@ def check_limits(seconds, megabytes, depth, output):
     check_whole(10, 1000, depth=depth)
     check_whole(1, 10**6, output=output)
 
-def check_program(
-    code:str,       # Python
+def check_program(code:str,  # Python
     names:dict      # name -> plain value
 )->dict:            # the names, as JSON would give them back; {} for None
     "Refuse what is no program, and names that are no plain values: the caller's mistakes. TypeError or ValueError."
@@ -61,8 +59,7 @@ def check_program(
     except (TypeError, ValueError) as error:
         raise TypeError(f'names must be numbers, strings, lists and dictionaries of these ({error})') from None
 
-def as_error(
-    error:BaseException,        # what a worker raised
+def as_error(error:BaseException,  # what a worker raised
     seconds:float, megabytes:int# the limits, for the message
 )->str:                         # one line: 'TypeError: what was wrong'
     "A failure in words that do not depend on how fast this machine is."
@@ -87,8 +84,7 @@ def returns(tree)->bool:
 
 value_, print_, repr_ = '__value__', '__print__', '__repr__'    # our names in a program's world
 
-def telling(
-    code:str,   # any text
+def telling(code:str,  # any text
     most:int    # characters
 )->str:         # the program, which at its end prints the value of its last line, if that is an expression
     """The text of a value is made where the limits hold, and cut there: shared parts (`a = [a, a]`) unfold to any size.
@@ -115,9 +111,7 @@ begun = []
 class MontySandbox:
     """Runs Python in Monty's workers. Call it with code. May be shared by threads and clones; a copy or a pickle is
     a new one with the same limits."""
-    def __init__(
-        self,
-        seconds:float=1.,   # of running
+    def __init__(self, seconds:float=1.,  # of running
         megabytes:int=64,   # of the interpreter's heap
         depth:int=200,      # calls inside calls
         output:int=2000,    # characters of text, and of an error
@@ -160,9 +154,7 @@ class MontySandbox:
         same = dict(datetime=datetime(2000, 1, 1), timezone='utc', sleep='zero', random_start=dict(seed=0))
         return pool.checkout(limits=limits, os_policy=same, assert_message_annotations=False)
 
-    def __call__(
-        self,
-        code:str,           # any text
+    def __call__(self, code:str,  # any text
         names:dict=None     # name -> plain value, which the program finds defined
     )->Result:
         "Run a program. Whatever it does is a `Result`; only a bad argument or a missing sandbox raises."
@@ -186,8 +178,7 @@ def end_workers(pool, owner:int, getpid):
     "Close a pool in the process that opened it; `getpid` is handed over, as modules may be empty at the end."
     if getpid() == owner: pool.__exit__(None, None, None)
 
-def run_python(
-    code:str,           # any text
+def run_python(code:str,  # any text
     names:dict=None,    # name -> plain value, which the program finds defined
     seconds:float=1., megabytes:int=64, depth:int=200, output:int=2000  # see `MontySandbox`
 )->Result:
@@ -199,8 +190,7 @@ machines = {'x86_64': (0xC000003E, 0), 'aarch64': (0xC00000B7, 1)}
 # call -> its numbers on x86_64 and aarch64; None: it has no such call
 allowed = json.loads(files('agentlab').joinpath('env/data/syscalls.json').read_text())
 
-def call_filter(
-    machine:str     # 'x86_64' or 'aarch64', as `platform.machine()` says
+def call_filter(machine:str  # 'x86_64' or 'aarch64', as `platform.machine()` says
 )->bytes:           # a seccomp program: the calls of `allowed` go on, all others fail with 'operation not permitted'
     "The system-call filter for `bwrap --seccomp`."
     audit, column = machines[machine]
@@ -237,8 +227,7 @@ print(json.dumps([sorted(paths), sorted(file for file in libraries if '/_tkinter
 """     # what an interpreter is asked about itself; windows and their libraries stay outside
 
 @cache
-def needed(
-    python:str,     # an interpreter
+def needed(python:str,  # an interpreter
     *programs       # paths of programs that run beside it
 )->list:            # options of bwrap
     """What an interpreter reads, and nothing else: its program, the standard library without what was installed
@@ -259,9 +248,7 @@ def needed(
 
 class Bubblewrap:
     "Runs Python in a CPython of its own, in namespaces made by bwrap: call it with code. Linux only, else `Refused`."
-    def __init__(
-        self,
-        seconds:float=5.,       # of the clock, starting up included
+    def __init__(self, seconds:float=5.,  # of the clock, starting up included
         megabytes:int=256,      # of address space
         depth:int=200,          # calls inside calls
         output:int=2000,        # characters of text, and of an error
@@ -287,8 +274,7 @@ class Bubblewrap:
             raise Refused(f'bwrap does not work here ({trial.error or trial.text}), so nothing was run; allow user '
                           f'namespaces, or use MontySandbox')
 
-    def command(
-        self, descriptor:int    # of the file with the system-call filter
+    def command(self, descriptor:int  # of the file with the system-call filter
     )->list:                    # the command line
         "What is run: bwrap makes the walls, prlimit the limits, Python the rest."
         walls = ['--unshare-all', '--die-with-parent', '--new-session', '--clearenv', '--cap-drop', 'ALL', '--uid',
@@ -298,9 +284,7 @@ class Bubblewrap:
         return [self.bwrap, *walls, *self.files, '--remount-ro', '/', '--chdir', '/', '--seccomp', str(descriptor),
                 '--', self.prlimit, *limits, '--', self.python, '-I', '-S', '-B', '-c', runner]
 
-    def __call__(
-        self,
-        code:str,           # any text
+    def __call__(self, code:str,  # any text
         names:dict=None     # name -> plain value, which the program finds defined
     )->Result:
         "Run a program. Whatever it does is a `Result`; only a bad argument raises."
@@ -322,8 +306,7 @@ class Bubblewrap:
         else: error = ''
         return Result(not error, readable(text, self.output).rstrip('\n'), readable(error, self.output))
 
-def listen(
-    process,            # with pipes for its output and its errors
+def listen(process,     # with pipes for its output and its errors
     seconds:float,      # until we lose patience
     most:int            # bytes to keep of each
 )->tuple:               # (output, errors, whether time ran out)

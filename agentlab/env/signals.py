@@ -17,9 +17,7 @@ class Signals(SeatedGame):
     "Say a word for an object, pick an object for a word; both get 1 a round if they match (Lewis's signalling game)."
     name, seats, shared_loss = 'signals', ('sender', 'receiver'), True
 
-    def __init__(
-        self,
-        n:int=4,            # objects, and as many words, 2 to 8
+    def __init__(self, n:int=4,  # objects, and as many words, 2 to 8
         rounds:int=1,       # of one game
         noise:float=0.,     # share of words that are replaced by any word on their way
         split:str='train',  # 'train', 'demo' or 'test'; all have the same objects
@@ -96,9 +94,7 @@ class Signals(SeatedGame):
         if self.mover == 'sender': return {self.said[self.objects.index(self.goals[len(self.past)])]: 1}
         return {self.objects[self.said.index(self.heard)]: 1}
 
-    def tasks(
-        self,
-        split:str, n:int, seed:int=0    # another split or seed: another order, the same objects; n: how many
+    def tasks(self, split:str, n:int, seed:int=0  # another split or seed: another order, the same objects; n: how many
     )->list:                            # n tasks, for `reset(seed, task=task)`
         "Tasks in which every object comes equally often (up to the remainder), shuffled; the same list every time."
         generator = Random(f'tasks {check_split(split)} {seed}')

@@ -15,8 +15,7 @@ lines = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4
 _turned = (6, 3, 0, 7, 4, 1, 8, 5, 2)  # where each cell of the turned board comes from
 _mirrored = (2, 1, 0, 5, 4, 3, 8, 7, 6)
 
-def canonical_board(
-    board:str   # 9 characters: x, o or . for a free cell
+def canonical_board(board:str  # 9 characters: x, o or . for a free cell
 )->str:         # the same for all boards that are equal but for turning and mirroring
     "The first, in the alphabet, of the eight boards."
     equals = []
@@ -40,8 +39,7 @@ def _solve(board):
     seat = 'x' if board.count('.') % 2 else 'o'
     return (max if seat == 'x' else min)(value(put(board, cell, seat)) for cell in range(9) if board[cell] == '.')
 
-def value(
-    board:str   # 9 characters: x, o or .
+def value(board:str  # 9 characters: x, o or .
 )->int:         # what x is paid if both play best: 1, 0 or -1
     "The minimax value of a position."
     return _solve(canonical_board(board))
@@ -54,9 +52,7 @@ class TicTacToe(SeatedGame):
                        'the board: a number is a free cell, '
                        'x or o is taken. Three of your marks in a row, a column or a diagonal win.', grammar, '5')
 
-    def __init__(
-        self,
-        forfeit:float=None,     # what a seat is paid for an illegal text; None: -1
+    def __init__(self, forfeit:float=None,  # what a seat is paid for an illegal text; None: -1
         opening:int=0,    # most random moves before the game begins, 0 to 8; how many and which is drawn from the seed
         turned:bool=False,      # True: after every move the board is turned and mirrored into `canonical_board`
         numbered:bool=False     # True: a mark is read with its cell, x5 instead of x

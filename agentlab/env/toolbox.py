@@ -49,8 +49,7 @@ class Tool:
             raise ValueError(f'seconds={self.seconds!r}, cost={self.cost!r}: give a tool a time limit above 0, and at '
                              f'most 3600, and a cost that is a number')
 
-def tool_of(
-    function,               # parameters with types and comments; one named `state` is the dictionary of the episode
+def tool_of(function,  # parameters with types and comments; one named `state` is the dictionary of the episode
     name:str='', description:str='',    # what the model calls, and what it does; '': as the function and docstring say
     pure:bool=None,         # whether it leaves everything as it was; None: if it takes no state
     **limits                # cost and seconds of a call
@@ -61,14 +60,12 @@ def tool_of(
     run = lambda given, held: function(**given, **dict(state=held) if state else {})
     return Tool(schema, run, pure=not state if pure is None else pure, place=notes if state else None, **limits)
 
-def final_answer(
-    name:str='answer', description:str='Give the answer, which ends the task.'
+def final_answer(name:str='answer', description:str='Give the answer, which ends the task.'
 )->Tool:
     "The tool that ends an episode."
     return Tool(tool(name, description, text='the answer'), lambda given, held: given['text'], final=True)
 
-def within(
-    function,       # without arguments
+def within(function,  # without arguments
     seconds:float   # until nobody waits any more
 ):                  # what it returned
     "Run in a thread of its own. Raises what the function raises, ToolError for what would end us, or TimeoutError."
@@ -103,9 +100,7 @@ class Toolbox(Drawn, TextEnv):
     apart = staticmethod(_json)
     plain, asked = 'No tool was called.', None
 
-    def __init__(
-        self,
-        tools,              # of Tool, or functions
+    def __init__(self, tools,  # of Tool, or functions
         tasks,              # list of dict(question=, answer=, ...), or draw(generator, split) -> such a dict
         score=exact,        # (answer, task) -> number; a success is 1 or more
         over=lambda task, call: None,  # task, ledger entry -> what the call is worth if it ends the episode, else None
@@ -141,9 +136,7 @@ class Toolbox(Drawn, TextEnv):
         "A text as the agent reads and says it."
         return text
 
-    def call_tools(
-        self,
-        calls:list,     # (name, arguments), and a third where the call could not be read: why
+    def call_tools(self, calls:list,  # (name, arguments), and a third where the call could not be read: why
         text:str=''     # the reply; where it has no calls it may be the answer
     ):                  # a Step
         "All that one reply asks for, in the order of writing: one turn."
@@ -327,8 +320,7 @@ class Data:
             found = self.link.execute(query)
             return [one[0] for one in found.description or ()], found.fetchmany(rows + 1)
 
-def sql_query(
-    source,                     # path of a file, or task -> a script of SQL that makes one
+def sql_query(source,           # path of a file, or task -> a script of SQL that makes one
     write:bool=False,           # whether the agent may change its copy; the file itself is never changed
     rows:int=20,                # of an answer
     name:str='sqlite', description:str='Ask a database by one SQL statement.',
@@ -351,8 +343,7 @@ def sql_query(
     schema = tool(name, description, query='the statement, such as select max(age) from people')
     return Tool(schema, run, cost, seconds + 1, not write, Place(begin, Data.copy, lambda data: data.close()))
 
-def python_code(
-    names=None,             # task -> {name: plain value} that the code finds defined; None: none
+def python_code(names=None,  # task -> {name: plain value} that the code finds defined; None: none
     sandbox=None,           # code, names -> Result; None: a MontySandbox
     name:str='python', description:str='Run Python.', cost:float=1.
 )->Tool:
@@ -378,8 +369,7 @@ class Pages:
         with self.lock: rows = self.index.execute(best_pages, (query, most)).fetchall() if query else []
         return [': '.join(filter(None, self.pages[row])) for row, in rows]
 
-def text_search(
-    documents,              # list of (title, text) or texts, or task -> such a list
+def text_search(documents,  # list of (title, text) or texts, or task -> such a list
     results:int=1,          # pages that are shown
     name:str='search', description:str='Find the page that fits some words best.', cost:float=1.
 )->Tool:
@@ -399,8 +389,7 @@ def _open(folder:Folder, name:str, flags:int):
     os.close(number)
     raise ToolError(f'{shown(name)} is no file.')
 
-def scratch_files(
-    files=None,                         # {name: text} at the beginning, or task -> such a dictionary
+def scratch_files(files=None,           # {name: text} at the beginning, or task -> such a dictionary
     size:int=100_000, most:int=50,      # bytes of a file; files
     cost:float=0.                       # of a call
 )->list:                                # of three tools
@@ -426,8 +415,7 @@ def scratch_files(
             Tool(tool('write', 'Write a file anew.', **name, text='its text'), write, cost, pure=False, place=place),
             Tool(tool('list', 'List the files.'), listed, cost, place=place)]
 
-def ask_model(
-    model,                  # function text -> text; agentlab.prompt.endpoint.Endpoint; or a Policy
+def ask_model(model,        # function text -> text; agentlab.prompt.endpoint.Endpoint; or a Policy
     name:str='ask', description:str='Ask somebody who may know.',
     system:str='',          # what an endpoint or a policy is told beforehand
     tokens:int=64,          # of a policy's answer, which is the likeliest one

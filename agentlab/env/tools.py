@@ -12,8 +12,7 @@ from typing import get_type_hints
 # JSON's types and ours
 kinds = dict(string=str, integer=int, number=(int, float), boolean=bool, array=list, object=dict)
 
-def tool(
-    name:str,           # what the model calls
+def tool(name:str,      # what the model calls
     description:str,    # one sentence: what it does
     /,
     **parameters        # name -> what it means, or (JSON type, what it means); text where no type is given
@@ -26,8 +25,7 @@ def tool(
     return dict(name=name, description=description,
                 parameters=dict(type='object', properties=properties, required=list(properties)))
 
-def schema_of(
-    function,               # a function with typed parameters; a comment beside one, or `Args:`, says what it means
+def schema_of(function,  # a function with typed parameters; a comment beside one, or `Args:`, says what it means
     name:str='', description:str=''     # what the model calls, and what it does; '': as the function and docstring say
 )->dict:                    # a JSON schema: name, description, parameters
     "The schema of a Python function; `state` is no argument. Raises TypeError for what no call of a model can fill."
@@ -60,8 +58,7 @@ def _typed(hint, where:str)->dict:
     if origin not in known: raise TypeError(f'{where}: {hint} has no JSON type; use {", ".join(kinds)}')
     return dict(type=known[origin]) | (dict(items=_typed(inner[0], where)) if origin is list and inner else {})
 
-def named(
-    tools,      # list of schemas
+def named(tools,  # list of schemas
 )->dict:        # name -> schema
     "The tools by name. Raises ValueError for two of one name, or for what is no schema."
     found = {}
@@ -74,16 +71,14 @@ def named(
         found[one['name']] = one
     return found
 
-def shown(
-    text,           # anything a model wrote
+def shown(text,     # anything a model wrote
     most:int=40,    # characters that are kept
 )->str:             # in quotes
     "What was written, printable and cut, for a message."
     said = ' '.join(''.join(c if c.isprintable() else ' ' for c in str(text)[:10*most]).split())
     return f'"{said[:most]}{"..." if len(said) > most else ""}"'
 
-def fault_of(
-    tools,          # list of schemas
+def fault_of(tools,  # list of schemas
     name:str,       # the tool that was called
     arguments:dict  # with these arguments
 )->str:             # what is wrong, for the model to read; '' where nothing is
@@ -101,8 +96,7 @@ def fault_of(
                     f'{shown(json.dumps(value))}.')
     return ''
 
-def fits(
-    value,          # read from JSON
+def fits(value,     # read from JSON
     schema:dict     # of it: type, enum, anyOf, items are looked at
 )->bool:
     "Whether a value is what a schema asks for."
@@ -120,16 +114,14 @@ def wanted(schema:dict)->str:
     if options := schema.get('anyOf') or schema.get('oneOf'): return ' or '.join(map(wanted, options))
     return f'of type {" or ".join(schema["type"]) if isinstance(schema.get("type"), list) else schema.get("type")}'
 
-def action_of(
-    tools,          # list of schemas
+def action_of(tools,            # list of schemas
     name:str, arguments:dict    # a call without fault
 )->str:             # 'search mentor Bora Tel'
     "The action text of a call: the tool's name and its arguments in the order of the schema."
     order = named(tools)[name]['parameters']['properties']
     return ' '.join([name, *(str(arguments[p]) for p in order if p in arguments)])
 
-def call_of(
-    tools,          # list of schemas
+def call_of(tools,  # list of schemas
     action:str      # an action text
 )->tuple:           # (name, arguments); arguments that the text lacks are left out
     "The call that an action text stands for: one word for each argument, and all the rest for the last one."

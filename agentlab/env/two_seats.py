@@ -17,9 +17,7 @@ class SeatedGame(Env):
     seats = ('first', 'second')
     horizon, over, shared_loss = None, True, False      # nothing to step before the first reset
 
-    def __init__(
-        self,
-        forfeit:float=None      # what a seat is paid for an illegal text; None: the least it can still get
+    def __init__(self, forfeit:float=None  # what a seat is paid for an illegal text; None: the least it can still get
     ):
         if forfeit is not None and not is_finite(forfeit):
             raise ValueError(f'forfeit={forfeit!r}: give a finite number, or None for the worst result of the game')
@@ -106,9 +104,7 @@ class SeatedGame(Env):
 
     def clone(self): return copy.copy(self)      # attributes are only replaced
 
-    def expert(
-        self,
-        noise:float=0.,             # share of moves drawn at random from the legal ones
+    def expert(self, noise:float=0.,  # share of moves drawn at random from the legal ones
         generator:Random=None       # seeded by the caller, draws among good moves; None: the first of the heaviest
     )->str:                         # a move
         "A good move of the seat that moves, drawn by the weights of `advice`."
@@ -116,9 +112,7 @@ class SeatedGame(Env):
         advice = self.advice()
         return generator.choices([*advice], [*advice.values()])[0] if generator else max(advice, key=advice.get)
 
-    def demonstrator(
-        self,
-        noise:float=0.,             # not used: a random player cannot be noisier
+    def demonstrator(self, noise:float=0.,  # not used: a random player cannot be noisier
         generator:Random=None       # seeded by the caller; None: the first legal move
     )->str:                         # a move
         "Any legal move: what a policy imitates before it learns from itself alone."
@@ -128,8 +122,7 @@ class SeatedGame(Env):
         "Every word and mark that is said or understood here, for a word-level tokenizer."
         return list(dict.fromkeys(['Illegal', '.', *self.seats, *self.words()]))
 
-def draw_task(
-    draw,               # generator -> task
+def draw_task(draw,     # generator -> task
     generator:Random,   # draws
     split:str           # 'train', 'demo' or 'test'
 )->dict:                # a task of this split
@@ -139,8 +132,7 @@ def draw_task(
         if split_of(task := draw(generator)) == split: return task
     raise ValueError(f'no task of split {split!r} in 10000 draws; this game has too few different tasks to be split')
 
-def different_tasks(
-    draw,               # generator -> task
+def different_tasks(draw,  # generator -> task
     split:str,          # 'train', 'demo' or 'test'
     n:int,              # how many
     seed:int=0          # another seed, other tasks
@@ -157,8 +149,7 @@ def expert_player(game, generator:Random)->str:
     "The game's own good move."
     return game.expert(generator=generator)
 
-def play_game(
-    game:SeatedGame,        # the game
+def play_game(game:SeatedGame,  # the game
     players:dict,           # seat -> player
     generator:Random,       # the players draw from it
     seed:int=0, task=None   # of the game
@@ -168,8 +159,7 @@ def play_game(
     while not step.done: step = game.step(players[step.seat](game, generator))
     return step, game.totals
 
-def match(
-    game:SeatedGame,        # the game
+def match(game:SeatedGame,  # the game
     players:dict,           # seat -> player
     games:int,              # how many; game i has the seed i
     seed:int=0,             # of the players' generator
@@ -183,8 +173,7 @@ def match(
                        lost=sum(any(one.values()) and not one[seat] for one in won)/games,
                        paid=sum(totals[seat] for _, totals in played)/games) for seat in seats}
 
-def outlook(
-    game:SeatedGame,        # in any situation that is not the end
+def outlook(game:SeatedGame,  # in any situation that is not the end
     weigh,                  # game -> {move: weight}: how the seat that moves draws
     hidden:bool=False,      # True: some seat does not see everything, so nothing may be remembered by keys
     known:dict=None         # situations already computed

@@ -13,9 +13,7 @@ from .protocol import Env, Step, as_reader, check_whole, extended, listed, tidy
 
 class Wrapper(Env):
     "An environment around another one; what it does not say itself, the inner one says."
-    def __init__(
-        self,
-        env     # the inner environment
+    def __init__(self, env  # the inner environment
     ):
         if hasattr(env, 'post'):
             raise TypeError(f'{type(self).__name__} cannot look into the process of an Isolated environment; write '
@@ -56,8 +54,7 @@ class Wrapper(Env):
         twin.env = self.env.clone()
         return twin
 
-def with_columns(
-    step:Step,      # what the inner environment answered
+def with_columns(step:Step,  # what the inner environment answered
     **columns       # numbers of the action it answers
 )->Step:            # the same with these columns
     "A step that says more about its action; columns that it has already are kept."
@@ -66,9 +63,7 @@ def with_columns(
 
 class BesideExpert(Wrapper):
     "Says whether the expert would have done so: `columns['matched']`, and `columns['patched']` where it was replaced."
-    def __init__(
-        self,
-        env,                # an environment with expert()
+    def __init__(self, env,  # an environment with expert()
         patches:int=None  # mismatches replaced by the expert's action before one ends the episode; None: all are played
     ):
         super().__init__(env)
@@ -106,8 +101,7 @@ class BesideExpert(Wrapper):
 tag_words = ('planning', 'explore', 'reflection', 'monitor')      # RLVMR's; `monitor` is allowed and never rewarded
 _tag = re.compile(rf"^\s*<\s*({'|'.join(tag_words)})\s*>\s*", re.IGNORECASE)
 
-def split_tag(
-    text:str    # what the agent said
+def split_tag(text:str  # what the agent said
 )->tuple:       # (the tag word, '' if there is none; the action)
     "Take a leading tag off an action."
     found = _tag.match(text)
@@ -134,17 +128,14 @@ class Tagged(Wrapper):
         return f'<{word}> {action}'
     def vocabulary(self): return [*self.env.vocabulary(), '<', '>', *tag_words]
 
-def key_or_chest(
-    env     # a KeyDoor
+def key_or_chest(env  # a KeyDoor
 )->str:
     "What an agent of KeyDoor is after."
     return 'chest' if env.has_key else 'key'
 
 class Planned(Wrapper):
     "The agent says `switch SUBGOAL` or `keep` before its action; `columns['switch']` is 1 where it switched."
-    def __init__(
-        self,
-        env,                    # the inner environment
+    def __init__(self, env,     # the inner environment
         aim=key_or_chest,       # env -> the subgoal of a demonstrator, one word
         aims:tuple=('key', 'chest')     # all words that `aim` can return, for the tokenizer
     ):
@@ -174,9 +165,7 @@ class Planned(Wrapper):
 
 class Listed(Wrapper):
     "Ends every observation with what can be done: `You can: go north, take key.`"
-    def __init__(
-        self,
-        env,            # an environment that gives `info['legal']`
+    def __init__(self, env,  # an environment that gives `info['legal']`
         most:int=12     # actions that are named; the others are counted
     ):
         super().__init__(env)
@@ -191,8 +180,7 @@ class Listed(Wrapper):
         return replace(step, observation=f'{step.observation} You can: {listed(legal, self.most)}.')
     def vocabulary(self): return [*self.env.vocabulary(), *'You can : , and more'.split(), *map(str, range(1000))]
 
-def check_words(
-    policy,         # agentlab.policy.Policy
+def check_words(policy,  # agentlab.policy.Policy
     words: tuple,   # that its agent should say
     wrapper: str,   # of agentlab.env.wrappers, which teaches them
 ):
@@ -204,8 +192,7 @@ def check_words(
         raise ValueError(f'the policy {policy.name} has no token for {lost[0]!r}: put agentlab.env.wrappers.{wrapper} '
                          f'around the environment, and warm-start a policy on that')
 
-def check_plain(
-    batch,      # agentlab.episodes.Batch
+def check_plain(batch,  # agentlab.episodes.Batch
     who: str,       # what reads the first words of a reply
 ):
     "Refuse replies in a format: their first words are not those of the action."

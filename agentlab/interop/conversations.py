@@ -24,8 +24,7 @@ class Refused(ValueError):
 
 _ROLES = dict(system='system', developer='system', user='user', tool='tool', assistant='assistant')
 
-def as_read(
-    message,    # of a request: role, content, tool_calls
+def as_read(message,  # of a request: role, content, tool_calls
 )->dict:        # role, content (a text), calls: name and arguments of each
     "A message in the one form in which messages are compared. Raises Refused."
     role = _ROLES.get(str(message.get('role'))) if isinstance(message, dict) else None

@@ -19,8 +19,7 @@ __all__ = ['AgentProgram', 'Served']
 class AgentProgram:
     "An agent that is a program of its own; `play` and `train` take it in place of an environment."
     seats = ('player',)
-    def __init__(
-        self,
+    def __init__(self,
         # function (base_url, task) -> answer; or a command: a list of words, in which {base_url} and {task} may stand
         agent,
         tasks,                      # a list of tasks (JSON types), or a function seed -> task
@@ -47,8 +46,7 @@ class AgentProgram:
         if callable(self._tasks): return [self._tasks(derive(split, i)) for i in range(n)]
         if n <= len(self._held_out): return self._held_out[:n]
         raise ValueError(f'a test of {n} tasks, held_out has {len(self._held_out)}: give more, or a smaller test_tasks')
-    def plays(
-        self, policy, seeds: list, group_size: int = 1, tasks: list|None = None, groups: list|None = None,
+    def plays(self, policy, seeds: list, group_size: int = 1, tasks: list|None = None, groups: list|None = None,
         sampler = None, max_turns: int = 64, max_tokens: int = 16, temperature: float = 1., seed: int = 0,
         step: int = 0, name: str = 'policy', top_p: float = 1., **others    # as for `play`; others: as they are there
     )->list[Episode]:       # ordered by group, member

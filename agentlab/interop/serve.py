@@ -56,8 +56,7 @@ def _lists(change, *some: Completion)->Completion:
     parts = {f.name: [getattr(one, f.name) for one in some] for f in fields(Completion) if f.name != 'finish'}
     return replace(some[-1], **{name: None if None in x else change(*x) for name, x in parts.items()})
 
-def sampled(
-    policy, sampler, contexts: list[list[int]], seeds: list[int],
+def sampled(policy, sampler, contexts: list[list[int]], seeds: list[int],
     stops: list[tuple],     # strings that end each row
     max_tokens: int, temperature: float, top_p: float,
     piece: int = 16,        # tokens between two looks at the text
@@ -99,8 +98,7 @@ def _paid(reward)->float:
 
 class Hub:
     "Sessions in front of a sampler. Requests that come within `gather` seconds are sampled together, in one thread."
-    def __init__(
-        self, policy, sampler = None,   # agentlab.policy.Policy; default: its own sampler
+    def __init__(self, policy, sampler = None,  # agentlab.policy.Policy; default: its own sampler
         max_tokens: int = 256,          # of an answer; a client may ask for fewer
         temperature: float|None = None, # of every answer, whatever a client asks for; None: what it asks for
         max_calls: int = 10**6, group_size: int = 1,            # calls of an episode; sessions of one task
@@ -386,8 +384,7 @@ def keep(hub: Hub, run, everything: bool = False):      # agentlab.train.Run
     batch = Batch.from_episodes(hub.take(everything))
     if len(batch): run.save_episodes(max(run.steps(), default=-1) + 1, with_token_text(batch, hub.policy.tokenizer))
 
-def serve(
-    model: str = 'tiny',        # 'tiny', 'untrained', 'smollm2', a run folder, a folder of transformers, or owner/name
+def serve(model: str = 'tiny',  # 'tiny', 'untrained', 'smollm2', a run folder, a folder of transformers, or owner/name
     env: str = 'keydoor',       # whose words a tiny policy knows
     host: str = '127.0.0.1',    # address to listen at; any other than the loopback needs --token
     port: int = 8000,           # 0: a free one

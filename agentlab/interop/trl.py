@@ -28,8 +28,7 @@ __all__ = ['LOSSES', 'SAMPLING', 'NEUTRAL', 'KNOWN', 'STATE', 'hand_over', 'of_t
            'keep_state', 'companion', 'AgentTrainer', 'trainer_class']
 
 # %% ../../nbs/interop/00_trl.ipynb #648d7c5a
-def hand_over(
-    batch: Batch,           # tokens need old_logp, and ref_logp where there is a KL
+def hand_over(batch: Batch,  # tokens need old_logp, and ref_logp where there is a KL
     advantage: Tensor,      # (action tokens,)
     weight: Tensor,         # (action tokens,) what each counts in the loss; 0: not at all
     rows: Tensor,           # numbers of the rows to take, each with an action token
@@ -95,8 +94,7 @@ def as_sapo(per, tau_good=1., tau_bad=1.05)->dict:
 
 LOSSES = {clip: as_clip, cispo: as_cispo, sapo: as_sapo, of_trl: lambda per: {}}    # our objective -> what TRL calls it
 
-def fixed_fields(
-    recipe: Recipe,
+def fixed_fields(recipe: Recipe,
     )->dict:        # GRPOConfig's fields whose values the recipe holds
     "What the recipe says in TRL's words. Raises ValueError for an objective or a KL that TRL does not have."
     r, function = recipe, unbound(recipe.objective)
@@ -122,8 +120,7 @@ def episodes_of(recipe: Recipe)->int:
     "Episodes of a step."
     return max(map(len, recipe.group_args.values()), default=recipe.groups)*recipe.group_size
 
-def trl_config(
-    recipe: Recipe,
+def trl_config(recipe: Recipe,
     output_dir,             # TRL's checkpoints; the run folder is in `agentlab` below it
     accumulate: int = 1,    # pieces in which the episodes of one optimiser step go through the model
     **more,                 # further fields of GRPOConfig
@@ -188,8 +185,7 @@ NEUTRAL = dict(     # field of GRPOConfig: (its only allowed value, why and what
 # loss types of TRL 1.16 whose gradient with (B, T) advantages is checked
 KNOWN = 'grpo', 'bnpo', 'dapo', 'dr_grpo', 'cispo', 'sapo', 'luspo', 'vespo'
 
-def check_config(
-    args,               # trl.GRPOConfig
+def check_config(args,  # trl.GRPOConfig
     recipe: Recipe,
 ):
     """Refuse a config that would not do what the recipe says. Raises ValueError naming the field, its value and the
@@ -244,8 +240,7 @@ def check_steps(args, recipe: Recipe):
         raise ValueError(f'groups={recipe.groups}: {args.world_size} processes play whole groups, so give at '
                          f'least as many.')
 
-def check_hosted(
-    recipe: Recipe,
+def check_hosted(recipe: Recipe,
 ):
     "Refuse what TRL's loop has no place for. Raises ValueError naming the field and the remedy."
     def refuse(name, why):
@@ -266,8 +261,7 @@ def check_hosted(
             refuse('replay', 'it asks for further updates; past episodes that join the batch can be had '
                    '(SuccessReplay)')
 
-def check_model(
-    policy,         # agentlab.policy.Policy
+def check_model(policy,  # agentlab.policy.Policy
     args,           # trl.GRPOConfig
 ):
     "Refuse a model whose training mode is another policy than the one that plays."
@@ -301,8 +295,7 @@ def is_split(args)->bool:
     "Whether FSDP will give every process a part of the weights."
     return bool(args.fsdp) or switched_on('ACCELERATE_USE_FSDP')
 
-def bring_together(
-    model,      # perhaps split by FSDP; all processes call this at once
+def bring_together(model,  # perhaps split by FSDP; all processes call this at once
     into,       # the same model, whole
 ):
     "Copy the weights that are trained into a whole model, in every process."
@@ -318,8 +311,7 @@ def counts(batch: Batch, per)->Tensor:
     if per not in ('turn', 'episode'): return weight
     return (loss_weights(batch, per)*(weight > 0).sum()).to(weight)
 
-def row_scale(
-    loss_type: str,     # TRL's name
+def row_scale(loss_type: str,  # TRL's name
     batch: Batch,
     weight: Tensor,     # (action tokens,) as in `hand_over`
     rows: int,          # of the tensors of all processes
@@ -449,9 +441,7 @@ class _Resumed(_Step):
 @in_parts
 class AgentTrainer(_Resumed):
     "What AgentGRPOTrainer adds to trl.GRPOTrainer."
-    def __init__(
-        self,
-        policy,                 # agentlab.policy.Policy; its weights are changed
+    def __init__(self, policy,  # agentlab.policy.Policy; its weights are changed
         env,                    # an environment
         recipe: Recipe,
         args = None,            # trl.GRPOConfig; default: trl_config(recipe, 'NAME-trl')

@@ -42,8 +42,7 @@ def _tables(mask: Tensor)->tuple:
                   weight=torch.ones(len(position), device=mask.device))
     return dict(episodes=dict(seat=0*number), rows=dict(episode=number), turns=turns, tokens=tokens), owner
 
-def from_verl(
-    token_level_rewards: Tensor,        # (rows, longest)
+def from_verl(token_level_rewards: Tensor,  # (rows, longest)
     response_mask: Tensor,              # (rows, longest) 1 where the policy spoke; each run of ones is a turn
     index=None,                         # (rows,) names of the groups; None: nobody is in a group with anybody
     reward_baselines: Tensor = None,    # (rows,) outcomes of greedy decoding, for `remax`
@@ -82,8 +81,7 @@ def _add(tables, name, values, per_row, device):
     tables['turns' if nested else 'episodes'][name] = torch.as_tensor(np.asarray(flat) if numbers else [
         state_key(['none', i] if x is None else x) for i, x in enumerate(flat)], device=device)
 
-def to_verl(
-    values: Tensor,         # (action tokens,) such as advantages
+def to_verl(values: Tensor,  # (action tokens,) such as advantages
     response_mask: Tensor,  # (rows, longest) the mask that the batch was made from
     dtype=torch.float32,
 )->Tensor:                  # (rows, longest), 0 where the mask is
@@ -94,8 +92,7 @@ def to_verl(
                          f'action token')
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_scatter(mask, values.to(mask.device, dtype))
 
-def padded(
-    batch: Batch,               # one row (context window) per episode; each turn has an action token
+def padded(batch: Batch,        # one row (context window) per episode; each turn has an action token
     dtype=torch.float32,        # of rewards and values
 )->dict:                        # what verl's estimators ask for: (episodes, longest) tensors and (episodes,) arrays
     "The batch as verl holds it. Raises ValueError for episodes with several windows and turns without tokens."
@@ -118,8 +115,7 @@ def padded(
                  form=batch.episodes.form[owner].numpy())
     return found
 
-def ragged_batch(
-    episodes: int = 12, size: int = 4,   # episodes; episodes of a group (the last group may be smaller)
+def ragged_batch(episodes: int = 12, size: int = 4,  # episodes; episodes of a group (the last group may be smaller)
     seed: int = 0,
 # 1 to 5 turns of 1 to 6 tokens, with 1 to 4 tokens of the environment before each; rewards in halves; the second group
 # earns the same
@@ -167,8 +163,7 @@ def _read(config, path: str):
     "A value of the configuration; None where there is none."
     return reduce(lambda part, key: None if part is None else part.get(key, None), path.split('.'), config)
 
-def check_algorithm(
-    function: Callable,     # an estimator of agentlab.credit
+def check_algorithm(function: Callable,  # an estimator of agentlab.credit
     config=None,            # the section `algorithm`: a DictConfig, or a dictionary
 )->dict:                    # the keywords for `function`
     """What `algorithm.agentlab` says to an estimator. Raises ValueError for an unknown argument, and for a key of
@@ -201,8 +196,7 @@ def handing(
 _HANDED = {'group'}     # what verl itself hands over
 REFUSED = dict(gae='value', vl_dac='value', hae='value')    # estimators that no call of verl can feed: what they need
 
-def as_estimator(
-    function: Callable,     # batch, **keywords -> (action tokens,) advantage
+def as_estimator(function: Callable,  # batch, **keywords -> (action tokens,) advantage
 )->Callable:                # what verl's registry holds
     "An estimator in verl's form. What it lacks, it names when it is called."
     def call(token_level_rewards, response_mask, config=None, index=None, reward_baselines=None, **_):
@@ -240,8 +234,7 @@ estimators = {PREFIX + name: as_estimator(function) for name, function in credit
 AGGREGATIONS = {'token-mean': 'token', 'token-sum': 'token', 'seq-mean-token-mean': 'row', 'seq-mean-token-sum': 1.,
                 'seq-mean-token-sum-norm': None}
 
-def aggregation_weights(
-    batch: Batch,           # the micro-batch, from `from_verl`
+def aggregation_weights(batch: Batch,  # the micro-batch, from `from_verl`
     mode: str,              # verl's loss_agg_mode
     longest: int,           # columns of the padded tensors
     # verl's config.global_batch_info: dp_size, batch_num_tokens, global_batch_size, loss_scale_factor
@@ -276,8 +269,7 @@ _KEYS = {objective.clip: _LOW_HIGH | dict(dual='clip_ratio_c'), objective.gspo: 
          # objective -> its argument -> verl's key
          objective.kl_cov: dict(share='policy_loss.kl_cov_ratio', coef='policy_loss.ppo_kl_coef')}
 
-def check_loss(
-    function: Callable,     # an objective of agentlab.objective
+def check_loss(function: Callable,  # an objective of agentlab.objective
     config=None,            # the section `actor`: verl's ActorConfig, a DictConfig, or a dictionary
 )->dict:                    # the keywords for `function`
     """What the actor's configuration says to a loss. Raises ValueError for an unknown argument below
@@ -297,8 +289,7 @@ def _loss_batch(old_log_prob, response_mask)->Batch:
     tables['tokens'] |= dict(old_logp=old, id=old.double().view(torch.int64))
     return Batch(**{name: Table(**table) for name, table in tables.items()})
 
-def as_loss(
-    function: Callable,     # logp, batch, advantage, **keywords -> (action tokens,) loss
+def as_loss(function: Callable,  # logp, batch, advantage, **keywords -> (action tokens,) loss
 )->Callable:                # what verl's registry holds
     "An objective in verl's form. Statistics over a batch are over verl's micro-batch."
     def call(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode='token-mean', config=None,
@@ -319,8 +310,7 @@ def as_loss(
 
 losses = {PREFIX + function.__name__: as_loss(function) for function in _KEYS}    # name in verl's registry -> function
 
-def at_turn_ends(
-    rewards,        # one number per turn
+def at_turn_ends(rewards,  # one number per turn
     response_mask,  # (response,) 1 where the policy spoke
 )->Tensor:          # (response,) float32
     "Rewards on the last token of each turn. Raises ValueError where the mask has another number of turns."
@@ -463,8 +453,7 @@ def __getattr__(name):
     if name in _LAZY: return _LAZY[name]()
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
-def register(
-    register_adv_est: Callable,     # verl's decorators: name -> function -> function
+def register(register_adv_est: Callable,  # verl's decorators: name -> function -> function
     register_policy_loss: Callable,
 )->tuple[str, ...]:                 # the names
     "Enter every estimator and every loss in verl's registries."
@@ -592,8 +581,7 @@ def _gap(found, wanted)->float:
     if not isinstance(found, np.ndarray) or found.shape != wanted.shape: return float('inf')
     return float(np.nan_to_num(np.abs(found - wanted), nan=np.inf).max(initial=0))
 
-def check_rows(
-    cases: list,    # of this module: name, kind, mode, wanted, and `theirs` where verl has the loss
+def check_rows(cases: list,  # of this module: name, kind, mode, wanted, and `theirs` where verl has the loss
     worker: dict,   # what the worker found
 )->dict:            # name -> kind, gap, refused, verl (name), verl_gap
     "One line per name, with the largest difference of its cases."
@@ -608,8 +596,7 @@ def check_rows(
             row['verl'], row['verl_gap'] = case['theirs'], max(row['verl_gap'] or 0., _gap(theirs, case['wanted']))
     return rows
 
-def check_problems(
-    rows: dict,     # of `check_rows`
+def check_problems(rows: dict,  # of `check_rows`
     worker: dict,   # what the worker found
     most: float = 1e-6,
 )->list[str]:       # empty: all is well
@@ -626,8 +613,7 @@ def check_problems(
             found.append(f"{name}: {row['verl_gap']:.1e} from verl's {row['verl']}, at most {most:.0e} is allowed")
     return found
 
-def verl_check(
-    out=None,   # folder for verl_check.json; None: nothing is written
+def verl_check(out=None,  # folder for verl_check.json; None: nothing is written
 )->int:         # 0: all is well, 1: something differs
     "Prove that a Ray worker sees our names after `import verl`, and that it computes our numbers; print a table."
     _need_verl()

@@ -15,8 +15,7 @@ from ..groups import group_max, group_mean, group_sum
 from .sequence import each_episode, each_row, each_token
 from ..recipe import recipe
 
-def importance_weights(
-    batch:Batch,                # tokens need old_logp (trainer) and sampler_logp
+def importance_weights(batch:Batch,  # tokens need old_logp (trainer) and sampler_logp
     # batch -> (action tokens,) key: whose probability is compared; see agentlab.objective.sequence
     unit:Callable=each_token,
     mean:bool=False,            # True: geometric mean over the unit's tokens, False: their product
@@ -35,8 +34,7 @@ def importance_weights(
     whole = (group_mean if mean else group_sum)(gap, unit(batch))
     return whole.nan_to_num(nan=0.).clamp(-20, 20).exp()
 
-def truncated(
-    batch:Batch,                # tokens need old_logp and sampler_logp
+def truncated(batch:Batch,      # tokens need old_logp and sampler_logp
     cap:float=2.,               # no weight is above this
     unit:Callable=each_token, mean:bool=False, # as in `importance_weights`
 )->Tensor:                      # (action tokens,) float64
@@ -44,8 +42,7 @@ def truncated(
     if not cap > 0: raise ValueError(f'cap={cap}: no weight is above it, so it must be above 0, often 2')
     return importance_weights(batch, unit, mean).clamp(max=cap)
 
-def icepop(
-    batch:Batch,                # tokens need old_logp and sampler_logp
+def icepop(batch:Batch,         # tokens need old_logp and sampler_logp
     low:float=.5, high:float=5.,# the band: weights outside it become 0
     unit:Callable=each_token, mean:bool=False, # as in `importance_weights`
 )->Tensor:                      # (action tokens,) float64
@@ -56,8 +53,7 @@ def icepop(
     w = importance_weights(batch, unit, mean)
     return torch.where((w >= low) & (w <= high), w, 0)
 
-def dart_weights(
-    batch:Batch,                # tokens need old_logp and sampler_logp
+def dart_weights(batch:Batch,   # tokens need old_logp and sampler_logp
     cap:float=1.,               # no weight is above this
     faithful:bool=False,        # True, as released: a row of sampler log-probabilities that are all 0 has weights 1
 )->Tensor:                      # (action tokens,) float64

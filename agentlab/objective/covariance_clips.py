@@ -15,8 +15,7 @@ from ..groups import group_mean
 from .policy_loss import _moved, clip, clipped
 from ..recipe import recipe
 
-def covariance(
-    logp:Tensor,      # (action tokens,) log-probability under the policy in training
+def covariance(logp:Tensor,  # (action tokens,) log-probability under the policy in training
     batch:Batch,      # tokens need weight
     advantage:Tensor, # (action tokens,)
     by:Tensor=None,   # (action tokens,) integer key: means inside each group; None: over the whole batch
@@ -30,8 +29,7 @@ def covariance(
     a, l = (torch.where(counts, x.detach().double(), torch.nan) for x in (advantage, logp))
     return (a - group_mean(a, by))*(l - group_mean(l, by))
 
-def clip_cov(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def clip_cov(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp; `dropped` where `plan` has put it there
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
@@ -80,8 +78,7 @@ def clip_cov_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=clip_cov)
 
-def kl_cov(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def kl_cov(logp:Tensor,   # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp; `held` where `plan` has put it there
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
@@ -120,8 +117,7 @@ def kl_cov_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=kl_cov)
 
-def spear_clip(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def spear_clip(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp; episodes need source; `dropped` where `plan` has put it there
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike

@@ -13,8 +13,7 @@ from ..episodes import Batch, check_flat, need
 from .policy_loss import clip
 from ..recipe import recipe
 
-def entropy_bonus(
-    logp:Tensor,               # (action tokens,) log-probability under the policy in training, with gradient
+def entropy_bonus(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,               # tokens need old_logp, and entropy_coef where no coefficient is given
     advantage:Tensor,          # (action tokens,)
     entropy:Tensor=None,       # (action tokens,) nats, under the policy in training, with gradient
@@ -48,8 +47,7 @@ def adaptive_recipe():
     from agentlab.entropy.control import AdaptiveCoefficient
     return dict(credit=grpo, objective=entropy_bonus, memory=AdaptiveCoefficient)
 
-def epo(
-    logp:Tensor,               # (action tokens,) log-probability under the policy in training, with gradient
+def epo(logp:Tensor,           # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,               # tokens need old_logp; turns need entropy_history (EntropyHistory), NaN: no penalty
     advantage:Tensor,          # (action tokens,)
     entropy:Tensor=None,       # (action tokens,) nats, under the policy in training, with gradient

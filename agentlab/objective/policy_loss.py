@@ -12,8 +12,7 @@ from ..episodes import Batch, check_flat, need
 from ..groups import group_sum
 from ..recipe import recipe
 
-def clip(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def clip(logp:Tensor,     # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp: the log-probability before the update
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # (action tokens,) not used; here so that all objectives are called alike
@@ -57,8 +56,7 @@ def clip_higher_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective_args=dict(low=.2, high=.28, dual=10.))
 
-def clipped(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training
+def clipped(logp:Tensor,  # (action tokens,) log-probability under the policy in training
     batch:Batch,          # tokens need old_logp
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used, as in `clip`
@@ -70,8 +68,7 @@ def clipped(
     silent = ((advantage > 0) & (ratio > 1+high)) | ((advantage < 0) & (ratio < 1-low))
     return silent if dual is None else silent | ((advantage < 0) & (ratio > dual))
 
-def clip_fraction(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training
+def clip_fraction(logp:Tensor,  # (action tokens,) log-probability under the policy in training
     batch:Batch,          # tokens need old_logp
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used, as in `clip`
@@ -81,8 +78,7 @@ def clip_fraction(
     counts = batch.action('weight') > 0
     return (clipped(logp, batch, advantage, entropy, low, high, dual) & counts).sum()/counts.sum().clamp(min=1)
 
-def kl_k1(
-    logp:Tensor,           # (action tokens,) log-probability under the policy, with gradient
+def kl_k1(logp:Tensor,     # (action tokens,) log-probability under the policy, with gradient
     batch:Batch,           # tokens need ref_logp, and old_logp if `corrected`
     corrected:bool=False,  # multiply by the ratio of policy to old policy: then the gradient is the KL's too
 )->Tensor:                 # (action tokens,) nats
@@ -90,15 +86,13 @@ def kl_k1(
     distance = logp - _reference(batch, logp)
     return distance*_moved(logp, batch) if corrected else distance
 
-def kl_k2(
-    logp:Tensor, # (action tokens,) log-probability under the policy, with gradient
+def kl_k2(logp:Tensor,  # (action tokens,) log-probability under the policy, with gradient
     batch:Batch, # tokens need ref_logp
 )->Tensor:       # (action tokens,) nats
     "Half the squared log-ratio: biased, never negative; as a loss its gradient is the KL's (k2)."
     return (logp - _reference(batch, logp)).square()/2
 
-def kl_k3(
-    logp:Tensor,           # (action tokens,) log-probability under the policy, with gradient
+def kl_k3(logp:Tensor,     # (action tokens,) log-probability under the policy, with gradient
     batch:Batch,           # tokens need ref_logp, and old_logp if `corrected`
     corrected:bool=False,  # multiply by the ratio of policy to old policy: then the gradient is the KL's too
     bound:float=None,  # at most so many nats a token, as verl's 10: a token beyond it has no gradient; None: no bound
@@ -118,8 +112,7 @@ def _reference(batch, logp):
     _check_length(logp, ref)
     return ref
 
-def loss_weights(
-    batch:Batch,    # the whole batch of one optimizer step, not a micro-batch; tokens need `weight`
+def loss_weights(batch:Batch,  # the whole batch of one optimizer step, not a micro-batch; tokens need `weight`
     # what counts equally: 'token', 'turn', 'row', 'episode', 'nested' (episodes, in them turns, in them tokens); a
     # number T: token sums over T, mean over episodes
     per='token',

@@ -39,8 +39,7 @@ def _unit_mean(x, batch, unit):
     mean = group_mean(torch.where(counts, x, torch.nan), unit(batch)).nan_to_num(nan=0.)
     return torch.where(x.isnan(), x.to(mean), mean)
 
-def gspo(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def gspo(logp:Tensor,     # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
@@ -58,8 +57,7 @@ def gspo(
     ratio = (logp - logp.detach() + moved).clamp(max=10).exp()
     return -torch.minimum(ratio*advantage, ratio.clamp(1-low, 1+high)*advantage).to(logp)
 
-def gspo_plan(
-    logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, # as in `gspo`; a whole minibatch
+def gspo_plan(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `gspo`; a whole minibatch
     unit:Callable=each_row, **_ # the key of the sequence; other arguments of the objective change nothing
 )->dict:                        # gspo_moved: (action tokens,) float64
     "Mean log-ratio of each token's sequence."
@@ -88,8 +86,7 @@ def gspo_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=gspo, loss_per='row')
 
-def gmpo(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def gmpo(logp:Tensor,     # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp
     advantage:Tensor,     # (action tokens,) its mean over the sequence is used
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
@@ -113,8 +110,7 @@ def gmpo_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=gmpo, loss_per='row')
 
-def sapo(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def sapo(logp:Tensor,     # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
@@ -134,8 +130,7 @@ def sapo_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=sapo, loss_per='row')
 
-def cispo(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def cispo(logp:Tensor,    # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike

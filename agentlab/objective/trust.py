@@ -16,8 +16,7 @@ from .policy_loss import _ratio, clip
 from .sequence import _unit_mean, each_row
 from ..recipe import recipe
 
-def dppo_tv(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def dppo_tv(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need `base`
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
@@ -31,8 +30,7 @@ def dppo_tv(
     risen = logp.detach().exp() - old.exp()
     return _inside(torch.where(advantage > 0, risen <= high, risen >= -low), ratio, advantage, logp, cap)
 
-def dppo_kl(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def dppo_kl(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need `base`
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
@@ -68,8 +66,7 @@ def dppo_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=dppo_tv)
 
-def dcpo_bounds(
-    old:Tensor,           # (action tokens,) log-probability before the update
+def dcpo_bounds(old:Tensor,       # (action tokens,) log-probability before the update
     low:float=.2, high:float=.28, # how far a token may fall and rise: new probability times change of the ratio
     cap:float=10.,        # no ratio above this is inside
 )->tuple[Tensor, Tensor]: # lowest and highest ratio of every token
@@ -82,8 +79,7 @@ def dcpo_bounds(
     q = old.clamp(min=-60).exp()                    # beyond it 1/q squared would leave float32
     return .5 + .5*(1 - 4*low/q).clamp(min=0).sqrt(), (.5 + .5*(1 + 4*high/q).sqrt()).clamp(max=cap)
 
-def dcpo_clip(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def dcpo_clip(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
@@ -103,8 +99,7 @@ def dcpo_recipe():
     from agentlab.entropy.shaping import OutcomeHistory, dcpo_advantage
     return dict(credit=grpo, objective=dcpo_clip, shape=dcpo_advantage, memory=OutcomeHistory, loss_per='row')
 
-def aepo_clip(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def aepo_clip(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
@@ -118,8 +113,7 @@ def aepo_clip(
     bound = (1+high)*(logp - logp.detach()).exp()
     return torch.where((advantage > 0) & (ratio > 1+high), -bound*advantage, loss)
 
-def reinforce(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def reinforce(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # not used
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
@@ -130,8 +124,7 @@ def reinforce(
         raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
     return -advantage.to(logp)*logp
 
-def dro(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def dro(logp:Tensor,      # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
@@ -142,8 +135,7 @@ def dro(
     _, advantage = _ratio(logp, batch, advantage, 0, 0, None)
     return -(advantage*logp - beta/2*(logp - batch.action('old_logp')).square())
 
-def fit_ratio(
-    logp:Tensor,          # (action tokens,) log-probability under the policy in training, with gradient
+def fit_ratio(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,          # tokens need old_logp; whole turns
     advantage:Tensor,     # (action tokens,) the same for all tokens of a turn
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
@@ -154,8 +146,7 @@ def fit_ratio(
     moved = group_sum(logp - batch.action('old_logp'), batch.action_turn)
     return (beta*moved - advantage).square()
 
-def hispo_mask(
-    batch:Batch,            # tokens need old_logp (trainer) and sampler_logp
+def hispo_mask(batch:Batch,  # tokens need old_logp (trainer) and sampler_logp
     sequence:float=.05,     # geometric mean over the sequence: closer to 1 than this (our choice)
     token:float=.5,         # ratio of the token: closer to 1 than this (our choice)
     unit:Callable=each_row, # batch -> (action tokens,) key of the sequence
@@ -166,8 +157,7 @@ def hispo_mask(
     whole = _unit_mean(gap, batch, unit)
     return ((whole.exp() - 1).abs() < sequence) & ((gap.exp() - 1).abs() < token)
 
-def hispo(
-    logp:Tensor,            # (action tokens,) log-probability under the policy in training, with gradient
+def hispo(logp:Tensor,      # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,            # tokens need old_logp and sampler_logp
     advantage:Tensor,       # (action tokens,)
     entropy:Tensor=None,    # not used; here so that all objectives are called alike

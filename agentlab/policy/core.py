@@ -24,9 +24,7 @@ KEPT = 2**26        # bytes of encoded texts that a chat keeps
 
 class Chat:
     "A tokenizer's chat template, taken apart once, so that a growing conversation is only ever appended to."
-    def __init__(
-        self,
-        tokenizer,              # with a chat template and an end-of-turn token
+    def __init__(self, tokenizer,  # with a chat template and an end-of-turn token
         # of a template that rewrites history. False: refuse it; True: append all the same; 'window': a rewritten
         # context begins a new window
         rewrites: bool|str = False,
@@ -159,8 +157,7 @@ CHAT_TEMPLATE = ("{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|
                  "{% if add_generation_prompt %}<|assistant|>{% endif %}")
 CONTROL = ('<|end|>', '<|system|>', '<|user|>', '<|assistant|>')
 
-def word_tokenizer(
-    words: list[str],   # every word the agent may say or hear
+def word_tokenizer(words: list[str],  # every word the agent may say or hear
 ):                      # PreTrainedTokenizerFast with a chat template
     "A fast tokenizer with one id per word, punctuation mark or tag (<think>). Other words become <unk>."
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -176,8 +173,7 @@ def word_tokenizer(
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
-def micro_batches(
-    lengths: Tensor,    # (rows,) tokens in every row
+def micro_batches(lengths: Tensor,  # (rows,) tokens in every row
     budget: int = 4096, # tokens of one micro-batch, padding included
 )->list[Tensor]:        # row numbers of every micro-batch, shortest rows first
     "Cut rows, sorted by length, into micro-batches of at most `budget` tokens; a longer row goes alone."
@@ -191,8 +187,7 @@ def micro_batches(
             start = i
     return cuts + ([order[start:]] if start < len(order) else [])
 
-def take_rows(
-    batch: Batch,
+def take_rows(batch: Batch,
     rows: Tensor,       # row numbers
 )->tuple[Batch, Tensor]:# the batch of these rows alone; index of its action tokens in batch.actions
     "Some rows of a batch. The tables of turns and episodes stay whole, so that every key still holds."
@@ -205,8 +200,7 @@ def action_rows(batch: Batch)->Tensor:
     "Numbers of the rows that hold an action token."
     return batch.tokens.row[batch.actions].unique()
 
-def parts(
-    batch: Batch,
+def parts(batch: Batch,
     rows: Tensor|None = None,   # rows to take; None: all that hold an action token
     budget: int = 4096,         # tokens of one part, padding included
 ):                              # yields (batch of some rows, index of its action tokens in batch.actions)
@@ -215,8 +209,7 @@ def parts(
     lengths = torch.bincount(batch.tokens.row, minlength=len(batch.rows))[rows]
     for some in micro_batches(lengths, budget): yield take_rows(batch, rows[some])
 
-def pad_rows(
-    batch: Batch,
+def pad_rows(batch: Batch,
     pad_id: int = 0,
 )->tuple[Tensor, Tensor]:   # ids (rows, width); (action tokens, 2) where each action token stands: (row, column)
     "The rows of a batch padded on the right; `width` is that of the longest one."
@@ -227,8 +220,7 @@ def pad_rows(
     ids[which, column] = batch.tokens.id
     return ids, torch.stack([which, column], 1)[batch.actions]
 
-def token_logps(
-    logits: Tensor,     # (tokens, vocabulary)
+def token_logps(logits: Tensor,  # (tokens, vocabulary)
     ids: Tensor,        # (tokens,) the token that was taken
     temperature: float = 1.,
 )->tuple[Tensor, Tensor]:  # (tokens,) log-probability; (tokens,) entropy in nats
@@ -293,8 +285,7 @@ def _plain_head(model):
     except (TypeError, AttributeError): return None
     return (body, head) if same else None
 
-def checkpoint_layers(
-    model,          # a transformers model
+def checkpoint_layers(model,  # a transformers model
     on: bool = True,
     **more,         # arguments of torch.utils.checkpoint
 ):
@@ -353,8 +344,7 @@ class _Scored(_Model):
         with self.computing(): logits = self.action_logits(ids, place)
         return token_logps(logits, ids[place[:, 0], place[:, 1]], temperature)
     @torch.no_grad()
-    def logprobs(
-        self, batch: Batch,
+    def logprobs(self, batch: Batch,
         temperature: float = 1.,    # that of the sampler, so that both speak of the same distribution
         budget: int = 4096,         # tokens of one micro-batch
     )->tuple[Tensor, Tensor]:       # (action tokens,) log-probability; (action tokens,) entropy in nats
@@ -368,8 +358,7 @@ class _Scored(_Model):
             logp[which], entropy[which] = self.forward(part, temperature)
         return logp, entropy
     @torch.no_grad()
-    def features(
-        self, batch: Batch,
+    def features(self, batch: Batch,
         budget: int = 4096,         # tokens of one micro-batch
     )->Tensor:                      # (action tokens, width) float32, without gradients
         "The last hidden state before every action token, in the order of `batch.actions`: what a value head reads."
@@ -387,9 +376,7 @@ class _Scored(_Model):
 class Policy(_Scored):
     "A transformers causal language model with its tokenizer, acting through a chat template."
     tree: bool|None = None  # agentlab.policy.tree: compute shared prefixes once; None: where that is cheaper
-    def __init__(
-        self,
-        model,                      # transformers causal language model, or a peft model around one
+    def __init__(self, model,       # transformers causal language model, or a peft model around one
         tokenizer,                  # its tokenizer, with a chat template and an end-of-turn token
         max_context: int|None = None, # longest context in tokens; default: what the model's config says
         name: str = '',             # shown in reports
@@ -454,8 +441,7 @@ class Policy(_Scored):
         check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, found)
         return Policy(model.to(device), tokenizer, **kw)
 
-def closing(
-    policy,                 # agentlab.policy.Policy
+def closing(policy,         # agentlab.policy.Policy
     batch: Batch,
 )->tuple[Tensor, Batch]:    # (cut off,) their numbers; their last contexts, each with one action token that nobody said
     "What an episode that was cut off would have read next. Left out: those without turns, or whose context is full."

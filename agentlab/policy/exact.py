@@ -30,8 +30,7 @@ def _mask(score: Tensor, mask: Tensor|None, causal: bool)->Tensor:
     if mask.dtype != torch.bool: return score.add_(mask)
     return score.masked_fill_(~mask, torch.finfo(score.dtype).min)    # who may see nothing sees all: finite
 
-def weighted_values(
-    query: Tensor,          # (rows, heads, queries, width)
+def weighted_values(query: Tensor,  # (rows, heads, queries, width)
     key: Tensor,            # (rows, groups, keys, width); every group of heads shares one
     value: Tensor,          # (rows, groups, keys, width)
     mask: Tensor|None,  # (rows or 1, heads or 1, queries, keys): additive, or boolean with true where a key may be seen
@@ -68,8 +67,7 @@ class _Once(torch.autograd.Function):
         with torch.enable_grad(): out = sdpa_attention_forward(module, *read, mask, **how)[0]
         return None, *torch.autograd.grad(out, read, slope), None, None, None
 
-def exact_attention(
-    module,                         # the layer that asks
+def exact_attention(module,                     # the layer that asks
     query: Tensor, key: Tensor, value: Tensor,  # (rows, heads, queries, width), (rows, groups, keys, width) twice
     attention_mask: Tensor|None,    # (rows, 1 or heads, queries, keys); None: causal where there is more than one query
     scaling: float|None = None, dropout: float = 0., is_causal: bool|None = None, **kwargs,
@@ -147,8 +145,7 @@ def _independent_from(inputs: int, outputs: int, dtype: torch.dtype, added: bool
     return max(apart, default=1) + 1
 
 @torch.no_grad()
-def fewest_rows(
-    model,          # a transformers model, or a peft model around one
+def fewest_rows(model,  # a transformers model, or a peft model around one
 )->int|None:        # None: there is no such number, at least not up to MOST
     "Rows from which on a product with one of the model's matrices does not depend on how many rows there are."
     first = next(model.parameters())
@@ -170,8 +167,7 @@ def _attention(model, name: str):
     finally: config._attn_implementation = before
 
 @torch.no_grad()
-def why_not(
-    model,      # a transformers model in evaluation mode, or a peft model around one
+def why_not(model,  # a transformers model in evaluation mode, or a peft model around one
 )->str:         # '': it can
     "Why this model, on this machine, cannot give the same bits for a row in company and alone. Tried, not looked up."
     if fewest_rows(model) is None: return 'a row of a matrix product depends here on how many rows are multiplied'
@@ -187,8 +183,7 @@ def why_not(
     apart = ((alone - plain).norm() / plain.norm()).item()
     return '' if apart < .1 else f'its own attention computes something else: the logits differ by {apart:.0%}'
 
-def engage(
-    model,          # a transformers model, or a peft model around one
+def engage(model,   # a transformers model, or a peft model around one
     exact: bool,    # False: torch's own attention, if it is exact so far; another one stays
 ):
     "Which attention the model computes with from now on."
@@ -198,8 +193,7 @@ def engage(
         config._attn_implementation = EXACT
     elif getattr(config, '_attn_implementation', None) == EXACT: config._attn_implementation = 'sdpa'
 
-def settle(
-    model,                      # a transformers model in evaluation mode, or a peft model around one
+def settle(model,               # a transformers model in evaluation mode, or a peft model around one
     wanted: bool|None = None,   # None: on a CPU, with weights in bf16 and attention 'sdpa', where it works
 )->bool:                        # whether attention is exact from now on
     "Give a model exact attention, or take it away. Raises ValueError where it is wanted and impossible."

@@ -48,8 +48,7 @@ def in_float32(model):
         return PeftModel.from_pretrained(plain_model(model.peft_config['default'].base_model_name_or_path), folder)
 
 @torch.no_grad()
-def write_merged(
-    policy: Policy, out, dtype: torch.dtype = torch.float32,    # `out`: a folder that is not there yet
+def write_merged(policy: Policy, out, dtype: torch.dtype = torch.float32,  # `out`: a folder that is not there yet
 )->float:               # largest difference of a logit after a short prompt: base beside adapter, and what was written
     "All weights, tokenizer and chat template in the transformers layout; the folder appears whole or not at all."
     out, ids, model = Path(out), torch.tensor([policy.chat.first('Hello. What can you do?')]), in_float32(policy.model)
@@ -62,8 +61,7 @@ def write_merged(
         rename(partial, out)
     return distance
 
-def export_run(
-    run: str,               # run folder, or folder of a policy
+def export_run(run: str,    # run folder, or folder of a policy
     adapter: str = '',      # folder for the adapter alone, in peft's layout
     merged: str = '',       # folder for one model of base and adapter, in the layout of transformers
     dtype: str = 'float32', # of the merged weights: float32, or bfloat16, which takes half the space
@@ -89,8 +87,7 @@ def export_run(
 
 class Conversation:
     "A talk with a policy: ids so far, and the text behind them."
-    def __init__(
-        self, policy: Policy, system: str = '',     # system message; '': none
+    def __init__(self, policy: Policy, system: str = '',                                    # system message; '': none
         temperature: float = .7, top_p: float = .95, max_tokens: int = 256, seed: int = 0,  # of the sampling
         piece: int = 8,                             # tokens that are sampled between two looks
     ):
@@ -120,8 +117,7 @@ class Conversation:
             shown = now
         self.context, self.heard, self.said = context + ids, [*self.heard, text], [*self.said, self.policy.text(ids)]
 
-def talk(
-    model: str,                 # 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
+def talk(model: str,            # 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
     system: str = '',           # system message
     temperature: float = .7,    # of the sampling; 0: the most likely token each time
     top_p: float = .95,         # tokens beyond this share of the probability are never sampled; 1: all may be

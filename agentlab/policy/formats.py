@@ -28,8 +28,7 @@ class Said:
     edges: list = field(default_factory=list)   # (ids + 1) where every id begins, and the end
     control: list = field(default_factory=list) # (ids) True: a control token, which has no width
 
-def spell(
-    tokenizer,
+def spell(tokenizer,
     ids: list[int],         # of a reply, as sampled
     markers: tuple = (),    # texts that open or close a part, such as <think>
 )->Said:
@@ -62,8 +61,7 @@ def _pieces(tokenizer, ids)->list[str]:
         if not broken: start, read = read, k
     return pieces
 
-def marked(
-    text: str,
+def marked(text: str,
     markers: tuple,         # texts that open or close a part
 )->Said:
     "A reply of which there is only the text."
@@ -71,8 +69,7 @@ def marked(
     pattern = '|'.join(re.escape(m) for m in sorted(markers, key=len, reverse=True))
     return Said(text, [(m.start(), m.end(), m[0]) for m in re.finditer(pattern, text)])
 
-def codes_of(
-    said: Said,         # of `spell`
+def codes_of(said: Said,  # of `spell`
     spans: list,        # (start, end, code) in the text; later ones lie over earlier ones
 )->list[int]:           # (ids) codes of PART_CODES
     "The part of every id. One with a bit of a marker is markup; one between two others takes the higher code."
@@ -188,8 +185,7 @@ class Thinking(Plain):
         if closed <= start + self.tokens and closed < float('inf'): return closed + action_tokens
         return begun + self.tokens if begun <= action_tokens else action_tokens
 
-def retold(
-    guide: str|None,    # what an environment says of itself; an example may stand on a last line 'Example: ...'
+def retold(guide: str|None,  # what an environment says of itself; an example may stand on a last line 'Example: ...'
     rule: str,          # what the format adds
     change,             # action -> reply, for the example
 )->str:
@@ -399,8 +395,7 @@ def _probe(chat, messages)->str:
     try: return asked.render(messages)
     except (TemplateError, TypeError, KeyError): return ''
 
-def plan(
-    reading: Reading,
+def plan(reading: Reading,
     env,                # its `call_tools` or `call_tool` is used where it has one, else action texts
     tools=(),           # schemas, for the action text of a call
 )->list:                # reasons (texts) and requests (method, arguments), in order
@@ -417,22 +412,19 @@ def plan(
     found = [request(action) for action in reading.actions]
     return found if any(isinstance(x, tuple) for x in found) else [*found, ('step', ('',))]
 
-def acted(
-    requests: list,     # of `plan`
+def acted(requests: list,  # of `plan`
 )->str:                 # by it equal actions are known; reasons do not count
     "What the environment was given, as one text."
     return '\n'.join(x[1][0] if x[0] == 'step' else json.dumps(x[1], sort_keys=True, default=str) for x in requests
                      if isinstance(x, tuple))
 
-def goes_on(
-    given: list,        # what has come of the requests so far
+def goes_on(given: list,  # what has come of the requests so far
     seat: str,          # who replied
 )->bool:                # whether the next one may be made
     "Not after an exception, after the end, or when it is another seat's turn."
     return all(isinstance(x, Step) and not x.done and x.seat == seat for x in given if not isinstance(x, str))
 
-def as_one(
-    given: list,        # texts and Steps, or an exception at the end
+def as_one(given: list,  # texts and Steps, or an exception at the end
     asked: list,        # of `plan`
     seat: str,          # who replied
     quiet: bool = False,# True: of the answer to an empty action only the reasons are read
@@ -453,9 +445,7 @@ def as_one(
 
 class Spoken(Wrapper):
     "An environment spoken to in a format by who has only texts: demonstrators, a person, another framework."
-    def __init__(
-        self,
-        env,                    # the inner environment
+    def __init__(self, env,     # the inner environment
         format: Plain,          # how it is spoken to
         thought = None,         # env -> what a demonstrator thinks before it acts; None: nothing
     ):
@@ -488,8 +478,7 @@ class Spoken(Wrapper):
         def told(text): return self.format.render(self.format.tools, text)['system'] if text else ''
         return {seat: told(text) for seat, text in guide.items()} if isinstance(guide, dict) else told(guide)
 
-def fitted_policy(
-    policy,             # agentlab.policy.Policy
+def fitted_policy(policy,  # agentlab.policy.Policy
     format,             # Plain, Thinking or Calls; None: Plain
     games: list,        # of the rollout; the environment of the first one says which tools there are
     system,             # as for `told`: None: the environment's guide
@@ -514,8 +503,7 @@ def _rendered(format, chat, guide)->dict:
     found = format.render(format.tools, guide)
     return found if found['system'] and knows(chat, found['system']) else found | dict(system=guide)
 
-def whole_reply(
-    format,     # what a rollout was given
+def whole_reply(format,  # what a rollout was given
     who: str,   # its name
 ):
     "Refuse a format in a rollout that reads the whole reply as the action."

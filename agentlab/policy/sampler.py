@@ -37,9 +37,7 @@ class Completion:
 
 class Sampler(Protocol):
     "Anything that continues lists of token ids: `TorchSampler` here, a vLLM engine elsewhere, a script in a test."
-    def sample(
-        self,
-        contexts: list[list[int]],      # one list of token ids per row, any lengths
+    def sample(self, contexts: list[list[int]],  # one list of token ids per row, any lengths
         max_tokens: int,                # sampled per row at most
         temperature: float = 1.,        # 0: greedy
         top_p: float = 1.,              # in (0, 1]; 1: off
@@ -53,8 +51,7 @@ def _mix(x: np.ndarray)->np.ndarray:
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB
     return x ^ (x >> 31)
 
-def uniforms(
-    seeds: list[int],   # one per row
+def uniforms(seeds: list[int],  # one per row
     starts: list[int],  # position of the row's first sampled token
     count: int,         # positions per row
 )->Tensor:              # (rows, count) float32 in [0, 1), multiples of 2**-23
@@ -64,8 +61,7 @@ def uniforms(
     bits = _mix(key[:, None] + place * 0x9E3779B97F4A7C15) >> 41
     return torch.from_numpy(bits.astype(np.float32) * np.float32(2**-23))
 
-def _invert(
-    weight: Tensor, # (rows, tokens) not negative; need not sum to one
+def _invert(weight: Tensor,  # (rows, tokens) not negative; need not sum to one
     draws: Tensor,  # (rows,) in [0, 1), multiples of 2**-23, so that draws*total < total in float32
 )->Tensor:          # (rows, 1) index, never one of weight zero
     "The index at which the running sum passes `draws` of the total."
@@ -84,8 +80,7 @@ def _nucleus(p: Tensor, top_p: float)->tuple[Tensor, Tensor]:
     p, order = p.sort(dim=-1, descending=True, stable=True)
     return p * (p.cumsum(-1) - p < top_p), order        # a token stays if the tokens before it hold less than top_p
 
-def likeliest_tokens(
-    logp: Tensor,   # (rows, vocabulary)
+def likeliest_tokens(logp: Tensor,  # (rows, vocabulary)
     count: int,
 )->tuple[Tensor, Tensor]:   # (rows, count) each: ids, log-probabilities; the likeliest first
     "The likeliest tokens. They stand in the blocks with the greatest maxima, so of many words few have to be compared."
@@ -113,8 +108,7 @@ def _pick(logits: Tensor, draws: Tensor, temperature: float, top_p: float, likel
     return (ids[:, 0], chosen, entropy, *(chosen - mass for mass in kept),
             *(likeliest_tokens(logp, likeliest) if likeliest else ()))
 
-def pick(
-    logits: Tensor,         # (rows, vocabulary)
+def pick(logits: Tensor,    # (rows, vocabulary)
     draws: Tensor,          # (rows,) uniform in [0, 1)
     temperature: float = 1.,# 0: the likeliest token; its log-probability and entropy are then those of temperature 1
     top_p: float = 1.,
@@ -159,16 +153,12 @@ class RowLayer(CacheLayerMixin):
 
 class RowCache(Cache):
     "A key-value cache whose rows have their own lengths, read and written through a window of neighbouring slots."
-    def __init__(
-        self,
-        layers: int,
+    def __init__(self, layers: int,
         counts: dict,   # its entry 'copied' counts columns copied; a column is one token of one row
     ):
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
         self.counts, self.slots, self.capacity, self.length, self._starts = counts, 0, 0, 0, {}
-    def aim(
-        self,
-        first: int,         # slot of the window's first row
+    def aim(self, first: int,  # slot of the window's first row
         columns: Tensor,    # (rows, queries) column that each new token is written to
         length: int,        # columns to attend to
     ):
@@ -191,9 +181,7 @@ class RowCache(Cache):
     def token_bytes(self)->int:
         "Bytes of one column of one row, all layers."
         return sum(s.element_size() * s.shape[1] * s.shape[3] for s in (getattr(*x) for x in self.stores()))
-    def move(
-        self,
-        moves: list[tuple[int, int, int]],  # (source slot, target slot, columns)
+    def move(self, moves: list[tuple[int, int, int]],      # (source slot, target slot, columns)
         slots: int|None = None, capacity: int|None = None, # the new size; when it changes, what no move names is lost
     ):
         "Copy rows, as if all at once: every source is read before any target is written."
@@ -211,8 +199,7 @@ class RowCache(Cache):
             setattr(layer, name, store)
         self.counts['copied'] += sum(n * len(pairs) for n, pairs in by_length.items())
 
-def row_attention(
-    module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor,
+def row_attention(module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor,
     scaling: float|None = None, dropout: float = 0., **kwargs,
 )->tuple[Tensor, None]:     # (rows, queries, heads, head_dim), as transformers expects it
     "Attention over cached rows on a CPU: keys and values are used where they lie."
@@ -244,8 +231,7 @@ def shared_prefix(a: list[int], b: list[int])->int:
         else: end = middle
     return same
 
-def longest_prefixes(
-    contexts: list[list[int]],
+def longest_prefixes(contexts: list[list[int]],
     rows: list[list[int]],  # in dictionary order, all different
 )->list[tuple[int, int]]:   # per context: tokens shared with the row that shares most; which row (-1: there is none)
     """The row that shares the longest prefix with each context, if possible one that ends with it; a context's last
@@ -270,8 +256,7 @@ class Plan:
     new: dict[int, tuple[int|None, int]] = field(default_factory=dict)      # -> (slot to copy from, tokens to copy)
     twins: dict[int, int] = field(default_factory=dict)                     # -> the equal context that is read for both
 
-def plan_rows(
-    contexts: list[list[int]],
+def plan_rows(contexts: list[list[int]],
     cached: dict[int, list[int]],   # slot -> token ids whose keys and values it holds
 )->Plan:
     "A row goes on in place under a context that contains all of it; anyone else gets a copy of the part they share."
@@ -289,8 +274,7 @@ def plan_rows(
             del plan.new[i]
     return plan
 
-def best_window(
-    slots: int,         # slots in the cache
+def best_window(slots: int,  # slots in the cache
     plan: Plan,
     others: list[int],  # slots whose rows no context of this call uses
 )->int:                 # first slot
@@ -302,8 +286,7 @@ def best_window(
     mine, theirs, first = mine.cumsum(), theirs.cumsum(), np.arange(slots - count + 1)
     return int((theirs[first + count] - theirs[first] - mine[first + owners] + mine[first]).argmin())
 
-def arrange(
-    slots: int,
+def arrange(slots: int,
     plan: Plan,
     others: dict[int, int], # slot -> tokens cached, of rows that no context of this call uses but that stay
 )->tuple[dict, dict, list]: # context -> slot; slot of another row -> its new slot; moves (source, target, columns)
@@ -321,8 +304,7 @@ def arrange(
     moves = [(slot, slot_of[i], n) for i, (slot, n) in [*plan.own.items(), *plan.new.items()] if slot is not None]
     return slot_of, home_of, moves + [(slot, home_of[slot], n) for slot, n in others.items()]
 
-def pieces(
-    widths: list[int],  # tokens to read, per row, in slot order
+def pieces(widths: list[int],  # tokens to read, per row, in slot order
     border: int,        # rows before it go on, rows after it are new
     budget: int,        # positions of one forward, padding included
 )->list[tuple[int, int]]:   # (first row, row after the last)
@@ -338,8 +320,7 @@ def pieces(
             start, widest = row, width
     return cuts + [(start, len(widths))]
 
-def ahead(
-    widths: list[int],  # tokens to read, per row, of one forward
+def ahead(widths: list[int],  # tokens to read, per row, of one forward
 # tokens that all rows read together in the end; (first row, row after the last) of those that read before
 )->tuple[int, list[tuple[int, int]]]:
     "Long rows read what they have more in forwards of their own, where that is cheaper than padding all the others."
@@ -366,9 +347,7 @@ class _Memory:
     vocabulary: int
     device: torch.device
     dtype: torch.dtype
-    def forget(
-        self,
-        free: bool = False,     # give the memory back as well
+    def forget(self, free: bool = False,  # give the memory back as well
     ):
         "Drop every cached row. Needed only after a change of weights that nobody can notice: see `_notice_weights`."
         self.rows, self._weights = {}, None
@@ -458,9 +437,7 @@ class _Ready(_Memory):
 
 class _Reading(_Ready):
     "One forward: new tokens of neighbouring rows."
-    def _extend(
-        self,
-        first: int,             # slot of the first row
+    def _extend(self, first: int,  # slot of the first row
         new: list[list[int]],   # tokens to read, per row
         starts: list[int],      # tokens of that row that are cached
     )->Tensor:                  # (rows, vocabulary) logits after each row's last token
@@ -614,8 +591,7 @@ def _noted(record: list, part: int, rows: int)->Tensor:
 class _Decoding(_Placing):
     "Tokens drawn until every row is done."
     likeliest: int          # so many of the likeliest tokens are noted at each position
-    def _decode(
-        self, logits: Tensor, window: Window, draws: Tensor, limits: list[int], stop: set[int],
+    def _decode(self, logits: Tensor, window: Window, draws: Tensor, limits: list[int], stop: set[int],
         temperature: float, top_p: float,
     )->list[Completion]:
         "Draw tokens until every row has met a stop token or its limit; rows in the order that the window began with."
@@ -646,9 +622,7 @@ class _Decoding(_Placing):
 @in_parts
 class TorchSampler(_Decoding):
     "Samples from a transformers causal language model, and remembers what it has read from call to call."
-    def __init__(
-        self,
-        model,                          # transformers causal language model, or a peft model around one
+    def __init__(self, model,           # transformers causal language model, or a peft model around one
         stop: set[int] = frozenset(),   # token ids that end a row, where a call names none
         max_context: int|None = None,  # tokens of one row, sampled ones included; default: what the model's config says
         budget: int|None = None,        # bytes for the cache; default: 2 GiB, on a GPU half of its free memory
@@ -665,8 +639,7 @@ class TorchSampler(_Decoding):
         self.vocabulary = model.get_input_embeddings().weight.shape[0]
         self.counts = dict(calls=0, forwards=0, positions=0, padding=0, copied=0)
         self.forget(free=True)
-    def sample(
-        self, contexts: list[list[int]], max_tokens: int, temperature: float = 1., top_p: float = 1.,
+    def sample(self, contexts: list[list[int]], max_tokens: int, temperature: float = 1., top_p: float = 1.,
         stop: set[int]|None = None, seeds: int|list[int] = 0,
     )->list[Completion]:
         "Continue every context (see `Sampler`). What is cached changes the cost, never the answer."

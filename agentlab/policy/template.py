@@ -21,8 +21,7 @@ remedy = ('the chat template rewrites history: {what}. The policy would be train
 fixed_day = '{%- macro strftime_now(form) -%}26 Jul 2024{%- endmacro -%}'
 _facts = {}     # (template, special tokens, variables) -> facts: worked out once in a process
 
-def template_facts(
-    chat,   # agentlab.policy.Chat, which renders messages by its tokenizer's template
+def template_facts(chat,  # agentlab.policy.Chat, which renders messages by its tokenizer's template
     # rewritten: what it does to earlier turns, or ''; system: knows a system message; trims: strips the spaces
     # around a message
 )->dict:

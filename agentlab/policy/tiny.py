@@ -20,8 +20,7 @@ __all__ = ['tiny_model', 'demonstrate', 'warm_start', 'imitate', 'cache_folder',
            'closed_tokenizer', 'tiny_policy', 'shown_steps']
 
 # %% ../../nbs/policy/01_tiny.ipynb #31d4f083
-def tiny_model(
-    vocabulary: int,            # number of tokens
+def tiny_model(vocabulary: int,  # number of tokens
     max_context: int = 512,     # longest context
     hidden: int = 64, layers: int = 2, heads: int = 4,
     seed: int = 0,              # of the initial weights
@@ -39,8 +38,7 @@ def tiny_model(
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config)
 
-def demonstrate(
-    env,            # an environment with expert(noise, generator)
+def demonstrate(env,  # an environment with expert(noise, generator)
     chat,           # agentlab.policy.Chat: how the conversation is written down
     seeds: list[int],   # one per game
     noise: float = .5,  # share of actions drawn at random
@@ -83,8 +81,7 @@ def _pay(sides, reward, early)->dict:
         else: early[seat] = early.get(seat, 0.) + paid
     return early
 
-def warm_start(
-    policy: Policy,         # its weights are changed
+def warm_start(policy: Policy,  # its weights are changed
     env,                    # an environment with expert(noise, generator)
     steps: int = 600,       # updates
     episodes: int = 32,     # demonstrated games of an update
@@ -162,8 +159,7 @@ def closed_tokenizer(env):
     tokenizer.add_tokens(list(whole))
     return tokenizer
 
-def tiny_policy(
-    env,                    # an environment; without expert() and vocabulary() it is played at random for both
+def tiny_policy(env,        # an environment; without expert() and vocabulary() it is played at random for both
     warm: bool = True,      # False: random weights
     max_context: int = 512, # longest conversation in tokens
     seed: int = 0,          # of the initial weights and the order of the demonstrations

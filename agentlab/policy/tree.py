@@ -49,15 +49,13 @@ class Prefixes:
         before = torch.cat([torch.full((len(self.ids), 1), -1), self.node[:, :-1]], 1)
         return self.ids[fresh], before[fresh], fresh.nonzero()[:, 1]
 
-def in_common(
-    ids: Tensor,    # (rows, width) tokens; negative ones count as different
+def in_common(ids: Tensor,  # (rows, width) tokens; negative ones count as different
 )->Tensor:          # (rows,) 0 for the first one
     "With how many of its first tokens the row before it begins, too."
     same = (ids[1:] == ids[:-1]) & (ids[1:] >= 0)
     return torch.cat([torch.zeros(1, dtype=torch.long), same.cumprod(1).sum(1)])
 
-def prefixes(
-    ids: Tensor,        # (rows, width) tokens, padded on the right
+def prefixes(ids: Tensor,  # (rows, width) tokens, padded on the right
     lengths: Tensor,    # (rows,) tokens of every row
 )->Prefixes:
     "The tree of the prefixes of some rows. Nothing is known of groups: what begins alike is shared."
@@ -67,8 +65,7 @@ def prefixes(
     last = torch.cat([in_common(rows)[1:] < size[:-1], torch.ones(1, dtype=torch.bool)])
     return Prefixes(rows[last], in_common(rows[last]), (last.cumsum(0) - last.long())[leaf], int(lengths.sum()))
 
-def branches(
-    shared: list,   # as in `Prefixes`
+def branches(shared: list,  # as in `Prefixes`
     lengths: list,
 )->tuple[list, list, list]: # for every leaf: what it branches from (-1: nothing), at which column, its level
     "Every leaf as a branch of another one: it computes what is its own, and reads the rest."
@@ -87,8 +84,7 @@ def branches(
     for b in reversed(joined): level[b] = level[parent[b]] + 1
     return parent, start, level
 
-def cut_at(
-    depth: int,     # most branchings before a leaf
+def cut_at(depth: int,                      # most branchings before a leaf
     parent: list, start: list, level: list  # what `branches` found
 )->tuple[list, list, list]:
     "The same with fewer levels: a leaf that lay deeper begins where the leaf that it branched from begins."
@@ -114,8 +110,7 @@ TOKEN = dict(cpu=3e-11, cuda=5e-14, mps=1e-12)      # seconds a token takes for 
 WIDTH = dict(cpu=6.5e-8, cuda=5e-12, mps=1e-10)     # and for each entry of its hidden states, in each layer
 WEIGHTS = dict(cpu=20, cuda=100, mps=50)            # tokens that take as long as reading all weights once
 
-def work_of(
-    model,      # a transformers model
+def work_of(model,  # a transformers model
 )->Work:
     "What a pass costs on the kind of device that the model is on: measured on two CPU cores; for GPUs an estimate."
     config, device = model.config.get_text_config(), next(model.parameters()).device.type
@@ -128,8 +123,7 @@ def work_of(
     forward = layers*PASS[device]/token + WEIGHTS[device]
     return Work(2*width*layers/body, forward, 1.5*vocabulary*TOKEN[device]/token, least)
 
-def packed(
-    sizes: list,    # tokens of every segment
+def packed(sizes: list,  # tokens of every segment
     work: Work,
 )->list[list]:      # numbers of segments, the longest one of a pass first
     "Segments in passes whose padding costs less than another pass."
@@ -142,8 +136,7 @@ def packed(
         found[-1].append(i)
     return found
 
-def arranged(
-    tree: Prefixes,
+def arranged(tree: Prefixes,
     work: Work,
 )->tuple:       # cost; what every leaf branches from, and where; levels: lists of passes, which are lists of leaves
     "The cheapest depth of the tree."
@@ -178,8 +171,7 @@ class Plan:
     computed: int       # tokens of all passes, padding included
     held: int           # tokens of the rows
 
-def slots(
-    tree: Prefixes,
+def slots(tree: Prefixes,
     parent: list, start: list, levels: list,    # as in `arranged`
     work: Work
 )->Tensor:          # (leaves, width)
@@ -195,8 +187,7 @@ def slots(
         own[here] = torch.where(column >= begin[here, None], own[here], own[parent[here]])
     return own
 
-def segments(
-    tree: Prefixes,
+def segments(tree: Prefixes,
     slot: Tensor,   # of every token of every leaf
     start: list,    # of every leaf
     leaves: list,   # of this pass, the one with the longest segment first
@@ -210,8 +201,7 @@ def segments(
     path = torch.where(before >= 0, slot[leaves].gather(1, before.clamp(min=0)), -1)
     return Pass(tree.ids[leaves].gather(1, position).clamp(min=0), position, path)
 
-def plan_of(
-    tree: Prefixes,
+def plan_of(tree: Prefixes,
     leaf: Tensor,       # (action tokens,) the leaf on which each stands
     column: Tensor,     # (action tokens,) and where, from 1
     work: Work,
@@ -226,8 +216,7 @@ def plan_of(
     computed = sum(p.ids.numel() for p in sum(made, []))
     return Plan(made, before, order.argsort()[choice], cost + work.head*len(before), computed, tree.held)
 
-def recording(
-    config,         # of the model
+def recording(config,  # of the model
 )->tuple:           # a cache; what a model gave to it, {layer: (keys, values)}; how to put in what is not recorded
     "A cache that remembers what is new."
     from transformers import DynamicCache
@@ -239,21 +228,18 @@ def recording(
     cache.update = update
     return cache, new, put
 
-def listed(
-    x: Tensor,      # (segments, heads, width, size) keys or values
+def listed(x: Tensor,  # (segments, heads, width, size) keys or values
 )->Tensor:          # (slots, heads, size)
     "Keys or values in the order of their slots."
     return x.transpose(1, 2).flatten(0, 1)
 
-def looked_up(
-    x: Tensor,      # (slots, heads, size)
+def looked_up(x: Tensor,  # (slots, heads, size)
     path: Tensor,   # (segments, reach) slots
 )->Tensor:          # (segments, heads, reach, size)
     "The keys or values of some paths."
     return embedding(path, x.flatten(1)).unflatten(2, x.shape[1:]).transpose(1, 2)
 
-def one_pass(
-    config,         # of the model
+def one_pass(config,  # of the model
     run: Pass,      # on the model's device
     table: dict,    # layer -> (keys, values) of all slots of the levels before
     read,           # arguments of a model's forward -> (segments, width, ...) what is wanted of it
@@ -269,8 +255,7 @@ def one_pass(
     out = read(input_ids=run.ids, past_key_values=cache, attention_mask=mask, position_ids=run.position, use_cache=True)
     return out, {layer: tuple(map(listed, both)) for layer, both in new.items()}
 
-def at_choices(
-    policy,         # agentlab.policy.Policy
+def at_choices(policy,  # agentlab.policy.Policy
     plan: Plan,
     read,           # as in `one_pass`
 )->Tensor:          # (choices, ...)
@@ -291,16 +276,13 @@ def at_choices(
 
 class Part(Batch):
     "Some rows of a batch, with a plan for their log-probabilities."
-    def __init__(
-        self,
-        batch: Batch,   # these rows alone
+    def __init__(self, batch: Batch,  # these rows alone
         plan: Plan,
     ):
         super().__init__(batch.episodes, batch.rows, batch.turns, batch.tokens, batch.labels)
         self.plan = plan
 
-def tree_logps(
-    policy,             # agentlab.policy.Policy
+def tree_logps(policy,  # agentlab.policy.Policy
     part: Part,
     temperature: float = 1.,
 )->tuple[Tensor, Tensor]:   # (action tokens,) log-probability; (action tokens,) entropy in nats
@@ -313,8 +295,7 @@ def tree_logps(
     entropy = -(logp.exp()*logp).sum(-1)
     return logp[choice, part.action('id').to(logits.device)], entropy[choice]
 
-def tree_hidden(
-    policy,             # agentlab.policy.Policy
+def tree_hidden(policy,  # agentlab.policy.Policy
     part: Part,
 )->Tensor:              # (action tokens, width)
     "What `Policy.action_hidden` gives."
@@ -323,8 +304,7 @@ def tree_hidden(
     else: read = lambda **kw: head[0](**kw).last_hidden_state
     return at_choices(policy, part.plan, read)[part.plan.choice.to(policy.device)]
 
-def piece(
-    tree: Prefixes,
+def piece(tree: Prefixes,
     first: int, last: int,  # its leaves, the last one not included
     place: Tensor,          # (action tokens, 2) row and column of each
     work: Work,
@@ -336,8 +316,7 @@ def piece(
     row, column = place[rows[place[:, 0]]].unbind(1)
     return rows.nonzero()[:, 0], plan_of(some, tree.leaf[row] - first, column, work)
 
-def in_pieces(
-    tree: Prefixes,
+def in_pieces(tree: Prefixes,
     place: Tensor,      # (action tokens, 2) row and column of each
     budget: int,        # tokens that are computed at once, padding included
     work: Work,
@@ -358,8 +337,7 @@ def in_pieces(
         else: found.append((rows, plan))
     return found
 
-def flat_cost(
-    lengths: Tensor,    # (rows,) tokens
+def flat_cost(lengths: Tensor,  # (rows,) tokens
     choices: int,       # action tokens
     budget: int,        # tokens of a micro-batch
     work: Work,
@@ -368,8 +346,7 @@ def flat_cost(
     widths = [(len(some), int(lengths[some].max())) for some in micro_batches(lengths, budget)]
     return sum(n*w*(1 + work.score*w) + work.forward for n, w in widths) + work.head*choices
 
-def plans(
-    batch: Batch,
+def plans(batch: Batch,
     rows: Tensor,       # row numbers
     budget: int,        # tokens that are computed at once
     work: Work,
@@ -386,8 +363,7 @@ def plans(
 
 LIMIT = {torch.float32: 1e-4, torch.float64: 1e-4}      # nats
 
-def three_rows(
-    reach: int,     # tokens that the first two rows share, at least 4
+def three_rows(reach: int,  # tokens that the first two rows share, at least 4
     words: int,     # size of the vocabulary
 )->list[list]:
     "Rows that branch early and late."
@@ -395,15 +371,13 @@ def three_rows(
     late, early = [(i + 1) % words for i in stem[reach:reach + 4]], [(i + 2) % words for i in stem[:3]]
     return [stem, stem[:reach] + late, stem[:reach//2] + early]
 
-def as_actions(
-    rows: list,     # of lists of ids
+def as_actions(rows: list,  # of lists of ids
 )->Batch:
     "A batch of rows; every token but the first is an action token."
     turns = [Turn(0, context_ids=r[:1], ids=r[1:], logps=[0.]*(len(r) - 1), entropies=[0.]*(len(r) - 1)) for r in rows]
     return Batch.from_episodes([Episode([turn]) for turn in turns])
 
-def differs(
-    policy,         # agentlab.policy.Policy
+def differs(policy,  # agentlab.policy.Policy
     rows: list,     # as in `three_rows`
     reach: int,
 )->str:             # '' where they agree
@@ -422,8 +396,7 @@ def differs(
     return f'log-probabilities on the tree are up to {apart.max():.2g} nats from those of whole rows' if wrong else ''
 
 @torch.no_grad()
-def mistake(
-    policy,         # agentlab.policy.Policy
+def mistake(policy,  # agentlab.policy.Policy
     reach: int,     # tokens that rows share
 )->str:             # '' where there is none
     "What is wrong with the tree of this model."
@@ -435,8 +408,7 @@ def mistake(
     except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as e:
         return f'{type(e).__name__}: {e}'
 
-def trusted(
-    policy,         # agentlab.policy.Policy; it remembers the answer
+def trusted(policy,  # agentlab.policy.Policy; it remembers the answer
     longest: int,   # tokens of the longest row
 )->bool:
     "Whether the tree gives this model's log-probabilities. Asked once, and where it does not, said once."
@@ -450,8 +422,7 @@ def trusted(
         if found: warnings.warn(f'{who}: every row is computed whole, not on the tree of prefixes: {found}')
     return not known[reach, policy.precision]
 
-def on_tree(
-    policy,         # agentlab.policy.Policy
+def on_tree(policy,  # agentlab.policy.Policy
     batch: Batch,
     rows: Tensor,   # row numbers
     budget: int,    # tokens that are computed at once
@@ -468,8 +439,7 @@ def on_tree(
     if policy.tree is None and sum(plan.cost for _, plan in found) > .95*flat: return None
     return found if trusted(policy, int(columns.max())) else None
 
-def tree_parts(
-    policy,                     # agentlab.policy.Policy
+def tree_parts(policy,          # agentlab.policy.Policy
     batch: Batch,
     rows: Tensor|None = None,   # rows to take; None: all that hold an action token
     budget: int = 4096,         # tokens that are computed at once, padding included
@@ -482,8 +452,7 @@ def tree_parts(
         part, which = take_rows(batch, some)
         yield Part(part, plan), which
 
-def tally(
-    part: Batch,    # as `tree_parts` yields them
+def tally(part: Batch,  # as `tree_parts` yields them
 )->dict:            # computed: tokens that the model reads, padding included; held: tokens of the rows
     "Tokens computed against tokens held."
     if isinstance(part, Part): return dict(computed=part.plan.computed, held=part.plan.held)

@@ -111,8 +111,7 @@ def adapter_weights(model, name: str)->dict[str, Tensor]:
                                  'an earlier checkpoint and lower the learning rate.')
     return {key: found[key].detach().cpu().contiguous() for key in sorted(found)}
 
-def write_adapter(
-    policy,         # agentlab.policy.Policy whose model has a LoRA adapter
+def write_adapter(policy,  # agentlab.policy.Policy whose model has a LoRA adapter
     name: str,      # of the adapter in the model
     folder: Path,   # where adapters are written; the engine must be able to read it
     known: dict,    # adapters by policy and hash: one that is there is not written again
@@ -153,8 +152,7 @@ class Shelf:
         "The engine has lost it."
         with self.lock: self.held.pop(getattr(adapter, 'name', None), None)
 
-def request_body(
-    ask: Ask,
+def request_body(ask: Ask,
     model: str,     # name of the base or of the adapter
 )->dict:            # of POST /v1/completions
     "One row as vLLM's server wants it: token ids in and out, nothing left to the defaults of the model."
@@ -290,9 +288,7 @@ def _not_found(where, adapter: Adapter, why)->str:
 @in_parts
 class VLLMServer(_Rows):
     "A vLLM server over HTTP (vLLM 0.10.2 or later, with LoRA switched on)."
-    def __init__(
-        self,
-        url: str,                   # such as 'http://127.0.0.1:8000'
+    def __init__(self, url: str,    # such as 'http://127.0.0.1:8000'
         model: str|None = None,     # name under which it serves the base; None: the first one that it names
         key_name: str = 'VLLM_API_KEY', # environment variable that holds its key; unset: none is sent
         timeout: float = 600.,      # seconds for one row
@@ -369,9 +365,7 @@ class VLLMServer(_Rows):
 
 class VLLMEngine:
     "A vLLM engine in this process."
-    def __init__(
-        self,
-        llm,            # vllm.LLM, made with enable_lora=True and logprobs_mode='processed_logprobs'
+    def __init__(self, llm,  # vllm.LLM, made with enable_lora=True and logprobs_mode='processed_logprobs'
         keep: int = 2,  # adapters that it holds; its max_cpu_loras must not be less
     ):
         self.llm, self.shelf, self.numbers = llm, Shelf(self._load, self._unload, keep), itertools.count(1)
@@ -407,8 +401,7 @@ def _vllm(module: str):
         raise ImportError('a VLLMEngine needs vllm: pip install "agentlab-rl[gpu]" where there is CUDA; `make '
                           'test-vllm` shows an environment without') from None
 
-def start_vllm(
-    model: str,         # name or folder of the base
+def start_vllm(model: str,  # name or folder of the base
     rank: int = 16,     # largest rank of an adapter
     keep: int = 2,      # adapters that it holds
     **options           # of vllm.LLM: gpu_memory_utilization, max_model_len, dtype, quantization, ...
@@ -440,9 +433,7 @@ def read_output(output, ask: Ask)->Said:
 
 class VLLMSampler:
     "The call of `agentlab.policy.Sampler` on a vLLM server or a vLLM engine, which follows the adapter of a policy."
-    def __init__(
-        self,
-        engine,                     # VLLMServer or VLLMEngine
+    def __init__(self, engine,  # VLLMServer or VLLMEngine
         folder = None,  # where adapters are written; the engine must be able to read it. None: a temporary folder
         top: int = 20,  # likeliest tokens that are reported, for the entropy; --max-logprobs must not be less
         tolerance: float = .5,      # nats: largest mean distance between the log-probabilities of engine and policy
@@ -468,8 +459,7 @@ class VLLMSampler:
         self.engine.take(self.adapter)
         self.max_context, self.vocabulary, self.stop = policy.max_context, vocabulary(policy), (policy.end_id,)
         return copy.copy(self)
-    def sample(
-        self, contexts: list[list[int]], max_tokens: int, temperature: float = 1., top_p: float = 1.,
+    def sample(self, contexts: list[list[int]], max_tokens: int, temperature: float = 1., top_p: float = 1.,
         stop: set[int]|None = None, seeds: int|list[int] = 0,
     )->list[Completion]:
         "Continue every context (see `Sampler`); entropies are the least that the likeliest tokens allow."
@@ -515,8 +505,7 @@ def local_logps(policy, rows: list[tuple[list, list]], temperature: float)->Tens
             found.append(token_logps(logits, torch.tensor(ids, device=policy.device), temperature)[0].cpu())
     return torch.cat(found)
 
-def compare(
-    sampler: VLLMSampler, policy,
+def compare(sampler: VLLMSampler, policy,
     tokens: int = 8, rows: int = 4, # sampled at temperature 1; at 2 one row
 # scaled: whether its log-probabilities are after the temperature; distance: mean of |engine - policy| at temperature 1,
 # nats

@@ -16,9 +16,7 @@ class EndpointError(RuntimeError):
 
 class Endpoint:
     "A language model behind an OpenAI-compatible server: messages -> text."
-    def __init__(
-        self,
-        url:str,                        # up to /v1, such as 'http://localhost:8000/v1'
+    def __init__(self, url:str,         # up to /v1, such as 'http://localhost:8000/v1'
         model:str,                      # the name under which the server knows it
         key_name:str='OPENAI_API_KEY',  # environment variable that holds the key; unset: no key is sent
         timeout:float=60.,              # seconds for one request
@@ -38,9 +36,7 @@ class Endpoint:
                                                                            options)
         self.patience, self.budget = patience or Patience(attempts, .5, 30., 300.), budget
     def __repr__(self): return f'Endpoint({self.url!r}, {self.model!r})'
-    def __call__(
-        self,
-        messages:list,      # of dict(role=, content=)
+    def __call__(self, messages:list,  # of dict(role=, content=)
         schema:dict=None    # JSON schema that the answer must follow, for servers that can enforce one
     )->str:                 # what the model said
         "Ask. Raises EndpointError."
@@ -102,8 +98,7 @@ def without(text:str, key)->str:
 
 _fence = re.compile(r'^\s*```(?:json)?\s*(.*?)\s*```\s*$', re.DOTALL)
 
-def ask_json(
-    model,          # an Endpoint, or any function (messages, schema) -> text
+def ask_json(model,  # an Endpoint, or any function (messages, schema) -> text
     messages:list,  # of dict(role=, content=)
     schema:dict,    # JSON schema of the answer, sent along
     check           # parsed answer -> what the caller wants; raises ValueError or TypeError for what will not do

@@ -51,8 +51,7 @@ class Instruction:
         return ', '.join(changed + [f'{after} > {do}' for after, do in self.slots['facts']]
                          + ([self.text] if self.text else [])) or 'nothing'
 
-def check_facts(
-    facts   # what the caller gave
+def check_facts(facts  # what the caller gave
 )->tuple:   # of (after, do)
     "Refuse what is no list of pairs of text."
     pairs = tuple(tuple(fact) for fact in facts)
@@ -60,8 +59,7 @@ def check_facts(
         raise ValueError(f'facts={facts!r}: give pairs of texts (after which observation, do what)')
     return pairs
 
-def read_instruction(
-    text:str    # what `Instruction.json` wrote
+def read_instruction(text:str  # what `Instruction.json` wrote
 )->Instruction:
     "An instruction from its JSON. Raises ValueError for anything else."
     try: found = json.loads(text) if isinstance(text, str) else text
@@ -79,8 +77,7 @@ class Turns:
     legal: tuple = ()       # actions that are understood here
     goal: str = ''          # what it is all about
 
-def view_lines(
-    instruction:Instruction, turns:Turns,
+def view_lines(instruction:Instruction, turns:Turns,
     rule:str, goal:str, before:str, legal:str   # how a fact, the goal, an earlier turn and the actions are put
 )->list:
     "What every view shows, a text each."
@@ -92,8 +89,7 @@ def view_lines(
     if s['legal'] and turns.legal: lines.append(legal.format(', '.join(turns.legal)))
     return lines
 
-def render(
-    instruction:Instruction,
+def render(instruction:Instruction,
     turns:Turns         # what there is to show
 )->str:                 # what the agent reads, in few words
     "The view of an instruction for a small model: markers and the environment's own words."
@@ -103,8 +99,7 @@ def render(
 
 said = dict(explore='Try what you have not tried yet.', commit='Do what has worked before.')
 
-def render_english(
-    instruction:Instruction,
+def render_english(instruction:Instruction,
     turns:Turns         # what there is to show
 )->str:                 # what the agent reads, in sentences
     "The view of an instruction for a model that knows English."
@@ -114,9 +109,7 @@ def render_english(
 
 class Instructed(Wrapper):
     "An environment whose observations are rendered by an instruction."
-    def __init__(
-        self,
-        env,                                # the inner environment
+    def __init__(self, env,  # the inner environment
         # where the task names none: an Instruction, or a function (generator, env) -> Instruction, called after the
         # inner reset
         instruction=Instruction(),
@@ -214,8 +207,7 @@ def any_view(generator, env)->Instruction:
     "A random instruction of the grammar, without facts."
     return Instruction({name: generator.choice(values) for name, values in grammar.items()})
 
-def warm_views(
-    policy,             # its weights are changed
+def warm_views(policy,  # its weights are changed
     env,                # an Instructed, usually with a function that draws instructions, such as `any_view`
     steps:int=150,      # updates
     episodes:int=32,    # games of an update

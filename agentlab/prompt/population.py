@@ -45,9 +45,7 @@ class _Weighted:
     def chances(self)->Tensor:
         "(members alive,) probability of each."
         return torch.softmax(self.weights()/self.tau, 0)
-    def draw(
-        self,
-        count:int,                  # how many
+    def draw(self, count:int,       # how many
         generator:torch.Generator   # seeded by the caller
     )->list:                        # numbers of members
         "Members drawn by their weights."
@@ -63,8 +61,7 @@ class _Weighted:
         "Keep the weights of an update, for pictures."
         self.trace += [[step, i, self.members[i].w] for i in self.alive]
 
-def lenient(
-    scores:Tensor,      # (candidates,) mean reward of each when it was checked
+def lenient(scores:Tensor,  # (candidates,) mean reward of each when it was checked
     weights:Tensor,     # (members alive,)
     room:int            # places that are free
 )->list:                # (candidate, its weight), best first
@@ -86,9 +83,7 @@ class _Renewed(_Weighted):
         gone = [i for i in lighter if self.members[i].groups >= self.patience]
         for i in gone: self.members[i].gone = step
         return sorted(gone)
-    def admit(
-        self,
-        candidates:list,            # Instructions
+    def admit(self, candidates:list,  # Instructions
         scores,                     # (candidates,) mean reward of each when it was checked
         parents:list,               # number of the member that each was made from; -1: none
         step:int,                   # update
@@ -112,9 +107,7 @@ class _Renewed(_Weighted):
 @in_parts
 class Population(_Renewed):
     "Weighted instructions, numbered in the order of joining; those that left are kept for the family tree."
-    def __init__(
-        self,
-        items:list,             # Instructions to begin with
+    def __init__(self, items:list,  # Instructions to begin with
         w:list=None,            # their weights; default: 0
         n:int=4,                # members after new ones were admitted
         tau:float=.15,          # temperature of the draw
@@ -158,8 +151,7 @@ class Population(_Renewed):
         "From a checkpoint."
         return self.read(bytes(tensors['population'].cpu().tolist()).decode())
 
-def family_tree(
-    population:Population,  # with recorded weights
+def family_tree(population:Population,      # with recorded weights
     colors:tuple=('#0072B2', '#D55E00'),    # of a member that left; of one that is still there
     longest:int=42          # characters of a label; the whole text is shown on hover
 ):                          # plotly figure
@@ -184,14 +176,12 @@ def family_tree(
                         autorange='reversed', automargin=True)
     return figure
 
-def fronts(
-    scores:Tensor       # (instructions, questions)
+def fronts(scores:Tensor  # (instructions, questions)
 )->Tensor:              # (instructions, questions) bool: nobody does better on this question
     "Who is best at what; ties share."
     return scores == scores.max(0, keepdim=True).values
 
-def survivors(
-    scores:Tensor       # (instructions, questions)
+def survivors(scores:Tensor  # (instructions, questions)
 )->list:                # numbers of the instructions that are needed
     "Walk from the lowest mean up, and drop whoever has company on every front. Of exact copies the newest stays."
     front, stays = fronts(scores), torch.ones(len(scores), dtype=torch.bool)
@@ -200,8 +190,7 @@ def survivors(
         stays[i] = bool((company[front[i]] == 0).any())
     return stays.nonzero()[:, 0].tolist()
 
-def pareto_chances(
-    scores:Tensor       # (instructions, questions)
+def pareto_chances(scores:Tensor  # (instructions, questions)
 )->Tensor:              # (instructions,) float64 probability to be a parent
     "Proportional to the number of fronts among the survivors."
     if scores.ndim != 2 or not scores.numel():

@@ -32,8 +32,7 @@ def now_of(view:str)->str:
     _, marker, now = view.rpartition('Now:') if 'Now:' in view else view.rpartition('Now :')
     return now.partition('Legal:')[0].partition('Legal :')[0].partition('\nYou may answer:')[0].strip()
 
-def plays_of(
-    episodes:list   # of `play_instructed`
+def plays_of(episodes:list  # of `play_instructed`
 )->list:            # of Play
     "Episodes as text."
     return [Play(read_instruction(e.instruction),
@@ -42,8 +41,7 @@ def plays_of(
 
 def plain_text(text:str)->str: return ' '.join(text.split())
 
-def batch_plays(
-    batch:Batch,    # of `play_instructed`: a row per turn
+def batch_plays(batch:Batch,  # of `play_instructed`: a row per turn
     policy          # who played: its tokenizer knows the text
 )->list:            # of Play
     "The episodes of a batch as text."
@@ -65,8 +63,7 @@ def batch_plays(
     return [Play(read_instruction(name[i]), tuple(turns[n]), bool(s), bool(t), g)
             for n, (i, s, t, g) in enumerate(facts)]
 
-def mutate(
-    parents:list,       # Instructions, the best one first
+def mutate(parents:list,  # Instructions, the best one first
     plays:list,         # not read
     rng,                # random.Random
     count:int=4         # candidates
@@ -89,8 +86,7 @@ def without_one(facts, rng)->tuple:
     out = rng.randrange(len(facts))
     return facts[:out] + facts[out + 1:]
 
-def aliased(
-    plays:list,     # of one instruction
+def aliased(plays:list,  # of one instruction
     twice:int=2     # wins after which an action counts
 )->list:            # (view, actions that won) for every such view
     "Views after which different actions have won: the text did not say which."
@@ -101,8 +97,7 @@ def aliased(
     found = {view: sorted(a for a, n in actions.items() if n >= twice) for view, actions in won.items()}
     return [(view, actions) for view, actions in found.items() if len(actions) > 1]
 
-def diagnose(
-    parent:Instruction,
+def diagnose(parent:Instruction,
     plays:list,         # recent ones; only those of the parent are read
     least:int=4         # plays without which nothing is said
 )->list:                # (edited Instruction, reason)
@@ -120,8 +115,7 @@ def diagnose(
     return [(changed, reason) for changed, reason in ((parent.edit(**edit), reason) for edit, reason in found)
             if changed != parent]
 
-def reflect(
-    parents:list, plays:list, rng,  # as for `mutate`
+def reflect(parents:list, plays:list, rng,  # as for `mutate`
     count:int=4,        # candidates
     stray:float=.3      # chance of a candidate to be a random edit of a parent
 )->list:                # different Instructions, none of them a parent; fewer where the grammar is exhausted
@@ -145,8 +139,7 @@ class Fact:
     lost: int           # episodes lost that had it
     otherwise: float    # share won of the episodes that read `after` and took another action in that turn
 
-def mine(
-    plays:list,             # of any instructions
+def mine(plays:list,        # of any instructions
     support:int=8,          # episodes won, at least
     groups:int=3,    # different groups in which it won, at least: a task played eight times is one piece of evidence
     confidence:float=.8,    # share of episodes with (after, do) that were won
@@ -173,8 +166,7 @@ def mine(
         best.setdefault(fact.after, fact)
     return list(best.values())
 
-def mined(
-    parents:list, plays:list, rng,  # as for `mutate`
+def mined(parents:list, plays:list, rng,  # as for `mutate`
     count:int=4,        # candidates
     most:int=4,         # facts that are stated at once
     **rules             # of `mine`
@@ -220,8 +212,7 @@ def messages_of(parents:list, plays:list, count:int, worst:int)->list:
             dict(role='user',
                  content=json.dumps(dict(parents=[json.loads(p.json()) for p in parents], transcripts=shown)))]
 
-def ask_model(
-    parents:list, plays:list, rng,  # as for `mutate`
+def ask_model(parents:list, plays:list, rng,  # as for `mutate`
     model,                      # agentlab.prompt.endpoint.Endpoint, or any function (messages, schema) -> text
     count:int=4,                # candidates
     worst:int=6,                # plays that the model reads, lost ones first
@@ -245,8 +236,7 @@ def read_or_none(item):
     try: return read_instruction(item)
     except (ValueError, TypeError): return None
 
-def with_gepa(
-    score:Callable,             # Instruction, tasks -> number for each task, larger is better
+def with_gepa(score:Callable,   # Instruction, tasks -> number for each task, larger is better
     tasks:list,                 # questions to try candidates on
     propose:Callable=mutate,    # makes the children
     calls:int=60,               # tasks that may be played

@@ -82,16 +82,14 @@ def _linked(batch: Batch, spans: Tensor)->Batch:
                                 origin=_origins(batch.turns.origin + base[turn], old + base[turn], copy[turn])),
         tokens=k.with_(row=k.row + moved[0][token], turn=torch.where(k.turn < 0, -1, k.turn + moved[1][token])))
 
-def pick(
-    batch:Batch,    # episodes
+def pick(batch:Batch,  # episodes
     index:Tensor,   # (n,) whole numbers: which of them, in this order; repeated ones are repeated
 )->Batch:           # n episodes with their rows, turns and tokens; labels as they were
     """The episodes at `index`, in that order, as often as they stand there (`select` keeps the order and knows no
     repetition)."""
     return _assemble([batch], [_cuts(batch)], [index]).replace(labels=batch.labels)
 
-def alike(
-    batch:Batch,    # episodes from a buffer
+def alike(batch:Batch,  # episodes from a buffer
     like:Batch,     # the batch they shall be joined with
 )->Batch:           # the episodes with exactly the columns of `like`, on its device
     """Columns that `like` lacks are dropped; missing ones are filled with NaN, -1 (whole numbers) or False.
@@ -103,8 +101,7 @@ def alike(
     batch = batch.to(like.episodes.group.device)
     return batch.replace(**{name: _fit(getattr(batch, name), vars(getattr(like, name))) for name in TABLES})
 
-def uniform(
-    facts:Table,                # a row per stored episode
+def uniform(facts:Table,        # a row per stored episode
     n:int,                      # how many
     generator:torch.Generator,  # of the draw
     step:int=0,                 # training step (not used)
@@ -115,8 +112,7 @@ def uniform(
                          f'draws with repetition')
     return torch.randperm(len(facts), generator=generator)[:n]
 
-def success_first(
-    facts:Table,                # a row per stored episode; reads `success`
+def success_first(facts:Table,  # a row per stored episode; reads `success`
     n:int,                      # how many
     generator:torch.Generator,  # of the draw
     step:int=0,                 # training step (not used)
@@ -126,8 +122,7 @@ def success_first(
     if n > len(facts): raise ValueError(f'n={n} different episodes of {len(facts)}: ask for fewer')
     return order[torch.argsort((~facts.success[order]).long(), stable=True)][:n]
 
-def stratified(
-    leaf:Tensor,                # (N,) non-negative weights
+def stratified(leaf:Tensor,     # (N,) non-negative weights
     n:int,                      # number of draws
     generator:torch.Generator,  # of the draws
 )->Tensor:                      # (n,) leaves, ascending; with repetition

@@ -44,8 +44,7 @@ def over_target(logp:Tensor, batch:Batch)->Tensor:
     explore=0."""
     return logp.exp()/(batch.action('target_logp').to(logp).exp() + 1e-6)
 
-def rl_plus(
-    logp:Tensor,            # (action tokens,) log-probability under the policy in training, with gradient
+def rl_plus(logp:Tensor,    # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,            # tokens need old_logp, demonstrations included; episodes need source
     advantage:Tensor,       # (action tokens,)
     entropy:Tensor=None,    # not used; here so that all objectives are called alike
@@ -75,8 +74,7 @@ def rl_plus(
 
 @estimator('outcome of the episode', "the agent's own episodes of the same task and seat", 'every token of the episode',
            'Dong et al., 2025, RL-PLUS, arXiv 2508.00222 (code read)', needs=('group', 'source'))
-def grpo_split(
-    b:Batch,             # episodes and demonstrations; episodes need `source`
+def grpo_split(b:Batch,  # episodes and demonstrations; episodes need `source`
     scale:str='std',     # 'std': divide by the deviation of the own episodes, where it is not 0; None: do not
     ddof:int=1,          # 1: sample deviation; 0: population
     eps:float=1e-6,      # added to the deviation
@@ -97,8 +95,7 @@ def grpo_split(
     zero = outcome.isnan() | (few & (singleton == 'zero')) | (equal & ~few & ~voters.isnan())
     return b.spread(torch.where(zero, 0, (outcome - mean)/torch.where(few, 1 + (eps if scale else 0), std)))
 
-def find_demonstrations(
-    batch:Batch, demos:Batch,       # what was played; demonstrations
+def find_demonstrations(batch:Batch, demos:Batch,  # what was played; demonstrations
     key:Callable=first_state,       # Batch -> (episodes,) integers, equal for equal tasks, -1: none
     generator:torch.Generator=None, # draws one of several; None: the first
 )->tuple[Tensor, Tensor]:  # episode of `batch` that leads each group and seat; its demonstration, -1 without one
@@ -113,8 +110,7 @@ def find_demonstrations(
     luck = torch.ones(fits.shape) if generator is None else torch.rand(fits.shape, generator=generator) + .5
     return lead, torch.where(fits.any(1), (fits*luck.to(fits.device)).argmax(1), -1)
 
-def with_demonstration(
-    batch:Batch, demos:Batch,           # what was played, raw; demonstrations
+def with_demonstration(batch:Batch, demos:Batch,  # what was played, raw; demonstrations
     policy=None,  # agentlab.policy.Policy before the update, for old_logp and entropy of the demonstrations
     key:Callable=first_state,           # see find_demonstrations
     replace:bool=True,                  # True: it takes the place of the group's last own episode
@@ -143,8 +139,7 @@ def _without_last(batch, lead)->Batch:
 
 class Demonstrations(Replay):
     "A recipe's `replay`: one demonstration joins every group before the update (RL-PLUS)."
-    def __init__(
-        self, policy, demos:Batch,      # agentlab.policy.Policy in training; demonstrations
+    def __init__(self, policy, demos:Batch,  # agentlab.policy.Policy in training; demonstrations
         key:Callable=first_state, replace:bool=True, temperature:float=1.,  # see with_demonstration
         seed:int=0,                     # of the draws, together with the step
     ):

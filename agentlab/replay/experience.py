@@ -26,8 +26,7 @@ __all__ = ['zones', 'SCHEMA', 'tip_words', 'clean', 'likeness', 'head', 'Cluster
 # %% ../../nbs/replay/08_experience.ipynb #db351dd3
 _signs = str.maketrans('<>[]', '‹›()')
 
-def clean(
-    text:str,       # anything that somebody wrote
+def clean(text:str,  # anything that somebody wrote
     limit:int=200,  # characters kept; a longer text ends in '...'
 )->str:             # one line; it cannot hold a control token such as <|im_end|>, nor markup
     "A text that is safe to put into a prompt or a page."
@@ -36,8 +35,7 @@ def clean(
     line = ' '.join(''.join(c if c.isprintable() else ' ' for c in text[:8*limit]).split()).translate(_signs)
     return line if len(line) <= limit else line[:limit - 3] + '...'
 
-def likeness(
-    a:str, b:str,   # two texts
+def likeness(a:str, b:str,  # two texts
     most:int=500,   # characters that are looked at
 )->float:           # 0 to 1
     "SequenceMatcher's ratio of the beginnings of two texts; 1 for equal texts, whatever their length."
@@ -69,9 +67,7 @@ class Experience:
 
 class Clusters:
     "Observations by signature and likeness; bounded."
-    def __init__(
-        self,
-        limit:int=500,              # most clusters
+    def __init__(self, limit:int=500,  # most clusters
         threshold:float=.85,        # likeness of two members
         signature:Callable=head,    # observation -> text that must be equal
         faithful:bool=False,        # True: evicted clusters of a task stay in the index, as in the release
@@ -116,8 +112,7 @@ def jaccard(a:str, b:str)->float:    # two texts -> 0 to 1; 0 where one has no w
     a, b = set(a.split()), set(b.split())
     return len(a & b)/len(a | b) if a and b else 0.
 
-def duplicate(
-    a:str, b:str,           # two tips
+def duplicate(a:str, b:str,  # two tips
     threshold:float=.85,    # above it they are the same
 )->bool:
     "Whether two tips say the same: by their letters, or by their words."
@@ -148,9 +143,7 @@ class _Shelf:
 
 class _Admitting(_Shelf):
     "Who gets in."
-    def admit(
-        self,
-        content:str, level:str,     # the tip; a level of `zones`
+    def admit(self, content:str, level:str,  # the tip; a level of `zones`
         score:float,                # finite
         task:str|None=None,         # None: for every task
         observation:str|None=None,  # where it belongs; None: everywhere
@@ -189,9 +182,7 @@ class _Admitting(_Shelf):
 
 class _Retrieving(_Admitting):
     "What is shown."
-    def retrieve(
-        self,
-        observation:str, task:str|None=None,    # what the agent reads now
+    def retrieve(self, observation:str, task:str|None=None,  # what the agent reads now
         golden:int=2, warning:int=1,            # most tips of each zone
     )->tuple:                                   # (golden tips, warnings), the best first
         "Tips for this observation; the library counts what it gave."
@@ -223,9 +214,7 @@ class _Retrieving(_Admitting):
 
 class _Evolving(_Retrieving):
     "What a batch of episodes adds."
-    def evolve(
-        self,
-        episodes:list,              # what was played; text and outcomes are read
+    def evolve(self, episodes:list,  # what was played; text and outcomes are read
         task:str|None=None,         # kind of task of these episodes
         top:int=5,                  # best successes and worst failures that are read
         limits:tuple=(10, 5),       # most strategies and warnings of one call
@@ -311,9 +300,7 @@ metric('rejected', 'tips for which there was no room', 'counted', 'tips')
 @in_parts
 class Library(_Kept):
     "Tips by zone and level, and the places they belong to. Bounded; the whole of it is plain JSON."
-    def __init__(
-        self,
-        golden:int=100, warning:int=50,         # most tips of a level
+    def __init__(self, golden:int=100, warning:int=50,  # most tips of a level
         clusters:int=500, threshold:float=.85,  # see `Clusters`
         signature:Callable=head,                # see `Clusters`
         warm_up:int=5, least:int=10,            # shows nothing before this training step, nor with fewer tips
@@ -328,9 +315,7 @@ class Library(_Kept):
     def __repr__(self):
         return (f'Library(golden={self.room["golden"]}, warning={self.room["warning"]}, '
                 f'clusters={self.clusters.limit}, faithful={self.faithful})')
-    def play(
-        self,
-        policy, env, seeds:list,    # as for `play`
+    def play(self, policy, env, seeds:list,  # as for `play`
         step:int=0,                 # training step; tips are shown from `warm_up` on
         rollout:Callable=play,      # plays the episodes
         **how                       # further arguments of the rollout
@@ -353,8 +338,7 @@ class Library(_Kept):
 
 tip_words = ('Tip', 'Avoid', ':')
 
-def tip_text(
-    golden:list, warning:list,      # `Experience`s
+def tip_text(golden:list, warning:list,  # `Experience`s
     budget:int=800, each:int=200,   # characters in all, and of one tip
     faithful:bool=False,            # True: headings, and a cut at the budget wherever it falls
 )->str:                             # '' where there is nothing to say; never longer than `budget`
@@ -375,9 +359,7 @@ def tip_text(
 
 class Experienced(Wrapper):
     "Shows the tips of a library before every observation; `columns['tips']` counts those that stood before an action."
-    def __init__(
-        self,
-        env,                            # the inner environment
+    def __init__(self, env,             # the inner environment
         library:Library,                # shared by all clones; it is read here and grows elsewhere
         task:str|None=None,             # kind of task, for tips of this kind
         golden:int=2, warning:int=1,    # most tips of each zone
@@ -432,8 +414,7 @@ def decision(turn:Turn)->str:    # of an episode -> where it was, what was done
     "A turn as a tip."
     return f"After '{clean(bare(turn.observation), 120)}': {clean(turn.text, 60)}"
 
-def strategies(
-    episode:Episode,    # a success
+def strategies(episode:Episode,  # a success
     decisions:int=2,    # the last so many turns become examples
 )->list:                # of `Found`
     "What a success teaches: its actions, its last decisions, the order of its kinds of action."
@@ -462,8 +443,7 @@ def failings(episode:Episode)->list:    # a failure -> of `Found`
 
 class Tipped(Wrapper):
     "For demonstrations: a tip before most observations, in the words of `decision`, the same wherever a game returns."
-    def __init__(
-        self, env,      # with expert(), which a right tip names; a wrong one names a legal action at random
+    def __init__(self, env,  # with expert(), which a right tip names; a wrong one names a legal action at random
         right:float=.8, shown:float=.7  # share of the tips that are right; of the observations that have one
     ):
         super().__init__(env)

@@ -36,8 +36,7 @@ def all_together(b:Batch)->Tensor:
     "(episodes,) key: the whole batch is sorted together."
     return torch.zeros_like(b.episodes.group)
 
-def priority(
-    b:Batch,                    # episodes
+def priority(b:Batch,           # episodes
     length:Callable=n_turns,    # Batch -> (episodes,) how long
     keep_correct:float=.5,      # share of the correct ones, the shortest first; rounded up
     keep_incorrect:float=.5,    # share of the incorrect ones, the longest first; rounded up
@@ -57,8 +56,7 @@ def priority(
 
 @curation('mask', 'episode', 'long successes and short failures',
           'in the spirit of Li et al., 2025, RoRecomp, arXiv 2509.25958')
-def priority_only(
-    b:Batch,                    # episodes
+def priority_only(b:Batch,      # episodes
     **how                       # arguments of `priority`
 )->Batch:                       # tokens have `rest`: the weight of what waits, 0 elsewhere
     "Mask all but the priority episodes; they still vote in their group."
@@ -77,8 +75,7 @@ def rorecomp_recipe():
 
 class Recomposition(Replay):
     "Stores what `priority_only` set aside, and gives it back as compensation batches (in the spirit of RoRecomp)."
-    def __init__(
-        self, policy=None, seed:int=0,  # as the trainer gives them; the seed is of the draws
+    def __init__(self, policy=None, seed:int=0,  # as the trainer gives them; the seed is of the draws
         comp_every:int|None=4,          # steps between compensation updates; None: never
         n:int|None=None,                # episodes of one; None: as many as the priority batch has
         least:int=1,                    # episodes that must be there

@@ -18,8 +18,7 @@ from ..metrics import metric
 from ..recipe import recipe
 from .buffer import Buffer, Replay
 
-def group_levels(
-    b:Batch,        # episodes
+def group_levels(b:Batch,  # episodes
     ddof:int=1,     # 1: sample deviation; 0: of the population, as in the release for ALFWorld and WebShop
 )->Table:           # mean, std (NaN for a group of one): a row per (group, seat) in the order of its first episode
     "What each group earned, and how much its episodes differed. A NaN outcome does not count."
@@ -28,15 +27,13 @@ def group_levels(
     first = group_min(place.double(), by) == place
     return Table(mean=group_mean(outcome, by)[first], std=group_std(outcome, by, ddof)[first])
 
-def middle(
-    x:Tensor,       # (n,) numbers; NaN counts as nothing
+def middle(x:Tensor,  # (n,) numbers; NaN counts as nothing
 )->float:           # NaN where there is none
     "The median; between two middle numbers their mean."
     x = x[~x.isnan()].double().sort().values
     return float((x[(len(x) - 1)//2] + x[len(x)//2])/2) if len(x) else math.nan
 
-def recalibrated(
-    b:Batch,                # past episodes
+def recalibrated(b:Batch,   # past episodes
     means:Tensor,           # (n,) group means that they are compared with
     stds:Tensor|None=None,  # (n,) deviations of those groups; None: no division
     eps:float=1e-6,
@@ -52,8 +49,7 @@ def acted(b:Batch)->Tensor:     # episodes -> (turns,) bool
     "Turns whose action the environment did not refuse; all of them where nobody says."
     return ~b.turns.invalid if 'invalid' in b.turns else torch.ones_like(b.turns.episode, dtype=torch.bool)
 
-def worth_keeping(
-    b:Batch,                    # episodes
+def worth_keeping(b:Batch,      # episodes
     advantage:Tensor,           # (action tokens,) as it was learned from
     uses_tool:Callable=acted,   # Batch -> (turns,) bool: True where the turn is a tool call
     or_zero:bool=False,         # True: a mean advantage of 0 is enough, as in the release for ALFWorld and WebShop
@@ -68,21 +64,18 @@ def worth_keeping(
     calls = torch.zeros(len(b), device=advantage.device).index_add(0, b.turns.episode, uses_tool(b).float())
     return (total >= -ROUNDING if or_zero else total > ROUNDING) & (calls > 0)
 
-def power_of_two(
-    count:int,      # episodes that could be learned from
+def power_of_two(count:int,  # episodes that could be learned from
     size:int,       # the most that may be
 )->int:             # how many are
     "The largest power of two that is at most `count`, at most `size`; 0 for a single one."
     return 0 if count <= 1 else min(2**(count.bit_length() - 1), size)
 
-def as_many(
-    count:int, size:int,    # as in `power_of_two`
+def as_many(count:int, size:int,  # as in `power_of_two`
 )->int:                     # how many are
     "All, at most `size`."
     return min(count, size)
 
-def warm_up(
-    step:int,           # training step
+def warm_up(step:int,   # training step
     rise:int=100,       # steps until the full weight; 0: at once
     full:float=1.,      # weight from then on
 )->float:

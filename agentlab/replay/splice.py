@@ -16,8 +16,7 @@ from ..episodes import Batch, Episode, Turn, check_flat, derive, need
 from ..groups import cumcount, group_max, same
 from .buffer import Buffer, Replay, uniform
 
-def imitation(
-    logp:Tensor,            # (action tokens,) log-probability under the policy in training, with gradient
+def imitation(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
     batch:Batch,            # not used; here so that all objectives are called alike
     advantage:Tensor,       # (action tokens,) weight of the token, from 0
     entropy:Tensor=None,    # not used
@@ -31,8 +30,7 @@ def imitation(
                          f'bounded below. Imitate what is good; leave out the rest with weight 0.')
     return -advantage.to(logp)*logp
 
-def trained_only(
-    batch:Batch,    # episodes; turns may have `trained` (0: context only; NaN counts as 1)
+def trained_only(batch:Batch,  # episodes; turns may have `trained` (0: context only; NaN counts as 1)
 )->Batch:
     "The batch with weight 0 at the tokens of turns that are shown and not learned."
     if 'trained' not in batch.turns: return batch
@@ -40,8 +38,7 @@ def trained_only(
     weight[batch.actions[batch.spread(batch.turns.trained == 0)]] = 0
     return batch.with_tokens(weight=weight)
 
-def unlike_winners(
-    b:Batch,    # episodes; turns need state and action
+def unlike_winners(b:Batch,  # episodes; turns need state and action
 )->Tensor:      # (turns,) bool
     "A winner of the same task was in this state, and none of them did this."
     for c in ('state', 'action'):
@@ -50,8 +47,7 @@ def unlike_winners(
     place, won = same(b.of_turn('group', 'seat'), b.turns.state), b.of_turn('success').double()
     return (group_max(won, place) > 0) & (group_max(won, same(place, b.turns.action)) == 0)
 
-def first_errors(
-    b:Batch,            # episodes
+def first_errors(b:Batch,           # episodes
     judge:Callable=unlike_winners,  # Batch -> (turns,) bool, true where the action was bad
 )->Tensor:              # (episodes,) place of the first bad turn; -1: none
     "Where each episode first went wrong."
@@ -60,8 +56,7 @@ def first_errors(
         0, b.turns.episode, place, 'amin')
     return torch.where(first.isfinite(), first, -1).long()
 
-def find_rescues(
-    b:Batch,                # episodes; turns need state
+def find_rescues(b:Batch,   # episodes; turns need state
     error:Tensor,           # (episodes,) place of the first error, -1: none
     alpha:float=.5, beta:float=0.,  # the good outcome is above alpha, and more than beta above the bad one
     parting:bool=False,     # True: enter the good episode where the two part; False: in the state that the error led to
@@ -91,8 +86,7 @@ def _common(b, bad)->Tensor:
     equal = (grid[bad][:, None] == grid[None]) & (grid[bad][:, None] >= 0)
     return equal.long().cumprod(2).sum(2)[:, b.turns.episode]
 
-def spliced(
-    bad:Episode, k:int,     # the episode that went wrong, and the place of its first error
+def spliced(bad:Episode, k:int,  # the episode that went wrong, and the place of its first error
     good:Episode, j:int,    # the better episode, and the place from which it goes on
     chat,                   # agentlab.policy.Chat
     revision:str=None,      # what the agent says when it has seen the error; None: nothing
@@ -114,8 +108,7 @@ def spliced(
                              columns=t.columns | dict(trained=1.), origin=None, window=0))
     return replace(good, turns=turns, source='spliced', columns=dict(good.columns))
 
-def agent_r(
-    episodes:list[Episode],     # groups of episodes, as `play` gives them, of one context window each
+def agent_r(episodes:list[Episode],  # groups of episodes, as `play` gives them, of one context window each
     chat,                       # agentlab.policy.Chat
     judge:Callable=unlike_winners,      # Batch -> (turns,) bool: which actions were bad
     alpha:float=.5, beta:float=0.,      # the good outcome is above alpha, and more than beta above the bad one
@@ -139,8 +132,7 @@ def agent_r(
             for (bad, k, good, j), said in zip(found, words)]
     return [replace(e, game=games + i) for i, e in enumerate(made)]
 
-def purified(
-    b:Batch,            # episodes of `with_rollback`: turns have spliced and invalid
+def purified(b:Batch,   # episodes of `with_rollback`: turns have spliced and invalid
     repaired:bool=True, # True: only episodes in which something was taken back
 )->Tensor:              # (episodes,) bool
     "Won, and without a refused call in the record."
@@ -152,8 +144,7 @@ def purified(
 
 class Imitation(Replay):
     "A recipe's `replay`: stores episodes that deserve it, and makes one update of imitation on some of them."
-    def __init__(
-        self, policy=None, seed:int=0,      # as the trainer gives them; the seed is of the draws
+    def __init__(self, policy=None, seed:int=0,  # as the trainer gives them; the seed is of the draws
         # Batch -> (episodes,) bool: which of a step are stored; None: none, they come by `add`
         select:Callable=purified,
         every:int=1,                        # steps between updates

@@ -19,8 +19,7 @@ from ..recipe import recipe
 from .buffer import Buffer, Replay, alike
 from ..rollout.plain import play
 
-def failed(
-    b:Batch,            # episodes
+def failed(b:Batch,     # episodes
     flat:float=.05,     # population deviation of the outcomes must be below
     low:float=.2,       # mean outcome must be below
 )->Tensor:              # (episodes,) bool, equal inside a group
@@ -28,16 +27,14 @@ def failed(
     outcome, by = b.episodes.outcome, same(b.episodes.group, b.episodes.seat)
     return (group_std(outcome, by, ddof=0) < flat) & (group_mean(outcome, by) < low)
 
-def first_of(
-    b:Batch,            # episodes
+def first_of(b:Batch,   # episodes
     where:Tensor,       # (episodes,) bool
 )->Tensor:              # (k,) numbers of episodes, in their order
     "The first episode of every group among the episodes where `where` is true."
     place, by = torch.arange(len(b), device=where.device), same(b.episodes.group, b.episodes.seat)
     return place[where & (group_min(torch.where(where, place.double(), torch.nan), by) == place)]
 
-def swap_in(
-    b:Batch,            # episodes
+def swap_in(b:Batch,    # episodes
     past:Batch,         # k past episodes with the same columns (see `alike`)
     where:Tensor,       # (k,) number of the episode in `b` that each of them replaces
 )->Batch:               # as many episodes as before; the past ones stand last
@@ -80,8 +77,7 @@ def by_number(b:Batch)->Tensor:   # episodes of `play_recurring` -> (episodes,) 
     return need(b.episodes, 'task_number', 'by_number knows a task by its number',
                 'Let the recipe play with rollout=play_recurring, or pass another key.').long()
 
-def play_recurring(
-    policy, env, seeds:list,    # as for `play`; the seeds give way to those of the tasks
+def play_recurring(policy, env, seeds:list,  # as for `play`; the seeds give way to those of the tasks
     group_size:int=1,           # games of a task
     tasks:list=None,            # left to this function
     groups:list=None,           # number of every group; None: 0, 1, 2, ...
@@ -108,8 +104,7 @@ def success_replay_recipe():
     return dict(credit=grpo, rollout=play_recurring, replay=partial(SuccessReplay, key=by_number),
                 objective_args=dict(low=.2, high=.3))
 
-def draw_same(
-    have:Tensor,                # (stored,) keys
+def draw_same(have:Tensor,      # (stored,) keys
     want:Tensor,                # (k,) keys
     generator:torch.Generator,  # seeded by the caller
 )->Tensor:                      # (k,) a uniformly drawn position in `have` with the same key; -1 where there is none

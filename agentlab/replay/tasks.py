@@ -18,8 +18,7 @@ from ..metrics import metric
 from ..recipe import recipe
 from .success import SuccessReplay, by_number, play_recurring
 
-def learnability(
-    wins:Tensor, losses:Tensor, # (tasks,) counted games, from 0; need not be whole
+def learnability(wins:Tensor, losses:Tensor,  # (tasks,) counted games, from 0; need not be whole
     prior:float=1.,  # games of either kind that are imagined beforehand; 1: every success rate is equally likely
 )->Tensor:                      # (tasks,) float64, 0 to .25
     "Expected p(1-p) of every task under a Beta posterior."
@@ -27,15 +26,13 @@ def learnability(
     won, lost = wins.double() + prior, losses.double() + prior
     return won*lost/((won + lost)*(won + lost + 1))
 
-def hardness(
-    wins:Tensor, losses:Tensor, # (tasks,) counted games
+def hardness(wins:Tensor, losses:Tensor,  # (tasks,) counted games
     prior:float=1.,             # imagined games of either kind
 )->Tensor:                      # (tasks,) float64, 0 to 1
     "Expected 1-p: the harder the better. For comparison."
     return (losses.double() + prior)/(wins.double() + losses.double() + 2*prior)
 
-def chances(
-    score:Tensor,       # (tasks,) from 0; NaN counts as 0
+def chances(score:Tensor,  # (tasks,) from 0; NaN counts as 0
     floor:float=.1,     # share of the chances that is dealt out equally
 )->Tensor:              # (tasks,) float64, sum 1, none below floor/tasks
     "Chances proportional to the score, above a floor."
@@ -45,8 +42,7 @@ def chances(
     equal, total = torch.full_like(score, 1/max(len(score), 1)), score.sum()
     return equal if not total > 0 else floor*equal + (1 - floor)*score/total
 
-def draw(
-    chance:Tensor,              # (tasks,) not negative
+def draw(chance:Tensor,         # (tasks,) not negative
     n:int,                      # how many
     generator:torch.Generator,  # of the draw
 )->Tensor:                      # (n,) task numbers: different ones while there are enough, then again
@@ -67,8 +63,7 @@ metric('tasks', 'different tasks of the update, where a memory chooses them', 'c
 
 class TaskSelection:
     "A recipe's `memory` that plays the tasks by their learnability; groups of a step are numbered from step*n."
-    def __init__(
-        self, policy=None, seed:int=0,  # as the trainer gives them; the seed is of the draws
+    def __init__(self, policy=None, seed:int=0,  # as the trainer gives them; the seed is of the draws
         tasks:list=(),                  # what `env.reset(seed, task)` takes
         n:int=8,                        # groups of a step, as in the recipe
         decay:float=.95,                # what a count is worth a step later; 1: nothing is forgotten

@@ -27,8 +27,7 @@ __all__ = ['archer', 'archer_targets', 'archer_loss', 'follow', 'TwinHeads', 'cr
            "nobody: the critic's value of the same state",
            'every token of the turn; with a baseline each token less what was expected of its turn by then',
            'Zhou et al., 2024, ArCHer, arXiv 2402.19446', needs=('q1', 'q2', 'v1', 'v2'))
-def archer(
-    b:Batch,                # episodes; turns need q1, q2, v1, v2, which `ArcherCritic` supplies
+def archer(b:Batch,         # episodes; turns need q1, q2, v1, v2, which `ArcherCritic` supplies
     # what becomes of two heads: (turns,), (turns,) -> (turns,); the paper's code takes the smaller
     pool:Callable=torch.minimum,
     # name of a token column that is subtracted: what to expect of the turn's advantage before this token
@@ -50,8 +49,7 @@ def archer(
                     'Give ArcherCritic(baseline=True), or leave baseline away.')
     return found, found - expected.index_select(0, b.actions).to(found)
 
-def archer_targets(
-    b:Batch,                # past episodes
+def archer_targets(b:Batch,  # past episodes
     v:Tensor,               # (turns, heads) the slow network's value of the state of every turn
     # (episodes, heads) its value of the state after an episode that was cut off; None: episodes.last_value
     last:Tensor=None,
@@ -72,8 +70,7 @@ def archer_targets(
     reward = b.turns.reward if len(turn) == len(b.turns) else _paid(b, turn)  # with what its silent followers were paid
     return torch.zeros_like(v).index_copy(0, turn, reward[:, None].to(v) + gamma*after)
 
-def archer_loss(
-    b:Batch,                # past episodes
+def archer_loss(b:Batch,    # past episodes
     q:Tensor, v:Tensor,     # (turns, heads) with gradient: Q of what was said then, V of the state
     q_targets:Tensor,       # (turns, heads) of `archer_targets`
     v_targets:Tensor,       # (turns, heads) the slow Q of what the policy says there now
@@ -84,8 +81,7 @@ def archer_loss(
     return torch.where(spoken, wrong, 0).sum()/spoken.sum().clamp_min(1)
 
 @torch.no_grad()
-def follow(
-    slow:nn.Module,     # changed in place
+def follow(slow:nn.Module,  # changed in place
     online:nn.Module,   # of the same shape
     tau:float=.1,       # 1: the slow network is the online one, and there is no second
 ):
@@ -109,9 +105,7 @@ def _network(sizes, generator):
 class TwinHeads(nn.Module):
     """Two Q of (state, what was said) and two V of the state. All say 0 at first; what lies below their last layers
     differs."""
-    def __init__(
-        self,
-        state:int,              # width of a state's features
+    def __init__(self, state:int,  # width of a state's features
         said:int,               # width of an utterance's features
         seed:int,               # of the first weights
         hidden:tuple=(64, 64),  # widths of the layers between; (): linear heads
@@ -127,8 +121,7 @@ class TwinHeads(nn.Module):
         "(turns, 2)"
         return torch.cat([head(state) for head in self.v_heads], -1)
 
-def critic_step(
-    heads:TwinHeads, slow:TwinHeads,    # the second follows the first
+def critic_step(heads:TwinHeads, slow:TwinHeads,  # the second follows the first
     optimizer,              # of `heads`
     b:Batch,                # past episodes
     state:Tensor,           # (turns, width) features of every turn's state
@@ -152,8 +145,7 @@ def critic_step(
     return loss.detach(), q.detach(), q_targets
 
 @torch.no_grad()
-def utterance_features(
-    policy,             # agentlab.policy.Policy
+def utterance_features(policy,  # agentlab.policy.Policy
     batch:Batch,
     budget:int=4096,    # tokens of one forward pass
 # (turns, width) float32 each: what the model knew before the turn's first word; and after its last one. 0 for silent
@@ -184,8 +176,7 @@ def _said(contexts, said):
                                 for c, x in zip(contexts, said)])
 
 @torch.no_grad()
-def fresh_utterances(
-    policy,                 # agentlab.policy.Policy, as it is now
+def fresh_utterances(policy,  # agentlab.policy.Policy, as it is now
     batch:Batch,            # past episodes
     seed:int,
     max_tokens:int=8, temperature:float=1., # of the sampler, as in the run
@@ -202,8 +193,7 @@ def fresh_utterances(
         policy, _said(contexts, [c.ids for c in said]).to(batch.actions.device), budget)[1])
 
 @torch.no_grad()
-def closing_features(
-    policy,                 # agentlab.policy.Policy
+def closing_features(policy,  # agentlab.policy.Policy
     batch:Batch,            # past episodes
     budget:int=4096,        # tokens of one forward pass
 )->tuple[Tensor, Tensor]:   # (episodes, width) features, (episodes,) bool: where there are some
@@ -238,9 +228,7 @@ class _Reads:
 @in_parts
 class ArcherCritic(_Reads):
     "Twin Q and V of utterances on the policy's features, fitted each step to episodes of all ages."
-    def __init__(
-        self,
-        policy,                 # agentlab.policy.Policy, whose features are read
+    def __init__(self, policy,  # agentlab.policy.Policy, whose features are read
         seed:int,               # of the heads' first weights
         keep:Callable=Buffer, # () -> where episodes are kept; partial(Buffer, episodes=..., stale=...) for other bounds
         past:int=64,            # episodes drawn from it each step; all, where it has fewer

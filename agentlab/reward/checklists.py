@@ -11,8 +11,7 @@ from torch import Tensor
 from ..episodes import Batch, need
 from ..groups import group_max, group_sum, same, shift
 
-def checklist(
-    b:Batch,                    # episodes; turns need a column for every item
+def checklist(b:Batch,  # episodes; turns need a column for every item
     items:tuple,  # names of the items' turns columns: 1 satisfied, 0 not, NaN not on this user turn's list
     weights:tuple|None=None,    # one number from 0 per item; None: all equal
     lists:tuple|None=None,      # one integer per item, the checklist it belongs to; None: a single checklist

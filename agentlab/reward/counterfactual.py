@@ -12,8 +12,7 @@ from ..episodes import Batch, Table, need
 from ..groups import shift
 from .information import _action_spans, _ranges, _turn_mean
 
-def counterfactual_gain(
-    b:Batch,               # episodes; turns need `masked_logp`, tokens the column named by `logp`
+def counterfactual_gain(b:Batch,  # episodes; turns need `masked_logp`, tokens the column named by `logp`
     logp:str='old_logp',   # token column with the log-probabilities under the real feedback
 )->Tensor:                 # (turns,) float64, nats per token
     """How much likelier the feedback made the next action, credited to the turn that caused it; 0 on the last turn
@@ -27,8 +26,7 @@ def counterfactual_gain(
     gain = shift(_turn_mean(b, b.action(logp)) - masked, b.turns.episode, k=-1, fill=0)
     return torch.where(gain.isnan(), 0, gain)
 
-def masked_logps(
-    policy,                 # agentlab.policy.Policy
+def masked_logps(policy,    # agentlab.policy.Policy
     b:Batch,                # episodes with their token ids
     placeholder:str='No information found.', # what is read instead of the feedback: the text of InfoPO's release
     temperature:float=1.,   # of the softmax; that of `old_logp`, so that both speak of the same distribution

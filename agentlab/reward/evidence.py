@@ -21,9 +21,7 @@ from .shaping import fading
 class Shown(Wrapper):
     "A game that ends with `show 2 5`: the observations that prove it, which a judge sees and nothing else (SmartSnap)."
     adds = 'Observations have numbers. When it is done, write show and the numbers of those that prove it.'
-    def __init__(
-        self,
-        env,                    # of one seat
+    def __init__(self, env,     # of one seat
         judge: Callable,        # goal, [observation] -> 1: done; 0: good evidence, not done; -1: no evidence
         goal: Callable = None,  # the inner environment -> what was to be done; None: the first observation
         late: int = 3,          # turns that are left for `show` when the inner game is over
@@ -77,8 +75,7 @@ class Shown(Wrapper):
         said = 'show Show it It is over Not shown done Done : .'.split()
         return [*self.env.vocabulary(), *said, *map(str, range(1, 41))]
 
-def snapped(
-    b: Batch,                       # episodes of `Shown`
+def snapped(b: Batch,               # episodes of `Shown`
     fade: Callable = fading,        # steps -> weight of the tool term
     each: float = .1, free: int = 3,    # worth of an observation where it is not done; observations that cost nothing
 )->Tensor:                          # (turns,) float64 on the last turn; NaN where there was no verdict

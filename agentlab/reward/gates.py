@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from ..episodes import Batch, need
 
-def pay(
-    b:Batch,       # episodes
+def pay(b:Batch,   # episodes
     reward:Tensor, # (turns,) what each turn earned; NaN = no score
 )->Batch:          # turns.reward is `reward`, episodes.outcome its sum
     "The batch as if `reward` were all that was paid. An episode with a NaN has outcome NaN, one without turns 0."
@@ -21,8 +20,7 @@ def pay(
     outcome = reward.new_zeros(len(b)).index_add(0, b.turns.episode, reward)
     return b.with_turns(reward=reward).with_episodes(outcome=outcome)
 
-def format(
-    b:Batch,              # episodes; turns need the column named next
+def format(b:Batch,       # episodes; turns need the column named next
     column:str='invalid', # turns column that is 0 or False exactly where the action is well-formed
     right:float=1.,       # paid for a well-formed action
     wrong:float=0.,       # paid for any other
@@ -32,8 +30,7 @@ def format(
                      f'Set it with batch.with_turns({column}=values), or name another column.') != 0
     return right*(~malformed).double() + wrong*malformed.double()
 
-def gated(
-    b:Batch,                        # episodes
+def gated(b:Batch,                  # episodes
     rewards:tuple,                  # most important first: functions Batch -> (turns,), or names of turns columns
     thresholds:float|tuple=0.,      # what an episode's sum must exceed, one per level but the last; a number for all
     weights:float|tuple=1.,         # of each level; a number for all
@@ -62,8 +59,7 @@ def _each(name, values, count):
         raise ValueError(f'gated: {name} has {len(values)} numbers; give {count}, or one number for all')
     return values
 
-def renorm(
-    b:Batch,                # episodes; turns need the column named next
+def renorm(b:Batch,         # episodes; turns need the column named next
     # turns column with the judge's share of points, 0 to 1; anything else is an invalid judgement
     process:str='process',
     beta:float=1.,          # taken from every intermediate turn; with 1 no step pays where the outcome is 0

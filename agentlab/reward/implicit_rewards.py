@@ -13,8 +13,7 @@ from ..episodes import Batch, need
 from ..groups import same
 from .information import _ranges
 
-def implicit_prm(
-    b:Batch,                # episodes; tokens need `prm_logp` and the column named by `old`
+def implicit_prm(b:Batch,   # episodes; tokens need `prm_logp` and the column named by `old`
     beta:float=.05,         # reward per nat
     old:str='old_logp',     # token column with the log-probabilities of the policy that played
     faithful:bool=False,    # True, as released: divided by the largest absolute turn reward of the batch + 1e-6
@@ -38,8 +37,7 @@ def _turn_ratio(b, prm_logp, beta, old, cut=False):
     if cut: ratio = ratio.detach().requires_grad_()
     return ratio.new_zeros(len(b.turns)).index_add(0, b.action_turn.to(ratio.device), ratio)
 
-def implicit_prm_loss(
-    prm_logp:Tensor,        # (action tokens,) log-probability under the process reward model, with gradient
+def implicit_prm_loss(prm_logp:Tensor,  # (action tokens,) log-probability under the process reward model, with gradient
     b:Batch,                # episodes; tokens need the column named by `old`
     beta:float=.05,         # reward per nat
     old:str='old_logp',     # token column with the log-probabilities of the policy that played
@@ -62,8 +60,7 @@ def _pairs(b):
     owner, place = _ranges(left, right - left)
     return won[owner], lost[place]
 
-def prm_backward(
-    prm,                    # agentlab.policy.Policy: the process reward model, at first a copy of the policy
+def prm_backward(prm,       # agentlab.policy.Policy: the process reward model, at first a copy of the policy
     b:Batch,                # episodes with token ids and the column named by `old`
     beta:float=.05,         # reward per nat
     old:str='old_logp',     # token column with the log-probabilities of the policy that played

@@ -11,8 +11,7 @@ from torch import Tensor, tensor
 from ..episodes import Batch, Table, need
 from ..groups import group_sum, shift
 
-def information_gain(
-    b:Batch,                # episodes; turns need `answer_logp`
+def information_gain(b:Batch,  # episodes; turns need `answer_logp`
     # 'prob': gain of the answer's probability (its mean per token); 'log_prob': gain of the mean log-probability
     kind:str='prob',
     faithful:bool=False,    # True, as released: an episode with a missing measurement keeps only its outcome
@@ -30,8 +29,7 @@ def information_gain(
     if faithful: lost = group_sum(lost, episode) > 0
     return torch.where(last, b.of_turn('outcome'), torch.where(lost, 0, gain))
 
-def answer_logps(
-    policy,                 # agentlab.policy.Policy
+def answer_logps(policy,    # agentlab.policy.Policy
     b:Batch,                # episodes with their token ids
     answers:list,           # the true answer of each episode as text; None where there is none
     closing:str='',         # text that leads over to the answer, tokenised apart from it

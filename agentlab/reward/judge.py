@@ -60,9 +60,7 @@ a_or_b = Form((' A', ' B'))
 
 class OwnJudge:
     "A model that scores texts. What is read off behind a question, and what that is worth, its kinds say."
-    def __init__(
-        self,
-        policy,                 # agentlab.policy.Policy; it never learns: give it weights that stay as they are
+    def __init__(self, policy,  # agentlab.policy.Policy; it never learns: give it weights that stay as they are
         form: Form = yes_no,
         offset: float = 0.,     # taken off every score; `calibrated` finds it
         margin: float = 0.,     # scores nearer to 0 than this are abstentions
@@ -105,8 +103,7 @@ class OwnJudge:
 
 class Judge(OwnJudge):
     "A model that scores texts by how sure it is of its answer."
-    def __init__(
-        self, policy, form: Form = yes_no,  # agentlab.policy.Policy, whose weights stay as they are
+    def __init__(self, policy, form: Form = yes_no,  # agentlab.policy.Policy, whose weights stay as they are
         least: float = .5,      # mass of the allowed answers below which the judge abstains
         **settings              # offset, margin and budget: off every score; nearer to 0: no score; tokens of a pass
     ):
@@ -129,8 +126,7 @@ class Judge(OwnJudge):
 
 class Head(OwnJudge):
     "A judge by a line on the hidden state behind the question, fitted (ridge) to cases whose truth is known."
-    def __init__(
-        self, policy, questions: list[str], truth,  # to fit: (n,) bool
+    def __init__(self, policy, questions: list[str], truth,  # to fit: (n,) bool
         layer: int = -1,        # of the hidden states: 0 behind the embedding, -1 behind the last layer
         ridge: float = 1.,      # the larger, the flatter the line
         form: Form = yes_no,    # how a question is put; its answers are not read
@@ -157,9 +153,7 @@ class Head(OwnJudge):
 
 class EndpointJudge:
     "A language model behind a server, asked in words: reasons first, the verdict last, by `votes` answers."
-    def __init__(
-        self,
-        endpoint,               # agentlab.prompt.Endpoint, or any function (messages, schema) -> text
+    def __init__(self, endpoint,  # agentlab.prompt.Endpoint, or any function (messages, schema) -> text
         rubric: str = '',
         votes: int = 1,         # answers to a question
         at_once: int = 8,       # requests that wait side by side
@@ -186,8 +180,7 @@ class EndpointJudge:
         try: return ask_json(self.endpoint, messages, schema, lambda said: ['no', 'yes'].index(said['verdict'])) == 1
         except EndpointError: return None
 
-def in_both_orders(
-    judge: Callable,        # questions -> log odds of the first
+def in_both_orders(judge: Callable,  # questions -> log odds of the first
     ask: Callable,          # one, other -> question: is it A (the first one) or B?
     pairs: list,            # (one, other)
 )->tuple[Tensor, Tensor]:   # (pairs,) signal: above 0 where the first one is better; bias towards what is read first
@@ -228,8 +221,7 @@ def by_rule(criteria: list)->Tensor:
     "The judge of criteria that are computed: True or False in place of a question."
     return torch.tensor([1. if met else -1. for met in criteria], dtype=torch.float64)
 
-def play_judged(
-    policy, env, seeds: list, *arguments,   # as for `by`
+def play_judged(policy, env, seeds: list, *arguments,  # as for `by`
     judge: Callable,            # questions -> (n,) scores, NaN: no score
     ask: Callable,              # episode, number of the turn -> a question, several, or None: this turn is not judged
     worth: Callable = mean_score,   # (questions of a turn,) scores -> what the column holds, or {column: number}

@@ -54,8 +54,7 @@ def ppr_recipe():
     return dict(credit=partial(gae, level='turn'), critic=partial(Critic, low=-1., high=8.),
                 reward=partial(renorm, process='judged'), rollout=in_shares)
 
-def staged(
-    b: Batch,
+def staged(b: Batch,
     stages: tuple = (('invalid', -1.),),    # (turns column, what an episode earns where it is above 0), the worst first
     quality: Callable = outcome,        # batch -> (turns,) what a well-formed episode earns
 )->Tensor:                              # (turns,) float64 on the last turn
@@ -83,8 +82,7 @@ def drawn_by_value(b: Batch, seed: int = 0)->Tensor:    # (episodes,) how often 
     drawn = torch.multinomial(value, len(value), replacement=True, generator=generator)
     return torch.bincount(drawn, minlength=len(value)).to(variance)[key]
 
-def vspo(
-    b: Batch, count: Callable = once,   # (episodes,) draws -> weight of the advantage
+def vspo(b: Batch, count: Callable = once,  # (episodes,) draws -> weight of the advantage
     seed: int = 0,                      # of the draws, together with the training step
 )->Tensor:                              # (action tokens,) float64
     "GRPO over groups drawn by their value (in the spirit of VSPO)."
@@ -99,8 +97,7 @@ def falling(step: Tensor, first: float = .5, steps: int = 200)->Tensor:
     "From `first` at step 0 on a line to 0 at `steps`, then 0."
     return first*(1 - step.double()/steps).clamp(min=0)
 
-def atom_reward(
-    b: Batch, column: str = 'judged',   # turns column with the score of each atom, 0 to 1; NaN: none
+def atom_reward(b: Batch, column: str = 'judged',  # turns column with the score of each atom, 0 to 1; NaN: none
     weight: Callable = falling,         # steps -> share of the atoms in the reward
     malformed: str = 'invalid', least: float = -1.,     # turns column; paid where every turn has it
 )->Tensor:                              # (turns,) float64 on the last turn
@@ -146,8 +143,7 @@ def sooner_won(one: Episode, other: Episode)->bool:
     "The first of two games is the better one: it is won and the other is not, or it took fewer turns to win."
     return one.success and (not other.success or len(one.turns) < len(other.turns))
 
-def play_ranked(
-    policy, env, seeds: list, *arguments,   # as for `by`
+def play_ranked(policy, env, seeds: list, *arguments,  # as for `by`
     judge: Callable = by_rule,      # questions -> (n,) log odds that the first is better; NaN: no answer
     ask: Callable = sooner_won,     # one episode, another one of its task -> question
     bracket: Callable = single_elimination,     # as for `tournament`

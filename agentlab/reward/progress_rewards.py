@@ -14,8 +14,7 @@ from ..groups import leave_one_out, recur
 from ..recipe import recipe
 from .information import _action_spans
 
-def progress(
-    b:Batch,                # episodes; turns need `contribution`, and `invalid` unless grounding=0
+def progress(b:Batch,       # episodes; turns need `contribution`, and `invalid` unless grounding=0
     grounding:float=.5,     # paid for every action that the environment accepted
     # True: the release, which uses no contributions, weighs a turn by the number of turns after it, and so the last by
     # 0
@@ -44,8 +43,7 @@ def spa_recipe():
     return dict(credit=partial(gae, level='turn', gamma=.99, lam=.95), reward=partial(progress, grounding=.05),
                 critic=Progress, critic_warmup=1)
 
-def progress_loss(
-    values:Tensor,  # (turns,) predicted contributions, with gradient
+def progress_loss(values:Tensor,  # (turns,) predicted contributions, with gradient
     b:Batch,        # the episodes; an episode whose outcome is NaN is left out
 )->Tensor:          # one number
     "Mean squared difference between an episode's sum of contributions and its outcome (SPA-RL)."
@@ -53,8 +51,7 @@ def progress_loss(
     wrong = (total - b.episodes.outcome.to(total))[~b.episodes.outcome.isnan()]
     return wrong.square().sum()/max(len(wrong), 1)
 
-def fit_progress(
-    b:Batch,                # episodes with outcomes
+def fit_progress(b:Batch,   # episodes with outcomes
     features:Tensor,        # (turns, width) what is known of each turn
     steps:int=300,          # full-batch updates (AdamW); the learning rate falls linearly to 0
     lr:float=.03,           # learning rate at the start
@@ -74,8 +71,7 @@ def fit_progress(
         optimizer.step()
     return head.requires_grad_(False)
 
-def turn_features(
-    policy,             # agentlab.policy.Policy
+def turn_features(policy,  # agentlab.policy.Policy
     b:Batch,            # episodes with their token ids
     budget:int=4096,    # tokens of one forward pass
 )->Tensor:              # (turns, width) float64; 0 for a turn without action tokens

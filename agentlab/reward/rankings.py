@@ -27,23 +27,20 @@ def both_orders(
         return i_first + i_second, j_first + j_second
     return compare
 
-def by_rank(
-    scores:list,    # a number per player, more is better
+def by_rank(scores:list,  # a number per player, more is better
 )->list:            # rewards from 0 to 1
     "(m - rank)/(m - 1) with ties sharing the better rank; 0 for all if all are tied."
     below = rank(-torch.as_tensor(scores, dtype=torch.float64))   # how many are better: rank - 1
     return ((below.max() - below)/below.max().clamp(min=1)).tolist() if len(below) else []
 
-def anchor(
-    compare:Callable,       # (i, j) -> (score_i, score_j), players numbered from 0
+def anchor(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
     n:int,                  # players, at least 2
     draw:random.Random,     # not used
 )->list:                    # n rewards from 0 to 1
     "Everybody against player 0, whose score is its mean: n-1 comparisons (ArenaRL)."
     return by_rank(_against_first(compare, n))
 
-def round_robin(
-    compare:Callable,       # (i, j) -> (score_i, score_j), players numbered from 0
+def round_robin(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
     n:int,                  # players, at least 2
     draw:random.Random,     # not used
 )->list:                    # n rewards from 0 to 1
@@ -62,8 +59,7 @@ def _against_first(compare, n):
     pairs = [compare(j, 0) for j in range(1, n)]
     return [sum(score for _, score in pairs)/max(len(pairs), 1)] + [score for score, _ in pairs]
 
-def swiss(
-    compare:Callable,       # (i, j) -> (score_i, score_j), players numbered from 0
+def swiss(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
     n:int,                  # players, at least 2
     draw:random.Random,     # draws the pairs
 )->list:                    # n rewards from 0 to 1
@@ -95,8 +91,7 @@ def _pairs(order, met):
         pairs.append((i, j))
     return pairs
 
-def single_elimination(
-    compare:Callable,       # (i, j) -> (score_i, score_j), players numbered from 0
+def single_elimination(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
     n:int,                  # players, at least 2
     draw:random.Random,     # not used
 )->list:                    # n rewards from 0 to 1
@@ -109,8 +104,7 @@ def single_elimination(
         out.append(lost)
     return _places([field, *out[::-1]], scores)
 
-def double_elimination(
-    compare:Callable,       # (i, j) -> (score_i, score_j), players numbered from 0
+def double_elimination(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
     n:int,                  # players, at least 2
     draw:random.Random,     # draws the pairs
 )->list:                    # n rewards from 0 to 1
@@ -154,8 +148,7 @@ def _places(groups, scores):
     order = [p for group in groups for p in sorted(group, key=mean, reverse=True)]
     return [1 - order.index(p)/max(len(order)-1, 1) for p in range(len(scores))]
 
-def tournament(
-    b:Batch,                        # episodes; several episodes per group
+def tournament(b:Batch,  # episodes; several episodes per group
     judge:Callable,  # (i, j) -> (score_i, score_j) for two episodes of `b` by their numbers; None: failed, 5:5
     bracket:Callable=round_robin,   # (compare, n, draw) -> n rewards from 0 to 1
     seed:int=0,                     # of the draws; each task draws from a generator of its own

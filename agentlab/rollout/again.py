@@ -53,9 +53,7 @@ class Says:
 class Again(Wrapper):
     """Several attempts at the same task in one episode. Turns have columns['attempt'], the last one of an attempt
     also columns['right']."""
-    def __init__(
-        self,
-        env,                            # an environment of one seat, whose info says `success`
+    def __init__(self, env,             # an environment of one seat, whose info says `success`
         attempts:int=2,                 # of an episode, at most
         goes_on:Callable=if_wrong,      # Attempt -> bool: whether another one follows
         between:Callable=Says(),        # k, Attempt -> what is read before attempt k; None: there is nothing to say
@@ -187,8 +185,7 @@ def by_attempt(b:Batch)->Tensor:    # (action tokens,) float64; 0 for an attempt
     return b.spread(leave_one_out(group_sum(b.turns.reward, one), peers, 'zero', one))
 by_attempt.needs = ('group',)       # a group of one is refused
 
-def improved(
-    b:Batch,            # episodes of `Again`
+def improved(b:Batch,   # episodes of `Again`
     alpha:float=10.,    # of the change; 0: every attempt for itself
     first:float=1.,     # share of its reward that the first attempt gets; 0: only the later ones are paid
 )->Tensor:              # (turns,) on the last turn of each attempt; 0 on the others
@@ -197,16 +194,14 @@ def improved(
     worth = torch.cat([first*grid[:, :1], grid[:, 1:] + alpha*grid.diff(dim=1)], 1)
     return torch.where(_ends(b), worth[b.turns.episode, _attempt(b)], 0.)
 
-def kl_by_attempt(
-    logp:Tensor, batch:Batch,   # as for `kl`; turns need `attempt`
+def kl_by_attempt(logp:Tensor, batch:Batch,  # as for `kl`; turns need `attempt`
     kl:Callable,                # logp, batch -> (action tokens,) such as kl_k3
     first:float=1., later:float=1.,     # weights of the first attempt, and of the others
 )->Tensor:                      # (action tokens,)
     "A distance to the reference that weighs the first attempt differently."
     return kl(logp, batch)*batch.spread(torch.where(_attempt(batch) == 0, first, later)).to(logp)
 
-def staged(
-    step:int,           # updates behind the policy
+def staged(step:int,    # updates behind the policy
     stages:tuple,       # (first update, fields of the recipe) of each stage, in order
 )->dict:
     "A recipe's schedule of stages: the fields of the one that the step belongs to."
@@ -269,8 +264,7 @@ def verdicts(b:Batch)->Tensor:      # (episodes, attempts) float64
     place = b.turns.episode[ends], _attempt(b)[ends]
     return attempts(b).index_put(place, -b.turns.invalid[ends].double(), accumulate=True)
 
-def introspection(
-    b:Batch,                    # episodes of `Again`
+def introspection(b:Batch,      # episodes of `Again`
     temperature:float=.4,       # tau: the smaller, the less a wrong attempt counts
 )->Tensor:                      # (action tokens,) weight, above 0
     "exp(verdict/temperature) of the attempt, for `imitation` (RISE)."
@@ -282,8 +276,7 @@ def keep_best(r:Tensor)->Tensor: return r >= r.nan_to_num(nan=-math.inf).cummax(
 def keep_right(r:Tensor)->Tensor: return r == 1
 
 @curation('mask', 'turn', 'those of attempts that the rule leaves out', 'Qu et al., 2024, RISE, arXiv 2407.18219')
-def keep_attempts(
-    b:Batch,                    # episodes of `Again`
+def keep_attempts(b:Batch,      # episodes of `Again`
     keep:Callable=keep_all,     # (episodes, attempts) verdicts -> bool of the same shape
 )->Batch:
     "Only these attempts are learned from."
@@ -356,8 +349,7 @@ class Judged(Wrapper):
         return f'{"yes" if page else "no"} '*(page is not None) + twin.demonstrator(noise, generator)
     def vocabulary(self): return [*self.env.vocabulary(), 'yes', 'no']
 
-def judgements(
-    b:Batch,                # episodes of `Judged`
+def judgements(b:Batch,     # episodes of `Judged`
     faithful:bool=False,    # True, as released: after a right answer every yes is worth .4, whatever the page said
 )->Tensor:                  # (turns,)
     "What was paid, and for a right judgement of the last page .3, a wrong no -.3, a wrong yes -.6 (ReSeek)."
@@ -374,8 +366,7 @@ def reseek_recipe():
     judged = partial(play_again, around=Judged)
     return dict(credit=grpo, reward=judgements, kl_coef=.001, rollout=judged, test_rollout=judged)
 
-def by_budget(
-    policy, env, tasks:int=64,      # an environment whose tools are on or off; held-out tasks
+def by_budget(policy, env, tasks:int=64,  # an environment whose tools are on or off; held-out tasks
     budgets:tuple=(1, 2, 3, 4, 5),  # turns
     answers:int=2,                  # of an episode, at most; one where the budget is one turn
     feedback:Callable=Says(),       # k, Attempt -> what is read after a wrong answer

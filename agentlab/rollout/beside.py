@@ -11,8 +11,7 @@ from functools import partial
 from ..env.wrappers import BesideExpert
 from .plain import play
 
-def play_beside_greedy(
-    policy, env, seeds:list,            # as for `play`
+def play_beside_greedy(policy, env, seeds:list,  # as for `play`
     group_size:int=1,                   # sampled games of a seed, beside the greedy one
     tasks:list=None, groups:list=None,  # as for `play`
     **how  # further arguments of `play`; temperature and top_p are those of the sampled games
@@ -24,8 +23,7 @@ def play_beside_greedy(
     for e in episodes: e.columns['greedy'] = earned[e.group, e.seat]
     return episodes
 
-def play_beside_expert(
-    policy, env, seeds:list,    # as for `play`; the environment needs expert()
+def play_beside_expert(policy, env, seeds:list,  # as for `play`; the environment needs expert()
     group_size:int=1,
     # mismatches that the expert's action replaces, before one ends the episode; None: the agent's own are played
     patches:int=None,

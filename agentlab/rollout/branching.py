@@ -22,14 +22,12 @@ __all__ = ['top_entropy', 'segment_entropy', 'arpo_score', 'aepo_score', 'aepo_b
            'arpo', 'aepo', 'arpo_recipe', 'aepo_recipe']
 
 # %% ../../nbs/rollout/02_branching.ipynb #7b0645df
-def top_entropy(
-    logprobs,       # per token: log-probabilities of the likeliest tokens, such as the ten that a server returns
+def top_entropy(logprobs,  # per token: log-probabilities of the likeliest tokens, such as the ten that a server returns
 )->list[float]:     # per token, nats; never above the full entropy
     "What is seen of a token's entropy through a list of likeliest tokens: the sum of -p ln p over the list."
     return [-sum(math.exp(l)*l for l in token) for token in logprobs]
 
-def segment_entropy(
-    entropies,                  # per sampled token, nats: `Completion.entropies`, `Turn.entropies`, or `top_entropy`
+def segment_entropy(entropies,  # per sampled token, nats: `Completion.entropies`, `Turn.entropies`, or `top_entropy`
     k: int = 20,                # how many tokens count, from the first on
     vocabulary: int|None = None,# faithful: number of tokens in the vocabulary
     faithful: bool = False,     # True: the sum, divided by ln(vocabulary), as released
@@ -47,16 +45,14 @@ def segment_entropy(
     if faithful: return sum(first)/math.log(vocabulary)
     return sum(first)/len(first) if first else 0.
 
-def arpo_score(
-    now: float, first: float,   # entropy of this segment, and of the game's first one
+def arpo_score(now: float, first: float,  # entropy of this segment, and of the game's first one
     draw: float,                # uniform in [0, 1)
     weight: float = .2,         # of the entropy's rise
 )->float:                       # 0 to 1; fork where it is at most the threshold
     "ARPO's branch score, clip(u - w*(H - H_first), 0, 1) (released code of Dong et al. 2025, arXiv 2507.19849)."
     return min(max(draw - weight*(now - first), 0.), 1.)
 
-def aepo_score(
-    now: float, first: float,   # entropy of this segment, and of the game's first one
+def aepo_score(now: float, first: float,  # entropy of this segment, and of the game's first one
     draw: float,                # uniform in [0, 1)
     weight: float = .2,         # of the entropy's rise
     streak: int = 0,            # rounds in a row in which this group has forked
@@ -66,8 +62,7 @@ def aepo_score(
     arXiv 2510.14545)."""
     return min(max((draw + weight*(now - first))*max(0., 1 - penalty*streak), 0.), 1.)
 
-def aepo_budget(
-    root: float,                # entropy of a game's first action
+def aepo_budget(root: float,    # entropy of a game's first action
     tools: float,               # mean entropy of the actions after an answer of the environment
     group_size: int,            # games of the group, N
     slope: float = .5,          # of the sigmoid
@@ -132,8 +127,7 @@ def _no_clone(env, why):
     return ValueError(f'{getattr(env, "name", type(env).__name__)} cannot be forked ({type(why).__name__}: {why}): '
                       f'branching needs clone(), which copies an environment as it stands. Write one, or use play.')
 
-def own_luck(
-    env,        # a clone
+def own_luck(env,  # a clone
     seed: int,
 ):
     """Let an environment draw its future from another seed: by `reseed(seed)`, or by replacing its generator
@@ -262,8 +256,7 @@ class Forest(_Growing):
             for game in self.games: guarded(lambda: game.env.close())
         return [e for game in self.games for e in game.episodes(step=self.given.step, policy=self.given.name)]
 
-def arpo(
-    policy, env, seeds: list[int], group_size: int = 1,     # as for `play`
+def arpo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
     initial: int|None = None,   # games of a group that are begun; None: half of them
     beam: int = 2,              # ways in which a game goes on from one place, at most
     # tau, probability of a fork where the entropy is that of the first action; below 0: never fork
@@ -283,8 +276,7 @@ def arpo(
                     group_size, **how)
     return forest.play(lambda _: [initial]*len(seeds))
 
-def aepo(
-    policy, env, seeds: list[int], group_size: int = 1,     # as for `play`
+def aepo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
     initial: int|None = None,   # games of a group that are begun; None: `aepo_budget` of what its first game shows
     beam: int = 2,              # as for `arpo`
     threshold: float = .5,      # tau; above 1: never fork

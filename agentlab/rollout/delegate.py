@@ -54,9 +54,7 @@ def _all(env, observation: str, begins: bool)->str: return observation
 class Delegate(Wrapper):
     "An environment of one seat for a planner, who writes `do ERRAND`, and an executor, who writes `done REPORT`."
     seats, now, ahead = ('planner', 'executor'), None, 1    # `ahead`: goals that a planner names at once
-    def __init__(
-        self,
-        env,                        # an environment of one seat
+    def __init__(self, env,         # an environment of one seat
         budget: int = 5,            # turns of an errand
         report: Callable = said_words,   # what was said, this environment -> what the planner hears
         # this environment, observation, whether an errand begins -> what the executor reads of it; None: everything
@@ -201,8 +199,7 @@ metric('executor_turns', 'share of the turns that an executor took', 'counted', 
 metric('executor_tokens', 'share of the action tokens that an executor said', 'counted', 'tokens, 0-1')(
     _measured(lambda b: _share(b, b.turns.episode[b.action_turn])))
 
-def warm_seats(
-    policy, env: Delegate,  # its weights are changed; with a script
+def warm_seats(policy, env: Delegate,                           # its weights are changed; with a script
     steps: int = 300, episodes: int = 16, lr: float = 8e-3,     # updates; games of an update; highest learning rate
     noise: float = .3,      # share of a demonstrator's turns that are drawn at random
     seed: int = 0, players: dict|None = None,   # who else plays, as for `play_players`: not learned from
@@ -253,8 +250,7 @@ def coda_score(sides: dict)->float:
     told = any(gold and gold in e[-1].text for e in errands)
     return 6*(token_f1(answers[-1], gold) if answers else 0.) - 3 + f_p + sum(f_e)/max(len(f_e), 1) + .5*told
 
-def peco(
-    b: Batch,               # games of a planner and others
+def peco(b: Batch,          # games of a planner and others
     seat: str = 'planner',  # whose episodes vote
     scale: str|None = 'std', ddof: int = 1, eps: float = 1e-6, singleton: str = 'raw',      # as for `compare`
 )->Tensor:                  # (action tokens,) float64
@@ -377,8 +373,7 @@ def hi_agent_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, rollout=foresight, group_size=2)
 
-def epo_explicit(
-    b: Batch,               # a strategist's episodes; tokens need `value`
+def epo_explicit(b: Batch,  # a strategist's episodes; tokens need `value`
     gamma: float = .99,     # discount per round
     rise: float = .1,       # by how much the value must rise for a round to be a key one
 )->tuple[Tensor, Tensor]:   # targets of the critic, advantage: (action tokens,) float64 each
@@ -401,9 +396,7 @@ def epo_explicit_recipe():
 class FrozenActor(Wrapper):
     "Every seat says a phrase, and a frozen actor acts by it: a game of strategists (EPO)."
     adds = 'You do not act yourself: say one phrase before each of your turns, and somebody else acts by it.'
-    def __init__(
-        self,
-        env,                        # of any number of seats
+    def __init__(self, env,         # of any number of seats
         actor: Callable,            # env, phrase, generator -> action
         phrases: tuple = (),        # what may be said; (): anything
         script: Callable = None,    # env, generator -> what a demonstrator says
@@ -450,8 +443,7 @@ def _next(b: Batch, before: Tensor, last: Tensor)->Tensor:
     end = torch.where(b.episodes.truncated.bool(), last, 0.)[b.turns.episode]
     return torch.where(b.last_turns(), end, shift(before, b.turns.episode, -1))
 
-def mira(
-    b: Batch,               # episodes; tokens need `value` and `progress`
+def mira(b: Batch,          # episodes; tokens need `value` and `progress`
     gamma: float = .95,     # of the progress
     lam: float = .5,        # weight of the outcome, to the power of the turns that are left
     progress: Callable = learned_progress,  # batch -> progress before each turn, after each episode that was cut off
@@ -496,9 +488,7 @@ class Subgoals(Wrapper):
 
 class Flow(Wrapper):
     "A planner's steps, each read afresh from question and memory; frozen helpers act, verify and answer (AgentFlow)."
-    def __init__(
-        self,
-        env,                    # an environment of one seat
+    def __init__(self, env,     # an environment of one seat
         execute: Callable,      # this environment, what the planner said -> an inner action; None: no such tool
         verify: Callable,       # this environment -> whether the memory is enough
         answer: Callable,       # this environment -> the action that ends the game
@@ -529,8 +519,7 @@ def agentflow_recipe():
     from agentlab.credit.weighted_baselines import flow_grpo
     return dict(credit=flow_grpo, objective_args=dict(low=.2, high=.3), temperature=.7)
 
-def priced(
-    price: float = .1,      # of a search, in units of the outcome
+def priced(price: float = .1,  # of a search, in units of the outcome
     sound: float = .5,      # worth of a trace in which every search found a new page on the way
     without: float = 0.,    # score of the generator without any search
 )->Callable:                # {seat: episode} -> what the game is worth, for `play_scored`

@@ -22,8 +22,7 @@ from ..recipe import recipe
 class CurationError(ValueError):
     "A filter left nothing to learn from. The trainer writes the message into the row of this step and makes no update."
 
-def curation(
-    does: str,      # 'mask', 'drop' or 'resample'
+def curation(does: str,  # 'mask', 'drop' or 'resample'
     unit: str,      # what is removed at once: 'group', 'episode', 'turn' or 'token'
     removes: str,   # which of them, in words
     paper: str,     # authors, year, arXiv number; begins with 'in the spirit of' where the rule is not the authors'
@@ -59,9 +58,7 @@ def _mask_episodes(b, out, who)->Batch:
 
 class chain:
     "A filter that applies several, the first one first."
-    def __init__(
-        self,
-        *filters    # functions Batch -> Batch; bind their arguments with functools.partial
+    def __init__(self, *filters  # functions Batch -> Batch; bind their arguments with functools.partial
     ):
         wrong = [f for f in filters if not callable(f)]
         if wrong:
@@ -83,8 +80,7 @@ def _said(x)->str:
 def _keys(b): return same(b.episodes.group, b.episodes.seat)
 
 @curation('drop', 'group', 'outcomes all equal', 'Yu et al., 2025, DAPO, arXiv 2503.14476 (code read)')
-def keep_mixed(
-    b:Batch,                # episodes
+def keep_mixed(b:Batch,     # episodes
     faithful:bool=False,    # True: as released, any deviation above 0 counts, also one of rounding
 )->Batch:
     "Drop groups in which all outcomes are equal; a group of one stays (the filter of DAPO's dynamic sampling)."
@@ -92,15 +88,13 @@ def keep_mixed(
     differ = group_std(outcome, by, ddof=0) > 0 if faithful else ~group_constant(outcome, by)
     return _drop(b, differ | (group_count(outcome, by) == 1), 'keep_mixed')
 
-def outcome_std(
-    b:Batch,    # episodes
+def outcome_std(b:Batch,  # episodes
 )->Tensor:      # (episodes,) float64
     "Sample deviation of the outcomes of the episode's group and seat; 0 where they are equal, NaN in a group of one."
     outcome, by = b.episodes.outcome, _keys(b)
     return torch.where(group_constant(outcome, by) & (group_count(outcome, by) > 1), 0, group_std(outcome, by))
 
-def outcome_mean(
-    b:Batch,    # episodes
+def outcome_mean(b:Batch,  # episodes
 )->Tensor:      # (episodes,) float64
     "Mean outcome of the episode's group and seat."
     return group_mean(b.episodes.outcome, _keys(b))
@@ -109,14 +103,12 @@ def _of_episodes(b, x):
     "(episodes,) sum of what is given per action token."
     return x.new_zeros(len(b), dtype=torch.float64).index_add(0, b.rows.episode[b.tokens.row[b.actions]], x.double())
 
-def mean_length(
-    b:Batch,    # episodes
+def mean_length(b:Batch,  # episodes
 )->Tensor:      # (episodes,) float64
     "Mean number of sampled tokens of an episode of this group and seat."
     return group_mean(_of_episodes(b, torch.ones_like(b.actions)), _keys(b))
 
-def mean_entropy(
-    b:Batch,    # episodes; tokens need `entropy`
+def mean_entropy(b:Batch,  # episodes; tokens need `entropy`
 )->Tensor:      # (episodes,) float64, nats
     "Mean entropy of the sampled tokens of this group and seat."
     entropy = b.action('entropy')
@@ -128,8 +120,7 @@ def _best(scores, count)->Tensor:
     keep[scores.argsort(descending=True, stable=True)[:count]] = True
     return keep
 
-def top_share(
-    scores:Tensor,      # (groups,) in the order of arrival
+def top_share(scores:Tensor,  # (groups,) in the order of arrival
     share:float=.25,    # of all groups
     least:int=1,        # keep at least so many; 0: as released, a share of few groups may be nothing
 )->Tensor:              # (groups,) bool
@@ -137,8 +128,7 @@ def top_share(
     if not 0 <= share <= 1: raise ValueError(f'share={share}: give a share of the groups, 0 to 1')
     return _best(scores, max(int(share*len(scores)), least))
 
-def top_p(
-    scores:Tensor,      # (groups,) not negative
+def top_p(scores:Tensor,  # (groups,) not negative
     p:float=.9,         # share of the sum of the scores; 1 and more keep everything
     slack:float=.01,    # taken off what must be reached
 )->Tensor:              # (groups,) bool; only scores above 0
@@ -150,15 +140,13 @@ def top_p(
     enough[:1] = False      # the first one is always taken
     return torch.zeros_like(enough).index_copy(0, order, ~enough & (score > 0))
 
-def nucleus(
-    scores:Tensor,      # (groups,)
+def nucleus(scores:Tensor,  # (groups,)
     p:float=.9,         # share of the softmax
 )->Tensor:              # (groups,) bool
     "The fewest groups, largest scores first, that together hold p of the softmax of the scores."
     return top_p(torch.softmax(scores, 0), p, slack=0.)
 
-def min_p(
-    scores:Tensor,      # (groups,)
+def min_p(scores:Tensor,  # (groups,)
     p:float=.5,         # share of the largest score
 )->Tensor:              # (groups,) bool
     "Groups with at least p times the largest score."
@@ -177,8 +165,7 @@ def _keep_groups(b, choose, score, include_zero, who):
 
 @curation('drop', 'group', 'those that `choose` leaves out of the groups\' scores',
           'RAGEN-2, 2026, arXiv 2604.06268 (code read)')
-def keep_groups(
-    b:Batch,                    # episodes
+def keep_groups(b:Batch,    # episodes
     choose:Callable=top_p,  # (groups,) scores in the order of arrival -> (groups,) bool, such as partial(top_p, p=.9)
     score:Callable=outcome_std, # Batch -> (episodes,) score of each episode's group; NaN: never kept
     include_zero:bool=True,     # False: groups of score 0 are not even counted
@@ -188,8 +175,7 @@ def keep_groups(
 
 @curation('drop', 'group', 'all but the share of groups with the largest deviation',
           'Wang et al., 2025, RAGEN (StarPO-S), arXiv 2504.20073 (code read)')
-def starpo_s(
-    b:Batch,                    # episodes
+def starpo_s(b:Batch,           # episodes
     share:float=.25,            # of all groups; 1: everything stays
     score:Callable=outcome_std, # Batch -> (episodes,) score of each episode's group
     faithful:bool=False,        # True: int(share*groups) may be 0, which leaves nothing
@@ -212,16 +198,14 @@ def ragen2_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, curate=keep_groups)
 
-def is_void(
-    text:str,   # what the agent said in one turn
+def is_void(text:str,  # what the agent said in one turn
 )->bool:
     "True without a complete fenced code block and without a boxed answer; a fence that is never closed does not count."
     return not re.search(r'```.*?```', text, re.DOTALL) and '\\boxed{' not in text
 
 @curation('mask', 'episode', 'a turn without code and without answer',
           'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
-def mask_void(
-    b:Batch,                # episodes; turns need the column named next
+def mask_void(b:Batch,      # episodes; turns need the column named next
     column:str='void',      # turns column that is above 0 exactly where the turn is void; NaN counts as not void
 )->Batch:
     "Mask every episode that has a void turn (SimpleTIR)."
@@ -235,8 +219,7 @@ def _any(b, flag):
 
 @curation('drop', 'group', 'outcomes nearly equal, too easy or too hard, or cut short',
           'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
-def simpletir_reject(
-    b:Batch,                # episodes
+def simpletir_reject(b:Batch,       # episodes
     low:float=.1, high:float=.9,    # a group's share of successes must lie between, both included
     least_std:float=1e-3,   # a group's outcomes must deviate by so much
     whole:int=0,            # episodes of the group that must not be truncated; the authors' remove_clip asks for 4
@@ -255,8 +238,7 @@ def simpletir_recipe():
     return dict(credit=grpo, curate=chain(simpletir_reject, mask_void),
                 objective_args=dict(low=.2, high=.28, dual=3.), max_turns=5)
 
-def roc_counts(
-    positives:Tensor, negatives:Tensor,     # (any shape) float64: how many the group has
+def roc_counts(positives:Tensor, negatives:Tensor,  # (any shape) float64: how many the group has
     keep:int,                               # how many to keep of both together
     faithful:bool=False,                    # True: the two are rounded independently
 )->tuple[Tensor, Tensor]:                   # how many to keep of each
@@ -269,8 +251,7 @@ def roc_counts(
     few = positives.clamp(max=2)
     return torch.where(up <= few, few, up), torch.where(up <= few, keep - few, down)
 
-def roc_penalty(
-    b:Batch,                    # episodes; turns need the three columns
+def roc_penalty(b:Batch,        # episodes; turns need the three columns
     # turns column: 1 where the tool answered with an error, 0 where it did not, NaN where no tool answered
     error:str='tool_error',
     malformed:str='malformed',  # turns column: above 0 where a tag was opened and not closed, or the other way round
@@ -301,8 +282,7 @@ def _place(x, by)->Tensor:
 
 @curation('drop', 'episode', 'failures at random and unclean successes, down to `keep` a group',
           'Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722 (code read)')
-def roc(
-    b:Batch,                        # episodes, more per group than are trained
+def roc(b:Batch,                    # episodes, more per group than are trained
     keep:int=16,                    # episodes of a group that stay; a group with fewer is dropped
     penalty:Callable=roc_penalty,   # Batch -> (episodes,) how unclean, from 0
     floor:float=.1,                 # a success is drawn with weight 1/(penalty + floor)
@@ -333,16 +313,14 @@ def roc_recipe():
 
 @curation('mask', 'episode', 'ended by a budget',
           'in the spirit of Yu et al., 2025, DAPO, arXiv 2503.14476 (overlong filtering)')
-def mask_truncated(
-    b:Batch,    # episodes
+def mask_truncated(b:Batch,  # episodes
 )->Batch:
     "Mask every episode that a budget of turns or tokens has ended."
     return _mask_episodes(b, b.episodes.truncated, 'mask_truncated')
 
 @curation('mask', 'episode', 'an answer of `longest` tokens or more',
           'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
-def mask_overlong(
-    b:Batch,        # episodes
+def mask_overlong(b:Batch,  # episodes
     longest:int,    # tokens of a context window, without what stood before the first action
 )->Batch:
     "Mask every episode with a context window that went on for `longest` tokens or more behind its prompt."
@@ -352,8 +330,7 @@ def mask_overlong(
                   group_min(position[b.actions].double(), row[b.actions]))
     return _mask_episodes(b, _of_episodes(b, end - start >= longest) > 0, 'mask_overlong')
 
-def repeats(
-    ids:Tensor,     # (tokens,) int64
+def repeats(ids:Tensor,  # (tokens,) int64
     by:Tensor,      # (tokens,) key of the text each token belongs to; n-grams do not cross it
     n:int=20,       # length of an n-gram
 )->Tensor:          # (tokens,) how often the n-gram that begins here occurs in its text; 0 where the text ends before
@@ -370,8 +347,7 @@ def repeats(
 
 @curation('mask', 'episode', 'some n-gram said `times` times or more',
           'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
-def mask_repeated(
-    b:Batch,        # episodes
+def mask_repeated(b:Batch,  # episodes
     n:int=20,       # tokens of an n-gram
     times:int=10,   # occurrences, overlapping ones included, that are too many
 )->Batch:
@@ -398,8 +374,7 @@ def dr_bot_recipe():
 
 @curation('mask', 'turn', 'the turns with the lowest entropy',
           'in the spirit of Li et al., 2025, DART-GUI, arXiv 2509.23866')
-def mask_certain(
-    b:Batch,                # episodes; tokens need `entropy`
+def mask_certain(b:Batch,   # episodes; tokens need `entropy`
     share:float=.8,         # of all turns of the batch
     faithful:bool=False,    # True: ordered by the sum of a turn's entropies, as in the lines that were commented out
 )->Batch:
@@ -414,8 +389,7 @@ def mask_certain(
 
 @curation('mask', 'token', 'of another part of the reply than those named',
           'in the spirit of the loss masks of agentic training at large')
-def only_parts(
-    b:Batch,                        # episodes; tokens need `part`
+def only_parts(b:Batch,                         # episodes; tokens need `part`
     parts:tuple=('thought', 'action', 'call'),  # names of PART_CODES that stay in the loss
 )->Batch:
     "Mask the tokens of every other part. Raises ValueError where no parts were recorded."
@@ -425,8 +399,7 @@ def only_parts(
 
 @curation('mask', 'turn', 'a few at random, so that the rest can be divided',
           'in the spirit of Chen et al., 2025, IterResearch (EAPO), arXiv 2511.07327')
-def keep_multiple(
-    b:Batch,        # episodes
+def keep_multiple(b:Batch,  # episodes
     of:int,         # number of workers
     seed:int=0,     # of the draw, together with the training step
 )->Batch:
@@ -438,14 +411,12 @@ def keep_multiple(
     draw = torch.rand(len(b.turns), generator=_generator(b, seed, 'keep_multiple')).to(counts.device)
     return _mask(b, b.spread(~_best(torch.where(counts, draw, -1), n)), 'keep_multiple')
 
-def filters_in(
-    names:dict,     # such as globals()
+def filters_in(names:dict,  # such as globals()
 )->dict:            # name -> function, of those that `curation` has marked
     "The filters among some names."
     return {name: f for name, f in names.items() if callable(f) and hasattr(f, 'removes')}
 
-def filter_table(
-    filters:dict,   # name -> marked function
+def filter_table(filters:dict,  # name -> marked function
 )->str:             # Markdown
     "What each filter removes, from what, and whether statistics still count it."
     counted = dict(mask='still count it', drop='do not', resample='count what came instead')

@@ -136,8 +136,7 @@ from ..env.protocol import EnvError, Step
 
 LONGEST = 1_000_000     # characters of an observation
 
-def admit(
-    step,           # whatever an environment returned
+def admit(step,     # whatever an environment returned
     seats: tuple,   # of the environment
 )->Step:            # the same as plain values of its own: nothing later can trip over them, or be changed from outside
     "Every answer of an environment passes here, inside the guard. Raises EnvError that names what is wrong with it."
@@ -209,8 +208,7 @@ def fault(error: BaseException)->str:
     except Exception: text = 'its message cannot be read'
     return f'{type(error).__name__}: {text[:2000]}'.encode('utf-8', 'backslashreplace').decode()
 
-def side_by_side(
-    calls: list,                # functions without arguments that do not raise
+def side_by_side(calls: list,   # functions without arguments that do not raise
     workers: int,               # threads
     limit: float|None = None,   # seconds for one call; None: no limit
 )->list:                        # what each returned, or a TimeoutError
@@ -241,8 +239,7 @@ def side_by_side(
             waiting.discard(i)
     return answers
 
-def call_all(
-    games: list[Game],
+def call_all(games: list[Game],
     method: str,            # 'reset' or 'step'
     arguments: list[tuple], # one tuple per game
     limit: float|None = None,   # seconds for one call; None: no limit
@@ -262,8 +259,7 @@ def call_all(
     return [x if isinstance(x, BaseException) else guarded(partial(admit, x, game.env.seats))
             for x, game in zip(answers, games)]
 
-def guarded(
-    call,           # function without arguments
+def guarded(call,   # function without arguments
 ):                  # what it returned, or the exception it raised
     "A call that does not raise. Ctrl-C still does."
     try: return call()
@@ -279,8 +275,7 @@ def _timed(env, method, arguments, limit):
         return TimeoutError(f'{method} took {seconds:.2f} s, the limit is {limit} s')
     return answer
 
-def play(
-    policy, env,                # agentlab.policy.Policy; an environment, or a function that makes one
+def play(policy, env,           # agentlab.policy.Policy; an environment, or a function that makes one
     seeds: list[int],           # one per group: the members of a group start from the same seed
     group_size: int = 1,
     tasks: list|None = None, groups: list[int]|None = None, # one per group: its task; its number (default 0, 1, 2, ...)
@@ -317,8 +312,7 @@ def play(
         for g in games: guarded(lambda: g.env.close())  # an environment without `close` is no reason to lose the run
     return [e for g in games for e in g.episodes(step=step, policy=name)]
 
-def play_round(
-    live: list[Game],           # games that wait for an action
+def play_round(live: list[Game],  # games that wait for an action
     policy, sampler,
     how: dict,                  # arguments of `sampler.sample` beside contexts and seeds
     limit: float|None, system: str|None, workers: int = 0,  # as in `play`
@@ -331,8 +325,7 @@ def play_round(
     for g, completion, text in zip(live, said, texts): g.act(completion, text)
     receive_all(live, call_all(live, 'step', [(text,) for text in texts], limit, workers), policy, system)
 
-def new_games(
-    env,                    # an environment to clone, or a function that makes one
+def new_games(env,          # an environment to clone, or a function that makes one
     seeds: list[int],       # one per group
     group_size: int,        # games of a group
     tasks: list|None,       # one per group
@@ -349,16 +342,14 @@ def new_games(
                  derive(seed, 'sample', group, m))
             for i, group in enumerate(groups) for m in range(group_size)]
 
-def receive_all(
-    games: list[Game],
+def receive_all(games: list[Game],
     answers: list,          # of `call_all`: a Step per game, or the exception it raised
     policy, system: str|None,
 ):
     "Every game takes in what its environment answered."
     for game, answer in zip(games, answers): game.take(answer, policy.chat, system)
 
-def within_budget(
-    game: Game, policy,
+def within_budget(game: Game, policy,
     max_turns: int, max_tokens: int, token_budget: int|None,    # as in `play`
 )->bool:
     "Whether the game may go on; a budget that has run out ends it as truncated."
@@ -370,8 +361,7 @@ def within_budget(
         game.end(truncated=True)
     return not spent
 
-def act_as_read(
-    live: list[Game],
+def act_as_read(live: list[Game],
     policy,                     # of `fitted_policy`
     said: list,                 # a Completion per game
     sampler, how: dict, limit: float|None, workers: int,    # as in `play_round`
@@ -395,8 +385,7 @@ def act_as_read(
     for game, some, count in zip(live, asked, made): game.last_side.turns[-1].acted = acted(some[:count])
     return answers
 
-def carry_out(
-    games: list[Game],
+def carry_out(games: list[Game],
     asked: list[list],          # of `plan`, one per game
     limit: float|None, workers: int,    # as in `call_all`
     quiet: bool = False,        # as for `as_one`
@@ -457,8 +446,7 @@ class AsDrawn:
             one.logprobs = one.truncated_logprobs
         return found
 
-def play_as_drawn(
-    policy, env, seeds: list, *arguments, sampler = None, **how,    # as for `play`
+def play_as_drawn(policy, env, seeds: list, *arguments, sampler = None, **how,  # as for `play`
 )->list:
     """`play` for a recipe with top_p: sampler_logp is the log-probability after the cut, so recompute_old=True and
     agentlab.objective.corrected undo what can be undone."""

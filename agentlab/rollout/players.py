@@ -17,8 +17,7 @@ from .plain import Game, call_all, guarded, new_games, receive_all, side_by_side
 __all__ = ['cast', 'play_players', 'sided', 'Table']
 
 # %% ../../nbs/rollout/07_players.ipynb #151e613c
-def cast(
-    players,            # None, {seat: player}, or a list with one such dictionary per group
+def cast(players,       # None, {seat: player}, or a list with one such dictionary per group
     seats: tuple,       # of the environment
     groups: int,        # number of groups
     vocabulary: int|None = None,    # tokens that every policy must have; None: any

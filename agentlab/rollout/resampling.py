@@ -52,8 +52,7 @@ def _numbers(seeds, tasks, groups, rounds, name)->list:
 
 @curation('resample', 'group', 'what a filter drops; a fresh task is played instead',
           'Yu et al., 2025, DAPO, arXiv 2503.14476 (code read)')
-def dynamic_sampling(
-    policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,   # as for `play`
+def dynamic_sampling(policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,  # as for `play`
     keep:Callable=keep_mixed,       # a filter that drops, Batch -> Batch; a group that it leaves is accepted
     rounds:int=10,                  # at most so many, the first one included
     fresh:Callable=None,            # seed -> a fresh task; needed where `tasks` are given
@@ -88,8 +87,7 @@ def dapo_recipe():
 
 @curation('resample', 'group', 'groups without any success; the same task is played again',
           'in the spirit of ActiveVLN, 2025, arXiv 2509.12618')
-def retry_failures(
-    policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,   # as for `play`
+def retry_failures(policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,  # as for `play`
     attempts:int=2,             # at most so many, the first one included
     rollout:Callable=play,      # plays an attempt
     seed:int=0,                 # of the sampling
@@ -103,14 +101,12 @@ def retry_failures(
                        seed=derive(seed, 'attempt', r) if r else seed, **how)
     return _until(groups, attempts, again, lambda episodes: {e.group for e in episodes if e.success})[0]
 
-def refused(
-    step,       # agentlab.env.Step: what the environment answered
+def refused(step,  # agentlab.env.Step: what the environment answered
 )->bool:
     "The environment calls the action invalid."
     return bool(step.info.get('invalid', False))
 
-def tool_error(
-    step,       # agentlab.env.Step
+def tool_error(step,  # agentlab.env.Step
 )->bool:
     "The authors' test of the tool's text: anything that is not empty and does not contain 'Tool call success'."
     return bool(step.observation) and 'Tool call success' not in step.observation
@@ -129,8 +125,7 @@ class Repair:
     similar: float = .5                 # from this similarity of the calls on, the old reasoning stays
     probability: float = 1.             # that a game is repaired at all; the authors: 1 (4B), .7 (7B)
 
-def splice(
-    old, new,           # completions: the failed turn, and what was said after the error
+def splice(old, new,    # completions: the failed turn, and what was said after the error
     text:Callable,      # ids -> text
     repair:Repair,
 ):                      # completion: old reasoning and new call, or the new turn

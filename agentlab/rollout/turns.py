@@ -18,8 +18,7 @@ from ..recipe import recipe
 from .again import Again, Says, answered, play_again
 from .plain import play
 
-def turn_percentile(
-    b:Batch,            # recorded games
+def turn_percentile(b:Batch,  # recorded games
     share:float=.75,    # of the episodes that end within the limit
 )->float:
     """The number of turns that a share of the episodes does not exceed (linear between two of them). Round up for a
@@ -35,9 +34,7 @@ def still_working(infos:tuple)->bool:    # `info` of reset and of every step so 
 
 class TurnLimit(Wrapper):
     "Ends a game after some turns, says in every observation how many are left, and may grant more."
-    def __init__(
-        self,
-        env,
+    def __init__(self, env,
         *limits:int,  # turns of a game; several: the next one is granted to an agent that is still working
         grant:Callable=still_working,   # infos -> bool, asked when a limit is reached
         says:str='{left} turns left.'   # added to every observation; '': nothing is said
@@ -77,10 +74,7 @@ class TurnLimit(Wrapper):
 
 class Timed(Wrapper):
     "Measures every call of step: `columns['seconds']`."
-    def __init__(
-        self,
-        env,
-        clock:Callable=time.monotonic   # () -> seconds
+    def __init__(self, env, clock:Callable=time.monotonic  # () -> seconds
     ):
         super().__init__(env)
         self.clock = clock
@@ -89,8 +83,7 @@ class Timed(Wrapper):
         step = self.env.step(action)
         return with_columns(step, seconds=self.clock() - start)
 
-def costs(
-    b:Batch,            # rollouts
+def costs(b:Batch,      # rollouts
     *columns:str,       # turns columns to sum beside the usual ones; NaN adds nothing
 ):                      # pandas table: total, per episode, per success (infinite without any)
     "What was spent: turns, sampled tokens, tokens in all, the environment's `cost`, and named columns."
@@ -105,8 +98,7 @@ def costs(
     return pd.DataFrame({'total': total, 'per episode': total/max(len(b), 1), 'per success': total/wins if wins
                          else math.inf})
 
-def scaling_inter(
-    step:int,               # updates behind the policy
+def scaling_inter(step:int,     # updates behind the policy
     turns:tuple=(6, 13, 20),    # most turns of each stage; the last one stays
     every:int=100,          # updates of a stage
     resumed:int=None,       # with faithful=True: the update at which the run was resumed
@@ -153,9 +145,7 @@ def searchgym_recipe():
 class UnaryFeedback(Again):
     """Ask again after a wrong answer, without saying why it was wrong; the reward falls with every attempt and with
     repetitions (UFO)."""
-    def __init__(
-        self,
-        env,                        # an environment of one seat, whose info says `success`
+    def __init__(self, env,         # an environment of one seat, whose info says `success`
         attempts:int=5,             # valid answers of an episode
         says:str='Incorrect. Please think again.',
         repetition:float=.5,        # taken off, times the share of answers that were said before

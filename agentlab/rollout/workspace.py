@@ -58,8 +58,7 @@ class _Desk:
         turn.columns |= dict(workspace=float(len(turn.context_ids)), memory=float(size))
         if size > most: raise ValueError(f'the memory has {size} tokens, its limit is {most}')
 
-def with_workspace(
-    policy, env, seeds:list,    # as for `play`
+def with_workspace(policy, env, seeds:list,  # as for `play`
     view:Callable=laid_out,     # (task, memory, newest observation) -> all that the seat reads in this turn
     remember:Callable=None,     # (memory, turn just played, newest observation it had read) -> memory; None: as it was
     memory=(),                  # of every seat before its first turn: texts, or tuples, lists, dictionaries of these
@@ -84,8 +83,7 @@ def with_workspace(
 
 class Moments(Wrapper):
     "A turn of a demonstrated game, read as in a workspace, as a game of its own; it pays nothing."
-    def __init__(
-        self, env,      # with demonstrator() or expert()
+    def __init__(self, env,  # with demonstrator() or expert()
         view:Callable=laid_out, remember:Callable=None, memory=(), about:Callable=None,   # as for `with_workspace`
         slip:float=.5,  # noise of the demonstrator; that of whoever asks for a demonstration is not used
         asks:Callable=None  # (env, the demonstrator's action) -> (question, answer) in place of its action; see ERA
@@ -124,8 +122,7 @@ def report_of(memory, turn, last:str, mark:str=';')->tuple:
 
 class Noted(Wrapper):
     "The agent writes a report before its action; the inner environment hears what stands behind the last mark."
-    def __init__(
-        self, env, keep:Callable,       # (old report, newest observation, env) -> the report of a demonstrator
+    def __init__(self, env, keep:Callable,  # (old report, newest observation, env) -> the report of a demonstrator
         mark:str=';', words:tuple=()    # between report and action; of reports, beside those of the environment
     ):
         super().__init__(env)
@@ -174,8 +171,7 @@ def stubbed(memory, turn, last:str, stub:str='...')->tuple:
     "Remember (a stub in place of the page, the action) of every turn."
     return *memory, stub if last else '', turn.text
 
-def webagent(
-    policy, env, seeds:list, stub:str='...',    # as for `with_workspace`; what stands for an earlier page
+def webagent(policy, env, seeds:list, stub:str='...',  # as for `with_workspace`; what stands for an earlier page
     faithful:bool=False,    # True: as released, what is *trained* is one row an episode: stubs alone, and the page of
     **how                   # the last action, whatever the others were sampled from. As for `with_workspace`
 )->list:
@@ -216,8 +212,7 @@ def last_said(memory, turn, last:str, cut:str='|')->str:
     "Remember the reply, without the description in front of the first mark, where there is one."
     return (turn.text.partition(cut)[2] or turn.text).strip()
 
-def era_gae(
-    b:Batch, gamma:float=.99, lam:float=.99,    # tokens need `value`; discount and lambda, by turn
+def era_gae(b:Batch, gamma:float=.99, lam:float=.99,  # tokens need `value`; discount and lambda, by turn
     tokens:bool=True    # True: whitened over the action tokens, as released; False: over the turns
 )->tuple:               # targets of the critic, advantage: (action tokens,) float64 each
     "GAE over turns, on all tokens of the turn (ERA)."
@@ -242,8 +237,7 @@ def era_recipe():
 
 def words_of(observation:str)->frozenset: return frozenset(observation.replace('.', ' ').split())
 
-def mine_shortcuts(
-    episodes:list, features:Callable=words_of,      # what was played; observation -> what is true there
+def mine_shortcuts(episodes:list, features:Callable=words_of,  # what was played; observation -> what is true there
     least:int=3, lengths:tuple=(2, 3), most:int=4   # successes that share a run; its atomic actions; shortcuts kept
 )->dict:                                            # name -> (actions, precondition)
     "Runs of atomic actions that successes share, those that save most turns first."
@@ -257,8 +251,7 @@ def mine_shortcuts(
 
 class Shortcuts(Wrapper):
     "`do NAME` plays a run of actions in one turn: rewards are summed, `cost` counts the atomic actions."
-    def __init__(
-        self, env, shortcuts:dict, features:Callable=words_of,  # of `mine_shortcuts`
+    def __init__(self, env, shortcuts:dict, features:Callable=words_of,  # of `mine_shortcuts`
         checked:bool=True, blind:bool=False     # refuse where the precondition fails; go on behind a refused action
     ):
         super().__init__(env)

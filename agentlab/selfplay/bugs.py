@@ -18,8 +18,7 @@ from ..reward.basic import at_end
 from ..rollout.plain import play
 from .proposers import success_rate, swe_self_play, swe_solver
 
-def artifact_task(
-    injector:InjectBug,     # the environment that it was made in
+def artifact_task(injector:InjectBug,  # the environment that it was made in
     episode:Episode         # played there, with its task
 )->dict:                    # a task of BugRepair; None where there is no consistent bug
     """What an injector's episode has made: its actions once more, in a copy of the environment. A sandbox that fails
@@ -32,8 +31,7 @@ def artifact_task(
     except EnvError as error: episode.error = f'EnvError: {error}'
     return None if episode.error or env.reason else solver_task(env.artifact())
 
-def to_break(
-    injector:InjectBug, seed:int
+def to_break(injector:InjectBug, seed:int
 )->dict:                    # a task of InjectBug
     "A program and a line; a program alone where the sandbox fails, for then the game itself will say so."
     try: return injector.draw(Random(seed), injector.split)
@@ -64,16 +62,14 @@ def self_play(
     tried = play(policy, env, list(numbers), tries, list(tasks), list(numbers), seed=derive(seed, 'solve'), **how)
     return numbered(judged(made, tried, group_size), group_size, tries)
 
-def kind_of(
-    task:dict       # of InjectBug or BugRepair
+def kind_of(task:dict  # of InjectBug or BugRepair
 )->float:           # the line of the bug: 0, 1 or 2 for f, g or h; 3 for a bug of higher order
     "What is compared with what."
     if task.get('order', 1) > 1: return 3.
     place = difference(task['program'], task['bug'])[0][0] if 'bug' in task else -1
     return float('fgh'.index(task.get('line') or lines_of(task['program'])[place]))
 
-def judged(
-    made:list, tried:list,  # episodes of injectors and of solvers
+def judged(made:list, tried:list,  # episodes of injectors and of solvers
     group_size:int          # injectors of a program
 # the same, with columns: `kind`; `order` of the bug, 0 for injectors; and for these `valid`, and `solved`: the share of
 # the tries that mended it
@@ -92,8 +88,7 @@ def judged(
         if tries and solved != solved: episode.error = episode.error or 'nobody could try to repair this bug'
     return made + tried
 
-def numbered(
-    episodes:list,      # of several groups
+def numbered(episodes:list,     # of several groups
     group_size:int, tries:int   # injectors of a program; repairs of a bug
 )->list[Episode]:
     """The episodes in the order of their groups, with a number of its own for every game, the same in whatever
@@ -105,8 +100,7 @@ def numbered(
         count[program] = count.get(program, 0) + 1
     return ordered
 
-def bug_reward(
-    b:Batch,            # of `self_play`
+def bug_reward(b:Batch,  # of `self_play`
     alpha:float=.8,     # see `swe_self_play`
     invalid:float=-1.
 )->Tensor:              # (turns,) float64, on the last turn of every episode
@@ -118,8 +112,7 @@ def bug_reward(
     reward = torch.where(b.episodes.seat == state_key('injector'), injected, swe_solver(b.episodes.success))
     return at_end(b, reward)
 
-def higher_order(
-    b:Batch     # of `self_play`, or repairs of `BugRepair` alone
+def higher_order(b:Batch  # of `self_play`, or repairs of `BugRepair` alone
 )->list:        # tasks of BugRepair, each once
     """What failed repairs left behind: a program that still fails, and is neither the original nor the bug they
     began with."""
@@ -139,8 +132,7 @@ metric('solved_again', 'the same for what failed repairs left behind', 'mean ove
 
 class BugPool:
     "A recipe's `memory` that puts back what failed repairs left behind."
-    def __init__(
-        self, policy=None, seed:int=0,  # as the trainer gives them
+    def __init__(self, policy=None, seed:int=0,  # as the trainer gives them
         groups:int=8,                   # of an update, as in the recipe
         share:float=.25,                # of the groups that get a bug of the pool, while it has any
         most:int=64,                    # bugs that are kept; the oldest go first

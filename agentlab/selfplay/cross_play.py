@@ -117,8 +117,7 @@ class Patient:
         try: return self.player(env, generator)
         finally: self.busy = False
 
-def games_of(
-    seatings: list,         # of (first, second): names, the same two players in all of them
+def games_of(seatings: list,  # of (first, second): names, the same two players in all of them
     load,                   # name -> player; may raise
     env, facts: dict,       # of the tournament
     tasks: list|None,       # deals, or None: from seeds
@@ -155,8 +154,7 @@ def count(games: list)->dict:
                 paid_first=math.fsum(game[0].outcome for game in games),
                 paid_second=math.fsum(game[1].outcome for game in games))
 
-def meet(
-    seatings: list, load, env, facts: dict, tasks: list|None, limit: float|None,    # as in `games_of`
+def meet(seatings: list, load, env, facts: dict, tasks: list|None, limit: float|None,  # as in `games_of`
 )->dict:                # (first, second) -> row of the table
     "Play one match; nothing that a player or an environment does ends the tournament."
     played, n = guarded(lambda: games_of(seatings, load, env, facts, tasks, limit)), facts['games']
@@ -216,8 +214,7 @@ def begun(known: Tournament|None, facts: dict)->Tournament:
                          f'new table.')
     return known
 
-def tournament(
-    players: dict,              # name -> policy, snapshot, path of a snapshot, or function (env, generator) -> text
+def tournament(players: dict,   # name -> policy, snapshot, path of a snapshot, or function (env, generator) -> text
     env,                        # of two seats; or a function that makes one
     games: int = 20,            # deals of a match; each is played in both seatings
     seed: int = 0,              # of deals and sampling
@@ -244,8 +241,7 @@ def tournament(
         if on_match: on_match(table)
     return table
 
-def heat_map(
-    table: Tournament,
+def heat_map(table: Tournament,
     names: list|None = None,    # rows and columns in this order; None: by their rating where anything is known
 ):                              # plotly figure
     "Points per game of the row against the column; crosses where nothing is known."

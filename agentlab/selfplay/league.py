@@ -18,8 +18,7 @@ from .snapshots import Snapshot, learned
 __all__ = ['newest', 'anybody', 'League', 'moving_baseline', 'SeatBaseline', 'spiral', 'spiral_recipe']
 
 # %% ../../nbs/selfplay/04_league.ipynb #0af42c87
-def newest(
-    rates:Tensor,   # (snapshots,) share that the learner wins against each, oldest first
+def newest(rates:Tensor,  # (snapshots,) share that the learner wins against each, oldest first
 )->Tensor:          # (snapshots,) chances
     "Always the latest."
     return torch.eye(len(rates), dtype=torch.float64)[-1]
@@ -111,8 +110,7 @@ class League:
         of = lambda i: {name.partition('.')[2]: x for name, x in tensors.items() if name.partition('.')[0] == str(i)}
         self.snapshots = [Snapshot(self.policy, of(i), f'snapshot {step}') for i, step in enumerate(self.born)]
 
-def moving_baseline(
-    outcome:Tensor,     # (episodes,) in the order of the games
+def moving_baseline(outcome:Tensor,  # (episodes,) in the order of the games
     seat:Tensor,        # (episodes,) integer key
     start:Tensor,       # (episodes,) the seat's baseline before the first of them
     decay:float=.95,
@@ -148,8 +146,7 @@ class SeatBaseline:
 
 @estimator('outcome of the episode', 'earlier games at the same seat: their moving average',
            'every token of the episode', 'Liu et al., 2025, SPIRAL, arXiv 2506.24119', needs=('baseline',))
-def spiral(
-    b:Batch,        # episodes; episodes need `baseline`
+def spiral(b:Batch,  # episodes; episodes need `baseline`
 )->Tensor:          # (action tokens,) float64
     """Outcome less the moving average of the episode's seat, the same for every token (SPIRAL, role-conditioned
     advantage estimation)."""

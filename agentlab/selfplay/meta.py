@@ -23,8 +23,7 @@ def linear(x:Tensor)->Tensor:
     "Opponents I beat: x."
     return x
 
-def pfsp(
-    win_rates,  # (opponents,) my win rate against each, a tie counts half; NaN where we have not met: taken as .5
+def pfsp(win_rates,  # (opponents,) my win rate against each, a tie counts half; NaN where we have not met: taken as .5
     weigh=hard          # function: (opponents,) rates -> weights from 0; `hard`, `variance`, `linear`, or your own
 )->Tensor:              # (opponents,) float64 probabilities
     """How often to draw each opponent (prioritised fictitious self-play, Vinyals et al. 2019); uniform if nobody has
@@ -50,8 +49,7 @@ def _project(x, gamma):
     return np.maximum(x - gamma - excess[np.nonzero(ranked >= excess)[0][-1]],
                       0) + gamma if free > 0 else np.full_like(x, gamma)
 
-def project(
-    x,                      # (n,) any finite numbers
+def project(x,              # (n,) any finite numbers
     gamma:float=1e-6        # least share, at most 1/n
 )->Tensor:                  # (n,) float64; sums to 1
     "The nearest mixture with every share at least gamma."
@@ -65,8 +63,7 @@ def check_gamma(gamma:float, n:int)->float:
     if not 0 <= gamma <= 1/n + 1e-12: raise ValueError(f'gamma={gamma!r}: the least share of {n} is from 0 to 1/{n}')
     return float(gamma)
 
-def replicate(
-    row,                    # (rows, columns) what the row seat earns
+def replicate(row,  # (rows, columns) what the row seat earns
     column=None,  # (rows, columns) what the column seat earns; None: row's transpose, one population that plays itself
     steps:int=100_000, dt:float=1e-3, gamma:float=1e-6     # as in the table above
 ):  # yields (shares of the rows, shares of the columns) as numpy arrays, the uniform start first
@@ -84,8 +81,7 @@ def replicate(
         x, y = _project(x + dt*x*(earned - x @ earned), gamma), _project(y + dt*y*(other - y @ other), gamma)
         yield x, y
 
-def projected_replicator(
-    row, column=None,       # (rows, columns) payoffs, as in `replicate`
+def projected_replicator(row, column=None,                  # (rows, columns) payoffs, as in `replicate`
     steps:int=100_000, dt:float=1e-3, gamma:float=1e-6      # as in the table above
 )->tuple:  # (shares of the rows, shares of the columns), float64, averaged over all steps and the uniform start
     "The meta-solver of PSRO: projected replicator dynamics, averaged (Lanctot et al. 2017, arXiv 1711.00832)."
@@ -110,15 +106,13 @@ def nash_sampler(
         raise ValueError('win_rates must be from 0 to 1 with w[i, j] + w[j, i] = 1; count a tie as half a win for each')
     return projected_replicator(2*w - 1, None, steps, dt, gamma)[0]
 
-def beaten_by(
-    win_rates,              # (players, players) without NaN
+def beaten_by(win_rates,    # (players, players) without NaN
     mixture                 # (players,) probabilities
 )->Tensor:                  # (players,) float64: how often each player wins against the mixture
     "What every member of the population would score against a mixture; at equilibrium nobody is above .5."
     return torch.as_tensor(win_rates, dtype=torch.float64) @ torch.as_tensor(mixture, dtype=torch.float64)
 
-def risk_averse_utility(
-    payoff,             # (answers, opponents) what each answer earns against each opponent
+def risk_averse_utility(payoff,  # (answers, opponents) what each answer earns against each opponent
     mixture,            # (opponents,) how often each opponent comes
     aversion:float=0.   # lambda, in 1/payoff; 0: the mean alone
 )->Tensor:              # (answers,) float64, in the unit of the payoff
@@ -133,8 +127,7 @@ def risk_averse_utility(
     mean = a @ s
     return mean - aversion*((a - mean[:, None]).square() @ s)
 
-def risk_averse_response(
-    payoff, mixture,    # as in `risk_averse_utility`
+def risk_averse_response(payoff, mixture,  # as in `risk_averse_utility`
     aversion:float=0.   # lambda
 )->Tensor:              # (answers,) float64 probabilities
     "The answer with the highest risk-averse utility; equal ones with equal probability."

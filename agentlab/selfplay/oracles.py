@@ -81,8 +81,7 @@ def naive(row: Tensor, column: Tensor)->tuple:
     "The newest player alone: self-play without memory."
     return tuple(torch.eye(n, dtype=torch.float64)[-1] for n in row.shape)
 
-def psro(
-    population: Population,         # of `population_of`, or of an earlier run
+def psro(population: Population,    # of `population_of`, or of an earlier run
     play: Callable,                 # (one, other) -> (paid to one, paid to other)
     # (side, others, shares, number) -> a new player: a good answer of side 0 or 1 to others, who come with these shares
     oracle: Callable,
@@ -97,8 +96,7 @@ def psro(
         if len(population.rows) >= size: return
         population = grown(population, oracle)
 
-def mixture_strategy(
-    tree: GameTree,
+def mixture_strategy(tree: GameTree,
     strategies: list,   # each (situations, actions)
     shares: Tensor,     # (strategies,)
 )->Tensor:              # (situations, actions) float64; uniform where no player of the mixture comes
@@ -135,8 +133,7 @@ def risk_averse(row: Tensor, column: Tensor, aversion: float = 0., steps: int = 
         x, y = x + (a - x)/(t + 1), y + (b - y)/(t + 1)
     return x/x.sum(), y/y.sum()
 
-def save_population(
-    p: Population,      # of `psro`
+def save_population(p: Population,  # of `psro`
     folder,
     write: Callable,    # (player, path): writes one player, as in `Snapshot.save`
 )->Path:                # of the table
@@ -161,8 +158,7 @@ def _table(folder: Path)->dict|None:
     read = json.loads(path.read_text(encoding='utf-8'))
     return dict(two=read['two']) | {name: torch.tensor(read[name], dtype=torch.float64) for name in ('row', 'column')}
 
-def load_population(
-    folder,             # of `save_population`
+def load_population(folder,  # of `save_population`
     read: Callable,     # path -> player, as in `partial(load_snapshot, policy)`
 )->Population:
     "The population in a folder. Raises FileNotFoundError where there is none."

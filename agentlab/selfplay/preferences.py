@@ -17,23 +17,20 @@ from ..groups import group_constant, group_max, group_min, same
 from ..recipe import recipe
 from ..reward.basic import at_end
 
-def by_outcome(
-    b:Batch,            # episodes
+def by_outcome(b:Batch,  # episodes
     i:Tensor, j:Tensor, # (pairs,) numbers of episodes
 )->Tensor:              # (pairs,) 1, 0, or .5 for a tie; NaN where an outcome is missing
     "The judge that knows the outcomes: more is better."
     x, y = b.episodes.outcome[i], b.episodes.outcome[j]
     return torch.where(x.isnan() | y.isnan(), torch.nan, (x > y).double() + (x == y).double()/2)
 
-def rivals(
-    b:Batch,                    # episodes
+def rivals(b:Batch,             # episodes
 )->tuple[Tensor, Tensor]:       # (pairs,) an episode; (pairs,) another one of the same task and seat
     "All ordered pairs of episodes that are compared with each other."
     key = same(b.episodes.group, b.episodes.seat)
     return (key[:, None] == key).fill_diagonal_(False).nonzero(as_tuple=True)
 
-def win_rates(
-    b:Batch,                    # episodes; several episodes per group
+def win_rates(b:Batch,          # episodes; several episodes per group
     prefer:Callable=by_outcome, # (b, i, j) -> (pairs,) chance from 0 to 1 that i is preferred to j; NaN: no comparison
     include_self:bool=False,    # True: everybody also ties with itself, as SPPO counts
     against:Tensor=None,        # (episodes,) bool: only these are compared with; None: all
@@ -65,8 +62,7 @@ def spo_recipe():
     from agentlab.credit.group_baselines import dr_grpo
     return dict(credit=dr_grpo, reward=win_rate_reward)
 
-def best_and_worst(
-    b:Batch,                # episodes
+def best_and_worst(b:Batch,  # episodes
     score:Tensor=None,      # (episodes,) e.g. win rates; None: the outcomes; NaN is never chosen
 )->Table:                   # winner, loser: (pairs,) numbers of episodes, at most one pair per task and seat
     "The best and the worst episode of each task and seat."
@@ -82,8 +78,7 @@ def best_and_worst(
     order = winner.argsort()
     return Table(winner=winner[order], loser=loser[order])
 
-def episode_logp(
-    b:Batch,            # episodes
+def episode_logp(b:Batch,  # episodes
     logp:Tensor,        # (action tokens,) log-probabilities
     mean:bool=False,    # True: the mean over the tokens; False: the sum
 )->Tensor:              # (episodes,) of the tokens whose weight is not 0; 0 for an episode without any
@@ -92,8 +87,7 @@ def episode_logp(
     total = logp.new_zeros(len(b)).index_add(0, episode, torch.where(counts, logp, 0))
     return total/torch.bincount(episode[counts], minlength=len(b)).clamp(min=1) if mean else total
 
-def sppo(
-    logp:Tensor,        # (action tokens,) log-probability under the policy in training, with gradient
+def sppo(logp:Tensor,   # (action tokens,) log-probability under the policy in training, with gradient
     b:Batch,            # tokens need prev_logp: under the policy that sampled the episodes
     pairs:Table,        # winner, loser: numbers of episodes, as `best_and_worst` gives them
     win_rate:Tensor,    # (episodes,) `win_rates(b, prefer, include_self=True)`
@@ -106,8 +100,7 @@ def sppo(
     distance = (ratio - (win_rate.to(ratio) - .5)/beta).square()
     return (distance[pairs.winner] + distance[pairs.loser])/2
 
-def inpo(
-    logp:Tensor,        # (action tokens,) log-probability under the policy in training, with gradient
+def inpo(logp:Tensor,   # (action tokens,) log-probability under the policy in training, with gradient
     b:Batch,            # tokens need ref_logp (a fixed reference) and prev_logp (the policy that sampled the episodes)
     pairs:Table,        # winner, loser: numbers of episodes
     eta:float=.0075,    # the gap should grow by 1/(2 eta) nats
@@ -128,8 +121,7 @@ def _anchor(b, column, who):
     return need(b.tokens, column, f'{who} compares with {whose}',
                 f'Set it once per iteration with batch.with_action({column}=policy.logprobs(batch)[0]).')[b.actions]
 
-def pair_advantage(
-    b:Batch,            # tokens need the column named by `logp`
+def pair_advantage(b:Batch,  # tokens need the column named by `logp`
     loss:Callable,      # (action tokens,) log-probabilities -> (pairs,) loss
     logp:str='old_logp' # where the gradient is taken
 )->Tensor:              # (action tokens,) float64; 0 outside all pairs
@@ -141,8 +133,7 @@ def pair_advantage(
 @estimator('chance to be preferred to the others of its group', 'best and worst episode of the same task and seat',
            'every token of these two, by the gradient of the pair loss',
            'in the spirit of Wu et al., 2024, SPPO, arXiv 2405.00675', needs=('group',))
-def sppo_credit(
-    b:Batch,                    # episodes; several episodes per group
+def sppo_credit(b:Batch,        # episodes; several episodes per group
     prefer:Callable=by_outcome, # as in `win_rates`
     **how,                      # of `sppo`: beta, mean
 )->Tensor:                      # (action tokens,) float64; 0 outside all pairs
@@ -163,8 +154,7 @@ def inpo_credit(
     anchored, pairs = b.with_action(prev_logp=b.action('old_logp')), best_and_worst(b, win_rates(b, prefer))
     return pair_advantage(b, lambda logp: inpo(logp, anchored, pairs, **how))
 
-def dpo_credit(
-    b:Batch,            # episodes; several of a group; tokens need ref_logp, which a recipe with kl_coef supplies
+def dpo_credit(b:Batch,  # episodes; several of a group; tokens need ref_logp, which a recipe with kl_coef supplies
     beta:float=.1,      # how much a nat of the gap to the reference counts
 )->Tensor:              # (action tokens,) float64; 0 outside all pairs
     "One step of DPO from the policy that played, on the best and the worst outcome of each task and seat."

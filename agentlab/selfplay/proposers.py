@@ -31,8 +31,7 @@ metric('solved', 'tries at such tasks that succeeded', 'mean over the tasks of t
 metric('solver', 'tries of the solver that succeeded, at whatever task', 'mean over its episodes', 'tries, 0-1')
 metric('pool', 'earlier tasks that can be set again', 'counted', 'tasks')
 
-def success_rate(
-    scores,                 # (tasks, tries) 0 to 1; NaN: this try did not take place
+def success_rate(scores,    # (tasks, tries) 0 to 1; NaN: this try did not take place
     faithful:bool=False,    # True: whatever is above 0 counts, as SSP was released; False: above .5
 )->Tensor:                  # (tasks,) float64; NaN where nobody tried
     "s: the share of the solver's tries that succeed."
@@ -40,16 +39,14 @@ def success_rate(
     seen = ~scores.isnan()
     return (seen & (scores > (0. if faithful else .5))).sum(-1)/seen.sum(-1).double()
 
-def absolute_zero(
-    solved,         # (tasks,) s, 0 to 1; NaN: no score
+def absolute_zero(solved,  # (tasks,) s, 0 to 1; NaN: no score
     valid=True,     # (tasks,) bool: could be read and run
 )->Tensor:          # (tasks,) float64
     "1 - s, -.5 for what everybody or nobody solves, -1 for what cannot be run (proposer of Absolute Zero)."
     s = _share(solved)
     return _or(valid, torch.where((s == 0) | (s == 1), -.5, 1 - s), -1.)
 
-def search_self_play(
-    solved,             # (tasks,) s, 0 to 1; NaN: no score
+def search_self_play(solved,  # (tasks,) s, 0 to 1; NaN: no score
     valid=True,         # (tasks,) bool: passed all checks
     invalid:float=0.,   # for one that did not; the script has 0, the configuration -1
     between:tuple=None, # (left, right) of `intermediate_difficulty`; None: 1 - s
@@ -59,8 +56,7 @@ def search_self_play(
     reward = 1 - s if between is None else torch.where((s > 0) & (s < 1), 4*(between[0]+s)*(between[1]-s), s*0)
     return _or(valid, reward, invalid)
 
-def swe_self_play(
-    solved,             # (tasks,) s, 0 to 1; NaN: no score
+def swe_self_play(solved,  # (tasks,) s, 0 to 1; NaN: no score
     valid=True,         # (tasks,) bool: passed all checks
     alpha:float=.8,     # penalty for what everybody or nobody repairs
     invalid:float=-1.,  # for an inconsistent bug (from memory)
@@ -79,16 +75,14 @@ def _share(solved):
 
 def _or(valid, reward, penalty): return torch.where(torch.as_tensor(valid).bool(), reward, penalty)
 
-def absolute_zero_solver(
-    accuracy,           # (episodes,) 0 to 1
+def absolute_zero_solver(accuracy,  # (episodes,) 0 to 1
     readable=True,      # (episodes,) bool
 )->Tensor:              # (episodes,) float64
     "The accuracy; -.5 for none, -1 for what cannot be read (solver of Absolute Zero)."
     accuracy = _share(accuracy)
     return _or(readable, torch.where(accuracy == 0, -.5, accuracy), -1.)
 
-def search_solver(
-    right,              # (episodes,) 1 or 0
+def search_solver(right,  # (episodes,) 1 or 0
     answers,            # (episodes,) number of answer tags that were written
 )->Tensor:              # (episodes,) float64
     "1 for a right answer, a quarter of it with more than ten answers (solver of Search Self-Play)."
@@ -98,8 +92,7 @@ def search_solver(
 @estimator('outcome of the episode', 'all episodes of the batch with the same role (seat) and kind of task',
            'every token of the episode',
            'Zhao et al., 2025, Absolute Zero, arXiv 2505.03335', needs=('seat', 'kind'))
-def trr_pp(
-    b:Batch,                # episodes; episodes need `seat` (the role) and `kind`
+def trr_pp(b:Batch,         # episodes; episodes need `seat` (the role) and `kind`
     kind:str='kind',        # episode column, numbers: the kind of task
     scale:str='std',        # 'std': divide by the deviation; None: do not
     ddof:int=1,             # 1: sample deviation; 0: population
@@ -150,22 +143,19 @@ def searches_hide_answer(p:Proposal)->str:
 
 ssp_checks = (has_question, has_length, hides_answer, has_passages, searched_twice, no_repeat)
 
-def refusal(
-    p:Proposal,
+def refusal(p:Proposal,
     checks:tuple=ssp_checks,    # functions Proposal -> reason, '' for none
 )->str:                         # the first reason; '' where all checks pass
     "Why a proposal is no task."
     return next((reason for check in checks if (reason := check(p))), '')
 
-def same_answer(
-    a, b,       # texts
+def same_answer(a, b,  # texts
 )->bool:
     "Exact match after lower case, without articles, punctuation and surplus spaces."
     plain = lambda x: ' '.join(re.sub(r'\b(a|an|the)\b', ' ', re.sub(r'[^\w\s]', '', str(x).lower())).split())
     return plain(a) == plain(b)
 
-def verify(
-    p:Proposal,
+def verify(p:Proposal,
     solve:Callable,         # (question, passages) -> answer; '' or None: it found none
     noise:tuple,            # passages of other proposals, four in the release
     generator:Random,       # shuffles
@@ -178,8 +168,7 @@ def verify(
     except Exception as error: return '' if faithful else f'the verification failed: {type(error).__name__}: {error}'
     return '' if found and same_answer(found, p.answer) else f'the passages lead to {found!r}'
 
-def noise_of(
-    proposals:list,     # of one batch
+def noise_of(proposals:list,  # of one batch
     k:int,              # whose verification it is for
     generator:Random,   # draws
     n:int=4,            # how many passages, fewer where there are not so many
@@ -189,8 +178,7 @@ def noise_of(
                     - set(proposals[k].passages))
     return tuple(generator.sample(others, min(n, len(others))))
 
-def hop_lookup(
-    question:str,   # as HopSearch asks: Who is the mentor of the rival of Luma Gard?
+def hop_lookup(question:str,  # as HopSearch asks: Who is the mentor of the rival of Luma Gard?
     passages:list,  # sentences: The rival of Luma Gard is Odal Marr.
 )->str:             # a name; '' where a fact is missing or contradicted, or the question cannot be read
     "Follow a question through the facts that some passages state."
@@ -206,8 +194,7 @@ def hop_lookup(
         here, = known[relation, here]
     return here
 
-def hop_task(
-    task:dict,      # of ProposeHop: split, world, people, answer
+def hop_task(task:dict,  # of ProposeHop: split, world, people, answer
     text:str,       # the proposer's last turn: ask mentor rival Luma Gard
 )->dict:            # a task of HopSearch; None where the text is no question
     "The solver's task."
@@ -221,9 +208,7 @@ class ProposeHop(TextEnv):
     """Given an answer, search backwards and ask a question that leads to it; a lookup in the pages that were shown
     must find it."""
     name, seats = 'propose_hop', ('proposer',)
-    def __init__(
-        self,
-        hops:int=2,             # of the questions, 2 or 3: with 1 they are shorter than ten words
+    def __init__(self, hops:int=2,  # of the questions, 2 or 3: with 1 they are shorter than ten words
         distractors:int=21,     # people of the world besides, as in HopSearch
         horizon:int=6,          # most turns
         invalid:float=-1.,      # paid for what is no question
@@ -298,8 +283,7 @@ class ProposeHop(TextEnv):
     def vocabulary(self):
         return 'Ask for . The of is find ask Nothing happens Asked No'.split() + [*relations, *first_names, *last_names]
 
-def proposer_reward(
-    b:Batch,                            # episodes of a proposer; `success`: a question
+def proposer_reward(b:Batch,  # episodes of a proposer; `success`: a question
     solved,  # (episodes,) s of each question; anything where there is none; NaN: nobody tried
     rule:Callable=search_self_play,     # (s, valid) -> (episodes,) reward
 )->Tensor:                              # (turns,) float64, on the last turn
@@ -308,8 +292,7 @@ def proposer_reward(
     reward = rule(torch.where(valid, torch.as_tensor(solved, dtype=torch.float64), 0.), valid)
     return at_end(b, reward)
 
-def bug_refusal(
-    before,     # (tests,) bool: passed before the change
+def bug_refusal(before,  # (tests,) bool: passed before the change
     bugged,     # (tests,) bool: passed with the bug
     weakened,   # (kept tests,) bool: the weakened tests with the bug
     restored,   # (tests,) bool: passed after the bug was taken back
@@ -326,8 +309,7 @@ def bug_refusal(
     idle = ~(without & broken).any(-1)
     return f'the change of file {int(idle.nonzero()[0, 0])} breaks nothing' if idle.any() else ''
 
-def swe_solver(
-    repaired,   # (episodes,) bool: all tests pass
+def swe_solver(repaired,  # (episodes,) bool: all tests pass
 )->Tensor:      # (episodes,) float64
     "1 for a repair, -1 for none (solver, from memory of SSR)."
     return torch.as_tensor(repaired, dtype=torch.float64)*2 - 1

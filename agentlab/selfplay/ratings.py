@@ -29,8 +29,7 @@ class Results:
         "The pairs that never met."
         return [(self.players[i], self.players[j]) for i, j in (self.games == 0).triu(1).nonzero().tolist()]
 
-def tally(
-    games,              # list of (player, other, score): score in [0, 1] is the player's, the other has the rest
+def tally(games,        # list of (player, other, score): score in [0, 1] is the player's, the other has the rest
     players:list=None   # names, in the order of the table; None: as they appear. May name some that never played
 )->Results:
     "Add up games. Raises ValueError for a score outside of [0, 1], an unknown player, or one against itself."
@@ -51,8 +50,7 @@ def tally(
               .index_add_(0, two*n + one, 1 - score).view(n, n))
     return Results(players, points, points + points.T)
 
-def wilson(
-    points,             # any shape: points, or successes
+def wilson(points,      # any shape: points, or successes
     games,              # the same shape: games, or trials
     z:float=1.96        # standard errors to either side; 1.96: about 95 %
 )->tuple:               # (low, high), float64; NaN where there were no games
@@ -64,8 +62,7 @@ def wilson(
     center = rate + z*z/(2*games)
     return ((center - half)/wide).clamp(min=0), ((center + half)/wide).clamp(max=1)
 
-def results_frame(
-    r:Results,          # of `tally`
+def results_frame(r:Results,  # of `tally`
     z:float=1.96        # of `wilson`
 ):  # pandas DataFrame, a row for every pair: player, other, games, rate, low, high; NaN where they never met
     "Every pair with its interval, also those that are missing."
@@ -87,9 +84,7 @@ class Ratings:
     @property
     def error(self)->Tensor: return self.covariance.diagonal().clamp(min=0).sqrt()
 
-    def between(
-        self,
-        player:str, other:str   # names
+    def between(self, player:str, other:str  # names
     )->tuple:                   # (difference of the strengths, its standard error)
         "How much stronger one player is than another."
         i, j = self.players.index(player), self.players.index(other)
@@ -106,8 +101,7 @@ def _components(games):
     for _ in range(max(len(games) - 1, 1).bit_length()): linked = (linked.double() @ linked.double()) > 0
     return linked.double().argmax(1)
 
-def bradley_terry(
-    r:Results,              # of `tally`; a tie counts as half a win and half a loss
+def bradley_terry(r:Results,  # of `tally`; a tie counts as half a win and half a loss
     prior:float=.1,         # precision of the Gaussian prior of every strength; a larger one pulls them together
     steps:int=200           # at most so many steps of Newton's method
 )->Ratings:
@@ -131,8 +125,7 @@ def bradley_terry(
     return Ratings(r.players, strength - strength.mean(), centre @ torch.linalg.inv(curvature) @ centre,
                    _components(r.games))
 
-def rating_frame(
-    ratings:Ratings     # of `bradley_terry`
+def rating_frame(ratings:Ratings  # of `bradley_terry`
 ):                      # pandas DataFrame, the strongest first: player, strength, error, elo, component
     "Ratings to look at."
     import pandas as pd
@@ -141,8 +134,7 @@ def rating_frame(
                               component=same(ratings.component).tolist()))
     return frame.sort_values('strength', ascending=False, kind='stable').reset_index(drop=True)
 
-def log_odds(
-    r:Results,              # of `tally`
+def log_odds(r:Results,     # of `tally`
     pseudo:float=.5         # points given to both sides of every match that was played
 )->Tensor:                  # (players, players) float64, antisymmetric; 0 on the diagonal, NaN where they never met
     "Log-odds of the row against the column."
@@ -169,8 +161,7 @@ def _antisymmetric(payoff):
                          'or what the row was paid')
     return payoff
 
-def hodge(
-    payoff              # (players, players) antisymmetric; NaN where they never met
+def hodge(payoff        # (players, players) antisymmetric; NaN where they never met
 )->Decomposition:
     "The closest ladder and the cyclic rest (Hodge decomposition; least squares over the pairs that met)."
     payoff = _antisymmetric(payoff)
@@ -182,8 +173,7 @@ def hodge(
     total, left = known.square().sum(), torch.where(met, known - transitive, 0.).square().sum()
     return Decomposition(potential, transitive, payoff - transitive, float(left/total) if total > 0 else 0.)
 
-def cyclic_triples(
-    payoff              # (players, players) antisymmetric; NaN where they never met
+def cyclic_triples(payoff  # (players, players) antisymmetric; NaN where they never met
 )->float:               # share of the triples in which all have met; NaN where there is none
     "How many triples go round: i beats j, j beats k, k beats i. A tie breaks the circle."
     payoff = _antisymmetric(payoff)

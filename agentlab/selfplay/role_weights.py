@@ -69,8 +69,7 @@ class RoleWeights(Policy):
         for role, one in self.of.items(): one.save_pretrained(Path(folder)/role)
         return Path(folder)
 
-def by_seat(
-    policy: RoleWeights, batch: Batch,
+def by_seat(policy: RoleWeights, batch: Batch,
     ask,        # (policy of a seat, batch with its rows) -> tensors, each with a number or row for every action token
 )->tuple:       # the same tensors for the whole batch
     "The answers of all seats, in the order of `batch.actions`."

@@ -22,8 +22,7 @@ from ..reward.basic import at_end
            "nobody: the critic's value of the same place",
            "every token of the turn; with level='token' each token its own",
            'Liao et al., 2025, MARFT, arXiv 2504.16129', needs=('value', 'seat'))
-def marft(
-    b:Batch,             # episodes of teams, all seats of a game; tokens need the column `value`
+def marft(b:Batch,       # episodes of teams, all seats of a game; tokens need the column `value`
     value:str='value',   # name of the column of the critic's values
     gamma:float=.99,     # discount, also from one agent to the next
     lam:float=.95,       # lambda
@@ -91,14 +90,12 @@ def _tokens(b, x, order, turn, level):
     return (torch.empty_like(x).index_copy(0, order, x) if level == 'token'
             else b.spread(torch.zeros_like(b.turns.reward).index_copy(0, turn, x)))
 
-def shared_reward(
-    b:Batch,    # episodes, all seats of a game; each seat's outcome is what it alone earned
+def shared_reward(b:Batch,  # episodes, all seats of a game; each seat's outcome is what it alone earned
 )->Tensor:      # (turns,) float64, on the last turn of every seat
     "The sum of the outcomes of all seats of the game, to each of them (CORY). A missing outcome adds 0."
     return at_end(b, group_sum(b.episodes.outcome, b.episodes.game))
 
-def seating(
-    step:int,                           # training step, from 0
+def seating(step:int,                   # training step, from 0
     policies:tuple=('first', 'second'), # names of policies or adapters
     seats:tuple=('pioneer', 'observer'),# roles, as many
     every:int=5,                        # steps between two exchanges
@@ -117,8 +114,7 @@ def marft_recipe():
     from agentlab.train.critic import Critic
     return dict(credit=marft, critic=Critic)
 
-def coalition_values(
-    value:Callable, # tuple of agents, in rising order -> what this coalition earns
+def coalition_values(value:Callable,  # tuple of agents, in rising order -> what this coalition earns
     n:int,          # agents 0 ... n-1; 2**n coalitions are asked for
 )->Tensor:          # (2**n,) float64; coalition S stands at sum(2**i for i in S)
     "What every coalition earns."
@@ -127,8 +123,7 @@ def coalition_values(
     return torch.tensor([float(value(tuple(i for i in range(n) if k >> i & 1))) for k in range(2**n)],
                         dtype=torch.float64)
 
-def shapley(
-    values:Tensor,  # (2**n,) what every coalition earns, as `coalition_values` orders them
+def shapley(values:Tensor,  # (2**n,) what every coalition earns, as `coalition_values` orders them
 )->Tensor:          # (n,) float64; they sum to the value of all minus the value of nobody
     "The Shapley value of each agent, exactly."
     k, v = torch.arange(len(values)), torch.as_tensor(values, dtype=torch.float64)
@@ -138,8 +133,7 @@ def shapley(
                            for s in range(n+1)], dtype=torch.float64)[size]
     return torch.stack([(weight*(v[k | 1 << i] - v))[~inside[:, i]].sum() for i in range(n)])
 
-def without_one(
-    values:Tensor,  # (2**n,) what every coalition earns
+def without_one(values:Tensor,  # (2**n,) what every coalition earns
 )->Tensor:          # (n,) float64
     "What the team loses without each agent (leave one out). The sum means nothing."
     v = torch.as_tensor(values, dtype=torch.float64)
@@ -171,14 +165,12 @@ def sampled_shapley(
         row[order] = torch.tensor(earned, dtype=torch.float64).diff()
     return gains.mean(0), gains.std(0)/orders**.5 if orders > 1 else torch.full_like(gains[0], torch.nan)
 
-def judge_score(
-    scores,         # (..., judgements) numbers from 1 to 10; NaN: could not be read
+def judge_score(scores,  # (..., judgements) numbers from 1 to 10; NaN: could not be read
 )->Tensor:          # (...) float64, 0 to 1
     "Mean judgement, each clipped to 0 ... 1; an unreadable one counts .5 (Multi-Agent Evolve)."
     return ((torch.as_tensor(scores, dtype=torch.float64) - 1)/9).clamp(0, 1).nan_to_num(.5).mean(-1)
 
-def tag_score(
-    text:str, tag:str,  # what was written; name of the tag
+def tag_score(text:str, tag:str,  # what was written; name of the tag
     least:int=1,        # pairs that are needed
     most:int=None,      # pairs beyond which only .5 is paid; None: `least`
 )->float:               # 1, .5 or 0
@@ -187,8 +179,7 @@ def tag_score(
     if opened != closed or opened < least: return 0.
     return 1. if opened <= (least if most is None else most) else .5
 
-def mae_proposer(
-    quality:Tensor,         # 0 to 1, the judge's of the question
+def mae_proposer(quality:Tensor,  # 0 to 1, the judge's of the question
     solved:Tensor,          # 0 to 1, the judge's mean score of the answers
     form:Tensor,            # 0 to 1
     asked:Tensor=True,      # False: no question was found
@@ -203,8 +194,7 @@ def mae_solver(score:Tensor, form:Tensor)->Tensor:
     "Half the judge's score, half the format."
     return (torch.as_tensor(score, dtype=torch.float64) + torch.as_tensor(form, dtype=torch.float64))/2
 
-def mae_judge(
-    form:Tensor,        # 0 to 1
+def mae_judge(form:Tensor,  # 0 to 1
     score:Tensor=None,  # 0 to 1, what it said
     truth:Tensor=None,  # 0 to 1, what can be checked; NaN where nothing can
 )->Tensor:

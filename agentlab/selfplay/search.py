@@ -30,9 +30,7 @@ __all__ = ['SearchRoles', 'known_problem', 'problems_of', 'judged', 'rated', 'pl
 class SearchRoles(Env):
     "HopSearch, or its proposer's game, by the seed: what a policy for both roles watches before it plays."
     name, seats, game = 'search_roles', ('player',), None
-    def __init__(
-        self,
-        hops:int=2, distractors:int=21, # of both games
+    def __init__(self, hops:int=2, distractors:int=21,  # of both games
         split:str='train',              # whose worlds are drawn
     ): self.games, self.split = (HopSearch(hops, distractors), ProposeHop(hops, distractors)), check_split(split)
     def as_player(self, step):
@@ -42,8 +40,7 @@ class SearchRoles(Env):
         self.game.split = self.split
         return self.as_player(self.game.reset(seed, task))
     def step(self, action): return self.as_player(self.game.step(action))
-    def demonstrator(
-        self,
+    def demonstrator(self,
         noise:float=0.,  # chance of a slip: at every hop of the solver, in the relations of the proposer's question
         generator:Random=None,      # seeded by the caller
     )->str:                         # an action
@@ -56,8 +53,7 @@ class SearchRoles(Env):
     expert = demonstrator
     def vocabulary(self): return list(dict.fromkeys(word for game in self.games for word in game.vocabulary()))
 
-def known_problem(
-    seed:int,       # fixes it
+def known_problem(seed:int,  # fixes it
     env:HopSearch,  # its hops, people and split
 )->dict:            # a task of HopSearch with its `answer`
     "A question that nobody had to invent."
@@ -65,8 +61,7 @@ def known_problem(
     return task | dict(answer=world_of(task['split'], task['world'], task['people'])
                        .chain(task['start'], tuple(task['path']))[1])
 
-def problems_of(
-    asked:list,     # episodes of the proposer, one for each slot
+def problems_of(asked:list,  # episodes of the proposer, one for each slot
     earlier:list,   # an earlier problem for each slot, None where there is none
     known:Callable, # slot -> a problem
 )->list:            # a task of HopSearch with `answer` and `proposed` for each slot
@@ -74,8 +69,7 @@ def problems_of(
     asks = lambda e: hop_task(e.task, e.turns[-1].text) | dict(answer=e.task['answer'], proposed=1.)
     return [asks(e) if e.success else (earlier[k] or known(k)) | dict(proposed=0.) for k, e in enumerate(asked)]
 
-def judged(
-    e,              # a solver's episode
+def judged(e,       # a solver's episode
     problem:dict,   # what it tried
 ):                  # the same episode
     "Right is the answer that the proposer was given, whatever the world says."
@@ -86,8 +80,7 @@ def judged(
     e.columns |= dict(proposed=problem['proposed'], answers=float(sum(verb == 'answer' for verb, _ in said)))
     return e
 
-def rated(
-    asked:list, tried:list, # episodes of the proposer; of the solver, the same number for each slot
+def rated(asked:list, tried:list,  # episodes of the proposer; of the solver, the same number for each slot
     faithful:bool,          # as for `success_rate`
 )->list:                    # all of them
     "Every episode with s of its question as `solved`; a valid question that nobody could try counts as broken."
@@ -164,8 +157,7 @@ def spares(spare, groups, proposals):
                          f'{proposals} proposals each; give ProblemPool these two numbers')
     return [problem for some in spare for problem in some]
 
-def problem_of(
-    b:Batch,
+def problem_of(b:Batch,
     k:int,      # a solver's episode with a turn
 )->dict:        # the task of HopSearch that it tried, with `answer`
     "What was asked, read from the state of the first turn."
@@ -174,15 +166,13 @@ def problem_of(
     return dict(split=split, world=world, people=people, start=start, path=path,
                 answer=b.labels['answer'][int(b.episodes.answer[k])])
 
-def of_role(
-    b:Batch,
+def of_role(b:Batch,
     role:str,   # 'proposer' or 'solver'
 )->Tensor:      # (episodes,) bool
     "Which episodes are this role's."
     return b.episodes.seat == state_key(role)
 
-def search_reward(
-    b:Batch,                            # of `play_search`: episodes with success, solved, answers
+def search_reward(b:Batch,              # of `play_search`: episodes with success, solved, answers
     rule:Callable=search_self_play,     # (s, valid) -> (episodes,) reward of a proposal
 )->Tensor:                              # (turns,) float64, on the last turn of each episode
     "Proposers by how hard their question was, solvers by their answer."
@@ -194,8 +184,7 @@ def search_reward(
 @estimator('outcome of the episode', 'solver: the other tries at the question; proposer: all proposals of the batch, '
            'or those for the same answer', 'every token of the episode',
            'Lu et al., 2025, Search Self-Play, arXiv 2510.18821', needs=('group', 'seat'))
-def ssp(
-    b:Batch,                # of `play_search`, rewarded
+def ssp(b:Batch,            # of `play_search`, rewarded
     per_answer:bool=False,  # True: a proposal is compared with those for the same answer alone
     faithful:bool=False,    # True: as released; with one proposal for an answer that is its raw reward
     scale:str='std',        # 'std': divide by the deviation; None: do not
@@ -209,8 +198,7 @@ def ssp(
                         else 'zero')
     return b.spread(advantage[b.turns.episode])
 
-def role_by_role(
-    b:Batch, policy,                        # as the trainer gives them
+def role_by_role(b:Batch, policy,           # as the trainer gives them
     roles:tuple=('proposer', 'solver'),     # who is updated, in this order; a role that is left out stays as it is
     credit:Callable=ssp, **credit_args      # batch -> advantage of every action token; its keywords
 )->Iterator[tuple[Tensor,Tensor]]:          # yields (action tokens,) bool: the tokens to train now; their advantage
@@ -220,8 +208,7 @@ def role_by_role(
     advantage = credit(b, **credit_args)
     for role in roles: yield of_role(b, role)[b.turns.episode[b.action_turn]], advantage
 
-def proposer_first(
-    step:int,       # of the run
+def proposer_first(step:int,  # of the run
     warmup:int=0,   # updates in which the proposer learns alone
     **updates_args  # of `role_by_role`
 )->dict:            # fields of the recipe for this step
@@ -266,8 +253,7 @@ class ProblemPool:
         return dict(problems=torch.tensor(list(json.dumps(self.problems).encode()), dtype=torch.uint8))
     def restore(self, tensors:dict): self.problems = json.loads(bytes(tensors['problems'].tolist()))
 
-def search_fields(
-    groups:int=16,          # answers of an update
+def search_fields(groups:int=16,  # answers of an update
     tries:int=5,            # at each question
     proposals:int=1,        # for each answer
     threshold:float=1., every:int=10,   # of the pool
@@ -285,8 +271,7 @@ def search_fields(
         memory=partial(ProblemPool, groups=groups, proposals=proposals, threshold=threshold, every=every),
         **(dict(schedule=partial(proposer_first, warmup=warmup, faithful=faithful)) if warmup else {}))
 
-def search_scores(
-    policy, env:HopSearch,      # who proposes and solves; the game
+def search_scores(policy, env:HopSearch,  # who proposes and solves; the game
     answers:int=256,            # held-out answers to propose for, and held-out questions to solve
     references:dict=None,       # name -> a policy that tries the valid proposals too
     asking:ProposeHop=None,     # the proposer's game; None: verified by a lookup

@@ -96,8 +96,7 @@ class Snapshot(Borrowing):
                       metadata=dict(name=self.name, vocabulary=vocabulary_of(self.tokenizer)))
         return path
 
-def load_snapshot(
-    policy,     # who lends the modules
+def load_snapshot(policy,  # who lends the modules
     path,       # what `Snapshot.save` wrote
 )->Snapshot:
     """A snapshot from its file. Raises FileNotFoundError, or ValueError where it is of another vocabulary or of

@@ -29,9 +29,7 @@ metric('value_explained', 'share of the variance of the targets that the critic 
 
 class Critic:
     "A value head on the policy's features, fitted each step to the targets of the estimator."
-    def __init__(
-        self,
-        policy,             # agentlab.policy.Policy, whose features it reads
+    def __init__(self, policy,  # agentlab.policy.Policy, whose features it reads
         seed: int,          # not used: the head begins at zero
         level: str = 'turn',# 'turn': fitted where a turn begins; 'token': at every action token
         lr: float = .01,

@@ -136,8 +136,7 @@ KNOWN = {   # name -> config, number of parameters
     'smollm2': (_llama(576, 1536, 30, 9, 3, 64) | dict(vocab_size=49152, max_position_embeddings=8192), 134_515_008),
 }
 
-def read_config(
-    model,  # a folder with a config.json, a name, a dictionary with a model_type, or a transformers config
+def read_config(model,  # a folder with a config.json, a name, a dictionary with a model_type, or a transformers config
 ):          # a transformers config
     "The config of a model; never its weights."
     from transformers import AutoConfig, PretrainedConfig
@@ -163,8 +162,7 @@ def read_config(
                                 'Check the name and the network, or download config.json alone and give '
                                 'its folder.') from error
 
-def blank(
-    config,     # see `read_config`
+def blank(config,  # see `read_config`
     dtype: torch.dtype = torch.bfloat16,
 ):              # the transformers model on the meta device
     "A causal language model of this config, without weights."
@@ -221,8 +219,7 @@ class Adapted(nn.Module):
         if not torch.is_autocast_enabled(): x = x.to(self.down.weight.dtype)     # peft spares the copy for 4-bit layers
         return out + (self.up(self.down(x))*2.).to(out.dtype)
 
-def equipped(
-    model,                  # from `blank`
+def equipped(model,         # from `blank`
     lora: int = 0,          # rank of the adapter on all linear layers but the vocabulary's; 0: all weights are trained
     quantise: bool = False, # NF4 with double quantisation, for the same layers
 ):                          # the same model, changed
@@ -493,8 +490,7 @@ def largest(found: Counter, count: int = 6)->tuple:
             for (size, what, shape, dtype), times in found.items() if what not in ('weights', 'adapter', 'gradients')]
     return tuple(sorted(rows, key=lambda row: -row[-1])[:count])
 
-def predict(
-    config,                 # see `read_config`
+def predict(config,         # see `read_config`
     settings: Settings|None = None,
     **changes,              # of the settings
 )->Memory:
@@ -516,8 +512,7 @@ def predicted(model, count: int, s: Settings)->Memory:
 
 UNITS = dict(B=1, KB=2**10, MB=2**20, GB=2**30, TB=2**40)
 
-def parse_bytes(
-    size,   # such as '12GB' or '24 GiB'; a number is bytes
+def parse_bytes(size,  # such as '12GB' or '24 GiB'; a number is bytes
 )->int:
     "Bytes of a memory size. GB and GiB are both 2**30 bytes, as cards are sold."
     if isinstance(size, (int, float)) and not isinstance(size, bool) and size > 0: return int(size)
@@ -539,8 +534,7 @@ def most_tokens(model, s: Settings, room: float, most: int = 32768)->int:
     count = min(1 + int((room - first)//max(second - first, 1)), max(most//s.length, 1), s.rows)
     return count*s.length if count != 2 or second <= room else s.length
 
-def propose(
-    config,                 # see `read_config`
+def propose(config,         # see `read_config`
     gpu,                    # memory of the card: bytes, or such as '12GB'
     ways = WAYS,            # settings to try, from the largest to the smallest
     **changes,              # of the settings: length, rows, said, ...
@@ -599,8 +593,7 @@ def memory_of(device)->int|None:
     if device.type != 'cuda': return None
     return int(torch.cuda.mem_get_info(device)[1]*torch.cuda.get_per_process_memory_fraction(device))
 
-def check_fits(
-    policy,                     # agentlab.policy.Policy
+def check_fits(policy,          # agentlab.policy.Policy
     recipe,                     # agentlab.train.Recipe
     gpu = None,                 # memory of the card; None: that of the policy's device, and no check on a CPU
     # tokens of an episode; None: the recipe's budget, or the longest context where that is less
@@ -628,8 +621,7 @@ def check_fits(
                      f'Most of it: {", ".join(f"{what} {gigabytes(size)}" for size, what in parts)}. {remedy} To try '
                      f'all the same: train(..., check=False).')
 
-def measured_peak(
-    call: Callable,         # what is measured
+def measured_peak(call: Callable,  # what is measured
     device: str = 'cpu',
 )->int:                     # bytes of tensors above what was there before, in the worst moment
     "The peak of allocated memory while something runs."
@@ -693,8 +685,7 @@ def tensors_of(model)->list[Tensor]:
                     for x in (q.absmax, q.code, q.offset, *((q.state2.absmax, q.state2.code) if q.nested else ()))
                     if x is not None]
 
-def fit(
-    model: str = 'Qwen/Qwen2.5-0.5B-Instruct',  # a name on the hub, or a folder with a config.json
+def fit(model: str = 'Qwen/Qwen2.5-0.5B-Instruct',  # a name on the hub, or a folder with a config.json
     gpu: str = '12GB',          # memory of the card
     length: int = 2048,         # tokens of an episode
     groups: int = 8,            # tasks of an update

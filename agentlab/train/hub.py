@@ -35,8 +35,7 @@ def base_of(run:Run)->str:
     found = [hub, _adapter(run).get('base_model_name_or_path'), name]
     return next((str(x) for x in found if _name.fullmatch(str(x)) and not Path(str(x)).exists()), '')
 
-def curve(
-    values,         # numbers over the updates; None and NaN are left out
+def curve(values,   # numbers over the updates; None and NaN are left out
     width:int=50,   # characters at most
 )->str:             # a line of text with the first, the last, the least and the greatest of them
     "Means of neighbouring numbers as bars."
@@ -78,8 +77,7 @@ def _measured(run, tests, steps)->str:
     gaps += [f'The end: the run made {steps} of {asked.get("steps")} planned updates.']*(steps != asked.get('steps'))
     return f'## What was measured\n\n{told}\n\n## What was not\n\n- ' + '\n- '.join(gaps)
 
-def model_card(
-    run,            # Run, or its folder
+def model_card(run,  # Run, or its folder
     repo:str,       # owner/name
     base:str='',    # the model that was trained, owner/name; empty: what the run says
     license:str='', # of the base, such as apache-2.0; empty: none is named
@@ -127,8 +125,7 @@ def _staged(run, folder, card, base, traces):
             (own/name).write_text(json.dumps(json.loads((own/name).read_text()) | {key: base}, indent=2))
     (own/'README.md').write_text(card, encoding='utf-8')
 
-def push_to_hub(
-    run,                # Run, or its folder
+def push_to_hub(run,    # Run, or its folder
     repo:str,           # owner/name
     private:bool=True,
     base:str='', license:str='',    # as for `model_card`
@@ -149,8 +146,7 @@ def push_to_hub(
         api.upload_folder(repo_id=repo, folder_path=folder, commit_message='A policy trained with agentlab')
     return str(made)
 
-def push(
-    run: str,           # run folder
+def push(run: str,      # run folder
     repo: str,          # owner/name
     public: store_true = False,     # a repository that everybody sees; without it, a private one
     card_only: store_true = False,  # write RUN/README.md, and send nothing

@@ -21,9 +21,7 @@ from .runs import moments, restore_moments
 
 class ImplicitPRM:
     "A process reward model that begins as the policy and learns from pairs of episodes (iStar, arXiv 2509.19199)."
-    def __init__(
-        self,
-        policy,                 # agentlab.policy.Policy; a copy of it is trained
+    def __init__(self, policy,  # agentlab.policy.Policy; a copy of it is trained
         seed:int,               # not used: nothing is drawn
         lr:float=2e-3,
         beta:float=.05,         # reward per nat
@@ -60,9 +58,7 @@ class ImplicitPRM:
 
 class Progress(Critic):
     "A critic with a second head, whose values of the turns add up to the outcome (SPA-RL, arXiv 2505.20732)."
-    def __init__(
-        self,
-        policy,                     # agentlab.policy.Policy, whose features are read
+    def __init__(self, policy,      # agentlab.policy.Policy, whose features are read
         seed:int,                   # not used: both heads begin at zero
         share_lr:float=.003,        # of the second head
         share_passes:int=50,        # over the batch, each step
@@ -120,9 +116,7 @@ class Prior(Critic):
 
 class ThreeValues:
     "Values of an executor, a planner and a switch on the policy's features (HiPER, arXiv 2602.16165)."
-    def __init__(
-        self,
-        policy,             # agentlab.policy.Policy, whose features are read
+    def __init__(self, policy,  # agentlab.policy.Policy, whose features are read
         seed:int,           # not used: the heads begin at zero
         lr:float=.01,
         passes:int=20,      # over the batch, each step

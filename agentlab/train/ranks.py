@@ -39,8 +39,7 @@ def refuse_sharded(environ = os.environ):
                              '(a config like assets/accelerate/two_cpus.yaml, or torchrun), or train a split model '
                              'with agentlab.interop.trl.AgentGRPOTrainer.')
 
-def start_processes(
-    precision: str,     # 'no' or 'bf16', as in a recipe
+def start_processes(precision: str,  # 'no' or 'bf16', as in a recipe
     cpu: bool,          # the policy is on a CPU
 ):                      # accelerate.Accelerator
     "This process joins those that were launched with it. Raises ValueError where the launch would split the model."
@@ -57,8 +56,7 @@ def all_gather(t, items: list)->list:
     from accelerate.utils import gather_object
     return gather_object(items) if t.ranks > 1 else items
 
-def broadcast(
-    t,                  # agentlab.train.Training, or whatever has `rank`, `ranks` and `accelerator`
+def broadcast(t,        # agentlab.train.Training, or whatever has `rank`, `ranks` and `accelerator`
     compute: Callable,  # function without arguments
     failures: tuple = (),   # exceptions that all processes are to raise, too
 ):                      # what it returned in the first process
@@ -73,8 +71,7 @@ def broadcast(
     if answer[1] is not None: raise answer[1]
     return answer[0]
 
-def shard(
-    t,              # as in `broadcast`
+def shard(t,        # as in `broadcast`
     batch: Batch,   # the same in every process
     # batch with some of the rows -> a tensor, or a tuple of tensors, with an entry for each of its action tokens
     ask: Callable,

@@ -86,8 +86,7 @@ def row_check(row: dict)->str:
     "By it a row is known to be what was written."
     return hashlib.blake2b(json.dumps(row).encode(), digest_size=4).hexdigest()
 
-def read_row(
-    line: bytes,            # of a row log, with its end
+def read_row(line: bytes,   # of a row log, with its end
     checked: bool = False,  # True: it must have a checksum
 )->dict|None:               # the row without its checksum; None for a damaged one
     "A row, if it is what was written. Rows of older runs have no checksum."
@@ -135,8 +134,7 @@ def _rows(path: Path)->list[dict]:
     return [row for _, _, row in rows]
 
 @contextlib.contextmanager
-def alone(
-    folder,             # a run folder; made where it is missing
+def alone(folder,       # a run folder; made where it is missing
     wait: float = 0.,   # seconds to wait for whoever is there
 ):
     """Hold a run folder for this process alone. Raises BlockingIOError that names who has it, NotADirectoryError for
@@ -170,8 +168,7 @@ def _writer(folder: Path)->str:
     try: return (folder / '.writer').read_text()[:200] or 'another process'
     except (OSError, ValueError): return 'another process'
 
-def open_run(
-    folder,
+def open_run(folder,
     facts: dict,            # what makes the run: recipe, environment, policy; JSON types
     resume: bool = False,
     # what a fact meant in a run that was begun before there was such a fact; nested like `facts`
@@ -220,8 +217,7 @@ def _versions()->dict:
         except PackageNotFoundError: pass
     return found
 
-def save_checkpoint(
-    run: Run,
+def save_checkpoint(run: Run,
     step: int,                          # updates that are behind us
     tensors: dict[str, dict[str, Tensor]],  # file name (without ending): its tensors by name
     state: dict,                        # JSON facts to keep with them
@@ -298,8 +294,7 @@ def _read_checkpoint(folder: Path):
         tensors[name.removesuffix('.safetensors')] = load(data)
     return state['step'], tensors, state
 
-def rewind(
-    run: Run,
+def rewind(run: Run,
     step: int,      # updates that the checkpoint has behind it
 ):
     """Remove rows, episodes and unfinished files of this step and later ones: they are made again. Raises ValueError

@@ -81,8 +81,7 @@ def to_mlflow(run, step)->Sink:
 TRACKERS = dict(tensorboard=Tracker('tensorboard', to_tensorboard), trackio=Tracker('trackio', to_trackio),
                 wandb=Tracker('wandb', to_wandb), mlflow=Tracker('mlflow', to_mlflow))
 
-def turn_table(
-    batch:Batch,    # as a run folder keeps it
+def turn_table(batch:Batch,  # as a run folder keeps it
     rows:int=200,   # turns at most
     limit:int=2000, # characters of a text
 ):                  # pandas table: group, episode, t, read, said, reward, outcome
@@ -109,8 +108,7 @@ class Reports:
     "Rows of one run, for several trackers."
     def __init__(self, trackers:dict, table_every:int):
         self.trackers, self.table_every, self.run, self.first = trackers, table_every, None, False
-    def open(
-        self, run:Run,
+    def open(self, run:Run,
         first:bool=True,    # this is the first of the processes that train together; the others report nothing
     ):
         "A run begins, or goes on. No tracker is begun before its first row."
@@ -153,8 +151,7 @@ def numbers_of(row:dict)->dict:
     return {k: float(x) for k, x in row.items()
             if isinstance(x, (int, float)) and not isinstance(x, bool) and k != 'step' and math.isfinite(x)}
 
-def report_to(
-    names:str,          # 'tensorboard,trackio'
+def report_to(names:str,  # 'tensorboard,trackio'
     table_every:int=10, # updates between two tables of turns; 0: none
     trackers:dict=TRACKERS,     # name -> Tracker; add your own: {**TRACKERS, 'mine': Tracker('mine', begin)}
 )->Reports:             # for `train(on_row=...)`

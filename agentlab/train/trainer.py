@@ -133,8 +133,7 @@ def as_begun(model, weights: dict):
     finally:
         with torch.no_grad(): [p.copy_(kept[name]) for name, p in now.items()]
 
-def for_gpu(
-    recipe: Recipe,
+def for_gpu(recipe: Recipe,
     weights = truncated,    # batch -> (action tokens,) by how much a token counts that another engine drew
     **changes,              # fields of the recipe, such as lr, budget, max_tokens
 )->Recipe:
@@ -148,8 +147,7 @@ def for_gpu(
                  max_tokens=max(recipe.max_tokens, 32), precision='bf16' if torch.cuda.is_available() else 'no')
     return dataclasses.replace(recipe, **large | changes)
 
-def for_pretrained(
-    recipe: Recipe,
+def for_pretrained(recipe: Recipe,
     **changes,              # fields of the recipe, such as lr, groups, temperature
 )->Recipe:
     """The recipe for a pretrained model with an adapter on a small machine: an adapter's learning rate, groups of six,
@@ -273,8 +271,7 @@ def reference_logp(training: Training, batch: Batch)->Tensor:
     if not isinstance(reference, dict): return reference.logprobs(batch, r.temperature, r.budget)[0]
     with as_begun(training.policy.model, reference): return training.policy.logprobs(batch, r.temperature, r.budget)[0]
 
-def minibatches(
-    batch: Batch, count: int, seed: int,
+def minibatches(batch: Batch, count: int, seed: int,
 )->list[Tensor]:    # row numbers of every minibatch
     "Rows with action tokens that count in the loss, shuffled and cut into `count` minibatches."
     rows = batch.tokens.row[batch.actions][batch.action('weight') > 0].unique().cpu()
@@ -512,8 +509,7 @@ metric('test_greedy', 'success on held-out tasks, most likely token each time (t
 metric('test_sampled', 'success on held-out tasks, tokens sampled at the temperature of the recipe (tests.jsonl)',
        'mean over the test tasks', 'episodes, 0-1')
 
-def evaluate(
-    policy, env,
+def evaluate(policy, env,
     tasks: int = 512,           # held-out tasks
     greedy: bool = True,        # the likeliest token each time; False: sampled at `temperature`
     seed: int = 0, rollout=play, temperature: float = 1.,
@@ -523,8 +519,7 @@ def evaluate(
     splits. An episode that ends with an error has failed; raises RuntimeError where all do."""
     return solved(ends(held_out(policy, env, tasks, greedy, seed, rollout, temperature=temperature, **budget)))
 
-def held_out(
-    policy, env, tasks: int, greedy: bool, seed: int, rollout, rank: int = 0, ranks: int = 1,
+def held_out(policy, env, tasks: int, greedy: bool, seed: int, rollout, rank: int = 0, ranks: int = 1,
     temperature: float = 1., **budget,
 )->list:
     "The episodes of this process's share of the held-out tasks; their group is the number of the task."
@@ -584,8 +579,7 @@ def computed(recipe: Recipe)->list[str]:
     "Token columns that a step computes and a run folder keeps."
     return ['old_logp', 'advantage', *(['ref_logp'] if recipe.kl_coef else [])]
 
-def with_computed(
-    played: Batch,          # what a run folder keeps
+def with_computed(played: Batch,  # what a run folder keeps
     learned: Batch|None, # what the step made of it, with some tokens missing and past ones joined; None: it was skipped
     names: list[str],       # token columns of `learned`
 )->Batch:
@@ -746,8 +740,7 @@ def show(shown, row: dict):
     shown.set_postfix({k: f'{v:.2f}' for k, v in numbers.items()})
     shown.update(1)
 
-def train(
-    policy, env,            # agentlab.policy.Policy, whose weights are changed; an environment
+def train(policy, env,      # agentlab.policy.Policy, whose weights are changed; an environment
     recipe: Recipe,
     out,                    # run folder
     resume: bool = False,   # go on with the run in `out`

@@ -15,8 +15,7 @@ from .web import Html, sheet
 __all__ = ['BESIDE_CSS', 'two_of', 'same_tasks', 'side_by_side']
 
 # %% ../../nbs/view/09_side_by_side.ipynb #d9608105
-def two_of(
-    source,     # run folder, Run, or [(name, Batch), (name, Batch)]
+def two_of(source,  # run folder, Run, or [(name, Batch), (name, Batch)]
 )->list:        # two (name, Batch)
     "What is to be compared. Raises ValueError where there are not two."
     from agentlab.train.runs import Run
@@ -45,8 +44,7 @@ def _games(batch)->dict:
     found = {g: min(collect(batch, nothing, g), key=lambda r: r.episode) for g in groups}
     return {g: r for g, r in found.items() if r.tiles}
 
-def same_tasks(
-    before, after,      # Batch
+def same_tasks(before, after,  # Batch
 )->list:                # (number, rollout before, rollout after) of every task in both
     "Games of the same task; those that end differently come first. Raises ValueError where there is none."
     one, two = _games(before), _games(after)
@@ -114,8 +112,7 @@ def _pair_html(number, sides, known, names, limit, turns)->str:
     more = f'<div class="al-both">{rest}</div>' if many > turns else ''
     return f'<div class="al-pair">{both}{heads}{cells}{more}</div>'
 
-def side_by_side(
-    source,             # run folder, Run, or [(name, Batch), (name, Batch)]
+def side_by_side(source,  # run folder, Run, or [(name, Batch), (name, Batch)]
     task:int|None=None, # number of one task; None: those that end differently first
     most:int=3,         # tasks that are shown
     turns:int=20,       # turns of a game that are shown

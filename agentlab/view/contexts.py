@@ -17,8 +17,7 @@ if TYPE_CHECKING:       # a page is drawn without torch; who has a batch has it
 __all__ = ['READ', 'pieces', 'context_windows']
 
 # %% ../../nbs/view/12_contexts.ipynb #65bec70a
-def pieces(
-    batch: Batch
+def pieces(batch: Batch
 )->dict:    # columns of equal length: row, turn (-1: read), start and length in its row, learned, its first token
     "What stands in the context windows of a batch, in the order it was read."
     import torch
@@ -45,8 +44,7 @@ def _shown(text: str, room: int)->str:
     if len(text) > room: text = text[:room - 1].rstrip() + '…' if room > 2 else ''
     return html.escape(text)
 
-def context_windows(
-    batch: Batch,
+def context_windows(batch: Batch,
     text: Callable = None,      # ids -> text, as `policy.text`; None: nothing is written into the bars
     by: Tensor|None = None,     # (turns,) whole numbers: what an action is coloured by; default: its seat
     names: dict|None = None,    # number of `by` -> its name

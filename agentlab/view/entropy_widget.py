@@ -11,9 +11,8 @@ import numpy as np
 from ..settings import in_parts
 from .dashboard import entropy_table
 from .reading import lexicon, part_names, parts_shown, read_pieces
-from .run_report import (Frame, attribute, entropy_by_turn, heat_svg, number, safe, signed, ticks,
-                                      titled, visible)
-from .web import Html, filled, sheet
+from .run_report import (Frame, entropy_by_turn, heat_svg, number, safe, signed, ticks, titled, visible)
+from .web import Html, Shown, button, filled, lab_packages, sheet, warned
 
 # %% auto #0
 __all__ = ['KINDS', 'pull', 'shaped', 'plain', 'kinds', 'controllers', 'Present', 'present', 'Effect', 'effects', 'points',
@@ -21,8 +20,7 @@ __all__ = ['KINDS', 'pull', 'shaped', 'plain', 'kinds', 'controllers', 'Present'
            'entropy_lab']
 
 # %% ../../nbs/view/06_entropy_widget.ipynb #2fe6310d
-def pull(
-    objective,      # logp, batch, advantage, entropy -> (action tokens,) loss
+def pull(objective,  # logp, batch, advantage, entropy -> (action tokens,) loss
     logp,           # (action tokens,) log-probability now
     batch,          # Batch; its tokens need what the objective reads
     advantage,      # (action tokens,)
@@ -41,8 +39,7 @@ def pull(
     slope, opening = [torch.zeros_like(x) if g is None else g.detach() for g in (*found, None)[:2]]
     return slope, 0. - opening
 
-def shaped(
-    shape,              # batch, advantage -> advantage
+def shaped(shape,       # batch, advantage -> advantage
     objective=None,     # the loss that reads the shaped advantage; None: clip
     **arguments,        # of the shape
 ):                      # an objective
@@ -62,8 +59,7 @@ def plain(logp, batch, advantage, entropy=None):
     from agentlab.objective import clip
     return clip(logp, batch, advantage, low=1., high=math.inf)
 
-def kinds(
-    slope, reference,   # (action tokens,) derivative of a controller, and of what it is compared with
+def kinds(slope, reference,  # (action tokens,) derivative of a controller, and of what it is compared with
     counts,             # (action tokens,) bool: has weight in the loss
     near:float=1e-6,    # relative difference that counts as none
 )->list:                # a key of `KINDS` for every token
@@ -100,8 +96,7 @@ class Present:
     def ratio(self)->np.ndarray:
         return np.exp(np.clip((self.logp - self.batch.action('old_logp').double()).cpu().numpy(), -20, 20))
 
-def present(
-    batch,          # Batch
+def present(batch,  # Batch
     # policy, function of a batch, name of a token column, or tensor: log-probability now (a pair: with the entropy);
     # None: as when it was sampled
     current=None,
@@ -160,8 +155,7 @@ class Effect:
         kind, share = self.kind[i], self.share[i]
         return f'×{share:.2f}' if kind == 'scaled' else f'⇄{-share:.2f}' if kind == 'reversed' else KINDS[kind]
 
-def effects(
-    controllers:dict,   # name -> objective
+def effects(controllers:dict,  # name -> objective
     now:Present,        # from `present`
     advantage,          # (action tokens,)
     reference=plain,    # objective that they are compared with
@@ -179,8 +173,7 @@ def effects(
         found[name] = Effect(slope, opening, share, kinds(slope, base, counts))
     return found
 
-def points(
-    n:int,          # tokens
+def points(n:int,   # tokens
     like=None,      # Batch: other columns get their median there
 )->object:          # Batch
     "A batch of n episodes of one turn and one token."
@@ -198,8 +191,7 @@ def points(
               if name not in ('weight', 'dropped', 'held', 'gspo_moved') and like.tokens[name].is_floating_point()}
     return batch.with_turns(**turns).with_action(**action)
 
-def silent_at(
-    objective,      # logp, batch, advantage, entropy -> loss
+def silent_at(objective,  # logp, batch, advantage, entropy -> loss
     ratio, advantage,   # (n,) numpy: where to ask
     old:float=-1.,  # log-probability of the tokens before the update
     like=None,      # Batch for further columns
@@ -230,8 +222,7 @@ class Region:
         return self.problem or '; '.join(f'advantage {signed(a, 1)}: {say(x)}' for a, x in self.lines.items()
                                          if a in (max(self.lines), min(self.lines)))
 
-def region(
-    objective,                  # logp, batch, advantage, entropy -> loss
+def region(objective,           # logp, batch, advantage, entropy -> loss
     advantages=(-1., 1.),       # where to ask
     span:tuple=(.25, 4.),       # ratios between which to ask
     old:float=-1.,              # log-probability of the tokens before the update: some bounds depend on it
@@ -272,8 +263,7 @@ def _intervals(grid, at, borders, y, span)->dict:
         found[value] = [(a, b) for k, (a, b) in enumerate(zip(edges, edges[1:])) if bool(grid[i, 0]) != bool(k % 2)]
     return found
 
-def texts(
-    batch,          # Batch
+def texts(batch,    # Batch
     only=None,      # numbers of action tokens; None: all
 )->list|dict:       # (action tokens,) str; of some: number -> str
     "What action tokens say; #id where the batch does not know."
@@ -286,8 +276,7 @@ def _at_turn(batch, turn)->np.ndarray:
     t = batch.turns.t[batch.action_turn].cpu().numpy()
     return np.ones(len(t), bool) if turn is None else t == turn
 
-def words(
-    batch,              # Batch with tokens.entropy
+def words(batch,        # Batch with tokens.entropy
     turn:int|None=None, # turn of the game; None: all
 )->dict:                # word -> (times it was sampled, mean entropy of the choice, nats)
     "The words of an update."
@@ -298,8 +287,7 @@ def words(
         if on and math.isfinite(h): found.setdefault(word, []).append(h)
     return {word: (len(h), sum(h)/len(h)) for word, h in found.items()}
 
-def died(
-    before, after,      # Batch of an earlier and of a later update
+def died(before, after,  # Batch of an earlier and of a later update
     turn:int|None=None, # turn of the game; None: all
     opened:float=.1,    # nats: a choice of less was not open
     left:float=.2,      # of its entropy, at most, for a word that has settled
@@ -333,7 +321,7 @@ def _whole(batch):
     bad = batch.episodes.error != -1 if 'error' in batch.episodes else None
     return batch if bad is None or not bad.any() else batch.select(~bad)
 
-class _Numbers:
+class _Numbers(Shown):
     "An update, what is asked of it, and the numbers that come of it."
     def __init__(self,
         run,                        # run folder or Run; or a Batch, a list of them, or step -> Batch
@@ -415,8 +403,7 @@ def _credited(lab, batch)->tuple:
     except (ValueError, AttributeError, KeyError) as e:
         return grpo(batch), f'{lab.estimator} cannot read these episodes ({e}); the advantages are those of grpo'
 
-def bounded(
-    objective,          # logp, batch, advantage, entropy -> loss
+def bounded(objective,  # logp, batch, advantage, entropy -> loss
     arguments:dict,     # low, high
 )->object:              # the objective with those of the arguments that it takes
     "An objective with other bounds."
@@ -577,8 +564,7 @@ def _controllers_html(lab)->Html:
                   parts=[(code, part_names()[code]) for code in parts_shown(lab.now.batch, known)],
                   control=bool(known.control))
 
-def entropy_lab_html(
-    run,                # EntropyLab, or what it takes first
+def entropy_lab_html(run,  # EntropyLab, or what it takes first
     style:bool=True,    # bring the style sheet along; a page of several pictures needs it once
     **how               # further arguments of EntropyLab
 )->Html:                # a fragment without scripts or links
@@ -589,35 +575,17 @@ def entropy_lab_html(
              _controllers_html(lab) if hasattr(lab, 'regions') else '']
     return Html(f'<section class="al-el" aria-label="entropy lab, update {lab.step}">{"".join(parts)}</section>')
 
-def _lab_widgets():
-    try: import ipywidgets
-    except ImportError as e:
-        raise ImportError(f'the entropy lab needs {e.name}: pip install "agentlab-rl[lab]"; entropy_lab_html(run) '
-                          f'needs nothing') from None
-    return ipywidgets
-
-def _choice(lab, widgets, text, options, value, chosen, width='260px'):
+def _choice(lab, text, options, value, chosen, width='260px'):
     "A drop-down that passes its value on."
-    box = widgets.Dropdown(options=options, value=value, description=text, tooltip=text,
-                           layout=widgets.Layout(width=width))
-    def changed(change):
-        if not lab._quiet:
-            chosen(change['new'])
-            lab.draw()
-    box.observe(changed, 'value')
-    return box
+    from ipywidgets import Dropdown, Layout
+    return lab.hear(Dropdown(options=options, value=value, description=text, tooltip=text, layout=Layout(width=width)),
+                    chosen)
 
-def _slide(lab, widgets, name, hint, least, most, start):
+def _slide(lab, name, hint, most, start, moved):
     "A slider that passes its value on."
-    box = widgets.FloatSlider(value=start, min=least, max=most, step=.01, description=name, tooltip=hint,
-                              readout_format='.2f', continuous_update=True, layout=widgets.Layout(width='320px'))
-    def moved(change):
-        if lab._quiet: return
-        if name == 'moved by': lab.move = change['new']
-        else: lab.arguments = lab.arguments | {name: change['new']}
-        lab.draw()
-    box.observe(moved, 'value')
-    return box
+    from ipywidgets import FloatSlider, Layout
+    return lab.hear(FloatSlider(value=start, min=0., max=most, step=.01, description=name, tooltip=hint,
+                                readout_format='.2f', continuous_update=True, layout=Layout(width='320px')), moved)
 
 @in_parts
 class EntropyLab(_Numbers):
@@ -629,38 +597,39 @@ class EntropyLab(_Numbers):
     @cached_property
     def widget(self):
         "Drop-downs, sliders and the pictures; made once."
-        widgets = _lab_widgets()
-        def first(value): self.pair[0] = value
-        def second(value): self.pair[1] = value
-        steps, line = [(f'update {s}', s) for s in self.steps], dict(flex_flow='row wrap')
-        self.controls = dict(step=_choice(self, widgets, 'update', steps, self.step, self._step),
-                             turn=_choice(self, widgets, 'turn', self._turns(), -1 if self.turn is None else self.turn,
-                                          lambda t: setattr(self, 'turn', None if t < 0 else t)),
-                             later=_choice(self, widgets, 'words until', steps, self.later,
-                                           lambda s: setattr(self, 'later', s)),
-                             first=_choice(self, widgets, 'left', list(self.offered), self.pair[0], first, '330px'),
-                             second=_choice(self, widgets, 'right', list(self.offered), self.pair[1], second, '330px'),
-                             low=_slide(self, widgets, 'low', 'how far a ratio may fall, in all controllers that have '
-                                        'such a bound', 0., 1., self.arguments.get('low', .2)),
-                             high=_slide(self, widgets, 'high', 'how far a ratio may rise, in all controllers that '
-                                         'have such a bound', 0., 2., self.arguments.get('high', .2)),
-                             move=_slide(self, widgets, 'moved by', 'pretend that every log-probability has moved by '
-                                         'this, times its advantage', 0., 1., self.move))
-        own = widgets.Button(description='Own bounds', tooltip='every controller at its own bounds again',
-                             layout=widgets.Layout(width='120px'))
-        own.on_click(lambda _: self.forget())
-        c, self.upper, self.lower, self.note = self.controls, widgets.HTML(), widgets.HTML(), widgets.HTML()
-        rows = [widgets.HBox([c[name] for name in names] + [own]*('low' in names), layout=widgets.Layout(**line))
-                for names in (('step', 'turn', 'later'), ('first', 'second'), ('low', 'high', 'move'))]
+        widgets, = lab_packages('the entropy lab', 'entropy_lab_html(run)', 'ipywidgets')
+        self.controls = c = self._choices() | self._slides()
+        own = button('Own bounds', 'every controller at its own bounds again', self.forget, '120px')
+        self.upper, self.lower, self.note = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        rows = [widgets.HBox(line, layout=widgets.Layout(flex_flow='row wrap')) for line in (
+            [c['step'], c['turn'], c['later']], [c['first'], c['second']], [c['low'], c['high'], c['move'], own])]
         box = widgets.VBox([rows[0], self.upper, *rows[1:], self.note, self.lower])
         box.add_class('agentlab-entropy-lab')
         self._show()
         return box
+    def _choices(self)->dict:
+        "Drop-downs: updates, turn, and the two controllers."
+        steps, offered = [(f'update {s}', s) for s in self.steps], list(self.offered)
+        def pair(side, name): self.pair[side] = name
+        keep = partial(setattr, self)
+        turn = -1 if self.turn is None else self.turn
+        return dict(step=_choice(self, 'update', steps, self.step, self._step),
+                    turn=_choice(self, 'turn', self._turns(), turn, lambda t: keep('turn', None if t < 0 else t)),
+                    later=_choice(self, 'words until', steps, self.later, partial(keep, 'later')),
+                    first=_choice(self, 'left', offered, self.pair[0], partial(pair, 0), '330px'),
+                    second=_choice(self, 'right', offered, self.pair[1], partial(pair, 1), '330px'))
+    def _slides(self)->dict:
+        "Sliders: the bounds, and what is pretended."
+        def bound(name, value): self.arguments = self.arguments | {name: value}
+        hint = 'how far a ratio may {}, in all controllers that have such a bound'
+        pretend = 'pretend that every log-probability has moved by this, times its advantage'
+        return dict(move=_slide(self, 'moved by', pretend, 1., self.move, partial(setattr, self, 'move'))) | {
+            name: _slide(self, name, hint.format(goes), most, self.arguments.get(name, .2), partial(bound, name))
+            for name, goes, most in (('low', 'fall', 1.), ('high', 'rise', 2.))}
     def _show(self):
         "Message and pictures; the upper one only when it changes."
         if 'upper' not in vars(self): return
-        self.note.value = (f'<p role="status" style="border-left:4px solid '
-                           f'#c26a00;padding-left:8px">{safe(self.message, 400)}</p>' if self.message else '')
+        self.note.value = warned(self.message)
         if self.message: return
         self.upper.value = f'<section class="al-el">{_PAGE}{_training_html(self)}</section>'
         self.lower.value = f'<section class="al-el" aria-live="off">{_controllers_html(self)}</section>'
@@ -680,12 +649,8 @@ class EntropyLab(_Numbers):
             if 'controls' in vars(self): self.controls[name].value = value
         self._quiet = False
         self.draw()
-    def _ipython_display_(self):
-        from IPython.display import display
-        display(self.widget)
 
-def entropy_lab(
-    run,                # run folder or Run; or a Batch, a list of them, or step -> Batch
+def entropy_lab(run,    # run folder or Run; or a Batch, a list of them, or step -> Batch
     **how               # further arguments of EntropyLab: credit, current, controllers, step, turn, ...
 )->EntropyLab:          # shows itself in a notebook; `.static()` is its twin without JavaScript
     "Where the choice is open, what controllers do to tokens, and where they stop."

@@ -66,8 +66,7 @@ def _said(message)->str:
 
 def _line(message)->str: return f"{message.get('role', '?')}: {_said(message)}"
 
-def split_turns(
-    prompt,         # text, or a list of messages
+def split_turns(prompt,  # text, or a list of messages
     completion,     # text, or a list of messages
 )->tuple[list[tuple[str,str]],str]: # (observation, action) of every turn, and what came after the last action
     """A text is one turn: nothing in it says where another begins. In a conversation every message of the assistant
@@ -262,8 +261,7 @@ def _look(path)->Look:
         raise ValueError(f'{path} is damaged or cut off ({_brief(e)}). If its run was killed while writing, open the '
                          f'file of an earlier step.') from None
 
-def sniff(
-    path,           # a file
+def sniff(path,     # a file
     formats=None,   # Format; None: those of `agentlab.view.foreign_formats`
 )->str: # 'agentlab', the name of a format, 'damaged' (begins or is named like an archive, and is none), or ''
     "What a file is, by its content."
@@ -555,8 +553,7 @@ def _fields_of(batch, named)->dict:
     if 'answer' in batch.episodes and bool((batch.episodes.answer != -1).any()): sources['answer'] = 'episodes.answer'
     return {name: sources.get(name, MISSING) for name in FIELDS}
 
-def open_run(
-    path,  # run folder of agentlab; folder or file of one of the formats that are known
+def open_run(path,  # run folder of agentlab; folder or file of one of the formats that are known
     # column that is the reward, or column -> weight; None: what the dump calls it, or its only column of numbers
     reward:str|dict|None=None,
     max_bytes:int=2**30,        # text that is read at most
@@ -680,8 +677,7 @@ def _beside_html(runs)->str:
             + _grid_html('Mean reward', ('step', *(name for name, *_ in facts)), rows)
             + f'<p class="al-about">Each program counts its steps in its own way.{rest}</p>')
 
-def opened_html(
-    opened:Opened|list,     # what `open_run` gave; several: side by side first, then each
+def opened_html(opened:Opened|list,  # what `open_run` gave; several: side by side first, then each
     steps:int=4,        # steps to draw, spread evenly from the first to the last
     groups:int=6,       # groups of a step to draw
     rows:int=16,        # completions of a group to draw

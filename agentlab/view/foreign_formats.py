@@ -16,8 +16,7 @@ GUESS = 'a guess: lines that are exactly assistant or user'
 MARKS = 'marks of the chat template'
 _mark = re.compile(r'(?:<\|im_end\|>\n?)?^(<\|im_start\|>)?(assistant|user|tool)[ \t]*$\n?', re.MULTILINE)
 
-def guessed_turns(
-    text:str,   # what an agent wrote, with what it was answered, in one piece
+def guessed_turns(text:str,  # what an agent wrote, with what it was answered, in one piece
 )->tuple[object,str]:   # messages, or the text where nothing says where a turn ends; and how they were told apart
     "The turns of a text: by the marks of a chat template, or by what decoding has left of them, as a guess."
     marks, how = list(_mark.finditer(text)), GUESS
@@ -136,8 +135,7 @@ def _read_results(row, path)->list[Sample]:
                    more=_rest(row.get('metrics') or {}) | _rest(row, 'reward', 'example_id', 'is_truncated'),
                    truncated=cut if isinstance(cut, bool) else None)]
 
-def trace_files(
-    path,           # a folder
+def trace_files(path,  # a folder
     notes:list,     # what is not read is told here
 )->list:            # files with traces, by step
     "The traces of prime-rl below a run folder."

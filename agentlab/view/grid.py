@@ -36,8 +36,7 @@ def recorded_group():   # pandas table, a row per turn: group, episode, t, state
             step = after
     return pd.DataFrame(rows)
 
-def turn_grid(
-    batch: Batch,
+def turn_grid(batch: Batch,
     panels: dict[str, Tensor],  # title -> a value per turn, or per action token (its mean over the turn is drawn)
     words: list[str]|None = None,   # a word for every turn, written into its cell
     limit: float|None = None,   # value of the strongest colour; default: the largest there is
@@ -62,8 +61,7 @@ def turn_grid(
                                         cmin=-limit, cmax=limit, colorbar_thickness=14))
     return figure
 
-def per_turn(
-    batch: Batch,
+def per_turn(batch: Batch,
     x: Tensor,  # (turns,) or (action tokens,)
 )->Tensor:      # (turns,) float64; NaN for a turn without action tokens where x is per token
     """A value per turn: the mean over its action tokens where there is one for each token. Raises ValueError for

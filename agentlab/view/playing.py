@@ -10,7 +10,7 @@ from functools import cached_property
 from random import Random
 from .run_report import CSS, Html, clip, finite, safe, signed, visible
 from .turnscope_widget import ESM_HELPERS
-from .web import script, sheet
+from .web import Shown, lab_packages, script, sheet
 
 # %% auto #0
 __all__ = ['PLAY_CSS', 'MOST', 'LINES', 'SCRIPT', 'TABLE_CSS', 'ALL', 'NONE', 'Words', 'Said', 'Chance', 'chances', 'seated',
@@ -63,8 +63,7 @@ class Chance:
         "Its probability."
         return math.exp(self.logp)
 
-def chances(
-    policy,                 # agentlab.policy.Policy
+def chances(policy,         # agentlab.policy.Policy
     context: list[int],     # ids that its seat has read so far
     texts: list[str],       # what it might say
     temperature: float = 1.,# of play; 0 (the likeliest token) is counted at 1, as the sampler records it
@@ -99,8 +98,7 @@ def _unsayable(policy, context, text, ids, known, max_tokens)->str:
     if max_tokens is not None and len(ids) > max_tokens: return f'{len(ids)} tokens, it may say {max_tokens}'
     return 'no room left in its context' if len(context) + len(ids) > policy.max_context else ''
 
-def seated(
-    policy,         # None, one policy or function (env, generator) -> text for every seat, or {seat: player}
+def seated(policy,  # None, one policy or function (env, generator) -> text for every seat, or {seat: player}
     seats: tuple,   # of the environment
 )->dict:            # {seat: player}
     "Who sits where. Raises ValueError that names the seat or the player and the remedy."
@@ -109,8 +107,7 @@ def seated(
     size = next((len(p.tokenizer) for p in players.values() if hasattr(p, 'tokenizer')), 0)
     return cast(players, seats, 1, size)[0]
 
-def own_seats(
-    seat,           # None: the first; a name; several names; () for nobody
+def own_seats(seat,  # None: the first; a name; several names; () for nobody
     seats: tuple,   # of the environment
     players: dict,  # {seat: player}
 )->tuple:           # the seats that are yours
@@ -488,7 +485,7 @@ def number_keys(moves: list[str])->list[str]:
     own = [move if len(move) == 1 and move in '0123456789' else '' for move in moves]
     return own if any(own) else [str((i + 1) % 10) if i < 10 else '' for i in range(len(moves))]
 
-class Play(Pictured):
+class Play(Shown, Pictured):
     """A game that waits for you, with its controls. `message` says what could not be done; nothing that an environment
     or a player does raises here."""
     def state_of(self)->dict:
@@ -536,10 +533,7 @@ class Play(Pictured):
     @cached_property
     def widget(self):
         "History and controls; made once."
-        try: import anywidget, ipywidgets, traitlets
-        except ImportError as e:
-            raise ImportError(f'Play needs {e.name} for its widget: pip install "agentlab-rl[lab]"; play.static() '
-                              f'needs nothing') from None
+        anywidget, ipywidgets, traitlets = lab_packages('Play', 'play.static()', 'anywidget', 'ipywidgets', 'traitlets')
         kind = type('Table', (anywidget.AnyWidget,),
                     dict(_esm=SCRIPT, _css=CSS + PLAY_CSS + TABLE_CSS, state=traitlets.Dict().tag(sync=True)))
         self.picture, self.table = ipywidgets.HTML(), kind(state=self.state_of())
@@ -556,12 +550,8 @@ class Play(Pictured):
         "Draw the widget anew, where there is one."
         if 'widget' in vars(self): self.draw()
         return self
-    def _ipython_display_(self):
-        from IPython.display import display
-        display(self.widget)
     @classmethod
-    def replay(
-        cls, episodes,          # an Episode, those of all seats of one game, or what `game_of` takes out of a batch
+    def replay(cls, episodes,   # an Episode, those of all seats of one game, or what `game_of` takes out of a batch
         env=None,               # the environment that was played; None: the record answers
         seed: int = 0,          # of that game
         # as for `Play`; ids and log-probabilities of the record are kept where a policy can read them
@@ -583,8 +573,7 @@ class Play(Pictured):
                                    Completion(ids, *numbers, 'stop'), kind, turn.observation))
         return play.show()
 
-def recorded_env(
-    episodes: list,     # of one game, one per seat
+def recorded_env(episodes: list,  # of one game, one per seat
 ):                      # an environment that answers what was recorded
     "The record of a game as an environment. It knows only the texts that were said."
     from agentlab.env.protocol import Env, EnvError, Step
@@ -611,8 +600,7 @@ def recorded_env(
             return self.at(self.i + 1, next((e.error for e in episodes if e.error), None))
     return Recorded()
 
-def game_of(
-    batch,          # Batch, such as a step of a run
+def game_of(batch,  # Batch, such as a step of a run
     episode: int,   # index of one of its episodes
 )->list:  # the episodes of all seats of that game; texts are joined from their tokens, control tokens left out
     "A game out of a batch, whose texts were kept as tokens only."

@@ -20,8 +20,7 @@ _halves = re.compile('[\udc80-\udcff]{2,}')
 
 def _letters(halves: str)->str: return halves.encode('utf-8', 'surrogateescape').decode('utf-8', 'surrogateescape')
 
-def joined(
-    texts: Iterable[str],   # texts of neighbouring tokens
+def joined(texts: Iterable[str],  # texts of neighbouring tokens
     between: str = '',      # what stands between two of them
 )->str:
     "The text of several tokens. Half letters that meet become the letter; those that do not stay as they are."
@@ -70,8 +69,7 @@ def space_between(words: dict)->str:
     "A space if no token text brings one along: the guess for batches that do not say it."
     return '' if any(' ' in text.strip('\n') for text in words.values()) else ' '
 
-def lexicon(
-    batch,      # Batch
+def lexicon(batch,  # Batch
 )->Lexicon:
     "What the labels of a batch say of its tokens."
     words = batch.labels.get('token', {})
@@ -93,8 +91,7 @@ class Piece:
     part: int = 0       # as in tokens.part
     rest: bool = False  # its bytes belong to a letter that an earlier piece shows
 
-def letters_shared(
-    texts: list[str],   # of neighbouring tokens
+def letters_shared(texts: list[str],  # of neighbouring tokens
 )->list[str]:           # the same characters, where bytes of one letter met in the piece that holds the first of them
     "Half letters that meet become a letter of the piece where it begins."
     text = ''.join(texts)
@@ -110,8 +107,7 @@ def letters_shared(
     for at in range(done, len(text)): found[owner[at]].append(text[at])
     return [''.join(x) for x in found]
 
-def read_pieces(
-    ids: list[int],         # action tokens of a turn
+def read_pieces(ids: list[int],  # action tokens of a turn
     known: Lexicon,
     parts: list|None = None,# as in tokens.part, one for each id
 )->list[Piece]:
@@ -146,8 +142,7 @@ def part_names()->dict:
 
 def thought()->int: return next(code for code, name in part_names().items() if name == 'thought')
 
-def laid_out(
-    pieces: list,               # Piece of every token of a turn
+def laid_out(pieces: list,      # Piece of every token of a turn
     controls: bool = False,     # draw control tokens too
     opened: bool = False,       # draw long thoughts token by token
 )->list:                        # Piece or Fold, in their order
@@ -167,8 +162,7 @@ QUIET = ('other', 'markup')     # parts without a name in front of them: the sec
 
 PART_CSS = sheet('parts')
 
-def parts_shown(
-    batch,          # Batch
+def parts_shown(batch,  # Batch
     known: Lexicon,
 )->tuple:           # codes of tokens.part, rising, without `other`; none where every reply is of one kind
     "Parts that are worth telling apart; a mark of the chat template is none of them."
@@ -177,8 +171,7 @@ def parts_shown(
     codes = np.unique(np.maximum(batch.action('part').cpu().numpy()[own], 0)).tolist()
     return tuple(code for code in codes if code in part_names() and code) if len(codes) > 1 else ()
 
-def stretches(
-    items: list,        # what `laid_out` gives
+def stretches(items: list,  # what `laid_out` gives
 )->list[tuple[int, list]]:  # (code, neighbours of that part); a fold is a stretch of its own
     "Neighbours of one part."
     found = []
@@ -189,8 +182,7 @@ def stretches(
         found[-1][1].append(item)
     return found
 
-def segments(
-    ids: list[int],
+def segments(ids: list[int],
     known: Lexicon,
     parts: list|None = None,    # as in tokens.part, one for each id
     controls: bool = False,

@@ -23,15 +23,14 @@ _all_ = ['Html', 'attribute', 'clip', 'safe', 'visible']
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'BIG', 'signed', 'tint', 'Tile', 'Rollout', 'rollouts_of',
            'collect', 'letters', 'Scale', 'fate', 'group_html', 'pick_group', 'browser', 'png', 'photo', 'ticks',
            'powers', 'power', 'thin', 'Frame', 'number', 'curve_svg', 'framed', 'titled', 'heat_svg', 'column',
-           'spread', 'finite', 'Finding', 'integrity', 'declared_panels', 'report_panels', 'definition', 'wilson',
-           'evaluations', 'headline', 'entropy_by_turn', 'own_estimator', 'row_findings', 'document', 'readable',
-           'first_whole', 'report', 'Html', 'attribute', 'clip', 'safe', 'visible']
+           'steps_of', 'spread', 'finite', 'Finding', 'integrity', 'declared_panels', 'report_panels', 'definition',
+           'wilson', 'evaluations', 'headline', 'entropy_by_turn', 'own_estimator', 'row_findings', 'document',
+           'readable', 'first_whole', 'report', 'Html', 'attribute', 'clip', 'safe', 'visible']
 
 # %% ../../nbs/view/00_run_report.ipynb #58237b14
 PRAISE, BLAME = (67, 147, 195), (224, 130, 20)  # blue and orange of ColorBrewer's colour-blind-safe RdBu and PuOr
 
-def signed(
-    value:float,    # any float
+def signed(value:float,  # any float
     digits:int=2,   # decimals
 )->str:             # '+0.93', '−0.40', '0', 'NaN': a true minus sign, and no sign on zero
     "A number with its sign, as it stands on a tile."
@@ -40,8 +39,7 @@ def signed(
     text = f'{value:+.{digits}f}' if abs(value) >= .5*10**-digits else f'{value:+.0e}'
     return text.replace('-', '−')
 
-def tint(
-    value:float,    # advantage
+def tint(value:float,  # advantage
     scale:float,    # advantage that gets the full colour, > 0
 )->str:             # '#rrggbb'; zero and NaN are white
     "Colour of an advantage on a symmetric scale: white at zero, blue for praise, orange for blame."
@@ -120,8 +118,7 @@ def _tiles(batch, rollouts)->dict:
         if rollout.tiles: rollout.tiles[-1].flag = rollout.ending
     return tiles
 
-def collect(
-    batch,          # Batch
+def collect(batch,  # Batch
     advantage,      # (action tokens,) what an estimator gave
     group:int,      # key of the group in batch.episodes.group
 )->list[Rollout]:   # best outcome first; every tile with its tokens and the context read before them
@@ -159,8 +156,7 @@ def _fill(batch, advantage, episodes, tiles):
         tile.tokens.append((token, logp, entropy, value))
         tile.parts.append(part)
 
-def letters(
-    rollouts:list,      # what `collect` gives
+def letters(rollouts:list,  # what `collect` gives
 )->dict:                # state key -> 'a', 'b', ..., 'z', 'aa', ...; only states that at least two turns share
     "A short name for every state that recurs in the group, in the order of the first visit."
     visits = {}
@@ -317,8 +313,7 @@ def _key(scale)->dict:
     return dict(low=top.replace('+', '−'), high=top, lettered=bool(scale.letters), flat=not scale.advantage,
                 parts=[(code, part_names()[code]) for code in scale.parts], control=bool(scale.known.control))
 
-def group_html(
-    batch,                  # Batch; token texts from batch.labels['token']
+def group_html(batch,       # Batch; token texts from batch.labels['token']
     advantage,              # (action tokens,) what an estimator gave for this batch
     group:int|None=None,    # key of the group; None takes the one that teaches most (see `pick_group`)
     title:str|None=None,    # heading
@@ -345,8 +340,7 @@ def group_html(
                   rollouts=[_whole(rollout, scale) for rollout in (rollouts if details else ())], linked=details,
                   unfolded=unfolded, **_key(scale))
 
-def pick_group(
-    batch,      # Batch
+def pick_group(batch,  # Batch
 )->int:         # key in batch.episodes.group
     """The group with the most to see: successes and failures nearest to half and half, else the widest spread of
     outcomes."""
@@ -364,8 +358,7 @@ def browser()->str|None:
     names = 'chromium', 'chromium-browser', 'google-chrome', 'chrome', 'msedge'
     return next(filter(None, map(shutil.which, names)), None)
 
-def png(
-    page:str,           # HTML: a fragment such as `group_html` gives, or a whole page
+def png(page:str,       # HTML: a fragment such as `group_html` gives, or a whole page
     width:int=900,      # pixels
     scheme:str='light', # 'light' or 'dark'
     scale:float=1.      # of the picture: .75 is three quarters as wide
@@ -392,8 +385,7 @@ def png(
         chromium(f'--window-size={width},{high}', f'--force-device-scale-factor={scale}', f'--screenshot={picture}')
         return picture.read_bytes()
 
-def photo(
-    page:str,           # HTML
+def photo(page:str,     # HTML
     width:int=1000,     # pixels of the page
     scale:float=.75,    # of the photograph
     high:int=None,      # pixels of the photograph, from above; None: all
@@ -409,8 +401,7 @@ def photo(
         shown = part.getvalue()
     return Image(shown)
 
-def ticks(
-    low:float,      # smallest value to show
+def ticks(low:float,  # smallest value to show
     high:float,     # largest value to show
     count:int=4,    # about how many steps
 )->list[float]:     # round values, the first <= low and the last >= high
@@ -426,8 +417,7 @@ def ticks(
 
 SMALLEST = 1e-6     # nats: rounding makes as much of no distance at all, so a log axis begins no lower
 
-def powers(
-    values,         # numbers to show; what is below `SMALLEST` counts as that
+def powers(values,  # numbers to show; what is below `SMALLEST` counts as that
     count:int=4,    # about how many steps
 )->list[float]:     # powers of ten, the first <= the smallest and the last >= the largest
     "The values of a log axis."
@@ -441,8 +431,7 @@ def power(value:float)->str:
     raised = str(round(math.log10(value))).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))
     return '1' if value == 1 else '10' + raised
 
-def thin(
-    x,                  # (n,) positions, rising
+def thin(x,             # (n,) positions, rising
     y,                  # (n,) values; NaN where there is none
     points:int=300,     # most points to keep
 )->tuple:               # x and y at the kept points
@@ -480,8 +469,7 @@ class Frame:
         return round(self.height - self.bottom
                      - (value - low)/((high - low) or 1)*(self.height - self.top - self.bottom), 1)
 
-def number(
-    value:float,    # any float
+def number(value:float,  # any float
     digits:int=3,   # significant digits
 )->str:
     "A number in a few characters, thousands as k and M."
@@ -512,8 +500,7 @@ def _path(frame, x, y)->str:
         pen = 'L'
     return ''.join(parts)
 
-def curve_svg(
-    curves:dict,            # name -> (x, y); one curve needs no name drawn, several are labelled at their end
+def curve_svg(curves:dict,  # name -> (x, y); one curve needs no name drawn, several are labelled at their end
     label:str,              # what the picture shows, for a reader who cannot see it
     bounds:tuple|None=None, # least y range to show; None, or a None in it, fits the values
     marks=(),               # (x, y, low, high, text, kind) points with intervals; kind 0 is drawn as a ring, 1 as a dot
@@ -543,8 +530,7 @@ def framed(xs, yticks, size, log=False)->Frame:
     high = (yticks[0], yticks[-1])
     return Frame(ends, tuple(map(math.log10, high)) if log else high, *size, log=log)
 
-def titled(
-    svg:str,    # a picture; other HTML stays as it is
+def titled(svg:str,  # a picture; other HTML stays as it is
     title:str,  # what it shows
     words:str,  # what there is to see in it
 )->str:
@@ -573,8 +559,7 @@ def _curve(frame, early, name, x, y)->str:
     last = f'<circle cx="{frame.px(known[-1][0])}" cy="{frame.py(known[-1][1])}" r="3.5" class="d"/>'
     return f'<g{" class=early" if early else ""}>{fill}<path d="{_path(frame, x, y)}" class="l"/>{last}{end}{dots}</g>'
 
-def heat_svg(
-    columns,        # (n,) what a column is: steps
+def heat_svg(columns,  # (n,) what a column is: steps
     matrix,         # (n, turns) values, NaN where there is none
     label:str,      # what the picture shows, for a reader who cannot see it
     width:int=1040, height:int=200,
@@ -600,15 +585,18 @@ def heat_svg(
     return (f'<svg class="al-plot al-heat" viewBox="0 0 {width} {height}" role="img" '
             f'aria-label="{attribute(label, 300)}">{xs}{ys}{cells}</svg>')
 
-def column(
-    rows:list,      # row log
+def column(rows:list,  # row log
     name:str,       # metric
 )->np.ndarray:      # (rows,) float, NaN where a row has no such number
     "One metric of a row log."
     return np.array([float(v) if isinstance(v := row.get(name), (int, float)) else math.nan for row in rows])
 
-def spread(
-    rows:list,      # row log
+def steps_of(rows:list, first:int=0)->np.ndarray:
+    "(rows,) number of every update; its place in the log, whose row `first` these begin with, where a row lacks it."
+    steps = column(rows, 'step')
+    return np.where(np.isfinite(steps), steps, first + np.arange(len(steps)))
+
+def spread(rows:list,  # row log
     name:str,       # metric that was measured at every token: 'kl' or 'kl_reference'
 )->dict:            # 'median', 'largest', 'mean' -> (rows,) float
     "The middle token of every update and the largest; their mean where a row has neither, as rows of older runs."
@@ -616,8 +604,7 @@ def spread(
     neither = np.isnan(median) & np.isnan(largest)
     return dict(median=median, largest=largest, mean=np.where(neither, column(rows, name), math.nan))
 
-def finite(
-    values,     # a number, list or array of numbers; None counts as NaN
+def finite(values,  # a number, list or array of numbers; None counts as NaN
 ):              # the same as floats in (nested) lists; a single number for a single number
     """Numbers as JSON can say them: None where one is NaN or infinite. Rows must have equal lengths, or numpy raises
     ValueError."""
@@ -690,8 +677,7 @@ class Finding:
     total: int = 0
     grave: bool = True  # one is too many; else some are part of life
 
-def integrity(
-    batches:list,   # batches of a run
+def integrity(batches:list,  # batches of a run
 )->list[Finding]:   # one per check, in the order of `CHECKS`
     "Count what should not be there."
     findings = []
@@ -717,8 +703,7 @@ __getattr__ = moved(__name__, SPIKE='agentlab.metrics:SPIKE',
                     PANELS=('agentlab.view.run_report:report_panels', report_panels),
                     LOG=('agentlab.view.run_report:report_panels', _logged))
 
-def definition(
-    name:str,               # metric
+def definition(name:str,    # metric
     definitions:dict|None,  # name -> (what it is, estimator, unit); None takes the trainer's table
 )->str:                     # one line, empty if nobody defines it
     "What a metric is, how it is estimated, and its unit."
@@ -728,8 +713,7 @@ def definition(
     return ' · '.join(str(part) for part in ((entry,) if isinstance(entry, str) else entry[:3])
                       if part not in ('', '-', None))
 
-def wilson(
-    wins:float,     # successes
+def wilson(wins:float,  # successes
     n:int,          # trials, > 0
     z:float=1.96,   # normal quantile of the interval
 )->tuple:           # (low, high), inside [0, 1]
@@ -739,8 +723,7 @@ def wilson(
     middle, half = share + z*z/(2*n), z*math.sqrt(share*(1 - share)/n + z*z/(4*n*n))
     return max(0., (middle - half)/(1 + z*z/n)), min(1., (middle + half)/(1 + z*z/n))
 
-def evaluations(
-    tests:list,         # rows of tests.jsonl: step, tasks, and `test_<way>`, the success on held-out tasks
+def evaluations(tests:list,  # rows of tests.jsonl: step, tasks, and `test_<way>`, the success on held-out tasks
 )->dict:                # way of decoding ('greedy', 'sampled', ...) -> [(step, share, tasks)]
     "Held-out tests by the way of decoding, in the order of the steps."
     found = {}
@@ -756,8 +739,7 @@ def _percent(share)->str:
 
 def _interval(share, n)->tuple: return wilson(share*n, n) if n else (share, share)
 
-def headline(
-    rows:list,          # row log
+def headline(rows:list,  # row log
     tests:list=(),      # rows of tests.jsonl
 )->tuple[str,list]:     # a sentence, and bars [(name, before, after)] with (share, low, high) each
     "What a run achieved: on held-out tasks where it was tested, else in its own rollouts."
@@ -824,9 +806,7 @@ def _hero(run)->dict:
 def _panel(rows, name, panel, definitions, tests)->dict:
     "One metric: heading, first and last value, what to look for, curve, definition."
     heading, bounds = panel.heading[:1].upper() + panel.heading[1:], panel.limits
-    steps = column(rows, 'step')
-    steps = np.where(np.isnan(steps), np.arange(len(steps)), steps)
-    found = spread(rows, name) if panel.spread else {name: column(rows, name)}
+    steps, found = steps_of(rows), spread(rows, name) if panel.spread else {name: column(rows, name)}
     curves = {kind: (steps, y) for kind, y in found.items() if np.isfinite(y).any()}
     curves = curves or {name: (steps, column(rows, name))}
     values = next(iter(curves.values()))[1]
@@ -862,8 +842,7 @@ def _learned(rows, definitions, tests)->dict:
     missing = [name for name, panel in declared.items() if name not in names and not panel.optional]
     return dict(panels=[_panel(rows, name, declared[name], definitions, tests) for name in names], missing=missing)
 
-def entropy_by_turn(
-    batch,          # Batch with tokens.entropy
+def entropy_by_turn(batch,  # Batch with tokens.entropy
 )->np.ndarray:      # (largest t + 1,) nats; NaN for a turn that nobody took
     "Mean entropy of the action tokens at every turn of the game."
     t = batch.turns.t[batch.action_turn].cpu().numpy()
@@ -874,9 +853,9 @@ def entropy_by_turn(
     with np.errstate(invalid='ignore', divide='ignore'):
         return np.bincount(t[known], weights=value[known], minlength=size)/np.bincount(t[known], minlength=size)
 
-def _rectangle(lines)->np.ndarray:
-    "Lists of unequal length as one matrix, NaN where a list has ended."
-    wide = max((len(line) for line in lines), default=0)
+def _rectangle(lines, least=0)->np.ndarray:
+    "Lists of unequal length as one matrix, NaN where a list has ended; it is at least so wide."
+    wide = max(map(len, lines), default=least)
     return np.array([[*(math.nan if v is None else float(v) for v in line), *[math.nan]*(wide - len(line))]
                      for line in lines], float).reshape(len(lines), wide)
 
@@ -944,8 +923,7 @@ def _credit(batches, name, function)->list:
         cards.append(card)
     return cards
 
-def row_findings(
-    rows:list,      # row log
+def row_findings(rows:list,  # row log
 )->list[Finding]:
     """What the row log itself says: skipped updates, metrics that are not finite, and the largest gap between
     sampler and trainer."""
@@ -959,8 +937,7 @@ def row_findings(
                     'the policy that is trained is not the one that played',
                     int((gaps > .5).sum()) if np.isfinite(gaps).any() else None, int(np.isfinite(gaps).sum()))]
 
-def document(
-    title:str,      # for the browser's tab
+def document(title:str,  # for the browser's tab
     body:str,       # HTML, put in as it is
 )->Html:            # a whole page
     "A page that carries everything it needs and forbids the browser to fetch or run anything."
@@ -980,8 +957,7 @@ def _checked(findings)->list:
         lines.append(dict(name=f.name, state=state, mark=mark, text=text))
     return lines
 
-def readable(
-    run,            # agentlab.train.Run
+def readable(run,   # agentlab.train.Run
     steps: list,    # whose episodes are asked for
 )->tuple:           # [(step, Batch)] of those that can be read, steps of the others
     "Episodes of a run folder; a damaged file costs its own step."
@@ -991,8 +967,7 @@ def readable(
         except ValueError: damaged.append(step)
     return found, damaged
 
-def first_whole(
-    load,           # step -> Batch
+def first_whole(load,  # step -> Batch
     steps,          # in the order in which they are tried
 )->int:             # the first that can be loaded
     "A damaged file does not keep the others from being looked at. Raises the first ValueError where all are damaged."
@@ -1003,8 +978,7 @@ def first_whole(
         else: return step
     raise error
 
-def report(
-    run_folder,             # folder of a run
+def report(run_folder,      # folder of a run
     out=None,               # file to write; None is report.html in the folder
     estimator=None,         # function of a batch, or a name in agentlab.credit; None is the one of the run's recipe
     definitions=None,       # metric -> (what it is, estimator, unit); None is the trainer's table

@@ -82,8 +82,7 @@ def _attempt(part, ids, draw)->list:
                           reward=row.reward, state=row.state))
     return turns
 
-def recorded_house(
-    seed:int=0,         # of the made-up probabilities
+def recorded_house(seed:int=0,  # of the made-up probabilities
     trainer:bool=True,  # with the trainer's log-probabilities beside the sampler's
 )->object:              # Batch
     """The recorded group as a batch with tokens; one token of the last episode was sampled from another policy than
@@ -144,8 +143,7 @@ class Grouped(Columns):
         turns = self.members(self.group[self.episode[turn]]).turns
         return turns[self.state[turns] == self.state[turn]] if self.state is not None else turns[turns == turn]
 
-def pieces(
-    text:str,           # anything a model or an environment wrote
+def pieces(text:str,    # anything a model or an environment wrote
     limit:int=400,      # characters to keep
     lines:bool=False,   # keep line breaks as line breaks
 )->list:                # [kind, text]: 't' plain, 'e' a symbol or escape in place of a character, 'c' how much was cut
@@ -244,8 +242,7 @@ def _quantity(played, mode, at, advantage=None)->np.ndarray:
     d = logp('ref_logp') - logp('old_logp' if 'old_logp' in played.batch.tokens else 'sampler_logp')
     return np.expm1(d) - d
 
-def clipped(
-    ratio,      # (tokens,) new over old probability
+def clipped(ratio,  # (tokens,) new over old probability
     advantage,  # (tokens,)
     eps:float,  # half width of the clip range
 )->np.ndarray:  # (tokens,) bool
@@ -297,14 +294,12 @@ def _failed(p): return _last_turns(p, _np(p.batch.episodes.error) != -1)
 # name of a check -> turns where it found something
 PLACES = dict(zip(CHECKS, (_not_finite, _unpaid, _dead, _gap, _taught, _unlike, _failed)))
 
-def findings(
-    played:Played,
+def findings(played:Played,
 )->list:    # (Finding, turns where it is), in the order of `CHECKS`
     "The checks of the report on one step, each with the turns to look at."
     return [(f, PLACES[f.name](played) if f.found else np.zeros(0, int)) for f in integrity([played.batch])]
 
-def retokenised(
-    played:Played,
+def retokenised(played:Played,
     key:int,        # group
     encode,         # text -> ids, as the policy's tokenizer does it
 )->tuple:           # turns whose action is tokenised otherwise than it was sampled, number of turns looked at
@@ -350,8 +345,7 @@ def _opened_source(opened)->Source:
     rows = [dict(step=r.step if r.step is not None else 0, reward=r.reward) for r in opened.summary().itertuples()]
     return Source(f'{opened.path.name} ({opened.format})', opened.steps, opened.batch, rows, None, opened.missing)
 
-def source_of(
-    source,     # run folder, Run, `Opened`, list of (step, Batch), or a Batch
+def source_of(source,  # run folder, Run, `Opened`, list of (step, Batch), or a Batch
 )->Source:
     "What TurnScope reads. Raises ValueError for something else, FileNotFoundError for a folder that is not there."
     from agentlab.episodes import Batch
@@ -370,8 +364,7 @@ def source_of(
     batches = dict(source)
     return Source('rollouts', list(batches), batches.__getitem__, [_row(step, b) for step, b in batches.items()])
 
-def crowd(
-    episodes:int=1000,
+def crowd(episodes:int=1000,
     turns:int=20,       # turns of an episode
     tokens:int=100,     # tokens of a turn, half of them read and half said
     group:int=8,        # episodes of a task

@@ -7,13 +7,14 @@ from __future__ import annotations
 import html
 from functools import cached_property, partial
 import numpy as np
-from .run_report import CSS, attribute, column, curve_svg, group_html, heat_svg, number, safe, titled
+from .run_report import (CSS, attribute, column, curve_svg, group_html, heat_svg, number, safe, steps_of,
+                                      titled)
 from .turnscope_data import (LOGPS, MODES, PLACES, RETOKENISED, Members, Played, Source, clipped, crowd,
                                           findings, pieces, retokenised, source_of)
 from .turnscope_layout import (ACTIONS, AROUND, LONG, PARTS, SHORT, Layout, _entropy_lines,
-                                            _largest, _steps_of, strip_panels)
+                                            _largest, strip_panels)
 from .turnscope_state import COLUMNS, KEEP, ROWS, TOKENS, UNSURE
-from .web import STATIC, Html, script, sheet
+from .web import STATIC, Html, Shown, lab_packages, script, sheet
 
 _all_ = ['LOGPS', 'MODES', 'PLACES', 'RETOKENISED', 'Members', 'Played', 'Source', 'clipped', 'crowd', 'findings',
          'pieces', 'retokenised', 'source_of', 'COLUMNS', 'KEEP', 'ROWS', 'TOKENS', 'UNSURE', 'ACTIONS', 'AROUND',
@@ -46,19 +47,12 @@ ESM = ESM_HELPERS + ESM_STRIP + ESM_GRID + ESM_PANE + ESM_ROW + ESM_SCOPE
 
 TURNSCOPE_CSS = sheet('turnscope')
 
-def _need_anywidget():
-    try: import anywidget, traitlets
-    except ImportError as e:
-        raise ImportError(f'TurnScope needs {e.name}: pip install "agentlab-rl[lab]"; turnscope_html(run) '
-                          f'needs nothing') from None
-    return anywidget, traitlets
-
-class Live(Layout):
+class Live(Shown, Layout):
     "The widget of it, made when it is first shown."
     @cached_property
     def widget(self):
         "The anywidget; made once."
-        anywidget, traitlets = _need_anywidget()
+        anywidget, traitlets = lab_packages('TurnScope', 'turnscope_html(run)', 'anywidget', 'traitlets')
         traits = {name: traitlets.Dict().tag(sync=True) for name in PARTS}
         view = type('View', (anywidget.AnyWidget,), dict(_esm=ESM, _css=CSS + TURNSCOPE_CSS,
                                                          **traits))(**{name: self.part(name) for name in PARTS})
@@ -86,7 +80,7 @@ class TurnScope(Live):
         "The curves of the run as pictures."
         rows, figures = self.source.rows, []
         if not rows: return ''
-        steps, table = _steps_of(rows), _entropy_lines(rows)
+        steps, table = steps_of(rows), _entropy_lines(rows)
         for name, panel in strip_panels().items():
             label = html.escape(panel.heading)
             y = column(rows, name)
@@ -143,8 +137,7 @@ class TurnScope(Live):
         return Html(f'<section class="al ts-static" '
                     f'aria-label="TurnScope"><style>{CSS}{STATIC_CSS}</style>{head}{missing}{body}{groups}</section>')
 
-def turnscope(
-    source,                     # run folder, Run, what view.open gave, a Batch, or a list of (step, Batch)
+def turnscope(source,           # run folder, Run, what view.open gave, a Batch, or a list of (step, Batch)
     estimators:dict|None=None,  # name -> estimator; None: the run's own first, then all of agentlab.credit
     first:str|None=None,        # name of the estimator to begin with
     step:int|None=None,         # step to begin with; None: the last that was saved
@@ -154,8 +147,7 @@ def turnscope(
     "A run at four depths: strip, group grid, conversation, tokens."
     return TurnScope(source, estimators, first, step, encode, clip)
 
-def turnscope_html(
-    source,                     # as for `turnscope`
+def turnscope_html(source,      # as for `turnscope`
     estimators:dict|None=None,  # name -> estimator
     first:str|None=None,        # estimator to show
     second:str|None=None,       # estimator to pin beside it
@@ -170,8 +162,7 @@ def turnscope_html(
     if beside is not None and scope.played: scope.beside(beside)
     return scope.static(limit)
 
-def before_after(
-    policies:dict,      # step -> policy, two or more; the last one scores the tokens of all
+def before_after(policies:dict,  # step -> policy, two or more; the last one scores the tokens of all
     env,                # environment, or a function that makes one
     seeds=(0,),         # a task for each
     group_size:int=4,   # episodes of each policy at each task

@@ -6,10 +6,12 @@
 from __future__ import annotations
 import html, re, unicodedata
 from functools import cache
+from importlib import import_module
 from importlib.resources import files
 
 # %% auto #0
-__all__ = ['COLOURS', 'STATIC', 'TEMPLATES', 'visible', 'clip', 'safe', 'attribute', 'sheet', 'script', 'Html', 'filled']
+__all__ = ['COLOURS', 'STATIC', 'TEMPLATES', 'visible', 'clip', 'safe', 'attribute', 'sheet', 'script', 'Html', 'filled',
+           'lab_packages', 'Shown', 'button', 'warned']
 
 # %% ../../nbs/view/00_web.ipynb #f252251e
 COLOURS = '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#B07D00', '#56B4E9'     # told apart by every eye
@@ -26,15 +28,13 @@ def _symbol(char)->str:
     if 0xdc80 <= code <= 0xdcff: return f'\\x{code - 0xdc00:02x}'    # half a letter: a byte that is no text alone
     return chr(0x2400 + code) if code < 32 else f'\\u{code:04x}' if code < 0x10000 else f'\\U{code:08x}'
 
-def visible(
-    text:str,           # anything a model or an environment wrote
+def visible(text:str,   # anything a model or an environment wrote
     lines:bool=False,   # keep line breaks as line breaks
 )->str:                 # every character of it can be seen, and none changes the direction of reading
     "The text with control characters as symbols and invisible characters as escapes. Not yet escaped for HTML."
     return ''.join(char if lines and char == '\n' else _symbol(char) or char for char in text)
 
-def clip(
-    text:str,           # any text
+def clip(text:str,      # any text
     limit:int=160,      # characters to keep
 )->tuple[str,int,str]:  # head, number of characters left out, tail
     "Two thirds of the limit from the start, the rest from the end, and how much is missing between them."
@@ -43,8 +43,7 @@ def clip(
     head, tail = limit - limit//3, limit//3
     return text[:head], len(text) - head - tail, text[-tail:]
 
-def safe(
-    text:str,           # anything a model or an environment wrote
+def safe(text:str,      # anything a model or an environment wrote
     limit:int=160,      # characters to keep
     lines:bool=False,   # keep line breaks as line breaks
 )->str:                 # HTML that shows exactly this text, isolated from the direction of its surroundings
@@ -57,8 +56,7 @@ def safe(
     note = f'<em class="al-cut">{cut:,} characters cut</em><bdi>{show(tail)}</bdi>' if cut else ''
     return f'<bdi>{show(head)}</bdi>{note}'
 
-def attribute(
-    text:str,           # anything a model or an environment wrote
+def attribute(text:str,  # anything a model or an environment wrote
     limit:int=80,       # characters to keep
 )->str:                 # for use between the quotes of an HTML attribute
     "Text for an attribute: visible, escaped with its quotes, cut with a note."
@@ -71,16 +69,14 @@ def _token(text)->str:
 
 STATIC, TEMPLATES = (files('agentlab')/'view'/name for name in ('static', 'templates'))
 
-def sheet(
-    *names,     # style sheets of agentlab/view/static, without their ending
+def sheet(*names,  # style sheets of agentlab/view/static, without their ending
 )->str:         # CSS
     "Several style sheets on one line and without comments, since a picture that a notebook keeps holds them as text."
     text = '\n'.join((STATIC/f'{name}.css').read_text(encoding='utf-8') for name in names)
     text = re.sub(r'/\*.*?\*/', '', text, flags=re.DOTALL)
     return re.sub(r'\s*\n\s*', ' ', re.sub(r'([{};,])\s*\n\s*', r'\1', text)).strip()
 
-def script(
-    *names,     # scripts of agentlab/view/static, without their ending
+def script(*names,  # scripts of agentlab/view/static, without their ending
 )->str:         # JavaScript
     "One module of several files: without their import lines, since a widget is one module."
     text = '\n'.join((STATIC/f'{name}.js').read_text(encoding='utf-8') for name in names)
@@ -109,9 +105,46 @@ def _pages():
     pages.filters |= dict(shown=written(safe), attribute=written(attribute), token=written(_token))
     return pages
 
-def filled(
-    name:str,       # template of agentlab/view/templates, without its ending
+def filled(name:str,  # template of agentlab/view/templates, without its ending
     **values,       # what it shows: text is escaped, `Html` is not
 )->Html:
     "A template with its places filled in. A place that nobody filled raises jinja2.UndefinedError."
     return Html(_pages().get_template(f'{name}.html').render(values))
+
+def lab_packages(what:str,  # who needs them
+    instead:str,    # a call that does without
+    *names,         # of packages
+)->list:            # the packages
+    "Packages of the extra `lab`. Raises ImportError that names the one that is missing, and what to do."
+    try: return [import_module(name) for name in names]
+    except ImportError as e:
+        remedy = f'pip install "agentlab-rl[lab]"; {instead} needs nothing'
+        raise ImportError(f'{what} needs {e.name}: {remedy}') from None
+
+class Shown:
+    "A view that shows itself in a notebook as its `widget`."
+    def _ipython_display_(self):
+        from IPython.display import display
+        display(self.widget)
+    def hear(self, control,  # of ipywidgets
+        act,            # called with its new value, before the view is drawn; not while `_quiet`
+    ):                  # the control
+        "Let somebody move a control."
+        def changed(change):
+            if self._quiet: return
+            act(change['new'])
+            self.draw()
+        control.observe(changed, 'value')
+        return control
+
+def button(text:str, hint:str, act, width:str='auto', **more):
+    "A button of ipywidgets that calls `act`."
+    from ipywidgets import Button, Layout
+    made = Button(description=text, tooltip=hint, layout=Layout(width=width), **more)
+    made.on_click(lambda _: act())
+    return made
+
+def warned(message:str)->str:
+    "A message over a picture that was not drawn anew, as HTML; empty for none."
+    look = 'border-left:4px solid #c26a00;padding-left:8px'
+    return f'<p role="status" style="{look}">{safe(message, 400)}</p>' if message else ''
