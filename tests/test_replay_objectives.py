@@ -9,14 +9,15 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from agentlab.credit import grpo
-from agentlab.episodes import Batch, Episode, Turn
+from agentlab.episodes import Batch, Episode, Turn, derive
 from agentlab.objective import clip
+from agentlab.policy import tiny_policy
 from agentlab.policy.core import Chat, word_tokenizer
 from agentlab.replay.demonstrations import (DEMONSTRATION, Demonstrations, first_state, grpo_split, is_demonstration,
                                             mixture, over_target, own_probability, rl_plus, with_demonstration)
 from agentlab.replay.recomposition import Recomposition, all_together, n_tokens, n_turns, priority, priority_only
 from agentlab.replay.splice import (Imitation, agent_r, find_rescues, first_errors, imitation, purified, trained_only)
-from agentlab.replay.tasks import TaskSelection, chances, draw, hardness, learnability
+from agentlab.replay.tasks import Stages, TaskSelection, chances, draw, hardness, learnability, play_with_length
 from agentlab.rollout.filters import CurationError
 from later import deferred
 from small import same_batch
@@ -419,3 +420,70 @@ def test_selection_concentrates_and_nothing_starves(seed):
         memory.read(template.with_episodes(group=step*4 + owner,
                                            success=torch.rand(32, generator=g) < rates[task][owner]), step)
     assert visits.min() >= 1 and visits[5:15].mean() > 1.5*torch.cat([visits[:3], visits[-3:]]).mean()
+
+
+# ---- stages: in the spirit of CRAFT-GUI
+
+def staged(memory, step, won, length=lambda task: 3. + task.double()):
+    "A step of one game for each planned task, all won or all lost; its batch as `read` gives it."
+    task = memory.numbers(step)
+    b = Batch.from_turns(pd.DataFrame(dict(group=[step*memory.n + i for i in range(memory.n)], episode=range(memory.n),
+                                           t=0, success=bool(won))))
+    return memory.read(b.with_episodes(expert_turns=length(task)), step)
+
+
+def test_stages_look_at_every_task_and_then_play_the_shortest():
+    memory = Stages(count=12, n=4, games=4)
+    for step in range(3): staged(memory, step, False)
+    assert not memory.length.isnan().any() and memory.stage_of().tolist() == [0]*4 + [1]*4 + [2]*4
+    assert {i for step in range(20) for i in memory.numbers(step).tolist()} == {0, 1, 2, 3}
+
+
+def test_a_stage_ends_where_it_is_won_and_earlier_tasks_stay():
+    "Switched off (enough=1, keep=0) nothing moves, or nothing stays."
+    memory, stuck, forgets = (Stages(count=12, n=4, games=8, **how) for how in ({}, dict(enough=1.), dict(keep=0.)))
+    for one in (memory, stuck, forgets):
+        for step in range(9): staged(one, step, True)
+    assert (memory.stage, stuck.stage, forgets.stage) == (2, 0, 2)      # the last one has no end
+    assert memory.chances()[:8].sum().item() == pytest.approx(.2) and forgets.chances()[:8].sum() == 0
+    assert stuck.chances()[:4].sum() == 1
+
+
+def test_a_lost_stage_does_not_end_and_counts_anew():
+    memory = Stages(count=12, n=4, games=8)
+    for step in range(3): staged(memory, step, False)
+    for step in range(3, 7): staged(memory, step, step == 3)
+    assert (memory.stage, memory.played.item()) == (0, 0)
+
+
+def test_stages_go_on_from_a_checkpoint_and_refuse_what_they_cannot_sort():
+    memory, other = Stages(None, 5, count=12, n=4, games=4), Stages(None, 5, count=12, n=4, games=4)
+    for step in range(5): staged(memory, step, True)
+    other.restore(memory.tensors())
+    assert (other.stage, other.numbers(5).tolist()) == (memory.stage, memory.numbers(5).tolist())
+    assert memory.learn({})['stage'] == memory.stage > 0
+    with pytest.raises(ValueError, match='stages=13'): Stages(count=12, stages=13)
+    bare = Batch.from_turns(pd.DataFrame(dict(group=[24, 25], episode=range(2), t=0, success=False)))
+    with pytest.raises(ValueError, match='play_with_length'): memory.read(bare, 6)
+
+
+def test_lengths_are_those_of_the_expert():
+    from agentlab.env import KeyDoor
+    from agentlab.env.keydoor import shortest
+    house = KeyDoor()
+    games = play_with_length(tiny_policy(house, warm=False, progress=False), house, range(4), 2, numbers=[3, 5, 3, 7],
+                             max_tokens=4, max_turns=12)
+    house.reset(derive('recurring', 5))
+    lengths = {e.columns['expert_turns'] for e in games if e.columns['task_number'] == 5}
+    assert lengths == {float(shortest(house.layout))}
+    assert len(games) == 8 and all('expert_turns' in e.columns for e in games)
+
+
+def test_craft_gui_pays_by_rules_and_a_judge():
+    "A lost game earns a tenth of what its turns are judged to be worth; a won one this on top of 1."
+    from agentlab.train import recipes
+    reward = recipes.craft_gui().reward
+    b = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0, 0, 1], t=[0, 1, 0], outcome=[1., 1., 0.],
+                                           reward=[0., 1., 0.], success=[True, True, False], judged=[1., .5, .5])))
+    assert reward(b).tolist() == pytest.approx([.1, 1.05, .05])
+    assert reward(b.with_turns(judged=torch.zeros(3))).tolist() == [0., 1., 0.]

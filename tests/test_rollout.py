@@ -351,3 +351,13 @@ def test_threads_change_nothing_but_the_time(workers):
 def test_more_hanging_calls_than_threads():
     episodes = play(reader(), Waits(hangs=(0, 1, 2)), range(6), sampler=Babble(), workers=2, limit=.2)
     assert [e.error is None for e in episodes] == [False]*3 + [True]*3
+
+
+def test_a_scripted_sampler_has_to_know_the_games():
+    from agentlab.rollout import Scripted
+    env = KeyDoor(3)
+    policy = small_policy(env)
+    sampler = Scripted(policy, lambda game: 'go north')
+    with pytest.raises(ValueError, match='on_reset='): play(policy, env, [0], sampler=sampler, max_tokens=4)
+    games = play(policy, env, [0, 1], sampler=sampler, on_reset=sampler.begin, max_tokens=4, max_turns=2)
+    assert {turn.text for e in games for turn in e.turns} == {'go north'}

@@ -16,7 +16,7 @@ from .recomposition import Recomposition, all_together, priority, priority_only
 from .demonstrations import (Demonstrations, grpo_split, mixture, over_target, own_probability,
                                             play_beside_demonstration, rl_plus, with_demonstration)
 from .splice import Imitation, agent_r, first_errors, imitation, purified, spliced, unlike_winners
-from .tasks import NumberSelection, TaskSelection, hardness, learnability
+from .tasks import NumberSelection, Stages, TaskSelection, hardness, learnability, play_with_length
 from .utterance_critic import ArcherCritic, archer, archer_targets, critic_step
 from .experience import Clusters, Experienced, Library, OwnLibrary, Tipped, bare, decision, tip_words
 from .written_rules import Advised, Ruled, keydoor_names, training_free

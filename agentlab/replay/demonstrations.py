@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['DEMONSTRATION', 'is_demonstration', 'mixture', 'own_probability', 'over_target', 'rl_plus', 'grpo_split',
-           'find_demonstrations', 'with_demonstration', 'Demonstrations', 'play_beside_demonstration', 'rl_plus_recipe']
+           'find_demonstrations', 'with_demonstration', 'Demonstrations', 'told_by', 'play_beside_demonstration',
+           'rl_plus_recipe']
 
 # %% ../../nbs/replay/04_demonstrations.ipynb #8a03b06a
 import math
@@ -151,6 +152,12 @@ class Demonstrations(Replay):
                                   generator=torch.Generator().manual_seed(derive(self.seed, 'demonstrations', step)),
                                   **self.how)
 
+def told_by(policy, episodes:list, temperature:float=1.):
+    "What others said in these episodes gets the log-probabilities and entropies that the policy has for it."
+    known = zip(*(x.tolist() for x in policy.logprobs(Batch.from_episodes(episodes), temperature))) if episodes else ()
+    for turn in (turn for e in episodes for turn in e.turns):
+        turn.logps, turn.entropies = map(list, zip(*islice(known, len(turn.ids))))
+
 def play_beside_demonstration(
     policy, env, seeds:list, group_size:int=1, groups:list=None, temperature:float=1., **how    # as for `play`
 )->list:                # as `play`; the last game of each group is source='demonstration'
@@ -159,9 +166,7 @@ def play_beside_demonstration(
     groups = list(range(len(seeds)) if groups is None else groups)
     episodes = play(policy, env, seeds, group_size, groups=groups, temperature=temperature, **how)
     shown = demonstrate(env, policy.chat, seeds, noise=0.)
-    known = zip(*(x.tolist() for x in policy.logprobs(Batch.from_episodes(shown), temperature)))
-    for turn in (turn for e in shown for turn in e.turns):
-        turn.logps, turn.entropies = map(list, zip(*islice(known, len(turn.ids))))
+    told_by(policy, shown, temperature)
     for e in shown: e.group, e.step = groups[e.game], how.get('step', 0)
     for e in shown: e.game = (e.group + 1)*group_size - 1
     return sorted([e for e in episodes if (e.game + 1) % group_size] + shown, key=lambda e: e.game)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['learnability', 'hardness', 'chances', 'draw', 'TaskSelection', 'NumberSelection', 'task_selection_recipe',
-           'arpo_gui_recipe']
+           'arpo_gui_recipe', 'play_with_length', 'Stages', 'craft_gui_recipe']
 
 # %% ../../nbs/replay/06_tasks.ipynb #e92bf64f
 import math
@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 from ..credit.group_baselines import grpo
-from ..episodes import Batch, derive
+from ..episodes import Batch, derive, need
 from ..metrics import metric
 from ..recipe import recipe
 from .success import SuccessReplay, by_number, play_recurring
@@ -130,3 +130,75 @@ def arpo_gui_recipe():
     "A group in which everybody failed gets a past success, and tasks that are sometimes won are played more often"
     return dict(credit=grpo, rollout=play_recurring, memory=NumberSelection,
                 replay=partial(SuccessReplay, key=by_number), objective_args=dict(low=.2, high=.3))
+
+def play_with_length(policy, env, seeds:list, *arguments, **how,  # as for `play_recurring`
+)->list:                                            # episodes with columns['expert_turns']
+    "`play_recurring`; and how many turns the expert needs for each task."
+    from agentlab.rollout import Scripted, play
+    episodes = play_recurring(policy, env, seeds, *arguments, **how)
+    number = {e.group: int(e.columns['task_number']) for e in episodes}
+    expert = Scripted(policy, lambda game: game.env.expert())
+    shown = play(policy, env, [derive('recurring', n) for n in number.values()], groups=list(number), sampler=expert,
+                 on_reset=expert.begin, **{name: how[name] for name in ('max_turns', 'max_tokens') if name in how})
+    length = {e.group: float(len(e.turns)) for e in shown}
+    for e in episodes: e.columns['expert_turns'] = length[e.group]
+    return episodes
+
+class Stages(NumberSelection):
+    "The tasks of a stage and some of the earlier ones, until they are won (in the spirit of CRAFT-GUI)."
+    def __init__(self, policy=None, seed:int=0, count:int=32,  # tasks there are
+        stages:int=3, keep:float=.2,                    # how many; share of tasks from earlier ones
+        enough:float=.7, games:int=48,  # a stage ends where this share of its games is won; counted games before that
+        order:Callable=torch.clone,                     # lengths -> (tasks,) difficulty; torch.neg: the longest first
+        **how                                           # of `TaskSelection`
+    ):
+        super().__init__(policy, seed, count, **how)
+        if not 1 <= stages <= count: raise ValueError(f'stages={stages}: give 1 to {count}, the number of tasks')
+        self.stages, self.keep, self.enough, self.games, self.order = stages, keep, enough, games, order
+        self.length, self.stage = torch.full((count,), math.nan, dtype=torch.float64), 0
+        self.won = self.played = torch.zeros((), dtype=torch.float64)
+    def stage_of(self)->Tensor:
+        "(tasks,) stage of each; in every stage as many."
+        return self.order(self.length).argsort(stable=True).argsort()*self.stages//len(self.length)
+    def chances(self)->Tensor:
+        unknown = self.length.isnan()
+        if unknown.any(): return unknown.double()/unknown.sum()
+        now, earlier = (self.stage_of() == self.stage).double(), (self.stage_of() < self.stage).double()
+        share = self.keep if self.stage else 0.
+        return (1 - share)*now/now.sum() + share*earlier/earlier.sum().clamp(min=1)
+    def numbers(self, step:int)->Tensor:
+        "(n,) the tasks of a step: the share of earlier ones is drawn, and a task may come twice."
+        if self.length.isnan().any(): return super().numbers(step)
+        generator = torch.Generator().manual_seed(derive(self.seed, 'stage', step))
+        return torch.multinomial(self.chances(), self.n, replacement=True, generator=generator)
+    def read(self, batch:Batch, step:int)->Batch:
+        b = super().read(batch, step)
+        task, known = b.episodes.task.cpu(), not self.length.isnan().any()
+        length = need(b.episodes, 'expert_turns', 'Stages sorts tasks by length', 'Give rollout=play_with_length.')
+        self.length = self.length.index_copy(0, task, length.cpu().double())
+        if not known: return b
+        now = self.stage_of()[task] == self.stage
+        self.won, self.played = self.won + b.episodes.success.cpu()[now].sum(), self.played + now.sum()
+        if self.played >= self.games:
+            self.stage += int(self.won > self.enough*self.played and self.stage < self.stages - 1)
+            self.won = self.played = torch.zeros((), dtype=torch.float64)
+        return b
+    def learn(self, row:dict)->dict: return self.seen | dict(stage=self.stage)
+    def tensors(self)->dict[str, Tensor]:
+        own = dict(length=self.length, stage=torch.tensor(self.stage), won=self.won, played=self.played)
+        return super().tensors() | {name: x.clone() for name, x in own.items()}
+    def restore(self, tensors:dict[str, Tensor]):
+        super().restore(tensors)
+        self.length, self.won, self.played = (tensors[name].double().clone() for name in ('length', 'won', 'played'))
+        self.stage = int(tensors['stage'])
+
+metric('stage', 'how far a curriculum has come', 'its stage, 0 the first', 'number')
+
+@recipe('in the spirit of CRAFT-GUI, 2025, arXiv 2508.11360')
+def craft_gui_recipe():
+    "Short tasks first, longer ones when they are won; paid by rules and a little by a judge"
+    from agentlab.reward.basic import outcome
+    from agentlab.reward.gates import gated
+    from agentlab.reward.judged import in_shares
+    return dict(credit=grpo, rollout=partial(in_shares, by=play_with_length), memory=Stages,
+                reward=partial(gated, rewards=(outcome, 'judged'), thresholds=-math.inf, weights=(1., .1)))

@@ -19,3 +19,5 @@ from .shaping import *
 from .judge import *
 from .judged import *
 from .evidence import *
+from .faults import *
+from .principles import *

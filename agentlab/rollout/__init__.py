@@ -7,20 +7,21 @@ __all__ = []
 
 # %% ../../nbs/rollout/index.ipynb #9a40212e
 from ..settings import door
-from .plain import (Game, Side, admit, call_all, guarded, new_games, play, play_as_drawn, play_round,
-                                    receive_all, within_budget)
+from .plain import (Game, Scripted, Side, admit, call_all, guarded, new_games, play, play_as_drawn,
+                                    play_round, receive_all, within_budget)
 from .beside import play_beside_expert, play_beside_greedy
 from .branching import (Rule, aepo, aepo_budget, aepo_score, arpo, arpo_score, segment_entropy,
                                         top_entropy)
 from .filters import *
 from .resampling import dynamic_sampling, retry_failures, with_rollback
-from .turns import (Timed, TurnLimit, UnaryFeedback, costs, more_hops, play_hops, scaling_inter,
-                                    turn_percentile)
+from .turns import (Timed, TurnLimit, UnaryFeedback, costs, more_hops, play_apart, play_hops,
+                                    scaling_inter, turn_percentile)
 from .windows import with_summaries
 from .players import play_players
 from .again import *
 from .delegate import *
 from .minds import *
+from .sql_seats import *
 from .workspace import *
 from ..policy.guide import reads, suited, told
 

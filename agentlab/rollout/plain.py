@@ -4,8 +4,9 @@
 
 # %% ../../nbs/rollout/00_play.ipynb #73e23c8c
 from __future__ import annotations
-import copy, time
+import copy, math, time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -16,7 +17,7 @@ from ..policy.guide import suited, told
 
 # %% auto #0
 __all__ = ['LONGEST', 'Side', 'Game', 'admit', 'fault', 'side_by_side', 'call_all', 'guarded', 'play', 'play_round', 'new_games',
-           'receive_all', 'within_budget', 'act_as_read', 'carry_out', 'AsDrawn', 'play_as_drawn']
+           'receive_all', 'within_budget', 'act_as_read', 'carry_out', 'AsDrawn', 'play_as_drawn', 'Scripted']
 
 # %% ../../nbs/rollout/00_play.ipynb #25cf2bfe
 @dataclass
@@ -451,3 +452,30 @@ def play_as_drawn(policy, env, seeds: list, *arguments, sampler = None, **how,  
     """`play` for a recipe with top_p: sampler_logp is the log-probability after the cut, so recompute_old=True and
     agentlab.objective.corrected undo what can be undone."""
     return play(policy, env, seeds, *arguments, sampler=AsDrawn(sampler or policy.sampler()), **how)
+
+class Scripted:
+    "A sampler in which a function speaks, and the policy where that has nothing to say; for games of one `play`."
+    def __init__(self, policy,
+        say: Callable,      # game that waits for an action -> what is said, or None: the policy's own action
+        sampler = None      # of the policy's own actions; None: policy.sampler()
+    ):
+        self.policy, self.say, self.games = policy, say, []
+        self.sampler = policy.sampler() if sampler is None else sampler
+    def begin(self, games: list):
+        "The `on_reset` of `play`."
+        self.games = games
+    def sample(self, contexts: list, *, seeds: list, **how)->list:
+        "One completion for each context; what a function said has no log-probability (NaN)."
+        said = [self.say(game) for game in self.games if not game.over]
+        if len(said) != len(contexts):
+            raise ValueError(f'{len(contexts)} contexts for {len(said)} games: give `begin` of this sampler to play as '
+                             f'on_reset=, and no format that samples twice')
+        own = [i for i, text in enumerate(said) if text is None]
+        drawn = iter(self.sampler.sample([contexts[i] for i in own], seeds=[seeds[i] for i in own], **how) if own
+                     else ())
+        return [next(drawn) if text is None else self.spoken(text) for text in said]
+    def spoken(self, text: str):
+        "A text as the sampler says it."
+        from agentlab.policy.sampler import Completion
+        ids = [*self.policy.chat.text_ids(text), self.policy.end_id]
+        return Completion(ids, [math.nan]*len(ids), [math.nan]*len(ids), 'stop')

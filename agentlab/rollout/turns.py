@@ -4,16 +4,17 @@
 
 # %% auto #0
 __all__ = ['turn_percentile', 'still_working', 'TurnLimit', 'Timed', 'costs', 'scaling_inter', 'scaling_inter_recipe',
-           'more_hops', 'play_hops', 'searchgym_recipe', 'UnaryFeedback', 'ufo_recipe']
+           'more_hops', 'play_hops', 'searchgym_recipe', 'play_apart', 'mua_rl_recipe', 'UnaryFeedback', 'ufo_recipe']
 
 # %% ../../nbs/rollout/05_turns.ipynb #cf5d5606
 import math, time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 import torch
 from ..env.protocol import EnvError
 from ..env.wrappers import Wrapper, with_columns
-from ..episodes import Batch, need
+from ..episodes import Batch, derive, need
 from ..recipe import recipe
 from .again import Again, Says, answered, play_again
 from .plain import play
@@ -141,6 +142,23 @@ def searchgym_recipe():
     "Questions of one hop first, of more later"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, rollout=play_hops, schedule=more_hops)
+
+def play_apart(policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, **how  # as for `play`
+)->list:
+    "`play`, but the members of a group play one task from seeds of their own, and so meet different users."
+    world = env if hasattr(env, 'reset') and not isinstance(env, type) else env()
+    tasks = tasks or [world.tasks(world.split, 1, seed)[0] for seed in seeds]
+    members = [(derive(seed, 'member', m), task, group*group_size + m) for seed, task, group
+               in zip(seeds, tasks, groups or range(len(seeds))) for m in range(group_size)]
+    own, tasks, numbers = map(list, zip(*members))
+    return [replace(episode, group=episode.group//group_size)
+            for episode in play(policy, env, own, 1, tasks, numbers, **how)]
+
+@recipe('MUA-RL, 2025, arXiv 2508.18669')
+def mua_rl_recipe():
+    "The episodes of a task are compared, each with a user of its own"
+    from agentlab.credit.group_baselines import grpo
+    return dict(credit=grpo, rollout=play_apart)
 
 class UnaryFeedback(Again):
     """Ask again after a wrong answer, without saying why it was wrong; the reward falls with every attempt and with

@@ -12,12 +12,12 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from .reading import joined, lexicon, parts_shown, read_pieces
-from .run_report import (CHECKS, clip, entropy_by_turn, integrity, letters, own_estimator, rollouts_of,
-                                      visible)
+from .run_report import (CHECKS, Finding, clip, entropy_by_turn, integrity, letters, own_estimator,
+                                      rollouts_of, visible)
 
 # %% auto #0
-__all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'PLACES', 'Columns', 'recorded_house', 'Members', 'Grouped', 'pieces', 'Texts',
-           'Played', 'clipped', 'findings', 'retokenised', 'Source', 'source_of', 'crowd']
+__all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'DECISIVE', 'PLACES', 'Columns', 'recorded_house', 'Members', 'Grouped', 'pieces',
+           'Texts', 'Played', 'clipped', 'findings', 'retokenised', 'Source', 'source_of', 'crowd']
 
 # %% ../../nbs/view/05_turnscope_data.ipynb #1c9c5a47
 # sampler, trainer before the update, trainer after it, reference
@@ -251,7 +251,7 @@ def clipped(ratio,  # (tokens,) new over old probability
     ratio, advantage = np.asarray(ratio, float), np.asarray(advantage, float)
     return (advantage > 0) & (ratio > 1 + eps) | (advantage < 0) & (ratio < 1 - eps)
 
-RETOKENISED = 're-tokenised ids differ'
+RETOKENISED, DECISIVE = 're-tokenised ids differ', 'the turn that lost the game'
 
 def _last_turns(played, bad)->np.ndarray:
     "Last turn of every episode of a mask that has turns."
@@ -296,8 +296,13 @@ PLACES = dict(zip(CHECKS, (_not_finite, _unpaid, _dead, _gap, _taught, _unlike, 
 
 def findings(played:Played,
 )->list:    # (Finding, turns where it is), in the order of `CHECKS`
-    "The checks of the report on one step, each with the turns to look at."
-    return [(f, PLACES[f.name](played) if f.found else np.zeros(0, int)) for f in integrity([played.batch])]
+    "The checks of the report on one step, each with the turns to look at; and what `agentlab.reward.faults` found."
+    found = [(f, PLACES[f.name](played) if f.found else np.zeros(0, int)) for f in integrity([played.batch])]
+    if 'fault' not in played.batch.turns: return found
+    at = np.flatnonzero(_np(played.batch.turns.fault) == 1)
+    lost = int((~_np(played.batch.episodes.success)).sum())
+    what = DECISIVE, 'lost episodes with a turn whose repair wins', 'read what was said there'
+    return found + [(Finding(*what, len(at), lost, grave=False), at)]
 
 def retokenised(played:Played,
     key:int,        # group
