@@ -22,10 +22,10 @@ _all_ = ['Html', 'attribute', 'clip', 'safe', 'visible']
 # %% auto #0
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'BIG', 'signed', 'tint', 'Tile', 'Rollout', 'rollouts_of',
            'collect', 'letters', 'Scale', 'fate', 'group_html', 'pick_group', 'browser', 'png', 'photo', 'ticks',
-           'powers', 'power', 'thin', 'Frame', 'number', 'curve_svg', 'framed', 'titled', 'heat_svg', 'column',
-           'steps_of', 'spread', 'finite', 'Finding', 'integrity', 'declared_panels', 'report_panels', 'definition',
-           'wilson', 'evaluations', 'headline', 'entropy_by_turn', 'own_estimator', 'row_findings', 'document',
-           'readable', 'first_whole', 'report', 'Html', 'attribute', 'clip', 'safe', 'visible']
+           'powers', 'power', 'thin', 'evenly', 'Frame', 'number', 'curve_svg', 'framed', 'titled', 'heat_svg',
+           'column', 'steps_of', 'spread', 'finite', 'Finding', 'integrity', 'declared_panels', 'report_panels',
+           'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn', 'own_estimator', 'row_findings',
+           'document', 'readable', 'first_whole', 'report', 'Html', 'attribute', 'clip', 'safe', 'visible']
 
 # %% ../../nbs/view/00_run_report.ipynb #58237b14
 PRAISE, BLAME = (67, 147, 195), (224, 130, 20)  # blue and orange of ColorBrewer's colour-blind-safe RdBu and PuOr
@@ -447,6 +447,10 @@ def thin(x,             # (n,) positions, rising
                  int(bucket[np.argmax(np.where(np.isnan(value), -np.inf, value))])}
     index = np.array(sorted(keep))
     return x[index], y[index]
+
+def evenly(n:int, most:int)->list:
+    "At most so many places of n, spread evenly, both ends among them."
+    return sorted({round(i) for i in np.linspace(0, n - 1, min(most, n))})
 
 @dataclass
 class Frame:
@@ -991,8 +995,7 @@ def report(run_folder,      # folder of a run
     run = Run(run_folder)
     rows, steps, out = run.rows(), run.steps(), Path(out) if out else run.folder/'report.html'
     title = ' on '.join(filter(None, (_short(_fact(run, 'name')) or 'a run', _short(_fact(run, 'env')))))
-    chosen = sorted({round(i) for i in np.linspace(0, len(steps) - 1, min(checked, len(steps)))})
-    batches, damaged = readable(run, [steps[i] for i in chosen])
+    batches, damaged = readable(run, [steps[i] for i in evenly(len(steps), checked)])
     counted = (f'{len(rows):,} rows of metrics and {sum(len(b) for _, b in batches):,} episodes of {len(batches)} of '
                f'{len(steps)} saved steps')
     if damaged: counted += f'; the files of the steps {", ".join(map(str, damaged))} are damaged and were left out'
