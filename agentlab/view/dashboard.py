@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from ..metrics import SPIKE
 from ..settings import moved
-from .run_report import (Html, attribute, column, declared_panels, framed, heat_svg, number, power,
+from .run_report import (Html, attribute, column, declared_panels, evenly, framed, heat_svg, number, power,
                                       powers, safe, spread, steps_of, thin, ticks, titled, visible)
 from .run_report import _axes, _duration, _rectangle
 from .turnscope_widget import ESM_HELPERS
@@ -126,7 +126,7 @@ def entropy_table(
     first:int=0,        # place of the first of these rows in the whole log
 )->tuple:               # steps (n,), table (turns, n) with NaN where a turn was not reached
     "Entropy by turn of the game and update."
-    shown = np.unique(np.linspace(0, len(rows) - 1, min(columns, len(rows))).astype(int))
+    shown = evenly(len(rows), columns)
     return steps_of(rows, first)[shown], _rectangle([_turns(rows[i]) for i in shown], least=1).T
 
 def _short(value)->float|None: return float(f'{value:.6g}') if math.isfinite(value) else None
@@ -735,7 +735,7 @@ def _line_svg(frame, i, label, faint, x, y)->str:
     "One line with dash and marks, every mark's value under the pointer."
     colour, dash, mark, _ = LOOKS[i]
     known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
-    kept = [known[round(k)] for k in np.linspace(0, len(known) - 1, min(6, len(known)))]
+    kept = [known[i] for i in evenly(len(known), 6)]
     said = lambda a, b: f'<title>run {i + 1}, {label + ", " if label else ""}update {a:.0f}: {number(b)}</title>'
     place = lambda a, b: f'd="{mark}" transform="translate({frame.px(a):g} {frame.py(b):g})"'
     marks = ''.join(f'<path {place(*point)}>{said(*point)}</path>' for point in kept)

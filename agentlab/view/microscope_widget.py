@@ -448,11 +448,8 @@ def _cell(scope, widgets, row, name):
     "One cell that can be typed into."
     cell = widgets.Text(value=scope.cells[row][name], continuous_update=False, tooltip=f'{name} of row {row + 1}',
                         layout=widgets.Layout(width='94%'))
-    def typed(change):
-        scope.cells[row] = scope.cells[row] | {name: change['new']}
-        scope.draw()
-    cell.observe(typed, 'value')
-    return cell
+    def typed(new): scope.cells[row] = scope.cells[row] | {name: new}
+    return scope.hear(cell, typed)
 
 @in_parts
 class Microscope(_Edited):

@@ -569,10 +569,8 @@ def heat_svg(columns,  # (n,) what a column is: steps
     width:int=1040, height:int=200,
 )->str:             # an <svg>; the darker the cell the larger the value
     "A table of numbers as shades of one colour, from zero to the largest, every cell's value under the pointer."
-    columns, matrix = np.asarray(columns), np.asarray(matrix, float)
-    if len(columns) > 120:
-        keep = np.linspace(0, len(columns) - 1, 120).astype(int)
-        columns, matrix = columns[keep], matrix[keep]
+    shown = evenly(len(columns), 120)
+    columns, matrix = np.asarray(columns)[shown], np.asarray(matrix, float)[shown]
     top = np.nanmax(matrix) if np.isfinite(matrix).any() else 0.
     frame = Frame((0, len(columns)), (0, matrix.shape[1]), width, height, right=12)
     wide, high = (width - 54)/len(columns), (height - 34)/matrix.shape[1]

@@ -8,7 +8,8 @@ import math
 import numpy as np
 from ..settings import moved
 from .reading import FOLD, QUIET, Fold, laid_out, part_names, segments, thought
-from .run_report import _rectangle, column, declared_panels, fate, number, signed, steps_of, thin, visible
+from .run_report import (_rectangle, column, declared_panels, evenly, fate, number, signed, steps_of,
+                                      thin, visible)
 from .turnscope_data import LOGPS, MODES, _lacking, _np, _quantity, clipped, pieces
 from .turnscope_state import COLUMNS, ROWS, TOKENS, Looking
 
@@ -305,7 +306,7 @@ def _heat(rows, x, label)->dict:
     "Entropy by turn as shades: at most 60 columns and 20 turns."
     table = _entropy_lines(rows)
     if not np.isfinite(table).any(): return dict(name='entropy_by_turn', label=label, low='', high='', shades=None)
-    keep, top = np.unique(np.linspace(0, len(rows) - 1, min(60, len(rows))).astype(int)), _largest(table)
+    keep, top = evenly(len(rows), 60), _largest(table)
     shades = [[max(0, _share(v, top)) if math.isfinite(v) else None for v in line[:20]] for line in table[keep]]
     return dict(name='entropy_by_turn', label=label, low='0', high=number(top), shades=shades,
                 at=[round(1000*float(v)) for v in x[keep]])
