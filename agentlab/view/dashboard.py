@@ -6,17 +6,18 @@
 from __future__ import annotations
 import asyncio, html, inspect, json, math, os, queue, re, shlex, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 import numpy as np
 from ..metrics import SPIKE
 from ..settings import moved
-from .run_report import (Html, attribute, column, declared_panels, framed, heat_svg, number, power,
-                                      powers, safe, spread, thin, ticks, titled, visible)
-from .run_report import _axes
+from .run_report import (Html, attribute, column, declared_panels, evenly, framed, heat_svg, number, power,
+                                      powers, safe, spread, steps_of, thin, ticks, titled, visible)
+from .run_report import _axes, _duration, _rectangle
 from .turnscope_widget import ESM_HELPERS
-from .web import script, sheet
+from .web import button, filled, lab_packages, script, sheet
 
 # %% auto #0
 __all__ = ['PARTS', 'TURNS', 'ESM_PLOTS', 'ESM_BOARD', 'BOARD_CSS', 'LIVE_CSS', 'TWIN_CSS', 'MOST', 'LOOKS', 'Tail', 'Pane',
@@ -88,11 +89,6 @@ def panes(compared:bool=False,  # of several runs: lines where one run has a tab
 __getattr__ = moved(__name__, PANES=('agentlab.view.dashboard:panes', panes),
                     COMPARED=('agentlab.view.dashboard:panes', lambda: panes(compared=True)))
 
-def _steps(rows, first=0)->np.ndarray:
-    "Number of every update; its place in the log where a row does not say it."
-    steps = column(rows, 'step')
-    return np.where(np.isfinite(steps), steps, first + np.arange(len(steps)))
-
 def _at(row, missing=-1)->float:
     "Number of a row's update."
     step = _number(row.get('step'))
@@ -121,7 +117,7 @@ def curves(rows:list,   # row log
     first:int=0,        # place of the first of these rows in the whole log
 )->dict:                # metric -> (x, y), numpy
     "The curves of a row log, thinned."
-    steps = _steps(rows, first)
+    steps = steps_of(rows, first)
     return {name: thin(steps, y, points) for name, y in measured(rows).items()}
 
 def entropy_table(
@@ -130,12 +126,8 @@ def entropy_table(
     first:int=0,        # place of the first of these rows in the whole log
 )->tuple:               # steps (n,), table (turns, n) with NaN where a turn was not reached
     "Entropy by turn of the game and update."
-    steps = _steps(rows, first)
-    shown = np.unique(np.linspace(0, len(rows) - 1, min(columns, len(rows))).astype(int))
-    lines = [_turns(rows[i]) for i in shown]
-    table = np.full((max(map(len, lines), default=1), len(lines)), math.nan)
-    for i, line in enumerate(lines): table[:len(line), i] = line
-    return steps[shown], table
+    shown = evenly(len(rows), columns)
+    return steps_of(rows, first)[shown], _rectangle([_turns(rows[i]) for i in shown], least=1).T
 
 def _short(value)->float|None: return float(f'{value:.6g}') if math.isfinite(value) else None
 
@@ -147,7 +139,7 @@ def part(rows:list,  # some rows of a log, one after the other
     lines = {name: [[_short(a), _short(b)] for a, b in zip(x, y)] if np.isfinite(y).any() else []
              for name, (x, y) in curves(rows, points, first).items()}
     steps, table = entropy_table(rows, points, first)
-    ends = _steps(rows, first)[[0, -1]]
+    ends = steps_of(rows, first)[[0, -1]]
     shades = [[_short(x) for x in line] for line in table[:TURNS]]
     return dict(lines=lines, steps=[_short(x) for x in steps], table=shades, turns=len(table),
                 ends=[_short(x) for x in ends])
@@ -220,21 +212,11 @@ def _named(what)->dict:
         raise ValueError(f'{len(runs)} runs: give 1 to {MOST}; more lines than that cannot be told apart')
     return runs
 
-def _swatch(i)->str:
+def _swatch(i)->Html:
     "A piece of the line of run i."
-    colour, dash, mark, words = LOOKS[i]
-    return (f'<svg class="al-db-swatch" width="46" height="14" viewBox="0 0 46 14" role="img" '
-            f'aria-label="{words}"><path d="M1,7H45" fill="none" stroke="{colour}" stroke-width="2.2" '
-            f'stroke-dasharray="{dash}"/>'
-            f'<path d="{mark}" transform="translate(23 7)" fill="{colour}"/></svg>')
+    return filled('dashboard_swatch', look=LOOKS[i])
 
-def _need_lab():
-    "Import what the live dashboard stands on, or say how to get it."
-    try: import ipywidgets, anywidget  # noqa: F401
-    except ImportError as e:
-        remedy = 'pip install "agentlab-rl[lab]"; dashboard_html(run) needs nothing'
-        raise ImportError(f'the live dashboard needs {e.name}: {remedy}') from None
-    return anywidget
+def _lab()->list: return lab_packages('the live dashboard', 'dashboard_html(run)', 'ipywidgets', 'anywidget')
 
 class Plots:
     "The curves of one to six runs as a widget that is sent only what is new."
@@ -253,8 +235,7 @@ class Plots:
     @cached_property
     def widget(self):
         "The anywidget; made once."
-        anywidget = _need_lab()
-        import traitlets
+        anywidget, traitlets = _lab()[1], import_module('traitlets')
         state = dict(head=traitlets.Dict(), **{f'part{k}': traitlets.List() for k in range(PARTS)})
         code = dict(_esm=ESM_HELPERS + ESM_PLOTS + ESM_BOARD, _css=BOARD_CSS + LIVE_CSS)
         synced = {name: trait.tag(sync=True) for name, trait in state.items()}
@@ -310,10 +291,6 @@ def time_left(rows:list,  # row log with `seconds`
     if not total or not rows or not np.isfinite(seconds).any(): return None
     return float(np.nanmedian(seconds))*max(0, total - 1 - _at(rows[-1], len(rows) - 1))
 
-def _clock(seconds)->str:
-    return (f'{seconds:.0f} s' if seconds < 90 else f'{seconds/60:.0f} min' if seconds < 5400
-            else f'{seconds/3600:.1f} h')
-
 def status_text(rows:list,  # row log
     state:str,              # 'running', 'stopped', ...
     total:int|None=None,    # updates of the whole run
@@ -323,7 +300,7 @@ def status_text(rows:list,  # row log
     parts = [state]
     if rows: parts.append(f"update {_at(rows[-1], len(rows) - 1) + 1:.0f}" + (f' of {total}' if total else ''))
     left = time_left(rows, total)
-    if left and state in ('running', 'watching'): parts.append(f'{_clock(left)} left')
+    if left and state in ('running', 'watching'): parts.append(f'{_duration(left)} left')
     success = column(rows[-1:], 'success')
     if len(success) and np.isfinite(success[0]): parts.append(f'success {success[0]:.2f}')
     faults, skipped = int(np.nansum(column(rows, 'errors'))), [row for row in rows if row.get('skipped')]
@@ -356,6 +333,28 @@ class Started:
         except RuntimeError: here = None
         if self._loop in (None, here): act()
         else: self._loop.call_soon_threadsafe(act)
+    def _runs(self)->dict: return {'': self}
+    def draw(self, force:bool=False,  # draw even if nothing is new or the last frame is too recent
+        box=None,           # the widget while it is being made
+    )->bool:                # whether a frame was drawn
+        "Bring the widget up to date with the row logs, at most `fps` times a second. Call it from the event loop only."
+        runs = list(self._runs().values())
+        for run in runs: run._read()
+        if 'widget' not in vars(self) and box is None: return False
+        now, logs = time.monotonic(), [run._length() for run in runs]
+        shown = [self.shown[name] for name in self._runs()]
+        news = (logs, shown), [(run.state, run.error, run.hint) for run in runs]
+        if not force and (news == self._drawn or not self.plots.ready(now, self.fps)): return False
+        if self._drawn is None or news[0] != self._drawn[0]:
+            self.plots.send([(run.rows, cuts) for run, (_, cuts) in zip(runs, logs)], shown, now)
+        for run in runs: run._tell()
+        self._drawn, self.plots.last, self.frames = news, now, self.frames + 1
+        return True
+    def html(self)->Html:
+        "The present picture as HTML without JavaScript: no kernel, no widget."
+        for run in self._runs().values(): run._read()
+        return dashboard_html(self)
+    static = html
     @property
     def figure(self):
         "The curves alone, an anywidget."
@@ -385,7 +384,7 @@ class RowLog(Started):
         self._list, self._tail, self._taken = (source if isinstance(source, list) else [], Tail(self.path) if self.path
                                                else None, 0)
         self.rows, self.state, self.error, self.total = [], 'idle', '', total or self._planned()
-        self.fps, self.frames, self.plots = fps, 0, Plots(panes(), points=points)
+        self.fps, self.frames, self.plots, self.shown = fps, 0, Plots(panes(), points=points), {'': True}
         self._flag, self._drawn, self._again = threading.Event(), None, resume
         self._recorder, self._asked, self._cuts, self.hint = None, None, 0, ''
         self._read()
@@ -423,10 +422,6 @@ class RowLog(Started):
         "Ask the run to end after its present update; a dashboard that only watches stops watching."
         self._flag.set()
         if self.state in ('running', 'watching', 'asked to stop'): self.state = 'stopping'
-    def draw(self, force:bool=False, box=None)->bool:
-        "Take in what is new; a dashboard draws it."
-        self._read()
-        return False
 
 def takes_resume(function,  # anything that can be called
 )->bool:
@@ -594,9 +589,7 @@ class Dashboard(Running):
     @cached_property
     def widget(self):
         "The curves under a Stop button and a status line; made once."
-        _need_lab()
-        import ipywidgets as widgets
-        box = widgets.VBox([self.controls, self.figure])
+        box = _lab()[0].VBox([self.controls, self.figure])
         box.add_class('agentlab-dashboard')
         self._drawn = None
         self.draw(force=True, box=box)
@@ -605,17 +598,13 @@ class Dashboard(Running):
     def controls(self):
         "Stop, Resume and the status line; made once."
         import ipywidgets as widgets
-        def button(text, icon, hint, act, width):
-            made = widgets.Button(description=text, icon=icon, tooltip=hint, disabled=True,
-                                  layout=widgets.Layout(width=width))
-            made.on_click(lambda _: act())
-            return made
-        self.button = button('Stop', 'stop', 'Stop after the present update (the run keeps its last checkpoint)',
-                             self.stop, '132px')
-        self.ask = button('Stop the run', 'hand-paper-o', 'Ask the process that trains in this folder to stop after '
-                          'its present update', self.ask_stop, '132px')
-        self.again = button('Resume', 'play', 'Go on from the last checkpoint', lambda: self._on_loop(self.resume),
-                            '104px')
+        made = partial(button, disabled=True)
+        self.button = made('Stop', 'Stop after the present update (the run keeps its last checkpoint)', self.stop,
+                           '132px', icon='stop')
+        self.ask = made('Stop the run', 'Ask the process that trains in this folder to stop after its present update',
+                        self.ask_stop, '132px', icon='hand-paper-o')
+        self.again = made('Resume', 'Go on from the last checkpoint', lambda: self._on_loop(self.resume), '104px',
+                          icon='play')
         self.label, self.note = widgets.HTML(), widgets.HTML()
         line = widgets.HBox([self.button, self.ask, self.again, self.label],
                             layout=widgets.Layout(align_items='center', flex_flow='row wrap'))
@@ -634,23 +623,6 @@ class Dashboard(Running):
                             f'style="padding-left:10px">{text}</span>')
         self.note.value = (f'<p class="agentlab-hint" style="margin:2px 0 6px">Go on with <code '
                            f'style="user-select:all">{safe(self.hint, 900)}</code></p>' if self.hint else '')
-    def draw(self, force:bool=False,  # draw even if nothing is new or the last frame is too recent
-        box=None,           # the widget while it is being made
-    )->bool:                # whether a frame was drawn
-        "Bring the widget up to date with the row log, at most `fps` times a second. Call it from the event loop only."
-        self._read()
-        if 'widget' not in vars(self) and box is None: return False
-        now, news = time.monotonic(), (*self._length(), self.state, self.error, self.hint)
-        if not force and (news == self._drawn or not self.plots.ready(now, self.fps)): return False
-        if self._drawn is None or news[:2] != self._drawn[:2]: self.plots.send([(self.rows, news[1])], [True], now)
-        self._tell()
-        self._drawn, self.plots.last, self.frames = news, now, self.frames + 1
-        return True
-    def html(self)->Html:
-        "The present picture as HTML without JavaScript: no kernel, no widget."
-        self._read()
-        return dashboard_html(self)
-    static = html
 
 def watch(
     # function(on_row=..., should_stop=...) to run; or a run folder, row log or list of rows to follow; or several of
@@ -698,9 +670,7 @@ class Overlay(Started):
     @cached_property
     def widget(self):
         "A row of controls for each run over the curves; made once."
-        _need_lab()
-        import ipywidgets as widgets
-        self.boxes, lines = {}, []
+        widgets, self.boxes, lines = _lab()[0], {}, []
         for i, (name, run) in enumerate(self.runs.items()):
             box = widgets.Checkbox(value=self.shown[name], description=f'{i + 1} · {visible(name)[:60]}', indent=False,
                                    tooltip='show this run', layout=widgets.Layout(width='220px'))
@@ -714,20 +684,7 @@ class Overlay(Started):
         self._drawn = None
         self.draw(force=True, box=board)
         return board
-    def _look(self)->tuple:
-        return tuple((*run._length(), self.shown[name], run.state, run.error, run.hint)
-                     for name, run in self.runs.items())
-    def draw(self, force:bool=False, box=None)->bool:
-        "Bring the widget up to date, as `Dashboard.draw` does."
-        for run in self.runs.values(): run._read()
-        if 'widget' not in vars(self) and box is None: return False
-        now, news = time.monotonic(), self._look()
-        if not force and (news == self._drawn or not self.plots.ready(now, self.fps)): return False
-        if self._drawn is None or [x[:3] for x in news] != [x[:3] for x in self._drawn]:
-            self.plots.send([(run.rows, run._length()[1]) for run in self.runs.values()], [*self.shown.values()], now)
-        for run in self.runs.values(): run._tell()
-        self._drawn, self.plots.last, self.frames = news, now, self.frames + 1
-        return True
+    def _runs(self)->dict: return self.runs
     def follow(self,
         every:float=.25,    # seconds between two looks
     ):                      # await it for name -> rows
@@ -756,11 +713,6 @@ class Overlay(Started):
     def _wake(self):
         "A run has begun again: draw it."
         if self.task is not None and self.task.done(): self._on_loop(lambda: self._start(self.follow()))
-    def html(self)->Html:
-        "The present picture as HTML without JavaScript: no kernel, no widget."
-        for run in self.runs.values(): run._read()
-        return dashboard_html(self)
-    static = html
 
 def _first_last(x, y)->str:
     "A curve in words."
@@ -783,7 +735,7 @@ def _line_svg(frame, i, label, faint, x, y)->str:
     "One line with dash and marks, every mark's value under the pointer."
     colour, dash, mark, _ = LOOKS[i]
     known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
-    kept = [known[round(k)] for k in np.linspace(0, len(known) - 1, min(6, len(known)))]
+    kept = [known[i] for i in evenly(len(known), 6)]
     said = lambda a, b: f'<title>run {i + 1}, {label + ", " if label else ""}update {a:.0f}: {number(b)}</title>'
     place = lambda a, b: f'd="{mark}" transform="translate({frame.px(a):g} {frame.py(b):g})"'
     marks = ''.join(f'<path {place(*point)}>{said(*point)}</path>' for point in kept)
@@ -811,46 +763,38 @@ def _lines_svg(lines:list,  # (number of the run, what the line is called, x, y)
 
 def _logs(what)->dict:
     "Name -> rows of what is to be shown."
-    if isinstance(what, Overlay): return {name: run.rows for name, run in what.runs.items() if what.shown[name]}
-    if isinstance(what, Dashboard): return {'': what.rows}
-    return {name: (run if isinstance(run, Dashboard) else Dashboard(run)).rows
-            for name, run in _named(what).items()} if several(what) else {'': Dashboard(what).rows}
+    if not several(what):
+        board = what if isinstance(what, Started) else Dashboard(what)
+        return {name: run.rows for name, run in board._runs().items() if board.shown[name]}
+    return {name: (run if isinstance(run, Dashboard) else Dashboard(run)).rows for name, run in _named(what).items()}
 
-def _pane_html(pane, logs, found)->str:
-    "One pane of the twin: the heat map where one run has entropies by turn, else lines."
-    rows, heading, unit = next(iter(logs.values())), pane.heading, pane.unit
+def _drawn(pane, logs, found)->tuple|None:
+    "Heading, unit and picture of a pane: the heat map where one run has entropies by turn, else lines."
+    rows = next(iter(logs.values()))
     if len(logs) == 1 and pane.name == 'entropy' and any(row.get('entropy_by_turn') for row in rows):
-        heading, unit, (steps, table) = 'entropy by turn', 'nats a token', entropy_table(rows, 100)
+        heading, (steps, table) = 'entropy by turn', entropy_table(rows, 100)
         svg = heat_svg(steps.astype(int), table[:TURNS].T, heading, 420, 176)
-        svg = titled(svg, heading, f'the stronger the colour the more open; turn 0: {_first_last(steps, table[0])}')
-    else:
-        lines = [(i, label, *curve[metric]) for i, curve in enumerate(found) for metric, label in pane.drawn]
-        lines = [line for line in lines if np.isfinite(line[-1]).any()]
-        if pane.optional and not lines: return ''
-        kinds = [label for label in ('median', 'largest') if any(line[1] == label for line in lines)]
-        svg, unit = _lines_svg(lines, pane), unit + (f': thick the {kinds[0]}, thin the {kinds[1]}' if len(kinds) > 1
-                                                     else '')
-    caption = f'<figcaption>{html.escape(heading)}</figcaption><div class="al-db-unit">{html.escape(unit)}</div>'
-    return f'<figure>{caption}{svg}</figure>'
+        words = f'the stronger the colour the more open; turn 0: {_first_last(steps, table[0])}'
+        return heading, 'nats a token', Html(titled(svg, heading, words))
+    lines = [(i, label, *curve[metric]) for i, curve in enumerate(found) for metric, label in pane.drawn]
+    lines = [line for line in lines if np.isfinite(line[-1]).any()]
+    if pane.optional and not lines: return None
+    kinds = [label for label in ('median', 'largest') if any(line[1] == label for line in lines)]
+    thick = f': thick the {kinds[0]}, thin the {kinds[1]}' if len(kinds) > 1 else ''
+    return pane.heading, pane.unit + thick, Html(_lines_svg(lines, pane))
 
-def _table_html(logs, found)->str:
-    "The last numbers of every run."
-    shown = [(pane, *line) for pane in panes(compared=True) for line in pane.drawn]
-    drawn = [(metric, f'{pane.heading} {label}'.strip()) for pane, metric, label in shown]
-    drawn = [(metric, head) for metric, head in drawn if any(np.isfinite(lines[metric][1]).any() for lines in found)]
-    heads = ['run', 'updates', *(html.escape(head) for _, head in drawn), 'best success', 'skipped']
+def _lasts(logs, found)->tuple:
+    "Heads of the table of last numbers, and (name, cells) of every run."
+    shown = [(metric, f'{pane.heading} {label}'.strip()) for pane in panes(compared=True)
+             for metric, label in pane.drawn if any(np.isfinite(lines[metric][1]).any() for lines in found)]
     lines = []
-    for i, ((name, rows), curve) in enumerate(zip(logs.items(), found)):
-        lasts = [next((b for b in reversed(curve[metric][1].tolist()) if math.isfinite(b)), math.nan)
-                 for metric, _ in drawn]
+    for (name, rows), curve in zip(logs.items(), found):
+        known = [y[np.isfinite(y)] for y in (curve[metric][1] for metric, _ in shown)]
         success = column(rows, 'success')
         best = f'{np.nanmax(success):.2f} at {int(np.nanargmax(success))}' if np.isfinite(success).any() else '–'
-        cells = [f'{len(rows):,}', *map(number, lasts), best, str(sum(bool(row.get('skipped')) for row in rows))]
-        lines.append(f'<tr><th scope="row">{i + 1}{" · " + safe(name, 60) if name else ""}</th>'
-                     + ''.join(f'<td>{cell}</td>' for cell in cells) + '</tr>')
-    return (f'<div class="al-db-scroll" tabindex="0" role="region" aria-label="the last numbers of every '
-            f'run"><table><thead><tr>{"".join(f"<th scope=col>{head}</th>" for head in heads)}</tr></thead>'
-            f'<tbody>{"".join(lines)}</tbody></table></div>')
+        lines.append((name, [f'{len(rows):,}', *(number(y[-1] if len(y) else math.nan) for y in known), best,
+                             sum(bool(row.get('skipped')) for row in rows)]))
+    return ['run', 'updates', *(head for _, head in shown), 'best success', 'skipped'], lines
 
 def dashboard_html(
     what,  # run folder, row log, list of rows, Dashboard or Overlay; or several: name -> one, or a list, at most six
@@ -859,16 +803,12 @@ def dashboard_html(
     style:bool=True,    # bring the style sheet along; a page of several pictures needs it once
 )->Html:                # a fragment without scripts or links
     "The dashboard as HTML without JavaScript."
-    logs, css = _logs(what), f'<style>{BOARD_CSS}{TWIN_CSS}</style>' if style else ''
-    heading = f'<h3>{safe(title, 120)}</h3>' if title else ''
-    empty = f'<section class="al-db">{css}{heading}<p>No update was recorded yet.</p></section>'
-    if not any(logs.values()): return Html(empty)
-    found = [curves(rows, points) for rows in logs.values()]
-    items = ''.join(f'<li>{_swatch(i)}<span>{i + 1} · {safe(name, 80)}</span></li>' for i, name in enumerate(logs))
-    legend = f'<ul aria-label="runs">{items}</ul>' if len(logs) > 1 else ''
-    figures = ''.join(_pane_html(pane, logs, found) for pane in panes(compared=True))
+    logs, label = _logs(what), ''
+    if any(logs.values()): label = title or 'dashboard of ' + (', '.join(filter(None, logs)) or 'a run')
+    found = [curves(rows, points) for rows in logs.values()] if label else []
+    figures = [shown for pane in panes(compared=True) if label and (shown := _drawn(pane, logs, found))]
     spikes = any(np.isfinite(y).any() for lines in found for name, (_, y) in lines.items() if name.startswith('kl'))
-    note = f'<p class="al-db-note">{SPIKE}</p>' if spikes else ''
-    label = attribute(title or 'dashboard of ' + (', '.join(filter(None, logs)) or 'a run'), 200)
-    body = f'<div class="al-db-panes">{figures}{note}</div>{_table_html(logs, found)}'
-    return Html(f'<section class="al-db" aria-label="{label}">{css}{heading}{legend}{body}</section>')
+    heads, lasts = _lasts(logs, found)
+    return filled('dashboard', style=Html(f'<style>{BOARD_CSS}{TWIN_CSS}</style>' if style else ''), title=title,
+                  label=label, names=list(logs), looks=LOOKS, panes=figures, note=SPIKE if spikes else '',
+                  heads=heads, lasts=lasts)

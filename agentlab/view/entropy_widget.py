@@ -11,9 +11,8 @@ import numpy as np
 from ..settings import in_parts
 from .dashboard import entropy_table
 from .reading import lexicon, part_names, parts_shown, read_pieces
-from .run_report import (Frame, attribute, entropy_by_turn, heat_svg, number, safe, signed, ticks,
-                                      titled, visible)
-from .web import Html, sheet
+from .run_report import (Frame, entropy_by_turn, heat_svg, number, safe, signed, ticks, titled, visible)
+from .web import Html, Shown, button, filled, lab_packages, sheet, warned
 
 # %% auto #0
 __all__ = ['KINDS', 'pull', 'shaped', 'plain', 'kinds', 'controllers', 'Present', 'present', 'Effect', 'effects', 'points',
@@ -322,7 +321,7 @@ def _whole(batch):
     bad = batch.episodes.error != -1 if 'error' in batch.episodes else None
     return batch if bad is None or not bad.any() else batch.select(~bad)
 
-class _Numbers:
+class _Numbers(Shown):
     "An update, what is asked of it, and the numbers that come of it."
     def __init__(self,
         run,                        # run folder or Run; or a Batch, a list of them, or step -> Batch
@@ -413,91 +412,52 @@ def bounded(objective,  # logp, batch, advantage, entropy -> loss
     given = {name: value for name, value in arguments.items() if name in takes}
     return partial(objective, **given) if given else objective
 
-_LOOK = dict(kept=('#3b83b5', 'M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0z'),
-             scaled=('#8f5fc0', 'M-3.4,-3.4h6.8v6.8h-6.8z'), silent=(
-                 '#d9730d',
-                 'M-3.6,-2.2L-2.2,-3.6L0,-1.4L2.2,-3.6L3.6,-2.2L1.4,0L3.6,2.2L2.2,3.6L0,1.4L-2.2,3.6L-3.6,2.2L-1.4,0z'),
-             # colour and mark of what happened to a token
-             reversed=('#c8558f', 'M0,4L4,-3.4H-4z'), added=('#2a9d74', 'M-1,-4h2v3h3v2h-3v3h-2v-3h-3v-2h3z'),
-             idle=('#868c94', 'M-1.6,0a1.6,1.6 0 1,0 3.2,0a1.6,1.6 0 1,0 -3.2,0z'))
+_CROSS = 'M-3.6,-2.2L-2.2,-3.6L0,-1.4L2.2,-3.6L3.6,-2.2L1.4,0L3.6,2.2L2.2,3.6L0,1.4L-2.2,3.6L-3.6,2.2L-1.4,0z'
+_LOOK = dict(   # colour and mark of what happened to a token
+    kept=('#3b83b5', 'M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0z'), scaled=('#8f5fc0', 'M-3.4,-3.4h6.8v6.8h-6.8z'),
+    silent=('#d9730d', _CROSS), reversed=('#c8558f', 'M0,4L4,-3.4H-4z'),
+    added=('#2a9d74', 'M-1,-4h2v3h3v2h-3v3h-2v-3h-3v-2h3z'),
+    idle=('#868c94', 'M-1.6,0a1.6,1.6 0 1,0 3.2,0a1.6,1.6 0 1,0 -3.2,0z'))
 
 _PAGE = f'<style>{sheet("ground", "entropy_lab", "parts")}</style>'
 
-def _said(text)->str:
-    "A token as HTML; what has no shape is shown."
-    return '∅' if text == '' else '␣'*min(len(text), 8) if not text.strip(' ') else safe(text, 60)
-
-def _chip(text, small, title, colour, kind='', shape='')->str:
-    "A token with its mark; `kind` and `shape` are classes of the chip and of its text."
-    return (f'<span class="al-el-t{kind}" style="border-bottom-color:{colour}" title="{title}"><span '
-            f'class="{shape}">{_said(text)}</span><small>{small}</small></span>')
-
-def _heat_html(lab)->str:
+def _heat_html(lab)->Html:
     "Entropy by update and turn, with a frame around what is looked at."
     steps, table = entropy_table(lab.rows, 110)
-    if not len(steps) or not np.isfinite(table).any(): return '<p>No entropy was recorded.</p>'
+    if not len(steps) or not np.isfinite(table).any(): return Html('<p>No entropy was recorded.</p>')
     size = (1040, 170)
     frame, i = Frame((0, len(steps)), (0, len(table)), *size, right=12), int(np.argmin(np.abs(steps - lab.step)))
     low, high = (0, len(table)) if lab.turn is None else (lab.turn, lab.turn + 1)
     mark = (f'<rect class="al-el-at" x="{frame.px(i)}" y="{frame.py(high)}" '
             f'width="{frame.px(i + 1) - frame.px(i):.1f}" height="{frame.py(low) - frame.py(high):.1f}"/>')
-    ends = '; '.join(f'turn {t}: {number(table[t][np.isfinite(table[t])][0])} nats at '
-                     f'first, {number(table[t][np.isfinite(table[t])][-1])} at last' for t in range(min(len(table), 8))
-                     if np.isfinite(table[t]).any())
-    return titled(heat_svg(steps.astype(int), table.T, 'entropy by update and turn', *size)
-                  .replace('</svg>', mark + '</svg>'), 'entropy by update and turn, nats a token', ends)
+    known = [(t, line[np.isfinite(line)]) for t, line in enumerate(table[:8]) if np.isfinite(line).any()]
+    ends = '; '.join(f'turn {t}: {number(x[0])} nats at first, {number(x[-1])} at last' for t, x in known)
+    picture = heat_svg(steps.astype(int), table.T, 'entropy by update and turn', *size)
+    return Html(titled(picture.replace('</svg>', mark + '</svg>'), 'entropy by update and turn, nats a token', ends))
 
-def _open_html(lab, most=48)->str:
+def _open(lab, most=48)->dict:
     "Tokens of the update with their entropies, the most open first."
     batch = lab.batch(lab.step)
-    if 'entropy' not in batch.tokens: return '<p>These episodes hold no entropies.</p>'
-    entropy = batch.action('entropy').double().cpu().numpy()
+    if 'entropy' not in batch.tokens: return {}
+    entropy, ids = batch.action('entropy').double().cpu().numpy(), batch.action('id').tolist()
     on = np.flatnonzero(_at_turn(batch, lab.turn) & np.isfinite(entropy))
-    order = on[np.argsort(-entropy[on], kind='stable')][:most]
-    top, said = max(float(entropy[order[0]]), 1e-9) if len(order) else 1., texts(batch, order.tolist())
-    control = lexicon(batch).control
-    chips = ''.join(f'<span class="al-el-t{" al-control"*(int(batch.action("id")[i]) in control)}" '
-                    f'style="background:color-mix(in srgb,var(--heat) {6 + 40*entropy[i]/top:.0f}%,transparent)" '
-                    f'title="{attribute(said[i], 60)}: {entropy[i]:.3f} '
-                    f'nats"><span>{_said(said[i])}</span><small>{entropy[i]:.2f}</small></span>' for i in order)
-    return (f'<p>{len(on):,} tokens, mean {number(float(entropy[on].mean())) if len(on) else "–"} nats; the '
-            f'{len(order)} most open ones with the entropy of the choice:</p><div class="al-el-line">{chips}</div>')
+    order = on[np.argsort(-entropy[on], kind='stable')][:most].tolist()
+    top, said, control = max(entropy[order].max(initial=0.), 1e-9), texts(batch, order), lexicon(batch).control
+    chips = [dict(text=said[i], entropy=entropy[i], share=6 + 40*entropy[i]/top, control=ids[i] in control)
+             for i in order]
+    return dict(count=len(on), mean=number(float(entropy[on].mean())) if len(on) else '–', chips=chips)
 
-def _died_html(lab, most=8)->str:
-    "Words whose choice has died between the two updates."
-    if lab.later == lab.step: return '<p>Choose a later update to see which words have died.</p>'
-    found = died(lab.batch(lab.step), lab.batch(lab.later), lab.turn)
-    if not found: return f'<p>No word whose choice was open at update {lab.step} has died by update {lab.later}.</p>'
-    def line(x):
-        numbers = x['before'], x['after'], f'{x["entropy_before"]:.2f}', f'{x["entropy_after"]:.2f}', x['fate']
-        cells = ''.join(f'<td>{value}</td>' for value in numbers)
-        return f'<tr><th scope="row">{_said(x["word"])}</th>{cells}</tr>'.replace('nan', '–')
-    lines = ''.join(map(line, found[:most]))
-    return (f'<p>{len(found)} words whose choice was open at update {lab.step} are not at update {lab.later}; the '
-            f'first {min(most, len(found))}:</p><div class="al-el-scroll"><table><thead><tr><th scope="col">word</th>'
-            f'<th scope="col">said at {lab.step}</th><th scope="col">at {lab.later}</th><th '
-            f'scope="col">entropy at {lab.step}</th><th scope="col">at {lab.later}</th><th '
-            f'scope="col">fate</th></tr></thead><tbody>{lines}</tbody></table></div>')
-
-def _counts_html(lab)->str:
-    "What happened to how many tokens, for all controllers."
-    on = _at_turn(lab.now.batch, lab.turn)
-    lines = []
+def _counted(lab)->list:
+    "What happened to how many tokens: (name, counts and push, or the problem) of every controller."
+    on, lines = _at_turn(lab.now.batch, lab.turn), []
     for name, effect in lab.effects.items():
-        head = f'<th scope="row"{" class=al-el-on" if name in lab.pair else ""}>{safe(name, 60)}</th>'
-        if effect.problem:
-            lines.append(f'<tr>{head}<td colspan="{len(KINDS) + 1}" '
-                         f'style="text-align:left">{safe(effect.problem, 160)}</td></tr>')
-            continue
-        kind = np.array(effect.kind)[on] if len(effect.kind) else np.array([])
-        lifted = effect.opening[on].mean() if on.any() else 0.
-        lines.append(f'<tr>{head}' + ''.join(f'<td>{int((kind == k).sum()) or "–"}</td>' for k in KINDS)
-                     + f'<td>{signed(float(lifted), 3)}</td></tr>')
-    heads = ''.join(f'<th scope="col">{mark} {name}</th>' for name, mark in KINDS.items())
-    return (f'<div class="al-el-scroll" tabindex="0" role="region" aria-label="tokens by what each controller did to '
-            f'them"><table><thead><tr><th scope="col">controller</th>{heads}<th scope="col">push on '
-            f'entropy</th></tr></thead>'
-            f'<tbody>{"".join(lines)}</tbody></table></div>')
+        line = dict(problem=effect.problem)
+        if not effect.problem:
+            kind = np.array(effect.kind, object)[on]
+            push = effect.opening[on].mean() if on.any() else 0.
+            line |= dict(counts=[int((kind == k).sum()) for k in KINDS], push=signed(float(push), 3))
+        lines.append((name, line))
+    return lines
 
 def _lines(lab, most)->list:
     "Turns to show: those on which the two controllers differ come first. Lists of action tokens."
@@ -510,32 +470,33 @@ def _lines(lab, most)->list:
     chosen = np.argsort(-best, kind='stable')[:most]
     return [np.flatnonzero(turn == t).tolist() for t in chosen.tolist() if best[t] >= 0]
 
-def _marks_html(lab, name, lines, said, most=24)->str:
+def _marked(lab, name, lines, said, most=24)->list:
     "The tokens of some turns with what one controller did to them."
-    effect, batch, ratio = lab.effects[name], lab.now.batch, lab.now.ratio
-    if effect.problem: return f'<p class="al-el-note">{safe(effect.problem, 300)}</p>'
-    out, known = [], lexicon(batch)
-    kinds = parts_shown(batch, known)
+    effect, batch, ratio, known = lab.effects[name], lab.now.batch, lab.now.ratio, lexicon(lab.now.batch)
+    if effect.problem: return []
+    kinds, ids, found = parts_shown(batch, known), batch.action('id'), []
     for line in lines:
         turn = int(batch.action_turn[line[0]])
-        chips, pieces = [], read_pieces(batch.action('id')[line].tolist(), known, batch.action('part')[line].tolist()
-                                        if kinds else None)
-        after = [*(not piece.begins for piece in pieces[1:]), False]
+        pieces = read_pieces(ids[line].tolist(), known, batch.action('part')[line].tolist() if kinds else None)
+        after, chips = [*(not piece.begins for piece in pieces[1:]), False], []
         for i, piece, more_of_it in [*zip(line, pieces, after)][:most]:
-            push = f', entropy pushed by {signed(float(effect.opening[i]), 3)}' if effect.opening[i] else ''
-            title = (f'{attribute(said[i], 60)}: {effect.kind[i]}, ratio {ratio[i]:.3f}, advantage '
-                     f'{signed(float(lab.advantage[i]))}, slope {signed(float(effect.slope[i]), 3)}{push}')
-            place = (' al-el-g'*(not piece.begins) + ' al-el-m'*more_of_it + ' al-el-s'*piece.gap
+            part = piece.part if piece.part in kinds else None
+            names = (' al-el-g'*(not piece.begins) + ' al-el-m'*more_of_it + ' al-el-s'*piece.gap
                      + ' al-control'*piece.control)
-            shown = f'#{int(batch.action("id")[i])}' if piece.text is None else '‥' if piece.rest else piece.text
-            part, name = (f'al-p{piece.part}', f', {part_names()[piece.part]}') if piece.part in kinds else ('', '')
-            chips.append(_chip(shown, effect.mark_of(i), title + name, _LOOK.get(effect.kind[i], _LOOK['idle'])[0],
-                               place, part))
-        more = f'<em>{len(line) - most} more</em>' if len(line) > most else ''
-        out.append(f'<div class="al-el-line"><em>episode '
-                   f'{int(batch.turns.episode[turn])}, turn {int(batch.turns.t[turn])} · '
-                   f'{signed(float(lab.advantage[line[0]]))}</em>{"".join(chips)}{more}</div>')
-    return ''.join(out)
+            shown = f'#{int(ids[i])}' if piece.text is None else '‥' if piece.rest else piece.text
+            chips.append(dict(text=said[i], told=_told(lab, effect, i, ratio[i], part), shown=shown, names=names,
+                              shape='' if part is None else f'al-p{part}', mark=effect.mark_of(i),
+                              colour=_LOOK.get(effect.kind[i], _LOOK['idle'])[0]))
+        place = (f'episode {int(batch.turns.episode[turn])}, turn {int(batch.turns.t[turn])} · '
+                 f'{signed(float(lab.advantage[line[0]]))}')
+        found.append(dict(place=place, chips=chips, more=len(line) - most))
+    return found
+
+def _told(lab, effect, i, ratio, part)->str:
+    "What the pointer says of a token, behind its text."
+    push = f', entropy pushed by {signed(float(effect.opening[i]), 3)}' if effect.opening[i] else ''
+    return (f': {effect.kind[i]}, ratio {ratio:.3f}, advantage {signed(float(lab.advantage[i]))}, slope '
+            f'{signed(float(effect.slope[i]), 3)}{push}' + ('' if part is None else f', {part_names()[part]}'))
 
 def _plane_svg(lab, name, most=220, size=(480, 300))->tuple:
     "Ratio and advantage of tokens, over the region without gradient; and what it says in words."
@@ -545,95 +506,63 @@ def _plane_svg(lab, name, most=220, size=(480, 300))->tuple:
     top, far = (max((abs(a) for a in zone.lines), default=float(np.abs(lab.advantage[on]).max(initial=0.)) or 1.),
                 math.log(zone.span[1]))
     frame = Frame((-far, far), (-1.12*top, 1.12*top), *size, top=20, bottom=36)
-    uid = 'el' + hashlib.blake2b(repr((name, zone.lines, size, lab.arguments)).encode('utf-8', 'replace'),
-                                 digest_size=5).hexdigest()
-    body = [f'<defs><pattern id="{uid}" width="6" height="6" patternUnits="userSpaceOnUse" '
-            f'patternTransform="rotate(45)"><rect width="6" height="6" fill="var(--stop)" fill-opacity=".13"/><path '
-            f'd="M0,0V6" stroke="var(--stop)" stroke-opacity=".55"/></pattern></defs>']
-    body += [_axes(frame, [v for v in ticks(-top, top) if abs(v) <= 1.12*top], [])]
-    for a, pieces in zone.lines.items():
-        low, high = ((a - top/8, a) if a > 0 else (a, a + top/8))
-        low, high = (low, 1.12*top) if a == top else (-1.12*top, high) if a == -top else (low, high)
-        body += [f'<rect x="{frame.px(math.log(x))}" y="{frame.py(high)}" '
-                 f'width="{frame.px(math.log(y)) - frame.px(math.log(x)):.1f}" '
-                 f'height="{frame.py(low) - frame.py(high):.1f}" fill="url(#{uid})"/>' for x, y in pieces]
-    body += [_ratio_axis(frame, zone.span), _dots(lab, frame, effect, ratio, on, most)]
+    place = repr((name, zone.lines, size, lab.arguments)).encode('utf-8', 'replace')
+    axes = Html(_axes(frame, [v for v in ticks(-top, top) if abs(v) <= 1.12*top], []))
+    picture = filled('entropy_plane', frame=frame, of=name, axes=axes, silent=_silent(frame, zone, top),
+                     id='el' + hashlib.blake2b(place, digest_size=5).hexdigest(), ratios=_ratios(frame, zone.span),
+                     dots=_dots(lab, frame, effect, ratio, on, most))
     shown = f'{min(most, len(on))} of {len(on):,} tokens drawn' if len(on) > most else f'{len(on):,} tokens'
     beyond = int((np.abs(np.log(ratio[on])) > far).sum())
     if beyond: shown += f', {beyond} beyond this range, at its edge'
-    counted = ', '.join(f'{n} {k}' for k, n in ((k, sum(effect.kind[i] == k for i in on)) for k in KINDS)
-                        if n) if effect.kind else effect.problem
-    return titled(f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" '
-                  f'aria-label="{attribute(name, 60)}: ratio and advantage of tokens">{"".join(body)}</svg>',
-                  f'{visible(name)[:60]}: ratio and advantage',
-                  f'{zone.words}. {shown}: {counted}.'), f'{zone.words}. {shown}'
+    kinds = [effect.kind[i] for i in on] if effect.kind else []
+    counted = ', '.join(f'{kinds.count(k)} {k}' for k in KINDS if k in kinds) if effect.kind else effect.problem
+    title = f'{visible(name)[:60]}: ratio and advantage'
+    return Html(titled(picture, title, f'{zone.words}. {shown}: {counted}.')), f'{zone.words}. {shown}'
 
-def _ratio_axis(frame, span)->str:
-    "Round ratios on a logarithmic axis; 1 has a line."
-    marks = [v for v in (.01, .02, .05, .1, .2, .35, .5, .65, .8, 1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)
-             if span[0] <= v <= span[1]]
-    if span[1] > 12: marks = [v for v in marks if v in (.01, .1, 1, 10, 100)]
-    one = f'<line x1="{frame.px(0)}" x2="{frame.px(0)}" y1="{frame.top}" y2="{frame.height - frame.bottom}" class="g"/>'
-    return (one + ''.join(f'<text x="{frame.px(math.log(v))}" y="{frame.height - 22}" text-anchor="middle">{v:g}</text>'
-                          for v in marks) + f'<text x="{frame.width/2}" y="{frame.height - 6}" '
-            f'text-anchor="middle">ratio of new to old probability</text><text x="{frame.left}" '
-            f'y="{frame.top - 7}">advantage</text>')
+def _silent(frame, zone, top)->list:
+    "(x, y, width, height) of every stretch without gradient; the outermost advantages reach the edge."
+    found = []
+    for a, pieces in zone.lines.items():
+        low, high = (a - top/8, 1.12*top if a == top else a) if a > 0 else (-1.12*top if a == -top else a, a + top/8)
+        y, height = frame.py(high), f'{frame.py(low) - frame.py(high):.1f}'
+        ends = [(frame.px(math.log(begin)), frame.px(math.log(end))) for begin, end in pieces]
+        found += [(left, y, f'{right - left:.1f}', height) for left, right in ends]
+    return found
 
-def _dots(lab, frame, effect, ratio, on, most)->str:
+def _ratios(frame, span)->list:
+    "Places and names of round ratios on a logarithmic axis."
+    round_ones = .01, .02, .05, .1, .2, .35, .5, .65, .8, 1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100
+    shown = [v for v in round_ones if span[0] <= v <= span[1] and (span[1] <= 12 or v in (.01, .1, 1, 10, 100))]
+    return [(frame.px(math.log(v)), f'{v:g}') for v in shown]
+
+def _dots(lab, frame, effect, ratio, on, most)->list:
     "A mark for every token, evenly thinned; equal places stay under each other."
-    if effect.problem: return ''
+    if effect.problem: return []
     keep = on if len(on) <= most else on[np.linspace(0, len(on) - 1, most).astype(int)]
-    out = []
-    for i in keep.tolist():
-        if effect.kind[i] not in _LOOK: continue
-        colour, mark = _LOOK[effect.kind[i]]
-        x, y = frame.px(max(frame.x[0], min(frame.x[1], math.log(ratio[i])))), frame.py(float(lab.advantage[i]))
-        out.append(f'<path d="{mark}" transform="translate({x} {y})" fill="{colour}" '
-                   f'fill-opacity=".8"><title>{effect.kind[i]}: ratio {ratio[i]:.3f}, advantage '
-                   f'{signed(float(lab.advantage[i]))}</title></path>')
-    return ''.join(out)
+    def dot(i):
+        (colour, mark), advantage = _LOOK[effect.kind[i]], float(lab.advantage[i])
+        return dict(mark=mark, colour=colour, x=frame.px(max(frame.x[0], min(frame.x[1], math.log(ratio[i])))),
+                    y=frame.py(advantage),
+                    told=f'{effect.kind[i]}: ratio {ratio[i]:.3f}, advantage {signed(advantage)}')
+    return [dot(i) for i in keep.tolist() if effect.kind[i] in _LOOK]
 
-def _training_html(lab)->str:
-    "First part: where the choice is open."
-    turn = 'all turns' if lab.turn is None else f'turn {lab.turn}'
-    return (f'<h3>Where the choice is open</h3><p>Entropy of the choice by update and turn, the stronger the colour '
-            f'the more open; the frame is update {lab.step}, {turn}.</p>{_heat_html(lab)}'
-            f'{_open_html(lab)}{_died_html(lab)}')
+def _training_html(lab)->Html:
+    "First part: where the choice is open, and which words have died between the two updates."
+    gone = died(lab.batch(lab.step), lab.batch(lab.later), lab.turn) if lab.later != lab.step else []
+    return filled('entropy_training', lab=lab, heat=_heat_html(lab), open=_open(lab), died=gone)
 
-def _key_html()->str:
-    "What the marks mean."
-    items = ''.join(f'<span style="display:inline-flex;gap:5px;align-items:center;margin-right:16px"><svg '
-                    f'style="width:14px" viewBox="-5 -5 10 10" aria-hidden="true"><path d="{path}" '
-                    f'fill="{colour}"/></svg>{KINDS[name]} {name}</span>' for name, (colour, path) in _LOOK.items())
-    return f'<p>{items}</p>'
-
-def _switch_html(lab)->str:
-    "Control tokens are hidden until somebody asks; the parts of a reply have lines of their own shape."
-    known = lexicon(lab.now.batch)
-    parts = ''.join(f'<span style="margin-right:14px"><span class="al-p{code}">abc</span> {part_names()[code]}</span>'
-                    for code in parts_shown(lab.now.batch, known))
-    switch = '<label><input type="checkbox" class="al-switch"> control tokens</label>' if known.control else ''
-    return f'<p>{parts}{switch}</p>' if parts or switch else ''
-
-def _controllers_html(lab)->str:
+def _controllers_html(lab)->Html:
     "Second and third part: what controllers did, and where they stop."
-    lines = _lines(lab, 8)
-    said = texts(lab.now.batch, sorted({i for line in lines for i in line}))
-    given = ', '.join(f'{name}={value:g}' for name, value in lab.arguments.items())
-    notes = ''.join(f'<p class="al-el-note">{safe(note, 300)}</p>' for note in lab.notes)
-    figures = []
+    lines, known = _lines(lab, 8), lexicon(lab.now.batch)
+    said, figures = texts(lab.now.batch, sorted({i for line in lines for i in line})), []
     for name in lab.pair:
-        svg, words = _plane_svg(lab, name)
-        figures.append(f'<figure><figcaption>{safe(name, 60)}</figcaption>{_marks_html(lab, name, lines, said)}'
-                       f'{svg}<p>{safe(words, 400)}.</p></figure>')
-    return (f'<h3>What controllers did to the tokens of update '
-            f'{lab.step}</h3><p>Against the policy gradient without a bound; advantages by {safe(lab.estimator, 80)}; '
-            f'{"bounds set: " + given if given else "every controller has its own bounds"}. '
-            f'Counted are {"all turns" if lab.turn is None else f"the tokens of turn {lab.turn}"}; push on entropy: '
-            f'minus the derivative of the loss by the entropy, mean over tokens.</p>{notes}{_counts_html(lab)}'
-            f'<h3>Token by token, and the region without gradient</h3><p>Turns on which the two differ come '
-            f'first. Hatched: no gradient, found by asking the objective, for a token of the median old '
-            f'probability.</p>{_key_html()}{_switch_html(lab)}<div class="al-el-two">{"".join(figures)}</div>')
+        picture, words = _plane_svg(lab, name)
+        figures.append(dict(name=name, problem=lab.effects[name].problem, lines=_marked(lab, name, lines, said),
+                            picture=picture, words=words))
+    return filled('entropy_controllers', lab=lab, kinds=KINDS, counted=_counted(lab), looks=_LOOK, figures=figures,
+                  given=', '.join(f'{name}={value:g}' for name, value in lab.arguments.items()),
+                  parts=[(code, part_names()[code]) for code in parts_shown(lab.now.batch, known)],
+                  control=bool(known.control))
 
 def entropy_lab_html(run,  # EntropyLab, or what it takes first
     style:bool=True,    # bring the style sheet along; a page of several pictures needs it once
@@ -646,35 +575,17 @@ def entropy_lab_html(run,  # EntropyLab, or what it takes first
              _controllers_html(lab) if hasattr(lab, 'regions') else '']
     return Html(f'<section class="al-el" aria-label="entropy lab, update {lab.step}">{"".join(parts)}</section>')
 
-def _lab_widgets():
-    try: import ipywidgets
-    except ImportError as e:
-        raise ImportError(f'the entropy lab needs {e.name}: pip install "agentlab-rl[lab]"; entropy_lab_html(run) '
-                          f'needs nothing') from None
-    return ipywidgets
-
-def _choice(lab, widgets, text, options, value, chosen, width='260px'):
+def _choice(lab, text, options, value, chosen, width='260px'):
     "A drop-down that passes its value on."
-    box = widgets.Dropdown(options=options, value=value, description=text, tooltip=text,
-                           layout=widgets.Layout(width=width))
-    def changed(change):
-        if not lab._quiet:
-            chosen(change['new'])
-            lab.draw()
-    box.observe(changed, 'value')
-    return box
+    from ipywidgets import Dropdown, Layout
+    return lab.hear(Dropdown(options=options, value=value, description=text, tooltip=text, layout=Layout(width=width)),
+                    chosen)
 
-def _slide(lab, widgets, name, hint, least, most, start):
+def _slide(lab, name, hint, most, start, moved):
     "A slider that passes its value on."
-    box = widgets.FloatSlider(value=start, min=least, max=most, step=.01, description=name, tooltip=hint,
-                              readout_format='.2f', continuous_update=True, layout=widgets.Layout(width='320px'))
-    def moved(change):
-        if lab._quiet: return
-        if name == 'moved by': lab.move = change['new']
-        else: lab.arguments = lab.arguments | {name: change['new']}
-        lab.draw()
-    box.observe(moved, 'value')
-    return box
+    from ipywidgets import FloatSlider, Layout
+    return lab.hear(FloatSlider(value=start, min=0., max=most, step=.01, description=name, tooltip=hint,
+                                readout_format='.2f', continuous_update=True, layout=Layout(width='320px')), moved)
 
 @in_parts
 class EntropyLab(_Numbers):
@@ -686,38 +597,39 @@ class EntropyLab(_Numbers):
     @cached_property
     def widget(self):
         "Drop-downs, sliders and the pictures; made once."
-        widgets = _lab_widgets()
-        def first(value): self.pair[0] = value
-        def second(value): self.pair[1] = value
-        steps, line = [(f'update {s}', s) for s in self.steps], dict(flex_flow='row wrap')
-        self.controls = dict(step=_choice(self, widgets, 'update', steps, self.step, self._step),
-                             turn=_choice(self, widgets, 'turn', self._turns(), -1 if self.turn is None else self.turn,
-                                          lambda t: setattr(self, 'turn', None if t < 0 else t)),
-                             later=_choice(self, widgets, 'words until', steps, self.later,
-                                           lambda s: setattr(self, 'later', s)),
-                             first=_choice(self, widgets, 'left', list(self.offered), self.pair[0], first, '330px'),
-                             second=_choice(self, widgets, 'right', list(self.offered), self.pair[1], second, '330px'),
-                             low=_slide(self, widgets, 'low', 'how far a ratio may fall, in all controllers that have '
-                                        'such a bound', 0., 1., self.arguments.get('low', .2)),
-                             high=_slide(self, widgets, 'high', 'how far a ratio may rise, in all controllers that '
-                                         'have such a bound', 0., 2., self.arguments.get('high', .2)),
-                             move=_slide(self, widgets, 'moved by', 'pretend that every log-probability has moved by '
-                                         'this, times its advantage', 0., 1., self.move))
-        own = widgets.Button(description='Own bounds', tooltip='every controller at its own bounds again',
-                             layout=widgets.Layout(width='120px'))
-        own.on_click(lambda _: self.forget())
-        c, self.upper, self.lower, self.note = self.controls, widgets.HTML(), widgets.HTML(), widgets.HTML()
-        rows = [widgets.HBox([c[name] for name in names] + [own]*('low' in names), layout=widgets.Layout(**line))
-                for names in (('step', 'turn', 'later'), ('first', 'second'), ('low', 'high', 'move'))]
+        widgets, = lab_packages('the entropy lab', 'entropy_lab_html(run)', 'ipywidgets')
+        self.controls = c = self._choices() | self._slides()
+        own = button('Own bounds', 'every controller at its own bounds again', self.forget, '120px')
+        self.upper, self.lower, self.note = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        rows = [widgets.HBox(line, layout=widgets.Layout(flex_flow='row wrap')) for line in (
+            [c['step'], c['turn'], c['later']], [c['first'], c['second']], [c['low'], c['high'], c['move'], own])]
         box = widgets.VBox([rows[0], self.upper, *rows[1:], self.note, self.lower])
         box.add_class('agentlab-entropy-lab')
         self._show()
         return box
+    def _choices(self)->dict:
+        "Drop-downs: updates, turn, and the two controllers."
+        steps, offered = [(f'update {s}', s) for s in self.steps], list(self.offered)
+        def pair(side, name): self.pair[side] = name
+        keep = partial(setattr, self)
+        turn = -1 if self.turn is None else self.turn
+        return dict(step=_choice(self, 'update', steps, self.step, self._step),
+                    turn=_choice(self, 'turn', self._turns(), turn, lambda t: keep('turn', None if t < 0 else t)),
+                    later=_choice(self, 'words until', steps, self.later, partial(keep, 'later')),
+                    first=_choice(self, 'left', offered, self.pair[0], partial(pair, 0), '330px'),
+                    second=_choice(self, 'right', offered, self.pair[1], partial(pair, 1), '330px'))
+    def _slides(self)->dict:
+        "Sliders: the bounds, and what is pretended."
+        def bound(name, value): self.arguments = self.arguments | {name: value}
+        hint = 'how far a ratio may {}, in all controllers that have such a bound'
+        pretend = 'pretend that every log-probability has moved by this, times its advantage'
+        return dict(move=_slide(self, 'moved by', pretend, 1., self.move, partial(setattr, self, 'move'))) | {
+            name: _slide(self, name, hint.format(goes), most, self.arguments.get(name, .2), partial(bound, name))
+            for name, goes, most in (('low', 'fall', 1.), ('high', 'rise', 2.))}
     def _show(self):
         "Message and pictures; the upper one only when it changes."
         if 'upper' not in vars(self): return
-        self.note.value = (f'<p role="status" style="border-left:4px solid '
-                           f'#c26a00;padding-left:8px">{safe(self.message, 400)}</p>' if self.message else '')
+        self.note.value = warned(self.message)
         if self.message: return
         self.upper.value = f'<section class="al-el">{_PAGE}{_training_html(self)}</section>'
         self.lower.value = f'<section class="al-el" aria-live="off">{_controllers_html(self)}</section>'
@@ -737,9 +649,6 @@ class EntropyLab(_Numbers):
             if 'controls' in vars(self): self.controls[name].value = value
         self._quiet = False
         self.draw()
-    def _ipython_display_(self):
-        from IPython.display import display
-        display(self.widget)
 
 def entropy_lab(run,    # run folder or Run; or a Batch, a list of them, or step -> Batch
     **how               # further arguments of EntropyLab: credit, current, controllers, step, turn, ...

@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 from ..settings import in_parts
-from .run_report import document, number, safe, signed
-from .web import Html, sheet
+from .run_report import CSS, PAGE_CSS, evenly, number, safe, signed
+from .web import Html, filled, sheet
 
 # %% auto #0
 __all__ = ['MISSING', 'FIELDS', 'LINE', 'DOCUMENT', 'NEVER', 'COLUMNS', 'Sample', 'split_turns', 'Unfit', 'Format', 'Look',
@@ -571,111 +571,31 @@ def open_run(path,  # run folder of agentlab; folder or file of one of the forma
         raise ValueError(f'reward={reward!r}: a run of agentlab says what its rewards are. Leave it out')
     return _open_agentlab(path, files, notes)
 
-_CSS = f'<style>{sheet("foreign")}</style>'
-_NONE = f'<em class="al-unknown">{MISSING}</em>'
+_NONE = Html(f'<em class="al-unknown">{MISSING}</em>')
 
 def _value(x, show=number)->str: return show(x) if x is not None and math.isfinite(x) else _NONE
 
-def _table_html(opened)->str:
-    "The fields: where each comes from, or missing."
-    def mark(source):
-        return (f'<td class="al-mark al-open">– {MISSING}</td>' if source == MISSING
-                else f'<td class="al-mark al-ok">✓ {safe(str(source), 200)}</td>')
-    rows = ''.join(f'<tr><th scope="row">{name}</th>{mark(source)}<td>{FIELDS[name]}</td></tr>'
-                   for name, source in opened.fields.items())
-    return ('<h2>What the dump says</h2><p class="al-about">A field has a source in the file, or it is missing. '
-            'Nothing is filled in.</p>'
-            f'<div class="al-card"><table class="al-checks"><caption class="al-hide">Fields and their '
-            f'sources</caption><tbody>{rows}</tbody></table></div>')
-
-def _grid_html(caption, heads, lines)->str:
-    "A table, folded where it is long."
-    head = ''.join(f'<th scope="col">{x}</th>' for x in heads)
-    body = ''.join(f'<tr><th scope="row">{x}</th>{"".join(f"<td>{y}</td>" for y in rest)}</tr>' for x, *rest in lines)
-    table = (f'<table class="al-steps"><caption class="al-hide">{caption}</caption><thead><tr>{head}</tr></thead>'
-             f'<tbody>{body}</tbody></table>')
-    if len(lines) > 30: table = f'<details class="al-more"><summary>{len(lines)} steps</summary>{table}</details>'
-    return f'<h2>{caption}</h2><div class="al-card al-scroll">{table}</div>'
-
 def _step_name(step): return _NONE if step is None or step != step else int(step)
 
-def _steps_html(summary)->str:
-    "The steps: completions, groups, mean reward."
-    return _grid_html('Steps', ('step', 'completions', 'groups', 'mean reward', 'without a reward'), [
-        (_step_name(r.step), r.completions, r.groups, _value(r.reward), r.unknown) for r in summary.itertuples()])
-
-def _turn_html(opened, turn, seen, limit)->str:
-    "What was read and written in one turn."
-    text = (_NONE if opened.fields['text'] == MISSING else safe(turn.text, limit, lines=True) if turn.text
-            else '<em class="al-unknown">nothing was written</em>')
-    seen = f'<div class="al-seen">{safe(seen, limit, lines=True)}</div>' if seen else ''
-    guess = ', as guessed'*opened.fields['turns'].startswith('a guess')
-    side = ('the whole text;<br>its turns are missing' if opened.fields['turns'] == MISSING
-            else f'turn {turn.t}{guess}<br>reward {_value(turn.reward)}')
-    return (f'<div class="al-turn"><div class="al-side">{side}</div><div>{seen}<div '
-            f'class="al-dump">{text}</div></div></div>')
-
-def _completion_html(opened, i, episode, prompt, limit)->str:
-    "One completion, folded."
-    facts = f"reward {_value(episode.outcome)} · advantage {_value(episode.columns.get('advantage'), signed)}"
-    more = ' · '.join(f'{safe(name, 40)} {number(x)}' for name, x in list(episode.columns.items())[:12]
-                      if name != 'advantage' and math.isfinite(x))
-    more = f'<p class="al-sub">{more}</p>' if more else ''
-    shown = ''.join(_turn_html(opened, t, '' if j == 0 and t.observation == prompt else t.observation,
-                               limit) for j, t in enumerate(episode.turns[:20])) + (
-                                   f'<p class="al-note">not drawn: {len(episode.turns) - 20} more turns</p>'
-                                   if len(episode.turns) > 20 else '')
-    final = f'<div class="al-seen">afterwards: {safe(episode.final, limit, lines=True)}</div>' if episode.final else ''
-    return (f'<details class="al-more"><summary>completion '
-            f'{i + 1}<span>{facts}</span></summary>{more}{shown}{final}</details>')
-
-def _step_html(opened, step, groups, rows, limit)->str:
-    "The first groups of a step."
+def _groups(opened, step)->list:
+    "(what all read first, completions) of every group of a step."
     by = {}
     for e in opened.episodes(step): by.setdefault(e.group, []).append(e)
-    cards = []
-    for number_, (key, episodes) in enumerate(list(by.items())[:groups]):
-        firsts, answer = {e.turns[0].observation for e in episodes if e.turns}, episodes[0].answer
-        # seats of a game read different things; each is shown with its turn
-        first = firsts.pop() if len(firsts) == 1 else None
-        prompt = (_NONE if opened.fields['prompt'] == MISSING else '' if first is None
-                  else safe(first, limit, lines=True))
-        right = f'<p class="al-sub">right: {safe(answer, 300)}</p>' if answer else ''
-        drawn = ''.join(_completion_html(opened, i, e, first, limit) for i, e in enumerate(episodes[:rows]))
-        rest = (f'<p class="al-note">not drawn: {len(episodes) - rows} of {len(episodes)} completions</p>'
-                if len(episodes) > rows else '')
-        cards.append(f'<div class="al-card"><h4>Group {number_ + 1}</h4><div '
-                     f'class="al-seen">{prompt}</div>{right}{drawn}{rest}</div>')
-    rest = f'<p class="al-note">not drawn: {len(by) - groups} of {len(by)} groups</p>' if len(by) > groups else ''
-    return f'<h2>Step {_NONE if step is None else step}</h2>{"".join(cards)}{rest}'
+    firsts = [{e.turns[0].observation for e in episodes if e.turns} for episodes in by.values()]
+    # seats of a game read different things; each is shown with its turn
+    return [(first.pop() if len(first) == 1 else None, episodes) for first, episodes in zip(firsts, by.values())]
 
-def _run_html(opened, steps, groups, rows, limit)->str:
-    "What one dump says, and its first groups."
-    known = opened.steps
-    drawn = min(steps, len(known))
-    chosen = sorted({round(i*(len(known) - 1)/max(1, drawn - 1)) for i in range(drawn)})
-    notes = ''.join(f'<p class="al-note">{safe(note, 500)}</p>' for note in opened.notes)
-    head = (f'<p class="al-eyebrow">{safe(opened.format)} run</p><h1>{safe(opened.path.name, 80)}</h1><p '
-            f'class="al-lead">{len(known)} steps, {len(chosen)} of them drawn below. Missing: '
-            f'{", ".join(opened.missing) or "nothing"}.</p>{notes}')
-    return ''.join([head, _table_html(opened), _steps_html(opened.summary()) if known else '',
-                    *(_step_html(opened, known[i], groups, rows, limit) for i in chosen)])
-
-def _beside_html(runs)->str:
+def _beside(runs, summaries)->dict:
     "Facts of several dumps, and their mean rewards by step."
-    names, found = [safe(f'{i}. {r.path.name}', 60) for i, r in enumerate(runs, 1)], [r.summary() for r in runs]
     turns = lambda f: _value((f.turns*f.completions).sum()/f.completions.sum())
-    facts = [(name, safe(r.format), len(f), f.completions.sum(), turns(f), ', '.join(r.missing) or 'nothing')
-             for name, r, f in zip(names, runs, found) if len(f)]
-    paid = [{None if s != s else s: x for s, x in zip(f.step, f.reward)} for f in found if len(f)]
+    found = [(Html(safe(f'{i}. {run.path.name}', 60)), run, f) for i, (run, f) in enumerate(zip(runs, summaries), 1)
+             if len(f)]
+    facts = [(name, run.format, len(f), f.completions.sum(), turns(f), ', '.join(run.missing) or 'nothing')
+             for name, run, f in found]
+    paid = [{None if s != s else s: x for s, x in zip(f.step, f.reward)} for *_, f in found]
     steps = sorted({s for f in paid for s in f}, key=lambda s: (s is None, s or 0))
-    chosen = steps if len(steps) <= 60 else [steps[round(i*(len(steps) - 1)/59)] for i in range(60)]
-    rest = f' Not drawn: {len(steps) - len(chosen)} of {len(steps)} steps.'*(len(steps) > len(chosen))
-    rows = [(_step_name(s), *(_value(f.get(s)) for f in paid)) for s in chosen]
-    heads = 'run', 'format', 'steps', 'completions', 'turns', 'missing'
-    return (f'<h1>{len(runs)} runs</h1>' + _grid_html('What they hold', heads, facts)
-            + _grid_html('Mean reward', ('step', *(name for name, *_ in facts)), rows)
-            + f'<p class="al-about">Each program counts its steps in its own way.{rest}</p>')
+    rewards = [(_step_name(steps[i]), *(_value(f.get(steps[i])) for f in paid)) for i in evenly(len(steps), 60)]
+    return dict(facts=facts, names=['step', *(name for name, *_ in facts)], rewards=rewards, known=len(steps))
 
 def opened_html(opened:Opened|list,  # what `open_run` gave; several: side by side first, then each
     steps:int=4,        # steps to draw, spread evenly from the first to the last
@@ -685,9 +605,12 @@ def opened_html(opened:Opened|list,  # what `open_run` gave; several: side by si
 )->Html:                # a whole page without scripts or links to elsewhere
     "Dumps on one page: what they say, their steps, and groups by task with rewards and texts."
     runs = opened if isinstance(opened, list) else [opened]
-    drawn = [_run_html(run, steps, groups, rows, limit) for run in runs]
-    body = drawn[0] if len(runs) == 1 else _beside_html(runs) + ''.join(
-        f'<details class="al-more"><summary>{safe(r.path.name)}</summary>{x}</details>' for r, x in zip(runs, drawn))
-    return Html(document(', '.join(f'{run.path.name}: {run.format} run' for run in runs),
-                         _CSS + body + '<p class="al-foot">Written by agentlab. This page runs no scripts and fetches '
-                         'nothing; text that a model wrote is shown as text.</p>'))
+    summaries = [run.summary() for run in runs]
+    drawn = [[(run.steps[i], _groups(run, run.steps[i])) for i in evenly(len(run.steps), steps)] for run in runs]
+    lines = [[(_step_name(r.step), r.completions, r.groups, _value(r.reward), r.unknown) for r in summary.itertuples()]
+             for summary in summaries]
+    return filled('foreign', title=', '.join(f'{run.path.name}: {run.format} run' for run in runs),
+                  css=Html(CSS + PAGE_CSS + sheet('foreign')), runs=list(zip(runs, lines, drawn)),
+                  beside=_beside(runs, summaries) if len(runs) > 1 else None, groups=groups, rows=rows, limit=limit,
+                  fields=FIELDS, missing=MISSING, unknown=_NONE, value=_value, number=number, signed=signed,
+                  finite=math.isfinite)

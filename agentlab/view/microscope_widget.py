@@ -8,8 +8,8 @@ import inspect, math, random
 from dataclasses import dataclass
 from functools import cached_property, partial
 from ..settings import in_parts
-from .run_report import attribute, safe, signed, tint
-from .web import Html, sheet
+from .run_report import safe, signed, tint
+from .web import Html, Shown, button, filled, lab_packages, sheet, warned
 
 # %% auto #0
 __all__ = ['LIMIT', 'TURNS', 'KEYS', 'KINDS', 'FIELDS', 'OWN', 'small_turns', 'regroup', 'accepted', 'advantages', 'sweep',
@@ -204,7 +204,7 @@ def disagreement(first,  # an estimator
     rank, _, row, one, two = contrast(small)
     return Case(small, row, KINDS[rank], one, two)
 
-_STYLE = f'<style>{sheet("microscope")}</style>'
+_STYLE = Html(f'<style>{sheet("microscope")}</style>')
 
 def _few(estimators):
     "Refuse what does not fit on a screen."
@@ -213,13 +213,12 @@ def _few(estimators):
                          f'{len(estimators) - LIMIT}.')
     return estimators
 
-def _value_html(value, largest, name)->str:
+def _value(value, largest, name)->dict:
     "One advantage as a cell: mark, signed number, colour; in words for a screen reader and the pointer."
     mark, word = (('–', 'no number') if math.isnan(value) else ('▲', 'praise') if value > 0 else ('▼', 'blame')
                   if value < 0 else ('●', 'zero'))
     number = '' if math.isnan(value) else f' {signed(value)}'
-    return (f'<td class="al-ms-v" style="background-color:{tint(value, largest)}" title="{attribute(name)}: '
-            f'{word}{number}">{mark}{number}</td>')
+    return dict(name=str(name), shown=mark + number, told=word + number, colour=tint(value, largest))
 
 def _signs(row)->str:
     "Do the estimators praise and blame alike?"
@@ -227,22 +226,16 @@ def _signs(row)->str:
     return '–' if not found else 'agree' if len(found) == 1 else '≠ opposite' if {1, -1} <= found else '≠ one is 0'
 
 def _cell_text(value)->str:
-    "A cell of the caller's table as escaped HTML; empty where there is nothing."
+    "A cell of the caller's table; empty where there is nothing."
     if value is None or isinstance(value, float) and math.isnan(value): return ''
-    return safe(f'{value:g}' if isinstance(value, float) else str(value), limit=40)
+    return f'{value:g}' if isinstance(value, float) else str(value)
 
-def _body_html(turns, values)->str:
-    "Head and lines of the table."
-    shown = [c for c in ('episode', 't', 'group', 'seat', 'state', 'reward', 'outcome', 'value') if c in turns]
-    names = dict(group='task', t='turn')
+def _lines(turns, values, shown)->list:
+    "(cells of the table, advantages, whether their signs agree) of every turn."
     largest = {name: float(values[name].abs().max()) for name in values}
-    head = (''.join(f'<th scope="col">{names.get(c, c)}</th>' for c in shown)
-            + ''.join(f'<th scope="col">{safe(str(name), 40)}</th>' for name in values) + '<th scope="col">signs</th>')
-    lines = [f'<tr><th scope="row">{i}</th>' + ''.join(f'<td>{_cell_text(x)}</td>' for x in cells)
-             + ''.join(_value_html(v, largest[n], str(n)) for n, v in zip(values, row)) + f'<td>{_signs(row)}</td></tr>'
-             for i, (cells, row) in enumerate(zip(turns[shown].astype(object).to_numpy().tolist(),
-                                                  values.to_numpy().tolist()), 1)]
-    return f'<thead><tr><th scope="col">row</th>{head}</tr></thead><tbody>{"".join(lines)}</tbody>'
+    rows = zip(turns[shown].astype(object).to_numpy().tolist(), values.to_numpy().tolist())
+    return [(map(_cell_text, cells), [_value(v, largest[n], n) for n, v in zip(values, row)], _signs(row))
+            for cells, row in rows]
 
 def microscope_html(turns,      # table of turns
     estimators:dict|None=None,  # name -> estimator, at most six; None: grpo, rloo, gigpo and mars
@@ -254,13 +247,11 @@ def microscope_html(turns,      # table of turns
     values, problems = advantages(turns, estimators, arguments)
     given = ', '.join(f'{name}={value!r}' if isinstance(value, str) or value is None else f'{name}={value:g}'
                       for name, value in (arguments or {}).items())
-    words = f'{len(turns)} turns, {len(estimators)} estimators' + (f'; set: {given}' if given
-                                                                   else '; every estimator at its own defaults')
-    faults = ''.join(f'<p class="al-ms-bad">{safe(str(name), 40)} gives no numbers here: {safe(problem, 300)}</p>'
-                     for name, problem in problems.itertuples(index=False))
-    key = '▲ praise, ▼ blame, ● zero; the colour of a column is strongest at its own largest number.'
-    return Html(f'<section class="al-ms">{_STYLE if style else ""}<table><caption>{safe(words, 400)}. '
-                f'{key}</caption>{_body_html(turns, values)}</table>{faults}</section>')
+    words = f'{len(turns)} turns, {len(estimators)} estimators; ' + (f'set: {given}' if given
+                                                                     else 'every estimator at its own defaults')
+    shown = [c for c in ('episode', 't', 'group', 'seat', 'state', 'reward', 'outcome', 'value') if c in turns]
+    return filled('microscope', style=_STYLE if style else '', words=words, shown=shown, names=[*map(str, values)],
+                  lines=_lines(turns, values, shown), problems=problems.astype(str).itertuples(index=False))
 
 def _first_four():
     from agentlab.credit import gigpo, grpo, mars, rloo
@@ -326,7 +317,7 @@ _SLIDERS = (    # argument, what it does, ('float', least, most, step, start) or
     ('scale', 'divide by the deviation?', ('choice', [('yes', 'std'), ('no', None)], OWN)),
     ('rows', 'who votes in a mean', ('choice', [('episode', 'episode'), ('turn', 'turn')], OWN)))
 
-class _Numbers:
+class _Numbers(Shown):
     "A table of turns, what is asked of it, and the numbers that come of it."
     def __init__(self,
         turns=None,                 # table of at most twelve turns; None: `small_turns()`
@@ -365,9 +356,6 @@ class _Numbers:
         "The present picture as HTML without JavaScript."
         return microscope_html(small_turns().iloc[:0] if self.turns is None else regroup(self.turns, self.within),
                                self.estimators if len(self.shown) <= LIMIT else {}, self.arguments)
-    def _ipython_display_(self):
-        from IPython.display import display
-        display(self.widget)
 
 def _readable(turns)->dict:
     "The estimators of agentlab.credit whose columns this table has."
@@ -414,13 +402,6 @@ class _Edited(_Numbers):
         if 'widget' in vars(self): self._sync()
         self.draw()
 
-def _need_widgets():
-    try: import ipywidgets
-    except ImportError as e:
-        raise ImportError(f'the microscope needs {e.name}: pip install "agentlab-rl[lab]"; microscope_html(turns) '
-                          f'needs nothing') from None
-    return ipywidgets
-
 def _slider(self, widgets, name, hint, kind):
     "One control; moving it passes its argument on."
     common = dict(description=name, tooltip=hint, layout=widgets.Layout(width='330px'))
@@ -429,14 +410,11 @@ def _slider(self, widgets, name, hint, kind):
                                       continuous_update=True, **common)
     # labels: None as a value would mean no choice
     else: control = widgets.SelectionSlider(options=[OWN, *(label for label, _ in kind[1])], value=OWN, **common)
-    def moved(change):
-        if self._quiet: return
-        value = dict(kind[1]).get(change['new']) if kind[0] == 'choice' else change['new']
+    def moved(new):
+        value = dict(kind[1]).get(new) if kind[0] == 'choice' else new
         self.arguments = ({n: x for n, x in self.arguments.items() if n != name}
-                          | ({} if change['new'] == OWN else {name: value}))
-        self.draw()
-    control.observe(moved, 'value')
-    return control
+                          | ({} if new == OWN else {name: value}))
+    return self.hear(control, moved)
 
 def _panel(self, widgets):
     "Choice of estimators, sliders, and what turns are kept apart by."
@@ -444,26 +422,14 @@ def _panel(self, widgets):
     self.choice = widgets.SelectMultiple(options=list(self.offered), value=self.shown, rows=9, description='estimators',
                                          tooltip=f'Ctrl or Shift selects several, at most {LIMIT}',
                                          layout=widgets.Layout(width='300px'))
-    def chosen(change):
-        if not self._quiet:
-            self.shown = list(change['new'])
-            self.draw()
-    self.choice.observe(chosen, 'value')
+    self.hear(self.choice, lambda new: setattr(self, 'shown', list(new)))
     self.walls = {key: widgets.Checkbox(value=True, description=f'apart by {key}', indent=False,
                                         layout=widgets.Layout(width='140px')) for key in KEYS}
-    def grouped(_):
-        if not self._quiet:
-            self.within = [key for key, box in self.walls.items() if box.value]
-            self.draw()
-    for box in self.walls.values(): box.observe(grouped, 'value')
-    own = _button(widgets, 'Own defaults', 'Every estimator at its own defaults again', self.forget)
+    def grouped(_): self.within = [key for key, box in self.walls.items() if box.value]
+    for box in self.walls.values(): self.hear(box, grouped)
+    own = button('Own defaults', 'Every estimator at its own defaults again', self.forget)
     return widgets.HBox([self.choice, widgets.VBox([*self.controls.values()]),
                          widgets.VBox([*self.walls.values(), own])], layout=widgets.Layout(flex_flow='row wrap'))
-
-def _button(widgets, text, hint, act, width='auto'):
-    button = widgets.Button(description=text, tooltip=hint, layout=widgets.Layout(width=width))
-    button.on_click(lambda _: act())
-    return button
 
 def _pair(self, widgets):
     "Two estimators, a seed and the button that makes them disagree."
@@ -474,19 +440,16 @@ def _pair(self, widgets):
                                for name, text in zip(two, ('first', 'second')))
     self.seed = widgets.BoundedIntText(value=0, min=0, max=9999, description='seed',
                                        tooltip='another seed finds another case', layout=widgets.Layout(width='160px'))
-    self.find = _button(widgets, 'Make a case where these two disagree', 'Search for a small table on which their '
-                        'signs differ', lambda: self.disagree(self.first.value, self.second.value, self.seed.value))
+    self.find = button('Make a case where these two disagree', 'Search for a small table on which their signs differ',
+                       lambda: self.disagree(self.first.value, self.second.value, self.seed.value))
     return widgets.HBox([self.first, self.second, self.seed, self.find], layout=widgets.Layout(flex_flow='row wrap'))
 
 def _cell(scope, widgets, row, name):
     "One cell that can be typed into."
     cell = widgets.Text(value=scope.cells[row][name], continuous_update=False, tooltip=f'{name} of row {row + 1}',
                         layout=widgets.Layout(width='94%'))
-    def typed(change):
-        scope.cells[row] = scope.cells[row] | {name: change['new']}
-        scope.draw()
-    cell.observe(typed, 'value')
-    return cell
+    def typed(new): scope.cells[row] = scope.cells[row] | {name: new}
+    return scope.hear(cell, typed)
 
 @in_parts
 class Microscope(_Edited):
@@ -495,10 +458,9 @@ class Microscope(_Edited):
     @cached_property
     def widget(self):
         "Cells, sliders, message and picture; made once."
-        widgets = _need_widgets()
+        widgets, = lab_packages('the microscope', 'microscope_html(turns)', 'ipywidgets')
         self.grid, self.note, self.picture = widgets.GridBox(), widgets.HTML(), widgets.HTML()
-        self.more = _button(widgets, 'Add a turn', f'Another turn of the last episode, at most {TURNS} turns', self.add,
-                            '160px')
+        self.more = button('Add a turn', f'Another turn of the last episode, at most {TURNS} turns', self.add, '160px')
         box = widgets.VBox([self.grid, self.more, _panel(self, widgets), _pair(self, widgets), self.note, self.picture])
         box.add_class('agentlab-microscope')
         self._fill()
@@ -506,11 +468,11 @@ class Microscope(_Edited):
         return box
     def _fill(self):
         "The grid of cells anew, a head and a line per turn."
-        widgets = _need_widgets()
+        import ipywidgets as widgets
         names = list(self.cells[0]) if self.cells else list(FIELDS)
         head = [widgets.HTML(f'<b>{safe(dict(group="task", t="turn").get(name, name), 30)}</b>') for name in names]
         self.inputs = [{name: _cell(self, widgets, row, name) for name in names} for row in range(len(self.cells))]
-        lines = [[*line.values(), _button(widgets, '✕', f'Remove row {row + 1}', partial(self.remove, row), '40px')]
+        lines = [[*line.values(), button('✕', f'Remove row {row + 1}', partial(self.remove, row), '40px')]
                  for row, line in enumerate(self.inputs)]
         self.grid.layout = widgets.Layout(grid_template_columns=f'repeat({len(names)}, minmax(70px, 120px)) 48px',
                                           width='auto')
@@ -529,8 +491,7 @@ class Microscope(_Edited):
         "Message and picture."
         if 'widget' not in vars(self) and not hasattr(self, 'picture'): return
         self.more.disabled = len(self.cells) >= TURNS
-        self.note.value = (f'<p role="status" style="border-left:4px solid '
-                           f'#c26a00;padding-left:8px">{safe(self.message, 400)}</p>' if self.message else '')
+        self.note.value = warned(self.message)
         if not self.message.startswith('Not redrawn'): self.picture.value = str(self.static())
 
 def microscope(turns=None,      # table of at most twelve turns; None: three turns on which estimators disagree

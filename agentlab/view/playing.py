@@ -8,9 +8,9 @@ import copy, math, re
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from .run_report import CSS, Html, clip, finite, safe, signed, visible
+from .run_report import CSS, Html, clip, finite, signed, visible
 from .turnscope_widget import ESM_HELPERS
-from .web import script, sheet
+from .web import Shown, filled, lab_packages, script, sheet
 
 # %% auto #0
 __all__ = ['PLAY_CSS', 'MOST', 'LINES', 'SCRIPT', 'TABLE_CSS', 'ALL', 'NONE', 'Words', 'Said', 'Chance', 'chances', 'seated',
@@ -402,34 +402,6 @@ def percent(p: float)->str:
     return ('–' if math.isnan(p) else '0 %' if p == 0 else '< 0.1 %' if p < .001 else f'{100*p:.1f} %' if p < .995
             or p == 1 else '> 99.4 %')
 
-def _line_html(line: Line, several: bool)->str:
-    "One bubble."
-    if line.kind == 'paid':
-        return (f'<div class="al-pl-paid">{"▲" if line.reward > 0 else "▼"} {safe(line.seat, 40)} is paid '
-                f'<b>{signed(line.reward)}</b></div>')
-    where = f' to {safe(line.seat, 40)}' if several else ''
-    if line.kind == 'said':
-        head = (f'{safe(line.who, 60)}{f" at {safe(line.seat, 40)}" if several else ""} · turn {line.t}'
-                + (' · <span class="al-pl-no">✕ refused</span>' if line.note else ''))
-    else:
-        head = (f'the environment{where}{" · last words" if line.kind == "last" else ""}'
-                + (f' · {safe(line.note, 200)}' if line.note else ''))
-    said = safe(line.text, 3000, lines=True) if line.text else '<span class="al-unknown">∅ nothing</span>'
-    mark = ' al-pl-said' if line.kind == 'said' else ''
-    return f'<div class="al-pl-line{mark}"><small>{head}</small><span>{said}</span></div>'
-
-def _odds_html(odds, temperature)->str:
-    "The legal texts and how likely they are."
-    if not odds: return ''
-    rest = max(0., 1 - sum(c.p for c in odds))
-    def line(name, p, note):
-        bar = f'<i style=width:{100*p:.1f}%></i>' if p > 0 else safe(note, 80)
-        return f'<tr><th scope="row">{name}</th><td>{percent(p)}</td><td>{bar}</td></tr>'
-    lines = ''.join(line(safe(c.text, 80), c.p, c.note) for c in odds) + line('<em>something else</em>', rest, '')
-    about = (f'What the policy would say, at temperature {temperature or 1:g}: the product over the tokens of each '
-             f'text and the end of the turn')
-    return f'<table class="al-pl-odds"><caption>{about}.</caption><tbody>{lines}</tbody></table>'
-
 MOST, LINES = 60, 80    # buttons and lines on the screen
 
 class Pictured(Told):
@@ -455,25 +427,12 @@ class Pictured(Told):
             return []
     def static(self, style: bool = True, moves: bool = True)->Html:
         "The game as it stands, as HTML without JavaScript. `moves` lists the legal texts below it."
-        several, lines = len(self.seats) > 1, self.history()
-        cut = f'<p class="al-note">{len(lines) - LINES} earlier lines are not drawn</p>' if len(lines) > LINES else ''
-        others = [f'{"advice for " if s in self.mine else ""}{safe(s, 40)}: {safe(called(p), 60)}'
-                  for s, p in self.players.items()]
-        mine = ' and '.join(safe(s, 40) for s in self.mine) or 'nobody'
-        head = [f'<b>{safe(str(getattr(self.model, "name", type(self.model).__name__)), 60)}</b>', f'seed {self.seed}',
-                f'you: <b>{mine}</b>', *others, *(['all seats shown'] if self.show_all else [])]
-        talk = ''.join(_line_html(line, several) for line in lines[-LINES:])
-        odds = self.odds()
-        shown = ' · '.join(safe(m, 80) for m in self.offered[:MOST])
-        more = f' and {len(self.offered) - MOST} more' if len(self.offered) > MOST else ''
-        legal = f'<p class="al-pl-end" style="font-weight:400">Legal: {shown}{more}</p>' if shown and not odds else ''
-        end = (f'<p class="al-pl-end{" al-pl-fault" if self.game.error else ""}">{safe(self.ending(), 600)}</p>'
-               if self.over or moves else '')
-        below = (_odds_html(odds, self.temperature) or legal) if moves else ''
-        return Html(f'<section class="al">{f"<style>{CSS}{PLAY_CSS}</style>" if style else ""}<div class="al-pl"><div '
-                    f'class="al-pl-head">{"".join(f"<span>{x}</span>" for x in head)}</div>'
-                    f'<div class="al-pl-talk" role="group" tabindex="0" aria-label="what was read and said">'
-                    f'<div class="al-pl-lines">{cut}{talk}</div></div>{end}{below}</div></section>')
+        lines, odds = self.history(), self.odds()
+        return filled('play', game=self, css=Html(CSS + PLAY_CSS if style else ''), moves=moves, signed=signed,
+                      world=str(getattr(self.model, 'name', type(self.model).__name__)), several=len(self.seats) > 1,
+                      players=[(seat, called(player)) for seat, player in self.players.items()], percent=percent,
+                      lines=lines[-LINES:], cut=len(lines) - LINES, offered=self.offered, most=MOST, odds=odds,
+                      rest=max(0., 1 - sum(c.p for c in odds)), temperature=f'{self.temperature or 1:g}')
 
 SCRIPT = ESM_HELPERS + script('play')
 TABLE_CSS = sheet('play_table')
@@ -485,7 +444,7 @@ def number_keys(moves: list[str])->list[str]:
     own = [move if len(move) == 1 and move in '0123456789' else '' for move in moves]
     return own if any(own) else [str((i + 1) % 10) if i < 10 else '' for i in range(len(moves))]
 
-class Play(Pictured):
+class Play(Shown, Pictured):
     """A game that waits for you, with its controls. `message` says what could not be done; nothing that an environment
     or a player does raises here."""
     def state_of(self)->dict:
@@ -533,10 +492,7 @@ class Play(Pictured):
     @cached_property
     def widget(self):
         "History and controls; made once."
-        try: import anywidget, ipywidgets, traitlets
-        except ImportError as e:
-            raise ImportError(f'Play needs {e.name} for its widget: pip install "agentlab-rl[lab]"; play.static() '
-                              f'needs nothing') from None
+        anywidget, ipywidgets, traitlets = lab_packages('Play', 'play.static()', 'anywidget', 'ipywidgets', 'traitlets')
         kind = type('Table', (anywidget.AnyWidget,),
                     dict(_esm=SCRIPT, _css=CSS + PLAY_CSS + TABLE_CSS, state=traitlets.Dict().tag(sync=True)))
         self.picture, self.table = ipywidgets.HTML(), kind(state=self.state_of())
@@ -553,9 +509,6 @@ class Play(Pictured):
         "Draw the widget anew, where there is one."
         if 'widget' in vars(self): self.draw()
         return self
-    def _ipython_display_(self):
-        from IPython.display import display
-        display(self.widget)
     @classmethod
     def replay(cls, episodes,   # an Episode, those of all seats of one game, or what `game_of` takes out of a batch
         env=None,               # the environment that was played; None: the record answers

@@ -22,10 +22,10 @@ _all_ = ['Html', 'attribute', 'clip', 'safe', 'visible']
 # %% auto #0
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'BIG', 'signed', 'tint', 'Tile', 'Rollout', 'rollouts_of',
            'collect', 'letters', 'Scale', 'fate', 'group_html', 'pick_group', 'browser', 'png', 'photo', 'ticks',
-           'powers', 'power', 'thin', 'Frame', 'number', 'curve_svg', 'framed', 'titled', 'heat_svg', 'column',
-           'spread', 'finite', 'Finding', 'integrity', 'declared_panels', 'report_panels', 'definition', 'wilson',
-           'evaluations', 'headline', 'entropy_by_turn', 'own_estimator', 'row_findings', 'document', 'readable',
-           'first_whole', 'report', 'Html', 'attribute', 'clip', 'safe', 'visible']
+           'powers', 'power', 'thin', 'evenly', 'Frame', 'number', 'curve_svg', 'framed', 'titled', 'heat_svg',
+           'column', 'steps_of', 'spread', 'finite', 'Finding', 'integrity', 'declared_panels', 'report_panels',
+           'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn', 'own_estimator', 'row_findings',
+           'document', 'readable', 'first_whole', 'report', 'Html', 'attribute', 'clip', 'safe', 'visible']
 
 # %% ../../nbs/view/00_run_report.ipynb #58237b14
 PRAISE, BLAME = (67, 147, 195), (224, 130, 20)  # blue and orange of ColorBrewer's colour-blind-safe RdBu and PuOr
@@ -448,6 +448,10 @@ def thin(x,             # (n,) positions, rising
     index = np.array(sorted(keep))
     return x[index], y[index]
 
+def evenly(n:int, most:int)->list:
+    "At most so many places of n, spread evenly, both ends among them."
+    return sorted({round(i) for i in np.linspace(0, n - 1, min(most, n))})
+
 @dataclass
 class Frame:
     "Maps values to pixels of an SVG picture; y grows upward."
@@ -565,10 +569,8 @@ def heat_svg(columns,  # (n,) what a column is: steps
     width:int=1040, height:int=200,
 )->str:             # an <svg>; the darker the cell the larger the value
     "A table of numbers as shades of one colour, from zero to the largest, every cell's value under the pointer."
-    columns, matrix = np.asarray(columns), np.asarray(matrix, float)
-    if len(columns) > 120:
-        keep = np.linspace(0, len(columns) - 1, 120).astype(int)
-        columns, matrix = columns[keep], matrix[keep]
+    shown = evenly(len(columns), 120)
+    columns, matrix = np.asarray(columns)[shown], np.asarray(matrix, float)[shown]
     top = np.nanmax(matrix) if np.isfinite(matrix).any() else 0.
     frame = Frame((0, len(columns)), (0, matrix.shape[1]), width, height, right=12)
     wide, high = (width - 54)/len(columns), (height - 34)/matrix.shape[1]
@@ -590,6 +592,11 @@ def column(rows:list,  # row log
 )->np.ndarray:      # (rows,) float, NaN where a row has no such number
     "One metric of a row log."
     return np.array([float(v) if isinstance(v := row.get(name), (int, float)) else math.nan for row in rows])
+
+def steps_of(rows:list, first:int=0)->np.ndarray:
+    "(rows,) number of every update; its place in the log, whose row `first` these begin with, where a row lacks it."
+    steps = column(rows, 'step')
+    return np.where(np.isfinite(steps), steps, first + np.arange(len(steps)))
 
 def spread(rows:list,  # row log
     name:str,       # metric that was measured at every token: 'kl' or 'kl_reference'
@@ -801,9 +808,7 @@ def _hero(run)->dict:
 def _panel(rows, name, panel, definitions, tests)->dict:
     "One metric: heading, first and last value, what to look for, curve, definition."
     heading, bounds = panel.heading[:1].upper() + panel.heading[1:], panel.limits
-    steps = column(rows, 'step')
-    steps = np.where(np.isnan(steps), np.arange(len(steps)), steps)
-    found = spread(rows, name) if panel.spread else {name: column(rows, name)}
+    steps, found = steps_of(rows), spread(rows, name) if panel.spread else {name: column(rows, name)}
     curves = {kind: (steps, y) for kind, y in found.items() if np.isfinite(y).any()}
     curves = curves or {name: (steps, column(rows, name))}
     values = next(iter(curves.values()))[1]
@@ -850,9 +855,9 @@ def entropy_by_turn(batch,  # Batch with tokens.entropy
     with np.errstate(invalid='ignore', divide='ignore'):
         return np.bincount(t[known], weights=value[known], minlength=size)/np.bincount(t[known], minlength=size)
 
-def _rectangle(lines)->np.ndarray:
-    "Lists of unequal length as one matrix, NaN where a list has ended."
-    wide = max((len(line) for line in lines), default=0)
+def _rectangle(lines, least=0)->np.ndarray:
+    "Lists of unequal length as one matrix, NaN where a list has ended; it is at least so wide."
+    wide = max(map(len, lines), default=least)
     return np.array([[*(math.nan if v is None else float(v) for v in line), *[math.nan]*(wide - len(line))]
                      for line in lines], float).reshape(len(lines), wide)
 
@@ -988,8 +993,7 @@ def report(run_folder,      # folder of a run
     run = Run(run_folder)
     rows, steps, out = run.rows(), run.steps(), Path(out) if out else run.folder/'report.html'
     title = ' on '.join(filter(None, (_short(_fact(run, 'name')) or 'a run', _short(_fact(run, 'env')))))
-    chosen = sorted({round(i) for i in np.linspace(0, len(steps) - 1, min(checked, len(steps)))})
-    batches, damaged = readable(run, [steps[i] for i in chosen])
+    batches, damaged = readable(run, [steps[i] for i in evenly(len(steps), checked)])
     counted = (f'{len(rows):,} rows of metrics and {sum(len(b) for _, b in batches):,} episodes of {len(batches)} of '
                f'{len(steps)} saved steps')
     if damaged: counted += f'; the files of the steps {", ".join(map(str, damaged))} are damaged and were left out'

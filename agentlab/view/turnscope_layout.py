@@ -8,7 +8,8 @@ import math
 import numpy as np
 from ..settings import moved
 from .reading import FOLD, QUIET, Fold, laid_out, part_names, segments, thought
-from .run_report import column, declared_panels, fate, number, signed, thin, visible
+from .run_report import (_rectangle, column, declared_panels, evenly, fate, number, signed, steps_of,
+                                      thin, visible)
 from .turnscope_data import LOGPS, MODES, _lacking, _np, _quantity, clipped, pieces
 from .turnscope_state import COLUMNS, ROWS, TOKENS, Looking
 
@@ -289,9 +290,7 @@ def _line_path(x, y, low, high)->list:
 def _entropy_lines(rows)->np.ndarray:
     "(rows, turns) mean entropy; the mean over all turns where a row has no others."
     lines = [row.get('entropy_by_turn') or [row.get('entropy')] for row in rows]
-    lines = [[math.nan if not isinstance(v, (int, float)) else float(v) for v in line][:40] for line in lines]
-    wide = max(map(len, lines), default=0)
-    return np.array([line + [math.nan]*(wide - len(line)) for line in lines]).reshape(len(lines), wide)
+    return _rectangle([[v if isinstance(v, (int, float)) else None for v in line[:40]] for line in lines])
 
 def _panel(rows, x, name, panel)->dict:
     "One curve of the strip, scaled to its box."
@@ -307,18 +306,14 @@ def _heat(rows, x, label)->dict:
     "Entropy by turn as shades: at most 60 columns and 20 turns."
     table = _entropy_lines(rows)
     if not np.isfinite(table).any(): return dict(name='entropy_by_turn', label=label, low='', high='', shades=None)
-    keep, top = np.unique(np.linspace(0, len(rows) - 1, min(60, len(rows))).astype(int)), _largest(table)
+    keep, top = evenly(len(rows), 60), _largest(table)
     shades = [[max(0, _share(v, top)) if math.isfinite(v) else None for v in line[:20]] for line in table[keep]]
     return dict(name='entropy_by_turn', label=label, low='0', high=number(top), shades=shades,
                 at=[round(1000*float(v)) for v in x[keep]])
 
-def _steps_of(rows)->np.ndarray:
-    steps = column(rows, 'step')
-    return np.where(np.isnan(steps), np.arange(len(steps)), steps)
-
 def _strip_of(rows, kept)->dict:
     "Curves in boxes of 1000 by 100, and where episodes were saved."
-    steps = _steps_of(rows)
+    steps = steps_of(rows)
     low, high = float(steps.min()), float(steps.max())
     x = (steps - low)/(high - low) if high > low else np.full(len(steps), .5)
     drawn = [_heat(rows, x, panel.heading) if panel.table_of else _panel(rows, x, name, panel)
@@ -338,7 +333,7 @@ class Strips(TokenRow):
     def _readings(self)->dict:
         "What the curves say at the chosen step."
         if self.played is None: return {}
-        steps = _steps_of(self.source.rows)
+        steps = steps_of(self.source.rows)
         at = np.flatnonzero(steps == (self.played.step or 0))
         if not len(at): return {}
         row = self.source.rows[int(at[-1])]
@@ -362,7 +357,7 @@ class Layout(Strips):
                   mode=self.mode, token=self.token, query=self.query, steps=len(steps),
                   beside=self.other[0] if self.other else None)
         if p is None: return at
-        low, high = (float(x) for x in (_steps_of(rows).min(), _steps_of(rows).max())) if rows else (0., 1.)
+        low, high = (float(x) for x in (steps_of(rows).min(), steps_of(rows).max())) if rows else (0., 1.)
         place = round(((p.step or 0) - low)/(high - low), 4) if high > low else .5
         group = int(np.searchsorted(p.groups, self.group)) if self.group is not None else None
         return at | dict(step=p.step, at=steps.index(p.step), place=place, readings=self._readings(), group=group,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import OrderedDict
 import numpy as np
 from .reading import Fold, laid_out, thought
-from .run_report import first_whole, pick_group, visible
+from .run_report import evenly, first_whole, pick_group, visible
 from .turnscope_data import (MODES, RETOKENISED, Played, _lacking, _np, _quantity, findings,
                                           retokenised, source_of)
 
@@ -312,8 +312,7 @@ class Looking(Asking):
         now, task = self.source.steps.index(self.played.step), _task(self.played, self.group)
         others = sorted((s for s in self.source.steps if s != self.played.step),
                         key=lambda s: -abs(self.source.steps.index(s) - now))
-        looked = ([others[i] for i in np.unique(np.linspace(0, len(others) - 1, min(most, len(others))).astype(int))]
-                  if others else [])
+        looked = [others[i] for i in evenly(len(others), most)]
         for step in looked:
             if self._holds(step, task): return self.beside(step)
         self.message = f'None of the {len(looked)} other steps that were looked at holds this task.'

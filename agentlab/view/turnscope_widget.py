@@ -4,16 +4,15 @@
 
 # %% ../../nbs/view/05_turnscope_widget.ipynb #d813cd74
 from __future__ import annotations
-import html
 from functools import cached_property, partial
 import numpy as np
-from .run_report import CSS, attribute, column, curve_svg, group_html, heat_svg, number, safe, titled
+from .run_report import CSS, column, curve_svg, group_html, heat_svg, number, steps_of, titled
 from .turnscope_data import (LOGPS, MODES, PLACES, RETOKENISED, Members, Played, Source, clipped, crowd,
                                           findings, pieces, retokenised, source_of)
 from .turnscope_layout import (ACTIONS, AROUND, LONG, PARTS, SHORT, Layout, _entropy_lines,
-                                            _largest, _steps_of, strip_panels)
+                                            _largest, strip_panels)
 from .turnscope_state import COLUMNS, KEEP, ROWS, TOKENS, UNSURE
-from .web import STATIC, Html, script, sheet
+from .web import STATIC, Html, Shown, filled, lab_packages, script, sheet
 
 _all_ = ['LOGPS', 'MODES', 'PLACES', 'RETOKENISED', 'Members', 'Played', 'Source', 'clipped', 'crowd', 'findings',
          'pieces', 'retokenised', 'source_of', 'COLUMNS', 'KEEP', 'ROWS', 'TOKENS', 'UNSURE', 'ACTIONS', 'AROUND',
@@ -46,19 +45,12 @@ ESM = ESM_HELPERS + ESM_STRIP + ESM_GRID + ESM_PANE + ESM_ROW + ESM_SCOPE
 
 TURNSCOPE_CSS = sheet('turnscope')
 
-def _need_anywidget():
-    try: import anywidget, traitlets
-    except ImportError as e:
-        raise ImportError(f'TurnScope needs {e.name}: pip install "agentlab-rl[lab]"; turnscope_html(run) '
-                          f'needs nothing') from None
-    return anywidget, traitlets
-
-class Live(Layout):
+class Live(Shown, Layout):
     "The widget of it, made when it is first shown."
     @cached_property
     def widget(self):
         "The anywidget; made once."
-        anywidget, traitlets = _need_anywidget()
+        anywidget, traitlets = lab_packages('TurnScope', 'turnscope_html(run)', 'anywidget', 'traitlets')
         traits = {name: traitlets.Dict().tag(sync=True) for name in PARTS}
         view = type('View', (anywidget.AnyWidget,), dict(_esm=ESM, _css=CSS + TURNSCOPE_CSS,
                                                          **traits))(**{name: self.part(name) for name in PARTS})
@@ -73,47 +65,33 @@ class Live(Layout):
         with self.widget.hold_sync():
             for name, value in fresh.items():
                 if value != getattr(self.widget, name): setattr(self.widget, name, value)
-    def _ipython_display_(self):
-        from IPython.display import display
-        display(self.widget)
 
 # of the report's page only what its pictures need
 STATIC_CSS = sheet('plot', 'turnscope_static')
 
 class TurnScope(Live):
     "Where somebody looks in a run, and what there is to see. `part(name)` is what the browser gets."
-    def _strip_html(self)->str:
-        "The curves of the run as pictures."
-        rows, figures = self.source.rows, []
-        if not rows: return ''
-        steps, table = _steps_of(rows), _entropy_lines(rows)
-        for name, panel in strip_panels().items():
-            label = html.escape(panel.heading)
-            y = column(rows, name)
+    def _curves(self)->list:
+        "(caption, picture) of every curve of the run."
+        rows, found = self.source.rows, []
+        steps, table = steps_of(rows), _entropy_lines(rows)
+        for name, panel in strip_panels().items() if rows else ():
+            label, y = panel.heading, column(rows, name)
+            known = y[np.isfinite(y)]
+            svg, text = '<p class="al-note">not recorded</p>', ''
             if panel.table_of and np.isfinite(table).any():
                 svg, text = heat_svg(steps.astype(int), table, label, 420, 130), f'largest {_largest(table):.3f} nats'
-            elif not panel.table_of and np.isfinite(y).any():
+            elif not panel.table_of and len(known):
                 svg = curve_svg({label: (steps, y)}, label, panel.limits, size=(420, 130))
-                text = (f'from {number(y[np.isfinite(y)][0])} to {number(y[np.isfinite(y)][-1])}, largest '
-                        f'{number(np.nanmax(y))}')
-            else: svg, text = '<p class="al-note">not recorded</p>', ''
-            caption, picture = f'{label}: {text}' if text else label, titled(svg, f'{label} over the updates', text)
-            figures.append(f'<figure><figcaption>{caption}</figcaption>{picture}</figure>')
-        return f'<div class="ts-curves">{"".join(figures)}</div>'
-    def _banner_html(self)->str:
-        "The checks in one line each."
-        items = []
-        for f, places in self.findings:
-            where = [f'task {np.searchsorted(self.played.groups, self.played.group[self.played.episode[t]]) + 1}, '
-                     f'{self._name(self.played, int(t))}, turn {self.played.t[t]}' for t in places[:2]]
-            if f.found:
-                mark, kind = ('!', ' class=ts-bad') if f.grave else ('·', '')
-                there = (f': {safe("; ".join(where))}' if where else '') + ' …'*(len(places) > 2)
-                items.append(f'<li{kind} title="{attribute(f"{f.what}: {f.meaning}", 300)}">{mark} '
-                             f'{f.found:,} of {f.total:,} {safe(f.name)}{there}</li>')
-        fine, unknown = sum(f.found == 0 for f, _ in self.findings), sum(f.found is None for f, _ in self.findings)
-        return (f'<ul class="ts-found" aria-label="checks">{"".join(items)}<li>✓ {fine} checks found '
-                f'nothing</li>{f"<li>– {unknown} could not be made</li>" if unknown else ""}</ul>')
+                text = f'from {number(known[0])} to {number(known[-1])}, largest {number(known.max())}'
+            found.append((': '.join(filter(None, (label, text))), Html(titled(svg, f'{label} over the updates', text))))
+        return found
+    def _found(self)->list:
+        "(check, first places, whether there are more) of what should not be there."
+        p = self.played
+        where = lambda t: (f'task {np.searchsorted(p.groups, p.group[p.episode[t]]) + 1}, {self._name(p, int(t))}, '
+                           f'turn {p.t[t]}')
+        return [(f, '; '.join(map(where, places[:2])), len(places) > 2) for f, places in self.findings if f.found]
     def _groups_html(self, limit)->str:
         "The group by each estimator, their difference, and the same task at the other step."
         p, draw = self.played, partial(group_html, limit=limit, style=False, unfolded=False, top=self._top())
@@ -131,17 +109,13 @@ class TurnScope(Live):
         return ''.join(found)
     def static(self, limit=1500)->Html:
         "What is shown now, as HTML without JavaScript; at most `limit` tokens of a group are drawn."
-        saved = 'no rollouts were saved'
+        saved, checks = 'no rollouts were saved', [f.found for f, _ in self.findings] if self.played else []
         if self.played: saved = f'step {self.played.step}, one of {len(self.source.steps)} saved'
-        head = f'<h3>{safe(self.source.title)}</h3><p class="al-sub">{saved}</p>'
-        body = self._banner_html() + self._strip_html() if self.played else self._strip_html()
-        missing = ''
-        if self.source.missing: missing = f'<p class="al-note">Not recorded: {", ".join(self.source.missing)}.</p>'
-        groups = (self._groups_html(limit) if self.played and self.group is not None
-                  and self.first and len(self.played.members(self.group).turns)
-                  else f'<p class="al-note">{safe(self.message or "nothing to show")}</p>')
-        return Html(f'<section class="al ts-static" '
-                    f'aria-label="TurnScope"><style>{CSS}{STATIC_CSS}</style>{head}{missing}{body}{groups}</section>')
+        shown = (self.played and self.group is not None and self.first
+                 and len(self.played.members(self.group).turns))
+        return filled('turnscope', scope=self, css=Html(CSS + STATIC_CSS), saved=saved, curves=self._curves(),
+                      found=self._found() if self.played else [], fine=checks.count(0), unknown=checks.count(None),
+                      groups=Html(self._groups_html(limit) if shown else ''))
 
 def turnscope(source,           # run folder, Run, what view.open gave, a Batch, or a list of (step, Batch)
     estimators:dict|None=None,  # name -> estimator; None: the run's own first, then all of agentlab.credit

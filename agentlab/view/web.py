@@ -6,10 +6,12 @@
 from __future__ import annotations
 import html, re, unicodedata
 from functools import cache
+from importlib import import_module
 from importlib.resources import files
 
 # %% auto #0
-__all__ = ['COLOURS', 'STATIC', 'TEMPLATES', 'visible', 'clip', 'safe', 'attribute', 'sheet', 'script', 'Html', 'filled']
+__all__ = ['COLOURS', 'STATIC', 'TEMPLATES', 'visible', 'clip', 'safe', 'attribute', 'sheet', 'script', 'Html', 'filled',
+           'lab_packages', 'Shown', 'button', 'warned']
 
 # %% ../../nbs/view/00_web.ipynb #f252251e
 COLOURS = '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#B07D00', '#56B4E9'     # told apart by every eye
@@ -61,6 +63,10 @@ def attribute(text:str,  # anything a model or an environment wrote
     head, cut, tail = clip(text, limit)
     return html.escape(visible(head) + (f' [{cut:,} characters cut] {visible(tail)}' if cut else ''), quote=True)
 
+def _token(text)->str:
+    "A token as HTML; what has no shape is shown."
+    return '∅' if text == '' else '␣'*min(len(text), 8) if not text.strip(' ') else safe(text, 60)
+
 STATIC, TEMPLATES = (files('agentlab')/'view'/name for name in ('static', 'templates'))
 
 def sheet(*names,  # style sheets of agentlab/view/static, without their ending
@@ -95,8 +101,8 @@ def _pages():
     from markupsafe import Markup
     texts = {path.name: _tight(path.read_text(encoding='utf-8')) for path in TEMPLATES.iterdir()}
     pages = Environment(loader=DictLoader(texts), autoescape=True, undefined=StrictUndefined)
-    pages.filters |= dict(shown=lambda *a, **how: Markup(safe(*a, **how)),
-                          attribute=lambda *a, **how: Markup(attribute(*a, **how)))
+    written = lambda write: lambda *text, **how: Markup(write(*text, **how))
+    pages.filters |= dict(shown=written(safe), attribute=written(attribute), token=written(_token))
     return pages
 
 def filled(name:str,  # template of agentlab/view/templates, without its ending
@@ -104,3 +110,41 @@ def filled(name:str,  # template of agentlab/view/templates, without its ending
 )->Html:
     "A template with its places filled in. A place that nobody filled raises jinja2.UndefinedError."
     return Html(_pages().get_template(f'{name}.html').render(values))
+
+def lab_packages(what:str,  # who needs them
+    instead:str,    # a call that does without
+    *names,         # of packages
+)->list:            # the packages
+    "Packages of the extra `lab`. Raises ImportError that names the one that is missing, and what to do."
+    try: return [import_module(name) for name in names]
+    except ImportError as e:
+        remedy = f'pip install "agentlab-rl[lab]"; {instead} needs nothing'
+        raise ImportError(f'{what} needs {e.name}: {remedy}') from None
+
+class Shown:
+    "A view that shows itself in a notebook as its `widget`."
+    def _ipython_display_(self):
+        from IPython.display import display
+        display(self.widget)
+    def hear(self, control,  # of ipywidgets
+        act,            # called with its new value, before the view is drawn; not while `_quiet`
+    ):                  # the control
+        "Let somebody move a control."
+        def changed(change):
+            if self._quiet: return
+            act(change['new'])
+            self.draw()
+        control.observe(changed, 'value')
+        return control
+
+def button(text:str, hint:str, act, width:str='auto', **more):
+    "A button of ipywidgets that calls `act`."
+    from ipywidgets import Button, Layout
+    made = Button(description=text, tooltip=hint, layout=Layout(width=width), **more)
+    made.on_click(lambda _: act())
+    return made
+
+def warned(message:str)->str:
+    "A message over a picture that was not drawn anew, as HTML; empty for none."
+    look = 'border-left:4px solid #c26a00;padding-left:8px'
+    return f'<p role="status" style="{look}">{safe(message, 400)}</p>' if message else ''
