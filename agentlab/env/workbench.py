@@ -6,7 +6,7 @@
 __all__ = ['models', 'features', 'forms', 'pairs', 'rows', 'pace', 'linear', 'kernel', 'fitted', 'Workbench', 'Voting',
            'Thoughts', 'Foreseen']
 
-# %% ../../nbs/env/33_workbench.ipynb #15f1f97e
+# %% ../../nbs/env/33_workbench.ipynb #d30ff2c0
 from dataclasses import replace
 from functools import lru_cache
 from heapq import merge
@@ -29,8 +29,8 @@ def kernel(x, y, z, level:int):
     return near(z)@np.linalg.solve(near(x) + .1*np.eye(len(x)), y - y.mean()) + y.mean(), len(x)**3//3 + len(z)*x.size
 
 models, features, forms = dict(linear=linear, kernel=kernel), 'abcd', ('plane', 'waves')
-pairs = [''.join(pair) for pair in combinations(features, 2)]
-rows, pace = 96, 40_000     # to train on, as many to validate, twice as many to test; multiplications in a second
+# rows to train on, as many to validate, twice as many to test; multiplications in a second
+pairs, rows, pace = [*map(''.join, combinations(features, 2))], 96, 40_000
 
 @lru_cache(4096)
 def fitted(form:str, pair:str, number:int, used:str, model:str, level:int)->tuple:
@@ -114,6 +114,7 @@ class Thoughts(TextEnv):
         self.task = list(task or [self.random.randrange(10) for _ in range(self.length)])
         self.nodes = {0: (self.task, 'open')}       # number -> digits, open or sorted
         return self.shown()
+    def facts(self)->dict: return dict(legal=self.legal(), state=[*self.task, self.turns, self.shown()])
     def shown(self)->str: return ' '.join(f'{i} {what} {len(some)}.' for i, (some, what) in self.nodes.items())
     def legal(self)->list:
         ready = [i for i, (_, what) in self.nodes.items() if what == 'sorted']

@@ -7,8 +7,8 @@ from _attempts import begun, learned, one_thread, tested
 from claims import Claim
 
 START, TURNS = dict(steps=150, pool=2048, noise=.5), dict(max_turns=7, max_tokens=5)
-SIZES = dict(steps=12, groups=10, group_size=12, test_tasks=0, lr=1e-3, **TURNS)
-ACTORS, WINDOW = 3, 20      # of each task, and the simulated seconds after which the update takes what has been finished
+SIZES = dict(steps=20, groups=10, group_size=12, test_tasks=0, lr=1e-3, **TURNS)
+ACTORS, WINDOW = 3, 30      # of each task, and the simulated seconds after which the update takes what has been finished
 
 
 def finished(policy, env, seeds, group_size=1, *arguments, **how):
@@ -22,11 +22,18 @@ def finished(policy, env, seeds, group_size=1, *arguments, **how):
     return kept
 
 
+def timed(batch, policy):
+    "How long the game of every turn took: here it is games, not turns, that are finished so often."
+    from agentlab.groups import group_sum
+    return batch.with_turns(game=group_sum(batch.turns.seconds, batch.turns.episode))
+
+
 def recipe_of(arm: str, seed: int):
-    "Weight of time and marks, each on or off."
-    from agentlab.credit import grpo, instrumented
+    "Weight of time and marks, each on or off; by_game: the weight is by the time of the whole game."
+    from agentlab.credit import by_duration, grpo, instrumented
     from agentlab.train import recipes
     changes = dict(credit=grpo) if arm in ('unweighted', 'neither') else {}
+    if arm == 'by_game': changes = dict(credit=by_duration(grpo, 'game'), columns=timed)
     if arm in ('unmarked', 'neither'): changes['reward'] = partial(instrumented, mark=0.)
     return recipes.rl_mle(**SIZES, seed=seed, rollout=finished, **changes)
 
@@ -47,7 +54,7 @@ def row(arm: str, seed: int, start: dict = START) -> dict:
 
 CLAIM = Claim(
     key='rl-mle', says='Where actors do not wait for each other, actions that count by their time lead to better models.',
-    row=row, arms=('rl_mle', 'unweighted', 'unmarked', 'neither'), control='unweighted', measure='grade', margin=.05,
-    budget=f'12 updates; in each, {ACTORS} actors for each of 10 tasks work for {WINDOW} simulated seconds',
+    row=row, arms=('rl_mle', 'unweighted', 'unmarked', 'neither', 'by_game'), control='unweighted', measure='grade', margin=.05,
+    budget=f'20 updates; in each, {ACTORS} actors for each of 10 tasks work for {WINDOW} simulated seconds',
     world='Workbench: grade of 100 held-out problems, two games each',
     settings=dict(start=START, recipe=SIZES, actors=ACTORS, window=WINDOW))
