@@ -302,7 +302,7 @@ class Data:
             self.folder = Folder()
             self.path = self.folder.path/'data.db'
             with contextlib.closing(sqlite3.connect(self.path)) as mine:
-                if script: mine.executescript(f'PRAGMA synchronous = off; {script}')
+                if script: mine.executescript(f'PRAGMA synchronous = off; PRAGMA journal_mode = off; {script}')
                 else:
                     with contextlib.closing(sqlite3.connect(path)) as link: link.backup(mine)
         uri = f'{self.path.resolve().as_uri()}?mode={"rw" if write else "ro"}'

@@ -117,6 +117,16 @@ def real_step(model: str, rounds: int, out: str, facts: dict):
     print(step.as_markdown(page.rows(record)), flush=True)
 
 
+def side_by_side(episodes: int, repeats: int, out: str, facts: dict):
+    "Measure and keep episodes with tools that wait: one alone, all side by side, and one after the other."
+    import torch
+    from bench import side_by_side as page
+    torch.set_num_threads(1)
+    record = facts | page.measure(episodes, repeats=repeats)
+    keep(record, out, 'side_by_side')
+    print(page.as_markdown(record), flush=True)
+
+
 def imports(out: str, facts: dict):
     "Measure and keep the import."
     from bench.imports import import_cost
@@ -139,7 +149,7 @@ def lengths(
 @call_parse
 def main(
     turns: str = '4,8,16,32,64',    # turns of an episode, with commas between
-    episodes: int = 64,             # episodes of a step
+    episodes: int = 64,             # episodes of a step, and side by side
     repeats: int = 5,               # rounds; in each, every side makes one step
     out: str = 'assets/bench',      # folder for the results
     only: str = '',                 # one part, such as tree; default: all, the real ones where a model is named
@@ -151,7 +161,8 @@ def main(
     hour on a quiet core, most of it TRL's at 64 turns."""
     parts = dict(training_step=lambda: training_step(lengths(turns), episodes, repeats, out, facts, add),
                  warm_start=lambda: warm_start(out, facts), imports=lambda: imports(out, facts),
-                 credit=lambda: credit(out, facts), tree=lambda: tree(repeats, out, facts))
+                 credit=lambda: credit(out, facts), tree=lambda: tree(repeats, out, facts),
+                 side_by_side=lambda: side_by_side(episodes, repeats, out, facts))
     if model or only == 'real_sampler':
         parts['real_sampler'] = lambda: real_sampler(model or 'smollm2', 48, min(repeats, 3), out, facts)
     if model or only == 'real_step': parts['real_step'] = lambda: real_step(model or 'smollm2', rounds, out, facts)
@@ -159,7 +170,7 @@ def main(
     if episodes < 4 or episodes % 2: raise ValueError(f'episodes={episodes}: give an even number from 4')
     if min(repeats, rounds) < 1: raise ValueError(f'repeats={repeats}, rounds={rounds}: give at least 1')
     typed = [f'--turns {turns} --episodes {episodes} --repeats {repeats}', *['--add']*add,
-             *[f'--only {only}']*(only == 'real_sampler'), *[f'--model {Path(model).name}']*bool(model)]
+             *[f'--only {only}']*(only in ('real_sampler', 'side_by_side')), *[f'--model {Path(model).name}']*bool(model)]
     if only == 'real_step': typed = [f'--only real_step --model {Path(model or "smollm2").name} --rounds {rounds}']
     facts = circumstances(' '.join(['python tools/bench', *typed]))
     for part in [only] if only else parts: parts[part]()
