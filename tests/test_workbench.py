@@ -10,8 +10,8 @@ import torch
 
 from agentlab import credit
 from agentlab.env import KeyDoor, TextEnv, Toolbox, check_env, load_env, python_code, sql_query, text_search, workbench
-from agentlab.env.wrappers import Wrapper
 from agentlab.env.workbench import Foreseen, Thoughts, Voting, Workbench, fitted
+from agentlab.env.wrappers import Wrapper
 from agentlab.episodes import Batch, state_key
 from agentlab.policy import tiny_policy
 from agentlab.policy.sampler import Completion
