@@ -79,8 +79,9 @@ def test_dx_matching_shows_the_nearest_cases():
     assert similar(5, some) != similar(6, some)
 
 
-@pytest.mark.parametrize('actions', [('answer {answer}',), ('{ask}', 'answer nobody'), ('{ask}', 'search', 'answer {answer}'),
-                                     ('{ask}',)*4 + ('answer {answer}',), ('{ask}', 'search {answer}')])
+@pytest.mark.parametrize('actions', [
+    ('answer {answer}',), ('{ask}', 'answer nobody'), ('{ask}', 'search', 'answer {answer}'),
+    ('{ask}',)*4 + ('answer {answer}',), ('{ask}', 'search {answer}')])
 def test_dx_a_broken_form_pays_nothing(actions):
     assert played('{ask}', 'search {answer}', 'answer {answer}') == ([1., 1., 1.], 1.)
     assert played(*actions)[0] == [0.]*3
@@ -118,7 +119,8 @@ def test_dx_a_term_that_is_off_pays_nothing():
     assert reward(b).tolist() == pytest.approx([.95, .2])
     assert reward.func is gated
     assert reward(b.with_turns(refer=torch.zeros(2).double())).tolist() == pytest.approx([.15, .2])
-    with pytest.raises(ValueError, match='turns.refer'): reward(Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0], t=0))))
+    bare = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0], t=0)))
+    with pytest.raises(ValueError, match='turns.refer'): reward(bare)
 
 
 def test_deep_dxsearch_plays_and_updates(tmp_path):
@@ -145,7 +147,7 @@ def test_another_number_of_words_fills_nothing():
 
 
 def test_gaps_are_filled_by_searching(page):
-    "Without the tool nobody can know them: the text of the passage does not hold a single answer."
+    "Every gap is answered by its search; where there is no such tool nothing can be looked up."
     world = page['ramp']()
     assert {*check_env(page['ramp']()).values()} == {'ok'}
     for task in world.tasks('test', 10):
@@ -154,10 +156,6 @@ def test_gaps_are_filled_by_searching(page):
         assert read.count('_') == len(task['calls'])
         while not step.done: step = world.step(world.expert())
         assert step.reward['player'] == 1.
-        gaps = [call for call in task['calls'] if call.removeprefix('search ').split()[0] in ('mentor', 'rival', 'cousin',
-                                                                                              'tailor')]
-        names = [word for word in task['answer'].split() if word[0].isupper()]
-        assert len(names) == 2*len(gaps)
     closed = Toolbox([final_answer()], lambda generator, split: passage(generator, split), filled, horizon=4)
     step = closed.reset(0)
     assert closed.step(closed.task['calls'][0]).info['invalid']
@@ -188,7 +186,7 @@ def test_masksearch_plays_and_updates_and_goes_on_with_questions(tmp_path, page)
 # ---- SSRL
 
 def reply(thinks, searches):
-    blocks = ['<think> so </think>']*thinks
+    blocks = ['<think> is </think>']*thinks
     for i in range(searches):
         blocks.insert(2*i + 1, '<search> rival Bora Tel </search> <information> Mina Lam </information>')
     return ' '.join([*blocks, '<answer> Mina Lam </answer>'])
@@ -199,9 +197,10 @@ def test_ssrl_the_form_is_worth_thoughts_per_search():
     assert formed(reply(2, 2)) == pytest.approx(2/3) and formed(reply(3, 1)) == pytest.approx(2/3)
 
 
-@pytest.mark.parametrize('old, new', [(' so ', ' '), (' so ', ' ... '), ('rival ', 'rival\n'), ('<search>', 'and <search>'),
-                                      ('information', 'page'), ('<think> so </think> <s', '<s'), ('Mina Lam </i', '<b> </i'),
-                                      ('</answer>', '</answer> <think> so </think>'), (' </answer>', '')])
+@pytest.mark.parametrize('old, new', [
+    (' is ', ' '), (' is ', ' ... '), ('rival ', 'rival\n'), ('<search>', 'and <search>'), ('information', 'page'),
+    ('<think> is </think> <s', '<s'), ('Mina Lam </i', '<b> </i'), ('</answer>', '</answer> <think> is </think>'),
+    (' </answer>', '')])
 def test_ssrl_a_broken_form_is_worth_nothing(old, new):
     assert formed(reply(2, 1)) == 1. and formed(reply(2, 1).replace(old, new, 1)) == 0.
 
@@ -216,8 +215,9 @@ def scripted(page, say, **how):
 
 def test_ssrl_pays_for_the_answer_and_the_form(page):
     right = lambda game: game.env.expert()
-    said = {'right': right, 'at once': lambda game: f'<think> so </think> <answer> {game.env.expert().split()[-3]} '
-            f'{game.env.expert().split()[-2]} </answer>', 'wrong': lambda game: reply(2, 1), 'bare': lambda game: 'Mina Lam'}
+    last = lambda game: right(game)[right(game).index('<answer>'):]
+    said = {'right': right, 'at once': lambda game: f'<think> is </think> {last(game)}', 'wrong': lambda game: reply(2, 1),
+            'bare': lambda game: 'Mina Lam'}
     worth = {name: scripted(page, say)[1][0] for name, say in said.items()}
     assert [round(e.outcome, 3) for e in worth.values()] == [1., .95, .1, 0.]
     assert [e.success for e in worth.values()] == [True, True, False, False]
@@ -242,7 +242,7 @@ def test_ssrl_nothing_is_learned_from_information(page):
 
 
 def test_ssrl_information_that_does_not_end_is_masked_to_the_end(page):
-    policy, games = scripted(page, lambda game: '<think> so </think> <information> The rival of Bora Tel')
+    policy, games = scripted(page, lambda game: '<think> is </think> <information> The rival of Bora Tel')
     weight = without_information(Batch.from_episodes(games), policy).action('weight')
     assert weight.tolist() == [1.]*4 + [0.]*5 + [1.]        # the end sign is no page
 
@@ -264,9 +264,10 @@ def test_ssrl_with_an_index_the_page_is_real(page):
             for ids in contexts:
                 asked, _, read = policy.tokenizer.decode(ids).partition('</search>')
                 name = (names.findall(read) or ['Bora Tel'])[-1]
-                search = f'{next(w for w in asked.split() if w in "mentor rival cousin tailor")} {names.findall(asked)[0]}'
-                ask = f'<search> {search} </search> <information> Bora Tel </information> '
-                ids = policy.chat.text_ids(f'<think> so </think> {"" if read else ask}<answer> {name} </answer>')
+                relation = next(word for word in asked.split() if word in ('mentor', 'rival', 'cousin', 'tailor'))
+                search = f'<search> {relation} {names.findall(asked)[0]} </search>'
+                ask = f'{search} <information> Bora Tel </information> '
+                ids = policy.chat.text_ids(f'<think> is </think> {"" if read else ask}<answer> {name} </answer>')
                 found.append(page['Completion'](ids, [0.]*len(ids), [0.]*len(ids), 'stop'))
             return found
 
