@@ -216,8 +216,8 @@ def scripted(page, say, **how):
 def test_ssrl_pays_for_the_answer_and_the_form(page):
     right = lambda game: game.env.expert()
     last = lambda game: right(game)[right(game).index('<answer>'):]
-    said = {'right': right, 'at once': lambda game: f'<think> is </think> {last(game)}', 'wrong': lambda game: reply(2, 1),
-            'bare': lambda game: 'Mina Lam'}
+    said = {'right': right, 'at once': lambda game: f'<think> is </think> {last(game)}',
+            'wrong': lambda game: reply(2, 1), 'bare': lambda game: 'Mina Lam'}
     worth = {name: scripted(page, say)[1][0] for name, say in said.items()}
     assert [round(e.outcome, 3) for e in worth.values()] == [1., .95, .1, 0.]
     assert [e.success for e in worth.values()] == [True, True, False, False]
