@@ -112,7 +112,8 @@ def test_the_right_way_of_a_kind():
 
 def test_poact_a_mode_allows_its_actions_and_says_its_line():
     free, = said(Choices(), PRODUCT, 'code 17 * 6')
-    held, line, done, wrong = said(Choices(modes=True), PRODUCT, 'code 17 * 6', 'mode code', 'code 17 * 6', 'answer 102')
+    held, line, done, wrong = said(Choices(modes=True), PRODUCT, 'code 17 * 6', 'mode code', 'code 17 * 6',
+                                   'answer 102')
     assert not free.info['invalid'] and held.info['invalid'] and held.info.get('cost', 0) == 0
     assert line.observation == 'Now code.' and line.info['legal'] == ['code 17 * 6', 'mode plan', 'mode think']
     assert done.observation == free.observation and wrong.info['invalid'] and not wrong.done

@@ -28,8 +28,8 @@ class Routing(Drawn, TextEnv):
     "Ask models of different price and skill, then answer; reward 1 for the right answer, else 0."
     name, horizon, max_tokens = 'routing', 5, 8     # four questions and the answer
     grammar = 'Write ask MODEL: SUBJECT NUMBER, or answer and one word, and nothing else.'
-    guide = guide_text('Find an answer by asking models. A cheap one costs 1, a medium one 3, a dear one 9; the dearer, '
-                       'the more often right about what it knows; none knows much else.', grammar, 'ask ada: rivers 7')
+    guide = guide_text('Find an answer by asking models. A cheap one costs 1, a medium one 3, a dear one 9; the '
+                       'dearer, the more often right about what it knows; none knows much else.', grammar, 'ask ada: rivers 7')
     def __init__(self, models:int=3, split:str='train'):    # of a task; in 'test' one of them is a newcomer
         check_whole(2, len(pool) - len(newcomers), models=models)
         self.models, self.split = models, check_split(split)
@@ -52,8 +52,8 @@ class Routing(Drawn, TextEnv):
     def start(self, seed, task=None):
         try: self.begin(self.draw(self.random, self.split) if task is None else task)
         except (KeyError, TypeError):
-            raise ValueError(f'a task is dict(subject=, number=, models=[...], world=) with models of {", ".join(pool)}, '
-                             f'as of tasks(); got {task!r:.200}') from None
+            raise ValueError(f'a task is dict(subject=, number=, models=[...], world=) with models of {", ".join(pool)}'
+                             f', as of tasks(); got {task!r:.200}') from None
         lines = [f'{name}: {", ".join(pool[name])}.' for name in self.says]
         return ' '.join([*lines, f"Question: {self.task['number']} of {self.task['subject']}."])
     def turn(self, action):
@@ -89,9 +89,9 @@ class Routing(Drawn, TextEnv):
         return [*said, *subjects, *pool, *words, *prices]
 
 
-legs, looks = dict(snake=0, hen=2, cow=4, ant=6, spider=8), 'big small old young red blue grey black'.split()
-kinds = dict(   # kind -> question, code, how its parts are drawn, the answer; 1: needs code, .5: either will do, 0: text
-    product=('What is {} * {}?', '{} * {}', lambda draw: [draw.randint(11, 99), draw.randint(2, 9)], math.prod, 1.),
+legs, looks = dict(snake=0, hen=2, cow=4, ant=6, spider=8), 'big small old young red blue grey black fat shy'.split()
+kinds = dict(   # kind -> question, code, how its parts are drawn, the answer; 1: needs code, .5: either, 0: text
+    product=('What is {} * {}?', '{} * {}', lambda draw: [draw.randint(11, 299), draw.randint(2, 9)], math.prod, 1.),
     largest=('What is the largest of {}, {} and {}?', 'max ( {} , {} , {} )', lambda draw: draw.sample(range(1, 10), 3),
              max, .5),
     animal=('How many legs has a {} {} {}?', '{2}', lambda draw: [*draw.sample(looks, 2), draw.choice([*legs])],
@@ -124,7 +124,7 @@ class Choices(Toolbox):
         sandbox, self.modes, self.spaced = MontySandbox(1., 32, output=100), bool(modes), bool(spaced)
         box = [python_code(sandbox=sandbox, name='code', description='Compute.'), final_answer(description='The end.')]
         super().__init__(box, draw_choice, horizon=horizon*(1 + self.modes), split=split, example='mode code'
-                         if modes else 'code 17 * 23', rules='Answer; let code compute what is hard. A call has a price.'
+                         if modes else 'code 17 * 23', rules='Answer; let code compute what is hard. Calls have a price.'
                          + ' First write mode think to answer, mode code to code.'*self.modes)
     def written(self, text): return spelled(text) if self.spaced else text
     def start(self, seed, task=None):
@@ -154,7 +154,7 @@ class Choices(Toolbox):
         "Code, then its number; an answer at once; with `noise` the other of the two, which for a product is a guess."
         slip, hard, new = noisy(noise, generator, 'demonstrator'), self.task['kind'] == 'product', not self.ledger
         code = new and (slip != hard if self.mode == 'plan' else self.mode == 'code')
-        return self.act(code, str(generator.randint(22, 891)) if hard and new and not code else self.task['answer'])
+        return self.act(code, str(generator.randint(22, 2691)) if hard and new and not code else self.task['answer'])
     def vocabulary(self):
         said = ("Right Wrong . No tool was called output answer code mode NameError name ' not defined : is Choose Now "
                 'max ( ) , * 0 1 2 3 4 5 6 7 8 9')
