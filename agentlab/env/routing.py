@@ -29,7 +29,8 @@ class Routing(Drawn, TextEnv):
     name, horizon, max_tokens = 'routing', 5, 8     # four questions and the answer
     grammar = 'Write ask MODEL: SUBJECT NUMBER, or answer and one word, and nothing else.'
     guide = guide_text('Find an answer by asking models. A cheap one costs 1, a medium one 3, a dear one 9; the '
-                       'dearer, the more often right about what it knows; none knows much else.', grammar, 'ask ada: rivers 7')
+                       'dearer, the more often right about what it knows; none knows much else.', grammar,
+                       'ask ada: rivers 7')
     def __init__(self, models:int=3, split:str='train'):    # of a task; in 'test' one of them is a newcomer
         check_whole(2, len(pool) - len(newcomers), models=models)
         self.models, self.split = models, check_split(split)
@@ -124,7 +125,7 @@ class Choices(Toolbox):
         sandbox, self.modes, self.spaced = MontySandbox(1., 32, output=100), bool(modes), bool(spaced)
         box = [python_code(sandbox=sandbox, name='code', description='Compute.'), final_answer(description='The end.')]
         super().__init__(box, draw_choice, horizon=horizon*(1 + self.modes), split=split, example='mode code'
-                         if modes else 'code 17 * 23', rules='Answer; let code compute what is hard. Calls have a price.'
+                         if modes else 'code 17 * 23', rules='Answer; let code compute what is hard; calls cost.'
                          + ' First write mode think to answer, mode code to code.'*self.modes)
     def written(self, text): return spelled(text) if self.spaced else text
     def start(self, seed, task=None):
