@@ -21,3 +21,4 @@ from .judged import *
 from .evidence import *
 from .faults import *
 from .principles import *
+from .prices import *
