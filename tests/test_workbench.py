@@ -1,7 +1,6 @@
-"""Steps that take time: ML engineering with durations and marks, tools called at once, a graph of thoughts, actions that
-are foreseen; each mechanism is switched off and something changes."""
+"""Steps that take time: ML engineering with durations and marks, tools called at once, a graph of thoughts, actions
+that are foreseen; each mechanism is switched off and something changes."""
 import copy
-from functools import partial
 from random import Random
 from threading import Barrier
 
@@ -12,7 +11,11 @@ from agentlab import credit
 from agentlab.env import KeyDoor, TextEnv, Toolbox, check_env, load_env, python_code, sql_query, text_search, workbench
 from agentlab.env.workbench import Foreseen, Thoughts, Voting, Workbench, fitted
 from agentlab.env.wrappers import Wrapper
+<<<<<<< HEAD
 from agentlab.episodes import Batch, state_key
+=======
+from agentlab.episodes import Batch
+>>>>>>> wt-steps
 from agentlab.policy import tiny_policy
 from agentlab.policy.sampler import Completion
 from agentlab.policy.tiny import warm_start
@@ -121,7 +124,9 @@ def test_rl_mle_pays_marks_of_a_failure(two_games):
 
 class Together(Wrapper):
     "A tool that answers when as many as are at the table have asked; those who ask alone lose patience."
-    def __init__(self, env, table): self.table = table; super().__init__(env)
+    def __init__(self, env, table):
+        super().__init__(env)
+        self.table = table
     def step(self, action):
         self.table[0].wait()
         return super().step(action)
@@ -158,7 +163,7 @@ def test_verltool_plays_and_updates(tmp_path):
     world = load_env('errands')
     row, batch = trained(tmp_path, recipes.grpo, shown(world), world, rollout_args=dict(workers=12), reward=format,
                          max_tokens=12)
-    assert row['grad_norm'] > 0 and batch.turns.calls.max() > 0
+    assert isinstance(world, Toolbox) and row['grad_norm'] > 0 and batch.turns.calls.max() > 0
 
 
 # ---- ARIES

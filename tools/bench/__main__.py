@@ -170,7 +170,8 @@ def main(
     if episodes < 4 or episodes % 2: raise ValueError(f'episodes={episodes}: give an even number from 4')
     if min(repeats, rounds) < 1: raise ValueError(f'repeats={repeats}, rounds={rounds}: give at least 1')
     typed = [f'--turns {turns} --episodes {episodes} --repeats {repeats}', *['--add']*add,
-             *[f'--only {only}']*(only in ('real_sampler', 'side_by_side')), *[f'--model {Path(model).name}']*bool(model)]
+             *[f'--only {only}']*(only in ('real_sampler', 'side_by_side')),
+             *[f'--model {Path(model).name}']*bool(model)]
     if only == 'real_step': typed = [f'--only real_step --model {Path(model or "smollm2").name} --rounds {rounds}']
     facts = circumstances(' '.join(['python tools/bench', *typed]))
     for part in [only] if only else parts: parts[part]()
