@@ -1,6 +1,7 @@
 "Apps that keep a state: what changes and what must not, faults of calls, transactions; and LOOP, its parts off."
 import copy
 import json
+from functools import partial
 from random import Random
 
 import pytest
@@ -289,3 +290,88 @@ def test_apps_is_played_by_hand():
     from agentlab.view import Play
     game = Play(Apps(1), seed=0)
     assert game.game is not None and set(game.legal) >= {'done', 'docs apps'}
+
+
+# ---- LOOP
+
+def outcomes(*values, lengths=None, **columns):
+    "A group of episodes of one turn."
+    import pandas as pd
+    from agentlab.episodes import Batch
+    return Batch.from_turns(pd.DataFrame(dict(group=0, episode=range(len(values)), t=0, n_tokens=lengths or 1,
+                                              outcome=values, reward=values) | columns))
+
+
+def numbers(*values):
+    import torch
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_loop_baseline_is_the_mean_of_the_others():
+    import torch
+    from agentlab.credit import grpo, loop
+    b = outcomes(1., 0., .5)
+    torch.testing.assert_close(loop(b), numbers(.75, -.75, 0))
+    off = grpo(b, scale=None)       # the mean of all of them
+    assert (loop(b) - off).abs().max() > .2
+
+
+def test_loop_leaves_out_whoever_is_like_the_others():
+    from agentlab.credit.group_baselines import loop_passes
+    b = outcomes(1., 0., .5)
+    (kept, advantage), = loop_passes(b, None, passes=1)
+    (everybody, _), = loop_passes(b, None, passes=1, least=0.)
+    assert kept.tolist() == [True, True, False] and everybody.all() and advantage[2] == 0
+
+
+def test_loop_passes_clip_against_the_policy_that_played():
+    import torch
+    from agentlab.credit.group_baselines import clip_played
+    from agentlab.objective import clip
+    from agentlab.train import recipes
+    now = numbers(.5, -.5, .05).requires_grad_()
+    b = outcomes(1., 0., .5).with_action(old_logp=now.detach(), sampler_logp=numbers(0, 0, float('nan')))
+    slope = lambda loss, **how: torch.autograd.grad(loss(now, b, numbers(1, -1, 1), **how).sum(), now)[0]
+    objective = recipes.loop().objective
+    assert objective is clip_played
+    assert slope(objective).tolist()[:2] == [0, 0] and slope(objective)[2] != 0     # no sampler: the trainer's number
+    assert (slope(clip, low=.1, high=.1) != 0).all() and (slope(objective, low=1., high=9.) != 0).all()
+
+
+def test_loop_episodes_count_alike():
+    from agentlab.objective import loss_weights
+    from agentlab.train import recipes
+    b = outcomes(1., 0., lengths=[1, 4])
+    assert loss_weights(b, recipes.loop().loss_per).tolist() == [.5, .125, .125, .125, .125]
+    assert loss_weights(b, recipes.grpo().loss_per).tolist() == [.2]*5
+
+
+def test_loop_has_one_copy_of_the_model():
+    from agentlab.credit.group_baselines import loop_passes
+    from agentlab.train import recipes
+    assert recipes.loop().updates is loop_passes and recipes.loop().critic is None
+    assert recipes.loop().kl_coef == 0 and recipes.ppo().critic is not None
+
+
+class Paid(Apps):
+    "Pays for the length of what is said, too: games of a policy that knows nothing differ."
+    def turn(self, action):
+        observation, reward, *rest = super().turn(action)
+        return observation, reward + len(action) % 7/8, *rest
+
+
+def test_loop_plays_and_updates(tmp_path):
+    "The second pass moves the weights further."
+    import torch
+    from agentlab.credit.group_baselines import loop_passes
+    from agentlab.policy import tiny_policy
+    from agentlab.train import recipes, train
+    moved = []
+    for passes in (1, 2):
+        policy = tiny_policy(Paid(1), warm=False, progress=False)
+        recipe = recipes.loop(steps=1, groups=2, group_size=3, test_tasks=0, minibatches=1, max_tokens=3, max_turns=3,
+                              updates=partial(loop_passes, passes=passes))
+        row, = train(policy, Paid(1), recipe, tmp_path/str(passes), progress=False).rows()
+        assert row['grad_norm'] > 0 and row['skipped'] is None
+        moved.append(torch.cat([p.detach().flatten() for p in policy.model.parameters()]))
+    assert not torch.equal(*moved)
