@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from ..metrics import SPIKE
 from ..settings import moved
-from .run_report import (Html, attribute, column, declared_panels, evenly, framed, heat_svg, number, power,
+from .run_report import (Html, column, declared_panels, evenly, framed, heat_svg, number, power,
                                       powers, safe, spread, steps_of, thin, ticks, titled, visible)
-from .run_report import _axes, _duration, _rectangle
+from .run_report import _axes, _duration, _path, _rectangle
 from .turnscope_widget import ESM_HELPERS
 from .web import button, filled, lab_packages, script, sheet
 
@@ -721,27 +721,13 @@ def _first_last(x, y)->str:
     return (f'{number(known[0][1])} at update {known[0][0]:.0f}, {number(known[-1][1])} at update {known[-1][0]:.0f}, '
             f'between {number(min(b for _, b in known))} and {number(max(b for _, b in known))}')
 
-def _path(frame, x, y)->str:
-    "A curve as steps from point to point, in tenths of a pixel that add up; a missing value is a gap."
-    parts, pen = [], None
-    for a, b in zip(x, y):
-        at = (round(10*frame.px(a)), round(10*frame.py(b))) if math.isfinite(b) else None
-        if at and pen: parts.append(f'l{(at[0] - pen[0])/10:g},{(at[1] - pen[1])/10:g}')
-        elif at: parts.append(f'M{at[0]/10:g},{at[1]/10:g}')
-        pen = at
-    return ''.join(parts).replace('l0.', 'l.').replace(',-', '-').replace('-0.', '-.').replace(',0.', ',.')
-
-def _line_svg(frame, i, label, faint, x, y)->str:
-    "One line with dash and marks, every mark's value under the pointer."
-    colour, dash, mark, _ = LOOKS[i]
+def _line(frame, i, label, x, y)->tuple:
+    "One line with its look, and marks with their values under the pointer."
     known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
-    kept = [known[i] for i in evenly(len(known), 6)]
-    said = lambda a, b: f'<title>run {i + 1}, {label + ", " if label else ""}update {a:.0f}: {number(b)}</title>'
-    place = lambda a, b: f'd="{mark}" transform="translate({frame.px(a):g} {frame.py(b):g})"'
-    marks = ''.join(f'<path {place(*point)}>{said(*point)}</path>' for point in kept)
-    dashes = f' stroke-dasharray="{dash}"' if dash else ''
-    look = f'stroke="{colour}" stroke-width="{1 if faint else 1.8}"{dashes}'
-    return f'<path d="{_path(frame, x, y)}" {look}/><g fill="{colour}">{marks}</g>'
+    told = f'run {i + 1}, {label + ", " if label else ""}update'
+    marks = [(f'{frame.px(a):g} {frame.py(b):g}', f'{told} {a:.0f}: {number(b)}')
+             for a, b in (known[k] for k in evenly(len(known), 6))]
+    return LOOKS[i], 1 if label == 'largest' else 1.8, _path(frame, x, y), marks
 
 def _lines_svg(lines:list,  # (number of the run, what the line is called, x, y) for every line
     pane:Pane,
@@ -754,12 +740,10 @@ def _lines_svg(lines:list,  # (number of the run, what the line is called, x, y)
     low, high = pane.limits or (min(values), max(values))
     yticks = powers(values) if pane.log else ticks(min(low, *values), max(high, *values))
     frame = framed(xs, yticks, size, pane.log)
-    body = ''.join(_line_svg(frame, i, label, label == 'largest', x, y) for i, label, x, y in lines)
     words = '; '.join(f'run {i + 1}{", " + label if label else ""}: {_first_last(x, y)}' for i, label, x, y in lines)
-    xticks = [v for v in ticks(*frame.x) if v == int(v)]
-    head = (f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" '
-            f'aria-label="{attribute(pane.heading, 300)}">')
-    return titled(f'{head}{_axes(frame, yticks, xticks)}{body}</svg>', pane.heading, words)
+    axes = _axes(frame, yticks, [v for v in ticks(*frame.x) if v == int(v)])
+    drawn = [_line(frame, *line) for line in lines]
+    return titled(filled('lines', frame=frame, label=pane.heading, axes=axes, lines=drawn), pane.heading, words)
 
 def _logs(what)->dict:
     "Name -> rows of what is to be shown."

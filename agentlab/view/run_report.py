@@ -14,8 +14,8 @@ from ..metrics import panels
 from ..settings import moved
 from .reading import (PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown,
                                    read_pieces, stretches)
-from .web import Html, attribute, filled, safe, sheet, visible
-from .web import clip as clip   # passed on
+from .web import Html, filled, safe, sheet, visible
+from .web import attribute as attribute, clip as clip   # passed on
 
 _all_ = ['Html', 'attribute', 'clip', 'safe', 'visible']
 
@@ -482,27 +482,21 @@ def number(value:float,  # any float
         if abs(value) >= size: return f'{value/(1e3 if unit == "k" else size):.{digits}g}{unit}'.replace('-', '−')
     return (f'{value:,.0f}' if abs(value) >= min(1000, 10**digits) else f'{value:.{digits}g}').replace('-', '−')
 
-def _axes(frame, yticks, xticks)->str:
+def _axes(frame, yticks, xticks)->Html:
     "Grid lines and tick labels."
-    rows = ''.join(f'<line x1="{frame.left}" x2="{frame.width - frame.right}" y1="{frame.py(v)}" y2="{frame.py(v)}" '
-                   f'class="g"/>'
-                   f'<text x="{frame.left - 7}" y="{frame.py(v) + 3.5}" '
-                   f'text-anchor="end">{(power if frame.log else number)(v)}</text>' for v in yticks)
-    marks = [v for v in xticks if frame.x[0] <= v <= frame.x[1]]
-    columns = ''.join(f'<text x="{frame.px(v)}" y="{frame.height - 8}" text-anchor="middle">{number(v)}</text>'
-                      for v in marks)
-    return rows + columns
+    columns = [(frame.px(v), number(v)) for v in xticks if frame.x[0] <= v <= frame.x[1]]
+    return filled('axes', frame=frame, columns=columns,
+                  rows=[(frame.py(v), (power if frame.log else number)(v)) for v in yticks])
 
 def _path(frame, x, y)->str:
-    "Path data of a curve; a missing value is a gap."
-    parts, pen = [], 'M'
+    "A curve as steps from point to point, in tenths of a pixel that add up; a missing value is a gap."
+    parts, pen = [], None
     for a, b in zip(x, y):
-        if not math.isfinite(b):
-            pen = 'M'
-            continue
-        parts.append(f'{pen}{frame.px(a)},{frame.py(b)}')
-        pen = 'L'
-    return ''.join(parts)
+        at = (round(10*frame.px(a)), round(10*frame.py(b))) if math.isfinite(b) else None
+        if at and pen: parts.append(f'l{(at[0] - pen[0])/10:g},{(at[1] - pen[1])/10:g}')
+        elif at: parts.append(f'M{at[0]/10:g},{at[1]/10:g}')
+        pen = at
+    return ''.join(parts).replace('l0.', 'l.').replace(',-', '-').replace('-0.', '-.').replace(',0.', ',.')
 
 def curve_svg(curves:dict,  # name -> (x, y); one curve needs no name drawn, several are labelled at their end
     label:str,              # what the picture shows, for a reader who cannot see it
@@ -512,7 +506,7 @@ def curve_svg(curves:dict,  # name -> (x, y); one curve needs no name drawn, sev
     log:bool=False,         # y on a log axis; values below `SMALLEST` lie on its lowest line, and `bounds` do not count
 )->str:                     # an <svg> in the colours of the page
     "Curves as SVG: at most 300 points each, gaps where a value is missing, every point's value under the pointer."
-    curves, (width, height) = {name: thin(*xy) for name, xy in curves.items()}, size
+    curves = {name: thin(*xy) for name, xy in curves.items()}
     xs = [v for x, _ in curves.values() for v in x] + [m[0] for m in marks]
     ys = [v for _, y in curves.values() for v in y if math.isfinite(v)] + [v for m in marks for v in m[1:4]]
     if not ys: return '<p class="al-note">no finite value was recorded</p>'
@@ -521,12 +515,10 @@ def curve_svg(curves:dict,  # name -> (x, y); one curve needs no name drawn, sev
                                           max(ys) if high is None else max(high, *ys))
     frame = framed(xs, yticks, size, log)
     if len(curves) > 1: frame.right = 62        # room for their names
-    body = ''.join(_curve(frame, i < len(curves) - 1, name if len(curves) > 1 else '', *xy)
-                   for i, (name, xy) in enumerate(curves.items()))
-    body += ''.join(_mark(frame, *mark) for mark in marks)
-    xticks = [v for v in ticks(*frame.x, count=8 if width > 500 else 4) if v == int(v)]
-    return (f'<svg class="al-plot" viewBox="0 0 {width} {height}" role="img" '
-            f'aria-label="{attribute(label, 300)}">{_axes(frame, yticks, xticks)}{body}</svg>')
+    xticks = [v for v in ticks(*frame.x, count=8 if size[0] > 500 else 4) if v == int(v)]
+    drawn = [_curve(frame, i < len(curves) - 1, name if len(curves) > 1 else '', x, y)
+             for i, (name, (x, y)) in enumerate(curves.items()) if np.isfinite(y).any()]
+    return filled('curve', frame=frame, label=label, axes=_axes(frame, yticks, xticks), curves=drawn, marks=marks)
 
 def framed(xs, yticks, size, log=False)->Frame:
     "The frame around these positions and tick values; a single position gets some width."
@@ -543,25 +535,12 @@ def titled(svg:str,  # a picture; other HTML stays as it is
     head, _, rest = svg.partition('>')
     return f'{head}><title>{html.escape(visible(title))}</title><desc>{html.escape(visible(words))}</desc>{rest}'
 
-def _mark(frame, x, y, low, high, text, kind)->str:
-    "A point with its interval."
-    return (f'<g class="m m{kind}"><line x1="{frame.px(x)}" x2="{frame.px(x)}" y1="{frame.py(low)}" '
-            f'y2="{frame.py(high)}"/>'
-            f'<circle cx="{frame.px(x)}" cy="{frame.py(y)}" r="4"/><title>{html.escape(text)}</title></g>')
-
-def _curve(frame, early, name, x, y)->str:
-    "One curve with its last point, its name, and a tooltip on every point."
-    known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
-    if not known: return ''
-    floor = frame.py(frame.y[0])
-    area = f'{_path(frame, *zip(*known))}L{frame.px(known[-1][0])},{floor}L{frame.px(known[0][0])},{floor}Z'
-    fill = f'<path d="{area}" class="a"/>' if not name else ''
-    end = (f'<text x="{frame.px(known[-1][0]) + 7}" y="{frame.py(known[-1][1]) + 4}" '
-           f'class="n">{html.escape(name)}</text>' if name else '')
-    dots = ''.join(f'<circle cx="{frame.px(a)}" cy="{frame.py(b)}" r="7" class="h"><title>{number(a)}: '
-                   f'{number(b)}</title></circle>' for a, b in known)
-    last = f'<circle cx="{frame.px(known[-1][0])}" cy="{frame.py(known[-1][1])}" r="3.5" class="d"/>'
-    return f'<g{" class=early" if early else ""}>{fill}<path d="{_path(frame, x, y)}" class="l"/>{last}{end}{dots}</g>'
+def _curve(frame, early, name, x, y)->dict:
+    "One curve, the area below it, and what the pointer says of every point."
+    known, floor = np.isfinite(y), frame.py(frame.y[0])
+    points = [(frame.px(a), frame.py(b), f'{number(a)}: {number(b)}') for a, b in zip(x[known], y[known])]
+    area = f'{_path(frame, x[known], y[known])}L{points[-1][0]},{floor}L{points[0][0]},{floor}Z'
+    return dict(early=early, name=name, path=_path(frame, x, y), area=area, points=points)
 
 def heat_svg(columns,  # (n,) what a column is: steps
     matrix,         # (n, turns) values, NaN where there is none
@@ -575,17 +554,13 @@ def heat_svg(columns,  # (n,) what a column is: steps
     frame = Frame((0, len(columns)), (0, matrix.shape[1]), width, height, right=12)
     wide, high = (width - 54)/len(columns), (height - 34)/matrix.shape[1]
     gap = 1 if min(wide, high) > 6 else 0
-    cells = ''.join(f'<rect x="{frame.px(i)}" y="{frame.py(t + 1)}" width="{wide - gap:.1f}" height="{high - gap:.1f}" '
-                    f'fill-opacity="{.04 + .96*value/(top or 1):.2f}"><title>step {columns[i]}, turn {t}: '
-                    f'{value:.3f}</title></rect>'
-                    for i, line in enumerate(matrix) for t, value in enumerate(line) if math.isfinite(value))
     each, every = max(1, math.ceil(len(columns)/12)), max(1, math.ceil(matrix.shape[1]/6))
-    xs = ''.join(f'<text x="{frame.px(i + .5)}" y="{height - 8}" text-anchor="middle">{columns[i]}</text>'
-                 for i in range(0, len(columns), each))
-    ys = ''.join(f'<text x="{frame.left - 7}" y="{frame.py(t + .5) + 3.5}" '
-                 f'text-anchor="end">{"turn " if t == 0 else ""}{t}</text>' for t in range(0, matrix.shape[1], every))
-    return (f'<svg class="al-plot al-heat" viewBox="0 0 {width} {height}" role="img" '
-            f'aria-label="{attribute(label, 300)}">{xs}{ys}{cells}</svg>')
+    cells = [(frame.px(i), frame.py(t + 1), f'{.04 + .96*value/(top or 1):.2f}',
+              f'step {columns[i]}, turn {t}: {value:.3f}')
+             for i, line in enumerate(matrix) for t, value in enumerate(line) if math.isfinite(value)]
+    return filled('heat', frame=frame, label=label, wide=f'{wide - gap:.1f}', high=f'{high - gap:.1f}', cells=cells,
+                  xs=[(frame.px(i + .5), columns[i]) for i in range(0, len(columns), each)],
+                  ys=[(frame.py(t + .5), 'turn '*(t == 0) + str(t)) for t in range(0, matrix.shape[1], every)])
 
 def column(rows:list,  # row log
     name:str,       # metric
