@@ -129,6 +129,13 @@ def finish(process, log, seconds=120):
         raise AssertionError(f'still running after {seconds} s:\n{Path(log).read_text()[-3000:]}')
     return process.exitcode, Path(log).read_text() if Path(log).exists() else ''
 
+def as_main(arguments, errors):
+    "What `python -m agentlab` does, in a forked process."
+    import runpy
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    sys.argv = ['agentlab', *arguments]
+    runpy.run_module('agentlab', run_name='__main__', alter_sys=True)
+
 def _type(folder, lines):
     "Type command lines of agentlab, in one process; answers.json holds status and output of each."
     import json

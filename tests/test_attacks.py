@@ -8,7 +8,7 @@ from attacks import CLASSES
 from small import ROOT
 
 pytestmark = pytest.mark.xdist_group('forks')
-EVERY = dict(environments=41, programs=37, damaged=30, commands=61, kills=16, dumps=9)  # pages: the browser's own tests
+EVERY = dict(environments=41, programs=37, damaged=30, commands=61, kills=24, dumps=9)  # pages: the browser's own tests
 
 @pytest.mark.parametrize('name', EVERY)
 def test_some_of_each(name, tmp_path):

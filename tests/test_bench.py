@@ -69,10 +69,15 @@ def test_a_failing_side_says_so_and_ends():
     assert not side.thread.is_alive()
 
 
-def test_measure():
+@pytest.fixture(scope='module')
+def found():
     before = threading.enumerate()
     found = bench.measure(turns=2, episodes=4, repeats=1)
     assert not [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith('TRL')]
+    return found
+
+
+def test_measure(found):
     for phases in found['shares'].values():
         assert sum(sum(parts.values()) for parts in phases.values()) == pytest.approx(1)
     rows = bench.summary(dict(turns={'2': found}))
@@ -91,16 +96,32 @@ def test_summary_by_hand():
                                                                            only_matrix=7/1.5))
 
 
-def test_command(tmp_path):
-    env = os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1')
-    run = lambda *words: subprocess.run([sys.executable, '-W', 'ignore', ROOT/'tools'/'bench', *words], env=env,
-                                        cwd=tmp_path, capture_output=True, text=True)
-    assert '--turns' in run('--help').stdout
-    said = run('--turns', '2', '--episodes', '4', '--repeats', '1', '--only', 'training_step')
-    assert said.returncode == 0, said.stderr
-    record = json.loads((tmp_path/'assets'/'bench'/'training_step.json').read_text())
-    assert {'date', 'versions', 'command', 'machine', 'turns'} <= set(record)
-    assert set(record['turns']['2']['memory']) == set(bench.SIDES) and min(record['turns']['2']['memory'].values()) > 0
+def test_command(tmp_path, monkeypatch, found):
+    "The command asks for what is typed and keeps it; `found` is measured once, memory in the test below."
+    from bench.__main__ import main
+    asked = []
+    monkeypatch.setattr(bench, 'measure', lambda *how: asked.append(how) or found)
+    monkeypatch.setattr(bench, 'memory', lambda *how: asked.append(how) or dict.fromkeys(bench.SIDES, 1.))
+    main.__wrapped__(turns='2', episodes=4, repeats=1, only='training_step', out=str(tmp_path))
+    record = json.loads((tmp_path/'training_step.json').read_text())
+    assert {'date', 'versions', 'command', 'machine', 'turns'} <= set(record) and asked == [(2, 4, 1), (2, 4)]
+    assert record['command'] == 'python tools/bench --turns 2 --episodes 4 --repeats 1'
+
+
+@pytest.mark.parametrize('line, said', [
+    ([ROOT/'tools'/'bench', '--help'], '--turns'),
+    # not in this process, whose server of forks has other modules; slow: imports TRL twice to measure a benchmark
+    pytest.param(['-c', 'import json\nfrom bench.training_step import memory\nprint(json.dumps(memory(2, 4, steps=1)))'],
+                 None, marks=pytest.mark.slow)],
+    ids=['help', 'memory'])
+def test_in_a_process(tmp_path, line, said):
+    env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT/'tools')]), OMP_NUM_THREADS='1')
+    done = subprocess.run([sys.executable, '-W', 'ignore', *line], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    if said: assert said in done.stdout
+    else:
+        peaks = json.loads(done.stdout.splitlines()[-1])
+        assert set(peaks) == set(bench.SIDES) and min(peaks.values()) > 0
 
 
 def test_a_length_joins_a_record(tmp_path, monkeypatch):

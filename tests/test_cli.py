@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from small import ROOT, finish, fork
+from small import ROOT, as_main, finish, fork
 
 COMMANDS = ['demo', 'train', 'prime', 'play', 'report', 'view', 'stop', 'envs', 'recipes', 'runs', 'clean', 'tiny',
             'doctor', 'serve', 'fit', 'bench', 'eval', 'export', 'chat', 'push', 'verl-check']
@@ -37,13 +37,6 @@ def real(*arguments, folder=None, **environment):
                           text=True, timeout=120,
                           env=os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1') | environment)
     return done.returncode, done.stdout, done.stderr
-
-def as_main(arguments, errors):
-    "What `python -m agentlab` does, in a forked process."
-    import runpy
-    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-    sys.argv = ['agentlab', *arguments]
-    runpy.run_module('agentlab', run_name='__main__', alter_sys=True)
 
 def agentlab(*arguments, folder, **environment):
     "The same without importing torch again: exit status, output, errors."

@@ -177,9 +177,10 @@ def write_on(path, done):
 
 
 @pytest.mark.xdist_group('forks')
-def test_thirty_kills(tmp_path):
+@pytest.mark.parametrize('kills', [10, pytest.param(30, marks=pytest.mark.slow)])   # each starts a process
+def test_kills(tmp_path, kills):
     generator, largest = random.Random(0), 0
-    for kill in range(30):
+    for kill in range(kills):
         folder = tmp_path/str(kill)
         folder.mkdir()
         path, done, log = folder/'library.json', folder/'done', folder/'log'

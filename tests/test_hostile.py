@@ -40,7 +40,7 @@ def test_here(at, tmp_path):
         written([bad], tmp_path)
     written(episodes, tmp_path)
 
-CHOSEN = [*list(WAYS)[::12], *ISOLATED]
+CHOSEN = [*list(WAYS)[::20], *ISOLATED]
 
 @pytest.mark.parametrize('at', ['reset', 'step'])
 def test_in_a_process_of_its_own(at, tmp_path):
@@ -52,10 +52,14 @@ def test_in_a_process_of_its_own(at, tmp_path):
 @pytest.mark.parametrize('part', range(8))
 def test_all_in_processes_of_their_own(part, at, tmp_path): isolated([*WAYS][part::8], at, tmp_path)
 
+def limit(env):
+    "Seconds: whoever only sleeps is stopped soon, the others have time on a busy machine."
+    return 1. if getattr(env, 'way', '') == 'sleeps' else 5.
+
 def isolated(ways, at, folder):
     "A few at a time."
     for some in (ways[i:i + 4] for i in range(0, len(ways), 4)):
-        episodes = together(some, at, lambda env: Isolated(env, limit=5., start_limit=300.))
+        episodes = together(some, at, lambda env: Isolated(env, limit=limit(env), start_limit=300.))
         good(episodes[1::2])
         for way, bad in zip(some, episodes[::2]):
             assert bad.error and bad.error.encode() and len(bad.error) < 3000, (way, bad)

@@ -1,6 +1,6 @@
 """Whatever a client does, a served episode holds what was sampled and read, each token once; nothing is lost, nothing
 is mixed up, and a client that is not one costs nobody anything."""
-import asyncio, json, os, signal, socket, subprocess, sys, threading, time
+import asyncio, json, os, signal, socket, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -17,6 +17,7 @@ from agentlab.policy.core import Chat
 from agentlab.rollout import play
 from agentlab.train import Run, recipes, train
 from later import needs
+from small import as_main, finish, fork
 
 needs('fastapi')
 needs('uvicorn')
@@ -509,22 +510,23 @@ def test_waiting_for_agents_is_bounded_and_a_group_of_one_is_said(guesser):
 
 # ---- the command
 
+@pytest.mark.xdist_group('forks')
 @pytest.mark.parametrize('sign', [signal.SIGINT, signal.SIGTERM])
 def test_the_command_keeps_what_was_said_when_it_is_stopped(tmp_path, sign):
     import httpx
-    out = tmp_path/'served'
-    command = [sys.executable, '-m', 'agentlab', 'serve', '--model', 'untrained', '--env', 'guess', '--port', '0',
-               '--out', str(out), '--max-tokens', '4']
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-                              env=os.environ)
+    out, log = tmp_path/'served', tmp_path/'log'
+    server = fork(as_main, ['serve', '--model', 'untrained', '--env', 'guess', '--port', '0', '--out', str(out),
+                            '--max-tokens', '4'], str(tmp_path/'errors'), log=log, folder=tmp_path)
     try:
-        url = server.stdout.readline().strip()
+        until = time.monotonic() + 100
+        while '\n' not in (log.read_text() if log.exists() else '') and time.monotonic() < until: time.sleep(.02)
+        url = log.read_text().splitlines()[0].strip()
         for reward in (None, 1.):
             one = httpx.post(f'{url}/sessions', json=dict(task=reward)).json()
             httpx.post(f'{one["base_url"]}/chat/completions', json=ASK, timeout=60)
             if reward is not None: httpx.post(f'{url}/s/{one["id"]}/end', json=dict(reward=reward))
-        server.send_signal(sign)
-        assert server.wait(60) == 130
+        os.kill(server.pid, sign)
+        assert finish(server, log)[0] == 130
     finally: server.kill()
     run = Run(out)
     batches = [run.episodes(step) for step in run.steps()]

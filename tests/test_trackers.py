@@ -2,7 +2,6 @@
 packages are run by tests/adapters/trackers.py."""
 import json
 import os
-import subprocess
 import sys
 import types
 import warnings
@@ -182,9 +181,7 @@ def test_what_trackio_and_wandb_are_told(run, monkeypatch, name):
     assert told[-1] == (('finish', 1) if name == 'wandb' else ('finish',))
 
 
-def test_the_command_refuses_before_anything_is_made(tmp_path):
-    environ = os.environ | dict(PYTHONPATH=os.pathsep.join(sys.path))
-    command = [sys.executable, '-m', 'agentlab', 'train', '--report-to', 'nosuch', '--out', str(tmp_path/'run')]
-    said = subprocess.run(command,
-                          capture_output=True, text=True, env=environ)
-    assert said.returncode == 2 and "no tracker 'nosuch'" in said.stderr and not (tmp_path/'run').exists()
+def test_the_command_refuses_before_anything_is_made(tmp_path, capsys):
+    from agentlab.cli import main
+    assert main(['train', '--report-to', 'nosuch', '--out', str(tmp_path/'run')]) == 2
+    assert "no tracker 'nosuch'" in capsys.readouterr().err and not (tmp_path/'run').exists()
