@@ -441,15 +441,9 @@ def test_recipes_that_nobody_knows(name, said):
 
 # ---- every recipe that can be named
 
-<<<<<<< HEAD
-# they play in worlds made for them: tests/test_delegate.py, workspace, minds, again, evidence and workbench do
+# they play in worlds made for them: test_delegate, workspace, minds, again, evidence, workbench and seeking train these
 ELSEWHERE = ('ai_searchplanner', 'coda', 'himac', 'hi_agent', 'memory_r1', 'iterresearch', 'era', 'hiersearch', 'hcsp',
-             'mind', 'smartsnap', 'rl_mle')
-=======
-# they play in worlds made for them: tests/test_delegate.py, workspace, minds, again, evidence and seeking train these
-ELSEWHERE = ('ai_searchplanner', 'coda', 'himac', 'hi_agent', 'memory_r1', 'iterresearch', 'era', 'hiersearch', 'hcsp',
-             'mind', 'smartsnap', 'deep_dxsearch')
->>>>>>> wt-seek
+             'mind', 'smartsnap', 'rl_mle', 'deep_dxsearch')
 
 
 @pytest.mark.parametrize('name', [name for name in registries.recipes() if name not in ELSEWHERE])

@@ -11,11 +11,7 @@ from agentlab import credit
 from agentlab.env import KeyDoor, TextEnv, Toolbox, check_env, load_env, python_code, sql_query, text_search, workbench
 from agentlab.env.workbench import Foreseen, Thoughts, Voting, Workbench, fitted
 from agentlab.env.wrappers import Wrapper
-<<<<<<< HEAD
-from agentlab.episodes import Batch, state_key
-=======
 from agentlab.episodes import Batch
->>>>>>> wt-steps
 from agentlab.policy import tiny_policy
 from agentlab.policy.sampler import Completion
 from agentlab.policy.tiny import warm_start
