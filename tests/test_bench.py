@@ -111,7 +111,7 @@ def test_command(tmp_path, monkeypatch, found):
 @pytest.mark.parametrize('line, said', [
     ([ROOT/'tools'/'bench', '--help'], '--turns'),
     # not in this process, whose server of forks has other modules; slow: imports TRL twice to measure a benchmark
-    pytest.param(['-c', 'import json; from bench.training_step import memory; print(json.dumps(memory(2, 4, steps=1)))'],
+    pytest.param(['-c', 'import json; from bench.training_step import memory as m; print(json.dumps(m(2, 4, steps=1)))'],
                  None, marks=pytest.mark.slow)],
     ids=['help', 'memory'])
 def test_in_a_process(tmp_path, line, said):
