@@ -1,6 +1,6 @@
 """Whatever a client does, a served episode holds what was sampled and read, each token once; nothing is lost, nothing
 is mixed up, and a client that is not one costs nobody anything."""
-import asyncio, json, os, signal, socket, sys, threading, time
+import asyncio, json, os, signal, socket, threading, time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

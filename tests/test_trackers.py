@@ -1,7 +1,6 @@
 """Trackers without their packages: what they are told, once for each run, and what a fault of theirs costs. The real
 packages are run by tests/adapters/trackers.py."""
 import json
-import os
 import sys
 import types
 import warnings
