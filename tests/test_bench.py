@@ -111,13 +111,13 @@ def test_command(tmp_path, monkeypatch, found):
 @pytest.mark.parametrize('line, said', [
     ([ROOT/'tools'/'bench', '--help'], '--turns'),
     # not in this process, whose server of forks has other modules; slow: imports TRL twice to measure a benchmark
-    pytest.param(['-c', 'import json; from bench.training_step import memory as m; print(json.dumps(m(2, 4, steps=1)))'],
-                 None, marks=pytest.mark.slow)],
+    pytest.param(['-c', 'import json\nfrom bench.training_step import memory\n'
+                  'print(json.dumps(memory(2, 4, steps=1)))'], None, marks=pytest.mark.slow)],
     ids=['help', 'memory'])
 def test_in_a_process(tmp_path, line, said):
     env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT/'tools')]), OMP_NUM_THREADS='1')
-    line = [sys.executable, '-W', 'ignore', *line]
-    done = subprocess.run(line, env=env, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, '-W', 'ignore', *line], env=env, cwd=tmp_path, capture_output=True,
+                          text=True)
     assert done.returncode == 0, done.stderr
     if said: assert said in done.stdout
     else:
