@@ -172,8 +172,8 @@ def test_retool_a_price_makes_calls_worth_less():
                                        ('grpo', Choices(modes=True))], ids=['router_r1', 'retool', 'r1_ci', 'poact'])
 def test_it_plays_and_updates(tmp_path, name, env):
     "From a start on a few demonstrations: an untrained policy says nothing that a world understands."
-    policy = tiny_policy(env, steps=40, pool=256, progress=False)
-    how = dict(steps=1, groups=6, group_size=4, test_tasks=0, max_tokens=12, max_turns=6)
+    policy = tiny_policy(env, steps=100, pool=512, progress=False)
+    how = dict(steps=1, groups=12, group_size=4, test_tasks=0, max_tokens=12, max_turns=6)
     row = train(policy, env, getattr(recipes, name)(**how), tmp_path, progress=False).rows()[0]
     assert row['grad_norm'] > 0 and row['errors'] == 0
 

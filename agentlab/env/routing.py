@@ -90,9 +90,10 @@ class Routing(Drawn, TextEnv):
         return [*said, *subjects, *pool, *words, *prices]
 
 
-legs, looks = dict(snake=0, hen=2, cow=4, ant=6, spider=8), 'big small old young red blue grey black fat shy'.split()
+legs = dict(snake=0, hen=2, cow=4, ant=6, spider=8)
+looks = 'big small old young red blue grey black fat shy wet dry slow fast loud calm tame wild'.split()
 kinds = dict(   # kind -> question, code, how its parts are drawn, the answer; 1: needs code, .5: either, 0: text
-    product=('What is {} * {}?', '{} * {}', lambda draw: [draw.randint(11, 299), draw.randint(2, 9)], math.prod, 1.),
+    product=('What is {} * {}?', '{} * {}', lambda draw: [draw.randint(11, 99), draw.randint(2, 9)], math.prod, 1.),
     largest=('What is the largest of {}, {} and {}?', 'max ( {} , {} , {} )', lambda draw: draw.sample(range(1, 10), 3),
              max, .5),
     animal=('How many legs has a {} {} {}?', '{2}', lambda draw: [*draw.sample(looks, 2), draw.choice([*legs])],
@@ -155,7 +156,7 @@ class Choices(Toolbox):
         "Code, then its number; an answer at once; with `noise` the other of the two, which for a product is a guess."
         slip, hard, new = noisy(noise, generator, 'demonstrator'), self.task['kind'] == 'product', not self.ledger
         code = new and (slip != hard if self.mode == 'plan' else self.mode == 'code')
-        return self.act(code, str(generator.randint(22, 2691)) if hard and new and not code else self.task['answer'])
+        return self.act(code, str(generator.randint(22, 891)) if hard and new and not code else self.task['answer'])
     def vocabulary(self):
         said = ("Right Wrong . No tool was called output answer code mode NameError name ' not defined : is Choose Now "
                 'max ( ) , * 0 1 2 3 4 5 6 7 8 9')
