@@ -9,7 +9,7 @@ from agentlab.env.routing import Choices, Routing, choice_of, newcomers, pool, p
 from agentlab.episodes import Batch
 from agentlab.policy import tiny_policy
 from agentlab.policy.tiny import demonstrate, imitate
-from agentlab.reward.prices import cheapness, routed
+from agentlab.reward.gates import cheapness, routed
 from agentlab.train import recipes, train
 
 TASK = dict(subject='metals', number=3, models=['dot', 'flo', 'ida'], world=7)

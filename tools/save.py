@@ -23,7 +23,7 @@ COLORS = 128        # of the first palette; without dithering, so that lines and
 # (share of the picture, distance): a color stays if it covers so much and no more frequent one is so near; the least
 # shares are the edges of letters and lines
 KEPT = (.01, 3), (.0025, 6), (.002, 20), (0, 60)
-HALF, ALIKE = 16, 5        # so few colors take half a byte; colors so near are one where that is gained by it
+HALF = 16           # so few colors take half a byte
 
 
 def smaller(png: bytes, patient: bool = False) -> bytes:
@@ -69,12 +69,11 @@ def fewer_colors(picture) -> tuple:
 
 
 def halved(counts: dict) -> list:
-    "Of colors and how often they occur, those that stay where near ones are taken together; all, if too many stay."
+    "Of colors and how often they occur, those that stay where the least is lost: near ones and rare ones go first."
     left = dict(counts)
     while len(left) > HALF:
-        apart, rare, other = min((dist(seen(a), seen(b)), *sorted((a, b), key=left.get))
-                                 for a in left for b in left if a < b)
-        if apart > ALIKE: return list(counts)
+        _, rare, other = min((dist(seen(a), seen(b))**2*min(left[a], left[b]), *sorted((a, b), key=left.get))
+                             for a in left for b in left if a < b)
         left[other] += left.pop(rare)
     return list(left)
 

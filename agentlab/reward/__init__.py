@@ -21,4 +21,3 @@ from .judged import *
 from .evidence import *
 from .faults import *
 from .principles import *
-from .prices import *

@@ -30,7 +30,7 @@ WORLDS = dict(no_tool=Text, forced=Forced)
 def row(arm: str, seed: int) -> dict:
     import torch
     from agentlab.episodes import Batch
-    from agentlab.reward.prices import routed
+    from agentlab.reward.gates import routed
     from agentlab.rollout import play
     from agentlab.train import recipes
     world, more = WORLDS.get(arm, Choices)(), dict(reward=partial(routed, weight=.3)) if arm == 'priced' else {}

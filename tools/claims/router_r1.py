@@ -23,7 +23,7 @@ def asked(policy, world, tasks, seed: int) -> dict:
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.env.routing import Routing
-    from agentlab.reward.prices import routed
+    from agentlab.reward.gates import routed
     from agentlab.train import recipes
     world = Routing()
     known, new = world.tasks('train', TASKS, 10**6 + seed), world.tasks('test', TASKS, seed)
