@@ -47,7 +47,8 @@ def test_information_is_bounded_by_the_answers(answers):
 
 
 @pytest.mark.parametrize('world', [Wordle(), Wordle(100, faithful=True), TwentyQuestions(), TwentyQuestions(16),
-                                   TwentyQuestions(24, 'cities')], ids=repr)
+                                   TwentyQuestions(24, 'cities')],
+                         ids=['wordle', 'as_released', 'questions', 'sixteen', 'cities'])
 def test_the_environments_keep_the_protocol(world): assert set(check_env(world).values()) == {'ok'}
 
 
@@ -73,7 +74,7 @@ def test_sixteen_things_need_three_more_questions_after_the_hint():
     assert min(earned) >= -6 and sum(earned)/24 > -4
 
 
-@pytest.mark.parametrize('world', [Wordle(), TwentyQuestions(16)], ids=repr)
+@pytest.mark.parametrize('world', [Wordle(), TwentyQuestions(16)], ids=['wordle', 'questions'])
 def test_the_secret_always_agrees_with_what_was_answered(world):
     for number, task in enumerate(world.tasks('train', 10)):
         step, generator = world.reset(0, task), Random(number)
