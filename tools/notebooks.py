@@ -54,12 +54,19 @@ ADVICE = re.compile(r'Failed to load CPU gemm_4bit_forward from kernels-communit
 
 
 def as_file(page: dict) -> str:
-    """What stands in the file of a notebook: no spaces before a line, which were a fifteenth of all notebooks, and an
-    output in one piece: it is read on the page, and not line by line in a diff."""
+    """What stands in the file of a notebook: a line for what a cell is and has put out, then its source, line by line.
+    Spaces and line ends between would be a fifteenth of all notebooks."""
     for output in (output for cell in page['cells'] for output in cell.get('outputs', [])):
         for part in output, output.get('data', {}):
             part.update({name: ''.join(part[name]) for name in TEXTS if name in part})
-    return json.dumps(page, sort_keys=True, indent=0, ensure_ascii=False, separators=(',', ':')) + '\n'
+    short = dict(sort_keys=True, ensure_ascii=False, separators=(',', ':'))
+    def written(cell):
+        lines = ''.join(cell['source']).splitlines(keepends=True)
+        head = json.dumps({name: x for name, x in cell.items() if name != 'source'}, **short)
+        source = ',\n'.join(json.dumps(line, **short) for line in lines)
+        return head[:-1] + (f',"source":[\n{source}\n]}}' if lines else ',"source":[]}')
+    rest = json.dumps({name: x for name, x in page.items() if name != 'cells'}, **short)
+    return '{"cells":[\n' + ',\n'.join(map(written, page['cells'])) + '\n],' + rest[1:] + '\n'
 
 
 def tidy(text: str) -> str:
