@@ -180,6 +180,7 @@ def solve(task:dict)->tuple:
 @environment('apps')
 class Apps(Toolbox):
     "Do what is asked with several apps, and nothing else; reward: the share of checks on all they hold, see `checked`."
+    name = 'apps'
     deadline = True     # what is done then is done
     max_tokens = 16     # of a call of the tiny model; `agentlab train` gives so many
     grammar, guide = data['guide'][1], guide_text(*data['guide'])
