@@ -441,9 +441,9 @@ def test_recipes_that_nobody_knows(name, said):
 
 # ---- every recipe that can be named
 
-# they play in worlds made for them: test_delegate, workspace, minds, again, evidence, workbench and seeking train these
+# worlds of their own: test_delegate, workspace, minds, again, evidence, sql_seats, workbench and seeking train them
 ELSEWHERE = ('ai_searchplanner', 'coda', 'himac', 'hi_agent', 'memory_r1', 'iterresearch', 'era', 'hiersearch', 'hcsp',
-             'mind', 'smartsnap', 'rl_mle', 'deep_dxsearch')
+             'mind', 'smartsnap', 'mars_sql', 'rl_mle', 'deep_dxsearch')
 
 
 @pytest.mark.parametrize('name', [name for name in registries.recipes() if name not in ELSEWHERE])
