@@ -202,6 +202,9 @@ class _Down(_Tables):
         "(turns,) the highest milestone of its episode up to each turn; milestones are shares, 0 to 1."
         apart = 2*self.turns.episode
         return (self.turns.milestone + apart).cummax(0).values - apart
+    def total(self, x: Tensor)->Tensor:
+        "(episodes,) the sum over the turns of each episode; `x` is (turns,)."
+        return x.new_zeros(len(self)).index_add(0, self.turns.episode, x)
     def spread(self, x: Tensor)->Tensor:
         "(action tokens,) the value of each token's turn; `x` is (turns,)."
         if len(x) != len(self.turns):

@@ -176,9 +176,7 @@ def hacked(name: str, seed: int, folder: Path) -> dict:
 
 def earned_by(batch, reward) -> float:
     "Mean over the episodes of what a reward pays them; the row log has what the environment paid."
-    import torch
-    return torch.zeros(len(batch), dtype=torch.float64).index_add(0, batch.turns.episode,
-                                                                  reward(batch).double()).mean().item()
+    return batch.total(reward(batch).double()).mean().item()
 
 
 def replies(batch, episode: int, tokenizer) -> list[str]:

@@ -61,8 +61,7 @@ def worth_keeping(b:Batch,      # episodes
                          f'per token')
     total = torch.zeros(len(b), dtype=torch.float64, device=advantage.device).index_add(
         0, b.turns.episode[b.action_turn], advantage.double())
-    calls = torch.zeros(len(b), device=advantage.device).index_add(0, b.turns.episode, uses_tool(b).float())
-    return (total >= -ROUNDING if or_zero else total > ROUNDING) & (calls > 0)
+    return (total >= -ROUNDING if or_zero else total > ROUNDING) & (b.total(uses_tool(b).float()) > 0)
 
 def power_of_two(count:int,  # episodes that could be learned from
     size:int,       # the most that may be

@@ -139,7 +139,7 @@ def purified(b:Batch,   # episodes of `with_rollback`: turns have spliced and in
     taken_back = (need(b.turns, 'spliced', 'purified looks for repaired turns',
                        'Play with agentlab.rollout.with_rollback, or give repaired=False.') > 0 if repaired
                   else torch.ones_like(b.turns.invalid))
-    any_turn = lambda flag: torch.zeros(len(b), device=flag.device).index_add(0, b.turns.episode, flag.float()) > 0
+    any_turn = lambda flag: b.total(flag.float()) > 0
     return b.episodes.success & any_turn(taken_back) & ~any_turn(b.turns.invalid)
 
 class Imitation(Replay):

@@ -21,8 +21,7 @@ def pay(b:Batch,   # episodes
     reward = torch.as_tensor(reward, dtype=torch.float64, device=b.turns.episode.device)
     if reward.shape != b.turns.episode.shape:
         raise ValueError(f'pay takes one reward per turn: got {tuple(reward.shape)} for {len(b.turns)} turns')
-    outcome = reward.new_zeros(len(b)).index_add(0, b.turns.episode, reward)
-    return b.with_turns(reward=reward).with_episodes(outcome=outcome)
+    return b.with_turns(reward=reward).with_episodes(outcome=b.total(reward))
 
 def format(b:Batch,       # episodes; turns need the column named next
     column:str='invalid', # turns column that is 0 or False exactly where the action is well-formed
@@ -90,7 +89,7 @@ def cheapness(cost: Tensor,     # (episodes,) what each paid
 
 def routed(b: Batch, weight: float = .3, faithful: bool = False)->Tensor:   # of the cost, 0 to 1; as for `cheapness`
     "(turns,) float64. -1 for bad form, 0 for a wrong answer, else the outcome mixed with how cheap it was (Router-R1)."
-    cost = torch.zeros(len(b), dtype=torch.float64).index_add(0, b.turns.episode, b.turns.cost.double())
+    cost = b.total(b.turns.cost.double())
     worth = b.episodes.outcome.double()
     worth = torch.where(worth > 0, (1 - weight)*worth + weight*cheapness(cost, faithful), 0.)
     return torch.where(group_max(b.turns.invalid.double(), b.turns.episode) > 0, -1.*b.last_turns(), at_end(b, worth))

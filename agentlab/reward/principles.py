@@ -39,12 +39,9 @@ def examples(scores: Tensor,            # (pairs, principles), of `agreed`
 
 def traits(b: Batch)->Tensor:
     "(episodes, 3) float64: won, turns over the longest of the batch, share of turns in a state that is new."
-    n, episode = len(b), b.turns.episode
-    turns = torch.bincount(episode, minlength=n).double()
+    turns = torch.bincount(b.turns.episode, minlength=len(b)).double()
     state = need(b.turns, 'state', 'traits compares turns by state', 'Take an environment that tells its state.')
-    key = same(episode, state)
-    anew = torch.zeros(int(key.max()) + 1, dtype=torch.float64).index_put_((key,), torch.ones((), dtype=torch.float64))
-    fresh = torch.zeros(n, dtype=torch.float64).index_add_(0, episode, anew[key]/group_count(b.turns.t, key))
+    fresh = b.total(1/group_count(b.turns.t.double(), same(b.turns.episode, state)))
     return torch.stack([b.episodes.success.double(), turns/turns.max(), fresh/turns.clamp(min=1)], 1)
 
 def fitted(difference: Tensor,      # (pairs, traits) of the first game minus those of the second

@@ -47,7 +47,7 @@ def progress_loss(values:Tensor,  # (turns,) predicted contributions, with gradi
     b:Batch,        # the episodes; an episode whose outcome is NaN is left out
 )->Tensor:          # one number
     "Mean squared difference between an episode's sum of contributions and its outcome (SPA-RL)."
-    total = values.new_zeros(len(b)).index_add(0, b.turns.episode, values)
+    total = b.total(values)
     wrong = (total - b.episodes.outcome.to(total))[~b.episodes.outcome.isnan()]
     return wrong.square().sum()/max(len(wrong), 1)
 

@@ -215,7 +215,7 @@ def mask_void(b:Batch,      # episodes; turns need the column named next
 
 def _any(b, flag):
     "(episodes,) whether some turn of the episode is flagged."
-    return torch.zeros(len(b), dtype=torch.float64, device=flag.device).index_add(0, b.turns.episode, flag.double()) > 0
+    return b.total(flag.double()) > 0
 
 @curation('drop', 'group', 'outcomes nearly equal, too easy or too hard, or cut short',
           'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
@@ -263,10 +263,9 @@ def roc_penalty(b:Batch,        # episodes; turns need the three columns
             "penalty=...).")
     errors, broken, found = (need(b.turns, c, f'roc_penalty reads turns.{c}', hint).double()
                              for c in (error, malformed, answers))
-    total = lambda x: torch.zeros(len(b), dtype=torch.float64, device=x.device).index_add(0, b.turns.episode, x)
-    calls, turns, pairs = total((~errors.isnan()).double()), total(torch.ones_like(found)), total(found.nan_to_num())
-    ratio = torch.where(calls > 0, total(errors.nan_to_num())/calls, .5)
-    bad = (total((broken > 0).double()) > 0) | (pairs == 0) | (turns == 0)
+    calls, turns, pairs = map(b.total, ((~errors.isnan()).double(), torch.ones_like(found), found.nan_to_num()))
+    ratio = torch.where(calls > 0, b.total(errors.nan_to_num())/calls, .5)
+    bad = _any(b, broken > 0) | (pairs == 0) | (turns == 0)
     return ratio + torch.where(bad, 1, ((pairs - 1)/turns).clamp(max=1))
 
 def _generator(b, seed, what)->torch.Generator:

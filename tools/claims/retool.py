@@ -28,7 +28,6 @@ WORLDS = dict(no_tool=Text, forced=Forced)
 
 
 def row(arm: str, seed: int) -> dict:
-    import torch
     from agentlab.episodes import Batch
     from agentlab.reward.gates import routed
     from agentlab.rollout import play
@@ -38,7 +37,7 @@ def row(arm: str, seed: int) -> dict:
         those = world.tasks('test', TASKS, seed)
         b = Batch.from_episodes(play(policy, world, range(TASKS), 1, those, seed=10**6 + seed, max_tokens=12))
         won, needs = b.episodes.success.double(), b.turns.needs[b.last_turns()]
-        calls = torch.zeros(len(b)).double().index_add(0, b.turns.episode, b.turns.cost.double())
+        calls = b.total(b.turns.cost.double())
         kinds = dict(hard=1., either=.5, easy=0.)
         return {f'{name}_{what}': round(x[needs == need].mean().item(), 4) for name, need in kinds.items()
                 for what, x in dict(won=won, calls=calls).items()} | dict(success=round(won.mean().item(), 5))
