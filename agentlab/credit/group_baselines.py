@@ -108,7 +108,8 @@ def loop_passes(b:Batch, policy, # episodes; the policy is not asked
     **how                 # keywords of `loop`
 ):                        # yields, for `updates` of a recipe, (action tokens,) bool and (action tokens,) advantage
     "The passes of LOOP. Advantages come from whole groups: who is left out counts for the others."
-    for _ in range(passes): yield loop(b, **how).abs() >= least, loop(b, **how)
+    advantage = loop(b, **how)
+    for _ in range(passes): yield advantage.abs() >= least, advantage
 
 def clip_played(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, low:float=.1, high:float=.1)->Tensor:
     "`clip` with the ratio to the policy that played, in every pass; tokens that no sampler reported: as in `clip`."
