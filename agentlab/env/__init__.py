@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from ..settings import called, door, imported
 from .protocol import Drawn, Env, EnvError, Step, TextEnv, check_env, check_seat_order, environment
-from .protocol import pages_with_names, registered, split_of, splits, tidy
+from .protocol import data_of, pages_with_names, registered, split_of, splits, tidy
 from .keydoor import KeyDoor, all_layouts, draw_layout, shortest
 from .guess import GuessNumber
 from .hopsearch import HopSearch

@@ -12,13 +12,12 @@ import copy, json, math, re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.resources import files
 from random import Random
-from .protocol import check_whole, environment, guide_text, is_finite, noisy, split_of, tidy
+from .protocol import check_whole, data_of, environment, guide_text, is_finite, noisy, split_of, tidy
 from .toolbox import Place, Tool, Toolbox, ToolError
 from .tools import fault_of, shown, tool
 
-data = json.loads((files('agentlab')/'env'/'data'/'apps.json').read_text(encoding='utf-8'))
+data = data_of('apps')
 manual, forms, parameters = data['manual'], data['forms'], data['parameters']
 # name of a call -> its sentence and the names of its arguments
 signatures = {f'{app}_{call}': said for app, calls in manual.items() for call, said in calls.items()}

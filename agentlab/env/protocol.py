@@ -6,13 +6,15 @@
 __all__ = ['no_guide', 'splits', 'EXTRAS', 'registered', 'rules', 'nonsense', 'EnvError', 'Step', 'canonical', 'Env', 'TextEnv',
            'check_turn', 'check_whole', 'check_seed', 'tidy', 'guide_of', 'as_reader', 'guide_text', 'example_of',
            'extended', 'listed', 'unanswered', 'split_of', 'check_split', 'distinct', 'sampled', 'check_noise', 'noisy',
-           'Drawn', 'environment', 'pages_with_names', 'check_seat_order', 'is_finite', 'check_step', 'choose', 'watch',
-           'random_states', 'check_random', 'check_seeded', 'check_clone', 'check_final', 'Report', 'check_env']
+           'Drawn', 'data_of', 'environment', 'pages_with_names', 'check_seat_order', 'is_finite', 'check_step',
+           'choose', 'watch', 'random_states', 'check_random', 'check_seeded', 'check_clone', 'check_final', 'Report',
+           'check_env']
 
 # %% ../../nbs/env/00_protocol.ipynb #871c3ade
 import copy, hashlib, inspect, json, math, operator, re, sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from random import Random, getstate
 
@@ -277,6 +279,10 @@ class Drawn:
         return generator.choice(self.legal()) if noisy(noise, generator) else best
 
     def clone(self): return copy.copy(self)
+
+def data_of(name:str)->dict:    # of the file, without .json
+    "What a world keeps in agentlab/env/data."
+    return json.loads((files('agentlab')/'env'/'data'/f'{name}.json').read_text(encoding='utf-8'))
 
 EXTRAS = dict(
     split      = "an argument `split='train'` of its constructor: whose worlds are drawn; see `check_split`",

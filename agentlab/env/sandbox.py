@@ -13,8 +13,7 @@ import weakref
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from importlib.resources import files
-from .protocol import check_whole
+from .protocol import check_whole, data_of
 
 @dataclass(frozen=True)
 class Result:
@@ -188,7 +187,7 @@ def run_python(code:str,  # any text
 # machine -> (its audit number, which of the two numbers below is its own)
 machines = {'x86_64': (0xC000003E, 0), 'aarch64': (0xC00000B7, 1)}
 # call -> its numbers on x86_64 and aarch64; None: it has no such call
-allowed = json.loads(files('agentlab').joinpath('env/data/syscalls.json').read_text())
+allowed = data_of('syscalls')
 
 def call_filter(machine:str  # 'x86_64' or 'aarch64', as `platform.machine()` says
 )->bytes:           # a seccomp program: the calls of `allowed` go on, all others fail with 'operation not permitted'

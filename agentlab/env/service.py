@@ -8,18 +8,17 @@ __all__ = ['data', 'items', 'colours', 'cities', 'numbers', 'days', 'prices', 'k
            'request', 'draw_request', 'Customer', 'scripted', 'model_user', 'Service']
 
 # %% ../../nbs/env/30_service.ipynb #839b6adb
-import json, re
+import re
 from functools import partial
-from importlib.resources import files
 from itertools import combinations
 from random import Random
 from .hopsearch import first_names
-from .protocol import EnvError, check_whole, environment, guide_text, noisy, split_of
+from .protocol import EnvError, check_whole, data_of, environment, guide_text, noisy, split_of
 from .sandbox import readable
 from .toolbox import Place, Tool, Toolbox, ToolError, ask_model, within
 from .tools import tool
 
-data = json.loads((files('agentlab')/'env'/'data'/'service.json').read_text(encoding='utf-8'))
+data = data_of('service')
 items, colours, cities = (data[part].split() for part in ('items', 'colours', 'cities'))
 # of orders, which are few: a tiny policy copies them; days since a delivery; prices
 numbers, days, prices = range(101, 117), range(4, 60, 8), range(15, 100, 9)

@@ -6,15 +6,14 @@
 __all__ = ['table', 'symptoms', 'genres', 'judged', 'Doctor', 'fewer', 'shuffled', 'Reco']
 
 # %% ../../nbs/env/36_talks.ipynb #f1bc79ce
-import json, re
-from importlib.resources import files
+import re
 from itertools import combinations
 from random import Random
-from .protocol import (Drawn, TextEnv, check_split, check_whole, environment, guide_text, noisy,
+from .protocol import (Drawn, TextEnv, check_split, check_whole, data_of, environment, guide_text, noisy,
                                    split_of, tidy)
 
 # disease -> its symptoms; no medical advice
-table = json.loads((files('agentlab')/'env'/'data'/'diseases.json').read_text(encoding='utf-8'))
+table = data_of('diseases')
 symptoms = sorted({one for some in table.values() for one in some})
 
 def judged(said:str, advice:str, disease:str  # the diagnosis and 'home' or 'clinic'; what it is

@@ -6,17 +6,15 @@
 __all__ = ['DATA', 'WORDS', 'marks', 'information', 'WordGame', 'Wordle', 'TwentyQuestions']
 
 # %% ../../nbs/env/34_word_games.ipynb #71e2f5e1
-import json
 from collections import Counter
 from functools import lru_cache
-from importlib.resources import files
 from math import log2
 from operator import itemgetter
 from random import Random
-from .protocol import (Drawn, TextEnv, check_split, check_whole, environment, guide_text, listed, noisy,
+from .protocol import (Drawn, TextEnv, check_split, check_whole, data_of, environment, guide_text, listed,
                                    split_of, tidy)
 
-DATA = json.loads(files('agentlab').joinpath('env/data/word_games.json').read_text())
+DATA = data_of('word_games')
 WORDS = DATA['words'].split()
 
 @lru_cache(maxsize=100_000)
@@ -51,12 +49,6 @@ class WordGame(Drawn, TextEnv):
         if self.task.get('secret') not in options:
             raise ValueError(f'task={task!r}: its secret must be one of {listed(options, 8)}; take it from tasks()')
         self.seen = ()
-
-    def demonstrator(self, noise:float=0., generator:Random=None  # chance of a slip; seeded, needed if noise > 0
-    )->str:                                             # an action
-        "Like a player who now and then forgets what was answered."
-        if not noisy(noise, generator, 'demonstrator'): return self.best()
-        return generator.choice(self.legal())
 
     def facts(self):
         left = 1 - (len(self.possible()) - 1)/max(self.most - 1, 1)
