@@ -3,7 +3,7 @@
     python tools/real.py demo      `agentlab demo --model smollm2`, a seed a row: told, primed, trained, greedy and
     sampled, and the seconds of each
     python tools/real.py grid      worlds x (grpo, gigpo, imitation) from the same priming; imitation sees as many games
-    as the others play
+    as the others play. SQL, apps and routing: the priming, and one recipe from it, in fewer groups
     python tools/real.py hack      GuessNumber under a reward with a hole, beside the honest one: what is paid, what is
     won, what is said
     python tools/real.py knobs     how long to prime, how warm to play, how much of the vocabulary to cut off: valid,
@@ -31,9 +31,11 @@ from results import intervals
 
 SEEDS = 0, 1, 2
 WORLDS = dict(guess=dict(steps=20), python_tool=dict(steps=30), clarify=dict(steps=20),
-              errands=dict(steps=30))       # world -> how it is primed
+              errands=dict(steps=30), sql=dict(steps=30), apps=dict(steps=30), routing=dict(steps=30))
 ARMS = 'grpo', 'gigpo', 'imitation'
+RECIPES = dict(sql='grpo', apps='loop', routing='grpo')     # worlds in which one recipe is beside the priming
 UPDATES, GROUPS, GROUP_SIZE, TASKS = 12, 8, 6, 100
+SMALL = dict(groups=4, tasks=50)        # of these: their prompts are long, and an update should take a minute
 PLAIN = ('The harbour was quiet in the morning. Two boats came in, and the men carried the fish up to the market, '
          'where the first people were already '
          # English that no world speaks: how surprising it is shows what training does to the language
@@ -88,20 +90,29 @@ def begun(world: str, seed: int, folder: Path) -> Path:
         policy = prime(pretrained('smollm2', source='package', seed=seed), env, seed=seed, progress=False,
                        **WORLDS[world])
         policy.save_pretrained(place/'policy')
-        return dict(weights=policy.provenance) | tested(policy, env, seed)
+        return dict(weights=policy.provenance) | tested(policy, env, seed, sizes(world)['tasks'])
     once(place, make)
     return place
 
 
-def tested(policy, env, seed: int) -> dict:
+def arms_of(world: str) -> tuple:
+    "The ways to learn that are compared in a world."
+    return (RECIPES[world],) if world in RECIPES else ARMS
+
+
+def sizes(world: str) -> dict:
+    return dict(groups=GROUPS, tasks=TASKS) | (SMALL if world in RECIPES else {})
+
+
+def tested(policy, env, seed: int, tasks: int) -> dict:
     from agentlab.rollout import play
     from agentlab.train import recipes
     from agentlab.train.trainer import ends, for_pretrained, held_out, solved
     how = for_pretrained(recipes.grpo())
     budget = dict(temperature=how.temperature, max_turns=how.max_turns, max_tokens=how.max_tokens)
-    games = {name: held_out(policy, env, TASKS, name == 'test_greedy', seed, play, **budget) for name in TESTS}
+    games = {name: held_out(policy, env, tasks, name == 'test_greedy', seed, play, **budget) for name in TESTS}
     found = {name: solved(ends(played)) for name, played in games.items()}
-    return found | choices(games['test_sampled']) | dict(tasks=TASKS, english=surprise(policy))
+    return found | choices(games['test_sampled']) | dict(tasks=tasks, english=surprise(policy))
 
 
 def choices(episodes: list) -> dict:
@@ -128,18 +139,20 @@ def arm(world: str, name: str, seed: int, folder: Path) -> dict:
     from agentlab.train import load_recipe, train
     from agentlab.train.trainer import for_pretrained
     place, start = folder/f'{world}-{name}-{seed}', begun(world, seed, folder)
+    groups, tasks = sizes(world).values()
     def make():
         env, policy, began = (load_env(world), Policy.load(start/'policy', name=f'primed-{world}-{seed}'),
                               time.monotonic())
         if name == 'imitation':
-            prime(policy, env, steps=UPDATES*GROUPS*GROUP_SIZE//8, seed=1000 + seed, lr=2e-4, progress=False)
+            prime(policy, env, steps=UPDATES*groups*GROUP_SIZE//8, seed=1000 + seed, lr=2e-4, progress=False)
             curve = []
         else:
             recipe = for_pretrained(load_recipe(name, steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1),
-                                    groups=GROUPS, group_size=GROUP_SIZE)
+                                    groups=groups, group_size=GROUP_SIZE)
             curve = [row['success'] for row in train(policy, env, recipe, place/'run', resume=True,
                                                      progress=False).rows()]
-        return dict(success=curve, seconds=round(time.monotonic() - began)) | tested(policy, env, seed)
+        seconds = round(time.monotonic() - began)
+        return dict(success=curve, seconds=seconds) | tested(policy, env, seed, tasks)
     return once(place, make)
 
 
@@ -295,8 +308,7 @@ def row_of(world: str, name: str, seed: int, asked) -> dict:
     """A row of the grid: from its record where it is there, since the record outlives a machine and runs/ does not;
     else made, and written there."""
     from agentlab.bench import circumstances, keep
-    key, how = f'{world} {name} {seed}', dict(updates=UPDATES, groups=GROUPS, group_size=GROUP_SIZE,
-                                              tasks=TASKS) | WORLDS[world]
+    key, how = f'{world} {name} {seed}', dict(updates=UPDATES, group_size=GROUP_SIZE) | sizes(world) | WORLDS[world]
     if (row := grid_rows(asked.out).get(key)) and row['settings'] == how: return row
     if name == 'primed': row = json.loads((begun(world, seed, asked.runs)/'row.json').read_text())
     else: row = arm(world, name, seed, asked.runs)
@@ -331,7 +343,7 @@ def cells_of(rows: dict) -> dict:
 def record_grid(asked) -> None:
     for world in asked.worlds:
         for seed in asked.seeds:
-            for name in ('primed', *ARMS):
+            for name in ('primed', *arms_of(world)):
                 row = row_of(world, name, seed, asked)
                 told = {what: row[what] for what in (*TESTS, *CALLS) if what in row}
                 print(f'{world} {name} {seed}', told, flush=True)
