@@ -14,6 +14,7 @@ import numpy as np
 from .reading import joined, lexicon, parts_shown, read_pieces
 from .run_report import (CHECKS, Finding, clip, entropy_by_turn, integrity, letters, own_estimator,
                                       rollouts_of, visible)
+from .run_report import _sides
 
 # %% auto #0
 __all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'DECISIVE', 'PLACES', 'Columns', 'recorded_house', 'Members', 'Grouped', 'pieces',
@@ -258,46 +259,30 @@ def _last_turns(played, bad)->np.ndarray:
     episodes = np.flatnonzero(bad)
     return played.first[episodes + 1][played.first[episodes + 1] > played.first[episodes]] - 1
 
-def _not_finite(p):
-    bad = ~np.isfinite(p.reward) | ~np.isfinite(p.mean(p.action('sampler_logp')) if 'sampler_logp' in p.batch.tokens
-                                                else np.zeros(len(p))) & (p.length > 0)
-    return np.union1d(np.flatnonzero(bad), _last_turns(p, ~np.isfinite(p.outcome)))
+def _after(played, bad)->np.ndarray:
+    "The turns that were read for: of each such context token the turn that follows."
+    at = np.flatnonzero(_np(played.batch.tokens.turn) < 0)[bad]
+    after = np.searchsorted(_np(played.batch.actions), at)
+    return played.owner[np.minimum(after, len(played.owner) - 1)] if len(played.owner) else at[:0]
 
-def _unpaid(p):
-    paid = np.bincount(p.episode, weights=np.abs(p.reward), minlength=len(p.batch)) > 0
-    return _last_turns(p, _np(p.batch.episodes.truncated) & ~paid)
+def _first_turns(played, bad)->np.ndarray:
+    "First turn of the first episode of every such side that has turns."
+    first = np.unique(_np(_sides(played.batch)), return_index=True)[1][bad]
+    return played.first[first][played.first[first + 1] > played.first[first]]
 
-def _dead(p):
-    seat = _np(p.batch.episodes.seat) if 'seat' in p.batch.episodes else np.zeros(len(p.group), int)
-    kinds, place = np.unique(np.stack([p.group, seat]), axis=1, return_inverse=True)
-    low, high = np.full(kinds.shape[1], math.inf), np.full(kinds.shape[1], -math.inf)
-    with np.errstate(invalid='ignore'):
-        np.minimum.at(low, place.reshape(-1), p.outcome)
-        np.maximum.at(high, place.reshape(-1), p.outcome)
-    first = np.unique(place.reshape(-1), return_index=True)[1]
-    dead = first[~(high - low > 0)]
-    return p.first[dead][p.first[dead + 1] > p.first[dead]]
+# place where a check of the report looks -> turns that lead to what it found there
+PLACES = dict(episode=_last_turns, turn=lambda played, bad: np.flatnonzero(bad), context=_after, side=_first_turns,
+              action=lambda played, bad: played.owner[bad])
 
-def _gap(p): return np.unique(p.owner[np.abs(p.action('sampler_logp') - p.action('old_logp')) > .5])
-
-def _taught(p):
-    at = np.flatnonzero((_np(p.batch.tokens.weight) != 0) & (_np(p.batch.tokens.turn) < 0))
-    after = np.searchsorted(_np(p.batch.actions), at)
-    return np.unique(p.owner[np.minimum(after, len(p.owner) - 1)]) if len(p.owner) else at[:0]
-
-def _unlike(p):
-    paid = np.bincount(p.episode, weights=p.reward, minlength=len(p.batch))
-    return _last_turns(p, np.abs(paid - p.outcome) > 1e-6)
-
-def _failed(p): return _last_turns(p, _np(p.batch.episodes.error) != -1)
-
-# name of a check -> turns where it found something
-PLACES = dict(zip(CHECKS, (_not_finite, _unpaid, _dead, _gap, _taught, _unlike, _failed)))
+def _turns_of(played, check)->np.ndarray:
+    "Turns where a check found something."
+    return np.unique(np.concatenate([PLACES[place](played, _np(bad)) for place, bad in check(played.batch).items()]))
 
 def findings(played:Played,
 )->list:    # (Finding, turns where it is), in the order of `CHECKS`
     "The checks of the report on one step, each with the turns to look at; and what `agentlab.reward.faults` found."
-    found = [(f, PLACES[f.name](played) if f.found else np.zeros(0, int)) for f in integrity([played.batch])]
+    found = [(f, _turns_of(played, CHECKS[f.name][2]) if f.found else np.zeros(0, int))
+             for f in integrity([played.batch])]
     if 'fault' not in played.batch.turns: return found
     at = np.flatnonzero(_np(played.batch.turns.fault) == 1)
     lost = int((~_np(played.batch.episodes.success)).sum())
@@ -333,11 +318,11 @@ class Source:
 
 def _row(step, batch)->dict:
     "The row of a step that has no log: only what its batch says."
-    dead, groups = CHECKS['groups that all ended alike'][2](batch)
+    dead = _np(CHECKS['groups that all ended alike'][2](batch)['side'])
     known = _np(batch.episodes.outcome)
     known = known[np.isfinite(known)]
-    return dict(step=step, reward=float(known.mean()) if len(known) else math.nan, dead_groups=dead/max(1, groups),
-                entropy_by_turn=[float(x) for x in entropy_by_turn(batch)])
+    return dict(step=step, reward=float(known.mean()) if len(known) else math.nan,
+                dead_groups=float(dead.sum())/max(1, len(dead)), entropy_by_turn=[float(x) for x in entropy_by_turn(batch)])
 
 def _run_source(run)->Source:
     rows, (name, function) = run.rows(), own_estimator(None, run)
