@@ -11,8 +11,8 @@ from agentlab.train.runs import Run
 from agentlab.view import open as open_any
 from agentlab.view.run_report import CHECKS, integrity, signed
 from agentlab.view.turnscope_widget import (ACTIONS, COLUMNS, MODES, PARTS, RETOKENISED, ROWS, TOKENS, Played,
-                                            clipped, crowd, findings, pieces, retokenised, turnscope, turnscope_html)
-from view_data import HOSTILE, hostile_batch, played, turn, write_run
+                                            clipped, findings, pieces, retokenised, turnscope, turnscope_html)
+from view_data import HOSTILE, crowd, hostile_batch, played, turn, write_run
 
 THREE = dict(grpo=grpo, gigpo=gigpo, mars=mars)
 

@@ -22,7 +22,7 @@ from .foreign import Opened, open_run, opened_html
 from .foreign_formats import FORMATS, guessed_turns
 open = open_run     # view.open(path)
 from .microscope_widget import advantages, disagreement, microscope, microscope_html, small_turns, sweep
-from .turnscope_widget import TurnScope, before_after, crowd, turnscope, turnscope_html
+from .turnscope_widget import TurnScope, before_after, turnscope, turnscope_html
 from .entropy_widget import (EntropyLab, controllers, entropy_lab, entropy_lab_html, plain, pull, region,
                                           shaped)
 from .playing import Play, Words, chances, game_of
