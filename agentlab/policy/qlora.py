@@ -15,25 +15,10 @@ from .core import (Chat, Policy, check_bf16, check_vocabulary, checkpoint_layers
                                   quiet)
 
 # %% auto #0
-__all__ = ['NF4', 'nf4_levels', 'nf4', 'quantisers', 'vocabulary_key', 'open_base', 'base_in_nf4', 'ready_device',
-           'with_template', 'with_adapter', 'qlora_policy', 'save_adapter', 'read_adapter', 'load_adapter',
-           'paged_adamw']
+__all__ = ['NF4', 'quantisers', 'vocabulary_key', 'open_base', 'base_in_nf4', 'ready_device', 'with_template', 'with_adapter',
+           'qlora_policy', 'save_adapter', 'read_adapter', 'load_adapter', 'paged_adamw']
 
-# %% ../../nbs/policy/03_qlora.ipynb #7febf438
-def nf4_levels()->Tensor:   # (16,) float32, from -1 to 1
-    "The levels of NF4: quantiles of the normal distribution, one more above zero than below (Dettmers et al., 2023)."
-    outer = .9677083            # the probability at which the outermost level stands, as released
-    side = lambda count: torch.special.ndtri(torch.linspace(outer, .5, count + 1, dtype=torch.float64)[:-1])
-    levels = torch.cat([side(8), -side(7), torch.zeros(1, dtype=torch.float64)]).sort().values
-    return (levels/levels.max()).float()
-
-def nf4(weights: Tensor,    # any shape with a multiple of 64 weights
-)->tuple[Tensor, Tensor]:   # (blocks, 64) number of the nearest level, 0 to 15; (blocks,) largest absolute value
-    "Weights in NF4, before the scales are quantised in their turn."
-    blocks = weights.reshape(-1, 64).float()
-    largest = blocks.abs().amax(1)
-    return ((blocks/largest.clamp(min=1e-38)[:, None])[..., None] - nf4_levels()).abs().argmin(-1), largest
-
+# %% ../../nbs/policy/03_qlora.ipynb #ee213924
 def quantisers()->tuple:    # bitsandbytes, peft
     "The two packages that QLoRA needs. Raises ImportError naming the extra."
     try:
