@@ -827,6 +827,13 @@ def entropy_by_turn(batch,  # Batch with tokens.entropy
     with np.errstate(invalid='ignore', divide='ignore'):
         return np.bincount(t[known], weights=value[known], minlength=size)/np.bincount(t[known], minlength=size)
 
+def _number(value)->float: return float(value) if isinstance(value, (int, float)) else math.nan
+
+def _turns(row)->list:
+    "Entropy of every turn in a row; its mean `entropy` where there is no list."
+    found = row.get('entropy_by_turn')
+    return [_number(x) for x in (found if isinstance(found, list) and found else [row.get('entropy')])]
+
 def _rectangle(lines, least=0)->np.ndarray:
     "Lists of unequal length as one matrix, NaN where a list has ended; it is at least so wide."
     wide = max(map(len, lines), default=least)
