@@ -10,8 +10,10 @@ from agentlab.episodes import Batch, Episode
 from agentlab.train.runs import Run
 from agentlab.view import open as open_any
 from agentlab.view.run_report import CHECKS, integrity, signed
-from agentlab.view.turnscope_widget import (ACTIONS, COLUMNS, MODES, PARTS, RETOKENISED, ROWS, TOKENS, Played,
-                                            clipped, findings, pieces, retokenised, turnscope, turnscope_html)
+from agentlab.view.turnscope_data import MODES, RETOKENISED, Played, clipped, findings, pieces, retokenised
+from agentlab.view.turnscope_layout import ACTIONS, PARTS
+from agentlab.view.turnscope_state import COLUMNS, ROWS, TOKENS
+from agentlab.view.turnscope_widget import turnscope, turnscope_html
 from view_data import HOSTILE, crowd, hostile_batch, played, turn, write_run
 
 THREE = dict(grpo=grpo, gigpo=gigpo, mars=mars)

@@ -8,8 +8,8 @@ import copy, math, re
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from .run_report import CSS, Html, clip, finite, signed, visible
-from .web import Shown, filled, lab_packages, script, sheet
+from .run_report import CSS, finite, signed
+from .web import Html, Shown, clip, filled, lab_packages, script, sheet, visible
 
 # %% auto #0
 __all__ = ['PLAY_CSS', 'MOST', 'LINES', 'SCRIPT', 'TABLE_CSS', 'ALL', 'NONE', 'Words', 'Said', 'Chance', 'chances', 'seated',

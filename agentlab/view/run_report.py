@@ -15,9 +15,6 @@ from ..settings import moved
 from .reading import (PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown,
                                    read_pieces, stretches)
 from .web import Html, filled, safe, sheet, visible
-from .web import attribute as attribute, clip as clip   # passed on
-
-_all_ = ['Html', 'attribute', 'clip', 'safe', 'visible']
 
 # %% auto #0
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'BIG', 'signed', 'tint', 'Tile', 'Rollout', 'rollouts_of',
@@ -25,7 +22,7 @@ __all__ = ['PRAISE', 'BLAME', 'CSS', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'BIG', 's
            'powers', 'power', 'thin', 'evenly', 'Frame', 'number', 'curve_svg', 'framed', 'titled', 'heat_svg',
            'column', 'steps_of', 'spread', 'finite', 'Finding', 'integrity', 'declared_panels', 'report_panels',
            'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn', 'own_estimator', 'row_findings',
-           'document', 'readable', 'first_whole', 'report', 'Html', 'attribute', 'clip', 'safe', 'visible']
+           'document', 'readable', 'first_whole', 'report']
 
 # %% ../../nbs/view/00_run_report.ipynb #58237b14
 PRAISE, BLAME = (67, 147, 195), (224, 130, 20)  # blue and orange of ColorBrewer's colour-blind-safe RdBu and PuOr

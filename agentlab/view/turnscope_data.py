@@ -12,9 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from .reading import joined, lexicon, parts_shown, read_pieces
-from .run_report import (CHECKS, Finding, clip, entropy_by_turn, integrity, letters, own_estimator,
-                                      rollouts_of, visible)
-from .run_report import _sides
+from .run_report import (CHECKS, Finding, _sides, entropy_by_turn, integrity, letters, own_estimator,
+                                      rollouts_of)
+from .web import clip, visible
 
 # %% auto #0
 __all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'DECISIVE', 'PLACES', 'Columns', 'Members', 'Grouped', 'pieces', 'Texts', 'Played',
