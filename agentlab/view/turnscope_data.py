@@ -284,7 +284,7 @@ def _row(step, batch)->dict:
     known = _np(batch.episodes.outcome)
     known = known[np.isfinite(known)]
     return dict(step=step, reward=float(known.mean()) if len(known) else math.nan,
-                dead_groups=float(dead.sum())/max(1, len(dead)), entropy_by_turn=[float(x) for x in entropy_by_turn(batch)])
+                dead_groups=float(dead.sum())/max(1, len(dead)), entropy_by_turn=entropy_by_turn(batch).tolist())
 
 def _run_source(run)->Source:
     rows, (name, function) = run.rows(), own_estimator(None, run)
