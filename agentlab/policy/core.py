@@ -518,8 +518,8 @@ def described(found: str,  # of `find_model`
     "What is known of a model before its weights are read. Raises ValueError for a tokenizer that is not its own."
     from transformers import AutoConfig, AutoTokenizer
     with quiet(), fetching(found):
-        config, tokenizer = (kind.from_pretrained(found, revision=revision, trust_remote_code=False)
-                             for kind in (AutoConfig, AutoTokenizer))
+        config = AutoConfig.from_pretrained(found, revision=revision, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(found, revision=revision, trust_remote_code=False)
     check_vocabulary(tokenizer, config.get_text_config().vocab_size, found)
     return config, tokenizer
 
