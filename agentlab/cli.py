@@ -8,6 +8,7 @@ import importlib, json, os, re, shlex, shutil, sys, tempfile, time, traceback
 from contextlib import contextmanager
 from dataclasses import replace
 from dis import opmap
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 from fastcore.script import anno_parser, store_true
@@ -513,24 +514,8 @@ def tiny(env: str = _HOME['env'],  # environment to warm-start on
 
 COMMANDS = dict(demo=demo, train=train, prime=prime, play=play, report=report, view=view, stop=stop, envs=envs,
                 recipes=recipes, runs=runs, clean=clean, tiny=tiny)
-ELSEWHERE = dict(   # name: (its function, imported when it is asked for; what it does)
-    doctor=('agentlab.doctor:doctor', 'Say what is installed, what is missing or out of bounds, what this machine '
-            'offers, and the command that helps.'),
-    serve=('agentlab.interop.serve:serve', 'Serve a policy as an OpenAI-compatible endpoint; every conversation is '
-           'kept as an episode with its ids.'),
-    fit=('agentlab.train.fit:fit', 'Say before anything is downloaded whether a model can be trained on a card, with '
-         'which settings, and where the memory goes.'),
-    bench=('agentlab.bench.sweep:bench', 'Play recipes x environments x seeds on Ray; write a table (Parquet) and a '
-           'page. The same command goes on after a stop.'),
-    eval=('agentlab.bench.eval:eval_players', 'Let players play the same held-out tasks, and print one table with '
-          'intervals.'),
-    export=('agentlab.policy.export:export_run', 'Write a trained policy as an adapter or as one merged model, for '
-            'other programs, and say how they open it.'),
-    chat=('agentlab.policy.export:talk', 'Talk to a model or a trained policy in the terminal.'))
-ELSEWHERE['push'] = ('agentlab.train.hub:push', 'Put a trained policy on the hub, with a card made from its run; '
-                     '--card-only writes the card and sends nothing.')
-ELSEWHERE['verl-check'] = ('agentlab.cli:verl_check', "Prove on a local Ray cluster that verl's workers see agentlab's "
-                           "estimators and losses, and compute the same numbers.")
+# name: (its function, imported when it is asked for; what it does)
+ELSEWHERE = json.loads((files('agentlab')/'commands.json').read_text(encoding='utf-8'))
 
 def verl_check(out: str = '',  # folder to keep the result in
 ):

@@ -6,14 +6,14 @@
 from __future__ import annotations
 import importlib.metadata, importlib.util, json, platform, shutil, sys
 from importlib.metadata import PackageNotFoundError, packages_distributions
+from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 from fastcore.script import store_true
 
 # %% auto #0
-__all__ = ['OURS', 'MACHINE', 'ELSEWHERE', 'published', 'Finding', 'examined', 'fix_command', 'sandbox_line', 'browser_line',
-           'bf16_line', 'device_line', 'models_line', 'tiny_line', 'machine', 'elsewhere', 'origin', 'doctor',
-           'shadowed']
+__all__ = ['OURS', 'MACHINE', 'published', 'Finding', 'examined', 'fix_command', 'sandbox_line', 'browser_line', 'bf16_line',
+           'device_line', 'models_line', 'tiny_line', 'machine', 'elsewhere', 'origin', 'doctor', 'shadowed']
 
 # %% ../nbs/cli/02_doctor.ipynb #a1c36313
 OURS = 'agentlab-rl'
@@ -131,27 +131,11 @@ def machine(asked: dict = MACHINE,  # name -> function that gives a line
         except Exception as e: return f'cannot be told: {in_words(e)}'
     return [f'  {name:8} {line(ask)}' for name, ask in asked.items()]
 
-ELSEWHERE = {   # sys.platform -> what is different from Linux
-    'darwin': (
-        'bubblewrap is for Linux: PythonTool runs code in Monty (extra python)',
-        'parts of the extras alfworld and reasoning-gym come without a wheel: they are built from source',
-        'vLLM (extra gpu) has no build: a server on a Linux machine samples, --vllm http://HOST:8000',
-        'torch 2.11 and later have no build for Intel Macs; bitsandbytes (extra qlora) has one for macOS 14 and Apple '
-        'silicon alone',
-        '--isolate works; should the program be killed, a busy environment lives on until its call ends',
-        "processes are spawned: a script that starts some needs `if __name__ == '__main__':`"),
-    'win32': (
-        'bubblewrap is for Linux: PythonTool runs code in Monty (extra python)',
-        'parts of the extras alfworld and reasoning-gym come without a wheel: they are built from source',
-        'vLLM (extra gpu) and TextWorld have no build: WSL has both',
-        '--isolate and --limit need signals to groups of processes, which Windows does not have: WSL has them',
-        "processes are spawned: a script that starts some needs `if __name__ == '__main__':`",
-        'make is for Linux and macOS: pip install agentlab-rl, then python -m agentlab')}
-
 def elsewhere(system: str = sys.platform,  # as sys.platform names it
 )->list[str]:
     "What is different on this system, a line each; none on Linux."
-    lines = ELSEWHERE.get(system, () if system == 'linux' else ('agentlab was never tried on this system',))
+    known = json.loads((files('agentlab')/'elsewhere.json').read_text(encoding='utf-8'))
+    lines = known.get(system, () if system == 'linux' else ('agentlab was never tried on this system',))
     return [f'  {system:8} {line}' for line in lines]
 
 def origin(folder: Path|None = None,  # of the package; None: of this one

@@ -7,15 +7,15 @@ import pytest
 from agentlab.credit import gigpo, grpo
 from agentlab.episodes import Batch
 from agentlab.view.run_report import signed
-from agentlab.view.turnscope_widget import Played
+from agentlab.view.turnscope_data import Played
 from lab import browser, keep_focus, lab      # noqa: F401 (fixtures)
 from view_data import write_run
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parent
 
-CELLS = [f'import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom agentlab.view.turnscope_widget import turnscope, '
-         f'crowd\nscope = turnscope("run", step=1)\nscope',
+CELLS = [f'import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom agentlab.view.turnscope_widget import turnscope\n'
+         'from view_data import crowd\nscope = turnscope("run", step=1)\nscope',
          'altered = turnscope("altered", step=1)\naltered', 'from view_data import '
          'hostile_batch\nturnscope(hostile_batch())', 'large = turnscope(crowd(400, 60, 4, group=400))\nlarge']
 

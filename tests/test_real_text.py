@@ -14,7 +14,8 @@ from agentlab.view import game_of, group_html, report, side_by_side, turnscope, 
 from agentlab.view.entropy_widget import entropy_lab_html
 from agentlab.view.reading import (Lexicon, joined, letters_shared, lexicon, parts_shown,
                                    read_pieces)
-from agentlab.view.turnscope_widget import LONG, PARTS, TOKENS
+from agentlab.view.turnscope_layout import LONG, PARTS
+from agentlab.view.turnscope_state import TOKENS
 from later import deferred
 from small import small_policy, train_small
 from view_data import HOSTILE, played, turn, write_run

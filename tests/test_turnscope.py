@@ -10,9 +10,11 @@ from agentlab.episodes import Batch, Episode
 from agentlab.train.runs import Run
 from agentlab.view import open as open_any
 from agentlab.view.run_report import CHECKS, integrity, signed
-from agentlab.view.turnscope_widget import (ACTIONS, COLUMNS, MODES, PARTS, PLACES, RETOKENISED, ROWS, TOKENS, Played,
-                                            clipped, crowd, findings, pieces, retokenised, turnscope, turnscope_html)
-from view_data import HOSTILE, hostile_batch, played, turn, write_run
+from agentlab.view.turnscope_data import MODES, RETOKENISED, Played, clipped, findings, pieces, retokenised
+from agentlab.view.turnscope_layout import ACTIONS, PARTS
+from agentlab.view.turnscope_state import COLUMNS, ROWS, TOKENS
+from agentlab.view.turnscope_widget import turnscope, turnscope_html
+from view_data import HOSTILE, crowd, hostile_batch, played, turn, write_run
 
 THREE = dict(grpo=grpo, gigpo=gigpo, mars=mars)
 
@@ -251,8 +253,8 @@ def test_every_finding_leads_to_its_place():
     batch = damaged()
     scope = turnscope(batch, dict(grpo=grpo), encode=lambda text: {'w3 w4 ': [3, 4], 'w4 ': [4]}.get(text, [8]))
     counted = {f.name: f.found for f in integrity([batch])}
-    assert list(PLACES) == list(CHECKS) and {name: n for name, _, _, n, *_ in scope.part('banner')['findings']
-                                             if name != RETOKENISED} == counted and all(counted.values())
+    assert list(counted) == list(CHECKS) and {name: n for name, _, _, n, *_ in scope.part('banner')['findings']
+                                              if name != RETOKENISED} == counted and all(counted.values())
     wanted = {'numbers that are not finite': [2], 'cut before any reward': [2, 5], 'groups that all ended alike': [3],
               'sampler and trainer disagree': [0], "loss on the environment's text": [1],
               'outcome differs from the rewards': [1], 'environment failures': [2]}

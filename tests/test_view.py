@@ -11,8 +11,9 @@ from hypothesis import given, settings, strategies as st
 from agentlab import view
 from agentlab.episodes import Batch, Episode
 from agentlab.view.dashboard import Dashboard, Tail, status_text, time_left
-from agentlab.view.run_report import (attribute, clip, collect, group_html, integrity, letters, pick_group, report,
-                                      row_findings, safe, thin, ticks, visible)
+from agentlab.view.run_report import (collect, group_html, integrity, letters, pick_group, report, row_findings, thin,
+                                      ticks)
+from agentlab.view.web import attribute, clip, safe, visible
 from view_data import HOSTILE, hostile_batch, played, turn, write_run
 
 VOID = {'meta', 'br', 'img', 'input', 'link', 'hr'}

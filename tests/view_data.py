@@ -1,7 +1,9 @@
 """Small runs and batches for the tests of the views: one that looks like training, one whose text attacks the page."""
 import json, math, random
 from pathlib import Path
-from agentlab.episodes import Batch, Episode, Turn
+import torch
+from agentlab.episodes import Batch, Episode, Table, Turn
+from agentlab.view.grid import recorded_group
 
 WORDS = '> go north south take open key chest You are in room a1 b2 . Nothing happens'.split()
 HOSTILE = ['<script>window.hit=1</script>', '"><img src=x onerror="window.hit=1">', "' onmouseover='window.hit=1",
@@ -37,6 +39,68 @@ def played(step, skill, groups=2, size=4, turns=5):
     batch = Batch.from_episodes(episodes)
     batch.labels['token'] = dict(enumerate(WORDS))
     return batch
+
+def _attempt(part, ids, draw)->list:
+    "The turns of a recorded episode as tokens, with made-up probabilities."
+    said = lambda word: [ids[w] for w in (
+        {'key': ('take ', 'key'), 'chest': ('open ', 'chest')}.get(word, ('go ', word)))] + [0]
+    turns = []
+    for row in part.itertuples():
+        p = [draw.uniform(.6, .99), draw.uniform(.2, .9), .999]
+        entropies = [-q*math.log(q) - (1 - q)*math.log(1 - q) for q in p]
+        seen = [ids[word] for word in ('You are in ', row.state, '. Doors ', 'north', ' ', 'south')]
+        turns.append(Turn(row.t, '', '', seen, said(row.word), [math.log(q) for q in p], entropies,
+                          reward=row.reward, state=row.state))
+    return turns
+
+def recorded_house(seed:int=0,  # of the made-up probabilities
+)->object:              # Batch
+    """The recorded group as a batch with tokens; one token of the last episode was sampled from another policy than
+    the trainer's."""
+    draw, frame = random.Random(seed), recorded_group()
+    words = ['<|end|>', 'go ', 'take ', 'open ', 'north', 'south', 'east', 'west', 'key', 'chest', 'You are in ',
+             '. Doors ', ' ', *sorted({s for s in frame.state})]
+    ids = {word: i for i, word in enumerate(words)}
+    episodes = []
+    for _, part in frame.groupby('episode'):
+        won = part.reward.sum() > 0
+        episodes.append(Episode(_attempt(part, ids, draw), outcome=float(part.reward.sum()), success=won,
+                                truncated=not won, final='The chest opens.' if won else ''))
+    batch = Batch.from_episodes(episodes)
+    batch.labels['token'] = dict(enumerate(words))
+    old = batch.action('sampler_logp') + torch.linspace(-.03, .03, len(batch.actions))
+    old[-2] -= .8
+    return batch.with_action(old_logp=old)
+
+def crowd(episodes:int=1000,
+    turns:int=20,       # turns of an episode
+    tokens:int=100,     # tokens of a turn, half of them read and half said
+    group:int=8,        # episodes of a task
+    seed:int=0,
+)->object:              # Batch, made from columns, for measuring
+    "A large step of made-up episodes."
+    g = torch.Generator().manual_seed(seed)
+    n, half = episodes*turns, tokens//2
+    turn = torch.arange(n).repeat_interleave(tokens)
+    said = (torch.arange(tokens) >= half).repeat(n)
+    one = lambda low, high, size: low + (high - low)*torch.rand(size, generator=g)
+    episode = torch.arange(n)//turns
+    success = one(0, 1, episodes) < .4
+    table = Table(group=torch.arange(episodes)//group, game=torch.arange(episodes),
+                  seat=torch.zeros(episodes, dtype=torch.int64), outcome=success.double(), success=success,
+                  truncated=~success, last_value=torch.zeros(episodes).double())
+    reward = torch.where(torch.arange(n) % turns == turns - 1, success[episode].double(), 0.)
+    played = Table(episode=episode, t=torch.arange(n) % turns, reward=reward, origin=torch.arange(n),
+                   state=torch.randint(0, 40, (n,), generator=g))
+    nan = torch.full((len(turn),), math.nan)
+    rest = Table(row=episode[turn], turn=torch.where(said, turn, -1),
+                 id=torch.randint(0, 1000, (len(turn),), generator=g),
+                 position=torch.arange(len(turn)) % (turns*tokens),
+                 sampler_logp=torch.where(said, -one(0, 3, len(turn)), nan),
+                 entropy=torch.where(said, one(0, 2, len(turn)), nan), weight=said.float())
+    return Batch(table, Table(episode=torch.arange(episodes)), played, rest,
+                 dict(seat={0: 'player'}, token={i: f'word{i} ' for i in range(1000)},
+                      state={i: f'room {i}' for i in range(40)}))
 
 def write_run(folder, steps=4, **facts):
     "A run folder as the trainer writes it, with made-up numbers."

@@ -11,8 +11,8 @@ import pandas as pd
 from .intervals import band, bootstrap, difference, improvement, interval, iqm, mean
 from .sweep import final_scores, read_table
 from ..episodes import atomic
-from ..view.run_report import CSS, PAGE_CSS, Frame, attribute, number, ticks, tint
-from ..view.web import COLOURS, Html, filled, sheet
+from ..view.run_report import CSS, PAGE_CSS, Frame, number, ticks, tint
+from ..view.web import COLOURS, Html, attribute, filled, sheet
 
 # %% auto #0
 __all__ = ['DASHES', 'STYLE', 'strata', 'both', 'stroke', 'lines_svg', 'legend', 'curve', 'percent', 'shown', 'learned',

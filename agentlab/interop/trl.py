@@ -4,8 +4,9 @@
 
 # %% ../../nbs/interop/00_trl.ipynb #48546115
 from __future__ import annotations
-import copy, math, os, time, warnings
+import copy, json, math, os, time, warnings
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 import torch
 from torch import Tensor
@@ -22,10 +23,10 @@ from ..train.trainer import (Skip, Training, collect, computed, env_facts, measu
                                     reference_of, usable, with_computed, with_lora, with_token_text)
 
 # %% auto #0
-__all__ = ['LOSSES', 'SAMPLING', 'NEUTRAL', 'KNOWN', 'STATE', 'hand_over', 'of_trl', 'as_clip', 'as_cispo', 'as_sapo',
-           'fixed_fields', 'episodes_of', 'trl_config', 'check_config', 'check_steps', 'check_hosted', 'check_model',
-           'Guest', 'twin', 'is_split', 'bring_together', 'counts', 'row_scale', 'outcome', 'past_share', 'restore',
-           'keep_state', 'companion', 'AgentTrainer', 'trainer_class']
+__all__ = ['LOSSES', 'NEUTRAL', 'KNOWN', 'STATE', 'hand_over', 'of_trl', 'as_clip', 'as_cispo', 'as_sapo', 'fixed_fields',
+           'episodes_of', 'trl_config', 'check_config', 'check_steps', 'check_hosted', 'check_model', 'Guest', 'twin',
+           'is_split', 'bring_together', 'counts', 'row_scale', 'outcome', 'past_share', 'restore', 'keep_state',
+           'companion', 'AgentTrainer', 'trainer_class']
 
 # %% ../../nbs/interop/00_trl.ipynb #648d7c5a
 def hand_over(batch: Batch,  # tokens need old_logp, and ref_logp where there is a KL
@@ -154,34 +155,9 @@ def _trl():
     except ImportError: raise ImportError('agentlab.interop.trl needs TRL: pip install "agentlab-rl[trl]"') from None
     return trl
 
-SAMPLING = ("agentlab's sampler draws the tokens, so this would do nothing. Set it where the policy's sampler is made "
-            "(Policy(..., sampler=...)), or in rollout_args")
-NEUTRAL = dict(     # field of GRPOConfig: (its only allowed value, why and what to do)
-    importance_sampling_level=('token', "one ratio for a whole row sees only the mean of its advantages, so turns "
-                               "would no longer be told apart. Leave it at 'token'; agentlab.train has gspo_turn"),
-    off_policy_mask_threshold=(None, 'it was made for one advantage a row: it would drop the bad tokens of a far row '
-                               'and keep its good ones. Use objective=corrected(...) with agentlab.train, or replay '
-                               'with a `stale` limit'),
-    top_entropy_quantile=(1., 'whole turns without an open token would lose their credit. Use '
-                          'shape=agentlab.entropy.high_entropy_tokens in the recipe'),
-    mask_truncated_completions=(False, 'it is part of the method that is replaced, so it would do nothing. Use curate= '
-                                'in the recipe (agentlab.rollout.filters)'),
-    scale_rewards=('none', "TRL compares no rewards here, so this would do nothing. The recipe's credit scales (its "
-                   "`scale`); trl_config(recipe, output_dir) sets 'none'"),
-    reward_weights=(None, 'TRL pays no rewards here. Weigh them in the environment, or in reward= or credit_args of '
-                    'the recipe'),
-    multi_objective_aggregation=('sum_then_normalize', 'TRL compares no rewards here. Use credit=agentlab.credit.gdpo'),
-    beta=(0., 'TRL would load a reference model by its name. Use kl_coef in the recipe: the reference is the policy as '
-          'it begins'),
-    log_completions=(False, 'the completions are kept in output_dir/agentlab, where `agentlab view` and pandas '
-                     'read them'),
-    eval_strategy=('no', 'tasks are played with agentlab.train.evaluate(policy, env), before and after'),
-    fp16=(False, "use bf16 (precision='bf16' in the recipe) or neither"),
-) | {name: (value, SAMPLING) for name, value in dict(use_vllm=False, use_transformers_continuous_batching=False,
-                                                     top_p=1., top_k=0, min_p=None, repetition_penalty=1.,
-                                                     generation_kwargs=None,
-                                                     cache_implementation=None, chat_template_kwargs=None,
-                                                     max_tool_calling_iterations=None).items()}
+# field of GRPOConfig: (its only allowed value, why and what to do)
+NEUTRAL = {name: (value, one['why']) for one in json.loads((files('agentlab')/'interop'/'trl_fields.json')
+           .read_text(encoding='utf-8')) for name, value in one['fields'].items()}
 # loss types of TRL 1.16 whose gradient with (B, T) advantages is checked
 KNOWN = 'grpo', 'bnpo', 'dapo', 'dr_grpo', 'cispo', 'sapo', 'luspo', 'vespo'
 

@@ -17,7 +17,8 @@ from ..settings import in_parts
 # %% auto #0
 __all__ = ['KEPT', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'word_tokenizer', 'micro_batches', 'take_rows', 'action_rows', 'parts',
            'pad_rows', 'token_logps', 'checkpoint_layers', 'check_learnable', 'check_bf16', 'Policy', 'closing',
-           'quiet', 'adapted', 'find_model', 'without_code', 'fetching', 'check_vocabulary']
+           'quiet', 'adapted', 'find_model', 'without_code', 'fetching', 'check_vocabulary', 'described',
+           'with_weights']
 
 # %% ../../nbs/policy/00_policy.ipynb #834f0844
 KEPT = 2**26        # bytes of encoded texts that a chat keeps
@@ -429,17 +430,12 @@ class Policy(_Scored):
         **kw                            # of Policy
     )->Policy:
         "A policy from a folder in the transformers layout, or from the hub. FileNotFoundError where there is none."
-        from transformers import AutoModelForCausalLM, AutoTokenizer
         if (Path(folder) / 'adapter_config.json').exists() and not (Path(folder) / 'config.json').exists():
             from agentlab.policy.qlora import load_adapter
             return load_adapter(folder, device=device, **kw)
         found = find_model(folder)
-        with quiet(), fetching(found):
-            model = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True,
-                                                         trust_remote_code=False)
-            tokenizer = AutoTokenizer.from_pretrained(found, trust_remote_code=False)
-        check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, found)
-        return Policy(model.to(device), tokenizer, **kw)
+        _, tokenizer = described(found)
+        return Policy(with_weights(found, dtype).to(device), tokenizer, **kw)
 
 def closing(policy,         # agentlab.policy.Policy
     batch: Batch,
@@ -515,3 +511,21 @@ def check_vocabulary(tokenizer, tokens: int, name=''):
         raise ValueError(f'the tokenizer of {name} has {len(tokenizer)} ids and its model embeds {tokens}. They do not '
                          f'belong together: give the tokenizer that the model was trained with, or resize the '
                          f'embedding first.')
+
+def described(found: str,  # of `find_model`
+    revision: str|None = None,  # of a model on the hub
+)->tuple:                       # its config, its tokenizer
+    "What is known of a model before its weights are read. Raises ValueError for a tokenizer that is not its own."
+    from transformers import AutoConfig, AutoTokenizer
+    with quiet(), fetching(found):
+        config = AutoConfig.from_pretrained(found, revision=revision, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(found, revision=revision, trust_remote_code=False)
+    check_vocabulary(tokenizer, config.get_text_config().vocab_size, found)
+    return config, tokenizer
+
+def with_weights(found, dtype: torch.dtype, **how):     # of `find_model`; of transformers
+    "A causal language model of transformers. Its weights are safetensors, and code that it brings is not run."
+    from transformers import AutoModelForCausalLM
+    with quiet(), fetching(found):
+        return AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True, trust_remote_code=False,
+                                                    **how)

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 from fastcore.script import store_true
 from ..episodes import derive, rename
-from .core import Policy, adapted, quiet, without_code
+from .core import Policy, adapted, quiet, with_weights
 from .reader import KNOWN, best_device, best_dtype, pretrained
 from ..settings import printable
 
@@ -34,10 +34,7 @@ def opened(
 
 def plain_model(name):
     "A model by transformers alone, in float32 on the CPU."
-    from transformers import AutoModelForCausalLM
-    with quiet(), without_code(name):
-        return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, use_safetensors=True,
-                                                    trust_remote_code=False).eval()
+    return with_weights(name, torch.float32).eval()
 
 def in_float32(model):
     "A copy of a policy's model in float32 on the CPU; the adapter stays beside its base, which is not in four bits."

@@ -11,29 +11,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from ..env.protocol import check_whole
-from .core import (Chat, Policy, check_bf16, check_vocabulary, checkpoint_layers, fetching, find_model,
-                                  quiet)
+from .core import (Chat, Policy, check_bf16, checkpoint_layers, described, find_model, quiet,
+                                  with_weights)
 
 # %% auto #0
-__all__ = ['NF4', 'nf4_levels', 'nf4', 'quantisers', 'vocabulary_key', 'open_base', 'base_in_nf4', 'ready_device',
-           'with_template', 'with_adapter', 'qlora_policy', 'save_adapter', 'read_adapter', 'load_adapter',
-           'paged_adamw']
+__all__ = ['NF4', 'quantisers', 'vocabulary_key', 'open_base', 'base_in_nf4', 'ready_device', 'with_template', 'with_adapter',
+           'qlora_policy', 'save_adapter', 'read_adapter', 'load_adapter', 'paged_adamw']
 
-# %% ../../nbs/policy/03_qlora.ipynb #7febf438
-def nf4_levels()->Tensor:   # (16,) float32, from -1 to 1
-    "The levels of NF4: quantiles of the normal distribution, one more above zero than below (Dettmers et al., 2023)."
-    outer = .9677083            # the probability at which the outermost level stands, as released
-    side = lambda count: torch.special.ndtri(torch.linspace(outer, .5, count + 1, dtype=torch.float64)[:-1])
-    levels = torch.cat([side(8), -side(7), torch.zeros(1, dtype=torch.float64)]).sort().values
-    return (levels/levels.max()).float()
-
-def nf4(weights: Tensor,    # any shape with a multiple of 64 weights
-)->tuple[Tensor, Tensor]:   # (blocks, 64) number of the nearest level, 0 to 15; (blocks,) largest absolute value
-    "Weights in NF4, before the scales are quantised in their turn."
-    blocks = weights.reshape(-1, 64).float()
-    largest = blocks.abs().amax(1)
-    return ((blocks/largest.clamp(min=1e-38)[:, None])[..., None] - nf4_levels()).abs().argmin(-1), largest
-
+# %% ../../nbs/policy/03_qlora.ipynb #ee213924
 def quantisers()->tuple:    # bitsandbytes, peft
     "The two packages that QLoRA needs. Raises ImportError naming the extra."
     try:
@@ -52,18 +37,14 @@ def open_base(name,             # folder in the transformers layout, or name on 
     revision: str|None = None,  # of a model on the hub
 )->tuple:                       # where it is, its config, its tokenizer
     "What is known of a model before its weights are fetched. Raises ValueError for one that cannot be quantised here."
-    from transformers import AutoConfig, AutoTokenizer
     found = find_model(name)
     if Path(found).exists(): found = str(Path(found).resolve())
-    with quiet(), fetching(found):
-        config = AutoConfig.from_pretrained(found, revision=revision, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(found, revision=revision, trust_remote_code=False)
+    config, tokenizer = described(found, revision)
     already = getattr(config, 'quantization_config', None)
     if already:
         raise ValueError(f'{name} is quantised already '
                          f'({already.get("quant_method") if isinstance(already, dict) else already}), and NF4 is made '
                          f'from the full weights. Give the model that it was made from.')
-    check_vocabulary(tokenizer, config.get_text_config().vocab_size, name)
     return found, config, tokenizer
 
 def base_in_nf4(found: str, device,
@@ -72,15 +53,12 @@ def base_in_nf4(found: str, device,
     compute: torch.dtype|None = None,
 ):                                  # a frozen transformers model: NF4 with double quantisation
     "The model in NF4."
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+    from transformers import BitsAndBytesConfig
     compute = compute or (torch.bfloat16 if device.type == 'cuda' else torch.float32)
     how = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True,
                              bnb_4bit_compute_dtype=compute)
-    with quiet(), fetching(found):
-        model = AutoModelForCausalLM.from_pretrained(found, revision=revision, quantization_config=how, dtype=compute,
-                                                     device_map={'': device},
-                                                     use_safetensors=True, attn_implementation='sdpa',
-                                                     trust_remote_code=False)
+    model = with_weights(found, compute, revision=revision, quantization_config=how, device_map={'': device},
+                         attn_implementation='sdpa')
     # else the first forward pass on a CPU with AVX512-BF16 repacks the frozen weights in place, and computes in bf16
     for layer in model.modules():
         if hasattr(layer, 'support_avx512bf16_for_cpu'): layer.support_avx512bf16_for_cpu = False

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 from ..env.protocol import check_whole
 from ..episodes import rename
-from .core import (Chat, Policy, check_bf16, check_vocabulary, checkpoint_layers, fetching, find_model,
-                                  quiet)
+from .core import (Chat, Policy, check_bf16, checkpoint_layers, described, find_model, quiet,
+                                  with_weights)
 from .exact import in_base_dtype
 from .qlora import vocabulary_key, with_adapter, with_template
 from .tiny import cache_folder
@@ -224,18 +224,12 @@ def open_model(name, source: str|None,  # as for `pretrained`
     chat: dict|None = None,         # as for `pretrained`
 )->tuple:                           # a transformers model; agentlab.policy.Chat; name, source and hash of its weights
     "A model and how it is talked to. What can be refused is refused before weights are read."
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     found, weights = find_weights(name, source)
-    with quiet(), fetching(found):
-        config = AutoConfig.from_pretrained(found, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(found, trust_remote_code=False)
-    check_vocabulary(tokenizer, config.get_text_config().vocab_size, name)
+    config, tokenizer = described(found)
     check_memory(config, dtype, device)
     talk = Chat(with_template(tokenizer, template), **chat or {})
     if device.type == 'cpu': keep_pages()
-    with quiet(), fetching(found):
-        model = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True,
-                                                     trust_remote_code=False).to(device)
+    model = with_weights(found, dtype).to(device)
     return model, talk, weights | dict(hash=weights['hash'] or getattr(model.config, '_commit_hash', None) or '')
 
 def keep_pages():

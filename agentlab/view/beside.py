@@ -8,8 +8,8 @@ import math
 from pathlib import Path
 import numpy as np
 from .reading import FOLD, QUIET, lexicon, part_names, segments, thought
-from .run_report import CSS, attribute, collect, fate, safe, signed
-from .web import Html, sheet
+from .run_report import CSS, collect, fate, signed
+from .web import Html, filled, sheet
 
 # %% auto #0
 __all__ = ['BESIDE_CSS', 'two_of', 'same_tasks', 'side_by_side']
@@ -59,58 +59,32 @@ def same_tasks(before, after,  # Batch
 
 BESIDE_CSS = sheet('beside')
 
-def _says_html(tile, known, limit)->str:
+def _said(tile, known)->list:
     "What was said at a turn, part by part; a long thought is folded."
     said, found = segments([token[0] for token in tile.tokens], known, tile.parts), []
     several = len({part for part, *_ in said}) > 1
     for part, text, count in said:
-        name = part_names().get(part, 'other')
-        label = f'<b class="al-part">{name}</b>' if several and name not in QUIET else ''
-        code, text = (part, text.strip()) if several else (0, text.strip(' '))
-        shown = f'<span class="al-p{code}">{safe(text, limit, lines=True)}</span>'
-        line = f'{label}{count:,} tokens: <bdi>{attribute(text.strip()[:70], 70)} …</bdi>'
-        long = part == thought() and count > FOLD
-        folded = f'<details class="al-fold"><summary>{line}</summary>{shown}</details>'
-        found.append(folded if long else label + shown)
-    words = ''.join(found) or '<em class="al-note">nothing</em>'
-    return f'<div class="al-says"><span class="al-hide">said: </span>{words}</div>'
+        name, text = part_names().get(part, 'other'), text.strip() if several else text.strip(' ')
+        found.append(dict(name=name if several and name not in QUIET else '', code=part if several else 0, text=text,
+                          begin=text.strip()[:70], folded=count if part == thought() and count > FOLD else 0))
+    return found
 
-def _seen(ids, known, limit)->str:
-    "What was read, without the marks of the template."
-    text = known.text(ids).strip(' ')
-    return f'<p class="al-seen"><span class="al-hide">read: </span>{safe(text, limit, lines=True)}</p>' if text else ''
-
-def _answer_html(rollout, at, known, limit, first)->str:
+def _answer(rollout, at, known, first)->dict:
     "One turn of one side; empty where the game was over."
-    if at >= len(rollout.tiles): return '<div class="al-answer"></div>'
-    tile = rollout.tiles[at]
-    reward = f' <span class="al-chip">{signed(tile.reward)}</span>' if tile.reward else ''
-    refused = ' <em class="al-note">refused</em>' if tile.refused else ''
-    end = _ending(rollout, limit) if at == len(rollout.tiles) - 1 else ''
-    seen = '' if first else _seen(tile.context, known, limit)
-    return (f'<div class="al-answer"><span class="al-number">turn {tile.t}{reward}{refused}</span>'
-            f'{seen}{_says_html(tile, known, limit)}{end}</div>')
+    if at >= len(rollout.tiles): return {}
+    tile, over = rollout.tiles[at], at == len(rollout.tiles) - 1
+    return dict(t=tile.t, reward=signed(tile.reward) if tile.reward else '', refused=tile.refused,
+                seen='' if first else known.text(tile.context).strip(' '), said=_said(tile, known),
+                final=rollout.final if over else '', error=rollout.error if over else '')
 
-def _ending(rollout, limit)->str:
-    "The last words of the environment, or why it failed."
-    final = f'<p class="al-seen">{safe(rollout.final, limit, lines=True)}</p>' if rollout.final else ''
-    if not rollout.error: return final
-    return f'{final}<p class="al-seen"><b>the environment failed:</b> {safe(rollout.error, limit, lines=True)}</p>'
-
-def _pair_html(number, sides, known, names, limit, turns)->str:
+def _pair(number, sides, known, names, turns)->dict:
     "One task: what both read first, then turn by turn."
-    one, two = sides
-    alike = known[0].text(one.tiles[0].context) == known[1].text(two.tiles[0].context)
-    seen = _seen(one.tiles[0].context, known[0], 2*limit) if alike else ''
-    both = f'<div class="al-both"><b>Task {number}</b>{seen}</div>'
-    facts = lambda r: f'{fate(r)} · {len(r.tiles)} turn{"s"*(len(r.tiles) != 1)}'
-    heads = ''.join(f'<h4>{safe(name)}<span>{facts(r)}</span></h4>' for name, r in zip(names, sides))
-    many, pairs = max(len(r.tiles) for r in sides), list(zip(sides, known))
-    cells = ''.join(_answer_html(r, at, k, limit, alike and at == 0) for at in range(min(many, turns))
-                    for r, k in pairs)
-    rest = f'<em class="al-note">{many - turns} more turns are not drawn</em>'
-    more = f'<div class="al-both">{rest}</div>' if many > turns else ''
-    return f'<div class="al-pair">{both}{heads}{cells}{more}</div>'
+    one, two = (k.text(r.tiles[0].context) for r, k in zip(sides, known))
+    facts = [f'{fate(r)} · {len(r.tiles)} turn{"s"*(len(r.tiles) != 1)}' for r in sides]
+    many = max(len(r.tiles) for r in sides)
+    return dict(number=number, seen=one.strip(' ') if one == two else '', heads=list(zip(names, facts)),
+                more=many - turns, answers=[_answer(r, at, k, one == two and at == 0)
+                                            for at in range(min(many, turns)) for r, k in zip(sides, known)])
 
 def side_by_side(source,  # run folder, Run, or [(name, Batch), (name, Batch)]
     task:int|None=None, # number of one task; None: those that end differently first
@@ -128,8 +102,6 @@ def side_by_side(source,  # run folder, Run, or [(name, Batch), (name, Batch)]
     known = lexicon(before), lexicon(after)
     what = ('' if isinstance(source, (list, tuple)) else 'held-out ') + ('task' if len(pairs) == 1 else 'tasks')
     told = f'{len(pairs)} {what} in both: {wins[0]} solved {first}, {wins[1]} solved {second}'
-    body = ''.join(_pair_html(g, sides, known, (first, second), limit, turns) for g, *sides in chosen)
-    rest = len(pairs) - len(chosen)
-    more = f'<p class="al-note">{rest} more tasks are not drawn.</p>' if rest else ''
-    head = f'<style>{CSS if style else ""}{BESIDE_CSS}</style><p class="al-sub">{safe(told, 400)}</p>'
-    return Html(f'<section class="al" aria-label="before and after">{head}{body}{more}</section>')
+    return filled('beside', css=Html((CSS if style else '') + BESIDE_CSS), told=told, limit=limit,
+                  rest=len(pairs) - len(chosen),
+                  pairs=[_pair(g, sides, known, (first, second), turns) for g, *sides in chosen])

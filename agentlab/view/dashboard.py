@@ -15,15 +15,14 @@ from ..metrics import SPIKE
 from ..settings import moved
 from .run_report import (Html, column, declared_panels, evenly, framed, heat_svg, number, power,
                                       powers, safe, spread, steps_of, thin, ticks, titled, visible)
-from .run_report import _axes, _duration, _path, _rectangle
-from .turnscope_widget import ESM_HELPERS
+from .run_report import _axes, _duration, _number, _path, _rectangle, _turns
 from .web import button, filled, lab_packages, script, sheet
 
 # %% auto #0
-__all__ = ['PARTS', 'TURNS', 'ESM_PLOTS', 'ESM_BOARD', 'BOARD_CSS', 'LIVE_CSS', 'TWIN_CSS', 'MOST', 'LOOKS', 'Tail', 'Pane',
-           'panes', 'measured', 'curves', 'entropy_table', 'part', 'axis', 'several', 'Plots', 'time_left',
-           'status_text', 'Started', 'RowLog', 'takes_resume', 'Asking', 'resume_command', 'Running', 'Dashboard',
-           'watch', 'Overlay', 'dashboard_html']
+__all__ = ['PARTS', 'TURNS', 'ESM_BOARD', 'BOARD_CSS', 'LIVE_CSS', 'TWIN_CSS', 'MOST', 'LOOKS', 'Tail', 'Pane', 'panes',
+           'measured', 'curves', 'entropy_table', 'part', 'axis', 'several', 'Plots', 'time_left', 'status_text',
+           'Started', 'RowLog', 'takes_resume', 'Asking', 'resume_command', 'Running', 'Dashboard', 'watch', 'Overlay',
+           'dashboard_html']
 
 # %% ../../nbs/view/01_dashboard.ipynb #209c3913
 class Tail:
@@ -93,13 +92,6 @@ def _at(row, missing=-1)->float:
     "Number of a row's update."
     step = _number(row.get('step'))
     return step if math.isfinite(step) else missing
-
-def _number(value)->float: return float(value) if isinstance(value, (int, float)) else math.nan
-
-def _turns(row)->list:
-    "Entropy of every turn in a row; its mean `entropy` where there is no list."
-    found = row.get('entropy_by_turn')
-    return [_number(x) for x in (found if isinstance(found, list) and found else [row.get('entropy')])]
 
 def measured(rows:list,  # row log
 )->dict:                # metric -> (rows,) float; NaN where there is no finite number
@@ -178,8 +170,7 @@ def axis(pane:Pane,
     at = ticks(min(low, *values), max(high, *values)) if values else [0, 1]
     return told | dict(low=at[0], high=at[-1], ticks=_places(at, at[0], at[-1], number))
 
-ESM_PLOTS = script('dashboard_plots')
-ESM_BOARD = script('dashboard')
+ESM_BOARD = script('helpers', 'dashboard_plots', 'dashboard')
 BOARD_CSS, LIVE_CSS, TWIN_CSS = sheet('ground', 'dashboard'), sheet('dashboard_live'), sheet('dashboard_twin')
 
 MOST = 6    # runs in one picture
@@ -237,7 +228,7 @@ class Plots:
         "The anywidget; made once."
         anywidget, traitlets = _lab()[1], import_module('traitlets')
         state = dict(head=traitlets.Dict(), **{f'part{k}': traitlets.List() for k in range(PARTS)})
-        code = dict(_esm=ESM_HELPERS + ESM_PLOTS + ESM_BOARD, _css=BOARD_CSS + LIVE_CSS)
+        code = dict(_esm=ESM_BOARD, _css=BOARD_CSS + LIVE_CSS)
         synced = {name: trait.tag(sync=True) for name, trait in state.items()}
         view = type('Curves', (anywidget.AnyWidget,), code | synced)()
         view.on_msg(lambda _, message, __: self.heard(message))

@@ -12,7 +12,7 @@ from ..settings import in_parts
 from .dashboard import entropy_table
 from .reading import lexicon, part_names, parts_shown, read_pieces
 from .run_report import (Frame, entropy_by_turn, heat_svg, number, safe, signed, ticks, titled, visible)
-from .web import Html, Shown, button, filled, lab_packages, sheet, warned
+from .web import Computed, Html, button, filled, lab_packages, sheet, warned
 
 # %% auto #0
 __all__ = ['KINDS', 'pull', 'shaped', 'plain', 'kinds', 'controllers', 'Present', 'present', 'Effect', 'effects', 'points',
@@ -321,7 +321,7 @@ def _whole(batch):
     bad = batch.episodes.error != -1 if 'error' in batch.episodes else None
     return batch if bad is None or not bad.any() else batch.select(~bad)
 
-class _Numbers(Shown):
+class _Numbers(Computed):
     "An update, what is asked of it, and the numbers that come of it."
     def __init__(self,
         run,                        # run folder or Run; or a Batch, a list of them, or step -> Batch
@@ -379,14 +379,6 @@ class _Numbers(Shown):
         heights = [top*k/8 for k in range(-8, 9) if k]
         self.regions = {name: region(self.chosen[name], heights, (1/span, span), float(old.nanmedian()) if len(old)
                                      else -1., now.batch) for name in dict.fromkeys(self.pair)}
-    def draw(self, *_):
-        "Compute and show; what cannot be computed becomes the message."
-        if self._quiet: return
-        try:
-            self.message = ''
-            self._compute()
-        except ValueError as e: self.message = f'Not redrawn: {e}'
-        if 'widget' in vars(self): self._show()
 
 def _check_lab(lab):
     "Refuse names and updates that are not there."

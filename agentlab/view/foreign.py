@@ -401,29 +401,14 @@ class _Tables(_Completions):
         return pd.DataFrame({c: pd.Series([r[c] for r in rows], dtype=object if c in ('observation', 'text') else None)
                              for c in names})
 
-def _texts(batch)->dict:
-    "Text of every turn of a batch that brings the texts of its tokens: turn -> (read, written)."
-    from agentlab.view.reading import lexicon
-    if not batch.labels.get('token'): return {}
-    known = lexicon(batch)
-    seen, read, said, row = {}, [], {}, None
-    for r, turn, token in zip(batch.tokens.row.tolist(), batch.tokens.turn.tolist(), batch.tokens.id.tolist()):
-        if r != row: read, row = [], r
-        if turn < 0:
-            read.append(token)
-            continue
-        if turn not in said: seen[turn], read, said[turn] = read, [], []
-        said[turn].append(token)
-    return {turn: (known.text(seen[turn]), known.text(said[turn])) for turn in said}
-
 def _episodes_of(batch)->list:
     "Episodes of a saved batch, as far as a page shows them."
     from agentlab.episodes import Episode, Turn
-    texts, episodes = _texts(batch), [Episode(group=g, outcome=o)
-                                      for g, o in zip(batch.episodes.group.tolist(), batch.episodes.outcome.tolist())]
+    from agentlab.view.turnscope_data import Texts
+    texts, episodes = Texts(batch).texts, [Episode(group=g, outcome=o) for g, o in zip(
+        batch.episodes.group.tolist(), batch.episodes.outcome.tolist())]
     for i, (episode, t, reward) in enumerate(zip(*(batch.turns[c].tolist() for c in ('episode', 't', 'reward')))):
-        seen, said = texts.get(i, ('', ''))
-        episodes[episode].turns.append(Turn(t, seen, said, reward=reward))
+        episodes[episode].turns.append(Turn(t, *(text or '' for text in texts(i)), reward=reward))
     return episodes
 
 @in_parts

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from ..settings import in_parts
 from .run_report import safe, signed, tint
-from .web import Html, Shown, button, filled, lab_packages, sheet, warned
+from .web import Computed, Html, button, filled, lab_packages, sheet, warned
 
 # %% auto #0
 __all__ = ['LIMIT', 'TURNS', 'KEYS', 'KINDS', 'FIELDS', 'OWN', 'small_turns', 'regroup', 'accepted', 'advantages', 'sweep',
@@ -317,7 +317,7 @@ _SLIDERS = (    # argument, what it does, ('float', least, most, step, start) or
     ('scale', 'divide by the deviation?', ('choice', [('yes', 'std'), ('no', None)], OWN)),
     ('rows', 'who votes in a mean', ('choice', [('episode', 'episode'), ('turn', 'turn')], OWN)))
 
-class _Numbers(Shown):
+class _Numbers(Computed):
     "A table of turns, what is asked of it, and the numbers that come of it."
     def __init__(self,
         turns=None,                 # table of at most twelve turns; None: `small_turns()`
@@ -338,16 +338,12 @@ class _Numbers(Shown):
         self.cells, self.arguments, self.within, self.message = to_cells(turns), {}, list(KEYS), ''
         self.turns, self.numbers, self.problems, self._quiet = None, None, None, False
         self.draw()
-    def draw(self, *_):
-        "Read the cells and compute; what cannot be read becomes the message, and the last numbers stay."
-        if self._quiet: return
-        try:
-            _few(self.shown)
-            turns = read_cells(self.cells)
-            self.numbers, self.problems = advantages(regroup(turns, self.within), self.estimators, self.arguments)
-            self.turns, self.message = turns, ''
-        except ValueError as e: self.message = f'Not redrawn: {e}'
-        if 'widget' in vars(self): self._show()
+    def _compute(self):
+        "Read the cells and compute."
+        _few(self.shown)
+        turns = read_cells(self.cells)
+        self.numbers, self.problems = advantages(regroup(turns, self.within), self.estimators, self.arguments)
+        self.turns = turns
     @property
     def estimators(self)->dict:
         "Name -> estimator, those that are shown."

@@ -8,9 +8,8 @@ import copy, math, re
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from .run_report import CSS, Html, clip, finite, signed, visible
-from .turnscope_widget import ESM_HELPERS
-from .web import Shown, filled, lab_packages, script, sheet
+from .run_report import CSS, finite, signed
+from .web import Html, Shown, clip, filled, lab_packages, script, sheet, visible
 
 # %% auto #0
 __all__ = ['PLAY_CSS', 'MOST', 'LINES', 'SCRIPT', 'TABLE_CSS', 'ALL', 'NONE', 'Words', 'Said', 'Chance', 'chances', 'seated',
@@ -434,7 +433,7 @@ class Pictured(Told):
                       lines=lines[-LINES:], cut=len(lines) - LINES, offered=self.offered, most=MOST, odds=odds,
                       rest=max(0., 1 - sum(c.p for c in odds)), temperature=f'{self.temperature or 1:g}')
 
-SCRIPT = ESM_HELPERS + script('play')
+SCRIPT = script('helpers', 'play')
 TABLE_CSS = sheet('play_table')
 
 ALL, NONE = 'all seats', 'nobody (watch)'

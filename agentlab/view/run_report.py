@@ -15,9 +15,6 @@ from ..settings import moved
 from .reading import (PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown,
                                    read_pieces, stretches)
 from .web import Html, filled, safe, sheet, visible
-from .web import attribute as attribute, clip as clip   # passed on
-
-_all_ = ['Html', 'attribute', 'clip', 'safe', 'visible']
 
 # %% auto #0
 __all__ = ['PRAISE', 'BLAME', 'CSS', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'BIG', 'signed', 'tint', 'Tile', 'Rollout', 'rollouts_of',
@@ -25,7 +22,7 @@ __all__ = ['PRAISE', 'BLAME', 'CSS', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'BIG', 's
            'powers', 'power', 'thin', 'evenly', 'Frame', 'number', 'curve_svg', 'framed', 'titled', 'heat_svg',
            'column', 'steps_of', 'spread', 'finite', 'Finding', 'integrity', 'declared_panels', 'report_panels',
            'definition', 'wilson', 'evaluations', 'headline', 'entropy_by_turn', 'own_estimator', 'row_findings',
-           'document', 'readable', 'first_whole', 'report', 'Html', 'attribute', 'clip', 'safe', 'visible']
+           'document', 'readable', 'first_whole', 'report']
 
 # %% ../../nbs/view/00_run_report.ipynb #58237b14
 PRAISE, BLAME = (67, 147, 195), (224, 130, 20)  # blue and orange of ColorBrewer's colour-blind-safe RdBu and PuOr
@@ -588,44 +585,40 @@ def finite(values,  # a number, list or array of numbers; None counts as NaN
     values = np.asarray(values, float)
     return np.where(np.isfinite(values), values, None).tolist()
 
-def _share(bad, total=None)->tuple: return int(bad.sum()), len(bad) if total is None else total
-
+# A check gives, for each place where it looked, what is wrong there: 'episode', 'turn', 'action' (token), 'context'
+# (token) or 'side' (of a task) -> (as many,) bool. None: the batch does not hold what it needs.
 def _not_finite(batch):
-    values = [batch.episodes.outcome, batch.turns.reward] + ([batch.action('sampler_logp')]
-                                                             if 'sampler_logp' in batch.tokens else [])
-    bad = [~np.isfinite(v.cpu().numpy()) for v in values]
-    return sum(int(b.sum()) for b in bad), sum(len(b) for b in bad)
+    found = dict(episode=batch.episodes.outcome, turn=batch.turns.reward)
+    if 'sampler_logp' in batch.tokens: found['action'] = batch.action('sampler_logp')
+    return {place: ~x.isfinite() for place, x in found.items()}
 
 def _cut_unpaid(batch):
     if 'truncated' not in batch.episodes: return None       # somebody else's dump
-    paid = np.bincount(batch.turns.episode.cpu().numpy(), weights=batch.turns.reward.abs().cpu().numpy(),
-                       minlength=len(batch)) > 0
-    return _share(batch.episodes.truncated.cpu().numpy() & ~paid)
+    return dict(episode=batch.episodes.truncated & ~(batch.total(batch.turns.reward.abs()) > 0))
+
+def _sides(batch):
+    "(episodes,) the side of its task that each plays: 0, 1, ... in the order of groups and seats."
+    from agentlab.groups import same
+    return same(*(batch.episodes[c] for c in ('group', 'seat') if c in batch.episodes))
 
 def _dead(batch):
-    key, outcome = batch.episodes.group.cpu().numpy(), batch.episodes.outcome.cpu().numpy()
-    seat = batch.episodes.seat.cpu().numpy() if 'seat' in batch.episodes else np.zeros(len(key), int)
-    spans = [np.ptp(outcome[(key == g) & (seat == s)]) for g, s in sorted(set(zip(key.tolist(), seat.tolist())))]
-    return sum(not span > 0 for span in spans), len(spans)
+    outcome, side = batch.episodes.outcome, _sides(batch)
+    none = outcome.new_zeros(len(side.unique()))
+    low, high = (none.scatter_reduce(0, side, outcome, how, include_self=False) for how in ('amin', 'amax'))
+    return dict(side=~(high - low > 0))
 
 def _mismatch(batch):
     if 'old_logp' not in batch.tokens or 'sampler_logp' not in batch.tokens: return None
-    return _share((batch.action('sampler_logp') - batch.action('old_logp')).abs().cpu().numpy() > .5)
+    return dict(action=(batch.action('sampler_logp') - batch.action('old_logp')).abs() > .5)
 
 def _loss_on_context(batch):
-    if 'weight' not in batch.tokens: return None
-    return _share((batch.tokens.weight != 0).cpu().numpy() & (batch.tokens.turn < 0).cpu().numpy(),
-                  int((batch.tokens.turn < 0).sum()))
+    return dict(context=batch.tokens.weight[batch.tokens.turn < 0] != 0) if 'weight' in batch.tokens else None
 
-def _sums(batch):
-    paid = np.bincount(batch.turns.episode.cpu().numpy(), weights=batch.turns.reward.cpu().numpy(),
-                       minlength=len(batch))
-    return _share(np.abs(paid - batch.episodes.outcome.cpu().numpy()) > 1e-6)
+def _sums(batch): return dict(episode=(batch.total(batch.turns.reward) - batch.episodes.outcome).abs() > 1e-6)
 
-def _failed(batch): return _share((batch.episodes.error != -1).cpu().numpy()) if 'error' in batch.episodes else None
+def _failed(batch): return dict(episode=batch.episodes.error != -1) if 'error' in batch.episodes else None
 
-# name -> (what is counted, what it means when there are some, function of a batch that gives (found, looked at) or
-# None, whether one is too many)
+# name -> (what is counted, what it means when there are some, the check, whether one is too many)
 CHECKS = {
     'numbers that are not finite': ('NaN or infinite outcomes, rewards, log-probabilities',
                                     'such an episode teaches nothing, or everything wrong', _not_finite, True),
@@ -659,9 +652,10 @@ def integrity(batches:list,  # batches of a run
     "Count what should not be there."
     findings = []
     for name, (what, meaning, check, grave) in CHECKS.items():
-        results = [r for r in map(check, batches) if r is not None]
-        findings.append(Finding(name, what, meaning, sum(f for f, _ in results) if results else None,
-                                sum(t for _, t in results), grave))
+        made = [found for found in map(check, batches) if found is not None]
+        bad = [one for found in made for one in found.values()]
+        findings.append(Finding(name, what, meaning, sum(int(one.sum()) for one in bad) if made else None,
+                                sum(map(len, bad)), grave))
     return findings
 
 def declared_panels()->dict:
@@ -829,6 +823,13 @@ def entropy_by_turn(batch,  # Batch with tokens.entropy
     size = int(t.max()) + 1 if len(t) else 0
     with np.errstate(invalid='ignore', divide='ignore'):
         return np.bincount(t[known], weights=value[known], minlength=size)/np.bincount(t[known], minlength=size)
+
+def _number(value)->float: return float(value) if isinstance(value, (int, float)) else math.nan
+
+def _turns(row)->list:
+    "Entropy of every turn in a row; its mean `entropy` where there is no list."
+    found = row.get('entropy_by_turn')
+    return [_number(x) for x in (found if isinstance(found, list) and found else [row.get('entropy')])]
 
 def _rectangle(lines, least=0)->np.ndarray:
     "Lists of unequal length as one matrix, NaN where a list has ended; it is at least so wide."

@@ -4,7 +4,7 @@
 
 # %% ../../nbs/view/05_turnscope_data.ipynb #37c2ddf3
 from __future__ import annotations
-import math, random
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,12 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from .reading import joined, lexicon, parts_shown, read_pieces
-from .run_report import (CHECKS, Finding, clip, entropy_by_turn, integrity, letters, own_estimator,
-                                      rollouts_of, visible)
+from .run_report import (CHECKS, Finding, _sides, entropy_by_turn, integrity, letters, own_estimator,
+                                      rollouts_of)
+from .web import clip, visible
 
 # %% auto #0
-__all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'DECISIVE', 'PLACES', 'Columns', 'recorded_house', 'Members', 'Grouped', 'pieces',
-           'Texts', 'Played', 'clipped', 'findings', 'retokenised', 'Source', 'source_of', 'crowd']
+__all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'DECISIVE', 'PLACES', 'Columns', 'Members', 'Grouped', 'pieces', 'Texts', 'Played',
+           'clipped', 'findings', 'retokenised', 'Source', 'source_of']
 
 # %% ../../nbs/view/05_turnscope_data.ipynb #1c9c5a47
 # sampler, trainer before the update, trainer after it, reference
@@ -67,44 +68,6 @@ class Columns:
     def span(self, turn)->slice:
         "Where the action tokens of a turn stand among all action tokens."
         return slice(self.start[turn], self.start[turn] + self.length[turn])
-
-def _attempt(part, ids, draw)->list:
-    "The turns of a recorded episode as tokens, with made-up probabilities."
-    from agentlab.episodes import Turn
-    said = lambda word: [ids[w] for w in (
-        {'key': ('take ', 'key'), 'chest': ('open ', 'chest')}.get(word, ('go ', word)))] + [0]
-    turns = []
-    for row in part.itertuples():
-        p = [draw.uniform(.6, .99), draw.uniform(.2, .9), .999]
-        entropies = [-q*math.log(q) - (1 - q)*math.log(1 - q) for q in p]
-        seen = [ids[word] for word in ('You are in ', row.state, '. Doors ', 'north', ' ', 'south')]
-        turns.append(Turn(row.t, '', '', seen, said(row.word), [math.log(q) for q in p], entropies,
-                          reward=row.reward, state=row.state))
-    return turns
-
-def recorded_house(seed:int=0,  # of the made-up probabilities
-    trainer:bool=True,  # with the trainer's log-probabilities beside the sampler's
-)->object:              # Batch
-    """The recorded group as a batch with tokens; one token of the last episode was sampled from another policy than
-    the trainer's."""
-    import torch
-    from agentlab.episodes import Batch, Episode
-    from agentlab.view.grid import recorded_group
-    draw, frame = random.Random(seed), recorded_group()
-    words = ['<|end|>', 'go ', 'take ', 'open ', 'north', 'south', 'east', 'west', 'key', 'chest', 'You are in ',
-             '. Doors ', ' ', *sorted({s for s in frame.state})]
-    ids = {word: i for i, word in enumerate(words)}
-    episodes = []
-    for _, part in frame.groupby('episode'):
-        won = part.reward.sum() > 0
-        episodes.append(Episode(_attempt(part, ids, draw), outcome=float(part.reward.sum()), success=won,
-                                truncated=not won, final='The chest opens.' if won else ''))
-    batch = Batch.from_episodes(episodes)
-    batch.labels['token'] = dict(enumerate(words))
-    if not trainer: return batch
-    old = batch.action('sampler_logp') + torch.linspace(-.03, .03, len(batch.actions))
-    old[-2] -= .8
-    return batch.with_action(old_logp=old)
 
 @dataclass
 class Members:
@@ -258,46 +221,30 @@ def _last_turns(played, bad)->np.ndarray:
     episodes = np.flatnonzero(bad)
     return played.first[episodes + 1][played.first[episodes + 1] > played.first[episodes]] - 1
 
-def _not_finite(p):
-    bad = ~np.isfinite(p.reward) | ~np.isfinite(p.mean(p.action('sampler_logp')) if 'sampler_logp' in p.batch.tokens
-                                                else np.zeros(len(p))) & (p.length > 0)
-    return np.union1d(np.flatnonzero(bad), _last_turns(p, ~np.isfinite(p.outcome)))
+def _after(played, bad)->np.ndarray:
+    "The turns that were read for: of each such context token the turn that follows."
+    at = np.flatnonzero(_np(played.batch.tokens.turn) < 0)[bad]
+    after = np.searchsorted(_np(played.batch.actions), at)
+    return played.owner[np.minimum(after, len(played.owner) - 1)] if len(played.owner) else at[:0]
 
-def _unpaid(p):
-    paid = np.bincount(p.episode, weights=np.abs(p.reward), minlength=len(p.batch)) > 0
-    return _last_turns(p, _np(p.batch.episodes.truncated) & ~paid)
+def _first_turns(played, bad)->np.ndarray:
+    "First turn of the first episode of every such side that has turns."
+    first = np.unique(_np(_sides(played.batch)), return_index=True)[1][bad]
+    return played.first[first][played.first[first + 1] > played.first[first]]
 
-def _dead(p):
-    seat = _np(p.batch.episodes.seat) if 'seat' in p.batch.episodes else np.zeros(len(p.group), int)
-    kinds, place = np.unique(np.stack([p.group, seat]), axis=1, return_inverse=True)
-    low, high = np.full(kinds.shape[1], math.inf), np.full(kinds.shape[1], -math.inf)
-    with np.errstate(invalid='ignore'):
-        np.minimum.at(low, place.reshape(-1), p.outcome)
-        np.maximum.at(high, place.reshape(-1), p.outcome)
-    first = np.unique(place.reshape(-1), return_index=True)[1]
-    dead = first[~(high - low > 0)]
-    return p.first[dead][p.first[dead + 1] > p.first[dead]]
+# place where a check of the report looks -> turns that lead to what it found there
+PLACES = dict(episode=_last_turns, turn=lambda played, bad: np.flatnonzero(bad), context=_after, side=_first_turns,
+              action=lambda played, bad: played.owner[bad])
 
-def _gap(p): return np.unique(p.owner[np.abs(p.action('sampler_logp') - p.action('old_logp')) > .5])
-
-def _taught(p):
-    at = np.flatnonzero((_np(p.batch.tokens.weight) != 0) & (_np(p.batch.tokens.turn) < 0))
-    after = np.searchsorted(_np(p.batch.actions), at)
-    return np.unique(p.owner[np.minimum(after, len(p.owner) - 1)]) if len(p.owner) else at[:0]
-
-def _unlike(p):
-    paid = np.bincount(p.episode, weights=p.reward, minlength=len(p.batch))
-    return _last_turns(p, np.abs(paid - p.outcome) > 1e-6)
-
-def _failed(p): return _last_turns(p, _np(p.batch.episodes.error) != -1)
-
-# name of a check -> turns where it found something
-PLACES = dict(zip(CHECKS, (_not_finite, _unpaid, _dead, _gap, _taught, _unlike, _failed)))
+def _turns_of(played, check)->np.ndarray:
+    "Turns where a check found something."
+    return np.unique(np.concatenate([PLACES[place](played, _np(bad)) for place, bad in check(played.batch).items()]))
 
 def findings(played:Played,
 )->list:    # (Finding, turns where it is), in the order of `CHECKS`
     "The checks of the report on one step, each with the turns to look at; and what `agentlab.reward.faults` found."
-    found = [(f, PLACES[f.name](played) if f.found else np.zeros(0, int)) for f in integrity([played.batch])]
+    found = [(f, _turns_of(played, CHECKS[f.name][2]) if f.found else np.zeros(0, int))
+             for f in integrity([played.batch])]
     if 'fault' not in played.batch.turns: return found
     at = np.flatnonzero(_np(played.batch.turns.fault) == 1)
     lost = int((~_np(played.batch.episodes.success)).sum())
@@ -333,11 +280,11 @@ class Source:
 
 def _row(step, batch)->dict:
     "The row of a step that has no log: only what its batch says."
-    dead, groups = CHECKS['groups that all ended alike'][2](batch)
+    dead = _np(CHECKS['groups that all ended alike'][2](batch)['side'])
     known = _np(batch.episodes.outcome)
     known = known[np.isfinite(known)]
-    return dict(step=step, reward=float(known.mean()) if len(known) else math.nan, dead_groups=dead/max(1, groups),
-                entropy_by_turn=[float(x) for x in entropy_by_turn(batch)])
+    return dict(step=step, reward=float(known.mean()) if len(known) else math.nan,
+                dead_groups=float(dead.sum())/max(1, len(dead)), entropy_by_turn=entropy_by_turn(batch).tolist())
 
 def _run_source(run)->Source:
     rows, (name, function) = run.rows(), own_estimator(None, run)
@@ -368,35 +315,3 @@ def source_of(source,  # run folder, Run, `Opened`, list of (step, Batch), or a 
                          f'a list of (step, Batch)')
     batches = dict(source)
     return Source('rollouts', list(batches), batches.__getitem__, [_row(step, b) for step, b in batches.items()])
-
-def crowd(episodes:int=1000,
-    turns:int=20,       # turns of an episode
-    tokens:int=100,     # tokens of a turn, half of them read and half said
-    group:int=8,        # episodes of a task
-    seed:int=0,
-)->object:              # Batch, made from columns, for measuring
-    "A large step of made-up episodes."
-    import torch
-    from agentlab.episodes import Batch, Table
-    g = torch.Generator().manual_seed(seed)
-    n, half = episodes*turns, tokens//2
-    turn = torch.arange(n).repeat_interleave(tokens)
-    said = (torch.arange(tokens) >= half).repeat(n)
-    one = lambda low, high, size: low + (high - low)*torch.rand(size, generator=g)
-    episode = torch.arange(n)//turns
-    success = one(0, 1, episodes) < .4
-    table = Table(group=torch.arange(episodes)//group, game=torch.arange(episodes),
-                  seat=torch.zeros(episodes, dtype=torch.int64), outcome=success.double(), success=success,
-                  truncated=~success, last_value=torch.zeros(episodes).double())
-    reward = torch.where(torch.arange(n) % turns == turns - 1, success[episode].double(), 0.)
-    played = Table(episode=episode, t=torch.arange(n) % turns, reward=reward, origin=torch.arange(n),
-                   state=torch.randint(0, 40, (n,), generator=g))
-    nan = torch.full((len(turn),), math.nan)
-    rest = Table(row=episode[turn], turn=torch.where(said, turn, -1),
-                 id=torch.randint(0, 1000, (len(turn),), generator=g),
-                 position=torch.arange(len(turn)) % (turns*tokens),
-                 sampler_logp=torch.where(said, -one(0, 3, len(turn)), nan),
-                 entropy=torch.where(said, one(0, 2, len(turn)), nan), weight=said.float())
-    return Batch(table, Table(episode=torch.arange(episodes)), played, rest,
-                 dict(seat={0: 'player'}, token={i: f'word{i} ' for i in range(1000)},
-                      state={i: f'room {i}' for i in range(40)}))

@@ -8,8 +8,8 @@ import math
 import numpy as np
 from ..settings import moved
 from .reading import FOLD, QUIET, Fold, laid_out, part_names, segments, thought
-from .run_report import (_rectangle, column, declared_panels, evenly, fate, number, signed, steps_of,
-                                      thin, visible)
+from .run_report import (_rectangle, _turns, column, declared_panels, evenly, fate, number, signed,
+                                      steps_of, thin, visible)
 from .turnscope_data import LOGPS, MODES, _lacking, _np, _quantity, clipped, pieces
 from .turnscope_state import COLUMNS, ROWS, TOKENS, Looking
 
@@ -289,8 +289,7 @@ def _line_path(x, y, low, high)->list:
 
 def _entropy_lines(rows)->np.ndarray:
     "(rows, turns) mean entropy; the mean over all turns where a row has no others."
-    lines = [row.get('entropy_by_turn') or [row.get('entropy')] for row in rows]
-    return _rectangle([[v if isinstance(v, (int, float)) else None for v in line[:40]] for line in lines])
+    return _rectangle([_turns(row)[:40] for row in rows])
 
 def _panel(rows, x, name, panel)->dict:
     "One curve of the strip, scaled to its box."

@@ -7,41 +7,18 @@ from __future__ import annotations
 from functools import cached_property, partial
 import numpy as np
 from .run_report import CSS, column, curve_svg, group_html, heat_svg, number, steps_of, titled
-from .turnscope_data import (LOGPS, MODES, PLACES, RETOKENISED, Members, Played, Source, clipped, crowd,
-                                          findings, pieces, retokenised, source_of)
-from .turnscope_layout import (ACTIONS, AROUND, LONG, PARTS, SHORT, Layout, _entropy_lines,
-                                            _largest, strip_panels)
-from .turnscope_state import COLUMNS, KEEP, ROWS, TOKENS, UNSURE
-from .web import STATIC, Html, Shown, filled, lab_packages, script, sheet
-
-_all_ = ['LOGPS', 'MODES', 'PLACES', 'RETOKENISED', 'Members', 'Played', 'Source', 'clipped', 'crowd', 'findings',
-         'pieces', 'retokenised', 'source_of', 'COLUMNS', 'KEEP', 'ROWS', 'TOKENS', 'UNSURE', 'ACTIONS', 'AROUND',
-         'LONG', 'PARTS', 'SHORT', 'STATIC', 'script']
+from .turnscope_layout import PARTS, Layout, _entropy_lines, _largest, strip_panels
+from .web import Html, Shown, filled, lab_packages, script, sheet
 
 # %% auto #0
-__all__ = ['ESM_HELPERS', 'ESM_STRIP', 'ESM_GRID', 'ESM_PANE', 'ESM_ROW', 'KEYS', 'ESM_SCOPE', 'ESM', 'TURNSCOPE_CSS',
-           'STATIC_CSS', 'Live', 'TurnScope', 'turnscope', 'turnscope_html', 'before_after', 'LOGPS', 'MODES', 'PLACES',
-           'RETOKENISED', 'Members', 'Played', 'Source', 'clipped', 'crowd', 'findings', 'pieces', 'retokenised',
-           'source_of', 'COLUMNS', 'KEEP', 'ROWS', 'TOKENS', 'UNSURE', 'ACTIONS', 'AROUND', 'LONG', 'PARTS', 'SHORT',
-           'STATIC', 'script']
+__all__ = ['KEYS', 'ESM', 'TURNSCOPE_CSS', 'STATIC_CSS', 'Live', 'TurnScope', 'turnscope', 'turnscope_html', 'before_after']
 
-# %% ../../nbs/view/05_turnscope_widget.ipynb #536442a5
-ESM_HELPERS = script('helpers')
-
-ESM_STRIP = script('turnscope_strip')
-
-ESM_GRID = script('turnscope_grid')
-
-ESM_PANE = script('turnscope_pane')
-
-ESM_ROW = script('turnscope_row')
-
+# %% ../../nbs/view/05_turnscope_widget.ipynb #7a342a0b
 KEYS = (('j k', 'rollout'), ('h l', 'turn'), ('n N', 'unsure token'), ('s', 'same state'), ('o', 'origin of a copy'),
         ('/', 'search'), ('[ ]', 'task'), ('c', 'control tokens'), ('t', 'long thoughts'), (', .', 'step'),
         ('Enter', 'to the tokens'), ('Esc', 'back to the grid'))
 
-ESM_SCOPE = script('turnscope')
-ESM = ESM_HELPERS + ESM_STRIP + ESM_GRID + ESM_PANE + ESM_ROW + ESM_SCOPE
+ESM = script('helpers', 'turnscope_strip', 'turnscope_grid', 'turnscope_pane', 'turnscope_row', 'turnscope')
 
 TURNSCOPE_CSS = sheet('turnscope')
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 
 # %% auto #0
 __all__ = ['COLOURS', 'STATIC', 'TEMPLATES', 'visible', 'clip', 'safe', 'attribute', 'sheet', 'script', 'Html', 'filled',
-           'lab_packages', 'Shown', 'button', 'warned']
+           'lab_packages', 'Shown', 'Computed', 'button', 'warned']
 
 # %% ../../nbs/view/00_web.ipynb #f252251e
 COLOURS = '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#B07D00', '#56B4E9'     # told apart by every eye
@@ -126,8 +126,19 @@ class Shown:
     def _ipython_display_(self):
         from IPython.display import display
         display(self.widget)
+
+class Computed(Shown):
+    "A view whose controls have it computed anew, by `_compute`, and shown, by `_show`; not while `_quiet`."
+    def draw(self, *_):
+        "Compute and show; what cannot be computed becomes the message, and what was shown stays."
+        if self._quiet: return
+        try:
+            self._compute()
+            self.message = ''
+        except ValueError as e: self.message = f'Not redrawn: {e}'
+        if 'widget' in vars(self): self._show()
     def hear(self, control,  # of ipywidgets
-        act,            # called with its new value, before the view is drawn; not while `_quiet`
+        act,            # called with its new value, before the view is drawn
     ):                  # the control
         "Let somebody move a control."
         def changed(change):
