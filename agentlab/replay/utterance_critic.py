@@ -279,22 +279,19 @@ class ArcherCritic(_Reads):
             self.optimizer.step()
     def tensors(self)->dict[str, Tensor]:
         "Heads, slow heads, moments of the optimiser, and the episodes of the buffer."
+        from agentlab.train.runs import moments
         nets = dict(heads=self.heads, slow=self.slow) | (dict(token=self.token) if self.token is not None else {})
         own = {f'{net}.{name}': x for net, module in nets.items() for name, x in module.state_dict().items()}
-        own |= {f'optimizer.{i}.{name}': torch.as_tensor(x)
-                for i, values in self.optimizer.state_dict()['state'].items() for name, x in values.items()}
+        own |= {f'optimizer.{name}': x for name, x in moments(self.optimizer).items()}
         return own | {f'buffer.{name}': x for name, x in self.buffer.tensors().items()}
     def restore(self, tensors:dict[str, Tensor]):
         "Go on from what `tensors` gave."
+        from agentlab.train.runs import restore_moments
         def of(kind):
             return {name.removeprefix(f'{kind}.'): x for name, x in tensors.items() if name.startswith(f'{kind}.')}
         for kind in ('heads', 'slow', *(('token',) if self.token is not None else ())):
             getattr(self, kind).load_state_dict(of(kind))
-        state = {}
-        for key, x in of('optimizer').items():
-            number, _, name = key.partition('.')
-            state.setdefault(int(number), {})[name] = x
-        self.optimizer.load_state_dict(self.optimizer.state_dict() | dict(state=state))
+        restore_moments(self.optimizer, of('optimizer'))
         self.buffer.restore(of('buffer'))
 
 @recipe('Zhou et al., 2024, ArCHer, arXiv 2402.19446')

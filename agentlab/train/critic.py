@@ -59,13 +59,17 @@ class Critic:
     def fit(self, targets: Tensor, seed: int)->dict:
         "Learn the targets of the batch whose values were asked for last."
         known = self.places & targets.isfinite().to(self.places.device)  # a token that curation dropped has no target
-        if not known.any(): return {}
-        hidden, targets, old = (x[known] for x in (self.hidden, targets.to(self.hidden.device), self.old))
+        lesson = self.head, *(x[known] for x in (self.hidden, targets.to(self.hidden.device), self.old))
+        return self.taught([lesson] if known.any() else [])
+    def taught(self, lessons: list)->dict:
+        "Learn all lessons at once: (head, what it reads, what it should say, what it said before)."
+        if not lessons: return dict(value_loss=None, value_explained=None)
         for _ in range(self.passes):
-            loss = self.head.loss(hidden, targets, old).mean()
+            loss = sum(head.loss(hidden, targets, old).mean() for head, hidden, targets, old in lessons)
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
+        targets, old = (torch.cat([lesson[i] for lesson in lessons]) for i in (2, 3))
         spread = targets.var().item()
         return dict(value_loss=loss.item(), value_explained=1 - (targets - old).var().item()/spread if spread > 0
                     else None)

@@ -4,11 +4,12 @@
 
 # %% ../../nbs/train/05_fit.ipynb #19c634cd
 from __future__ import annotations
-import dataclasses, gc, html, math, random, re, warnings, weakref
+import dataclasses, gc, json, math, random, re, warnings, weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from unittest import mock
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from ..env.protocol import check_whole
 from ..episodes import Batch, Episode, Turn
 from ..policy.core import Policy, checkpoint_layers, token_logps
 from ..policy.sampler import pick
@@ -26,8 +28,8 @@ __all__ = ['MATRIX', 'KNOWN', 'CONTEXT', 'FRAGMENTS', 'UNITS', 'WAYS', 'Ledger',
            'on_paper', 'read_config', 'blank', 'bytes_of', 'FourBitProduct', 'FourBit', 'Adapted', 'equipped', 'held',
            'Settings', 'check_settings', 'body_and_head', 'paper_policy', 'checkpointed', 'learn_on_paper',
            'step_on_paper', 'blockwise_bytes', 'token_bytes', 'play_on_paper', 'Memory', 'gigabytes', 'rows_of',
-           'table_html', 'prepared', 'layers_left', 'tally', 'learning', 'by_part', 'largest', 'predict', 'predicted',
-           'parse_bytes', 'most_tokens', 'propose', 'largest_fit', 'in_words', 'settings_of', 'memory_of', 'check_fits',
+           'prepared', 'layers_left', 'tally', 'learning', 'by_part', 'largest', 'predict', 'predicted', 'parse_bytes',
+           'most_tokens', 'propose', 'largest_fit', 'in_words', 'settings_of', 'memory_of', 'check_fits',
            'measured_peak', 'practice', 'real_training', 'measured_update', 'tensors_of', 'fit']
 
 # %% ../../nbs/train/05_fit.ipynb #a72de316
@@ -110,31 +112,7 @@ def on_paper(ledger: Ledger, low: bool = False):
     "Run a forward pass on the meta device as a GPU would, under autocast to bfloat16 or not, and keep the ledger."
     with low_precision(low), ledger, Kernels(torch.bfloat16 if low else None): yield
 
-def _qwen2(hidden, inner, layers, heads, groups, vocabulary=151936, tied=True):
-    return dict(model_type='qwen2', hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
-                num_attention_heads=heads, num_key_value_heads=groups,
-                vocab_size=vocabulary, tie_word_embeddings=tied, max_position_embeddings=32768)
-def _qwen3(hidden, inner, layers, heads, tied=True):
-    return _qwen2(hidden, inner, layers, heads, 8, 151936, tied) | dict(model_type='qwen3', head_dim=128,
-                                                                        max_position_embeddings=40960)
-def _llama(hidden, inner, layers, heads, groups, head, tied=True):
-    return dict(model_type='llama', hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
-                num_attention_heads=heads, num_key_value_heads=groups,
-                head_dim=head, vocab_size=128256, tie_word_embeddings=tied, max_position_embeddings=131072)
-
-KNOWN = {   # name -> config, number of parameters
-    'Qwen/Qwen2.5-0.5B-Instruct': (_qwen2(896, 4864, 24, 14, 2), 494_032_768),
-    'Qwen/Qwen2.5-1.5B-Instruct': (_qwen2(1536, 8960, 28, 12, 2), 1_543_714_304),
-    'Qwen/Qwen2.5-3B-Instruct': (_qwen2(2048, 11008, 36, 16, 2), 3_085_938_688),
-    'Qwen/Qwen2.5-7B-Instruct': (_qwen2(3584, 18944, 28, 28, 4, 152064, False), 7_615_616_512),
-    'Qwen/Qwen3-0.6B': (_qwen3(1024, 3072, 28, 16), 596_049_920),
-    'Qwen/Qwen3-1.7B': (_qwen3(2048, 6144, 28, 16), 1_720_574_976),
-    'Qwen/Qwen3-4B': (_qwen3(2560, 9728, 36, 32), 4_022_468_096),
-    'Qwen/Qwen3-8B': (_qwen3(4096, 12288, 36, 32, False), 8_190_735_360),
-    'meta-llama/Llama-3.2-1B-Instruct': (_llama(2048, 8192, 16, 32, 8, 64), 1_235_814_400),
-    'meta-llama/Llama-3.2-3B-Instruct': (_llama(3072, 8192, 28, 24, 8, 128), 3_212_749_824),
-    'smollm2': (_llama(576, 1536, 30, 9, 3, 64) | dict(vocab_size=49152, max_position_embeddings=8192), 134_515_008),
-}
+KNOWN = json.loads((files('agentlab')/'train'/'known.json').read_text())    # name -> [config, number of parameters]
 
 def read_config(model,  # a folder with a config.json, a name, a dictionary with a model_type, or a transformers config
 ):          # a transformers config
@@ -266,10 +244,9 @@ class Settings:
 
 def check_settings(s: Settings):
     "Refuse what cannot be meant. Raises ValueError naming the field, its value and the remedy."
-    for name, least in dict(lora=0, budget=1, length=2, rows=1).items():
-        value = getattr(s, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f'{name}={value!r}: give a whole number from {least}')
+    check_whole(0, lora=s.lora)
+    check_whole(budget=s.budget, rows=s.rows)
+    check_whole(2, length=s.length)
     if not 0 < s.said <= 1:
         raise ValueError(f'said={s.said}: give the share of tokens that the policy says itself, above 0 and at most 1')
     if s.precision not in ('no', 'bf16'): raise ValueError(f"precision={s.precision!r}: use 'no' or 'bf16'")
@@ -410,7 +387,10 @@ class Memory:
     def total(self)->int:
         "Bytes that the card must have: the peak with what we assume is lost."
         return round(self.peak*(1 + FRAGMENTS)) + CONTEXT
-    def _repr_html_(self): return table_html(rows_of(self))
+    def _repr_html_(self):
+        import pandas as pd
+        rows = [(when, what, gigabytes(size)) for when, what, size in rows_of(self)]
+        return pd.DataFrame(rows, columns=['when', 'what', 'memory']).to_html(index=False)
     def __repr__(self):
         return '\n'.join(f'{when:<21}{part:<28}{gigabytes(size):>10}' for when, part, size in rows_of(self))
 
@@ -430,14 +410,6 @@ def rows_of(m: Memory)->list[tuple]:
     return rows + [('sum', 'always + the peak', m.peak),
                    ('assumed', f'lost between blocks ({FRAGMENTS:.0%})', round(m.peak*FRAGMENTS)),
                    ('assumed', 'CUDA context', CONTEXT), ('sum', 'the card needs', m.total)]
-
-def table_html(rows: list[tuple])->str:
-    "The table as HTML."
-    cells = lambda row, tag: ''.join(f'<{tag} style="text-align:{align}">{html.escape(str(x))}</{tag}>'
-                                     for x, align in zip(row, ('left', 'left', 'right')))
-    lines = [cells((when, what, gigabytes(size)), 'td') for when, what, size in rows]
-    return (f'<table><tr>{cells(("when", "what", "memory"), "th")}</tr>' + ''.join(f'<tr>{line}</tr>' for line in lines)
-            + '</table>')
 
 def prepared(config, s: Settings):
     "The model of these settings on the meta device, and the number of its parameters without the adapter's."
@@ -661,8 +633,7 @@ def real_training(policy, s: Settings):
     training = Training(policy, None, recipe)
     model = training.policy.model
     if s.checkpointing:
-        kind = 'activation' if hasattr(model, 'activation_checkpointing_enable') else 'gradient'
-        getattr(model, f'{kind}_checkpointing_enable')(**{f'{kind}_checkpointing_kwargs': dict(use_reentrant=False)})
+        checkpoint_layers(model)
         for layer in model.modules(): layer.training = getattr(layer, 'gradient_checkpointing', False)
     return training
 
@@ -693,8 +664,7 @@ def fit(model: str = 'Qwen/Qwen2.5-0.5B-Instruct',  # a name on the hub, or a fo
 ):
     """Say before anything is downloaded whether a model can be trained on a card, with which settings, and where the
     memory goes."""
-    for name, value in dict(length=length, groups=groups, group_size=group_size).items():
-        if not 1 <= value <= 10**9: raise ValueError(f'{name}={value}: give a whole number from 1')
+    check_whole(1, 10**9, length=length, groups=groups, group_size=group_size)
     config = read_config(model)
     found = propose(config, gpu, length=length, rows=groups*group_size)
     print(f'{model} on {gpu}, episodes of {length} tokens')

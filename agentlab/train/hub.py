@@ -5,6 +5,7 @@
 # %% ../../nbs/train/08_hub.ipynb #bc152887
 from __future__ import annotations
 import json, re, shutil, tempfile
+from importlib.resources import files
 from pathlib import Path
 from fastcore.script import store_true
 from ..episodes import atomic
@@ -59,23 +60,7 @@ def _head(run, repo, base, license, tests)->str:
     tags = ['agentlab', 'reinforcement-learning', 'agent', facts['recipe']['name'], env]
     head = ModelCardData(base_model=base or None, license=license or None, library_name=library, tags=tags,
                          pipeline_tag='text-generation', **told)
-    return f'---\n{head.to_yaml()}\n---'
-
-def _table(*rows)->str:
-    head, *rest = (f'| {" | ".join(map(public, row))} |' for row in rows)
-    return '\n'.join([head, '|---'*len(rows[0]) + '|', *rest])
-
-def _measured(run, tests, steps)->str:
-    "What was measured, and what was not."
-    rows = [(r['step'], r['tasks'], f"{r['test_greedy']:.1%}", f"{r['test_sampled']:.1%}") for r in tests]
-    told = _table(('updates', 'held-out tasks', 'success, greedy', 'success, sampled'), *rows) if rows else (
-        'Nothing on held-out tasks: the curves above are of the tasks that it was trained on.')
-    asked = run.info['facts']['recipe']
-    gaps = [f'Other seeds: this is one run, with seed {asked.get("seed")}.',
-            'Other environments, other prompts, other languages, and what the model could do before and has unlearned.',
-            'Safety of any kind. It was trained to score in one environment.']
-    gaps += [f'The end: the run made {steps} of {asked.get("steps")} planned updates.']*(steps != asked.get('steps'))
-    return f'## What was measured\n\n{told}\n\n## What was not\n\n- ' + '\n- '.join(gaps)
+    return head.to_yaml()
 
 def model_card(run,  # Run, or its folder
     repo:str,       # owner/name
@@ -83,26 +68,16 @@ def model_card(run,  # Run, or its folder
     license:str='', # of the base, such as apache-2.0; empty: none is named
 )->str:             # Markdown with a head of YAML
     "What was trained, how, what was measured and what was not. Raises ValueError for a name that is none."
+    from jinja2 import Environment, StrictUndefined
     if not _name.fullmatch(repo): raise ValueError(f'repo={repo!r}: give owner/name')
     run = run if isinstance(run, Run) else Run(run)
     base, facts, rows, tests = base or base_of(run), run.info['facts'], run.rows(), run.tests()
-    recipe, weights = facts['recipe'], facts.get('weights')
-    kind = 'peft import AutoPeftModelForCausalLM' if _adapter(run) else 'transformers import AutoModelForCausalLM'
-    paper = public(recipe.get('paper') or 'own recipe')
-    about = [f'A policy that was trained by `{public(recipe["name"])}` ({paper}) to act in '
-             f'`{public(facts["env"]["env"])}` over many turns, for {len(rows)} updates.']
-    if weights: about.append(f'Trained on: `{public(weights)}`. On other weights of that name it may do otherwise.')
-    if base: about.append(f'The license of {public(base)} holds for it too.')
-    load = (f'from {kind} as Model\nfrom transformers import AutoTokenizer\nmodel = Model.from_pretrained("{repo}")\n'
-            f'tokenizer = AutoTokenizer.from_pretrained("{repo}")')
     curves = {name: curve([row.get(name) for row in rows]) for name in ('success', 'reward', 'entropy', 'turns')}
-    drawn = '\n'.join(f'{name:8} {line}' for name, line in curves.items() if line)
-    settings = [(f'{part}.{k}', x) for part in ('recipe', 'env') for k, x in facts[part].items() if x not in (None, {})]
-    return '\n\n'.join([
-        _head(run, repo, base, license, tests), f'# {repo.rpartition("/")[2]}', *about, f'```python\n{load}\n```',
-        f'## Curves\n\nMeans over the updates, first → last.\n\n```\n{drawn}\n```', _measured(run, tests, len(rows)),
-        '## Settings\n\n' + _table(('setting', 'value'), *settings),
-        '## Versions\n\n' + _table(('package', 'version'), *run.info.get('versions', {}).items())]) + '\n'
+    cards = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    cards.filters['public'] = public
+    return cards.from_string((files('agentlab')/'train'/'card.jinja').read_text(encoding='utf-8')).render(
+        head=_head(run, repo, base, license, tests), repo=repo, base=base, adapter=_adapter(run), facts=facts, rows=rows,
+        tests=tests, curves=curves, versions=run.info.get('versions', {}))
 
 def _staged(run, folder, card, base, traces):
     """Lay out what is sent. Raises FileNotFoundError for a run without a policy, ValueError for an adapter whose base
