@@ -16,7 +16,8 @@ from torch import Tensor
 from ..credit.registry import estimator
 from ..entropy.shaping import first_state
 from ..episodes import Batch, derive, need, state_key
-from ..groups import group_constant, group_count, group_max, group_mean, group_min, group_std, same
+from ..groups import (_check_compare, cumcount, group_constant, group_count, group_max, group_mean, group_std,
+                             same)
 from ..objective.policy_loss import clip
 from ..recipe import recipe
 from .buffer import Replay, alike, pick
@@ -84,10 +85,7 @@ def grpo_split(b:Batch,  # episodes and demonstrations; episodes need `source`
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
     """Outcome against the outcomes of those episodes of the same task and seat that are no demonstrations (RL-PLUS's
     split variant)."""
-    if scale not in ('std', None):
-        raise ValueError(f"scale={scale!r}: use 'std' to divide by the deviation or None not to")
-    if singleton not in ('raw', 'zero'):
-        raise ValueError(f"singleton={singleton!r}: use 'raw' (keep the outcome) or 'zero'")
+    _check_compare(scale, ddof, singleton)
     outcome, peers, unit = b.of_turn('outcome').double(), b.of_turn('group', 'seat'), b.unit(rows)
     voters = torch.where(b.of_turn('source') == DEMONSTRATION, torch.nan, outcome)
     few, equal = group_count(voters, peers, b.turns.episode) < 2, group_constant(voters, peers)
@@ -102,8 +100,7 @@ def find_demonstrations(batch:Batch, demos:Batch,  # what was played; demonstrat
 )->tuple[Tensor, Tensor]:  # episode of `batch` that leads each group and seat; its demonstration, -1 without one
     "A demonstration for every group and seat."
     e, device = batch.episodes, batch.episodes.group.device
-    number = torch.arange(len(batch), device=device)
-    lead = (group_min(number, same(e.group, e.seat)) == number).nonzero()[:, 0]
+    lead = (cumcount(same(e.group, e.seat)) == 0).nonzero()[:, 0]
     if not len(demos): return lead, torch.full_like(lead, -1)
     task = torch.cat([key(batch), key(demos).to(device)])
     kind = torch.where(task == -1, -1, same(task, torch.cat([e.seat, demos.episodes.seat.to(device)])))

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from ..episodes import Batch, derive, need
-from ..groups import group_count, rank, same
+from ..groups import group_count, same
 from ..recipe import recipe
 from .buffer import Buffer, Replay, uniform
-from ..rollout.filters import CurationError, curation
+from ..rollout.filters import CurationError, _place, curation
 
 def n_turns(b:Batch)->Tensor:
     "(episodes,) float64: turns of each episode."
@@ -48,11 +48,8 @@ def priority(b:Batch,           # episodes
         if not 0 <= x <= 1: raise ValueError(f'{name}={x}: it is a share of the episodes; give 0 to 1')
     good, size = correct(b), length(b).double()
     size, kind = torch.where(good, size, -size), same(by(b), good)
-    order = size.argsort(stable=True)
-    place = torch.empty_like(size).index_copy(0, order, torch.arange(len(size), device=size.device).double())
-    count = group_count(size, kind)
     keep = torch.where(good, keep_correct, keep_incorrect).double()
-    return rank(place, kind) < (keep*count - 1e-9).ceil()
+    return _place(size, kind) < (keep*group_count(size, kind) - 1e-9).ceil()
 
 @curation('mask', 'episode', 'long successes and short failures',
           'in the spirit of Li et al., 2025, RoRecomp, arXiv 2509.25958')

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from functools import partial
 import torch
 from torch import Tensor
-from ..episodes import Batch, Table, check_flat, derive
-from ..groups import group_mean, group_min, group_std, same
+from ..entropy.shaping import _checked
+from ..episodes import Batch, Table, derive
+from ..groups import cumcount, group_mean, group_std, same
 from ..metrics import metric
 from ..recipe import recipe
 from .buffer import Buffer, Replay
@@ -23,8 +24,7 @@ def group_levels(b:Batch,  # episodes
 )->Table:           # mean, std (NaN for a group of one): a row per (group, seat) in the order of its first episode
     "What each group earned, and how much its episodes differed. A NaN outcome does not count."
     outcome, by = b.episodes.outcome, same(b.episodes.group, b.episodes.seat)
-    place = torch.arange(len(b), device=outcome.device)
-    first = group_min(place.double(), by) == place
+    first = cumcount(by) == 0
     return Table(mean=group_mean(outcome, by)[first], std=group_std(outcome, by, ddof)[first])
 
 def middle(x:Tensor,  # (n,) numbers; NaN counts as nothing
@@ -55,10 +55,7 @@ def worth_keeping(b:Batch,      # episodes
     or_zero:bool=False,         # True: a mean advantage of 0 is enough, as in the release for ALFWorld and WebShop
 )->Tensor:                      # (episodes,) bool
     "Episodes with a positive mean advantage and at least one tool call."
-    check_flat(advantage=advantage)
-    if len(advantage) != len(b.actions):
-        raise ValueError(f'advantage has {len(advantage)} values for {len(b.actions)} action tokens; give one '
-                         f'per token')
+    _checked(b, advantage)
     total = torch.zeros(len(b), dtype=torch.float64, device=advantage.device).index_add(
         0, b.turns.episode[b.action_turn], advantage.double())
     return (total >= -ROUNDING if or_zero else total > ROUNDING) & (b.total(uses_tool(b).float()) > 0)

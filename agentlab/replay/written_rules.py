@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from ..env.wrappers import Wrapper, with_columns
 from ..episodes import Episode, atomic
-from .experience import clean
+from .experience import clean, fitting
 
 operations = ('ADD', 'UPDATE', 'DELETE', 'NONE')
 
@@ -42,13 +42,7 @@ def render(library:dict,  # key -> text
     budget:int=4000,    # characters; entries that do not fit any more are left out
 )->str:                 # one line an entry; '' for an empty library
     "The library as it is appended to the instructions: `[G0]. text`."
-    lines, left = [], budget
-    for key, text in library.items():
-        line = f'[{key}]. {clean(text, 400)}'
-        if len(line) + 1 <= left:
-            lines.append(line)
-            left -= len(line) + 1
-    return '\n'.join(lines)
+    return fitting([f'[{key}]. {clean(text, 400)}' for key, text in library.items()], budget)
 
 def undecided(episodes:list,  # what was played
     every:bool=False,   # True: all groups, for tasks without ground truth

@@ -17,7 +17,8 @@ from functools import partial
 from statistics import linear_regression
 import torch
 from torch import Tensor
-from ..env.protocol import EnvError, Step, canonical
+from ..credit.group_baselines import grpo
+from ..env.protocol import EnvError, Step, canonical, check_turn, check_whole
 from ..env.wrappers import Wrapper, with_columns
 from ..episodes import Batch, derive, need
 from ..groups import group_sum, leave_one_out, rank, same, shift
@@ -64,9 +65,8 @@ class Again(Wrapper):
         super().__init__(env)
         if len(env.seats) != 1:
             raise TypeError(f'{type(self).__name__} asks one seat, and {type(env).__name__} has {env.seats}')
-        for name, x in [('attempts', attempts), *(('limits', n) for n in limits)]:
-            if isinstance(x, bool) or not isinstance(x, int) or x < 1:
-                raise ValueError(f'{name}={x!r}: give a whole number from 1')
+        check_whole(attempts=attempts)
+        for n in limits: check_whole(limits=n)
         self.attempts, self.goes_on, self.between, self.ends, self.limits, self.repeat, self.over = (
             attempts, goes_on, between, ends, tuple(limits), repeat, True)
         self.rule = ' '.join(map(import_path, (goes_on, between, ends))) + f' {limits}'     # goes into run.json
@@ -78,8 +78,7 @@ class Again(Wrapper):
         if self.asked.done: raise EnvError(f'{self.name}: the inner game is over before the first attempt')
         return self.known(Step(self.asked.seat, self.asked.observation, info=dict(self.asked.info)))
     def step(self, action):
-        if self.over:
-            raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
+        check_turn(self, self.over, action)
         step, k = self.env.step(action), len(self.past)
         self.said = *self.said, ''.join(action.lower().split())
         self.earned += step.reward.get(step.seat, 0.)
@@ -227,7 +226,7 @@ def best_of_own(
 )->list:                        # as `play`; the last turn of a chosen attempt has columns['samples']
     "`play`, but later attempts are the best of several (RISE); a world that cannot be cloned is an episode's error."
     env = suited(env if isinstance(env, Again) else around(env), policy, system, max_tokens)
-    games = new_games(env, seeds, group_size, tasks, seed, range(len(seeds)) if groups is None else groups)
+    games = new_games(env, seeds, group_size, tasks, seed, groups)
     sampler, budget = sampler or policy.sampler(), (max_turns, max_tokens, token_budget)
     how = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=(policy.end_id,))
     def attempt(some):
@@ -362,7 +361,6 @@ def judgements(b:Batch,     # episodes of `Judged`
 @recipe('in the spirit of Li et al., 2025, ReSeek, arXiv 2510.00568')
 def reseek_recipe():
     "Every page is judged, and the judgement paid"
-    from agentlab.credit.group_baselines import grpo
     judged = partial(play_again, around=Judged)
     return dict(credit=grpo, reward=judgements, kl_coef=.001, rollout=judged, test_rollout=judged)
 
@@ -427,6 +425,5 @@ def fewer_first(b:Batch)->Tensor:   # (turns,) on the last turn of each episode
 @recipe('in the spirit of Zeng et al., 2025, MinD, arXiv 2505.19788')
 def mind_recipe():
     "Thinking units as turns; paid are the last answer, and units that hold one answer"
-    from agentlab.credit.group_baselines import grpo
     units = partial(play_again, around=by_units)
     return dict(credit=grpo, reward=unit_reward, rollout=units, test_rollout=units)

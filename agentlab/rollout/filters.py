@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 import torch
 from torch import Tensor
+from ..credit.group_baselines import dr_grpo, grpo
 from ..episodes import Batch, derive, need
 from ..groups import group_constant, group_count, group_mean, group_min, group_std, group_sum, rank, same, shift
 from ..recipe import recipe
@@ -195,7 +196,6 @@ def starpo_s_recipe():
 @recipe('RAGEN-2, 2026, arXiv 2604.06268')
 def ragen2_recipe():
     "The groups that hold nine tenths of the deviation"
-    from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, curate=keep_groups)
 
 def is_void(text:str,  # what the agent said in one turn
@@ -234,7 +234,6 @@ def simpletir_reject(b:Batch,       # episodes
 @recipe('Xue et al., 2025, SimpleTIR, arXiv 2509.02479')
 def simpletir_recipe():
     "Nothing is learned from an episode with a turn that neither calls nor answers"
-    from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, curate=chain(simpletir_reject, mask_void),
                 objective_args=dict(low=.2, high=.28, dual=3.), max_turns=5)
 
@@ -306,7 +305,6 @@ def roc(b:Batch,                    # episodes, more per group than are trained
 @recipe('Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722')
 def roc_recipe():
     "Many episodes are played; some failures and the clean successes are learned from"
-    from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, group_size=16, curate=chain(keep_mixed, partial(roc, keep=8)),
                 objective_args=dict(low=.2, high=.28))
 
@@ -367,7 +365,6 @@ def dr_bot(     # it masks and drops, so it has no mark of its own
 @recipe('Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601')
 def dr_bot_recipe():
     "Endless, unfinished and repetitive episodes are only counted, and groups that hardly differ are left out"
-    from agentlab.credit.group_baselines import dr_grpo
     return dict(credit=dr_grpo, curate=partial(dr_bot, longest=256), objective_args=dict(low=.2, high=.28),
                 loss_per=64.)
 

@@ -152,8 +152,7 @@ def with_rollback(
     """`play`, but a call that fails is said again and the failure removed from the context (CLEANER). Train with
     recompute_old=True."""
     whole_reply(format, 'with_rollback')
-    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed,
-                      range(len(seeds)) if groups is None else groups)
+    games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, groups)
     sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens,
                                                         token_budget=token_budget)
     how, around = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p,

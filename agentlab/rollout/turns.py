@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 import torch
-from ..env.protocol import EnvError
+from ..credit.group_baselines import grpo
+from ..env.protocol import check_turn
 from ..env.wrappers import Wrapper, with_columns
 from ..episodes import Batch, derive, need
 from ..recipe import recipe
@@ -55,8 +56,7 @@ class TurnLimit(Wrapper):
         self.t, self.granted, self.over, self.infos = 0, 0, step.done, (dict(step.info),)
         return self.remind(step)
     def step(self, action):
-        if self.over:
-            raise EnvError(f'{self.name}: the episode is over or was never begun; call reset(seed) before step(action)')
+        check_turn(self, self.over, action)
         step = self.env.step(action)
         self.t, self.infos, self.over = self.t + 1, (*self.infos, dict(step.info)), step.done
         if not self.over and self.t >= self.limits[self.granted]: self.extend(step)
@@ -122,7 +122,6 @@ def scaling_inter(step:int,     # updates behind the policy
 @recipe('Xi et al., 2025, AgentGym-RL, arXiv 2509.08755')
 def scaling_inter_recipe():
     "Short games first, longer ones later"
-    from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, schedule=partial(scaling_inter, turns=(8, 10, 12), every=10))
 
 def more_hops(step:int, every:int=10)->dict:    # updates behind the policy; of a stage -> fields for `play_hops`
@@ -140,7 +139,6 @@ def play_hops(policy, env, seeds:list, group_size:int=1, hops:int=1, **how)->lis
 @recipe('in the spirit of SearchGym, 2026, arXiv 2601.14615')
 def searchgym_recipe():
     "Questions of one hop first, of more later"
-    from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, rollout=play_hops, schedule=more_hops)
 
 def play_apart(policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, **how  # as for `play`
@@ -157,7 +155,6 @@ def play_apart(policy, env, seeds:list, group_size:int=1, tasks:list=None, group
 @recipe('MUA-RL, 2025, arXiv 2508.18669')
 def mua_rl_recipe():
     "The episodes of a task are compared, each with a user of its own"
-    from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, rollout=play_apart)
 
 class UnaryFeedback(Again):
@@ -189,7 +186,6 @@ class UnaryFeedback(Again):
         return step
     def vocabulary(self): return [*super().vocabulary(), 'Correct', '!']
 
-
 @recipe('Liu et al., 2025, UFO, arXiv 2507.14295')
 def ufo_recipe():
     "A wrong answer is met with try again; late and repeated answers pay less"
@@ -200,4 +196,3 @@ def ufo_recipe():
     play_ufo = partial(play_again, around=UnaryFeedback)
     return dict(credit=gae, critic=Critic, objective=partial(entropy_bonus, coefficient=.001, low=.2, high=.28),
                 curate=starpo_s, groups=8, group_size=16, rollout=play_ufo, test_rollout=play_ufo)
-

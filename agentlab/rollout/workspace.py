@@ -12,6 +12,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
+from ..credit.group_baselines import grpo
 from ..env.protocol import EnvError, Step
 from ..env.wrappers import Wrapper
 from ..episodes import Batch, Turn, derive, state_key
@@ -190,7 +191,6 @@ def webagent(policy, env, seeds:list, stub:str='...',  # as for `with_workspace`
 @recipe('Wei et al., 2025, WebAgent-R1, arXiv 2505.16421')
 def webagent_r1_recipe():
     "Stubs for earlier pages, and a loss that is the mean over episodes, turns and tokens"
-    from agentlab.credit.group_baselines import grpo
     return dict(credit=partial(grpo, eps=1e-4), loss_per='nested', kl_coef=.001, rollout=webagent,
                 test_rollout=webagent)
 
@@ -203,7 +203,6 @@ def only_seat(b:Batch, seat:str)->Batch:
 @recipe('in the spirit of Yan et al., 2025, Memory-R1, arXiv 2508.19828')
 def memory_r1_recipe():
     "A manager of a bank of facts, then its answerer, both paid by the answer"
-    from agentlab.credit.group_baselines import grpo
     played = partial(with_workspace, view=newest)
     stages = tuple((begun, dict(curate=partial(only_seat, seat=s))) for begun, s in ((0, 'manager'), (15, 'answerer')))
     return dict(credit=grpo, rollout=played, test_rollout=played, schedule=partial(staged, stages=stages))

@@ -11,7 +11,7 @@ from random import Random
 import torch
 from torch import Tensor
 from ..env.bug_repair import BugRepair, InjectBug, difference, draw_program, lines_of, solver_task
-from ..env.protocol import EnvError
+from ..env.protocol import EnvError, check_whole
 from ..episodes import Batch, Episode, derive, need, state_key
 from ..metrics import metric
 from ..reward.basic import at_end
@@ -139,8 +139,7 @@ class BugPool:
         deepest:int=3                   # order of a bug beyond which nothing is put back
     ):
         if not 0 <= share <= 1: raise ValueError(f'share={share}: give a share from 0 to 1')
-        for name, value in dict(groups=groups, most=most, deepest=deepest).items():
-            if type(value) is not int or value < 1: raise ValueError(f'{name}={value!r}: give a whole number from 1')
+        check_whole(groups=groups, most=most, deepest=deepest)
         self.seed, self.groups, self.share, self.most, self.deepest, self.bugs, self.seen = (
             seed, groups, share, most, deepest, [], {})
     def plan(self, step:int)->dict:

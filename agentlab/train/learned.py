@@ -111,10 +111,9 @@ class Prior(Critic):
         return batch.with_episodes(prior=expected.double())
     def fit(self, targets, seed:int)->dict:
         "Learn the outcomes of the batch that was read last; `targets` are not needed."
-        if not self.places.any(): return dict(value_loss=None, value_explained=None)
         return super().fit(self.batch.spread(self.batch.of_turn('outcome')), seed)
 
-class ThreeValues:
+class ThreeValues(Critic):
     "Values of an executor, a planner and a switch on the policy's features (HiPER, arXiv 2602.16165)."
     def __init__(self, policy,  # agentlab.policy.Policy, whose features are read
         seed:int,           # not used: the heads begin at zero
@@ -122,42 +121,26 @@ class ThreeValues:
         passes:int=20,      # over the batch, each step
         **head,             # of `ValueHead`: bins, low, high, ratio
     ):
-        self.heads = nn.ModuleDict({name: ValueHead(policy.model.config.hidden_size, **head)
-                                    for name in ('low', 'high', 'term')}).to(policy.device)
-        self.passes, self.optimizer = passes, torch.optim.AdamW(self.heads.parameters(), lr=lr, weight_decay=0.)
+        self.head = nn.ModuleDict({name: ValueHead(policy.model.config.hidden_size, **head)
+                                   for name in ('low', 'high', 'term')}).to(policy.device)
+        self.passes, self.optimizer = passes, torch.optim.AdamW(self.head.parameters(), lr=lr, weight_decay=0.)
     @torch.no_grad()
     def read(self, policy, batch:Batch, budget:int)->Batch:
         "The batch with `tokens.value_low`, `value_high` and `value_term`; tokens need `part`."
         self.hidden, self.batch, part = policy.features(batch, budget), batch, batch.action('part')
         self.places = dict(low=(ACTION, first_token(batch, part == ACTION)), high=(SUBGOAL, first_token(batch)),
                            term=(SWITCH, first_token(batch)))
-        return batch.with_action(**{f'value_{name}': head.value(self.hidden) for name, head in self.heads.items()})
+        return batch.with_action(**{f'value_{name}': head.value(self.hidden) for name, head in self.head.items()})
     def lessons(self, targets:Tensor):
-        "For every head that has something to learn: (head, where it read, what it should have said)."
+        "For every head that has something to learn: (head, where it read, what it should have said, what it said)."
         part, turn = self.batch.action('part'), self.batch.action_turn
         for name, (kind, place) in self.places.items():
             of_turn = targets.new_full((len(self.batch.turns),
                                         ), torch.nan).index_copy(0, turn[part == kind], targets[part == kind])
             good = of_turn.isfinite() & (place >= 0)
-            if good.any(): yield self.heads[name], self.hidden[place[good]], of_turn[good].to(self.hidden)
+            if not good.any(): continue
+            head, hidden = self.head[name], self.hidden[place[good]]
+            yield head, hidden, of_turn[good].to(hidden), head.value(hidden).detach()
     def fit(self, targets:Tensor, seed:int)->dict:
         "Learn the targets of the batch that was read last; `value_explained` is that of all three together."
-        lessons = list(self.lessons(targets.to(self.hidden.device)))
-        if not lessons: return dict(value_loss=None, value_explained=None)
-        with torch.no_grad():
-            wrong, right = (torch.cat(x) for x in zip(*((y - head.value(x), y) for head, x, y in lessons)))
-        olds = [head.value(x).detach() for head, x, _ in lessons]
-        for _ in range(self.passes):
-            loss = sum(head.loss(x, y, old).mean() for (head, x, y), old in zip(lessons, olds))
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-        spread = right.var().item()
-        return dict(value_loss=loss.item(), value_explained=1 - wrong.var().item()/spread if spread > 0 else None)
-    def tensors(self)->dict:
-        "Weights of the heads and moments of their optimiser."
-        return self.heads.state_dict() | moments(self.optimizer)
-    def restore(self, tensors:dict):
-        "Go on from what `tensors` gave."
-        self.heads.load_state_dict({name: tensors[name] for name in self.heads.state_dict()})
-        restore_moments(self.optimizer, tensors)
+        return self.taught(list(self.lessons(targets.to(self.hidden.device))))
