@@ -24,11 +24,10 @@ from ..settings import in_parts, needed
 COUNTS = ('games', 'wins', 'draws', 'losses', 'truncated', 'faults')
 SUMS = ('paid_first', 'paid_second')
 
-@dataclass(frozen=True, eq=False)
 class _Table:
     "The seatings as pandas tables."
-    facts: dict     # env, seats, games (deals of a match), seed, and what else a game depends on
-    rows: dict      # (first, second) -> counts, sums and reason of that seating
+    facts: dict     # of Tournament
+    rows: dict
 
     @property
     def players(self)->tuple:
@@ -63,8 +62,11 @@ class _Table:
                            paid_other=both.paid_other/played)
 
 @in_parts
+@dataclass(frozen=True, eq=False)
 class Tournament(_Table):
     "Who beat whom: a row for each seating, and what all matches had in common."
+    facts: dict     # env, seats, games (deals of a match), seed, and what else a game depends on
+    rows: dict      # (first, second) -> counts, sums and reason of that seating
     def square(self, column: str, empty: float = math.nan)->Tensor:
         "(players, players) float64: a column of `frame()`, the row against the column."
         number, frame = {name: i for i, name in enumerate(self.players)}, self.frame()
