@@ -14,7 +14,6 @@ from notebooks import ROOT
 PIP = '''
 import os, shutil, sys
 words = sys.argv[1:]
-if words == ['--version']: sys.exit(print('pip', os.environ.get('PIP_IS', '23.1'), 'from here'))
 if words == ['config', 'list']: sys.exit(print(os.environ.get('PIP_SAYS', '')))
 with open(os.environ['LOG'], 'a') as log: print('pip', *words, file=log)
 if '--target' in words:
@@ -121,14 +120,6 @@ def test_torch_that_is_here_stays(installs):
     "The second target, .full: nothing is said of sizes, and uv is not asked for another build."
     status, said, calls = installs(torch=True)
     assert status == 0 and said == '' and all('--torch-backend' not in line for line in by('uv', calls))
-
-
-def test_an_old_pip_is_renewed_before_it_looks_for_versions(installs):
-    "Only where pip installs at all."
-    for old, renewed in (('23.0.1', True), ('9.0', True), ('23.1', False), ('24.0', False)):
-        calls = by('pip', installs(with_uv=False, gpu=True, PIP_IS=old)[2])
-        assert ['--upgrade pip>=23.1' in line for line in calls] == [True]*renewed + [False]*2, (old, calls)
-    assert not by('pip', installs(PIP_IS='23.0.1')[2])
 
 
 def test_uv_is_told_what_pip_was_told(installs):

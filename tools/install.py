@@ -7,7 +7,6 @@ or what it asks cannot be reached, pip goes on with the settings that it has. No
 """
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT/'assets'/'results'/'install.json'     # what an environment takes, measured
 PIP = [sys.executable, '-m', 'pip', 'install', '--quiet', '--no-compile', '--disable-pip-version-check']
 PLACES = 'index-url', 'extra-index-url', 'find-links', 'no-index'   # settings of pip that say where packages come from
-OLDEST, ENOUGH = (3, 11), (23, 1)       # of Python; of pip
+OLDEST = 3, 11
 
 
 def has_gpu(root: Path = Path('/')) -> bool:
@@ -33,15 +32,6 @@ def pip_has_places() -> bool:
     "Whether pip was told where packages come from, by its variables or its files: then it is used as it is."
     said = subprocess.run([sys.executable, '-m', 'pip', 'config', 'list'], capture_output=True, text=True).stdout
     return any(line.partition('=')[0].rpartition('.')[2] in PLACES for line in said.splitlines())
-
-
-def renew_pip() -> None:
-    """pip before 23.1, such as Debian 12 gives to its environments, can look for versions that fit together for more
-    than a quarter of an hour: a newer one is taken first, where there is one."""
-    said = subprocess.run([sys.executable, '-m', 'pip', '--version'], capture_output=True, text=True).stdout
-    found = re.match(r'pip (\d+)\.(\d+)', said)
-    if not found or (int(found[1]), int(found[2])) >= ENOUGH: return
-    subprocess.run([*PIP, '--upgrade', 'pip>={}.{}'.format(*ENOUGH)])
 
 
 def takes_cuda(gpu: bool) -> bool:
@@ -115,7 +105,6 @@ def install(wanted: list, constraints: str) -> int:
         say('pip may take about {:.1f} GB, with the libraries of CUDA: no CPU build of torch could be reached. Where '
             'you have one, say so to pip (PIP_INDEX_URL or PIP_FIND_LINKS)'.format(gigabytes('cuda')))
         check('cuda')
-    renew_pip()
     return 0 if run(PIP, wanted, constraints, dict(os.environ)) else 1
 
 
