@@ -108,6 +108,7 @@ results: $(VENV)/.full $(VENV)/.lm ## record the learning curves that the README
 	$(PY) tools/fit_real.py
 	$(PY) tools/claims.py --all
 	$(PY) tools/judges.py
+	$(PY) tools/worlds.py --all
 
 install: $(VENV)/.full ## the environment with everything a contributor needs
 

@@ -26,6 +26,7 @@ import time
 from argparse import ArgumentParser
 from pathlib import Path
 
+from claims import record_of
 from notebooks import ROOT
 from results import intervals
 
@@ -139,20 +140,20 @@ def arm(world: str, name: str, seed: int, folder: Path) -> dict:
     from agentlab.train import load_recipe, train
     from agentlab.train.trainer import for_pretrained
     place, start = folder/f'{world}-{name}-{seed}', begun(world, seed, folder)
-    groups, tasks = sizes(world).values()
+    size = sizes(world)
     def make():
         env, policy, began = (load_env(world), Policy.load(start/'policy', name=f'primed-{world}-{seed}'),
                               time.monotonic())
         if name == 'imitation':
-            prime(policy, env, steps=UPDATES*groups*GROUP_SIZE//8, seed=1000 + seed, lr=2e-4, progress=False)
+            prime(policy, env, steps=UPDATES*size['groups']*GROUP_SIZE//8, seed=1000 + seed, lr=2e-4, progress=False)
             curve = []
         else:
             recipe = for_pretrained(load_recipe(name, steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1),
-                                    groups=groups, group_size=GROUP_SIZE)
+                                    groups=size['groups'], group_size=GROUP_SIZE)
             curve = [row['success'] for row in train(policy, env, recipe, place/'run', resume=True,
                                                      progress=False).rows()]
         seconds = round(time.monotonic() - began)
-        return dict(success=curve, seconds=seconds) | tested(policy, env, seed, tasks)
+        return dict(success=curve, seconds=seconds) | tested(policy, env, seed, size['tasks'])
     return once(place, make)
 
 
@@ -319,9 +320,7 @@ def row_of(world: str, name: str, seed: int, asked) -> dict:
     return row
 
 
-def grid_rows(folder: Path) -> dict:
-    path = folder/'real_grid.json'
-    return json.loads(path.read_text(encoding='utf-8'))['rows'] if path.exists() else {}
+def grid_rows(folder: Path) -> dict: return record_of('real_grid', folder).get('rows', {})
 
 
 def cells_of(rows: dict) -> dict:

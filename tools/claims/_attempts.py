@@ -38,6 +38,10 @@ def compared(shown, played, asked, recipe, seed: int, start: dict, tasks: int, *
     return after, before, rows
 
 
+def share_won(b)->float: return round(b.episodes.success.double().mean().item(), 5)
+def turns(b)->float: return round(len(b.turns)/len(b), 4)
+
+
 def turns_trained(rows: list[dict])->int: return round(sum(one['turns']*one['episodes'] for one in rows))
 
 

@@ -1,5 +1,5 @@
 "What the claims in a search of two hops share: the start, the world, and how soon a recipe learns."
-from _attempts import compared
+from _attempts import compared, share_won
 
 START = dict(steps=200, pool=2048, noise=.5)
 SIZES = dict(steps=40, groups=12, group_size=4, test_tasks=0, max_turns=6, lr=1e-3)
@@ -12,9 +12,5 @@ def searched(recipe, seed: int):
     from agentlab.env import HopSearch
     world = HopSearch(2, distractors=10)
     after, before, rows = compared(world, world, world, recipe, seed, START, 200, samples=1, max_tokens=8)
-    share = lambda b: round(b.episodes.success.double().mean().item(), 5)
     area = round(sum(one['success'] for one in rows)/len(rows), 5)
-    return dict(area=area, success=share(after), before=share(before)), after, rows
-
-
-def turns(b)->float: return round(len(b.turns)/len(b), 4)
+    return dict(area=area, success=share_won(after), before=share_won(before)), after, rows

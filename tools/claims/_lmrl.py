@@ -1,7 +1,7 @@
 "What the claims of LMRL-Gym share: imitation, filtered imitation, Monte-Carlo returns, PPO, GRPO, ArCHer."
 from functools import partial
 
-from _attempts import begun, learned, one_thread
+from _attempts import begun, learned, one_thread, share_won
 
 START = dict(questions=dict(steps=150, pool=4096, noise=.5), wordle=dict(steps=400, pool=4096, noise=.5))
 SIZES = dict(steps=40, groups=12, group_size=8, test_tasks=0, lr=2e-3)
@@ -58,7 +58,7 @@ def row(arm: str, seed: int, name: str = 'questions') -> dict:
     low, high = scale_of(world, tasks)
     earned = b.episodes.outcome.mean().item()
     return dict(scaled=round((earned - low)/(high - low), 5), earned=round(earned, 4),
-                success=round(b.episodes.success.double().mean().item(), 5))
+                success=share_won(b))
 
 
 SAYS = ('At an equal number of games, learning from the returns of own games (PPO) comes nearer to the best player '

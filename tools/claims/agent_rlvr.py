@@ -1,7 +1,7 @@
 "Agent-RLVR: learn unaided what was done with a teacher's help, where without help next to nothing is won."
 from functools import partial
 
-from _attempts import compared, turns_trained
+from _attempts import compared, share_won, turns_trained
 from claims import Claim
 
 START, STEPS, GROUPS, LR, MINIBATCHES = dict(steps=300, pool=4096), 60, 64, 1e-3, 4
@@ -50,8 +50,8 @@ def won(b): return b.spread((b.of_turn('outcome') > 0).double())
 def row(arm: str, seed: int)->dict:
     recipe = recipe_of(arm, steps=STEPS, lr=LR, minibatches=MINIBATCHES, seed=seed, max_turns=8, test_tasks=0)
     b, first, rows = compared(taught(world()), world(), world(), recipe, seed, START, 100, samples=2, max_tokens=8)
-    return dict(unguided=round(b.episodes.success.double().mean().item(), 5),
-                before=round(first.episodes.success.double().mean().item(), 5),
+    return dict(unguided=share_won(b),
+                before=share_won(first),
                 dead_groups=round(sum(one['dead_groups'] for one in rows[:5])/5, 4),
                 turns_trained=turns_trained(rows))
 

@@ -4,7 +4,8 @@ from functools import partial
 from random import Random
 
 import torch
-from _hops import SIZES, START, searched, turns
+from _attempts import turns
+from _hops import SIZES, START, searched
 from claims import Claim
 
 SIZES = SIZES | dict(groups=6, group_size=8)

@@ -1,7 +1,8 @@
 "A remedy for a judge that can be fooled: its atoms count only in episodes that are won."
 from functools import partial
 
-from _hops import SIZES, START, searched, turns
+from _attempts import turns
+from _hops import SIZES, START, searched
 from atom_searcher import searches
 from claims import Claim
 

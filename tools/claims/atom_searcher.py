@@ -1,7 +1,8 @@
 "Atom-Searcher: atoms that are judged, with a weight that falls, under a sound judge and one that can be fooled."
 from functools import partial
 
-from _hops import AREA, SIZES, START, searched, turns
+from _attempts import turns
+from _hops import AREA, SIZES, START, searched
 from claims import Claim
 
 

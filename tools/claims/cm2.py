@@ -2,12 +2,12 @@
 against the outcome alone; and the same list paid where its items were met. No item asks whether the shop is right."""
 from functools import partial
 
-from _attempts import compared
+from _attempts import turns
+from _service import AREA, LEVEL, SIZES, START, served
 from claims import Claim
 
-START = dict(steps=300, pool=2048, noise=.25)
-SIZES = dict(steps=30, groups=12, group_size=8, test_tasks=0, max_turns=12, max_tokens=8, lr=1e-3)
-LEVEL, WEIGHTS = 2, dict(looked=.15, asked=.15, called=.35, told=.35)
+SIZES = SIZES | dict(group_size=8)
+WEIGHTS = dict(looked=.15, asked=.15, called=.35, told=.35)
 
 
 def answered(episode, i: int) -> str:
@@ -62,18 +62,12 @@ def recipe_of(arm: str, seed: int):
 
 
 def row(arm: str, seed: int) -> dict:
-    from agentlab.env import Service
-    world = Service(level=LEVEL)
-    after, before, rows = compared(world, world, world, recipe_of(arm, seed), seed, START, 200, samples=1,
-                                   max_tokens=8, max_turns=12)
-    share = lambda b: round(b.episodes.success.double().mean().item(), 5)
-    return dict(success=share(after), before=share(before), turns=round(len(after.turns)/len(after), 4),
-                won=[round(one['success'], 3) for one in rows[::5]])
+    found, after = served(recipe_of(arm, seed), seed)
+    return found | dict(turns=turns(after))
 
 
 CLAIM = Claim(
     key='cm2', says='A checklist of items with evidence, paid once a request, teaches more than the outcome alone.',
     row=row, arms=('cm2', 'outcome', 'where_met'), control='outcome', measure='success', margin=.05,
     budget='30 updates of 96 games in every arm',
-    world='Service of level 2; success on 200 held-out tasks with users of two moods at once, 12 turns at most',
-    settings=dict(start=START, recipe=SIZES, level=LEVEL, weights=WEIGHTS))
+    world=AREA, settings=dict(start=START, recipe=SIZES, level=LEVEL, weights=WEIGHTS))

@@ -3,7 +3,7 @@ games and is shown the same demonstrations; what differs is their share of the l
 from functools import partial
 
 import torch
-from _attempts import compared
+from _attempts import compared, share_won
 from claims import Claim
 
 from agentlab.rollout.sql_seats import half_cosine, mixed, unsure
@@ -26,8 +26,8 @@ def row(arm: str, seed: int) -> dict:
     recipe = recipes.datamind(**SIZES, **weighted, seed=seed, shape=partial(mixed, mu=share))
     world = SqlWorld()
     after, before, rows = compared(world, world, world, recipe, seed, START, 200, samples=2, max_tokens=32)
-    won = lambda b: round(b.episodes.success.double().mean().item(), 5)
-    return dict(success=won(after), before=won(before), own=[round((x['success'] - .2)/.8, 3) for x in rows[::4]])
+    return dict(success=share_won(after), before=share_won(before),
+                own=[round((x['success'] - .2)/.8, 3) for x in rows[::4]])
 
 
 CLAIM = Claim(

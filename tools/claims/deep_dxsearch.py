@@ -1,7 +1,7 @@
 "Deep-DxSearch: does paying for what was found teach better diagnoses than paying for the answer alone?"
 from functools import partial
 
-from _attempts import compared
+from _attempts import compared, turns
 from claims import Claim
 
 START = dict(steps=500, pool=2048, noise=.3)
@@ -18,7 +18,7 @@ def row(arm: str, seed: int) -> dict:
     last, share = after.last_turns(), lambda x: round(x.double().nan_to_num().mean().item(), 5)
     return dict(success=share(after.episodes.success), before=share(before.episodes.success),
                 **{part: share(after.turns[part][last]) for part in ('refer', 'searched', 'answered', 'listed')},
-                turns=round(len(after.turns)/len(after), 4), won=[round(one['success'], 3) for one in rows[::5]])
+                turns=turns(after), won=[round(one['success'], 3) for one in rows[::5]])
 
 
 CLAIM = Claim(

@@ -1,5 +1,5 @@
 "LOOP in a small world of apps, against the imitation of what succeeded: the same games, the same two passes over them."
-from _attempts import compared
+from _attempts import compared, share_won
 
 from claims import Claim
 
@@ -29,9 +29,8 @@ def row(arm: str, seed: int) -> dict:
                                    max_turns=14, max_tokens=16)
     habits = {name: round(after.turns[name].nanmean().item(), 4) for name in HABITS}
     was = {f'{name}_before': round(before.turns[name].nanmean().item(), 4) for name in HABITS[:3]}
-    won, won_before = (round(b.episodes.success.double().mean().item(), 5) for b in (after, before))
     area = round(sum(one['success'] for one in rows)/len(rows), 5)
-    return dict(success=won, before=won_before, area=area, **habits, **was)
+    return dict(success=share_won(after), before=share_won(before), area=area, **habits, **was)
 
 
 CLAIM = Claim(
