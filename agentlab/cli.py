@@ -8,11 +8,10 @@ import importlib, json, os, re, shlex, shutil, sys, tempfile, time, traceback
 from contextlib import contextmanager
 from dataclasses import replace
 from dis import opmap
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 from fastcore.script import anno_parser, store_true
-from .settings import defaults, in_words, printable as _plain
+from .settings import defaults, in_words, packaged_json, printable as _plain
 
 # %% auto #0
 __all__ = ['COMMANDS', 'ELSEWHERE', 'train', 'report', 'view', 'stop', 'demo', 'prime', 'play', 'envs', 'recipes', 'runs',
@@ -515,7 +514,7 @@ def tiny(env: str = _HOME['env'],  # environment to warm-start on
 COMMANDS = dict(demo=demo, train=train, prime=prime, play=play, report=report, view=view, stop=stop, envs=envs,
                 recipes=recipes, runs=runs, clean=clean, tiny=tiny)
 # name: (its function, imported when it is asked for; what it does)
-ELSEWHERE = json.loads((files('agentlab')/'commands.json').read_text(encoding='utf-8'))
+ELSEWHERE = packaged_json('commands.json')
 
 def verl_check(out: str = '',  # folder to keep the result in
 ):

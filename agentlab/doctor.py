@@ -6,7 +6,6 @@
 from __future__ import annotations
 import importlib.metadata, importlib.util, json, platform, shutil, sys
 from importlib.metadata import PackageNotFoundError, packages_distributions
-from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 from fastcore.script import store_true
@@ -134,7 +133,8 @@ def machine(asked: dict = MACHINE,  # name -> function that gives a line
 def elsewhere(system: str = sys.platform,  # as sys.platform names it
 )->list[str]:
     "What is different on this system, a line each; none on Linux."
-    known = json.loads((files('agentlab')/'elsewhere.json').read_text(encoding='utf-8'))
+    from agentlab.settings import packaged_json
+    known = packaged_json('elsewhere.json')
     lines = known.get(system, () if system == 'linux' else ('agentlab was never tried on this system',))
     return [f'  {system:8} {line}' for line in lines]
 

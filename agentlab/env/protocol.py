@@ -14,9 +14,9 @@ __all__ = ['no_guide', 'splits', 'EXTRAS', 'registered', 'rules', 'nonsense', 'E
 import copy, hashlib, inspect, json, math, operator, re, sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from random import Random, getstate
+from ..settings import packaged_json
 
 class EnvError(RuntimeError):
     "An environment broke a rule of the protocol; the message says which rule and how to mend it."
@@ -282,7 +282,7 @@ class Drawn:
 
 def data_of(name:str)->dict:    # of the file, without .json
     "What a world keeps in agentlab/env/data."
-    return json.loads((files('agentlab')/'env'/'data'/f'{name}.json').read_text(encoding='utf-8'))
+    return packaged_json(f'env/data/{name}.json')
 
 EXTRAS = dict(
     split      = "an argument `split='train'` of its constructor: whose worlds are drawn; see `check_split`",

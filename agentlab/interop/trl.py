@@ -4,9 +4,8 @@
 
 # %% ../../nbs/interop/00_trl.ipynb #48546115
 from __future__ import annotations
-import copy, json, math, os, time, warnings
+import copy, math, os, time, warnings
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from ..objective import cispo, clip, kl_k3, loss_weights, sapo
 from ..policy.core import pad_rows, quiet, take_rows
 from ..recipe import Recipe, arguments, field_defaults, plain, unbound
 from ..replay import Replay
-from ..settings import in_parts
+from ..settings import in_parts, packaged_json
 from ..train.ranks import switched_on
 from ..train.runs import Run, open_run, rewind
 from ..train.trainer import (Skip, Training, collect, computed, env_facts, measure_play, open_replay, prepare,
@@ -156,8 +155,8 @@ def _trl():
     return trl
 
 # field of GRPOConfig: (its only allowed value, why and what to do)
-NEUTRAL = {name: (value, one['why']) for one in json.loads((files('agentlab')/'interop'/'trl_fields.json')
-           .read_text(encoding='utf-8')) for name, value in one['fields'].items()}
+NEUTRAL = {name: (value, one['why']) for one in packaged_json('interop/trl_fields.json')
+           for name, value in one['fields'].items()}
 # loss types of TRL 1.16 whose gradient with (B, T) advantages is checked
 KNOWN = 'grpo', 'bnpo', 'dapo', 'dr_grpo', 'cispo', 'sapo', 'luspo', 'vespo'
 

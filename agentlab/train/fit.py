@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from unittest import mock
 import torch
@@ -30,6 +29,7 @@ from ..env.protocol import check_whole
 from ..episodes import Batch, Episode, Turn
 from ..policy.core import Policy, checkpoint_layers, token_logps, without_code
 from ..policy.sampler import pick
+from ..settings import packaged_json
 
 class Ledger(TorchDispatchMode):
     "Bytes of all tensors that are alive while this is open; they may be on the meta device, where they have none."
@@ -110,7 +110,7 @@ def on_paper(ledger: Ledger, low: bool = False):
     "Run a forward pass on the meta device as a GPU would, under autocast to bfloat16 or not, and keep the ledger."
     with low_precision(low), ledger, Kernels(torch.bfloat16 if low else None): yield
 
-KNOWN = json.loads((files('agentlab')/'train'/'known.json').read_text())    # name -> [config, number of parameters]
+KNOWN = packaged_json('train/known.json')    # name -> [config, number of parameters]
 
 def read_config(model,  # a folder with a config.json, a name, a dictionary with a model_type, or a transformers config
 ):          # a transformers config

@@ -7,10 +7,10 @@ __all__ = ['FILES', 'public', 'base_of', 'curve', 'model_card', 'push_to_hub', '
 
 # %% ../../nbs/train/08_hub.ipynb #bc152887
 import json, re, shutil, tempfile
-from importlib.resources import files
 from pathlib import Path
 from fastcore.script import store_true
 from ..episodes import atomic
+from ..settings import packaged
 from .runs import Run
 
 FILES = ('*.safetensors', '*.json', '*.jinja', '*.txt', '*.model')      # what save_pretrained writes
@@ -73,7 +73,7 @@ def model_card(run,  # Run, or its folder
     curves = {name: curve([row.get(name) for row in rows]) for name in ('success', 'reward', 'entropy', 'turns')}
     cards = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
     cards.filters['public'] = public
-    card = cards.from_string((files('agentlab')/'train'/'card.jinja').read_text(encoding='utf-8'))
+    card = cards.from_string(packaged('train/card.jinja'))
     return card.render(head=_head(run, repo, base, license, tests), repo=repo, base=base, adapter=_adapter(run),
                        facts=facts, rows=rows, tests=tests, curves=curves, versions=run.info.get('versions', {}))
 
