@@ -19,12 +19,12 @@ ROOTS  := $(if $(filter 0,$(shell id -u)),--allow-root)
 unexport PYTHONDONTWRITEBYTECODE
 
 # One thread: tiny models are faster so, and two test processes do not fight over the cores.
-test test-all test-browser save bench results: export OMP_NUM_THREADS ?= 1
+test test-long test-all test-browser save bench results: export OMP_NUM_THREADS ?= 1
 
 # The linter of the browser's files, where npm has brought it.
 test test-all test-browser: export BIOME ?= $(abspath $(NPM))/node_modules/.bin/biome
 
-.PHONY: help install demo lm lab course test test-all test-browser test-verl test-adapters test-vllm gpu kit docs check shape export readme save bench attack results clean
+.PHONY: help install demo lm lab course test test-long test-all test-browser test-verl test-adapters test-vllm gpu kit docs check shape export readme save bench attack results clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -41,14 +41,17 @@ lab: $(VENV)/.full ## open JupyterLab at lesson 1
 course: $(VENV)/.full ## write course/, the lessons without their solutions (ARGS=--again also over your answers)
 	$(PY) tools/course.py $(ARGS)
 
-test: $(VENV)/.full ## what CI runs: every check, notebook and test (ARGS="-k wheel" for some)
+test: $(VENV)/.full ## what CI runs first: every check, notebook and test, one lesson in a browser (ARGS="-k wheel" for some)
 	$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
 
-test-browser: $(VENV)/.full $(if $(shell command -v npm),$(NPM)/.biome) ## the part of `make test` that needs Chromium or node: lessons and widgets in a real JupyterLab, the browser's files
-	$(PY) -m pytest -m "browser or node" $(ARGS)
+test-long: $(VENV)/.full ## what CI runs after it: the other lessons in a real JupyterLab
+	$(PY) -m pytest -n 2 --dist loadgroup -m long --long $(ARGS)
 
-test-all: $(VENV)/.full ## `make test` with the slow tests and the slow cells of notebooks
-	$(PY) -m pytest -n 2 --dist loadgroup --slow $(ARGS)
+test-browser: $(VENV)/.full $(if $(shell command -v npm),$(NPM)/.biome) ## the part of `make test` that needs Chromium or node: lessons and widgets in a real JupyterLab, the browser's files
+	$(PY) -m pytest -m "browser or node" --long $(ARGS)
+
+test-all: $(VENV)/.full ## `make test` with the longer part, the slow tests and the slow cells of notebooks
+	$(PY) -m pytest -n 2 --dist loadgroup --slow --long $(ARGS)
 
 test-verl: $(VERL)/.verl ## our estimators beside verl's, and inside verl's workers: the same numbers (an environment of its own)
 	$(VERL)/bin/python tools/verl_speed.py $(ARGS)

@@ -1,5 +1,5 @@
-"""Which tests run here: gpu, slow, lm, browser and node tests are skipped with the reason and the remedy (`-ra` prints
-both)."""
+"""Which tests run here: gpu, slow, long, lm, browser and node tests are skipped with the reason and the remedy (`-ra`
+prints both)."""
 import os
 import shutil
 import subprocess
@@ -20,6 +20,7 @@ else:
 
 def pytest_addoption(parser):
     parser.addoption('--slow', action='store_true', help='run the slow tests and the `#| slow` cells of notebooks too')
+    parser.addoption('--long', action='store_true', help='run the tests of the longer part of CI too')
 
 
 def pytest_configure(config):
@@ -66,11 +67,17 @@ def smollm2():
 
 
 @cache
-def reason_to_skip(marker, slow):
-    "Why a test with this marker cannot run here; None if it can."
+def lacking(marker):
+    "What a test with this marker lacks on this machine; None if nothing."
     if marker == 'gpu': return 'no CUDA device' if no_gpu() else None
-    if marker == 'slow': return None if slow else 'slow: run with --slow'
     return dict(lm=no_model, browser=missing_for_browser, node=no_node)[marker]()
+
+
+def reason_to_skip(marker, config):
+    "Why a test with this marker does not run here; None if it does."
+    if marker == 'slow': return None if config.getoption('slow') else 'slow: run with --slow'
+    if marker == 'long': return None if config.getoption('long') else 'in the longer part of CI: make test-long'
+    return lacking(marker)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -81,8 +88,9 @@ def pytest_collection():
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     for item in items:
-        # one JupyterLab and one Chromium for all of them
-        if item.get_closest_marker('browser'): item.add_marker(pytest.mark.xdist_group('browser'))
+        # one JupyterLab and one Chromium for all of them; each worker has its own for the longer part
+        if item.get_closest_marker('browser') and not item.get_closest_marker('long'):
+            item.add_marker(pytest.mark.xdist_group('browser'))
     # the longest first: two workers then end together
     items.sort(key=lambda item: ('browser' not in item.keywords, item.path.name != 'test_notebooks.py'))
 
@@ -90,8 +98,8 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(tryfirst=True)  # before the fixtures
 def pytest_runtest_setup(item):
     marks = {mark.name for mark in item.iter_markers()}
-    for name in sorted(marks & {'gpu', 'slow', 'lm', 'browser', 'node'}):
-        if reason := reason_to_skip(name, item.config.getoption('slow')):
+    for name in sorted(marks & {'gpu', 'slow', 'long', 'lm', 'browser', 'node'}):
+        if reason := reason_to_skip(name, item.config):
             item.add_marker(pytest.mark.skip(reason=reason))
             return
     later.settle(item.module)

@@ -5,6 +5,7 @@ Outputs are cleared first, and each check of an exercise also stands before its 
 (tools/course.py, `proved`).
 """
 import json
+from itertools import count
 from urllib.parse import urlsplit
 import pytest
 import course
@@ -22,11 +23,13 @@ def cleared(notebook):
             cell['outputs'], cell['execution_count'], cell['metadata']['tags'] = [], None, ['raises-exception']
     return notebook
 
-def marked(path):
-    "A lesson with the pretrained model takes five minutes of two cores: tests/test_notebooks.py runs its other cells."
-    return pytest.param(path, marks=[pytest.mark.lm, pytest.mark.slow] if reads(path) else [])
+def marked(number, path):
+    """`make test` opens the first lesson, `make test-long` the others, half of them in each of its processes. One with
+    the pretrained model takes five minutes of two cores: tests/test_notebooks.py runs its other cells."""
+    longer = [pytest.mark.long, pytest.mark.xdist_group(f'lessons {number % 2}')]
+    return pytest.param(path, marks=[pytest.mark.lm, pytest.mark.slow] if reads(path) else longer if number else [])
 
-@pytest.mark.parametrize('path', map(marked, lessons()), ids=lambda path: path.stem)
+@pytest.mark.parametrize('path', [*map(marked, count(), lessons())], ids=lambda path: path.stem)
 def test_lesson_in_jupyterlab(lab, path):
     for name in ('assets', 'nbs'):
         if not (lab.folder/name).exists(): (lab.folder/name).symlink_to(ROOT/name)

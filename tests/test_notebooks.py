@@ -20,7 +20,7 @@ def nursery():
 def test_notebook(path, request, nursery):
     slow = request.config.getoption('slow')
     if path in lessons() and not reads(path) and not missing_for_browser() and not slow:
-        pytest.skip('runs in a real JupyterLab: tests/test_browser_lessons.py')
+        pytest.skip('runs in a real JupyterLab: tests/test_browser_lessons.py, make test-long')
     model = not no_model() and (slow or path not in lessons())
     flags = [flag for flag, wanted in dict(slow=slow, gpu=not no_gpu(), lm=model).items() if wanted]
     problem = nursery.run(path, tuple(flags))

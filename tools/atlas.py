@@ -124,7 +124,7 @@ def located(test: str) -> tuple[ast.Module, list, str]:
     nodes = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == inside]
     marks = {word for node in nodes for mark in node.decorator_list for word in words(mark)}
     if not nodes: return tree, nodes, 'no such test'
-    if marks & {'slow', 'gpu'}: return tree, nodes, '`make test` leaves it out'
+    if marks & {'slow', 'long', 'gpu'}: return tree, nodes, '`make test` leaves it out'
     if case and ('parametrize' not in marks or case not in recipes().union(*map(words, reached(tree, nodes)))):
         return tree, nodes, f'no such case: {case}'
     return tree, nodes, ''
