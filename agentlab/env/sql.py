@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['tables', 'worth', 'filters', 'whole', 'allowed', 'rules', 'needed', 'level_of', 'query_of', 'asked', 'questions',
-           'as_script', 'Shop', 'tight', 'run', 'equal', 'slips', 'draw_question', 'check_question', 'SqlWorld']
+           'as_script', 'Shop', 'tight', 'run', 'equal', 'slips', 'draw_question', 'known', 'check_question',
+           'SqlWorld']
 
 # %% ../../nbs/env/28_sql.ipynb #3a58577b
 import re, sqlite3, threading, weakref
@@ -101,11 +102,14 @@ def draw_question(levels:tuple, generator:Random, split:str)->dict:
         shop = Shop(as_script(task := task | dict(store=generator.randrange(10**6))))
         gold, slip = (run(shop, query)[1] for query in (query_of(task), slips(task)[0]))
         if gold and not equal(slip, gold): return task
+@lru_cache
+def known()->set:
+    "Every question, as text."
+    return {repr(one) for level in range(1, 7) for split in splits for one in questions(level, split)}
 def check_question(task)->dict:
     "Refuse what is no question of this world."
     parts = {part: task.get(part) for part in ('show', 'of', 'where', 'different')} if isinstance(task, dict) else {}
-    known = any(parts in questions(level, split) for level in range(1, 7) for split in splits)
-    if known and type(task.get('store')) is int: return parts | dict(store=task['store'])
+    if repr(parts) in known() and type(task.get('store')) is int: return parts | dict(store=task['store'])
     raise ValueError(f'{task!r:.200} is no task of SqlWorld; take one of SqlWorld().tasks() as a pattern')
 
 rules = ('Answer a question about a shop by a query. Try queries, then answer with one. List every: a row for each '
