@@ -295,23 +295,28 @@ def _allowed(action, one, two, *rest):
     return sqlite3.SQLITE_DENY if action in refused or two == 'load_extension' else sqlite3.SQLITE_OK
 
 class Data:
-    "An open SQLite file; a copy of it in a folder of its own where an agent may write, or a script makes it."
+    "An open SQLite file, a copy of it in a folder of its own where an agent may write, or what a script makes."
     def __init__(self, path, script:str='', write:bool=False, folder:Folder=None):
-        self.path, self.write, self.folder, self.lock = Path(path), write, folder, threading.Lock()
-        if script or write:
-            self.folder = Folder()
-            self.path = self.folder.path/'data.db'
-            with contextlib.closing(sqlite3.connect(self.path)) as mine:
-                if script: mine.executescript(f'PRAGMA synchronous = off; PRAGMA journal_mode = off; {script}')
-                else:
-                    with contextlib.closing(sqlite3.connect(path)) as link: link.backup(mine)
-        uri = f'{self.path.resolve().as_uri()}?mode={"rw" if write else "ro"}'
-        self.link = sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None)
+        self.path, self.script, self.write, self.folder, self.lock = path, script, write, folder, threading.Lock()
+        if write: self.fill(path)
+        if script and not write: self.link = sqlite3.connect(':memory:', check_same_thread=False, isolation_level=None)
+        else:
+            uri = f'{Path(self.path).resolve().as_uri()}?mode={"rw" if write else "ro"}'
+            self.link = sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None)
+        if script and not write: self.link.executescript(f'{script};PRAGMA query_only = on')
         self.link.execute('PRAGMA max_page_count = 10000')
         self.link.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10**6)
         self.link.set_authorizer(_allowed)
         self.close = weakref.finalize(self, self.link.close)
-    def copy(self): return Data(self.path, '', self.write, self.folder)
+    def fill(self, path):
+        "A file of its own: made by the script, or a copy."
+        self.folder = Folder()
+        self.path = self.folder.path/'data.db'
+        with contextlib.closing(sqlite3.connect(self.path)) as mine:
+            if self.script: mine.executescript(f'PRAGMA synchronous = off; PRAGMA journal_mode = off; {self.script}')
+            else:
+                with contextlib.closing(sqlite3.connect(path)) as link: link.backup(mine)
+    def copy(self): return Data(self.path, '' if self.write else self.script, self.write, self.folder)
     def ask(self, query:str, rows:int, seconds:float)->tuple:
         "(names of the columns, at most one row more than asked for). Raises what SQLite raises."
         end = time.monotonic() + seconds
