@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['symptoms', 'part', 'clinic', 'similar', 'patient', 'refer', 'covered', 'Diagnosis', 'masked', 'passage', 'filled',
-           'formed']
+           'ramp', 'formed']
 
 # %% ../../nbs/env/32_seeking.ipynb #06f9b967
 import re
 from random import Random
-from .hopsearch import last_names, world_of
+from .hopsearch import HopSearch, last_names, world_of
 from .protocol import environment, split_of
 from .toolbox import Place, Tool, Toolbox, final_answer, text_search
 from .tools import tool
@@ -90,6 +90,15 @@ def filled(reply: str, task: dict)->float:
     "Share of the missing words that are right; 0 for another number of words."
     said, right = reply.split(), task['answer'].split()
     return (len(said) == len(right))*sum(x == y for x, y in zip(said, right))/len(right)
+
+def ramp(most: int = 3, split: str = 'train')->Toolbox:     # gaps of a passage, 1 to 3; whose passages `reset` draws
+    "The world in which gaps of a passage are filled by searching."
+    find = Tool(tool('search', 'Read a page.', words='words of it'),
+                lambda given, world: ' '.join(map(world.sentence, world.search(given['words']))), 1.,
+                place=Place(lambda task: world_of(*task['world']), lambda held: held))
+    return Toolbox([find, final_answer()], lambda generator, split: passage(generator, split, most), filled,
+                   horizon=most + 1, split=split, words=[*HopSearch().vocabulary(), '_'],
+                   rules='Search for what is missing at every _, then say all of it.', example='search mentor Bora Tel')
 
 part = re.compile(r'<(think|search|information|answer)>(.*?)</\1>', re.S)
 def formed(text: str)->float:
