@@ -9,6 +9,8 @@ made, so that any other call goes on from there. A row of other settings is made
 of these worlds, where there is one; those of sql, doctor, reco and the two word games (at the claims' learning rate
 of .002 some of their seeds get lost) were tried before, on a seed that is not one of the five.
 """
+import hashlib
+import json
 import sys
 import time
 from argparse import ArgumentParser
@@ -55,9 +57,14 @@ def learned(name: str, seed: int) -> dict:
     after, before, _ = compared(env, env, env, load_recipe(how['recipe'], seed=seed, **sizes), seed, how['start'],
                                 how['tasks'], samples=how['samples'], **budget)
     mean = lambda x: round(x.double().mean().item(), 5)
-    return dict(seed=seed, success=mean(after.episodes.success), before=mean(before.episodes.success),
+    return dict(key=key_of(name), success=mean(after.episodes.success), before=mean(before.episodes.success),
                 points=mean(after.episodes.outcome), points_before=mean(before.episodes.outcome),
-                seconds=round(time.process_time() - began, 1), settings=how)
+                seconds=round(time.process_time() - began, 1))
+
+
+def key_of(name: str) -> str:
+    "What a row depends on, as a hash: a row of other settings has another one."
+    return hashlib.blake2b(json.dumps(LEARNED[name], sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def rows() -> dict:
@@ -69,9 +76,10 @@ def row_of(name: str, seed: int) -> dict:
     "A row of the record, made where it is missing or of other settings."
     from agentlab.bench import circumstances, keep
     key, there = f'{name} {seed}', rows()
-    if key in there and there[key]['settings'] == LEARNED[name]: return there[key]
+    if there.get(key, {}).get('key') == key_of(name): return there[key]
     row = learned(name, seed)
-    keep(circumstances('python tools/worlds.py --all') | dict(rows=rows() | {key: row}), OUT, 'worlds')
+    facts = circumstances('python tools/worlds.py --all') | dict(settings=LEARNED)
+    keep(facts | dict(rows=rows() | {key: row}), OUT, 'worlds')
     return row
 
 
@@ -111,7 +119,7 @@ def main() -> int:
     for name in LEARNED if given.all else given.worlds:
         for seed in given.seeds:
             row = row_of(name, seed)
-            print(name, {what: row[what] for what in row if what != 'settings'}, flush=True)
+            print(name, seed, {what: row[what] for what in row if what != 'key'}, flush=True)
     print(table().to_string(index=False) if rows() else 'nothing is recorded yet')
     return 0
 
