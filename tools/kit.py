@@ -125,7 +125,9 @@ def install(parts: list[dict], kept: Path, site: Path):
         joined = Path(place)/'wheels.tar'
         with joined.open('wb') as out:
             for part in parts: out.write((kept/part['name']).read_bytes())
-        with tarfile.open(joined) as tar: tar.extractall(Path(place)/'wheels', filter='data')
+        with tarfile.open(joined) as tar:
+            tar.extraction_filter = getattr(tarfile, 'data_filter', None)       # Python 3.11.0 to 3.11.3 has none
+            tar.extractall(Path(place)/'wheels')
         wheels = [str(path) for path in sorted((Path(place)/'wheels').glob('*.whl'))]
         new = Path(place)/'site'
         subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--no-index', '--no-deps', '--no-compile',
