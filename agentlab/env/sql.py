@@ -8,7 +8,7 @@ __all__ = ['tables', 'worth', 'filters', 'whole', 'allowed', 'rules', 'needed', 
            'SqlWorld']
 
 # %% ../../nbs/env/28_sql.ipynb #3a58577b
-import re, sqlite3, threading, weakref
+import re, sqlite3
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -69,13 +69,10 @@ allowed = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, 
 class Shop(Data):
     "A database in memory that can only be read; a value has at most 10,000 characters and a result 20 columns."
     def __init__(self, script:str):
-        self.script, self.lock = script, threading.Lock()
-        self.link = sqlite3.connect(':memory:', check_same_thread=False, isolation_level=None)
-        self.link.executescript(script)
+        super().__init__('', script)
         for what, most in ((sqlite3.SQLITE_LIMIT_LENGTH, 10_000), (sqlite3.SQLITE_LIMIT_COLUMN, 20)):
             self.link.setlimit(what, most)
         self.link.set_authorizer(lambda action, *rest: sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY)
-        self.close = weakref.finalize(self, self.link.close)
     def copy(self): return Shop(self.script)
 def tight(query:str)->str:
     "Quoted words and numbers without the spaces that a word-level model puts there."

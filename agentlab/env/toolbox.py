@@ -296,27 +296,26 @@ def _allowed(action, one, two, *rest):
 
 class Data:
     "An open SQLite file, a copy of it in a folder of its own where an agent may write, or what a script makes."
-    def __init__(self, path, script:str='', write:bool=False, folder:Folder=None):
-        self.path, self.script, self.write, self.folder, self.lock = path, script, write, folder, threading.Lock()
-        if write: self.fill(path)
-        if script and not write: self.link = sqlite3.connect(':memory:', check_same_thread=False, isolation_level=None)
-        else:
-            uri = f'{Path(self.path).resolve().as_uri()}?mode={"rw" if write else "ro"}'
-            self.link = sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None)
-        if script and not write: self.link.executescript(f'{script};PRAGMA query_only = on')
+    def __init__(self, path, script:str='', write:bool=False):
+        self.path, self.script, self.write, self.lock = path, script, write, threading.Lock()
+        if write: self.fill()
+        in_memory = script and not write
+        uri = 'file::memory:' if in_memory else f'{Path(self.path).resolve().as_uri()}?mode={"rw" if write else "ro"}'
+        self.link = sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None)
+        if in_memory: self.link.executescript(f'{script};PRAGMA query_only = on')
         self.link.execute('PRAGMA max_page_count = 10000')
         self.link.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10**6)
         self.link.set_authorizer(_allowed)
         self.close = weakref.finalize(self, self.link.close)
-    def fill(self, path):
+    def fill(self):
         "A file of its own: made by the script, or a copy."
-        self.folder = Folder()
+        self.folder, path = Folder(), self.path
         self.path = self.folder.path/'data.db'
         with contextlib.closing(sqlite3.connect(self.path)) as mine:
             if self.script: mine.executescript(f'PRAGMA synchronous = off; PRAGMA journal_mode = off; {self.script}')
             else:
                 with contextlib.closing(sqlite3.connect(path)) as link: link.backup(mine)
-    def copy(self): return Data(self.path, '' if self.write else self.script, self.write, self.folder)
+    def copy(self): return Data(self.path, '' if self.write else self.script, self.write)
     def ask(self, query:str, rows:int, seconds:float)->tuple:
         "(names of the columns, at most one row more than asked for). Raises what SQLite raises."
         end = time.monotonic() + seconds
