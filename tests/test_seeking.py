@@ -146,7 +146,7 @@ def test_another_number_of_words_fills_nothing():
     assert [filled(x, task) for x in said] == pytest.approx([1., 2/3, 0., 0.])
 
 
-def test_gaps_are_filled_by_searching(page):
+def test_gaps_are_filled_by_searching():
     "Every gap is answered by its search; where there is no such tool nothing can be looked up."
     world = ramp()
     assert {*check_env(ramp()).values()} == {'ok'}
@@ -161,7 +161,7 @@ def test_gaps_are_filled_by_searching(page):
     assert closed.step(closed.task['calls'][0]).info['invalid']
 
 
-def test_masksearch_begins_with_few_gaps(page):
+def test_masksearch_begins_with_few_gaps():
     from agentlab.replay.tasks import Stages
     assert recipes.masksearch().memory is Stages
     tasks = ramp().tasks('train', 30)
@@ -175,7 +175,7 @@ def test_masksearch_begins_with_few_gaps(page):
     assert gaps[flat.stage_of() == 0].min() >= gaps[flat.stage_of() != 0].max()
 
 
-def test_masksearch_plays_and_updates_and_goes_on_with_questions(tmp_path, page):
+def test_masksearch_plays_and_updates_and_goes_on_with_questions(tmp_path):
     world = Paying(ramp(2))
     policy = tiny_policy(world, warm=False, progress=False)
     assert updated(tmp_path/'ramp', 'masksearch', world, policy)['grad_norm'] > 0

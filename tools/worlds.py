@@ -89,10 +89,10 @@ def of(name: str) -> list[dict]:
     return [found[key] for seed in SEEDS if (key := f'{name} {seed}') in found]
 
 
-def change(name: str) -> dict:
-    "Points after minus before, with the interval over the seeds."
+def change(seeds: list[dict]) -> dict:
+    "Points after minus before, with the interval over the rows of a world."
     from results import interval
-    return interval([row['points'] - row['points_before'] for row in of(name)], least=-float('inf'))
+    return interval([row['points'] - row['points_before'] for row in seeds], least=-float('inf'))
 
 
 def table():
@@ -104,7 +104,7 @@ def table():
         mean = lambda what: round(sum(row[what] for row in seeds)/len(seeds), 2)
         shown.append({'world': name, 'recipe': how['recipe'], 'wins before': mean('before'), 'after': mean('success'),
                       'points before': mean('points_before'), 'points after': mean('points'), 'seeds': len(seeds),
-                      'change in points': '{mean:+.2f} [{low:+.2f}, {high:+.2f}]'.format(**change(name))})
+                      'change in points': '{mean:+.2f} [{low:+.2f}, {high:+.2f}]'.format(**change(seeds))})
     return pd.DataFrame(shown)
 
 

@@ -1,42 +1,41 @@
 """MaskSearch: passages whose gaps are filled by searching, and questions after them, against questions all the time.
 Every arm begins with the same policy, which was shown some passages and some questions, and plays as many games."""
-import copy
-
 from _attempts import begun, one_thread, share_won, tested
 from _runs import learned
 from claims import Claim
 
 START = dict(steps=300, pool=4096, noise=.3)
 SHOWN = dict(steps=200, episodes=16, lr=1e-3, noise=.3)          # of questions, after the passages
-SIZES = dict(groups=12, group_size=8, test_tasks=0, max_turns=6, max_tokens=12, lr=1e-3)
+LIMITS = dict(max_turns=6, max_tokens=12)
+SIZES = dict(groups=12, group_size=8, test_tasks=0, lr=1e-3) | LIMITS
 UPDATES = 20
 ARMS = dict(masksearch=UPDATES//2, questions=0, passages=UPDATES)     # updates on passages; the others on questions
 
 
-def started(seed: int):
+def questions(**options):
     from agentlab.env import HopSearch
+    return HopSearch(1, distractors=12, **options)
+
+
+def started(seed: int):
     from agentlab.env.seeking import ramp
     from agentlab.policy import prime
-    policy = begun(ramp(), seed, **START)
-    return prime(policy, HopSearch(1, distractors=12, split='demo'), seed=seed, progress=False, **SHOWN)
+    return prime(begun(ramp(), seed, **START), questions(split='demo'), seed=seed, progress=False, **SHOWN)
 
 
 def row(arm: str, seed: int) -> dict:
-    from agentlab.env import HopSearch
     from agentlab.env.seeking import ramp
     from agentlab.train import recipes
-    first = ARMS[arm]
-    parts = (ramp(), recipes.masksearch, first), (HopSearch(1, distractors=12), recipes.grpo, UPDATES - first)
+    worlds, rows = (ramp(), questions()), []
+    def played(policy): return [tested(policy, world, 200, seed, samples=2, **LIMITS) for world in worlds]
     with one_thread():
-        policy, rows = started(seed), []
-        before, whole = (tested(copy.deepcopy(policy), world, 200, seed, samples=2, max_turns=6, max_tokens=12)
-                         for world in (HopSearch(1, distractors=12), ramp()))
-        for world, make, steps in parts:
+        policy = started(seed)
+        gaps_before, before = played(policy)
+        for world, make, steps in zip(worlds, (recipes.masksearch, recipes.grpo), (ARMS[arm], UPDATES - ARMS[arm])):
             if steps: rows += learned(policy, world, make(**SIZES, steps=steps, seed=seed))
-        after, gaps = (tested(policy, world, 200, seed, samples=2, max_turns=6, max_tokens=12)
-                       for world in (HopSearch(1, distractors=12), ramp()))
+        gaps, after = played(policy)
     paid = lambda b: round(b.episodes.outcome.double().mean().item(), 5)
-    return dict(success=share_won(after), before=share_won(before), gaps=paid(gaps), gaps_before=paid(whole),
+    return dict(success=share_won(after), before=share_won(before), gaps=paid(gaps), gaps_before=paid(gaps_before),
                 won=[round(one['success'], 3) for one in rows[::3]])
 
 
