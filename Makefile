@@ -47,7 +47,7 @@ test: $(VENV)/.full ## what CI runs first: every check, notebook and test, one l
 test-long: $(VENV)/.full ## what CI runs after it: the other lessons in a real JupyterLab
 	$(PY) -m pytest -n 2 --dist loadgroup -m long --long $(ARGS)
 
-test-browser: $(VENV)/.full $(if $(shell command -v npm),$(NPM)/.biome) ## the part of `make test` that needs Chromium or node: lessons and widgets in a real JupyterLab, the browser's files
+test-browser: $(VENV)/.full $(if $(shell command -v npm),$(NPM)/.biome) ## what needs Chromium or node: lessons and widgets in a real JupyterLab, the browser's files
 	$(PY) -m pytest -m "browser or node" --long $(ARGS)
 
 test-all: $(VENV)/.full ## `make test` with the longer part, the slow tests and the slow cells of notebooks
