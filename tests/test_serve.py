@@ -160,6 +160,20 @@ def test_a_client_that_disconnects_in_mid_request(guesser, comes_back):
     assert [len(e.turns) for e in ends] == [int(comes_back), 1] and one.talk.calls == 0
 
 
+def test_a_connection_rests_while_a_tool_works(guesser):
+    "A server that closed it after 5 seconds, uvicorn's own limit, would reset the next request of the loop."
+    from http.client import HTTPConnection
+    hub = Hub(guesser, max_tokens=4)
+    with serving(hub) as url:
+        one, line = hub.open(), HTTPConnection(url.removeprefix('http://'))
+        for rest in 5.5, 0:
+            line.request('POST', f'/s/{one.id}/v1/chat/completions', json.dumps(ASK))
+            assert json.load(line.getresponse())['choices']
+            time.sleep(rest)
+            line.auto_open = False      # the same connection, or an error
+    assert one.talk.calls == 2
+
+
 def test_a_request_that_is_repeated_while_it_is_carried_out_is_one(guesser):
     waiting = Waiting(guesser.sampler())
     hub = Hub(guesser, waiting, max_tokens=4)
