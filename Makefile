@@ -41,10 +41,10 @@ lab: $(VENV)/.full ## open JupyterLab at lesson 1
 course: $(VENV)/.full ## write course/, the lessons without their solutions (ARGS=--again also over your answers)
 	$(PY) tools/course.py $(ARGS)
 
-test: $(VENV)/.full ## what CI runs first: every check, notebook and test, one lesson in a browser (ARGS="-k wheel" for some)
+test: $(VENV)/.full ## what CI runs first: every check and test, most notebooks, one lesson in a browser (ARGS="-k wheel" for some)
 	$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
 
-test-long: $(VENV)/.full ## what CI runs after it: the other lessons in a real JupyterLab
+test-long: $(VENV)/.full ## what CI runs after it: the longest notebooks, the other lessons in a real JupyterLab
 	$(PY) -m pytest -n 2 --dist loadgroup -m long --long $(ARGS)
 
 test-browser: $(VENV)/.full $(if $(shell command -v npm),$(NPM)/.biome) ## what needs Chromium or node: lessons and widgets in a real JupyterLab, the browser's files

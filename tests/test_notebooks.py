@@ -8,6 +8,20 @@ import pytest
 from conftest import missing_for_browser, no_gpu, no_model
 from notebooks import Nursery, lessons, notebooks, reads, run
 
+LONG = {        # pages that compute for more than twelve seconds where CI runs: the longer part has them
+    '00_groups', 'bench/00_training_step', 'bench/04_learning', 'bench/13_sweep', 'bench/99_main',
+    'credit/03_weighted_baselines', 'credit/05_tags', 'credit/06_agents', 'credit/12_hierarchy',
+    'entropy/00_measures', 'entropy/03_control', 'env/03_isolation', 'env/04_hopsearch', 'env/07_python_tool',
+    'env/17_leduc', 'env/19_bug_repair', 'env/29_apps', 'env/30_service', 'env/33_workbench', 'interop/05_programs',
+    'policy/05_pretrained', 'policy/06_prime', 'prompt/03_inspo', 'replay/07_utterance_critic',
+    'replay/09_written_rules', 'reward/08_implicit_rewards', 'rollout/02_branching', 'rollout/04_resampling',
+    'rollout/05_turns', 'rollout/06_windows', 'rollout/09_workspace'}
+
+def page(path):
+    "`make test` runs it, or `make test-long`."
+    long = path.with_suffix('').as_posix().removeprefix('nbs/') in LONG
+    return pytest.param(path, marks=pytest.mark.long) if long else path
+
 
 @pytest.fixture(scope='module')
 def nursery():
@@ -16,7 +30,7 @@ def nursery():
     made.close()
 
 
-@pytest.mark.parametrize('path', notebooks(), ids=str)
+@pytest.mark.parametrize('path', [*map(page, notebooks())], ids=str)
 def test_notebook(path, request, nursery):
     slow = request.config.getoption('slow')
     if path in lessons() and not reads(path) and not missing_for_browser() and not slow:
@@ -25,6 +39,11 @@ def test_notebook(path, request, nursery):
     flags = [flag for flag, wanted in dict(slow=slow, gpu=not no_gpu(), lm=model).items() if wanted]
     problem = nursery.run(path, tuple(flags))
     if problem: pytest.fail(problem, pytrace=False)
+
+
+def test_the_longer_part_has_the_pages_that_are_named():
+    there = {path.with_suffix('').as_posix().removeprefix('nbs/') for path in notebooks()}
+    assert there > LONG, f'LONG: no page {", ".join(sorted(LONG - there))}; give names as nbs/ has them'
 
 
 @pytest.mark.parametrize('source, said', [

@@ -146,13 +146,13 @@ def arm(world: str, name: str, seed: int, folder: Path) -> dict:
                               time.monotonic())
         if name == 'imitation':
             prime(policy, env, steps=UPDATES*size['groups']*GROUP_SIZE//8, seed=1000 + seed, lr=2e-4, progress=False)
-            curve = []
+            curve, seconds = [], round(time.monotonic() - began)
         else:
             recipe = for_pretrained(load_recipe(name, steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1),
                                     groups=size['groups'], group_size=GROUP_SIZE)
-            curve = [row['success'] for row in train(policy, env, recipe, place/'run', resume=True,
-                                                     progress=False).rows()]
-        seconds = round(time.monotonic() - began)
+            rows = train(policy, env, recipe, place/'run', resume=True, progress=False).rows()
+            curve = [row['success'] for row in rows]
+            seconds = round(sum(row['seconds'] for row in rows))    # those before a resume, too
         return dict(success=curve, seconds=seconds) | tested(policy, env, seed, size['tasks'])
     return once(place, make)
 
