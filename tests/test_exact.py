@@ -332,6 +332,7 @@ def test_a_sampler_by_itself_takes_the_model_as_it_is(threads):
 # ---------------------------------------------------------------- the real model
 
 @pytest.mark.lm
+@pytest.mark.long
 def test_smollm2(smollm2, threads):
     from agentlab.policy import pretrained
     base = pretrained('smollm2', lora=0, source='package', dtype=torch.float32).model.to(torch.bfloat16)

@@ -580,6 +580,7 @@ def test_the_parts_of_a_real_tokenizer(smollm2):
             agree(smollm2.tokenizer, ids + [smollm2.end_id], how)
 
 @pytest.mark.lm
+@pytest.mark.long
 @pytest.mark.parametrize('format', [deferred(lambda: Thinking(tokens=12)),
                                     deferred(lambda: Thinking(tokens=12, close=True)),
                                     deferred(lambda: Calls())],

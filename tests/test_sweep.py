@@ -206,6 +206,7 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop('sweep_world', None)
 
 
+@pytest.mark.long
 def test_on_ray(own, tmp_path):
     """Modules of the driver are found by the workers; a cell that raises and a worker that dies cost themselves;
     then the rows are those of a sweep in one process."""

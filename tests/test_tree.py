@@ -413,6 +413,7 @@ def test_smollm2(smollm2):
 
 
 @pytest.mark.lm
+@pytest.mark.long
 def test_smollm2_in_bf16_is_equal_to_the_last_bit_where_attention_is_exact(smollm2):
     batch, policy = games(groups=1, size=4, guide=60), smollm2
     policy.model.to(torch.bfloat16)
