@@ -37,6 +37,9 @@ ARMS = 'grpo', 'gigpo', 'imitation'
 RECIPES = dict(sql='grpo', apps='loop', routing='grpo')     # worlds in which one recipe is beside the priming
 UPDATES, GROUPS, GROUP_SIZE, TASKS = 12, 8, 6, 100
 SMALL = dict(groups=4, tasks=50)        # of these: their prompts are long, and an update should take a minute
+# of the apps: at the world's own level, games of up to 14 turns, an update took 1 to 8 minutes (seed 0: .04, then .08).
+# This is the level of the gallery, and its longest solution has six calls.
+SHORT = dict(apps=dict(level=1, max_turns=8))
 PLAIN = ('The harbour was quiet in the morning. Two boats came in, and the men carried the fish up to the market, '
          'where the first people were already '
          # English that no world speaks: how surprising it is shows what training does to the language
@@ -81,17 +84,22 @@ def demo(seed: int, folder: Path) -> dict:
     return once(place, make)
 
 
+def opened(world: str):
+    "The environment, at the level that is played here."
+    from agentlab.env import load_env
+    return load_env(world, **{name: x for name, x in sizes(world).items() if name == 'level'})
+
+
 def begun(world: str, seed: int, folder: Path) -> Path:
     "A primed policy, the same for all arms of a seed; its tests in row.json."
-    from agentlab.env import load_env
     from agentlab.policy import pretrained, prime
     place = folder/f'{world}-primed-{seed}'
     def make():
-        env = load_env(world)
+        env = opened(world)
         policy = prime(pretrained('smollm2', source='package', seed=seed), env, seed=seed, progress=False,
                        **WORLDS[world])
         policy.save_pretrained(place/'policy')
-        return dict(weights=policy.provenance) | tested(policy, env, seed, sizes(world)['tasks'])
+        return dict(weights=policy.provenance) | tested(policy, env, seed, **sizes(world))
     once(place, make)
     return place
 
@@ -102,15 +110,15 @@ def arms_of(world: str) -> tuple:
 
 
 def sizes(world: str) -> dict:
-    return dict(groups=GROUPS, tasks=TASKS) | (SMALL if world in RECIPES else {})
+    return dict(groups=GROUPS, tasks=TASKS) | (SMALL if world in RECIPES else {}) | SHORT.get(world, {})
 
 
-def tested(policy, env, seed: int, tasks: int) -> dict:
+def tested(policy, env, seed: int, tasks: int, max_turns: int = 64, **_) -> dict:
     from agentlab.rollout import play
     from agentlab.train import recipes
     from agentlab.train.trainer import ends, for_pretrained, held_out, solved
     how = for_pretrained(recipes.grpo())
-    budget = dict(temperature=how.temperature, max_turns=how.max_turns, max_tokens=how.max_tokens)
+    budget = dict(temperature=how.temperature, max_turns=max_turns, max_tokens=how.max_tokens)
     games = {name: held_out(policy, env, tasks, name == 'test_greedy', seed, play, **budget) for name in TESTS}
     found = {name: solved(ends(played)) for name, played in games.items()}
     return found | choices(games['test_sampled']) | dict(tasks=tasks, english=surprise(policy))
@@ -135,25 +143,25 @@ def surprise(policy, text: str = PLAIN) -> float:
 
 def arm(world: str, name: str, seed: int, folder: Path) -> dict:
     "One way to go on from the priming, for as many games."
-    from agentlab.env import load_env
     from agentlab.policy import Policy, prime
     from agentlab.train import load_recipe, train
     from agentlab.train.trainer import for_pretrained
     place, start = folder/f'{world}-{name}-{seed}', begun(world, seed, folder)
     size = sizes(world)
     def make():
-        env, policy, began = (load_env(world), Policy.load(start/'policy', name=f'primed-{world}-{seed}'),
+        env, policy, began = (opened(world), Policy.load(start/'policy', name=f'primed-{world}-{seed}'),
                               time.monotonic())
         if name == 'imitation':
             prime(policy, env, steps=UPDATES*size['groups']*GROUP_SIZE//8, seed=1000 + seed, lr=2e-4, progress=False)
             curve, seconds = [], round(time.monotonic() - began)
         else:
+            limit = {name: x for name, x in size.items() if name == 'max_turns'}
             recipe = for_pretrained(load_recipe(name, steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1),
-                                    groups=size['groups'], group_size=GROUP_SIZE)
+                                    groups=size['groups'], group_size=GROUP_SIZE, **limit)
             rows = train(policy, env, recipe, place/'run', resume=True, progress=False).rows()
             curve = [row['success'] for row in rows]
             seconds = round(sum(row['seconds'] for row in rows))    # those before a resume, too
-        return dict(success=curve, seconds=seconds) | tested(policy, env, seed, size['tasks'])
+        return dict(success=curve, seconds=seconds) | tested(policy, env, seed, **size)
     return once(place, make)
 
 
