@@ -159,7 +159,7 @@ def arm(world: str, name: str, seed: int, folder: Path) -> dict:
             recipe = for_pretrained(load_recipe(name, steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1),
                                     groups=size['groups'], group_size=GROUP_SIZE, **limit)
             rows = train(policy, env, recipe, place/'run', resume=True, progress=False).rows()
-            curve = [row['success'] for row in rows]
+            curve = [round(row['success'], 4) for row in rows]
             seconds = round(sum(row['seconds'] for row in rows))    # those before a resume, too
         return dict(success=curve, seconds=seconds) | tested(policy, env, seed, **size)
     return once(place, make)
@@ -337,7 +337,7 @@ def cells_of(rows: dict) -> dict:
     for world in WORLDS:
         found = {name: [rows.get(f'{world} {name} {seed}') for seed in SEEDS] for name in names}
         if not all(all(seeds) for seeds in found.values()): continue
-        cells[f'{world} primed'] = summed(found['primed']) | dict(weights=found['primed'][0]['weights'])
+        cells[f'{world} primed'] = summed(found['primed'])
         for name in ARMS:
             curves = dict(curves=[row['success'] for row in found[name]],
                           seconds=[row['seconds'] for row in found[name]])
