@@ -18,10 +18,11 @@ LONG = {        # pages that compute for more than twelve seconds where CI runs:
     'rollout/05_turns', 'rollout/06_windows', 'rollout/09_workspace', 'selfplay/09_bugs', 'selfplay/10_oracles',
     'selfplay/12_role_weights', 'train/04_learned', 'train/05_fit', 'train/06_ranks'}
 
+def name_of(path): return path.with_suffix('').as_posix().removeprefix('nbs/')
+
 def page(path):
     "`make test` runs it, or `make test-long`."
-    long = path.with_suffix('').as_posix().removeprefix('nbs/') in LONG
-    return pytest.param(path, marks=pytest.mark.long) if long else path
+    return pytest.param(path, marks=pytest.mark.long) if name_of(path) in LONG else path
 
 
 @pytest.fixture(scope='module')
@@ -43,7 +44,7 @@ def test_notebook(path, request, nursery):
 
 
 def test_the_longer_part_has_the_pages_that_are_named():
-    there = {path.with_suffix('').as_posix().removeprefix('nbs/') for path in notebooks()}
+    there = set(map(name_of, notebooks()))
     assert there > LONG, f'LONG: no page {", ".join(sorted(LONG - there))}; give names as nbs/ has them'
 
 

@@ -171,6 +171,7 @@ def test_a_connection_rests_while_a_tool_works(guesser):
             assert json.load(line.getresponse())['choices']
             time.sleep(rest)
             line.auto_open = False      # the same connection, or an error
+        line.close()
     assert one.talk.calls == 2
 
 

@@ -25,7 +25,7 @@ PAPERS, MECHANISMS, FRONT = 'assets/papers.csv', 'assets/mechanisms.csv', 'nbs/i
 TRAINS = 'tests/test_train.py::test_a_known_recipe_trains'
 STATES = 'measured', 'runs', 'unit', 'part', ''
 RECIPE = re.compile(r'^@recipe\(.*?^def (\w+?)_recipe\(', re.MULTILINE | re.DOTALL)
-NOT_RUN = re.compile(r'^#\|\s*(?:slow|gpu|lm|eval: *false)', re.MULTILINE)   # cells that CI leaves out
+NOT_RUN = re.compile(r'^#\|\s*(?:slow|gpu|lm|eval: *false)', re.MULTILINE)   # cells that `make test` leaves out
 SEEDS, REAL_SEEDS = 5, 3        # that a record needs; the second for the real model, in records named real_...
 FEW = 'seeds so far'
 SHARED = 'budget', 'tokens', 'episodes', 'steps', 'settings'    # what a record says that all its arms have
@@ -119,7 +119,7 @@ def located(test: str) -> tuple[ast.Module, list, str]:
     tree = source(path)
     if mark == '#':
         nodes = [node for node in tree.body if node.cell == inside]
-        return tree, nodes, '' if nodes else 'no such cell, or one that CI leaves out'
+        return tree, nodes, '' if nodes else 'no such cell, or one that `make test` leaves out'
     inside, _, case = inside.rstrip(']').partition('[')
     nodes = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == inside]
     marks = {word for node in nodes for mark in node.decorator_list for word in words(mark)}

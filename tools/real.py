@@ -39,7 +39,8 @@ UPDATES, GROUPS, GROUP_SIZE, TASKS = 12, 8, 6, 100
 SMALL = dict(groups=4, tasks=50)        # of these: their prompts are long, and an update should take a minute
 # of the apps: at the world's own level, games of up to 14 turns, an update took 1 to 8 minutes (seed 0: .04, then .08).
 # This is the level of the gallery, and its longest solution has six calls.
-SHORT = dict(apps=dict(level=1, max_turns=8))
+LEVEL = dict(apps=dict(level=1))        # arguments of the world
+LIMIT = dict(apps=dict(max_turns=8))    # fields of the recipe
 PLAIN = ('The harbour was quiet in the morning. Two boats came in, and the men carried the fish up to the market, '
          'where the first people were already '
          # English that no world speaks: how surprising it is shows what training does to the language
@@ -87,7 +88,7 @@ def demo(seed: int, folder: Path) -> dict:
 def opened(world: str):
     "The environment, at the level that is played here."
     from agentlab.env import load_env
-    return load_env(world, **{name: x for name, x in sizes(world).items() if name == 'level'})
+    return load_env(world, **LEVEL.get(world, {}))
 
 
 def begun(world: str, seed: int, folder: Path) -> Path:
@@ -99,7 +100,7 @@ def begun(world: str, seed: int, folder: Path) -> Path:
         policy = prime(pretrained('smollm2', source='package', seed=seed), env, seed=seed, progress=False,
                        **WORLDS[world])
         policy.save_pretrained(place/'policy')
-        return dict(weights=policy.provenance) | tested(policy, env, seed, **sizes(world))
+        return dict(weights=policy.provenance) | tested(policy, env, world, seed)
     once(place, make)
     return place
 
@@ -110,15 +111,16 @@ def arms_of(world: str) -> tuple:
 
 
 def sizes(world: str) -> dict:
-    return dict(groups=GROUPS, tasks=TASKS) | (SMALL if world in RECIPES else {}) | SHORT.get(world, {})
+    small = SMALL if world in RECIPES else {}
+    return dict(groups=GROUPS, tasks=TASKS) | small | LEVEL.get(world, {}) | LIMIT.get(world, {})
 
 
-def tested(policy, env, seed: int, tasks: int, max_turns: int = 64, **_) -> dict:
+def tested(policy, env, world: str, seed: int) -> dict:
     from agentlab.rollout import play
     from agentlab.train import recipes
     from agentlab.train.trainer import ends, for_pretrained, held_out, solved
-    how = for_pretrained(recipes.grpo())
-    budget = dict(temperature=how.temperature, max_turns=max_turns, max_tokens=how.max_tokens)
+    how, tasks = for_pretrained(recipes.grpo(), **LIMIT.get(world, {})), sizes(world)['tasks']
+    budget = dict(temperature=how.temperature, max_turns=how.max_turns, max_tokens=how.max_tokens)
     games = {name: held_out(policy, env, tasks, name == 'test_greedy', seed, play, **budget) for name in TESTS}
     found = {name: solved(ends(played)) for name, played in games.items()}
     return found | choices(games['test_sampled']) | dict(tasks=tasks, english=surprise(policy))
@@ -149,19 +151,18 @@ def arm(world: str, name: str, seed: int, folder: Path) -> dict:
     place, start = folder/f'{world}-{name}-{seed}', begun(world, seed, folder)
     size = sizes(world)
     def make():
-        env, policy, began = (opened(world), Policy.load(start/'policy', name=f'primed-{world}-{seed}'),
-                              time.monotonic())
+        env, policy = opened(world), Policy.load(start/'policy', name=f'primed-{world}-{seed}')
         if name == 'imitation':
+            began = time.monotonic()
             prime(policy, env, steps=UPDATES*size['groups']*GROUP_SIZE//8, seed=1000 + seed, lr=2e-4, progress=False)
             curve, seconds = [], round(time.monotonic() - began)
         else:
-            limit = {name: x for name, x in size.items() if name == 'max_turns'}
             recipe = for_pretrained(load_recipe(name, steps=UPDATES, seed=seed, test_tasks=0, checkpoint_every=1),
-                                    groups=size['groups'], group_size=GROUP_SIZE, **limit)
+                                    groups=size['groups'], group_size=GROUP_SIZE, **LIMIT.get(world, {}))
             rows = train(policy, env, recipe, place/'run', resume=True, progress=False).rows()
             curve = [round(row['success'], 4) for row in rows]
             seconds = round(sum(row['seconds'] for row in rows))    # those before a resume, too
-        return dict(success=curve, seconds=seconds) | tested(policy, env, seed, **size)
+        return dict(success=curve, seconds=seconds) | tested(policy, env, world, seed)
     return once(place, make)
 
 
