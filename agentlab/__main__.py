@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/cli/01_main.ipynb #5067272c
+# %% ../nbs/cli/01_main.ipynb #506
 import sys
 from .cli import main
 

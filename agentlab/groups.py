@@ -6,7 +6,7 @@
 __all__ = ['same', 'group_count', 'group_sum', 'group_mean', 'group_std', 'group_min', 'group_max', 'group_constant', 'compare',
            'leave_one_out', 'rank', 'shift', 'cumcount', 'recur']
 
-# %% ../nbs/00_groups.ipynb #dc88c817
+# %% ../nbs/00_groups.ipynb #dc8
 import torch
 from torch import Tensor
 

@@ -6,7 +6,7 @@
 __all__ = ['RENAMED', 'Lab', 'parse_lab', 'packaged', 'packaged_json', 'defaults', 'in_words', 'printable', 'imported', 'called',
            'needed', 'door', 'moved', 'in_parts', 'WholeModule']
 
-# %% ../nbs/02_settings.ipynb #6af68979
+# %% ../nbs/02_settings.ipynb #6af
 import importlib, json, re, sys, warnings
 from collections.abc import Callable
 from configparser import ConfigParser, Error

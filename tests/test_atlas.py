@@ -35,7 +35,7 @@ def test_a_row_that_names_what_is_there_has_no_fault():
     (dict(plays='tests/test_train.py::test_a_known_recipe_trains[gigpo]'), {}, 'it uses none of hgpo'),
     ({}, dict(functions='credit.histories.none'), 'no such function'),
     ({}, dict(tests='nbs/credit/07_histories.ipynb#none'), 'no such cell'),
-    ({}, dict(tests='nbs/credit/02_batch_baselines.ipynb#f26992f7'), 'it uses none of hgpo'),
+    ({}, dict(tests='nbs/credit/02_batch_baselines.ipynb#f26'), 'it uses none of hgpo'),
     ({}, dict(tests='tests/small.py::small_policy'), 'nothing in it can fail'),
     ({}, dict(tests=''), 'either tests, or what lacks'), ({}, dict(lacks='much'), 'either tests, or what lacks'),
     ({}, dict(key='other'), 'has no line for it'),

@@ -99,6 +99,16 @@ def test_a_picture_replaces_the_data_of_its_live_figure():
     assert PLOTLY in outputs[1]['data'] and tidy(once) == once
 
 
+def test_names_of_cells_shrink_and_stay_apart():
+    from notebooks import as_file
+    def names(*old):
+        written = as_file(dict(cells=[dict(id=name, source='') for name in old], metadata={}))
+        return [cell['id'] for cell in json.loads(written)['cells']]
+    one, other, third = names('5f1d83c0-1b2e', '5f1', '5f1d83c0-ffff')
+    assert other == '5f1' and len({one, other, third}) == 3 and len(one) == len(third) == 3
+    assert names('5f1d83c0-1b2e', 'aaa') == ['5f1', 'aaa']
+
+
 def test_pictures_get_smaller_and_stay_what_they_are():
     """A palette of few colours: shorter, of the same size, hardly another colour anywhere; transparent places stay
     transparent; a second time changes nothing."""

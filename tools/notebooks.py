@@ -7,6 +7,7 @@ it.
 With JITTER=1 (or 2, ...) in the environment every training in them goes as it might on another processor: see `jitter`.
 """
 import gc
+import hashlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import time
 from argparse import ArgumentParser
 from contextlib import contextmanager
 from html.parser import HTMLParser
+from itertools import chain, count
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,6 +48,7 @@ def reads(path: Path) -> bool:
     return '"#| lm' in (ROOT/path).read_text(encoding='utf-8')
 
 
+ID_LENGTH = 3       # of the names of cells, which are apart within a notebook
 PLOTLY = 'application/vnd.plotly.v1+json'
 NAMED = re.compile(r'<[\w.]+( object)?>|Html of [\d,]+ characters')     # plain text that names what stands beside it
 TEXTS = 'text', 'text/plain', 'text/markdown', 'text/html'
@@ -55,7 +58,10 @@ ADVICE = re.compile(r'Failed to load CPU gemm_4bit_forward from kernels-communit
 
 def as_file(page: dict) -> str:
     """What stands in the file of a notebook: a line for what a cell is and has put out, then its source, line by line.
-    Spaces and line ends between would be a fifteenth of all notebooks."""
+    Spaces and line ends between would be a fifteenth of all notebooks. JupyterLab's names of cells, of 36 characters,
+    shrink to the first three, or to three others where a cell of the notebook has these already."""
+    taken = {name for cell in page['cells'] if len(name := cell.get('id', '')) <= ID_LENGTH}
+    for cell in page['cells']: cell['id'] = short_id(cell['id'], taken)
     for output in (output for cell in page['cells'] for output in cell.get('outputs', [])):
         for part in output, output.get('data', {}):
             part.update({name: ''.join(part[name]) for name in TEXTS if name in part})
@@ -67,6 +73,15 @@ def as_file(page: dict) -> str:
         return head[:-1] + (f',"source":[\n{source}\n]}}' if lines else ',"source":[]}')
     rest = json.dumps({name: x for name, x in page.items() if name != 'cells'}, **short)
     return '{"cells":[\n' + ',\n'.join(map(written, page['cells'])) + '\n],' + rest[1:] + '\n'
+
+
+def short_id(name: str, taken: set[str]) -> str:
+    "The same name for the same cell, unlike those `taken`, to which it is added; one that is short already stays."
+    if len(name) <= ID_LENGTH: return name
+    tries = (hashlib.sha1(f'{name}{i}'.encode()).hexdigest() for i in count())
+    short = next(x for x in (y[:ID_LENGTH] for y in chain([name], tries)) if x not in taken)
+    taken.add(short)
+    return short
 
 
 def tidy(text: str) -> str:

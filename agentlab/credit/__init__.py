@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['estimators']
 
-# %% ../../nbs/credit/index.ipynb #c228fe57
+# %% ../../nbs/credit/index.ipynb #c22
 from .registry import *
 from .group_baselines import *
 from .step_groups import *

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['dr_mas', 'dr_mas_recipe', 'mars', 'mars_recipe']
 
-# %% ../../nbs/credit/06_agents.ipynb #eb0573d3
+# %% ../../nbs/credit/06_agents.ipynb #eb0
 import torch
 from torch import Tensor
 from .registry import estimator

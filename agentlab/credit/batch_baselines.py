@@ -6,7 +6,7 @@
 __all__ = ['whiten', 'reinforce_pp', 'reinforce_pp_recipe', 'reinforce_pp_baseline', 'reinforce_pp_baseline_recipe', 'lite_ppo',
            'lite_ppo_recipe', 'gdpo', 'gdpo_recipe']
 
-# %% ../../nbs/credit/02_batch_baselines.ipynb #51c3dc24
+# %% ../../nbs/credit/02_batch_baselines.ipynb #51c
 from functools import partial
 import torch
 from torch import Tensor

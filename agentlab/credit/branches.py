@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hard_branches', 'copied', 'once']
 
-# %% ../../nbs/credit/18_branches.ipynb #2d42b8e5
+# %% ../../nbs/credit/18_branches.ipynb #2d4
 import torch
 from torch import Tensor
 from .registry import estimator

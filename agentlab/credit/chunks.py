@@ -6,7 +6,7 @@
 __all__ = ['ipa', 'chunk_ratio', 'chunk_mask', 'ipa_loss', 'duration_weights', 'by_duration', 'ipa_recipe', 'instrumented',
            'rl_mle_recipe']
 
-# %% ../../nbs/credit/14_chunks.ipynb #aeca4a38
+# %% ../../nbs/credit/14_chunks.ipynb #aec
 import functools, math
 from collections.abc import Callable
 from functools import partial

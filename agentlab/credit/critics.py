@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['turn_starts', 'gae', 'ppo_recipe', 'vl_dac', 'vl_dac_recipe']
 
-# %% ../../nbs/credit/09_critics.ipynb #d141851b
+# %% ../../nbs/credit/09_critics.ipynb #d14
 from functools import partial
 import torch
 from torch import Tensor

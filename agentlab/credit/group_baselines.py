@@ -6,7 +6,7 @@
 __all__ = ['grpo', 'grpo_recipe', 'dr_grpo', 'dr_grpo_recipe', 'rloo', 'rloo_recipe', 'loop', 'pass_at_k', 'loop_passes',
            'clip_played', 'loop_recipe', 'pass_at_k_recipe']
 
-# %% ../../nbs/credit/00_group_baselines.ipynb #43816185
+# %% ../../nbs/credit/00_group_baselines.ipynb #438
 import torch
 from torch import Tensor
 from .registry import estimator

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['segments', 'hae', 'first_token', 'turn_value', 'read_parts', 'hae_recipe']
 
-# %% ../../nbs/credit/12_hierarchy.ipynb #640d3fab
+# %% ../../nbs/credit/12_hierarchy.ipynb #640
 import math
 import torch
 from torch import Tensor

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hgpo', 'hgpo_recipe']
 
-# %% ../../nbs/credit/07_histories.ipynb #f6a2151e
+# %% ../../nbs/credit/07_histories.ipynb #f6a
 import torch
 from torch import Tensor
 from .registry import estimator

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['istar', 'istar_recipe']
 
-# %% ../../nbs/credit/17_implicit_prm.ipynb #6ecb2966
+# %% ../../nbs/credit/17_implicit_prm.ipynb #6ec
 import torch
 from torch import Tensor
 from .registry import estimator

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['igpo', 'igpo_recipe']
 
-# %% ../../nbs/credit/15_information.ipynb #4347573b
+# %% ../../nbs/credit/15_information.ipynb #434
 import torch
 from torch import Tensor
 from .registry import estimator

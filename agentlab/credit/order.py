@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['seeupo', 'turn_ratio', 'turn_order', 'seeupo_updates', 'seeupo_recipe', 'focus']
 
-# %% ../../nbs/credit/13_order.ipynb #f1d54132
+# %% ../../nbs/credit/13_order.ipynb #f1d
 from collections.abc import Iterator
 import torch
 from torch import Tensor

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['fused_baseline', 'v05', 'v05_recipe', 'more_rollouts', 'play_by_budget', 'Expectation']
 
-# %% ../../nbs/credit/11_prior.ipynb #57e24c1f
+# %% ../../nbs/credit/11_prior.ipynb #57e
 import math
 from functools import partial
 import torch

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['estimator']
 
-# %% ../../nbs/credit/registry.ipynb #dc3f0ffa
+# %% ../../nbs/credit/registry.ipynb #dc3
 from typing import Callable
 
 def estimator(signal: str,  # the number that is compared

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['edge_key', 'salt', 'salt_recipe', 'action_keys']
 
-# %% ../../nbs/credit/08_shared_edges.ipynb #85e5a9ec
+# %% ../../nbs/credit/08_shared_edges.ipynb #85e
 import torch
 from torch import Tensor
 from .registry import estimator

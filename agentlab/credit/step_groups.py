@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['turn_returns', 'similar_states', 'gigpo', 'gigpo_recipe']
 
-# %% ../../nbs/credit/01_step_groups.ipynb #d39bf804
+# %% ../../nbs/credit/01_step_groups.ipynb #d39
 from difflib import SequenceMatcher
 import torch
 from torch import Tensor

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['rlvmr', 'rlvmr_recipe']
 
-# %% ../../nbs/credit/05_tags.ipynb #01d0a4d3
+# %% ../../nbs/credit/05_tags.ipynb #01d
 import torch
 from torch import Tensor
 from .registry import estimator

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['turn_number', 'matched_return', 'ui_s1', 'worth_keeping', 'matched_reward', 'ui_s1_recipe', 'cm2', 'cm2_recipe']
 
-# %% ../../nbs/credit/04_turn_numbers.ipynb #a99d2398
+# %% ../../nbs/credit/04_turn_numbers.ipynb #a99
 from functools import partial
 import torch
 from torch import Tensor

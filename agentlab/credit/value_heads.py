@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hl_gauss', 'expected_value', 'hl_gauss_loss', 'clipped_value_loss', 'ValueHead']
 
-# %% ../../nbs/credit/10_value_heads.ipynb #096e3a13
+# %% ../../nbs/credit/10_value_heads.ipynb #096
 import torch
 from torch import Tensor, nn
 

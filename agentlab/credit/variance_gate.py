@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['variance_gated', 'infopo_recipe']
 
-# %% ../../nbs/credit/16_variance_gate.ipynb #26696eab
+# %% ../../nbs/credit/16_variance_gate.ipynb #266
 import math
 import torch
 from torch import Tensor

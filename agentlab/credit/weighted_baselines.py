@@ -6,7 +6,7 @@
 __all__ = ['opo', 'sum_pi_squared', 'with_sum_pi_squared', 'token_place', 'text_place', 'optimal_token_baseline', 'opo_recipe',
            'gpg', 'gpg_recipe', 'remax', 'flow_grpo', 'flow_grpo_recipe', 'remax_recipe', 'eapo', 'eapo_recipe']
 
-# %% ../../nbs/credit/03_weighted_baselines.ipynb #997212ce
+# %% ../../nbs/credit/03_weighted_baselines.ipynb #997
 from collections.abc import Callable
 from functools import partial
 import torch

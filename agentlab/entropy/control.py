@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EntropyHistory', 'entropy_penalty', 'phase_weight', 'epo_schedule', 'log_gradient', 'additive', 'AdaptiveCoefficient']
 
-# %% ../../nbs/entropy/03_control.ipynb #56fd1c68
+# %% ../../nbs/entropy/03_control.ipynb #56f
 import math
 import torch
 from torch import Tensor

@@ -6,7 +6,7 @@
 __all__ = ['Finding', 'collapse', 'explosion', 'dead', 'turn_gap', 'repeated_actions', 'repeated_words', 'repetition', 'row_of',
            'detect']
 
-# %% ../../nbs/entropy/01_detectors.ipynb #9436d976
+# %% ../../nbs/entropy/01_detectors.ipynb #943
 import math
 from dataclasses import dataclass
 import torch

@@ -6,7 +6,7 @@
 __all__ = ['token_entropy', 'turn_entropy', 'after_response', 'entropy_rise', 'episode_entropy', 'entropy_by_part', 'TopK',
            'top_k_entropy', 'turn_profile', 'run_profile', 'perplexity', 'covariance', 'predicted_change']
 
-# %% ../../nbs/entropy/00_measures.ipynb #855acb03
+# %% ../../nbs/entropy/00_measures.ipynb #855
 import math
 from typing import NamedTuple
 import torch

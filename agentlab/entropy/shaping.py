@@ -6,7 +6,7 @@
 __all__ = ['aepo_advantage', 'entropy_threshold', 'high_entropy_tokens', 'forking_tokens_recipe', 'high_entropy_steps', 'merged',
            'dcpo_advantage', 'first_state', 'OutcomeHistory', 'spread_weighted', 'kept_weighted']
 
-# %% ../../nbs/entropy/02_shaping.ipynb #5ef727cb
+# %% ../../nbs/entropy/02_shaping.ipynb #5ef
 import math
 import torch
 from torch import Tensor

@@ -9,7 +9,7 @@ __all__ = ['colour', 'Lent', 'plain', 'printed', 'described', 'Guided', 'Borrowe
            'written', 'opened', 'bare', 'TextWorld', 'from_textworld', 'Typed', 'fields_told', 'OpenEnv',
            'from_openenv', 'schema_of', 'connected', 'Played', 'environment_factory']
 
-# %% ../../nbs/env/18_adapters.ipynb #218f733e
+# %% ../../nbs/env/18_adapters.ipynb #218
 import copy, json, random, re
 from collections import Counter
 from contextlib import contextmanager

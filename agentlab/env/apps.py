@@ -7,7 +7,7 @@ __all__ = ['data', 'manual', 'forms', 'parameters', 'signatures', 'looks', 'vari
            'draw_tables', 'subjects', 'asked', 'draw_task', 'line', 'Held', 'begun', 'parse', 'changed', 'checked',
            'solve', 'Apps']
 
-# %% ../../nbs/env/29_apps.ipynb #79776f5c
+# %% ../../nbs/env/29_apps.ipynb #797
 import copy, json, math, re
 from collections import Counter
 from dataclasses import dataclass, field

@@ -9,7 +9,7 @@ __all__ = ['patterns', 'fillers', 'sorts', 'levels', 'words', 'frame', 'counted'
            'consistency', 'spelled', 'numbers', 'detail', 'read_put', 'slips', 'puts', 'vocabulary', 'check_bug',
            'BugRepair', 'InjectBug', 'solver_task', 'BugWork']
 
-# %% ../../nbs/env/19_bug_repair.ipynb #6ec9fb34
+# %% ../../nbs/env/19_bug_repair.ipynb #6ec
 import ast, copy, re
 from dataclasses import dataclass, replace
 from operator import itemgetter

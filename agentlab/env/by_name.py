@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['families', 'Family', 'family', 'family_of', 'parts_of', 'env_by_name']
 
-# %% ../../nbs/env/23_by_name.ipynb #7a1c0e13
+# %% ../../nbs/env/23_by_name.ipynb #545
 import re
 from ast import literal_eval
 from collections.abc import Callable

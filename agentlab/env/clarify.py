@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['values', 'needs', 'requests', 'Clarify', 'check_request']
 
-# %% ../../nbs/env/05_clarify.ipynb #ff4aaf1c
+# %% ../../nbs/env/05_clarify.ipynb #ff4
 import copy, itertools
 from functools import lru_cache
 from random import Random

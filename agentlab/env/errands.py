@@ -6,7 +6,7 @@
 __all__ = ['goods', 'columns', 'whole', 'deeds', 'sums', 'tool_for', 'draw_errand', 'errand', 'store_of', 'as_script', 'as_notes',
            'Errands']
 
-# %% ../../nbs/env/23_errands.ipynb #471cbac7
+# %% ../../nbs/env/23_errands.ipynb #471
 import re
 from functools import lru_cache
 from random import Random

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['relations', 'chatter', 'subjects', 'values', 'Facts']
 
-# %% ../../nbs/env/26_facts.ipynb #b7deda97
+# %% ../../nbs/env/26_facts.ipynb #b7d
 from random import Random
 from .protocol import check_split, environment, guide_text
 from .two_seats import SeatedGame, different_tasks, draw_task

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ranges', 'GuessNumber']
 
-# %% ../../nbs/env/02_guess.ipynb #b5863b47
+# %% ../../nbs/env/02_guess.ipynb #b58
 from random import Random
 from .protocol import TextEnv, check_split, check_whole, guide_text, noisy, sampled, split_of, tidy
 from .tools import tool

@@ -7,7 +7,7 @@ __all__ = ['first_names', 'last_names', 'relations', 'full_name', 'best_pages', 
            'World', 'world_of', 'index_of', 'full_text', 'draw_question', 'check_question', 'parse', 'missing', 'Game',
            'check_options', 'HopSearch']
 
-# %% ../../nbs/env/04_hopsearch.ipynb #0957f9dc
+# %% ../../nbs/env/04_hopsearch.ipynb #095
 import re, sqlite3, threading, weakref
 from collections import Counter
 from dataclasses import dataclass, replace

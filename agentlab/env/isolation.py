@@ -7,7 +7,7 @@ __all__ = ['PARTS', 'made_of', 'MOST', 'wait_for', 'send', 'receive_bytes', 'rec
            'failure', 'as_data', 'type_name', 'from_data', 'written', 'understood', 'dump', 'serve', 'Worker',
            'EnvTimeout', 'Isolated', 'together']
 
-# %% ../../nbs/env/03_isolation.ipynb #c754b8ef
+# %% ../../nbs/env/03_isolation.ipynb #c75
 import base64, json, math, os, pickle, select, signal, struct, subprocess, sys, time, traceback, weakref
 from functools import partial
 from .protocol import Env, EnvError, Step, as_reader

@@ -6,7 +6,7 @@
 __all__ = ['compass', 'room_names', 'door_between', 'exits', 'distances', 'all_doors', 'shortest', 'check_size', 'check_layout',
            'draw_layout', 'all_layouts', 'best_action', 'picture', 'layout_id', 'KeyDoor']
 
-# %% ../../nbs/env/01_keydoor.ipynb #d7878671
+# %% ../../nbs/env/01_keydoor.ipynb #d78
 import itertools
 from functools import lru_cache
 from random import Random

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['cards', 'check_alpha', 'equilibrium', 'CardGame', 'Kuhn']
 
-# %% ../../nbs/env/16_kuhn.ipynb #db4383d6
+# %% ../../nbs/env/16_kuhn.ipynb #db4
 import itertools
 from random import Random
 from .protocol import check_split, guide_text

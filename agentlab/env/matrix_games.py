@@ -6,7 +6,7 @@
 __all__ = ['symmetric', 'pure_equilibria', 'check_payoffs', 'MatrixGame', 'tit_for_tat', 'always', 'rock_paper_scissors',
            'stag_hunt', 'prisoners_dilemma']
 
-# %% ../../nbs/env/13_matrix_games.ipynb #06e1a3af
+# %% ../../nbs/env/13_matrix_games.ipynb #06e
 from .protocol import check_whole, guide_text, is_finite
 from .two_seats import SeatedGame
 

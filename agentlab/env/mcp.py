@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CLOSED', 'Line', 'Served', 'from_mcp']
 
-# %% ../../nbs/env/22_mcp.ipynb #8d2171e1
+# %% ../../nbs/env/22_mcp.ipynb #8d2
 import asyncio, contextlib, json, os, re, shlex, tempfile, threading, weakref
 from concurrent.futures import Future
 from .protocol import EnvError

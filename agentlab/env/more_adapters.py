@@ -6,7 +6,7 @@
 __all__ = ['ReasoningGym', 'from_reasoning_gym', 'Reply', 'Verifiers', 'seat_of', 'from_verifiers', 'ALFWorld', 'house',
            'from_alfworld']
 
-# %% ../../nbs/env/24_more_adapters.ipynb #6b2d1a03
+# %% ../../nbs/env/24_more_adapters.ipynb #0cc
 import copy, os
 from contextlib import asynccontextmanager
 from pathlib import Path

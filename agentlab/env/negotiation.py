@@ -6,7 +6,7 @@
 __all__ = ['kinds', 'total', 'value_vectors', 'worth', 'divisions', 'rest', 'draw_goods', 'check_goods', 'Negotiation', 'deals',
            'pareto_front', 'nash_solution', 'efficiency', 'fairness']
 
-# %% ../../nbs/env/15_negotiation.ipynb #9c1f04aa
+# %% ../../nbs/env/15_negotiation.ipynb #9c1
 import functools, itertools, math
 from random import Random
 from .protocol import check_split, check_whole, guide_text

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['letters', 'nim_sum', 'lost', 'check_heaps', 'Nim']
 
-# %% ../../nbs/env/12_nim.ipynb #cbaf6ec4
+# %% ../../nbs/env/12_nim.ipynb #cba
 import functools, operator
 from random import Random
 from .protocol import check_split, guide_text

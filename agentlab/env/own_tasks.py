@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['rewards', 'LINE', 'LINES', 'number', 'contains', 'check_task', 'read_tasks', 'reward_of', 'OwnTasks', 'load_tasks']
 
-# %% ../../nbs/env/25_own_tasks.ipynb #e79e7ecb
+# %% ../../nbs/env/25_own_tasks.ipynb #e79
 import copy, hashlib, json, math, re
 from pathlib import Path
 from random import Random

@@ -10,7 +10,7 @@ __all__ = ['no_guide', 'splits', 'EXTRAS', 'registered', 'rules', 'nonsense', 'E
            'choose', 'watch', 'random_states', 'check_random', 'check_seeded', 'check_clone', 'check_final', 'Report',
            'check_env']
 
-# %% ../../nbs/env/00_protocol.ipynb #871c3ade
+# %% ../../nbs/env/00_protocol.ipynb #871
 import copy, hashlib, inspect, json, math, operator, re, sys
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -6,7 +6,7 @@
 __all__ = ['places', 'forms', 'levels', 'lists', 'opening', 'swaps', 'habits', 'list_forms', 'names_in', 'draw_problem', 'solve',
            'check_problem', 'spelled', 'joined', 'parse', 'answers', 'well_formed', 'PythonTool', 'habit', 'slips']
 
-# %% ../../nbs/env/07_python_tool.ipynb #9ee665f2
+# %% ../../nbs/env/07_python_tool.ipynb #9ee
 import math, re
 from random import Random
 from .protocol import Drawn, TextEnv, check_noise, check_split, check_whole, guide_text, is_finite, split_of

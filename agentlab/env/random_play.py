@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RandomGame', 'random_game', 'random_games', 'heard', 'RandomWins']
 
-# %% ../../nbs/env/25_random_play.ipynb #5c3e2b03
+# %% ../../nbs/env/25_random_play.ipynb #fc3
 from dataclasses import dataclass, field
 from random import Random
 from .protocol import EnvError

@@ -7,7 +7,7 @@ __all__ = ['LONGEST', 'value_', 'print_', 'repr_', 'begun', 'machines', 'allowed
            'Refused', 'too_long', 'check_limits', 'check_program', 'as_error', 'returns', 'telling', 'MontySandbox',
            'end_workers', 'run_python', 'call_filter', 'needed', 'Bubblewrap', 'listen', 'end']
 
-# %% ../../nbs/env/08_sandbox.ipynb #14fea524
+# %% ../../nbs/env/08_sandbox.ipynb #14f
 import ast, json, os, platform, re, selectors, shutil, signal, struct, subprocess, sys, tempfile, threading, time
 import weakref
 from dataclasses import dataclass

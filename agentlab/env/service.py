@@ -7,7 +7,7 @@ __all__ = ['data', 'items', 'colours', 'cities', 'numbers', 'days', 'prices', 'k
            'ending', 'farewell', 'draw_shop', 'find', 'stock', 'act', 'shop_tools', 'scene_of', 'by_rules', 'reference',
            'request', 'draw_request', 'Customer', 'scripted', 'model_user', 'Service']
 
-# %% ../../nbs/env/30_service.ipynb #839b6adb
+# %% ../../nbs/env/30_service.ipynb #839
 import re
 from functools import partial
 from itertools import combinations

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['objects', 'words', 'Signals']
 
-# %% ../../nbs/env/14_signals.ipynb #22c67b08
+# %% ../../nbs/env/14_signals.ipynb #22c
 from random import Random
 from .protocol import check_split, check_whole, guide_text
 from .two_seats import SeatedGame

@@ -7,7 +7,7 @@ __all__ = ['tables', 'worth', 'filters', 'whole', 'allowed', 'rules', 'needed', 
            'as_script', 'Shop', 'tight', 'run', 'equal', 'slips', 'draw_question', 'known', 'check_question',
            'SqlWorld']
 
-# %% ../../nbs/env/28_sql.ipynb #3a58577b
+# %% ../../nbs/env/28_sql.ipynb #3a5
 import re, sqlite3
 from collections import Counter
 from dataclasses import replace

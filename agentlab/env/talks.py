@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['table', 'symptoms', 'genres', 'judged', 'Doctor', 'fewer', 'shuffled', 'Reco']
 
-# %% ../../nbs/env/36_talks.ipynb #f1bc79ce
+# %% ../../nbs/env/36_talks.ipynb #f1b
 import re
 from itertools import combinations
 from random import Random

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['free', 'lines', 'canonical_board', 'winner', 'put', 'value', 'TicTacToe']
 
-# %% ../../nbs/env/11_tictactoe.ipynb #bfd52ad2
+# %% ../../nbs/env/11_tictactoe.ipynb #bfd
 import functools
 from .protocol import check_whole, guide_text
 from .two_seats import SeatedGame

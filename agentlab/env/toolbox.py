@@ -7,7 +7,7 @@ __all__ = ['notes', 'refused', 'ToolError', 'Place', 'Tool', 'tool_of', 'final_a
            'Toolbox', 'check_asked', 'Folder', 'Data', 'sql_query', 'python_code', 'Pages', 'text_search',
            'scratch_files', 'ask_model']
 
-# %% ../../nbs/env/21_toolbox.ipynb #b77af132
+# %% ../../nbs/env/21_toolbox.ipynb #b77
 import contextlib, copy, inspect, itertools, json, math, os, re, shutil, sqlite3, stat, tempfile, threading, time
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor

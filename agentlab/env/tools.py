@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kinds', 'tool', 'schema_of', 'named', 'shown', 'fault_of', 'fits', 'wanted', 'action_of', 'call_of']
 
-# %% ../../nbs/env/20_tools.ipynb #45326eab
+# %% ../../nbs/env/20_tools.ipynb #453
 import inspect, json, re, types, typing
 from typing import get_type_hints
 

@@ -6,7 +6,7 @@
 __all__ = ['SeatedGame', 'draw_task', 'different_tasks', 'random_player', 'expert_player', 'play_game', 'match', 'outlook',
            'uniform']
 
-# %% ../../nbs/env/10_two_seats.ipynb #d09d9ae5
+# %% ../../nbs/env/10_two_seats.ipynb #d09
 import copy
 from random import Random
 from .protocol import (Env, Step, check_seed, check_split, check_turn, distinct, is_finite, listed, noisy,

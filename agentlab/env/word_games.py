@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DATA', 'WORDS', 'marks', 'information', 'most_telling', 'words_of', 'WordGame', 'Wordle', 'TwentyQuestions']
 
-# %% ../../nbs/env/34_word_games.ipynb #71e2f5e1
+# %% ../../nbs/env/34_word_games.ipynb #71e
 from collections import Counter
 from functools import lru_cache
 from math import log2

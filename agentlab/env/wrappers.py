@@ -6,7 +6,7 @@
 __all__ = ['tag_words', 'Wrapper', 'with_columns', 'BesideExpert', 'split_tag', 'Tagged', 'key_or_chest', 'Planned', 'Listed',
            'check_words', 'check_plain']
 
-# %% ../../nbs/env/06_wrappers.ipynb #4c1edb0f
+# %% ../../nbs/env/06_wrappers.ipynb #4c1
 import copy, re
 from dataclasses import replace
 from .protocol import Env, Step, as_reader, check_whole, extended, listed, tidy

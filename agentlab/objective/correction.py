@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['importance_weights', 'truncated', 'icepop', 'dart_weights', 'corrected', 'tis_recipe', 'dart_recipe']
 
-# %% ../../nbs/objective/05_correction.ipynb #b66f09f9
+# %% ../../nbs/objective/05_correction.ipynb #b66
 from collections.abc import Callable
 from functools import partial
 import torch

@@ -6,7 +6,7 @@
 __all__ = ['covariance', 'clip_cov', 'clip_cov_plan', 'clip_cov_recipe', 'kl_cov', 'kl_cov_plan', 'kl_cov_recipe', 'spear_clip',
            'spear_plan', 'spear_clip_recipe']
 
-# %% ../../nbs/objective/01_covariance_clips.ipynb #cfbf73cf
+# %% ../../nbs/objective/01_covariance_clips.ipynb #cfb
 from functools import partial
 import torch
 from torch import Tensor

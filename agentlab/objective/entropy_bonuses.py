@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['entropy_bonus', 'adaptive_recipe', 'epo', 'epo_recipe']
 
-# %% ../../nbs/objective/04_entropy_bonuses.ipynb #826c4a71
+# %% ../../nbs/objective/04_entropy_bonuses.ipynb #826
 import math
 from torch import Tensor
 from ..entropy.control import entropy_penalty

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['clip', 'clip_higher_recipe', 'clipped', 'clip_fraction', 'kl_k1', 'kl_k2', 'kl_k3', 'loss_weights']
 
-# %% ../../nbs/objective/00_policy_loss.ipynb #68b4db38
+# %% ../../nbs/objective/00_policy_loss.ipynb #68b
 import torch
 from torch import Tensor
 from ..episodes import Batch, check_flat, need

@@ -6,7 +6,7 @@
 __all__ = ['each_token', 'each_turn', 'each_row', 'each_episode', 'gspo', 'gspo_plan', 'gspo_turn', 'gspo_episode', 'gspo_recipe',
            'gmpo', 'gmpo_recipe', 'sapo', 'sapo_recipe', 'cispo', 'cispo_recipe']
 
-# %% ../../nbs/objective/02_sequence.ipynb #3776d7c6
+# %% ../../nbs/objective/02_sequence.ipynb #377
 from collections.abc import Callable
 from functools import partial
 import torch

@@ -6,7 +6,7 @@
 __all__ = ['dppo_tv', 'dppo_kl', 'dppo_recipe', 'dcpo_bounds', 'dcpo_clip', 'dcpo_recipe', 'aepo_clip', 'reinforce', 'dro',
            'fit_ratio', 'hispo_mask', 'hispo', 'hispo_recipe']
 
-# %% ../../nbs/objective/03_trust.ipynb #70742604
+# %% ../../nbs/objective/03_trust.ipynb #707
 from collections.abc import Callable
 import torch
 from torch import Tensor

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/prompt/index.ipynb #e92bdded
+# %% ../../nbs/prompt/index.ipynb #e92
 from ..settings import door
 from .instruction import (Instruction, Instructed, play_instructed, read_instruction, render,
                                          render_english, warm_views)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EndpointError', 'Endpoint', 'without', 'ask_json']
 
-# %% ../../nbs/prompt/04_endpoint.ipynb #3e25abe8
+# %% ../../nbs/prompt/04_endpoint.ipynb #3e2
 import json, os, re
 from urllib.parse import urlsplit
 from ..patience import GaveUp, NotNow, Patience, Spent, retry_after, worth_again

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Inspo', 'nearest']
 
-# %% ../../nbs/prompt/03_inspo.ipynb #36683dee
+# %% ../../nbs/prompt/03_inspo.ipynb #366
 import json, random
 from collections.abc import Callable
 from dataclasses import asdict

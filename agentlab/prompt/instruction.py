@@ -7,7 +7,7 @@ __all__ = ['grammar', 'control_words', 'said', 'Instruction', 'check_facts', 're
            'render_english', 'Instructed', 'squeezed', 'play_instructed', 'instructed_tasks', 'any_view', 'warm_views',
            'one_window']
 
-# %% ../../nbs/prompt/00_instruction.ipynb #727fa929
+# %% ../../nbs/prompt/00_instruction.ipynb #727
 import json, math, random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Member', 'lenient', 'strict', 'Population', 'family_tree', 'fronts', 'survivors', 'pareto_chances']
 
-# %% ../../nbs/prompt/01_population.ipynb #8d1f8515
+# %% ../../nbs/prompt/01_population.ipynb #8d1
 import json, math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

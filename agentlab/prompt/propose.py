@@ -7,7 +7,7 @@ __all__ = ['answer_schema', 'Play', 'now_of', 'plays_of', 'plain_text', 'batch_p
            'diagnose', 'reflect', 'Fact', 'mine', 'mined', 'together', 'messages_of', 'ask_model', 'read_or_none',
            'with_gepa']
 
-# %% ../../nbs/prompt/02_propose.ipynb #27cb5382
+# %% ../../nbs/prompt/02_propose.ipynb #27c
 import json
 from collections import defaultdict
 from collections.abc import Callable

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TABLES', 'PRIORITY_EPS', 'pick', 'alike', 'uniform', 'success_first', 'stratified', 'prioritised', 'Buffer', 'Replay']
 
-# %% ../../nbs/replay/00_buffer.ipynb #b2c8bfc2
+# %% ../../nbs/replay/00_buffer.ipynb #b2c
 import math
 from collections import OrderedDict
 from collections.abc import Callable

@@ -7,7 +7,7 @@ __all__ = ['DEMONSTRATION', 'is_demonstration', 'mixture', 'own_probability', 'o
            'find_demonstrations', 'with_demonstration', 'Demonstrations', 'told_by', 'play_beside_demonstration',
            'rl_plus_recipe']
 
-# %% ../../nbs/replay/04_demonstrations.ipynb #8a03b06a
+# %% ../../nbs/replay/04_demonstrations.ipynb #8a0
 import math
 from collections.abc import Callable
 from itertools import islice

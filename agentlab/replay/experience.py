@@ -7,7 +7,7 @@ __all__ = ['zones', 'SCHEMA', 'tip_words', 'clean', 'likeness', 'head', 'Cluster
            'duplicate', 'Library', 'fitting', 'tip_text', 'Experienced', 'bare', 'OwnLibrary', 'slea_recipe', 'Found',
            'decision', 'strategies', 'failings', 'Tipped']
 
-# %% ../../nbs/replay/08_experience.ipynb #3d0d1725
+# %% ../../nbs/replay/08_experience.ipynb #3d0
 import json, random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -6,7 +6,7 @@
 __all__ = ['n_turns', 'n_tokens', 'succeeded', 'each_task', 'all_together', 'priority', 'priority_only', 'rorecomp_recipe',
            'Recomposition']
 
-# %% ../../nbs/replay/03_recomposition.ipynb #b85dbe0e
+# %% ../../nbs/replay/03_recomposition.ipynb #b85
 from collections.abc import Callable
 import torch
 from torch import Tensor

@@ -6,7 +6,7 @@
 __all__ = ['ROUNDING', 'group_levels', 'middle', 'recalibrated', 'acted', 'worth_keeping', 'power_of_two', 'as_many', 'warm_up',
            'SelfImitation', 'acted_bonus', 'spear_recipe']
 
-# %% ../../nbs/replay/02_self_imitation.ipynb #ee94ba8d
+# %% ../../nbs/replay/02_self_imitation.ipynb #ee9
 import math
 from collections.abc import Callable
 from functools import partial

@@ -6,7 +6,7 @@
 __all__ = ['imitation', 'trained_only', 'unlike_winners', 'first_errors', 'find_rescues', 'spliced', 'agent_r', 'purified',
            'Imitation']
 
-# %% ../../nbs/replay/05_splice.ipynb #1236c820
+# %% ../../nbs/replay/05_splice.ipynb #123
 import math, random
 from collections.abc import Callable
 from dataclasses import replace

@@ -6,7 +6,7 @@
 __all__ = ['failed', 'first_of', 'swap_in', 'by_start', 'by_prompt', 'everything', 'by_number', 'play_recurring',
            'success_replay_recipe', 'draw_same', 'SuccessReplay', 'success_pool']
 
-# %% ../../nbs/replay/01_success.ipynb #976e0cc8
+# %% ../../nbs/replay/01_success.ipynb #976
 from collections.abc import Callable
 from functools import partial
 import torch

@@ -6,7 +6,7 @@
 __all__ = ['learnability', 'hardness', 'chances', 'draw', 'TaskSelection', 'NumberSelection', 'task_selection_recipe',
            'arpo_gui_recipe', 'play_with_length', 'Stages', 'craft_gui_recipe']
 
-# %% ../../nbs/replay/06_tasks.ipynb #e92bf64f
+# %% ../../nbs/replay/06_tasks.ipynb #e92
 import math
 from collections.abc import Callable
 from functools import partial

@@ -6,7 +6,7 @@
 __all__ = ['archer', 'archer_targets', 'archer_loss', 'follow', 'TwinHeads', 'critic_step', 'utterance_features',
            'fresh_utterances', 'closing_features', 'ArcherCritic', 'archer_recipe']
 
-# %% ../../nbs/replay/07_utterance_critic.ipynb #65b2921b
+# %% ../../nbs/replay/07_utterance_critic.ipynb #65b
 import copy
 from collections.abc import Callable
 import torch

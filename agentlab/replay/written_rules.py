@@ -8,7 +8,7 @@ __all__ = ['operations', 'keydoor_names', 'apply_plan', 'render', 'undecided', '
            'summarise', 'critique', 'model_proposals', 'merge', 'training_free', 'save_library', 'load_library',
            'advice', 'Advised', 'Ruled']
 
-# %% ../../nbs/replay/09_written_rules.ipynb #74a13407
+# %% ../../nbs/replay/09_written_rules.ipynb #74a
 import itertools, json, random, re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/reward/index.ipynb #334325d1
+# %% ../../nbs/reward/index.ipynb #334
 from .basic import *
 from .gates import *
 from .checklists import *

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['checklist', 'evident']
 
-# %% ../../nbs/reward/02_checklists.ipynb #06e9981e
+# %% ../../nbs/reward/02_checklists.ipynb #06e
 import torch
 from torch import Tensor
 from ..episodes import Batch, need

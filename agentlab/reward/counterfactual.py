@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['counterfactual_gain', 'masked_logps', 'measure_feedback']
 
-# %% ../../nbs/reward/06_counterfactual.ipynb #c250d930
+# %% ../../nbs/reward/06_counterfactual.ipynb #c25
 import torch
 from torch import Tensor, tensor
 from ..episodes import Batch, Table, need

@@ -6,7 +6,7 @@
 __all__ = ['Shown', 'snapped', 'smartsnap_recipe', 'occurrences', 'common', 'in_order', 'chained', 'soft', 'hard', 'verified',
            'without_information', 'deep_dxsearch_recipe', 'masksearch_recipe', 'ssrl_recipe']
 
-# %% ../../nbs/reward/12_evidence.ipynb #87a016eb
+# %% ../../nbs/reward/12_evidence.ipynb #87a
 import re
 from collections.abc import Callable
 from functools import partial

@@ -6,7 +6,7 @@
 __all__ = ['TAGS', 'been_here', 'refused', 'made_up', 'at_once', 'wrong_tool', 'tool_failed', 'ran_out', 'environment_failed',
            'Tag', 'tagged', 'replayed', 'expert_of', 'roots']
 
-# %% ../../nbs/reward/13_faults.ipynb #aad8bbde
+# %% ../../nbs/reward/13_faults.ipynb #aad
 from collections.abc import Callable
 from dataclasses import dataclass
 from ..episodes import Episode

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pay', 'format', 'gated', 'renorm', 'cheapness', 'routed', 'router_r1_recipe', 'retool_recipe']
 
-# %% ../../nbs/reward/01_gates.ipynb #75cfb0bd
+# %% ../../nbs/reward/01_gates.ipynb #75c
 from functools import partial
 import torch
 from torch import Tensor

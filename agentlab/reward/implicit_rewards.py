@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['implicit_prm', 'implicit_prm_loss', 'prm_backward']
 
-# %% ../../nbs/reward/08_implicit_rewards.ipynb #eb3af3b0
+# %% ../../nbs/reward/08_implicit_rewards.ipynb #eb3
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid

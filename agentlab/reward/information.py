@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['information_gain', 'answer_logps', 'measure_answers', 'check_answers']
 
-# %% ../../nbs/reward/05_information.ipynb #b25e16bb
+# %% ../../nbs/reward/05_information.ipynb #b25
 import torch
 from torch import Tensor, tensor
 from ..episodes import Batch, Table, need

@@ -8,7 +8,7 @@ __all__ = ['in_shares', 'accepted', 'said_anew', 'from_what_was_read', 'asked_of
            'call_and_page', 'whole', 'Item', 'listed', 'sooner_won', 'play_ranked', 'arena_rl_recipe', 'brief',
            'chatshopbuddy_recipe']
 
-# %% ../../nbs/reward/11_judged.ipynb #507c0994
+# %% ../../nbs/reward/11_judged.ipynb #507
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -6,7 +6,7 @@
 __all__ = ['PRINCIPLES', 'agreed', 'examples', 'traits', 'fitted', 'short', 'finished', 'curious', 'asked_in_pairs', 'principled',
            'salmon_recipe']
 
-# %% ../../nbs/reward/14_principles.ipynb #ca91e503
+# %% ../../nbs/reward/14_principles.ipynb #ca9
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus

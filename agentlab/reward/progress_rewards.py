@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['progress', 'spa_recipe', 'progress_loss', 'fit_progress', 'turn_features']
 
-# %% ../../nbs/reward/07_progress_rewards.ipynb #fde4084f
+# %% ../../nbs/reward/07_progress_rewards.ipynb #fde
 from functools import partial
 import torch
 from torch import Tensor

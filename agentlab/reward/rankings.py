@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['both_orders', 'by_rank', 'anchor', 'round_robin', 'swiss', 'single_elimination', 'double_elimination', 'tournament']
 
-# %% ../../nbs/reward/04_rankings.ipynb #a5aa252c
+# %% ../../nbs/reward/04_rankings.ipynb #a5a
 import itertools, math, random
 from collections.abc import Callable
 import torch

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['on_last', 'overlong', 'tried', 'fading', 'by_calls', 'by_calls_or_success', 'tool_bonus']
 
-# %% ../../nbs/reward/09_shaping.ipynb #0885bd01
+# %% ../../nbs/reward/09_shaping.ipynb #088
 import math
 import torch
 from torch import Tensor

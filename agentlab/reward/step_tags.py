@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TAGS', 'tag_of', 'valid_tag', 'meta_reasoning', 'read_tags']
 
-# %% ../../nbs/reward/03_step_tags.ipynb #182d8124
+# %% ../../nbs/reward/03_step_tags.ipynb #182
 from collections.abc import Callable
 import torch
 from torch import Tensor

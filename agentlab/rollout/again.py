@@ -9,7 +9,7 @@ __all__ = ['Attempt', 'if_wrong', 'always', 'over', 'answered', 'spoken', 'Says'
            'rise_recipe', 'expert_hint', 'guided', 'agent_rlvr_recipe', 'Judged', 'judgements', 'reseek_recipe',
            'by_budget', 'Units', 'wants_more', 'by_units', 'unit_reward', 'fewer_first', 'mind_recipe']
 
-# %% ../../nbs/rollout/08_again.ipynb #770dfb81
+# %% ../../nbs/rollout/08_again.ipynb #770
 import math, re
 from collections.abc import Callable
 from dataclasses import dataclass, replace

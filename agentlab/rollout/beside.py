@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['play_beside_greedy', 'play_beside_expert', 'check_expert']
 
-# %% ../../nbs/rollout/01_beside.ipynb #1452a054
+# %% ../../nbs/rollout/01_beside.ipynb #145
 import math
 from functools import partial
 from ..env.wrappers import BesideExpert

@@ -6,7 +6,7 @@
 __all__ = ['top_entropy', 'segment_entropy', 'arpo_score', 'aepo_score', 'aepo_budget', 'Rule', 'Tree', 'own_luck', 'Forest',
            'arpo', 'aepo', 'arpo_recipe', 'aepo_recipe']
 
-# %% ../../nbs/rollout/02_branching.ipynb #863ec43f
+# %% ../../nbs/rollout/02_branching.ipynb #863
 import inspect, math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -10,7 +10,7 @@ __all__ = ['said_words', 'last_seen', 'risen', 'whether_reached', 'Delegate', 'r
            'interpolated', 'learned_progress', 'shaped', 'mira', 'mira_recipe', 'Subgoals', 'Flow', 'agentflow_recipe',
            'priced', 'ai_searchplanner_recipe']
 
-# %% ../../nbs/rollout/10_delegate.ipynb #3177ef65
+# %% ../../nbs/rollout/10_delegate.ipynb #317
 import re
 from collections.abc import Callable
 from copy import copy

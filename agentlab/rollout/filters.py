@@ -9,7 +9,7 @@ __all__ = ['CurationError', 'curation', 'chain', 'keep_mixed', 'outcome_std', 'o
            'roc_recipe', 'mask_truncated', 'mask_overlong', 'repeats', 'mask_repeated', 'dr_bot', 'dr_bot_recipe',
            'mask_certain', 'only_parts', 'keep_multiple', 'filters_in', 'filter_table']
 
-# %% ../../nbs/rollout/03_filters.ipynb #58363809
+# %% ../../nbs/rollout/03_filters.ipynb #583
 import re
 from collections.abc import Callable
 from functools import partial

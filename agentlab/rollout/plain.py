@@ -6,7 +6,7 @@
 __all__ = ['LONGEST', 'Side', 'Game', 'admit', 'fault', 'side_by_side', 'call_all', 'guarded', 'play', 'play_round', 'new_games',
            'receive_all', 'within_budget', 'act_as_read', 'carry_out', 'AsDrawn', 'play_as_drawn', 'Scripted', 'spelt']
 
-# %% ../../nbs/rollout/00_play.ipynb #73e23c8c
+# %% ../../nbs/rollout/00_play.ipynb #73e
 import copy, math, time
 from collections import deque
 from collections.abc import Callable

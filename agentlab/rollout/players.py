@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['cast', 'play_players', 'sided', 'Table']
 
-# %% ../../nbs/rollout/07_players.ipynb #118c87e6
+# %% ../../nbs/rollout/07_players.ipynb #118
 from functools import partial
 from random import Random
 from ..episodes import Episode, derive

@@ -6,7 +6,7 @@
 __all__ = ['dynamic_sampling', 'dapo_recipe', 'retry_failures', 'refused', 'tool_error', 'whole_turn', 'Repair', 'splice',
            'with_rollback']
 
-# %% ../../nbs/rollout/04_resampling.ipynb #0ccb7256
+# %% ../../nbs/rollout/04_resampling.ipynb #0cc
 import difflib, random
 from collections.abc import Callable
 from dataclasses import dataclass

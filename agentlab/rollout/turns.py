@@ -6,7 +6,7 @@
 __all__ = ['turn_percentile', 'still_working', 'TurnLimit', 'Timed', 'costs', 'scaling_inter', 'scaling_inter_recipe',
            'more_hops', 'play_hops', 'searchgym_recipe', 'play_apart', 'mua_rl_recipe', 'UnaryFeedback', 'ufo_recipe']
 
-# %% ../../nbs/rollout/05_turns.ipynb #cf5d5606
+# %% ../../nbs/rollout/05_turns.ipynb #cf5
 import math, time
 from collections.abc import Callable
 from dataclasses import replace

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['note', 'makes_windows', 'with_summaries', 'supo_recipe']
 
-# %% ../../nbs/rollout/06_windows.ipynb #25c0302b
+# %% ../../nbs/rollout/06_windows.ipynb #25c
 from functools import partial
 from ..episodes import derive
 from ..policy.formats import whole_reply

@@ -7,7 +7,7 @@ __all__ = ['laid_out', 'with_workspace', 'Moments', 'parted', 'report_of', 'Note
            'webagent', 'webagent_r1_recipe', 'newest', 'only_seat', 'memory_r1_recipe', 'last_said', 'era_gae',
            'era_reward', 'era_recipe', 'words_of', 'mine_shortcuts', 'Shortcuts']
 
-# %% ../../nbs/rollout/09_workspace.ipynb #b316c50f
+# %% ../../nbs/rollout/09_workspace.ipynb #b31
 import random
 from collections import defaultdict
 from collections.abc import Callable

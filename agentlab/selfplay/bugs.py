@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['artifact_task', 'to_break', 'self_play', 'kind_of', 'judged', 'numbered', 'bug_reward', 'higher_order', 'BugPool']
 
-# %% ../../nbs/selfplay/09_bugs.ipynb #ec11a809
+# %% ../../nbs/selfplay/09_bugs.ipynb #ec1
 import json, re
 from random import Random
 import torch

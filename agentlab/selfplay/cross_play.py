@@ -6,7 +6,7 @@
 __all__ = ['COUNTS', 'SUMS', 'Tournament', 'Unread', 'Patient', 'games_of', 'fault', 'count', 'meet', 'check_players', 'loader',
            'asked_for', 'begun', 'tournament', 'heat_map', 'load_tournament']
 
-# %% ../../nbs/selfplay/08_cross_play.ipynb #b4db93e5
+# %% ../../nbs/selfplay/08_cross_play.ipynb #b4d
 import json, math
 from dataclasses import dataclass, replace
 from itertools import combinations

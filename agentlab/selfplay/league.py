@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['newest', 'anybody', 'League', 'moving_baseline', 'SeatBaseline', 'spiral', 'spiral_recipe']
 
-# %% ../../nbs/selfplay/04_league.ipynb #c36de41c
+# %% ../../nbs/selfplay/04_league.ipynb #c36
 from collections.abc import Callable
 import torch
 from torch import Tensor

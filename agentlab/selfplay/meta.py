@@ -6,7 +6,7 @@
 __all__ = ['hard', 'variance', 'linear', 'pfsp', 'project', 'check_gamma', 'replicate', 'projected_replicator', 'nash_sampler',
            'beaten_by', 'risk_averse_utility', 'risk_averse_response']
 
-# %% ../../nbs/selfplay/02_meta.ipynb #4d3cd5b2
+# %% ../../nbs/selfplay/02_meta.ipynb #4d3
 import numpy as np
 import torch
 from torch import Tensor

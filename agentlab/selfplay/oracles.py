@@ -7,7 +7,7 @@ __all__ = ['Population', 'population_of', 'evaluated', 'mixed', 'grown', 'replic
            'mixture_strategy', 'seated', 'mixed_strategy', 'exact_match', 'exact_answer', 'risk_averse',
            'save_population', 'load_population', 'name_of', 'Matches', 'Drawn']
 
-# %% ../../nbs/selfplay/10_oracles.ipynb #36c14f32
+# %% ../../nbs/selfplay/10_oracles.ipynb #36c
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -6,7 +6,7 @@
 __all__ = ['by_outcome', 'rivals', 'win_rates', 'win_rate_reward', 'spo_recipe', 'best_and_worst', 'episode_logp', 'sppo', 'inpo',
            'pair_advantage', 'sppo_credit', 'inpo_credit', 'dpo_credit', 'sppo_recipe', 'inpo_recipe']
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #ea42f107
+# %% ../../nbs/selfplay/05_preferences.ipynb #ea4
 from collections.abc import Callable
 from functools import partial
 import torch

@@ -8,7 +8,7 @@ __all__ = ['ssp_checks', 'success_rate', 'absolute_zero', 'search_self_play', 's
            'has_passages', 'searched_twice', 'no_repeat', 'searches_hide_answer', 'refusal', 'same_answer', 'verify',
            'noise_of', 'hop_lookup', 'hop_task', 'ProposeHop', 'proposer_reward', 'bug_refusal', 'swe_solver']
 
-# %% ../../nbs/selfplay/07_proposers.ipynb #15fb95f5
+# %% ../../nbs/selfplay/07_proposers.ipynb #15f
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -6,7 +6,7 @@
 __all__ = ['Results', 'tally', 'wilson', 'results_frame', 'Ratings', 'bradley_terry', 'rating_frame', 'log_odds', 'Decomposition',
            'hodge', 'cyclic_triples']
 
-# %% ../../nbs/selfplay/01_ratings.ipynb #5dcaa7ac
+# %% ../../nbs/selfplay/01_ratings.ipynb #5dc
 import math
 from dataclasses import dataclass
 import torch

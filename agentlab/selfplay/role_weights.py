@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RoleModel', 'RoleWeights', 'by_seat', 'Exchange']
 
-# %% ../../nbs/selfplay/12_role_weights.ipynb #042cac66
+# %% ../../nbs/selfplay/12_role_weights.ipynb #042
 from pathlib import Path
 import torch
 from torch import Tensor

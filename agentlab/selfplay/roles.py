@@ -6,7 +6,7 @@
 __all__ = ['marft', 'shared_reward', 'seating', 'marft_recipe', 'coalition_values', 'shapley', 'without_one', 'sampled_shapley',
            'judge_score', 'tag_score', 'mae_proposer', 'mae_solver', 'mae_judge']
 
-# %% ../../nbs/selfplay/06_roles.ipynb #78233d30
+# %% ../../nbs/selfplay/06_roles.ipynb #782
 import math, re
 from collections.abc import Callable
 import torch

@@ -7,7 +7,7 @@ __all__ = ['SearchRoles', 'known_problem', 'problems_of', 'judged', 'rated', 'pl
            'spares', 'problem_of', 'search_reward', 'ssp', 'role_by_role', 'proposer_first', 'ProblemPool',
            'search_fields', 'search_scores']
 
-# %% ../../nbs/selfplay/11_search.ipynb #8f5aec6d
+# %% ../../nbs/selfplay/11_search.ipynb #8f5
 import json, math
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/train/index.ipynb #27a80340
+# %% ../../nbs/train/index.ipynb #27a
 from ..settings import door
 from . import recipes
 from .critic import Critic, Critics

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['last_features', 'Critic', 'Critics']
 
-# %% ../../nbs/train/03_critic.ipynb #1dba8b2e
+# %% ../../nbs/train/03_critic.ipynb #1db
 import torch
 from torch import Tensor
 from ..credit.critics import turn_starts

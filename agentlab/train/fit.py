@@ -11,7 +11,7 @@ __all__ = ['MATRIX', 'KNOWN', 'CONTEXT', 'FRAGMENTS', 'UNITS', 'WAYS', 'Ledger',
            'most_tokens', 'propose', 'largest_fit', 'in_words', 'settings_of', 'memory_of', 'check_fits',
            'measured_peak', 'practice', 'real_training', 'measured_update', 'tensors_of', 'fit']
 
-# %% ../../nbs/train/05_fit.ipynb #19c634cd
+# %% ../../nbs/train/05_fit.ipynb #19c
 import dataclasses, gc, json, math, random, re, warnings, weakref
 from collections import Counter
 from collections.abc import Callable

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FILES', 'public', 'base_of', 'curve', 'model_card', 'push_to_hub', 'push']
 
-# %% ../../nbs/train/08_hub.ipynb #bc152887
+# %% ../../nbs/train/08_hub.ipynb #bc1
 import json, re, shutil, tempfile
 from pathlib import Path
 from fastcore.script import store_true

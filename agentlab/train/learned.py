@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ImplicitPRM', 'Progress', 'Prior', 'ThreeValues']
 
-# %% ../../nbs/train/04_learned.ipynb #10ecc568
+# %% ../../nbs/train/04_learned.ipynb #10e
 import copy
 import torch
 from torch import Tensor, nn

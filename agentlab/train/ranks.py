@@ -6,7 +6,7 @@
 __all__ = ['SHARDED', 'PATIENCE', 'first_process', 'switched_on', 'refuse_sharded', 'start_processes', 'all_gather', 'broadcast',
            'shard', 'Together', 'weights_key', 'barrier']
 
-# %% ../../nbs/train/06_ranks.ipynb #a265a660
+# %% ../../nbs/train/06_ranks.ipynb #a26
 import os
 from collections.abc import Callable
 from datetime import timedelta

@@ -6,7 +6,7 @@
 __all__ = ['SCHEMA_VERSION', 'Run', 'row_check', 'read_row', 'read_log', 'alone', 'open_run', 'check_goes_on', 'save_checkpoint',
            'moments', 'restore_moments', 'save_policy', 'load_checkpoint', 'rewind', 'is_whole']
 
-# %% ../../nbs/train/00_runs.ipynb #849e7e09
+# %% ../../nbs/train/00_runs.ipynb #849
 import contextlib, errno, hashlib, json, os, shutil, socket, time, warnings
 from pathlib import Path
 import torch

@@ -6,7 +6,7 @@
 __all__ = ['TRACKERS', 'Sink', 'Tracker', 'run_name', 'flat_facts', 'to_tensorboard', 'to_trackio', 'to_wandb', 'to_mlflow',
            'turn_table', 'Reports', 'numbers_of', 'report_to']
 
-# %% ../../nbs/train/07_trackers.ipynb #2f418daf
+# %% ../../nbs/train/07_trackers.ipynb #2f4
 import hashlib, json, math, time, warnings
 from collections.abc import Callable
 from importlib.util import find_spec

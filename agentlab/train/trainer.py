@@ -11,7 +11,7 @@ __all__ = ['KEPT_TESTS', 'Training', 'check_suits', 'with_lora', 'reference_of',
            'open_replay', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run',
            'keep_step', 'keep_row', 'close_step']
 
-# %% ../../nbs/train/02_trainer.ipynb #acba7ee2
+# %% ../../nbs/train/02_trainer.ipynb #acb
 import contextlib, copy, dataclasses, errno, math, pickle, shutil, time
 from functools import partial, reduce
 from operator import add
