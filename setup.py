@@ -21,7 +21,7 @@ text = "\n".join(["; Made by setup.py from settings.ini: edit it there.", "[lab]
 if not lab.exists() or lab.read_text(encoding="utf-8") != text: lab.write_text(text, encoding="utf-8")
 
 
-LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")     # to a file of the repository
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")  # to a file of the repository
 repository = package["repository"].strip().rstrip("/")
 
 

@@ -9,4 +9,4 @@ __all__ = []
 import sys
 from .cli import main
 
-if __name__ == '__main__' and '__file__' in globals(): sys.exit(main())     # not in a notebook
+if __name__ == '__main__' and '__file__' in globals(): sys.exit(main())  # not in a notebook

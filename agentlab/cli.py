@@ -80,7 +80,7 @@ def _all_weights(folder: Path, rank: int)->bool:
     from agentlab.policy.core import find_model, without_code
     from agentlab.policy.reader import parameters_of
     if not (folder / 'config.json').exists():
-        find_model(folder)      # raises where it is no name of the hub either
+        find_model(folder)  # raises where it is no name of the hub either
         return False
     if rank >= 0: return rank == 0
     with without_code(folder): return parameters_of(AutoConfig.from_pretrained(folder, trust_remote_code=False)) < 10**7
@@ -103,31 +103,31 @@ def _format(name: str):
     return known[name]
 
 def train(recipe: str = _HOME['recipe'],  # recipe: a known name, or package.module:function
-    env: str = _HOME['env'],        # environment: a known name, or package.module:Class
-    steps: int = _HOME['steps'],    # updates
-    seed: int = _HOME['seed'],      # of everything random in the run
-    tasks: str = '',                # your own tasks in place of env: a file with lines of JSON
-    reward: str = '',               # of these: exact, number, contains, or package.module:function
-    out: str = '',                  # run folder (default: RUNS/recipe-env-seed)
-    resume: store_true = False,     # go on with the run in that folder
+    env: str = _HOME['env'],      # environment: a known name, or package.module:Class
+    steps: int = _HOME['steps'],  # updates
+    seed: int = _HOME['seed'],    # of everything random in the run
+    tasks: str = '',              # your own tasks in place of env: a file with lines of JSON
+    reward: str = '',             # of these: exact, number, contains, or package.module:function
+    out: str = '',                # run folder (default: RUNS/recipe-env-seed)
+    resume: store_true = False,   # go on with the run in that folder
     # 'tiny', 'untrained', 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
     model: str = 'tiny',
-    qlora: store_true = False,      # the model in four bits, with a LoRA adapter of rank `lora` (16)
-    template: str = '',             # file with a chat template in place of the model's own
-    vllm: str = '',                 # http://host:port of a vLLM server that samples (with --qlora or --lora)
-    max_context: int = 0,           # longest conversation in tokens, as a server's --max-model-len; 0: the model's own
-    lr: float = 0.,                 # learning rate; 0: the recipe's own
-    groups: int = 0,                # tasks of an update; 0: the recipe's own
-    group_size: int = 0,            # episodes of a task; 0: the recipe's own
-    max_tokens: int = 0,            # longest action in tokens; 0: what the environment asks for, or the recipe's own
+    qlora: store_true = False,    # the model in four bits, with a LoRA adapter of rank `lora` (16)
+    template: str = '',           # file with a chat template in place of the model's own
+    vllm: str = '',               # http://host:port of a vLLM server that samples (with --qlora or --lora)
+    max_context: int = 0,         # longest conversation in tokens, as a server's --max-model-len; 0: the model's own
+    lr: float = 0.,               # learning rate; 0: the recipe's own
+    groups: int = 0,              # tasks of an update; 0: the recipe's own
+    group_size: int = 0,          # episodes of a task; 0: the recipe's own
+    max_tokens: int = 0,          # longest action in tokens; 0: what the environment asks for, or the recipe's own
     # rank of a LoRA adapter; 0: all weights learn; default: 16 for a pretrained model of more than 10 million weights
     lora: int = -1,
-    temperature: float = 0.,        # of the sampling; 0: the recipe's own
-    test_tasks: int = 512,          # held-out tasks of the tests before and after; 0: none
+    temperature: float = 0.,      # of the sampling; 0: the recipe's own
+    test_tasks: int = 512,        # held-out tasks of the tests before and after; 0: none
     format: str = 'plain',  # how the policy acts: plain, thinking (a thought before the action) or calls (tool calls)
-    isolate: store_true = False,    # each environment in a process of its own, which may hang or die
-    limit: float = 0.,              # seconds of a call of an isolated environment (10); given, it is isolated
-    report_to: str = '',            # trackers, by commas: tensorboard, trackio, wandb, mlflow
+    isolate: store_true = False,  # each environment in a process of its own, which may hang or die
+    limit: float = 0.,            # seconds of a call of an isolated environment (10); given, it is isolated
+    report_to: str = '',          # trackers, by commas: tensorboard, trackio, wandb, mlflow
 ):
     "Train a policy and write a run folder."
     from agentlab.train.recipes import in_format
@@ -244,8 +244,8 @@ def _tested(when: str, tasks: int, row: dict)->str:
     return (f"{when}: success on {tasks} held-out tasks {row['test_greedy']:.1%} greedy, "
             f"{row['test_sampled']:.1%} sampled")
 
-def report(run: str,    # run folder
-    out: str = '',      # file to write (default: RUN/report.html)
+def report(run: str,  # run folder
+    out: str = '',    # file to write (default: RUN/report.html)
     show: store_true = False, # open it in a browser
 ):
     "Write the report of a run: one HTML page that needs no network and no JavaScript."
@@ -258,8 +258,8 @@ def report(run: str,    # run folder
 def view(
     # run folders of agentlab; folders or files of TRL, verl, verifiers, prime-rl, ms-swift, rLLM or Inspect
     path: Annotated[str, dict(nargs='+')],
-    out: str = '',      # file to write (default: NAME.html in this folder)
-    reward: str = '',   # where a dump does not say which column is the reward: its name, or name=weight,name=weight
+    out: str = '',     # file to write (default: NAME.html in this folder)
+    reward: str = '',  # where a dump does not say which column is the reward: its name, or name=weight,name=weight
     show: store_true = False, # open it in a browser
 ):
     "Show what runs of agentlab or of others hold and what they lack, as one HTML page; several side by side."
@@ -288,13 +288,13 @@ def _weights(reward: str):
             raise ValueError(f'reward={reward!r}: {part!r} is no name=weight. Write it as moves=1,brevity=.5')
     return weights
 
-def stop(run: str,      # run folder
+def stop(run: str,  # run folder
 ):
     "Ask a run to end after its present update, whatever process trains it; `train --resume` goes on with it."
     from agentlab.train import Run
     asked = Run(run)
     if not run: raise ValueError("run='': give a run folder; `agentlab runs` lists them")
-    asked.info          # no run, no request
+    asked.info  # no run, no request
     asked.ask_stop()
     print(f'asked: {run} ends after its present update and keeps a checkpoint')
 
@@ -303,14 +303,14 @@ def _open(path)->bool:
     import webbrowser
     screen = sys.platform in ('darwin', 'win32') or os.environ.get('DISPLAY') or os.environ.get('WAYLAND_DISPLAY')
     try: return bool(screen) and webbrowser.open(Path(path).resolve().as_uri())
-    except Exception: return False      # a broken browser is no reason to lose a run
+    except Exception: return False  # a broken browser is no reason to lose a run
 
-def demo(steps: int = 0,            # updates; 0: what suits the model
-    seed: int = _HOME['seed'],      # of everything random in the run
-    out: str = '',                  # run folder (default: RUNS/demo, or the next free one)
+def demo(steps: int = 0,          # updates; 0: what suits the model
+    seed: int = _HOME['seed'],    # of everything random in the run
+    out: str = '',                # run folder (default: RUNS/demo, or the next free one)
     # 'tiny': learns a text house; 'smollm2', or another pretrained model: learns to compute with Python
     model: str = 'tiny',
-    no_open: store_true = False,    # do not open the report in a browser
+    no_open: store_true = False,  # do not open the report in a browser
 ):
     "Train an agent in minutes, write its report and open it: the tiny one, or a pretrained model."
     from agentlab.train.runs import check_goes_on
@@ -414,15 +414,15 @@ def _where(env: str, tasks: str, reward: str)->str:
     given = dict(tasks=tasks, reward=reward) if tasks else dict(env=env)
     return ' '.join(f'--{name} {shlex.quote(value)}' for name, value in given.items() if value)
 
-def play(env: str = _HOME['env'],   # environment: a known name, or package.module:Class
+def play(env: str = _HOME['env'],  # environment: a known name, or package.module:Class
     # 'tiny', 'untrained', 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
     model: str = 'tiny',
-    seed: int = 0,                  # of the task and of the sampling
-    tasks: str = '',                # your own tasks in place of env: a file with lines of JSON
-    reward: str = '',               # of these: exact, number, contains, or package.module:function
-    temperature: float = 1.,        # 0: the most likely token each time
-    format: str = 'plain',          # how the policy acts: plain, thinking or calls
-    isolate: store_true = False,    # the environment in a process of its own, which may hang or die
+    seed: int = 0,                 # of the task and of the sampling
+    tasks: str = '',               # your own tasks in place of env: a file with lines of JSON
+    reward: str = '',              # of these: exact, number, contains, or package.module:function
+    temperature: float = 1.,       # 0: the most likely token each time
+    format: str = 'plain',         # how the policy acts: plain, thinking or calls
+    isolate: store_true = False,   # the environment in a process of its own, which may hang or die
     # seconds that a call of an isolated environment may take (10); given, the environment is isolated
     limit: float = 0.,
 ):
@@ -501,7 +501,7 @@ def clean(yes: store_true = False,  # remove, do not only list
           + ('' if yes or not found else '; agentlab clean --yes removes them'))
 
 def tiny(env: str = _HOME['env'],  # environment to warm-start on
-    out: str = '',              # folder to put it into (default: the cache)
+    out: str = '',  # folder to put it into (default: the cache)
 ):
     "Make the warm-started tiny policy of an environment: the one that the package ships was made by this command."
     from agentlab.env import load_env
@@ -589,4 +589,4 @@ def _meant(error: Exception)->bool:
     return (Path(code.co_filename).is_relative_to(Path(agentlab.__file__).parent)
             and code.co_code[last.tb_lasti] == opmap['RAISE_VARARGS'])
 
-if __name__ == '__main__' and '__file__' in globals(): sys.exit(main())     # not in a notebook
+if __name__ == '__main__' and '__file__' in globals(): sys.exit(main())  # not in a notebook

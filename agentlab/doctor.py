@@ -18,8 +18,8 @@ __all__ = ['OURS', 'MACHINE', 'published', 'Finding', 'examined', 'fix_command',
 OURS = 'agentlab-rl'
 
 def published(lines: list[str],  # requirements as the metadata have them: 'torch<3,>=2.11', 'ray>=2.49; extra == "ray"'
-    extras: list[str],      # the names of the extras
-)->dict[str, list]:         # extra -> its requirements on this system (packaging's); '': those of every installation
+    extras: list[str],  # the names of the extras
+)->dict[str, list]:     # extra -> its requirements on this system (packaging's); '': those of every installation
     "What we ask for. An extra that names another has its requirements, too."
     from packaging.requirements import Requirement
     def asks(r, extra): return r.marker is None or r.marker.evaluate(dict(extra=extra))
@@ -33,17 +33,17 @@ def published(lines: list[str],  # requirements as the metadata have them: 'torc
 
 class Finding(NamedTuple):
     "A requirement and what is there."
-    requirement: object     # packaging's Requirement
-    state: str              # 'ok', 'missing' or 'outside' its bounds
-    version: str            # '' where it is missing
+    requirement: object  # packaging's Requirement
+    state: str           # 'ok', 'missing' or 'outside' its bounds
+    version: str         # '' where it is missing
 
     def __str__(self):
         bounds = f' ({self.requirement.specifier})' if str(self.requirement.specifier) else ''
         return f'{self.requirement.name}{" " if self.version else ""}{self.version}{bounds}'
 
 def examined(requirements: list,  # packaging's
-    version = None,         # name -> version, raising PackageNotFoundError; None: of what is installed here
-)->list[Finding]:           # in the same order, each once
+    version = None,  # name -> version, raising PackageNotFoundError; None: of what is installed here
+)->list[Finding]:    # in the same order, each once
     "Each requirement beside the version that is installed."
     found = {}
     for r in requirements:
@@ -139,7 +139,7 @@ def elsewhere(system: str = sys.platform,  # as sys.platform names it
     return [f'  {system:8} {line}' for line in lines]
 
 def origin(folder: Path|None = None,  # of the package; None: of this one
-    told: str|None = None,      # the direct_url.json of its installation; None: read it
+    told: str|None = None,  # the direct_url.json of its installation; None: read it
 )->str:
     "Where the package comes from: a clone, a copy of one, a wheel file, or a package index."
     folder = folder or _folder()
@@ -155,7 +155,7 @@ def _folder()->Path:
     return Path(agentlab.__file__).resolve().parent
 
 def doctor(fix: store_true = False,  # print the one command that helps, and nothing else
-    extra: str = '',            # an extra that you want: what it brings is needed, too
+    extra: str = '',  # an extra that you want: what it brings is needed, too
 ):
     "Say what is installed, what is missing or out of bounds, what this machine offers, and the command that helps."
     from agentlab.cli import _plain

@@ -27,28 +27,28 @@ TURN_COLUMNS = ('episode', 't', 'reward', 'origin', 'cost', 'invalid', 'mileston
 @dataclass
 class Turn:
     "One action of one seat: what it was shown, what it said, what that earned."
-    t: int                      # number of this turn in the game, from 0, counted over all seats
-    observation: str = ''       # the new text this seat was shown
-    text: str = ''              # the action as text
+    t: int                 # number of this turn in the game, from 0, counted over all seats
+    observation: str = ''  # the new text this seat was shown
+    text: str = ''         # the action as text
     context_ids: list = field(default_factory=list) # ids added to the context before the action
     ids: list = field(default_factory=list)         # ids of the action, as sampled
     logps: list = field(default_factory=list)       # log-probability of each id when it was sampled
     entropies: list = field(default_factory=list)   # entropy of the distribution it was sampled from, nats
-    reward: float = 0.          # what the environment paid this seat until its next turn
-    state: object = None        # anything JSON can hold: equal states are compared with each other
-    cost: float = 0.            # what the action cost, in the environment's unit
-    invalid: bool = False       # the environment refused the action
-    milestone: float = 0.       # how far the environment says this turn has brought the task
-    window: int = 0             # context window of the episode that holds this turn
-    origin: tuple|None = None   # (episode, turn) in the list of episodes that sampled these ids first; None: this one
+    reward: float = 0.         # what the environment paid this seat until its next turn
+    state: object = None       # anything JSON can hold: equal states are compared with each other
+    cost: float = 0.           # what the action cost, in the environment's unit
+    invalid: bool = False      # the environment refused the action
+    milestone: float = 0.      # how far the environment says this turn has brought the task
+    window: int = 0            # context window of the episode that holds this turn
+    origin: tuple|None = None  # (episode, turn) in the list of episodes that sampled these ids first; None: this one
     # name -> number: further columns of the turn table, for whoever needs them
     columns: dict = field(default_factory=dict)
-    parts: list|None = None     # what each id was, by PART_CODES; None: nobody recorded it
-    acted: str|None = None      # what the environment was given, where that is not the whole text
+    parts: list|None = None    # what each id was, by PART_CODES; None: nobody recorded it
+    acted: str|None = None     # what the environment was given, where that is not the whole text
     inserted: tuple = ()  # (place, ids): ids that nobody sampled and that were put before ids[place]; they are context
     # the likeliest tokens at each sampled id, the likeliest first; empty: not recorded
     top_ids: list = field(default_factory=list)
-    top_logps: list = field(default_factory=list)   # their log-probabilities
+    top_logps: list = field(default_factory=list)  # their log-probabilities
     def learn(self, info: dict):
         "Take in what the environment says of this action."
         self.invalid, self.cost, self.milestone = (bool(info.get('invalid', False)), float(info.get('cost', 0.)),
@@ -59,29 +59,29 @@ class Turn:
 class Episode:
     "One seat's side of one game."
     turns: list[Turn] = field(default_factory=list)
-    group: int = 0              # episodes of one group started from the same task
-    game: int = 0               # seats of one game share this number
+    group: int = 0           # episodes of one group started from the same task
+    game: int = 0            # seats of one game share this number
     seat: str = 'player'
-    outcome: float = 0.         # this seat's return
+    outcome: float = 0.      # this seat's return
     success: bool = False
-    truncated: bool = False     # stopped by a budget, not by the environment's own rules
-    error: str|None = None      # why the environment failed, if it did
+    truncated: bool = False  # stopped by a budget, not by the environment's own rules
+    error: str|None = None   # why the environment failed, if it did
     task: object = None
-    final: str = ''             # the last text of the environment, which nobody answered
-    source: str = 'policy'      # policy, replay or demonstration
-    policy: str = ''            # name of the weights that played
-    step: int = 0               # training step of those weights
-    last_value: float = 0.      # value of the state after the last turn, where it was truncated
+    final: str = ''          # the last text of the environment, which nobody answered
+    source: str = 'policy'   # policy, replay or demonstration
+    policy: str = ''         # name of the weights that played
+    step: int = 0            # training step of those weights
+    last_value: float = 0.   # value of the state after the last turn, where it was truncated
     instruction: str|None = None
-    answer: str|None = None     # what was right, where the environment knows it; the agent never saw it
-    columns: dict = field(default_factory=dict)     # name -> number: further columns of the episode table
+    answer: str|None = None  # what was right, where the environment knows it; the agent never saw it
+    columns: dict = field(default_factory=dict)  # name -> number: further columns of the episode table
     def regrade(self, worth: float):
         "Put what the game was worth in the place of what was paid for it."
         if self.turns: self.turns[-1].reward += worth - self.outcome
         self.outcome = worth
 
 def state_key(state,  # anything JSON can hold; tuples count as lists, the order of dictionary keys does not matter
-)->int:         # signed 64-bit integer, equal in every process
+)->int:  # signed 64-bit integer, equal in every process
     "Key of a state: blake2b of its canonical JSON. Raises TypeError for what JSON cannot hold."
     try: text = json.dumps(state, sort_keys=True, separators=(',', ':'), ensure_ascii=False)
     except (TypeError, ValueError) as e:
@@ -91,12 +91,12 @@ def state_key(state,  # anything JSON can hold; tuples count as lists, the order
     return int.from_bytes(digest, 'little', signed=True)
 
 def derive(*parts,  # numbers and words that say what the draw is for, as in (run seed, step, 'sampling')
-)->int:         # non-negative 63-bit integer
+)->int:  # non-negative 63-bit integer
     "A seed that depends on all of `parts` and on nothing else."
     return state_key(list(parts)) % 2**63
 
 def as_column(name: str,  # for the message
-    values          # a tensor, an array or a list of numbers; one for each row
+    values  # a tensor, an array or a list of numbers; one for each row
 )->Tensor:
     "A column as a tensor. Raises ValueError for what is no column of numbers."
     if not isinstance(values, Tensor):
@@ -132,10 +132,10 @@ class Table:
     def __repr__(self): return f'Table of {len(self)}: ' + ', '.join(self.columns)
 
 def need(table: Table,  # table to look into
-    column: str,    # column that must be there
-    who: str,       # who needs it and what for, as in 'gigpo compares turns by state'
-    hint: str,      # how to supply it
-)->Tensor:          # the column
+    column: str,  # column that must be there
+    who: str,     # who needs it and what for, as in 'gigpo compares turns by state'
+    hint: str,    # how to supply it
+)->Tensor:        # the column
     "The column, or a ValueError that says who needs it and how to supply it."
     if column not in table: raise ValueError(f"{who}, but this batch has no column '{column}'. {hint}")
     return table[column]
@@ -153,7 +153,7 @@ PART_CODES = dict(other=0, switch=1, subgoal=2, action=3, thought=4, call=5, mar
 OTHER, SWITCH, SUBGOAL, ACTION, THOUGHT, CALL, MARKUP = PART_CODES.values()
 
 def part_codes(*names: str,  # names of parts, as in PART_CODES
-)->list[int]:       # their values in tokens.part
+)->list[int]:  # their values in tokens.part
     "The codes of these parts. Raises ValueError for a name that is not in the table."
     unknown = [name for name in names if name not in PART_CODES]
     if unknown: raise ValueError(f'part={unknown[0]!r}: the parts of a reply are {list(PART_CODES)}')
@@ -166,10 +166,10 @@ LABELLED = ('seat', 'source', 'policy', 'instruction', 'answer', 'error', 'final
 class _Tables:
     "The tables of a batch, and which tokens are actions."
     episodes: Table
-    rows: Table     # the context windows
+    rows: Table   # the context windows
     turns: Table
     tokens: Table
-    labels: dict    # column -> {key: the text or state behind it}
+    labels: dict  # column -> {key: the text or state behind it}
     def __len__(self): return len(self.episodes)
     def __repr__(self):
         groups = len(self.episodes.group.unique())
@@ -209,7 +209,7 @@ class _Down(_Tables):
         "(action tokens,) the value of each token's turn; `x` is (turns,)."
         if len(x) != len(self.turns):
             raise ValueError(f'spread takes one value per turn: got {len(x)} values for {len(self.turns)} turns')
-        return x.index_select(0, self.action_turn)   # x[self.action_turn], but twice as fast
+        return x.index_select(0, self.action_turn)  # x[self.action_turn], but twice as fast
     def unit(self, rows: str)->Tensor|None:
         "What counts once in statistics over turns: every turn (None), or every episode (its key)."
         if rows not in ('turn', 'episode'):
@@ -268,13 +268,13 @@ class Batch(_Replaced):
         # pandas table, a row per turn: group, episode, t; optional reward, outcome, state, seat, n_tokens, and any
         # numeric column
         frame,
-    )->Batch:           # rows of `turns` are sorted by (episode, t); `turns.frame_row` names the caller's row
+    )->Batch:  # rows of `turns` are sorted by (episode, t); `turns.frame_row` names the caller's row
         """A batch from a small table. Raises ValueError for missing columns, repeated turns and episode columns that
         vary."""
         return Batch(*_tables_of_frame(frame))
     @staticmethod
     def from_episodes(
-        episodes: list[Episode],    # as `play` gives them; each turn needs one logp and one entropy per sampled id
+        episodes: list[Episode],  # as `play` gives them; each turn needs one logp and one entropy per sampled id
     )->Batch:
         "The tables of played episodes. Raises ValueError where ids and log-probabilities differ in number."
         return Batch(*_tables_of_episodes(episodes))
@@ -550,7 +550,7 @@ def rename(source: Path, target: Path):
 
 @contextmanager
 def atomic(path,  # file to write; its folder is made
-):          # yields the temporary path to write to
+):  # yields the temporary path to write to
     "Write a file whole or not at all: temporary name, fsync, rename, fsync of the folder."
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -676,8 +676,8 @@ class _Footer:
         if kind not in self.kinds: raise ValueError(f'{kind} is no type')
         return self.kinds[kind]()
 
-def unfolded(path   # a Parquet file
-)->int:             # bytes that its columns need at least, once they are read
+def unfolded(path  # a Parquet file
+)->int:            # bytes that its columns need at least, once they are read
     """A run of equal numbers takes a few bytes in the file, whatever its length: values are counted, not only bytes.
     Raises ValueError where its footer is damaged."""
     with open(path, 'rb') as file:
@@ -696,8 +696,8 @@ def unfolded(path   # a Parquet file
     return sum(max(column.get(6) or 0, 8*(column.get(5) or 0)) for column in columns)
 
 def check_unfolded(path,  # a Parquet file
-    free=2**28,     # bytes that any file may unfold to
-    fold=200        # and beyond them so many times its size: saved batches unfold to 40 times at most
+    free=2**28,  # bytes that any file may unfold to
+    fold=200     # and beyond them so many times its size: saved batches unfold to 40 times at most
 ):
     """Refuse a file that unfolds to far more than it is, before it is read. Raises ValueError, also where it is no
     Parquet."""
@@ -706,7 +706,7 @@ def check_unfolded(path,  # a Parquet file
         raise ValueError(f'{path} has {size:,} bytes and unfolds to {needed:,}: no rollout does that, so it '
                          f'was not read')
 
-def read_file(path)->tuple:     # a pyarrow table, labels with their keys
+def read_file(path)->tuple:  # a pyarrow table, labels with their keys
     """What `save` wrote, as it lies in the file. Raises ValueError for a newer schema, missing columns, a damaged
     file, or one that unfolds to far more than it is."""
     import pyarrow as pa, pyarrow.parquet as pq

@@ -13,7 +13,7 @@ from torch import Tensor
 _no_float64 = {'mps'} # device types that cannot hold float64
 
 def same(*columns,  # tensors or lists of one length; integers, booleans or floats (NaN equals NaN)
-)->Tensor:    # (length,) int64 keys 0, 1, 2, ... in the order of the columns' values
+)->Tensor:  # (length,) int64 keys 0, 1, 2, ... in the order of the columns' values
     "One dense key per element: two keys are equal exactly where all `columns` are equal."
     if not columns: raise ValueError("same got no columns; give at least one, e.g. same(group, state)")
     columns = [_bits(_tensor(column)) for column in columns]
@@ -261,7 +261,7 @@ def _runs(key):
     return order, ids[order]
 
 def cumcount(by,  # (length,) integer keys
-)->Tensor:    # (length,) int64: 0, 1, 2, ... inside each group
+)->Tensor:  # (length,) int64: 0, 1, 2, ... inside each group
     "How many elements of the same group stand before each."
     key = _key(by, _tensor(by))
     order, runs = _runs(key)

@@ -17,7 +17,7 @@ __all__ = ['NotNow', 'GaveUp', 'Spent', 'worth_again', 'retry_after', 'Budget', 
 # %% ../nbs/05_patience.ipynb #4dc
 class NotNow(Exception):
     "No answer, this time: worth asking again."
-    def __init__(self, *said, after: float|None = None):    # seconds that the server asks for; None: it says nothing
+    def __init__(self, *said, after: float|None = None):  # seconds that the server asks for; None: it says nothing
         super().__init__(*said)
         self.after = after
 
@@ -29,7 +29,7 @@ def worth_again(status: int)->bool:
     return status in (408, 409, 425, 429) or (status >= 500 and status not in (501, 505))
 
 def retry_after(said: str|None, now: float|None = None,  # the header; seconds since 1970, None: this machine's clock
-)->float|None:                                  # seconds from now, at least 0; None: nothing that can be read
+)->float|None:  # seconds from now, at least 0; None: nothing that can be read
     "When the server wants to be asked again, by its header Retry-After: seconds, or a date of HTTP."
     try: seconds = float(said or 'nan')
     except ValueError:
@@ -39,7 +39,7 @@ def retry_after(said: str|None, now: float|None = None,  # the header; seconds s
         seconds = when.timestamp() - (time.time() if now is None else now)
     return max(seconds, 0.) if math.isfinite(seconds) else None
 
-_counting = threading.Lock()    # for all budgets: it is held for an addition
+_counting = threading.Lock()  # for all budgets: it is held for an addition
 
 @dataclass
 class Budget:
@@ -64,11 +64,11 @@ class Budget:
 @dataclass
 class Patience:
     "How often somebody is asked, and how long."
-    tries: int = 8              # of one request
-    wait: float = 1.            # seconds before the second try, doubled before each one after it
-    longest: float = 60.        # seconds of a pause, unless the server names a longer one
-    total: float = 600.         # seconds after which no further try begins; one that is under way may take longer
-    jitter: float = .5          # share of a pause that chance may take away, 0-1
+    tries: int = 8        # of one request
+    wait: float = 1.      # seconds before the second try, doubled before each one after it
+    longest: float = 60.  # seconds of a pause, unless the server names a longer one
+    total: float = 600.   # seconds after which no further try begins; one that is under way may take longer
+    jitter: float = .5    # share of a pause that chance may take away, 0-1
     sleep: Callable = time.sleep
     clock: Callable = time.monotonic
     # of the jitter: two processes shall not wait in step, so each has a seed of its own

@@ -21,12 +21,12 @@ __all__ = ['GROUPS', 'GROUP_OF', 'BOUND', 'MOVED', 'registered', 'Sizes', 'Optim
 @dataclass(frozen=True)
 class Sizes:
     "How much is played and learned."
-    steps: int = 30             # updates of the run
-    groups: int = 8             # tasks of a step
-    group_size: int = 8         # episodes of a task
-    minibatches: int = 2        # optimiser steps on what a step played
-    max_turns: int = 64         # a budget; the environment usually ends first
-    max_tokens: int = 8         # of one action
+    steps: int = 30       # updates of the run
+    groups: int = 8       # tasks of a step
+    group_size: int = 8   # episodes of a task
+    minibatches: int = 2  # optimiser steps on what a step played
+    max_turns: int = 64   # a budget; the environment usually ends first
+    max_tokens: int = 8   # of one action
     seed: int = 0
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Optimisation:
     "How the weights move. Defaults suit the tiny model."
     lr: float = 1e-3
     weight_decay: float = 0.
-    optimizer: Callable = torch.optim.AdamW     # parameters, lr, weight_decay -> torch optimiser
+    optimizer: Callable = torch.optim.AdamW  # parameters, lr, weight_decay -> torch optimiser
     max_grad_norm: float = 1.
 
 @dataclass(frozen=True)
 class Compute:
     "What the machine does with a batch."
-    lora: dict = field(default_factory=dict)    # arguments of peft.LoraConfig; empty: all weights are trained
+    lora: dict = field(default_factory=dict)  # arguments of peft.LoraConfig; empty: all weights are trained
     budget: int = 4096          # tokens of one forward pass, padding included; a GPU may take more at once
     precision: str = 'no'       # 'no' or 'bf16', as accelerate names them
     tree: bool|None = None      # shared prefixes are computed once (agentlab.policy.tree); None: where it is cheaper
@@ -49,9 +49,9 @@ class Compute:
 @dataclass(frozen=True)
 class Keeping:
     "When a run is saved and tested."
-    checkpoint_every: int = 5   # updates
-    test_every: int = 0         # updates between tests on held-out tasks; 0: before the first and after the last
-    test_tasks: int = 512       # held-out tasks of a test; 0: no tests
+    checkpoint_every: int = 5  # updates
+    test_every: int = 0        # updates between tests on held-out tasks; 0: before the first and after the last
+    test_tasks: int = 512      # held-out tasks of a test; 0: no tests
 
 GROUPS = dict(sizes=Sizes, optimisation=Optimisation, compute=Compute, keeping=Keeping)
 GROUP_OF = {part.name: group for group, made in GROUPS.items() for part in dataclasses.fields(made)}
@@ -69,9 +69,9 @@ class Recipe:
     `BOUND`, binds keywords of the field's function on top of those that are bound already.
     """
     name: str
-    paper: str                          # where the algorithm comes from
-    credit: Callable                    # batch -> advantage of every action token
-    rollout: Callable = _usual('agentlab.rollout.plain:play')       # plays the episodes
+    paper: str        # where the algorithm comes from
+    credit: Callable  # batch -> advantage of every action token
+    rollout: Callable = _usual('agentlab.rollout.plain:play')  # plays the episodes
     # plays held-out tasks: differs from `play` where what the policy reads does
     test_rollout: Callable = _usual('agentlab.rollout.plain:play')
     # batch, policy -> batch with columns that `reward` or `credit` need beside the usual ones
@@ -88,21 +88,21 @@ class Recipe:
     # batch -> batch of what is learned from: some tokens without weight, some episodes gone; after reward, before
     # credit
     curate: Callable|None = None
-    shape: Callable|None = None         # batch, advantage -> advantage; after credit, on the whole batch
+    shape: Callable|None = None     # batch, advantage -> advantage; after credit, on the whole batch
     # policy, seed -> what remembers from step to step: read(batch, step) -> batch, learn(row) -> row entries,
     # tensors(), restore(tensors); perhaps plan(step) -> fields for this step, test() -> arguments of `test_rollout`
     memory: Callable|None = None
-    schedule: Callable|None = None      # step -> fields of this recipe that hold for this step
-    replay: Callable|None = None        # policy, seed -> agentlab.replay.Replay, which brings past episodes back
+    schedule: Callable|None = None  # step -> fields of this recipe that hold for this step
+    replay: Callable|None = None    # policy, seed -> agentlab.replay.Replay, which brings past episodes back
     # policy, seed -> agentlab.train.Critic, for a `credit` that returns (targets, advantage)
     critic: Callable|None = None
     # name -> a list with one argument of the rollout for each group; longer than `groups`: so many groups are played
     group_args: dict = field(default_factory=dict)
-    critic_warmup: int = 0              # first updates, in which the critic learns and the policy does not move
+    critic_warmup: int = 0   # first updates, in which the critic learns and the policy does not move
     # what counts once in the loss: 'token', 'turn', 'row', 'episode', or a constant length
     loss_per: str|float = 'token'
-    kl_coef: float = 0.                 # weight of the KL to the policy that training began with
-    temperature: float = 1.             # of the sampler, and of the log-probabilities that are trained
+    kl_coef: float = 0.      # weight of the KL to the policy that training began with
+    temperature: float = 1.  # of the sampler, and of the log-probabilities that are trained
     sizes: Sizes = Sizes()
     optimisation: Optimisation = Optimisation()
     compute: Compute = field(default_factory=Compute)
@@ -247,7 +247,7 @@ def function_name(function)->str:
     return getattr(unbound(function), '__name__', repr(function))
 
 def check_group_size(estimator,  # a function of agentlab.credit or of yours, or a `functools.partial` of one
-    group_size: int,    # episodes per task
+    group_size: int,  # episodes per task
 )->None:
     "ValueError with the reason if `estimator` compares episodes of one task and there is only one."
     function = unbound(estimator)
@@ -289,7 +289,7 @@ def check_numbers(recipe: Recipe):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
             refuse(name, 'give a number from 0')
 
-registered: dict[str, Callable] = {}    # name -> recipe function; filled as the pages of the families are imported
+registered: dict[str, Callable] = {}  # name -> recipe function; filled as the pages of the families are imported
 
 def recipe(paper: str,  # where the algorithm comes from
 )->Callable:
@@ -318,9 +318,9 @@ def _merged(fields: dict, changes: dict)->dict:
     return kept | changes | joined
 
 def named(name: str, paper: str,
-    idea: str,      # one sentence
-    **fields,       # of Recipe
-)->Callable:        # a recipe function: changes -> Recipe
+    idea: str,  # one sentence
+    **fields,   # of Recipe
+)->Callable:    # a recipe function: changes -> Recipe
     "A recipe function with these fields. Deprecated: write a function `<name>_recipe` under `@recipe(paper)`."
     warnings.warn(f'named({name!r}, ...): write a function {name}_recipe under @recipe(paper)', DeprecationWarning,
                   stacklevel=2)
@@ -350,7 +350,7 @@ class Memories:
             one.restore({name.partition('.')[2]: x for name, x in tensors.items() if name.partition('.')[0] == str(i)})
 
 def remember(*makers,  # functions (policy, seed) -> memory
-)->Callable:    # one such function
+)->Callable:  # one such function
     "One memory of several."
     if not makers:
         raise ValueError('remember() was given no memory: give at least one function (policy, seed) -> memory')

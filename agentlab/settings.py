@@ -25,7 +25,7 @@ class Lab(TypedDict):
     runs:str    # folder of the run folders
 
 def parse_lab(text:str,  # the text of an ini file with a `[lab]` section; other sections are ignored
-)->Lab:       # the section, each value of its own type
+)->Lab:  # the section, each value of its own type
     """The `[lab]` section of `text`. Raises ValueError for a missing section, an unknown or missing name, or a value
     of the wrong type."""
     file,kinds = ConfigParser(interpolation=None),get_type_hints(Lab)
@@ -43,7 +43,7 @@ def parse_lab(text:str,  # the text of an ini file with a `[lab]` section; other
     return section
 
 def packaged(path:str,  # below agentlab/, such as 'train/known.json'
-)->str:             # its text
+)->str:  # its text
     "A file that the package carries."
     return files('agentlab').joinpath(path).read_text(encoding='utf-8')
 
@@ -56,7 +56,7 @@ def defaults()->Lab: # what a command uses when it is not told
 def in_words(error:BaseException)->str:
     "An error in one line: its type and its text, or its type where it has none."
     try: text = ' '.join(str(error).split())[:400]
-    except Exception: text = ''     # it is somebody's class
+    except Exception: text = ''  # it is somebody's class
     return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 def printable(text:str)->str:
@@ -64,8 +64,8 @@ def printable(text:str)->str:
     return ''.join(c if c.isprintable() or c == '\n' else f'\\x{ord(c):02x}' for c in text)
 
 def imported(argument:str,  # what the name was given for: 'env', 'recipe'
-    path:str,       # 'package.module:name'
-):                  # what the module calls so
+    path:str,  # 'package.module:name'
+):             # what the module calls so
     """What a name of a user's own stands for. Raises ValueError where there is no such module or name, or the module
     does not load."""
     said, (module, _, name) = f'{argument}={path!r}', str(path).partition(':')
@@ -82,8 +82,8 @@ def imported(argument:str,  # what the name was given for: 'env', 'recipe'
     return getattr(found, name)
 
 def called(argument:str, path:str,  # as for `imported`
-    make,                   # what it stands for: a class or a function
-    **options               # what it is called with
+    make,      # what it stands for: a class or a function
+    **options  # what it is called with
 ):
     "What a user's class or function makes. Raises ValueError that names it and its fault."
     said = f'{argument}={path!r}'
@@ -94,8 +94,8 @@ def called(argument:str, path:str,  # as for `imported`
     except BaseException as error: raise ValueError(f'{said} cannot be made: {in_words(error)}') from error
 
 def needed(module:str,  # to import
-    extra:str,      # the extra of agentlab-rl that brings it
-    what:str='',    # who needs it
+    extra:str,    # the extra of agentlab-rl that brings it
+    what:str='',  # who needs it
 )->ModuleType:
     """A module of a package that may be missing. Raises ImportError: it is not there, and which extra brings it, or it
     is there and does not load."""
@@ -108,7 +108,7 @@ def needed(module:str,  # to import
                           f'agentlab has nothing to add to it') from error
 
 def door(family:str,  # `__name__` of the package that asks
-)->Callable:        # its `__getattr__`
+)->Callable:  # its `__getattr__`
     """Finds the public names of a package's modules. They are imported at the first name that the package itself lacks;
     modules that need a package which is not installed are passed over."""
     def find(name):
@@ -128,7 +128,7 @@ def _module(family:str, name:str):
 def moved(module:str,  # `__name__` of the module that asks
     # old name = 'package.module:name', where it is now; with a function behind it, that gives what the name was
     **names:str|tuple[str, Callable],
-)->Callable:        # its `__getattr__`
+)->Callable:  # its `__getattr__`
     "Passes on what has moved, with a DeprecationWarning. Raises AttributeError for all other names."
     def find(name, stacklevel=2):
         if name not in names: raise AttributeError(f'module {module!r} has no attribute {name!r}')
@@ -164,14 +164,14 @@ class _OldNames:
         old, new = module.__name__, RENAMED[module.__name__]
         warnings.warn(f'{old} is {new} now', DeprecationWarning, stacklevel=2)
         sys.modules[old.rpartition('.')[0]].__class__ = _Family
-        sys.modules[old] = importlib.import_module(new)     # what `import` gives
+        sys.modules[old] = importlib.import_module(new)  # what `import` gives
 
 sys.meta_path.append(_OldNames())
 
 _Class = TypeVar('_Class', bound=type)
 
 def in_parts(kind:_Class,  # a class on private classes of its module, the steps in which its page tells it
-)->_Class:          # the same class
+)->_Class:  # the same class
     "The methods of the private classes become the class's own, in name and in `help`."
     for base in kind.__mro__[1:]:
         if not base.__name__.startswith('_') or base.__module__ != kind.__module__: continue

@@ -12,7 +12,7 @@ import later
 
 # What passed here passes there: the examples follow from each test. HYPOTHESIS_PROFILE=default draws others every time.
 try: from hypothesis import settings
-except ImportError: pass        # the environment of the adapters has none
+except ImportError: pass  # the environment of the adapters has none
 else:
     settings.register_profile('steady', derandomize=True)
     settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'steady'))

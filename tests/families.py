@@ -28,7 +28,7 @@ FAMILIES = {
     'deepseek_r1_distill_training': ('<｜begin▁of▁sentence｜>', '<｜end▁of▁sentence｜>',
                                      ['<｜User｜>', '<｜Assistant｜>']),
 }
-THINKING = ('qwen3_training', 'deepseek_r1_distill_training')    # their models begin every answer with a thought
+THINKING = ('qwen3_training', 'deepseek_r1_distill_training')  # their models begin every answer with a thought
 
 @cache
 def template(name): return (files('trl')/'chat_templates'/f'{name}.jinja').read_text()

@@ -17,17 +17,17 @@ from packaging.version import Version
 HERE = str(Path(__file__).resolve().parent)
 HEAVY = set('accelerate agentlab bench fastapi httpx numpy openai pandas peft psutil pyarrow safetensors tokenizers '
             'torch transformers trl uvicorn replays vllm_server'.split())
-LIGHT = 'agentlab.env', 'agentlab.cli', 'agentlab.metrics', 'agentlab.settings'     # imported at once: no torch in them
-helpers = {}        # name of a file -> the files of this folder that it imports
-collecting = []     # not empty while pytest collects
-done = set()        # names of the files that are settled
+LIGHT = 'agentlab.env', 'agentlab.cli', 'agentlab.metrics', 'agentlab.settings'  # imported at once: no torch in them
+helpers = {}     # name of a file -> the files of this folder that it imports
+collecting = []  # not empty while pytest collects
+done = set()     # names of the files that are settled
 
 
 class StandIn:
     "What a file imports or makes at its top. Whoever needs more than a name or an attribute of it, gets it at once."
-    __slots__ = '_make', '_found', '__name__'       # no __dict__: vars() of a stand-in is an error, not a surprise
+    __slots__ = '_make', '_found', '__name__'  # no __dict__: vars() of a stand-in is an error, not a surprise
 
-    def __init__(self, make, name=None): self._make, self.__name__ = make, name     # pytest reads the name for its ids
+    def __init__(self, make, name=None): self._make, self.__name__ = make, name  # pytest reads the name for its ids
 
     def _real(self):
         if self._make: self._found, self._make = self._make(), None

@@ -27,7 +27,7 @@ def old() -> Path:
     "The folder of the runs, unpacked once in a process."
     folder = tempfile.mkdtemp(prefix='agentlab-old-')
     with tarfile.open(Path(__file__).parent/'old.tar.xz') as archive:
-        archive.extraction_filter = getattr(tarfile, 'data_filter', None)       # Python 3.11.0 to 3.11.3 has none
+        archive.extraction_filter = getattr(tarfile, 'data_filter', None)  # Python 3.11.0 to 3.11.3 has none
         archive.extractall(folder)
     return Path(folder)/'old'
 

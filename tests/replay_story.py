@@ -44,7 +44,7 @@ bounds = dict(episodes=10, stale=3)
 
 # ---- child processes
 
-kept = 22       # 5 or 6 of the files
+kept = 22  # 5 or 6 of the files
 
 def live(folder, said):
     "Adds, evicts and updates until it is killed; says so after each call that returned."

@@ -157,7 +157,7 @@ def test_interleaved(name):
     beside = [[env.reset(seed)] for seed, env in enumerate(envs)]
     while not all(steps[-1].done for steps in beside):
         for env, steps in zip(envs, beside):
-            random.random(), np.random.rand()           # somebody else draws in between: not our business
+            random.random(), np.random.rand()  # somebody else draws in between: not our business
             if not steps[-1].done: steps.append(env.step(some(steps[-1])))
     assert beside == [alone(0), alone(1)]
 
@@ -199,7 +199,7 @@ def test_gymnasium():
             and len(step.info['state'][0][1]) == 2)
     assert env.step(' go   NOW.').reward == dict(player=1.) and env.step('wait').reward == dict(player=0.)
     assert type(env.step('go now').reward['player']) is float
-    assert env.step('wait').info['success'] is False        # terminated, but the last reward is 0
+    assert env.step('wait').info['success'] is False  # terminated, but the last reward is 0
     env.close()
     assert env.inner.closed == 1
     crashing = from_gymnasium(Gym(fails=True))
@@ -301,7 +301,7 @@ def test_for_trl():
     assert (one.get_reward() == 1. and one._won is True and one.act('wait') == 'The episode is over.'
             and one.get_reward() == 1.)
     assert two.get_reward() == 0. and pickle.dumps(two.get_reward())
-    assert made().act('wait') == 'The episode is over.'      # never begun
+    assert made().act('wait') == 'The episode is over.'  # never begun
     with pytest.raises(ValueError, match="'seed'"): one.reset(prompt='x')
     with pytest.raises(ValueError, match='TRL plays one'): environment_factory(Kuhn)()
 

@@ -473,7 +473,7 @@ def test_mint_budgets_answers_and_feedback(player):
     found = by_budget(player, guess(), tasks=9, budgets=(1, 2, 4), rollout=rollout, max_tokens=4)
     assert asked == [1, 2, 2] and found['errors'] == 0 and all(0 <= found[k] <= 1 for k in (1, 2, 4))
     told = by_budget(player, guess(), tasks=9, budgets=(1, 2), feedback=lambda k, one: 'Higher.', max_tokens=4)
-    assert told[1] == found[1]      # no feedback is read with one turn
+    assert told[1] == found[1]  # no feedback is read with one turn
 
 def test_mint_feedback_that_tells(player):
     class Known(GuessNumber):

@@ -199,7 +199,7 @@ def test_apps_a_refused_payment_is_rolled_back_with_the_first():
     assert step.reward == dict(player=1) and not env.apps.tables['payments']
     half = started('both', refused_world())
     half = played(half, *(text for text in steps if text not in ('bank begin', 'bank rollback')), 'done')
-    assert not half.info['success'] and half.info['columns']['collateral'] > 0     # the first one was made
+    assert not half.info['success'] and half.info['columns']['collateral'] > 0  # the first one was made
 
 
 def test_apps_what_is_not_committed_is_undone_at_the_end():
@@ -306,7 +306,7 @@ def test_loop_baseline_is_the_mean_of_the_others():
     from agentlab.credit import grpo, loop
     b = outcomes(1., 0., .5)
     torch.testing.assert_close(loop(b), numbers(.75, -.75, 0))
-    off = grpo(b, scale=None)       # the mean of all of them
+    off = grpo(b, scale=None)  # the mean of all of them
     assert (loop(b) - off).abs().max() > .2
 
 
@@ -328,7 +328,7 @@ def test_loop_passes_clip_against_the_policy_that_played():
     slope = lambda loss, **how: torch.autograd.grad(loss(now, b, numbers(1, -1, 1), **how).sum(), now)[0]
     objective = recipes.loop().objective
     assert objective is clip_played
-    assert slope(objective).tolist()[:2] == [0, 0] and slope(objective)[2] != 0     # no sampler: the trainer's number
+    assert slope(objective).tolist()[:2] == [0, 0] and slope(objective)[2] != 0  # no sampler: the trainer's number
     assert (slope(clip, low=.1, high=.1) != 0).all() and (slope(objective, low=1., high=9.) != 0).all()
 
 

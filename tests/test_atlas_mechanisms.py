@@ -103,12 +103,12 @@ def test_mars_games(tmp_path, game):
     "A run in which both seats learn; without seats they would be compared with each other."
     game = game()
     recipe = small_recipe(recipes.mars, groups=6, group_size=4, steps=2, minibatches=1, rollout=play_players)
-    policy = warm_start(small_policy(game), game, steps=40, episodes=16, pool=64)   # it knows the words
+    policy = warm_start(small_policy(game), game, steps=40, episodes=16, pool=64)  # it knows the words
     run = train(policy, game, recipe, tmp_path/'run', progress=False)
     moves(run.rows())
     b = run.episodes(0)
     assert len(b.episodes.seat.unique()) == 2
-    b = b.with_turns(reward=b.turns.reward + b.turns.t)     # who moves second is paid more
+    b = b.with_turns(reward=b.turns.reward + b.turns.t)  # who moves second is paid more
     differ(mars(b), mars(b.with_episodes(seat=torch.zeros_like(b.episodes.seat))))
 
 @pytest.mark.parametrize('kind', [Critic, Prior])
@@ -207,7 +207,7 @@ def test_rl_plus_demonstration():
 
 def test_slea_trains(tmp_path):
     "Tips are read from the second update on, and what is read is another context."
-    env = Experienced(Coin(), Library())        # its words; the library of the run is another one
+    env = Experienced(Coin(), Library())  # its words; the library of the run is another one
     run = train(small_policy(env), Coin(), small_recipe(recipes.slea, memory=partial(OwnLibrary, warm_up=1, least=1),
                                                         steps=3, groups=4, group_size=4, max_tokens=4, test_tasks=1),
                 tmp_path/'run', progress=False)

@@ -13,7 +13,7 @@ EVERY = dict(environments=41, programs=37, damaged=30, commands=61, kills=24, du
 @pytest.mark.parametrize('name', EVERY)
 def test_some_of_each(name, tmp_path):
     make, least = CLASSES[name]
-    if name == 'programs' and not shutil.which('bwrap'): least = 200    # one sandbox of the two
+    if name == 'programs' and not shutil.which('bwrap'): least = 200  # one sandbox of the two
     tries = make(tmp_path)
     assert len(tries) >= least and len({title for title, _ in tries}) == len(tries)
     for _, function in tries[::EVERY[name]]: function()

@@ -63,7 +63,7 @@ def test_forced_draws_leave_torch_as_it_was():
 
 def test_a_failing_side_says_so_and_ends():
     with bench.quiet():
-        side = bench.TrlSide('rollout_func', 2, 4, ids=[])    # no ids to put in the place of the drawn ones
+        side = bench.TrlSide('rollout_func', 2, 4, ids=[])  # no ids to put in the place of the drawn ones
         with pytest.raises(StopIteration): side.step()
         side.close()
     assert not side.thread.is_alive()
@@ -181,7 +181,7 @@ def test_real_step_is_the_same_work():
         assert sides['agentlab'].tokens()['computed'] < work['tokens'] <= sides['rollout_func'].tokens()['computed']
         before = {name: side.work() for name, side in sides.items()}
         for side in sides.values(): side.step()
-        assert before == {name: side.work() for name, side in sides.items()}     # the adapter is put back
+        assert before == {name: side.work() for name, side in sides.items()}  # the adapter is put back
         micro = sides['rollout_func'].trainer.args
         assert (micro.per_device_train_batch_size, micro.gradient_accumulation_steps) == (4, 3)
 
@@ -215,7 +215,7 @@ def test_special_tokens_that_would_be_drawn_are_refused():
     from bench import real_step as page
     model, tokenizer = page.tiny(2)
     draw = torch.Generator().manual_seed(0)
-    with torch.no_grad(): model.get_input_embeddings().weight.normal_(generator=draw)     # states without a direction
+    with torch.no_grad(): model.get_input_embeddings().weight.normal_(generator=draw)  # states without a direction
     with pytest.raises(ValueError, match='would still be drawn'): page.mute(model, tokenizer)
 
 
@@ -258,7 +258,7 @@ def test_texts_meet_the_one_they_were_made_from(distinct):
     assert len(set(state_texts(distinct))) == distinct
     batch = worded_batch(distinct, groups=1)
     assert len(batch.turns.state.unique()) == distinct and len(batch) == 8
-    if distinct == 128: return    # the slow one: looked at, not timed
+    if distinct == 128: return  # the slow one: looked at, not timed
     [row] = similarity_speed(similar_states, [distinct], groups=1, repeats=1)
     assert row['clusters'] == (distinct + 1)//2 and row['distinct'] == distinct
 

@@ -14,7 +14,7 @@ from agentlab.env import Env, HopSearch, Isolated, KeyDoor, Step
 from agentlab.episodes import Batch, Episode, Turn, derive
 from agentlab.rollout import play
 from agentlab.rollout.branching import aepo, aepo_budget, arpo, segment_entropy
-from small import Paying, same_batch, sent_whole, small_policy    # noqa: F401 (a fixture)
+from small import Paying, same_batch, sent_whole, small_policy  # noqa: F401 (a fixture)
 from test_rollout import chat, nothing_left, reader, tokenizer, words
 
 quick = settings(max_examples=60, deadline=None)
@@ -77,7 +77,7 @@ def test_a_copied_turn_is_the_turn_at_its_origin(rule, env, seeds, group_size, m
     episodes = grown(rollout, env, seeds, group_size, sampler, max_turns=max_turns, seed=seed, **options)
     for e in episodes:
         own = [turn.origin is None for turn in e.turns]
-        assert own == sorted(own)                               # first the copies, then its own
+        assert own == sorted(own)  # first the copies, then its own
         context = []
         for j, turn in enumerate(e.turns):
             context += turn.context_ids
@@ -129,7 +129,7 @@ def test_a_game_goes_on_in_at_most_beam_ways_from_one_place(rule, env, seeds, gr
     episodes = grown(rollout, env, seeds, group_size, max_turns=max_turns, seed=seed, **options | dict(faithful=False))
     places = Counter([turn.origin for turn in e.turns if turn.origin is not None][-1] for e in forks(episodes))
     assert all(n < options['beam'] for n in places.values())
-    for e in forks(episodes):                                   # a fork stands where its parent stood before it acted
+    for e in forks(episodes):  # a fork stands where its parent stood before it acted
         begin = next(j for j, turn in enumerate(e.turns) if turn.origin is None)
         parent = episodes[e.turns[begin - 1].origin[0]]
         assert (parent.turns[begin].context_ids, parent.turns[begin].state) == (e.turns[begin].context_ids,
@@ -139,7 +139,7 @@ def test_a_game_goes_on_in_at_most_beam_ways_from_one_place(rule, env, seeds, gr
 @given(rule=tree_rules, **common)
 def test_a_group_does_not_depend_on_the_others(rule, env, seeds, group_size, max_turns, seed):
     (rollout, options), how = rule, dict(max_turns=max_turns, seed=seed)
-    options = options | dict(faithful=False)                    # the release counts streaks over all groups
+    options = options | dict(faithful=False)  # the release counts streaks over all groups
     whole = grown(rollout, env, seeds, group_size, **how, **options)
     for i, s in enumerate(seeds):
         assert said(grown(rollout, env, [s], group_size, groups=[i], **how,
@@ -211,7 +211,7 @@ def test_no_token_is_read_twice(env, rollout, options):
     read = sampler.counts['positions'] - sampler.counts['padding']
     assert read <= 1.05*strictly_distinct(episodes)
     batch = Batch.from_episodes(episodes)
-    logp, entropy = policy.logprobs(batch)                      # and the trainer, which reads every row whole, agrees
+    logp, entropy = policy.logprobs(batch)  # and the trainer, which reads every row whole, agrees
     assert ((logp - batch.action('sampler_logp')).abs().max() < 1e-4
             and (entropy - batch.action('entropy')).abs().max() < 1e-4)
 
@@ -227,7 +227,7 @@ def test_a_fault_in_a_parent_spares_its_fork():
         def step(self, action):
             if self.left == 2 and not getattr(self, 'forked', False): raise KeyError('broken')
             return super().step(action)
-        def reseed(self, seed): self.random, self.forked = random.Random(seed), True    # only forks are reseeded
+        def reseed(self, seed): self.random, self.forked = random.Random(seed), True  # only forks are reseeded
     episodes = grown(arpo, Fragile(most=9), [0, 1, 2], 4, threshold=1., initial=2)
     broken = [e.error for e in episodes]
     assert any(error == "KeyError: 'broken'" for error in broken) and any(error is None for error in broken)

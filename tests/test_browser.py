@@ -2,7 +2,7 @@
 script, an error or a request."""
 from pathlib import Path
 import pytest
-from lab import Shown, browser, keep_focus, lab, page, show    # noqa: F401 (fixtures)
+from lab import Shown, browser, keep_focus, lab, page, show  # noqa: F401 (fixtures)
 from view_data import hostile_batch, write_run
 
 pytestmark = pytest.mark.browser
@@ -131,7 +131,7 @@ def test_the_microscope_redraws_finds_a_case_and_escapes(lab):
         lab.run(page, 0)
         page.wait_for_selector('.agentlab-microscope .al-ms-v', timeout=90_000)
         before = page.inner_text('.agentlab-microscope .al-ms table')
-        page.wait_for_timeout(800)          # until the sliders listen
+        page.wait_for_timeout(800)  # until the sliders listen
         keep_focus(page, "document.querySelectorAll('.agentlab-microscope .widget-slider .noUi-handle')[2]")
         page.keyboard.press('ArrowLeft')
         page.wait_for_function("b => document.querySelector('.agentlab-microscope .al-ms table').innerText != b",

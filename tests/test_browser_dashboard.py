@@ -4,12 +4,12 @@ light and in dark, also on a busy machine."""
 import contextlib, io, json, os, subprocess, sys
 import numpy as np
 import pytest
-from lab import ROOT, browser, lab    # noqa: F401 (fixtures)
+from lab import ROOT, browser, lab  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.browser
 PAGE, UPDATES, TURNS = 'nbs/view/01_dashboard.ipynb', 60, 12
-BLUE = (59, 131, 181)                                               # of a line
-PURPLE = dict(Light=(122, 74, 158), Dark=(195, 162, 232))           # of the strongest cell of the table
+BLUE = (59, 131, 181)                                      # of a line
+PURPLE = dict(Light=(122, 74, 158), Dark=(195, 162, 232))  # of the strongest cell of the table
 LINES = '''() => {
     const points = line => line.getAttribute('d').match(/[ML]/g).length;
     const lines = pane => [...pane.querySelectorAll('.al-db-box .al-db-line')].map(points);
@@ -67,7 +67,7 @@ def look(page, live, theme):
     one = dict.fromkeys(('reward', 'success', 'dead_groups', 'clip_fraction', 'grad_norm'), [UPDATES])
     assert page.evaluate(LINES) == one | dict(entropy_by_turn=[], kl=[UPDATES]*2)
     assert page.evaluate(CELLS) == UPDATES*TURNS
-    page.wait_for_timeout(500)      # until the theme is painted
+    page.wait_for_timeout(500)  # until the theme is painted
     for name in ('reward', 'success', 'kl'):
         picture = pixels(page, name)
         assert share(picture, BLUE) > .002, f'no line on the screen in {name}'
@@ -103,7 +103,7 @@ def test_the_pointer_and_the_keys_read_an_update(lab):
         assert told('reward') == '1.143' and told('kl') == 'median 0.001, largest 5150'
         box = page.locator('.al-db-live [data-name=reward] .al-db-box').bounding_box()
         page.mouse.move(box['x'] + box['width']*3.2/8, box['y'] + 40)
-        assert told('reward') == 'update 3: 0.428571'       # six digits while it is read
+        assert told('reward') == 'update 3: 0.428571'  # six digits while it is read
         assert told('kl') == 'update 3: median 0.001, largest 5150'
         page.mouse.move(2, 2)
         page.locator('.al-db-live').focus()

@@ -9,7 +9,7 @@ from itertools import count
 from urllib.parse import urlsplit
 import pytest
 import course
-from lab import ROOT, browser, lab    # noqa: F401 (fixtures)
+from lab import ROOT, browser, lab  # noqa: F401 (fixtures)
 from notebooks import lessons, reads
 
 pytestmark = pytest.mark.browser
@@ -42,7 +42,7 @@ def test_lesson_in_jupyterlab(lab, path):
         failed, not_run = lab.run_all(page, 1200 if reads(path) else 300)
         assert (failed, not_run) == ([], [])
         shown = f"window.jupyterapp.shell.currentWidget.node.querySelectorAll('{SHOWN}').length"
-        for place in range(0, len(notebook['cells']), 5):       # JupyterLab draws what comes near the window
+        for place in range(0, len(notebook['cells']), 5):  # JupyterLab draws what comes near the window
             page.evaluate('i => window.jupyterapp.shell.currentWidget.content.scrollToItem(i)', place)
             page.wait_for_timeout(120)
             if page.evaluate(shown): break

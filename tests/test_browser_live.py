@@ -3,7 +3,7 @@ that trains, here and in another process; sliders redraw."""
 import os, subprocess, sys, time
 from pathlib import Path
 import pytest
-from lab import ROOT, Shown, browser, lab, page, show    # noqa: F401 (fixtures)
+from lab import ROOT, Shown, browser, lab, page, show  # noqa: F401 (fixtures)
 from view_data import HOSTILE
 
 pytestmark = pytest.mark.browser
@@ -100,7 +100,7 @@ def test_the_sliders_of_the_entropy_lab_redraw(page, show):
     shown = show('entropy')
     shown.wait("node.querySelectorAll('.agentlab-entropy-lab .noUi-handle').length == 3")
     shown.wait("node.querySelector('.agentlab-entropy-lab').innerText.includes('no gradient above 1.2')")
-    page.wait_for_timeout(800)          # until the sliders listen
+    page.wait_for_timeout(800)  # until the sliders listen
     crosses = ("[...node.querySelectorAll('.al-el svg path title')].filter(t => "
                "t.textContent.startsWith('silent')).length")
     before = shown.get(crosses)

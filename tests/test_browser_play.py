@@ -1,7 +1,7 @@
 """Play in a real JupyterLab: whole games by pointer and by keyboard, the policy's mind on demand, and hostile text
 that stays text."""
 import pytest
-from lab import browser, keep_focus, lab    # noqa: F401 (fixtures)
+from lab import browser, keep_focus, lab  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.browser
 
@@ -34,7 +34,7 @@ def test_games_are_finished_by_pointer_and_by_keyboard(lab):
         assert all(text.endswith('%') for text in page.locator('.al-pl-moves small').all_inner_texts())
         page.get_by_label('probabilities').uncheck()
         left = 9
-        while 'is over' not in status.inner_text():                      # pointer
+        while 'is over' not in status.inner_text():  # pointer
             moves.first.click()
             page.wait_for_function("n => document.querySelectorAll('.al-pl-moves button').length < n", arg=left,
                                    timeout=20_000)
@@ -43,12 +43,12 @@ def test_games_are_finished_by_pointer_and_by_keyboard(lab):
         page.get_by_role('button', name='New game').click()
         page.wait_for_function("() => document.querySelectorAll('.al-pl-moves button').length == 9", timeout=20_000)
         keep_focus(page, "document.querySelector('.agentlab-play .al-pl-moves button')")
-        page.keyboard.press('5')                                         # keyboard: the key of a digit is that digit
+        page.keyboard.press('5')  # keyboard: the key of a digit is that digit
         page.wait_for_function("() => [...document.querySelectorAll('.al-pl-said > span')].at(-1)?.innerText == '5'",
                                timeout=20_000)
         left = moves.count()
         while 'is over' not in status.inner_text():
-            page.keyboard.press('Enter')                                 # the focus has stayed on the moves
+            page.keyboard.press('Enter')  # the focus has stayed on the moves
             page.wait_for_function("n => document.querySelectorAll('.al-pl-moves button').length < n", arg=left,
                                    timeout=20_000)
             left = moves.count()
@@ -63,7 +63,7 @@ def test_games_are_finished_by_pointer_and_by_keyboard(lab):
         page.wait_for_function("() => document.querySelectorAll('.agentlab-play').length == 2", timeout=20_000)
         second = page.locator('.agentlab-play').nth(1)
         keep_focus(page, "document.querySelectorAll('.agentlab-play')[1].querySelectorAll('.al-pl-moves button')[1]")
-        page.keyboard.press('1')                                         # Lab would make the cell a heading of this key
+        page.keyboard.press('1')  # Lab would make the cell a heading of this key
         page.wait_for_function("() => document.querySelectorAll('.agentlab-play')[1].querySelector('.al-pl-said')",
                                timeout=20_000)
         assert 'second :' not in second.inner_text()

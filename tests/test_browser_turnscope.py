@@ -8,7 +8,7 @@ from agentlab.credit import gigpo, grpo
 from agentlab.episodes import Batch
 from agentlab.view.run_report import signed
 from agentlab.view.turnscope_data import Played
-from lab import browser, keep_focus, lab      # noqa: F401 (fixtures)
+from lab import browser, keep_focus, lab  # noqa: F401 (fixtures)
 from view_data import write_run
 
 pytestmark = pytest.mark.browser

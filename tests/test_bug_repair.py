@@ -123,7 +123,7 @@ def test_a_sandbox_that_fails_in_the_middle_changes_nothing():
     before = env.program
     with pytest.raises(EnvError, match='no test was run'): env.step('put + at 4')
     assert env.program == before and not env.over
-    assert env.step('put * at 4').info['success']       # known already: this program was run
+    assert env.step('put * at 4').info['success']  # known already: this program was run
 
 def test_a_program_that_hangs_or_raises_fails_its_tests():
     for place, word, reason in ((5, '+', 'Endless'), (5, '*', 'Endless'), (2, '<', None), (4, 'g', 'NameError'),
@@ -396,7 +396,7 @@ def test_an_artifact_is_what_the_actions_made():
                                                order=1)
     assert (artifact_task(env, replace(episode, success=False)) is None
             and artifact_task(env, replace(episode, error='x')) is None)
-    assert artifact_task(env, replace(episode, turns=episode.turns[1:])) is None     # it says success, the tests say no
+    assert artifact_task(env, replace(episode, turns=episode.turns[1:])) is None  # it says success, the tests say no
     gone, dead = replace(episode), InjectBug(tester=Runner(raising))
     assert artifact_task(dead, gone) is None and 'no test was run' in gone.error
     longer = replace(episode, turns=episode.turns*2)

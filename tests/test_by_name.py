@@ -63,7 +63,7 @@ def gym(monkeypatch):
 def test_a_name_is_enough(gym):
     env = load_env('gym:Lake-v0?horizon=7&rows=["SFF","FFF","FFG"]', penalty=-1)
     assert env.reset(0).observation == '[S]FF\nFFF\nFFG' and env.horizon == 7 and env.penalty == -1.
-    assert env.words == ['move left', 'move down', 'move right', 'move up']     # the rest of the page is no action
+    assert env.words == ['move left', 'move down', 'move right', 'move up']  # the rest of the page is no action
     assert (env.called, env.name) == ('gym:Lake-v0?horizon=7&rows=["SFF","FFF","FFG"]', 'Toy-Lake-v0')
     assert 'Walk from S to G; H is a hole.' in env.guide and env.guide.endswith('Example: move left')
     assert set(check_env(load_env('gym:Lake-v0?horizon=9'), seeds=(0,)).values()) == {'ok'}
@@ -138,7 +138,7 @@ def test_actions_have_names():
         | 0 | push | N m |
         """
     assert action_words(Bare(), 2) == ['0', '1'] and action_words(Meanings(), 2) == ['noop', 'fire up']
-    assert action_words(Meanings(), 3) == ['0', '1', '2']       # not all of them are named
+    assert action_words(Meanings(), 3) == ['0', '1', '2']  # not all of them are named
     assert documented(Table()) == {0: ('left', 'Turn left'), 1: ('done', 'Unused')}
     assert documented(Units()) == {0: ('push', '')}
 
@@ -236,7 +236,7 @@ def test_a_tiny_policy_learns_in_an_adapted_world(gym, tmp_path, monkeypatch):
     run = train(warm, lake, small_recipe(recipes.grpo, steps=2, group_size=4, max_tokens=4, max_turns=8),
                 tmp_path/'run', progress=False)
     assert len(run.rows()) == 2 and any(not p.equal(old) for p, old in zip(warm.model.parameters(), weights))
-    again = tiny_policy(lake, steps=40, episodes=16, pool=32, progress=False)       # from the cache
+    again = tiny_policy(lake, steps=40, episodes=16, pool=32, progress=False)  # from the cache
     assert again.name == warm.name and again.name.startswith('Toy-Lake-v0-')
 
 def test_a_reader_is_primed_from_wins(gym, tmp_path):

@@ -108,7 +108,7 @@ def test_a_template_is_judged_once(monkeypatch):
     monkeypatch.setattr(judge, '_rewritten', lambda chat: judged.append(chat) or '')
     for _ in range(3): Chat(words)
     assert len(judged) == 1
-    Chat(words, enable_thinking=False)      # told something else, it may write something else
+    Chat(words, enable_thinking=False)  # told something else, it may write something else
     assert len(judged) == 2
 
 
@@ -143,4 +143,4 @@ def test_what_a_chat_remembers_is_bounded_in_bytes():
     assert chat._known
     before = dict(chat._known)
     chat.text_ids('ab'*500_000)
-    assert chat._known == before        # one text does not push out all others
+    assert chat._known == before  # one text does not push out all others

@@ -102,7 +102,7 @@ def token_baselines(ahead, weight, groups):
         lengths = sorted(len(ahead[e]) for e in mine)
         for e in mine if len(mine) > 1 else []:
             for t in range(len(ahead[e])):
-                if t >= lengths[-2]: continue                   # the tail of the longest: its baseline is 0
+                if t >= lengths[-2]: continue  # the tail of the longest: its baseline is 0
                 voices = [(ahead[j][t], weight[j][t]) for j in mine if t < len(ahead[j])]
                 found[e][t] -= sum(g*w for g, w in voices)/(sum(w for _, w in voices) + 1e-8)
     return [x for tokens in found for x in tokens]

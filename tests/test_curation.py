@@ -16,7 +16,7 @@ from agentlab.rollout import filters as cu, play
 from agentlab.rollout.resampling import Repair, dynamic_sampling, refused, retry_failures, splice, with_rollback
 from agentlab.rollout.turns import Timed, TurnLimit, UnaryFeedback, costs, scaling_inter, turn_percentile
 from agentlab.rollout.windows import with_summaries
-from small import Paying, same_batch, same_run, sent_whole, small_policy, train_small    # noqa: F401 (a fixture)
+from small import Paying, same_batch, same_run, sent_whole, small_policy, train_small  # noqa: F401 (a fixture)
 
 quick = settings(max_examples=60, deadline=None)
 outcomes = st.lists(st.lists(st.sampled_from([0., 0., 1., 1., .5, -1.]), min_size=1, max_size=6), min_size=1,

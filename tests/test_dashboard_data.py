@@ -64,7 +64,7 @@ def test_a_gap_is_a_gap():
     assert holed.plots.line('reward') == [[0, 1], [1, None], [2, 1]]
     late = shown([dict(step=i, success=.5 if i > 400 else None) for i in range(600)])
     known = [bool(parts[0].get('lines', {}).get('success')) for parts in late.plots.parts]
-    assert known == [False]*2 + [True]*3 + [False]*3        # 148 rows a part
+    assert known == [False]*2 + [True]*3 + [False]*3  # 148 rows a part
     assert {y for _, y in late.plots.line('success')} == {None, .5}
 
 def test_no_row_and_one_row():
@@ -82,7 +82,7 @@ def test_fifty_thousand_rows_and_a_spike():
             for i in range(50_000)]
     for row in rows: row['entropy_by_turn'] = [draw.random() for _ in range(12)]
     rows[31_417]['kl_max'] = 5150.
-    rows[31_418]['kl_max'] = math.inf      # in the same bucket, and larger, but no number
+    rows[31_418]['kl_max'] = math.inf  # in the same bucket, and larger, but no number
     board = shown(rows)
     assert len(state(board)) < 120_000
     spike, steps = board.plots.line('kl_largest'), [x for x, _ in board.plots.line('reward')]

@@ -314,7 +314,7 @@ def test_an_overlay_runs_follows_stops_and_goes_on(tmp_path):
         assert (own.state in ('stopping', 'stopped') and set(found) == {'made', 'folder', 'own', 'bad'}
                 and len(found['made']) > 5)
         await own
-        made.again.click()                                                # it ended, and is drawn again
+        made.again.click()  # it ended, and is drawn again
         await until(lambda: not overlay.task.done() and made.state == 'running')
         await until(lambda: overlay.plots.line('reward')[-1][0] > 20)
         overlay.stop()
@@ -367,7 +367,7 @@ def test_the_twin_says_what_the_picture_shows(tmp_path):
     read = harmless(page)
     text = ''.join(read.text)
     always = [pane for pane in panes(compared=True) if not pane.optional]
-    assert page.count('<figure>') == len(always) == 7 and page.count('<desc>') == 6      # the KL has no numbers
+    assert page.count('<figure>') == len(always) == 7 and page.count('<desc>') == 6  # the KL has no numbers
     assert ('run 1: 0 at update 0, 0.875 at update 7, between 0 and 0.875; run 2: 0 at update 0, 0.438 '
             'at update 7' in text)
     assert '0.88 at 7' in text and '0.44 at 7' in text

@@ -60,7 +60,7 @@ def test_delegate_each_errand_is_a_row_without_what_was_before(houses):
         assert (max(t.window for e in sides for t in e.turns) > 0) == many
     batch = Batch.from_episodes(games(policy, world))
     logp, _ = policy.logprobs(batch)
-    assert (logp - batch.action('sampler_logp')).abs().max() < 1e-3     # what is trained is what was read
+    assert (logp - batch.action('sampler_logp')).abs().max() < 1e-3  # what is trained is what was read
 
 
 def test_delegate_weights_for_each_role(houses, tmp_path):
@@ -104,7 +104,7 @@ def test_coda_only_planners_vote(houses):
     of = {}
     for value, game in zip(mine.tolist(), batch.episodes.game[batch.turns.episode[batch.action_turn]].tolist()):
         of.setdefault(game, set()).add(round(value, 6))
-    assert all(len(values) == 1 for values in of.values())      # one number for all rows of a game
+    assert all(len(values) == 1 for values in of.values())  # one number for all rows of a game
     everybody = grpo(batch, rows='turn')
     assert not torch.allclose(mine, everybody)
 
@@ -203,7 +203,7 @@ def tries(houses, n=3, **how):
 def test_hi_agent_plays_and_updates(houses, tmp_path):
     world, policy = houses
     row = trained(tmp_path, recipes.hi_agent, policy, world, rollout_args=dict(reached=at_goal, tries=3))
-    assert row['grad_norm'] > 0 and row['sampler_gap'] < 1e-3      # the contexts are those that were read
+    assert row['grad_norm'] > 0 and row['sampler_gap'] < 1e-3  # the contexts are those that were read
 
 
 def test_hi_agent_compares_errands_of_one_state(houses):
@@ -273,7 +273,7 @@ def test_epo_explicit_speaks_before_every_turn_of_a_frozen_actor(advised):
         planner, other = ([t.t for t in e.turns] for e in every if e.game == game)
         assert other and set(t - 1 for t in other) <= set(planner) and not any(t - 1 in other for t in other)
     mine = games(policy, world, rollout=play_players, players=dict(executor=actor))
-    assert {e.seat for e in mine} == {'planner'}        # the actor is in no batch
+    assert {e.seat for e in mine} == {'planner'}  # the actor is in no batch
     both = Batch.from_episodes(games(policy, world, rollout=play_players))
     with pytest.raises(ValueError, match='is frozen'): delegate.epo_explicit(both)
 
@@ -319,7 +319,7 @@ def test_epo_explicit_the_other_one_is_frozen_and_in_no_batch(talks):
     kept = games(mine, world, rollout=play_players, players=earlier)
     assert len({e.game for e in kept}) == len(kept) == len(before)//2 == 6
     with torch.no_grad():
-        for p in mine.model.parameters(): p.mul_(0.)        # what learns changes, the earlier one does not
+        for p in mine.model.parameters(): p.mul_(0.)  # what learns changes, the earlier one does not
     first = lambda found: {e.game: e.turns[0].text for e in found if e.source == 'opponent' and e.turns[0].t == 0}
     after = games(mine, world, rollout=play_players, players=earlier, keep=True)
     assert first(before) == first(after) and first(before)
@@ -330,7 +330,7 @@ def test_the_frozen_actor_acts_by_the_phrase(talks):
     world.reset(3)
     twin = world.clone()
     said = [one.step('all').info['state'] for one in (world, twin)]
-    assert said[0] == said[1]       # a clone's actor draws the same
+    assert said[0] == said[1]  # a clone's actor draws the same
     offers = set()
     for seed in range(30):
         world.reset(seed)
@@ -450,7 +450,7 @@ def test_mira_the_square_stops_where_dro_goes_on():
     b = Batch.from_episodes([Episode([Turn(0, context_ids=[1], ids=[2, 3], logps=[-2., -2.], entropies=[0., 0.])])])
     b = b.with_action(old_logp=torch.tensor([-2., -2.]))
     logp = torch.tensor([-1., -1.], requires_grad=True)
-    fit_ratio(logp, b, torch.ones(2), beta=.5).sum().backward()     # moved by 2 = advantage/beta
+    fit_ratio(logp, b, torch.ones(2), beta=.5).sum().backward()  # moved by 2 = advantage/beta
     assert logp.grad.tolist() == [0., 0.]
 
 

@@ -78,7 +78,7 @@ def test_no_name_hides_a_module(name):
     hidden = {n for n in names if not isinstance(vars(package).get(n, package), ModuleType)}
     for one in names:
         try: importlib.import_module(f'{name}.{one}')
-        except ImportError: continue        # needs a package that is not here
+        except ImportError: continue  # needs a package that is not here
         if not isinstance(vars(package)[one], ModuleType): hidden.add(one)
     assert names and not hidden, f'call the pages of {name} otherwise than the functions at its door'
 
@@ -144,7 +144,7 @@ def told_in_parts() -> list:
 def test_help_and_messages_name_the_public_class():
     pairs = told_in_parts()
     wrong = [(kind, name) for kind, part in pairs for name, value in vars(part).items() if inspect.isfunction(value)
-             and value.__module__ != 'dataclasses'      # `__replace__`, from Python 3.13 on
+             and value.__module__ != 'dataclasses'  # `__replace__`, from Python 3.13 on
              and '<locals>' not in value.__qualname__ and (name not in vars(kind)
              or inspect.unwrap(value).__qualname__ != f'{kind.__qualname__}.{name}')]
     assert len(pairs) > 30 and not wrong, 'put `@in_parts` above the class (agentlab.settings)'

@@ -26,7 +26,7 @@ from agentlab.policy.core import take_rows
 
 quick = settings(max_examples=50, deadline=None)
 entropies = st.one_of(st.sampled_from([0., .5, .7]), st.floats(0, 4, width=32), st.just(math.nan))
-plays = st.lists(st.lists(st.lists(entropies, max_size=4), max_size=4), max_size=6)     # episodes of turns of entropies
+plays = st.lists(st.lists(st.lists(entropies, max_size=4), max_size=4), max_size=6)  # episodes of turns of entropies
 solid = st.lists(st.lists(st.lists(st.floats(0, 4, width=32), min_size=1, max_size=4), min_size=1, max_size=4),
                  min_size=1, max_size=6)
 nan = math.nan
@@ -169,7 +169,7 @@ def test_shapes_keep_type_length_and_input(episodes, seed):
         found = shape(batch, advantage)
         assert found.dtype == advantage.dtype and len(found) == len(advantage) and found.isfinite().all()
         assert torch.equal(advantage, before)
-        assert not ((found*advantage) < 0).any()        # no shape turns praise into blame
+        assert not ((found*advantage) < 0).any()  # no shape turns praise into blame
 
 
 @given(episodes=solid, share=st.sampled_from([.05, .2, .3, .5, .9, 1.]), seed=st.integers(0, 99))
@@ -245,7 +245,7 @@ def test_dcpo_against_the_formulas(outcomes, seen, m, s):
                 continue
             new, total = (x-new_m)/new_s if new_s else 0., (x-total_m)/total_s if total_s else 0.
             wanted.append(min((total/(k+1) + (1-1/(k+1))*new, new/(k+1) + (1-1/(k+1))*total), key=abs))
-    same_numbers(found[::2].abs(), [abs(x) for x in wanted], 1e-7)      # a tie of magnitudes may have either sign
+    same_numbers(found[::2].abs(), [abs(x) for x in wanted], 1e-7)  # a tie of magnitudes may have either sign
     assert torch.equal(found[::2], found[1::2])
 
 
@@ -264,7 +264,7 @@ def test_outcome_history_against_a_dictionary_and_resumed(steps, cut):
             resumed = OutcomeHistory()
             resumed.restore({name: x.clone() for name, x in memory.tensors().items()})
         memory.read(batch, number)
-        found = memory.read(batch, number).episodes     # reading twice counts once
+        found = memory.read(batch, number).episodes  # reading twice counts once
         same_numbers(torch.stack([found.seen, found.seen_mean, found.seen_std], 1),
                      [known.get(task, (0., 0., 0.)) for task, _ in episodes])
         if resumed: same_numbers(resumed.read(batch, number).episodes.seen_std, found.seen_std, 1e-12)
@@ -369,7 +369,7 @@ def test_losses_are_the_same_under_every_micro_batching(episodes, seed, per, nam
 @pytest.mark.parametrize('seed', range(5))
 def test_gradients_by_finite_differences(name, seed):
     "In the log-probability and in the entropy of each token."
-    batch, logp, advantage, entropy = numbers([[[1.]*3]*30]*2, seed)    # 30 turns, so that the released gate is open
+    batch, logp, advantage, entropy = numbers([[[1.]*3]*30]*2, seed)  # 30 turns, so that the released gate is open
     loss, step = LOSSES[name], 1e-6
     x, h = logp.clone().requires_grad_(), entropy.clone().requires_grad_()
     in_logp, in_entropy = torch.autograd.grad(loss(x, batch, advantage, h).sum(), (x, h))

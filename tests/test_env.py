@@ -54,7 +54,7 @@ def test_any_text_is_played_and_the_horizon_holds(env, seed, actions):
         if step.info['invalid']: assert step.info['state'] == before and step.observation.startswith('Nothing happens.')
         assert turns <= env.horizon
         assert step.done == (step.info['success'] or turns == env.horizon)
-        assert not step.info['truncated']           # its horizon is a rule
+        assert not step.info['truncated']  # its horizon is a rule
         assert step.reward == {'player': float(step.info['success'])}
     if step.done:
         with pytest.raises(EnvError, match='call reset'): env.step('go north')
@@ -146,7 +146,7 @@ def search(env):
         here, turns = frontier.popleft()
         for action in here.legal():
             there = here.clone()
-            there.turns = 0     # search beyond the horizon too
+            there.turns = 0  # search beyond the horizon too
             step = there.step(action)
             if step.info['success']: return turns + 1
             if step.info['state'] not in seen:
@@ -191,7 +191,7 @@ def test_a_success_needs_the_key():
     assert env.step('go south').observation.startswith('You are in a2.')
     assert env.step('open chest').info['invalid']
     for action in ('go north', 'go east', 'take key'): env.step(action)
-    assert env.step('take key').info['invalid'] and env.has_key     # there is only one key
+    assert env.step('take key').info['invalid'] and env.has_key  # there is only one key
     assert 'You hold the key.' in env.step('go west').observation
     env.step('go south')
     assert env.step('Open  chest.\n').reward == {'player': 1.}
@@ -270,7 +270,7 @@ def test_several_seats_pass_and_their_order_is_checked():
             self.seat = 0
             step.seat = 'first'
             return step
-    assert set(check_env(Greedy()).values()) == {'ok'}      # a seat may move twice ...
+    assert set(check_env(Greedy()).values()) == {'ok'}  # a seat may move twice ...
     # ... unless the order is fixed
     with pytest.raises(EnvError, match='order: after .first'): check_env(Greedy(), in_turn=True)
 

@@ -12,7 +12,7 @@ from small import TABLES, exactly, finish, fork, same_batch
 
 quick = settings(max_examples=40, deadline=None,
                  suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-fewer = settings(quick, max_examples=15)      # pandas is slow to start
+fewer = settings(quick, max_examples=15)  # pandas is slow to start
 number = st.one_of(st.sampled_from([0., -0., 1e-300, 1/3, math.inf, -math.inf, math.nan]), st.floats(-9, 9))
 single = st.one_of(st.sampled_from([-math.inf, math.nan]), st.floats(-9, 9, width=32))
 hostile = st.one_of(st.sampled_from(['', ' ', '\x00', '"', "\\'", '</script><b>', '\x1b[2J', '\ud800', '\u202e', 'é',
@@ -351,7 +351,7 @@ def test_the_order_of_the_caller_comes_back(both):
     for column in ('t', 'reward'):
         assert frame[column].to_numpy()[batch.turns.frame_row.tolist()].tolist() == batch.turns[column].tolist()
     mine = torch.empty(len(frame), dtype=torch.float64)
-    mine[batch.turns.frame_row] = batch.turns.reward        # one value for each row of the caller
+    mine[batch.turns.frame_row] = batch.turns.reward  # one value for each row of the caller
     assert mine.tolist() == frame['reward'].tolist()
 
 @fewer

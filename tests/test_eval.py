@@ -35,7 +35,7 @@ def test_an_interval_holds_its_value(values):
 def test_certainty_is_not_claimed():
     for n in (1, 5, 50):
         assert bounded([1.]*n, True).low == pytest.approx(.025**(1/n)) and bounded([0.]*n, True).high < 1
-    assert bounded([1.]*9) == Interval(1., 1., 1.)      # numbers, not shares
+    assert bounded([1.]*9) == Interval(1., 1., 1.)  # numbers, not shares
     assert bounded([]) is None and bounded([1., None]) is None
 
 def test_an_episode_that_ends_with_an_error_has_failed():
@@ -54,7 +54,7 @@ def test_scripts_play_the_same_tasks(make):
     env = make()
     for player in (by_expert, by_chance):
         one, two = (played(player, env, **HOW) for _ in range(2))
-        assert [[t.text for t in e.turns] for e in one] == [[t.text for t in e.turns] for e in two]     # seeded
+        assert [[t.text for t in e.turns] for e in one] == [[t.text for t in e.turns] for e in two]  # seeded
         assert len(one) == 8*len(env.seats) and not any(e.error for e in one)
     if len(env.seats) == 1: assert measured(played(by_expert, env, **HOW), 2)['success'].value == 1
 

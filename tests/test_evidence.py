@@ -89,7 +89,7 @@ def ends(verdict, seen, shown, step=0):
 def test_smartsnap_the_tool_term_fades():
     worth = [snapped(ends(0., 5, 1, step)).sum().item() for step in (0, 100, 200)]
     assert worth == pytest.approx([.5, .25, 0.])
-    assert snapped(ends(0., 5, 5, 200)).sum().item() == pytest.approx(-.2)      # two more than are free
+    assert snapped(ends(0., 5, 5, 200)).sum().item() == pytest.approx(-.2)  # two more than are free
     assert snapped(ends(float('nan'), 2, 0))[-1].isnan()
 
 

@@ -146,7 +146,7 @@ def test_checkpointed_and_with_gradients(threads):
 
 def test_autocast_does_not_undo_it(threads):
     policy = policy_of('llama', adapter=True, precision='bf16')
-    policy.precision = 'bf16'       # an adapter makes another policy
+    policy.precision = 'bf16'  # an adapter makes another policy
     assert gap(policy, ragged(policy)) == 0.
     policy.exact = False
     assert gap(policy, ragged(policy)) > 0.

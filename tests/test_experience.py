@@ -37,7 +37,7 @@ def test_clean_text_is_one_safe_line(said, limit):
     assert (len(found) <= limit and found.isprintable() and not set(found) & set('<>[]')
             and found == ' '.join(found.split()))
     assert clean(found, limit) == found
-    found.encode('utf-8')       # lone surrogates are gone
+    found.encode('utf-8')  # lone surrogates are gone
 
 
 @given(st.lists(st.tuples(text, st.deferred(lambda: st.sampled_from(levels))), max_size=12),
@@ -58,7 +58,7 @@ def test_tips_keep_the_budget(tips, budget, each, faithful):
        st.integers(1, 3))
 @quick
 def test_clusters_follow_the_rule(texts, limit):
-    places, model = Clusters(limit, signature=lambda text: ''), []      # model: [text, members]
+    places, model = Clusters(limit, signature=lambda text: ''), []  # model: [text, members]
     for said in texts:
         found = next((c for c in model if SequenceMatcher(None, said, c[0]).ratio() >= .85), None)
         if found: found[1] += 1
@@ -87,7 +87,7 @@ def test_tasks_do_not_share_places():
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from([0., .25, .5, 1.])), max_size=25), st.integers(1, 4))
 @quick
 def test_admission_against_a_loop(offers, room):
-    library, model = Library(golden=room), []       # model: [text, score]
+    library, model = Library(golden=room), []  # model: [text, score]
     for number, score in offers:
         said = f'{number:b}'.replace('0', 'ga ').replace('1', 'bu ') + str(number)
         twin = next((m for m in model if duplicate(clean(said), m[0])), None)
@@ -177,7 +177,7 @@ def write_on(path, done):
 
 
 @pytest.mark.xdist_group('forks')
-@pytest.mark.parametrize('kills', [10, pytest.param(30, marks=pytest.mark.slow)])   # each starts a process
+@pytest.mark.parametrize('kills', [10, pytest.param(30, marks=pytest.mark.slow)])  # each starts a process
 def test_kills(tmp_path, kills):
     generator, largest = random.Random(0), 0
     for kill in range(kills):
@@ -192,7 +192,7 @@ def test_kills(tmp_path, kills):
         assert finish(writer, log)[0] == -signal.SIGKILL
         safe = len(done.read_text().split('\n')) - 1
         library, rules = Library().load(path), load_library(folder/'rules.json')
-        assert safe <= library.step <= safe + 1                     # nothing that was written is lost
+        assert safe <= library.step <= safe + 1  # nothing that was written is lost
         assert (safe <= int(rules['G0'].split()[0]) <= library.step and len(rules) == 60
                 and len(set(rules.values())) == 1)
         assert library.numbered >= len(library) > 0
@@ -336,7 +336,7 @@ def test_three_tries_then_the_other_form():
     assert (asked(lambda m: heard.append(m) or 'no', [], lambda reply: read_json(reply, list), 'other') == 'other'
             and len(heard) == 3)
     def stop(messages): raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt): asked(stop, [], str, 'other')       # Ctrl-C is no reply
+    with pytest.raises(KeyboardInterrupt): asked(stop, [], str, 'other')  # Ctrl-C is no reply
 
 
 def test_material_is_marked_as_material():

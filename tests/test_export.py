@@ -38,10 +38,10 @@ def test_merged_weights_say_the_same(tmp_path):
     ids = policy.chat.first('Guess a number from 1 to 16.')
     assert type(model).__name__ == 'Qwen3ForCausalLM' and model.dtype == torch.float32
     assert torch.allclose(logits(model, ids), logits(policy.model, ids), atol=1e-4) and distance < 1e-4
-    assert (logits(model, ids) - logits(BASE.model, ids)).abs().max() > .1      # the adapter is in it
+    assert (logits(model, ids) - logits(BASE.model, ids)).abs().max() > .1  # the adapter is in it
     assert tokenizer.chat_template == policy.tokenizer.chat_template
     assert all(torch.equal(p, before[name]) for name, p in policy.model.named_parameters())
-    assert [p.name for p in (tmp_path/'deep').iterdir()] == ['out']             # nothing is left beside it
+    assert [p.name for p in (tmp_path/'deep').iterdir()] == ['out']         # nothing is left beside it
 
 def test_bf16_takes_half_the_space_and_is_measured(tmp_path):
     policy = learned()
@@ -104,7 +104,7 @@ def test_a_talk_is_appended_to():
     assert talking.context[:len(asked[0])] == asked[0] and len(talking.heard) == 3
     again = Conversation(policy, temperature=1., max_tokens=6, piece=4, seed=3)
     for text in talking.heard: list(again.reply(text))
-    assert again.context == talking.context                 # seeded
+    assert again.context == talking.context  # seeded
     talking.reset('Be short')
     assert talking.context == [] and talking.asked('Guess') == policy.chat.first('Guess', 'Be short')
 

@@ -40,7 +40,7 @@ def test_each_tag_sees_its_own_fault():
         return PARTS[name].sees(Episode([*turns] or [Turn(0, 'red door', 'go red')], **more), i)
     again = [Turn(0, state='a'), Turn(1, state='b'), Turn(2, state='a')]
     assert seen('state again', 2, *again) and not seen('state again', 1, *again)
-    assert not seen('state again', 1, Turn(0), Turn(1))     # no states are known
+    assert not seen('state again', 1, Turn(0), Turn(1))  # no states are known
     assert seen('refused', 0, Turn(0, invalid=True)) and not seen('refused')
     assert seen('made up', 0, Turn(0, 'red door', 'go blue')) and not seen('made up')
     assert seen('answered at once') and not seen('answered at once', truncated=True)

@@ -65,7 +65,7 @@ def test_several_rewards_are_not_guessed():
     assert (run.fields['reward'] == MISSING and run.summary().unknown.tolist() == [8, 8]
             and run.turns(1).outcome.isna().all())
     assert "['moves', 'brevity', 'words']" in run.notes[0]
-    assert run.turns(1)[['moves', 'brevity', 'words']].notna().all(axis=None)       # shown, each under its own name
+    assert run.turns(1)[['moves', 'brevity', 'words']].notna().all(axis=None)  # shown, each under its own name
     assert open_run(HERE/'trl/text', reward='brevity').summary().reward.tolist() == [.5, .5]
     with pytest.raises(ValueError, match="no column of numbers 'verdict'"): open_run(HERE/'trl/text', reward='verdict')
 
@@ -110,7 +110,7 @@ def test_untrusted_lines(tmp_path):
                          'object']
     assert run.steps == [1, None] and run.turns(1).outcome.isna().tolist() == [False, True, True, True, False]
     assert 'step' in run.batch(None).episodes or run.fields['step'] == MISSING
-    assert '<script' not in opened_html(run) and opened_html(run).encode()      # half a surrogate pair can be written
+    assert '<script' not in opened_html(run) and opened_html(run).encode()  # half a surrogate pair can be written
 
 
 def test_a_long_line_is_left_out(tmp_path, monkeypatch):
@@ -162,7 +162,7 @@ def test_turns_of_a_conversation(tmp_path):
     turns = run.turns(1)
     assert (turns.text.tolist() == ['call', 'five', 'call']
             and turns.observation.tolist() == ['user: q', 'tool: 5', 'user: q'] and turns.group.nunique() == 1)
-    assert turns.reward.isna().tolist() == [True, True, False]      # who of two turns earned it is not known
+    assert turns.reward.isna().tolist() == [True, True, False]  # who of two turns earned it is not known
     assert run.episodes(1)[0].final == 'tool: bye' and run.fields['turns'] == 'messages of the assistant'
     assert (split_turns([], [dict(role='assistant', content=[dict(type='text', text='see'), dict(type='image')])])
             == ([('', 'see\n[image]')], ''))
@@ -241,7 +241,7 @@ def test_refusals(tmp_path):
     with pytest.raises(ValueError, match='holds nothing that can be opened'): open_run(tmp_path)
     (tmp_path/'b.pkl').write_bytes(pickle.dumps(Bomb()))
     (tmp_path/'empty.jsonl').touch()
-    pd.DataFrame(dict(prompt=['a'], completion=['b'])).to_parquet(tmp_path/'sft.parquet')   # a dataset, no dump
+    pd.DataFrame(dict(prompt=['a'], completion=['b'])).to_parquet(tmp_path/'sft.parquet')  # a dataset, no dump
     for name, what in (('b.pkl', 'never opened'), ('empty.jsonl', 'it is empty'), ('sft.parquet', 'Known are')):
         with pytest.raises(ValueError, match=what): open_run(tmp_path/name)
     (tmp_path/'cut.jsonl').write_bytes(b'{"input": "p", "outp')
@@ -462,7 +462,7 @@ def test_prime_rl_folders(tmp_path):
     for subset in ('all', 'effective'):
         (tmp_path/'old/rollouts/step_0/train'/subset).mkdir(parents=True)
         (tmp_path/'old/rollouts/step_0/train'/subset/'traces.jsonl').write_text(text)
-    assert len(open_run(tmp_path/'old').episodes(0)) == 4       # the second holds copies
+    assert len(open_run(tmp_path/'old').episodes(0)) == 4  # the second holds copies
 
 
 def test_seats_share_a_game(tmp_path):
@@ -542,7 +542,7 @@ def test_hostile_archives(tmp_path):
     row = records('verifiers')[0]
     node = dict(parent=None, sampled=False, message=dict(role='user', content='x'*10_000))
     deep = [node, *(dict(parent=0, sampled=True, message=dict(role='assistant', content='y')) for _ in range(9000))]
-    row['traces'][0]['nodes'] = deep        # every branch reads the same long text
+    row['traces'][0]['nodes'] = deep  # every branch reads the same long text
     (tmp_path/'wide.jsonl').write_text(json.dumps(row))
     with pytest.raises(ValueError, match='unfolds to too much text'): open_run(tmp_path/'wide.jsonl')
     row['traces'][0]['nodes'] = [dict(node, parent=1), dict(node, parent=0, sampled=True)]

@@ -123,7 +123,7 @@ def test_the_schema_tells_a_number_from_a_text():
     assert Calls(xml, tools=as_text).read(text).actions == [Call('guess', dict(number='7'))]
     assert 'must be of type integer' in Calls(xml, tools=GUESS).read(text.replace('7', 'seven')).actions[0].error
 
-WRONG = {   # reply -> what the model reads
+WRONG = {  # reply -> what the model reads
     'I would search.': 'No tool was called',
     '<tool_call>{"name": "fly", "arguments": {}}</tool_call>': 'There is no tool "fly". The tools are search, answer.',
     '<tool_call>{"name": "search", "arguments": {"relation": "mentor"}}</tool_call>': 'search needs the '
@@ -236,7 +236,7 @@ def test_a_thought_and_an_action():
     assert [t.acted for t in episode.turns] == ['guess 3', 'guess 2'] and episode.success
     assert episode.turns[0].parts == [MARKUP, THOUGHT, THOUGHT, THOUGHT, THOUGHT, MARKUP, ACTION, ACTION, MARKUP]
     assert 'the key' in episode.turns[0].text
-    assert words().decode(script.given[1]).count('the key is up') == 1       # the thought stays in the context
+    assert words().decode(script.given[1]).count('the key is up') == 1  # the thought stays in the context
 
 def test_a_thought_that_never_ends_is_answered():
     episode, script = said('<think> hm hm hm', 'guess 2', format=Thinking())
@@ -309,7 +309,7 @@ def test_several_calls_in_a_turn():
     call = '<tool_call> guess {} </tool_call>'
     episode, script = said(call.format(3) + call.format(5), call.format(2) + call.format(4), format=Calls(wordwise))
     first, second = episode.turns
-    assert first.acted == 'guess 3\nguess 5' and second.acted == 'guess 2'      # the game was over before the fourth
+    assert first.acted == 'guess 3\nguess 5' and second.acted == 'guess 2'  # the game was over before the fourth
     assert second.observation == 'Lower than 3.\nLower than 5.' and episode.success
     assert first.parts == [MARKUP, CALL, CALL, MARKUP]*2 + [MARKUP]
 
@@ -533,7 +533,7 @@ def test_the_other_ways_keep_one_row():
     talk = [dict(role='system', content='Guess <think>.'), dict(role='user', content=episode.turns[0].observation)]
     for t, n in zip(episode.turns[1:], (9, 7)):
         talk += [dict(role='assistant', content=REPLY.format(n, n)), dict(role='tool', content=t.observation)]
-    assert speaks.tokenizer.decode(script.given[-1]) == speaks.chat.render(talk, prompt=True)     # as deployed, exactly
+    assert speaks.tokenizer.decode(script.given[-1]) == speaks.chat.render(talk, prompt=True)  # as deployed, exactly
 
 def test_a_talk_is_read_as_the_template_rewrites_it():
     "`agentlab chat`, by a template that leaves earlier thoughts out: the context is what a deployed model reads."

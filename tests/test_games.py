@@ -87,7 +87,7 @@ def test_a_bad_text_ends_the_game_at_any_moment(name, seed, turns, text):
     end = game.step(text)
     assert end.done and end.info['invalid'] and end.info['success'][seat] is False
     assert end.reward[seat] == least
-    for move in step.info['legal'][:5]:     # no legal way on is worse
+    for move in step.info['legal'][:5]:  # no legal way on is worse
         branch = twin.clone()
         steps = [branch.step(move)]
         while not steps[-1].done: steps.append(branch.step(generator.choice(steps[-1].info['legal'])))
@@ -148,7 +148,7 @@ def test_expert_and_demonstrator_play_legal_moves(name, seed, turns):
     for move in (game.expert(), game.expert(generator=generator), game.expert(1., generator),
                  game.demonstrator(generator=generator), game.demonstrator()):
         assert move in step.info['legal']
-    assert vars(game) == vars(before)       # asking changes nothing
+    assert vars(game) == vars(before)  # asking changes nothing
     with pytest.raises(ValueError, match='generator'): game.expert(.5)
 
 @pytest.mark.parametrize('name', drawn)

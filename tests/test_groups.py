@@ -12,7 +12,7 @@ from agentlab.groups import (compare, group_constant, group_count, group_max, gr
                              leave_one_out, rank, recur, same, shift)
 
 quick = settings(max_examples=60, deadline=None)
-key = st.sampled_from([-2**63, -7, 0, 1, 2, 10**6, 2**62])           # gaps, ties, both ends of int64
+key = st.sampled_from([-2**63, -7, 0, 1, 2, 10**6, 2**62])  # gaps, ties, both ends of int64
 score = st.one_of(st.integers(-40, 40).map(lambda i: i/8), st.just(math.nan))
 rows = st.lists(st.tuples(score, key, key), max_size=24)
 decays = st.sampled_from([0., .5, .95, 1., -1., 2.])

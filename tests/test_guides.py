@@ -76,7 +76,7 @@ def test_every_world_speaks_to_a_reader(name, reader):
         if answer.info['invalid']:
             answered.add('does nothing here' in answer.observation and len(answer.observation) < 700)
     assert accepted == set(env.seats) and answered <= {True}
-    assert answered or name in ('again', 'service')     # to a customer one may say anything
+    assert answered or name in ('again', 'service')  # to a customer one may say anything
 
 
 @pytest.mark.parametrize('name', WORLDS)
@@ -105,7 +105,7 @@ def test_what_a_tokenizer_knows():
     whole, holed = Chat(byte_tokenizer()), Chat(byte_tokenizer(lost='zZ'))
     assert knows(whole, 'Zoo: 18240 \u00e9\u4e16') and not knows(holed, 'Zoo') and knows(holed, 'Oo 18240')
     assert reads(whole) and not reads(holed) and not reads(known)
-    assert not knows(object(), 'anything')     # a stand-in without a tokenizer
+    assert not knows(object(), 'anything')  # a stand-in without a tokenizer
 
 
 def test_one_place_for_every_caller(reader):

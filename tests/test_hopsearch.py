@@ -66,7 +66,7 @@ def test_any_text_is_played_and_an_invalid_one_changes_only_the_clock(options, s
             assert ((step.seat, step.info['state'], step.observation, sum(step.reward.values()))
                     == (before.seat, before.info['state'], 'Nothing happens.', 0))
         assert step.done == (step.observation in ('Right.', 'Wrong.') or turn == env.horizon)
-        assert not step.info['truncated']           # its horizon is a rule
+        assert not step.info['truncated']  # its horizon is a rule
         assert step.info['success'] == (step.observation == 'Right.')
         if step.done: break
     if step.done:
@@ -175,7 +175,7 @@ def test_every_page_is_found_by_its_own_question(split, number, people):
     world = World(split, number, people)
     assert (len(set(world.people)) == people and set(world.people) <= set(names_of(split))
             and len(world.pages) == 4*people)
-    for relation in relations:      # one ring through everybody
+    for relation in relations:  # one ring through everybody
         facts, back = world.chain(world.people[0], (relation,)*people)
         assert back == world.people[0] and {name for _, name in facts} == set(world.people)
     for fact in Random(number).sample(world.pages, 30):
@@ -405,7 +405,7 @@ def test_a_demonstration_is_what_play_records_of_the_same_actions(form, seed, no
                     and all(x != x for x in turn.logps + turn.entropies))
     moves = sorted(((turn.t, k) for k, side in enumerate(shown) for turn in side.turns))
     assert [t for t, _ in moves] == list(range(len(moves)))
-    contexts = [[] for _ in shown]      # what each seat has read and said so far: exactly what the sampler was given
+    contexts = [[] for _ in shown]  # what each seat has read and said so far: exactly what the sampler was given
     for (t, k), given_to in zip(moves, policy.read, strict=True):
         turn = next(turn for turn in shown[k].turns if turn.t == t)
         assert contexts[k] + turn.context_ids == given_to

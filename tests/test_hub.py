@@ -39,7 +39,7 @@ def run(tmp_path):
     base = str(tmp_path/'cache'/'smollm2')
     (policy/'adapter_config.json').write_text(json.dumps(dict(peft_type='LORA', r=16, base_model_name_or_path=base)))
     (policy/'agentlab.json').write_text(json.dumps(dict(schema_version=1, base=base, weights={})))
-    (policy/'README.md').write_text(f'base: {base}')       # peft leaves one, with the path
+    (policy/'README.md').write_text(f'base: {base}')  # peft leaves one, with the path
     for name in ('adapter_model.safetensors', 'tokenizer.json', 'secrets.env', 'notes.py', 'inner/key.json'):
         (policy/name).write_bytes(b'x')
     (policy/'linked.json').symlink_to(tmp_path/'run'/'run.json')

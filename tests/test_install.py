@@ -81,7 +81,7 @@ def test_uv_on_the_path_takes_the_cpu_build(installs):
 
 def test_where_uv_does_not_get_through_pip_goes_on(installs):
     status, said, calls = installs(UV_FAILS='1')
-    assert status == 0 and len(by('uv', calls)) == 1        # no second step after a first that failed
+    assert status == 0 and len(by('uv', calls)) == 1  # no second step after a first that failed
     assert [line.partition('-check ')[2] for line in by('pip', calls)] == [TORCH, OURS]
     assert said.index('CPU build') < said.index('uv did not get through') < said.index('with the libraries of CUDA')
     assert f"about {install.gigabytes('cuda'):.1f} GB" in said and 'PIP_INDEX_URL or PIP_FIND_LINKS' in said
@@ -135,7 +135,7 @@ def test_a_failure_of_both_is_a_failure(installs):
 def test_a_full_disk_is_refused_before_anything_is_fetched(installs):
     status, said, calls = installs(free=.5)
     assert status == 1 and calls == [] and '0.5 GB are free' in said and 'VENV=' in said and 'Traceback' not in said
-    status, said, calls = installs(free=2, UV_FAILS='1')     # enough for the CPU build, not for CUDA
+    status, said, calls = installs(free=2, UV_FAILS='1')  # enough for the CPU build, not for CUDA
     assert status == 1 and not by('pip', calls) and '2.0 GB are free' in said
 
 

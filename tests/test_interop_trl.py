@@ -102,7 +102,7 @@ def test_the_first_gradient_is_agentlabs(tmp_path, changes, accumulate):
     if recipe.groups == 3: accumulate = 1
     env = Paying()
     trainer, watch, handed = host(recipe, tmp_path, env=env, accumulate=accumulate, **config)
-    if recipe.kl_coef: shaken(trainer.policy)       # away from the reference
+    if recipe.kl_coef: shaken(trainer.policy)  # away from the reference
     found = agentlab_gradient(recipe, small_policy(env), env, shake=bool(recipe.kl_coef))
     before = [p.detach().clone() for p in trainer.model.parameters()]
     trainer.train()
@@ -155,7 +155,7 @@ def tables(seed=0, windows=True):
     draw = lambda scale: scale*torch.randn(n, generator=g, dtype=torch.float64)
     old = -draw(1).exp()
     weight = (torch.rand(n, generator=g) < .8).double()
-    weight[batch.action_turn == 8] = 0      # one row that does not count at all
+    weight[batch.action_turn == 8] = 0  # one row that does not count at all
     return (batch.with_action(old_logp=old, ref_logp=old + draw(.3), weight=weight), (old + draw(.5)).requires_grad_(),
             draw(1.))
 
@@ -170,7 +170,7 @@ def loss_of(tmp_path_factory):
             setattr(trainer, name, getattr(args, name))
         trainer.args, trainer.epsilon_low, trainer.epsilon_high = (args, args.epsilon, args.epsilon
                                                                    if args.epsilon_high is None else args.epsilon_high)
-        Accelerator(cpu=True)   # a new config has reset the state that all accelerators share
+        Accelerator(cpu=True)  # a new config has reset the state that all accelerators share
         args.steps_per_generation = trainer.current_gradient_accumulation_steps = pieces
         weight = counts(batch, recipe.loss_per)
         rows = batch.tokens.row[batch.actions][weight > 0].unique()
@@ -318,7 +318,7 @@ more = dict(loss_type='luspo', learning_rate=1e-6, temperature=.7, num_generatio
 def test_refused_before_anything_is_played(tmp_path, name):
     recipe = small()
     args = trl_config(recipe, tmp_path, use_cpu=True)
-    setattr(args, name, (WRONG | more)[name])       # as GRPOConfig would hold it; fp16 and vLLM cannot be made on a CPU
+    setattr(args, name, (WRONG | more)[name])  # as GRPOConfig would hold it; fp16 and vLLM cannot be made on a CPU
     with pytest.raises(ValueError, match=name.replace('gradient_accumulation_steps',
                                                       'steps_per_generation')) as refused:
         AgentGRPOTrainer(None, None, recipe, args)
@@ -427,7 +427,7 @@ def test_past_episodes_go_through_the_trainer(tmp_path):
     assert len(handed[1]['prompt_ids']) == len(batch) == len(first) + recipe.groups
     now = handed[1]['old_per_token_logps'][handed[1]['tool_mask'] > 0]
     torch.testing.assert_close(now, batch.action('old_logp'))
-    torch.testing.assert_close(now[past], batch.action('sampler_logp')[past])       # the past policy's
+    torch.testing.assert_close(now[past], batch.action('sampler_logp')[past])  # the past policy's
     for found, formula_ in zip(watched.gradients, expected): same_gradient(found, formula_)
     row = Run(tmp_path/'agentlab').rows()[1]
     assert row['replayed'] == pytest.approx(past.double().mean().item()) and row['stored'] == 2*len(first)
@@ -441,7 +441,7 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path):
     straight, handed = run(tmp_path/'straight', 2)
     run(tmp_path/'stopped', 1)
     resumed, again = run(tmp_path/'stopped', 2, str(tmp_path/'stopped/checkpoint-1'))
-    assert len(again) == 1 and len(again[0]['prompt_ids']) == 10     # eight episodes, and one of the past in each group
+    assert len(again) == 1 and len(again[0]['prompt_ids']) == 10  # eight episodes, and one of the past in each group
     for key, x in handed[1].items(): assert torch.equal(x, again[0][key]), key
     for a, b in zip(straight.model.parameters(), resumed.model.parameters()): assert torch.equal(a, b)
     one, two = (Run(tmp_path/name/'agentlab') for name in ('straight', 'stopped'))

@@ -76,7 +76,7 @@ def test_no_loss_is_left_out(): assert list(losses) == LOSSES
 def test_a_loss_leaves_masked_tokens_alone(name):
     g = torch.Generator().manual_seed(0)
     mask = torch.rand(6, 9, generator=g) < .6
-    mask[2] = False                                             # a row without a token in the loss
+    mask[2] = False  # a row without a token in the loss
     old, new, advantage = (torch.randn(mask.shape, generator=g) for _ in range(3))
     for mode in AGGREGATIONS:
         results = []
@@ -186,14 +186,14 @@ def test_an_episode_is_token_in_token_out(play):
 
 def test_an_episode_ends_where_it_must(play):
     whole = play('1', '2', '9')[0]
-    for length in range(1, len(whole.response_ids) + 2):        # every place at which the response may be full
+    for length in range(1, len(whole.response_ids) + 2):  # every place at which the response may be full
         output = play('1', '2', '9', response_length=length)[0]
         n = len(output.turn_rewards)
         assert (output.response_ids == whole.response_ids[:len(output.response_ids)]
                 and output.turn_rewards == [1., 2., 9.][:n] and len(output.response_ids) <= length)
         assert at_turn_ends(output.turn_rewards, output.response_mask).sum() == sum([1., 2., 9.][:n])
     assert play('1', '2', most=2)[0].turn_rewards == [1., 2.]
-    assert play('1', '')[0].turn_rewards == [1.]                # the server gives no token: the turn never was
+    assert play('1', '')[0].turn_rewards == [1.]  # the server gives no token: the turn never was
     _, loop = play('1', '2', '9', row=dict(raw_prompt=[dict(role='user', content='go')], extra_info=dict(seed=1)))
     assert loop.tokenizer.decode(loop.asked[0]) == '<user> go seed 1 <assistant>' # no two messages of the user in a row
     with pytest.raises(ValueError, match=r"extra_info\['seed'\]"): play('1', row=dict(raw_prompt=[], extra_info={}))

@@ -75,7 +75,7 @@ def test_isolated_plays_like_the_original(env):
         assert here == there
     assert set(check_env(apart).values()) == {'ok'}
     apart.close()
-    apart.close()       # harmless twice
+    apart.close()  # harmless twice
 
 def test_an_environment_defined_on_the_spot():
     class Local(TextEnv):
@@ -156,7 +156,7 @@ def test_slow_loading_has_a_limit_of_its_own():
     class Late(Rogue):
         def __setstate__(self, state): time.sleep(2*limit)
         def __getstate__(self): return dict(some=1)
-    env = Isolated(Late(), limit=limit)     # loading takes longer than a call may, and is not counted
+    env = Isolated(Late(), limit=limit)  # loading takes longer than a call may, and is not counted
     assert env.reset(0).observation == 'Seed 0.'
     env.close()
 
@@ -203,7 +203,7 @@ def test_phases_out_of_order(rogue):
     rogue.reset(0)
     rogue.post('step', 'sleep')
     with pytest.raises(EnvError, match='step is still under way'): rogue.post('step', 'hello')
-    assert rogue.reset(5).observation == 'Seed 5.'      # a reset gives up the unfinished call
+    assert rogue.reset(5).observation == 'Seed 5.'  # a reset gives up the unfinished call
     with pytest.raises(ValueError): together([rogue], 'step', [])
 
 def test_an_unpicklable_request_leaves_the_worker_well(rogue):

@@ -82,7 +82,7 @@ def test_vspo_dead_groups_give_their_place():
     b = table([1., 0., 1., 1., 0., 0., 0., 1.], [0, 0, 1, 1, 2, 2, 3, 3])
     drawn = drawn_by_value(b)
     assert drawn[2:6].tolist() == [0.]*4 and drawn[::2].sum() == 4
-    assert torch.equal(drawn_by_value(b), drawn)                    # the same draws for the same step
+    assert torch.equal(drawn_by_value(b), drawn)  # the same draws for the same step
     later = [drawn_by_value(b.with_episodes(step=torch.full((8,), s))).tolist() for s in range(20)]
     assert len({tuple(one) for one in later}) > 1
 
@@ -180,5 +180,5 @@ def test_chatshopbuddy_learns_from_short_successes_and_long_failures(played):
     curate = recipes.chatshopbuddy().curate
     kept = curate(played)
     waits = kept.tokens.rest > 0
-    assert waits.any() and torch.equal(grpo(kept), grpo(played))        # all vote, some are learned from
+    assert waits.any() and torch.equal(grpo(kept), grpo(played))  # all vote, some are learned from
     assert (kept.tokens.weight[waits] == 0).all()

@@ -56,7 +56,7 @@ def test_packed_here_installed_there(shop, tmp_path):
     coming.mkdir()
     assert 'kit.json is not there' in unpack().stderr
     (coming/'kit.json').write_text((parts/'kit.json').read_text())
-    for name in ('part-002', 'part-000'):           # one transfer each, in any order
+    for name in ('part-002', 'part-000'):  # one transfer each, in any order
         (coming/name).write_bytes((parts/name).read_bytes())
         said = unpack()
         assert said.returncode == 0 and 'still to come' in said.stdout

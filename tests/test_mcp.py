@@ -16,14 +16,14 @@ from agentlab.env import EnvError, Isolated, KeyDoor, from_mcp
 from later import needs
 
 needs('mcp', reason='needs mcp: pip install "agentlab-rl[mcp]"')
-import mcp_server   # noqa: E402
+import mcp_server  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = [sys.executable, str(ROOT/'tests'/'mcp_server.py')]
 HERE = dict(PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, sys.path)]))
 HOUSES = [dict(question='', reset=dict(seed=seed), answer='', split='train') for seed in range(20)]
 TASK = dict(question='What is it?', answer='7', split='train')
-START = 120.        # seconds that a server may take on a busy machine
+START = 120.  # seconds that a server may take on a busy machine
 
 
 def house(source): return from_mcp(source, HOUSES, allow=['act'], reset='begin', horizon=12, variables=HERE,
@@ -112,13 +112,13 @@ def test_a_call_that_hangs_is_an_observation_and_a_dead_server_ends_its_episode(
     task = TASK | dict(reset=dict(seed=1))
     assert 'Key' in box.reset(0, task).observation and other.reset(0, task)
     served = {id(line) for one in (box, other) for line, _ in one.held.values()}
-    assert len(served) == 2         # one server for each episode under way
+    assert len(served) == 2  # one server for each episode under way
     box.known['fail'] = replace(box.known['fail'], seconds=.5)
     assert 'took longer' in box.call_tool('fail', dict(how='sleep')).observation
     with pytest.raises(EnvError, match='is gone'): other.call_tool('fail', dict(how='die'))
     with pytest.raises(EnvError, match='is gone'): other.call_tool('add', dict(a=1))
     other.close()
-    step = other.reset(0, task)     # on another server
+    step = other.reset(0, task)  # on another server
     assert other.call_tool('add', dict(a=1)).observation == '2' and not step.info['invalid']
 
 class Script:

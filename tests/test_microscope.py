@@ -103,7 +103,7 @@ def test_a_case_is_one_and_minimal(first, second):
                 and values.iloc[case.turn].tolist() == [case.first, case.second])
         for row in case.turns.index if len(case.turns) else ():
             fewer = case.turns.drop(index=row).assign(t=lambda f: f.groupby('episode').cumcount())
-            if fewer.groupby(['group', 'seat']).episode.nunique().min() < 2: continue       # somebody would be alone
+            if fewer.groupby(['group', 'seat']).episode.nunique().min() < 2: continue  # somebody would be alone
             left = advantages(fewer, both)[0]
             share = left/left.abs().max()
             assert not ((left['first']*left['second'] < 0) & (share.abs().min(axis=1) >= .05)).any()
@@ -200,7 +200,7 @@ def test_typing():
             and len(scope.note.value) < 2_000)
     scope.inputs[2]['t'].value = '1'
     assert scope.note.value == ''
-    scope.inputs[2]['episode'].value = 'a'          # now episode a has two turns with t=1: no estimator can read that
+    scope.inputs[2]['episode'].value = 'a'  # now episode a has two turns with t=1: no estimator can read that
     assert 'two rows with t=1' in scope.picture.value and len(scope.problems) == 3
 
 def test_extreme_cells():

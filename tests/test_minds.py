@@ -65,7 +65,7 @@ def test_hiersearch_plays_and_updates_one_level_after_the_other(searchers, tmp_p
     assert row['grad_norm'] > 0 and seats(batch) == {'planner'} and row['errands'] > 0
     assert all(torch.equal(weight, before[name]) for name, weight in frozen.weights.items())
     both = Batch.from_episodes(play_scored(policy, world, [0, 1], max_tokens=8, score=minds.hier_score))
-    assert seats(both) == {'planner', 'executor'}      # without frozen players both levels would learn
+    assert seats(both) == {'planner', 'executor'}  # without frozen players both levels would learn
 
 
 def errand(said, done='done Bora Tel', **how):
@@ -105,7 +105,7 @@ def test_hiersearch_the_planner_reads_what_the_refiner_kept():
     rest = [page for page in eight if page not in kept]
     assert [page.split()[3] for page in kept] == ['Dan', 'Gus']
     assert [minds.most_like(rest, told) for told in (['Hal'], ['nobody'])] == [[eight[7]], [eight[0]]]
-    assert minds.most_like(rest, ['Bo', 'Bo Hal', 'Hal Eva', 'Hal']) == [eight[7]]      # the other's conclusion counts
+    assert minds.most_like(rest, ['Bo', 'Bo Hal', 'Hal Eva', 'Hal']) == [eight[7]]  # the other's conclusion counts
 
 
 def test_hiersearch_every_part_of_the_reward_counts():
@@ -120,7 +120,7 @@ def test_hiersearch_every_part_of_the_reward_counts():
     assert worth('do web x', 'answer Paris France') == near(2/3) and worth('do web x', 'answer Rome') == near(.1/3)
     assert worth('do web x', 'do both x', 'answer Rome') == near(.2/3)
     assert worth('do web x') == worth('do web x', 'answer Paris', invalid=True) == worth() == 0
-    assert worth('do web x', 'answer Paris', late=LATE) == near(.1/3)       # a right answer, and the bonus
+    assert worth('do web x', 'answer Paris', late=LATE) == near(.1/3)  # a right answer, and the bonus
     for before, cost in {3: .2, 5: .1, 7: .03, 8: .01, 20: .01}.items():
         assert worth(*['do local x']*before, 'do web x', 'answer Paris', late=LATE) == near(1 - cost)
     assert agent('search x', 'done x') == near(.1) and agent('done x') == agent('search x') == agent() == 0
@@ -197,7 +197,7 @@ def test_hcsp_opponents_are_drawn_from_all_that_have_joined(players):
         for step in range(6): one.learn(dict(step=step, success=.5))
         assert len(one.snapshots) == many
         one.plan(0)
-        assert {round(one.now.count(k)/200*many, 0) for k in range(many)} == {1.}       # uniform
+        assert {round(one.now.count(k)/200*many, 0) for k in range(many)} == {1.}  # uniform
         other = league(due=due, groups=200)(copy.deepcopy(players[1]), 0)
         one.learn(dict(step=6, success=.7))
         other.restore(one.tensors())
@@ -314,12 +314,12 @@ def test_hla_a_macro_action_can_fail_and_be_interrupted():
     env.put(0, 4, 'onion', '', 0)
     env.put(1, 4, 'leek', 'make leek', 4)
     env.step('make onion')
-    assert (env.now, env.cooks[0]) == (1, (4, 'onion', '', 0))      # the pot was in use: one tick is lost
+    assert (env.now, env.cooks[0]) == (1, (4, 'onion', '', 0))  # the pot was in use: one tick is lost
     env.put(1, 99, '', 'serve', 0)
     while env.now < 5: env.step('wait')
     env.put(0, 3, '', '', 0)
     env.step('make leek')
-    assert env.now == 9 and env.cooks[0][1:] == ('leek', '', 0)     # somebody spoke
+    assert env.now == 9 and env.cooks[0][1:] == ('leek', '', 0)  # somebody spoke
 
 
 def test_hla_the_executor_walks():

@@ -79,7 +79,7 @@ def test_the_names_are_real():
     arguments = {a.arg for f in functions for a in f.args.args + f.args.kwonlyargs}
     variables = {f.name for f in functions} | {node.id for tree in code for node in ast.walk(tree)
                                                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    later = {'value', 'old_logp', 'ref_logp'}       # columns that the trainer adds
+    later = {'value', 'old_logp', 'ref_logp'}  # columns that the trainer adds
     for symbol, name, where, *_ in table('Symbols'):
         name, = names(name)
         if where in ('episodes', 'turns', 'tokens'):

@@ -8,7 +8,7 @@ import pytest
 from conftest import missing_for_browser, no_gpu, no_model
 from notebooks import Nursery, lessons, notebooks, reads, run
 
-LONG = {        # pages that compute for more than twelve seconds where CI runs: the longer part has them
+LONG = {  # pages that compute for more than twelve seconds where CI runs: the longer part has them
     '00_groups', '01_episodes', 'bench/00_training_step', 'bench/04_learning', 'bench/13_sweep', 'bench/99_main',
     'credit/03_weighted_baselines', 'credit/05_tags', 'credit/06_agents', 'credit/12_hierarchy',
     'entropy/00_measures', 'entropy/03_control', 'env/03_isolation', 'env/04_hopsearch', 'env/07_python_tool',
@@ -59,13 +59,13 @@ def test_failure_is_seen(source, said, tmp_path, nursery, forked):
     from fastcore.nbio import mk_cell, new_nb, write_nb
     path = tmp_path/'broken.ipynb'
     write_nb(new_nb([mk_cell(source)]), path)
-    seconds = 2 if 'while' in source else 60       # a slow machine needs longer than that to start
+    seconds = 2 if 'while' in source else 60  # a slow machine needs longer than that to start
     if not forked: assert said in run(path, seconds=seconds)
     else:
         assert said in nursery.run(path, seconds=seconds)
         write_nb(new_nb([mk_cell('import os, sys\nassert "torch" in sys.modules and os.getsid(0) == os.getpid() and '
                                  'not sys.stdin.read()')]), path)
-        assert nursery.run(path, seconds=60) == ''      # the next one is not troubled
+        assert nursery.run(path, seconds=60) == ''  # the next one is not troubled
 
 
 def test_jitter_moves_the_weights_of_a_training(tmp_path, monkeypatch):
@@ -127,7 +127,7 @@ def test_pictures_get_smaller_and_stay_what_they_are():
         if not clear:
             greys = zip(again.convert('L').tobytes(), picture.convert('L').tobytes())
             assert max(abs(a - b) for a, b in greys) <= 256/HALF
-    lines = image.new('RGB', (300, 200), 'white')       # a pale orange stays apart from a grey, though both are rare
+    lines = image.new('RGB', (300, 200), 'white')  # a pale orange stays apart from a grey, though both are rare
     for x, color in enumerate([(240, 170, 90), (200, 180, 160), (236, 240, 248)]): lines.putpixel((x, 0), color)
     again, kept = fewer_colors(lines.quantize(8))
     assert kept == [(255, 255, 255, 255), (200, 180, 160, 255), (240, 170, 90, 255)]

@@ -131,7 +131,7 @@ def test_a_bounded_k3_is_the_one_of_verl(distance, corrected):
     assert slope.item() == pytest.approx((0 if k3 > 10 else 1 - math.exp(back))*moved + corrected*value.item(),
                                          rel=1e-4)
     if k3 < 10: assert kl_k3(logp, batch, corrected).item() == pytest.approx(value.item(), rel=1e-12)
-    elif -20 < distance < 0:    # at -20 itself torch's clamp passes the slope on, and from 2.15 it does not
+    elif -20 < distance < 0:  # at -20 itself torch's clamp passes the slope on, and from 2.15 it does not
         free, = torch.autograd.grad(kl_k3(logp, batch).sum(), logp)
         assert free.item() == pytest.approx(1 - math.exp(-distance))
 

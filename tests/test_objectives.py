@@ -21,7 +21,7 @@ from agentlab.recipe import import_path
 from later import deferred
 
 quick = settings(max_examples=25, deadline=None)
-some = dict(share=.2, least=.1)                     # high enough that small batches have eligible tokens
+some = dict(share=.2, least=.1)  # high enough that small batches have eligible tokens
 family = dict(clip_cov=(clip_cov, some), kl_cov=(kl_cov, dict(share=.2)),
     spear_clip=(spear_clip, dict(some, replay=(.3, .1, 9.))), gspo=(gspo, {}), gspo_wide=(gspo, dict(low=.2, high=.3)),
     gspo_turn=(gspo_turn, dict(low=.2, high=.3)),
@@ -126,7 +126,7 @@ straight = ['clip_cov', 'kl_cov', 'spear_clip', 'gmpo', 'sapo', 'dcpo_clip', 'dr
 @pytest.mark.parametrize('seed', range(3))
 def test_gradient_by_finite_differences(name, seed):
     batch, logp, advantage = played(seed)
-    batch = plan(name, batch, logp, advantage)      # otherwise a step might move the choice of tokens
+    batch = plan(name, batch, logp, advantage)  # otherwise a step might move the choice of tokens
     f, keywords = family[name]
     total = lambda x: f(x, batch, advantage, **keywords).sum()
     steps = 1e-6*torch.eye(len(logp), dtype=torch.float64)
@@ -199,7 +199,7 @@ def test_the_draw_depends_on_seed_step_and_tokens_only():
     assert all(not torch.equal(draw(), x) and x.sum() == draw().sum() for x in others)
     renumbered = batch.with_episodes(group=batch.episodes.group*31 + 5, game=batch.episodes.game - 10**9)
     assert torch.equal(draw(), draw(renumbered))
-    share = torch.stack([draw(seed=s) for s in range(300)]).mean(0)         # uniform over the eligible tokens
+    share = torch.stack([draw(seed=s) for s in range(300)]).mean(0)  # uniform over the eligible tokens
     eligible = share > 0
     expected = draw().sum()/eligible.sum()
     assert ((share[eligible] - expected).abs() < 5*(expected*(1-expected)/300).sqrt()).all()
@@ -247,7 +247,7 @@ def test_a_trained_run_does_not_depend_on_micro_batches(tmp_path):
 # The same loss and gradient as TRL's trainers.
 try:
     from test_trl_parity import case, gradient, our_tensors, trl_loss
-    from test_trl_parity import parts, rows, trainer, width     # noqa: F401 (fixtures)
+    from test_trl_parity import parts, rows, trainer, width  # noqa: F401 (fixtures)
 except pytest.skip.Exception:
     @pytest.fixture
     def trainer(): pytest.skip('needs trl 1.16: pip install "trl>=1.16"')

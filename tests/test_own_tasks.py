@@ -76,7 +76,7 @@ def test_a_prompt_is_in_one_split():
     of = {split: {task['prompt'] for task in env.tasks(split, len(pool))} for split, pool in env._pools.items()}
     assert sum(map(len, of.values())) == 30 and all(of.values())
     again = OwnTasks(list(reversed(twice)))
-    assert {task['prompt'] for task in again._pools['test']} == of['test']      # the order of the lines means nothing
+    assert {task['prompt'] for task in again._pools['test']} == of['test']  # the order of the lines means nothing
     with pytest.raises(ValueError, match='ask for fewer'): env.tasks('test', 1000)
     assert env.most(1000) == len(env._pools['test']) and env.most(1) == 1
 
@@ -139,7 +139,7 @@ def test_it_keeps_the_rules_of_an_environment():
     assert all(found == 'ok' for found in report.values()), report
     env = OwnTasks(LINES)
     env.reset(0)
-    assert env.clone()._pools is env._pools     # not copied for every game
+    assert env.clone()._pools is env._pools  # not copied for every game
     other = Isolated(OwnTasks(LINES), limit=20.)
     assert other.reset(3).observation == OwnTasks(LINES).reset(3).observation
     other.close()
@@ -150,7 +150,7 @@ def test_it_keeps_the_rules_of_an_environment():
 def test_experts():
     shown = OwnTasks([dict(prompt='a', demonstration='do a', split='train'), dict(prompt='c', split='train'),
                       dict(prompt='b', answer=['1', '2'], split='test')])
-    shown.split = 'demo'        # none of its own: what can be shown of train
+    shown.split = 'demo'  # none of its own: what can be shown of train
     assert shown.reset(0).observation == 'a' and shown.expert() == 'do a'
     shown.reset(0, task=dict(prompt='b', answer=['1', '2']))
     assert shown.expert() == '1' and shown.max_tokens >= 8

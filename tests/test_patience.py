@@ -42,7 +42,7 @@ def test_never_too_often_too_long_or_too_early(tries, wait, longest, total, jitt
         assert 'busy' in str(e) and isinstance(e.__cause__, NotNow)
     assert len(clock.slept) == len(again) <= tries - 1 and answered <= (fails < tries)
     assert sum(clock.slept) <= total
-    assert clock.now <= total + .25         # a try that began in time
+    assert clock.now <= total + .25  # a try that began in time
     for k, slept in enumerate(clock.slept):
         after = afters[k] if k < len(afters) else None
         full = min(wait*2**k, longest)
@@ -62,12 +62,12 @@ def test_what_is_no_notnow_passes_at_once():
     assert not clock.slept
 
 def test_dates_and_nonsense():
-    at = 1_795_521_600.     # 24 November 2026, noon, in UTC
+    at = 1_795_521_600.  # 24 November 2026, noon, in UTC
     assert retry_after('Tue, 24 Nov 2026 12:01:00 GMT', at) == 60
     assert retry_after('Tue, 24 Nov 2026 12:01:00 -0000', at) == 60
     assert retry_after('Tue, 24 Nov 2026 14:01:00 +0200', at) == 60
-    assert retry_after('Tuesday, 24-Nov-26 12:01:00 GMT', at) == 60        # RFC 850
-    assert retry_after('Tue Nov 24 12:01:00 2026', at) == 60               # asctime
+    assert retry_after('Tuesday, 24-Nov-26 12:01:00 GMT', at) == 60  # RFC 850
+    assert retry_after('Tue Nov 24 12:01:00 2026', at) == 60         # asctime
     assert retry_after('1e400') is None and retry_after('Tue, 99 Nov 2026 12:01:00 GMT') is None
     assert retry_after('\x00') is None and retry_after('9'*400) is None
 

@@ -253,7 +253,7 @@ def test_players_that_fail():
     for player, why in ((lambda env, draw: 1/0, 'ZeroDivisionError'), (lambda env, draw: None, 'no text')):
         table = Play(TicTacToe(), dict(o=player)).act('5')
         assert why in table.message and table.seat == 'o' and not table.over
-        assert table.offered == [] and table.legal                       # a hidden seat's legal texts are not shown
+        assert table.offered == [] and table.legal  # a hidden seat's legal texts are not shown
         table.act('1')
         assert table.seat == 'x' and not table.message
     env = TicTacToe()
@@ -289,7 +289,7 @@ def test_probabilities_are_the_samplers(name):
     at most the whole."""
     if name not in WORLDS: pytest.skip('needs pydantic-monty')
     env = load_env(name)
-    policy = warm_start(speaker(env), env, steps=25, episodes=8, pool=64)      # so that it says whole texts at all
+    policy = warm_start(speaker(env), env, steps=25, episodes=8, pool=64)  # so that it says whole texts at all
     for temperature in (1., .7):
         compared = 0
         for seed in range(3):
@@ -410,7 +410,7 @@ def test_controls_and_messages():
     # the key 6 plays 6, wherever it stands
     assert [m['key'] for m in table.table.state['moves']] == [m['text'] for m in table.table.state['moves']]
     table.told(None, dict(do='say', text='1', at=0))
-    assert table.at == 2                                        # too late
+    assert table.at == 2  # too late
     press(do='chances', on=True)
     assert all('share' in m for m in table.table.state['moves'])
     press(do='all', on=True)

@@ -261,7 +261,7 @@ def test_an_adapter_is_saved_alone_and_finds_its_base(base, tmp_path):
     batch = Batch.from_episodes(play(policy, Paying(), [0, 1], max_tokens=4))
     again = Policy.load(tmp_path/'saved')
     assert torch.equal(again.logprobs(batch)[0], policy.logprobs(batch)[0]) and again.provenance == policy.provenance
-    assert learning(again).keys() == learning(policy).keys()        # it can be trained further
+    assert learning(again).keys() == learning(policy).keys()  # it can be trained further
     moved_base = save_model(tmp_path/'moved', families.tokenizer('qwen2_5'), initializer_range=.2)
     kept = json.loads((tmp_path/'saved'/'agentlab.json').read_text())
     kept['weights']['name'] = str(moved_base)

@@ -81,7 +81,7 @@ def test_salmon_pays_by_what_is_wanted(some):
     rewards = [principled(some, wanted) for wanted in ((1., 1., 0.), (1., -1., 0.), (0., 0., 1.))]
     assert not torch.allclose(rewards[0], rewards[1])
     best = of_games(some, (0., 0., 1.), model_of(some, (finished, short, curious))).argmax()
-    assert traits(some)[best, 2] == 1.      # all its states are new
+    assert traits(some)[best, 2] == 1.  # all its states are new
     assert all((reward[~some.last_turns()] == 0).all() for reward in rewards)
 
 

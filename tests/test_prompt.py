@@ -267,7 +267,7 @@ def test_instructions_evolve_in_other_worlds(world, tmp_path):
         assert (row['errors'] == 0 and row['episodes'] == 6 and row['instructions'] >= 2 and row['checked'] > 0
                 and not row['skipped'])
         batch = run.episodes(row['step'])
-        assert len(batch.rows) == len(batch.turns)                                              # a window for each turn
+        assert len(batch.rows) == len(batch.turns)  # a window for each turn
         text = batch.labels['instruction']
         for i, instruction in enumerate(batch.episodes.instruction.tolist()):
             slots = read_instruction(text[instruction]).slots

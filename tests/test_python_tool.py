@@ -119,7 +119,7 @@ def test_the_worker_never_takes_much_more_than_its_limit(code):
     fresh = MontySandbox(seconds=SECONDS, megabytes=MEGABYTES)
     with fresh.session(fresh.workers()) as session:
         status, peak, done = Path(f'/proc/{session.worker_pid}/status'), [0], threading.Event()
-        def watch():        # the worker may be gone when it is over, so it is looked at while it runs
+        def watch():  # the worker may be gone when it is over, so it is looked at while it runs
             while not done.is_set():
                 try: peak[0] = max(peak[0], int(re.search(r'VmHWM:\s+(\d+)', status.read_text())[1])//1024)
                 except (OSError, TypeError): pass
@@ -487,7 +487,7 @@ def test_wrapped_code_finds_no_home_around_the_interpreter(tmp_path):
     assert box(f'import os\nos.listdir({str(home)!r})') == Result(True, "['bin', 'lib']")
     found = box('import os, sysconfig\nos.listdir(sysconfig.get_path("stdlib") + "/site-packages")')
     if Path(sysconfig.get_path('stdlib'), 'site-packages').exists(): assert found == Result(True, '[]')
-    else: assert found.error.startswith('FileNotFoundError')       # Debian's Python has no such folder
+    else: assert found.error.startswith('FileNotFoundError')  # Debian's Python has no such folder
 
 @needs_bwrap
 @pytest.mark.parametrize('code', ['while True: pass', '10**10**8', 'import time\ntime.sleep(60)',
@@ -498,7 +498,7 @@ def test_wrapped_loops_end_and_leave_nothing_behind(code):
     error = refused(code, within=8, box=wrapped)
     assert re.match('TimeoutError|RuntimeError', error), error
     if sys.platform == 'linux':
-        left, until = wrapped_now(), time.monotonic() + 10      # another test may run some too, but those end
+        left, until = wrapped_now(), time.monotonic() + 10  # another test may run some too, but those end
         while left and time.monotonic() < until:
             time.sleep(.02)
             left &= wrapped_now()
@@ -606,7 +606,7 @@ def test_same_seed_same_episode_and_clones_are_independent(seed, level):
     env.close(), env.clone().close()
     assert env.sandbox('1').ok
 
-REPLIES = {      # action: tool, tool_error (None: no tool answered), void, malformed, answers
+REPLIES = {  # action: tool, tool_error (None: no tool answered), void, malformed, answers
     # valid code
     'python sum ( a )': (1, 0, 0, 0, 0), '```python\nprint(1)\n```': (1, 0, 0, 0, 0), 'python x = 1': (1, 0, 0, 0, 0),
     # code with an error

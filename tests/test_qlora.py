@@ -72,7 +72,7 @@ def test_every_linear_layer_learns_through_its_adapter(base):
     assert len(layers) == 2*7 and {n.split('.lora_')[0] + '.base_layer' for n in found[0]} == set(layers)
     for name, gradient in found[0].items():
         torch.testing.assert_close(gradient, found[1][name], rtol=1e-4, atol=1e-5)
-        assert (gradient.abs().max() > 0) == ('lora_B' in name), name       # B is 0 at first, so A has no slope yet
+        assert (gradient.abs().max() > 0) == ('lora_B' in name), name  # B is 0 at first, so A has no slope yet
     assert all(p.grad is None for p in policy.model.parameters() if not p.requires_grad)
 
 def test_the_weights_are_those_of_nf4(base):
@@ -85,7 +85,7 @@ def test_the_weights_are_those_of_nf4(base):
             and layer.compute_dtype == torch.float32)
     before = layer.weight.detach().clone()
     with torch.no_grad(): policy.logprobs(some_play(policy))
-    exactly(layer.weight.detach(), before)      # a CPU with AVX512-BF16 would repack them
+    exactly(layer.weight.detach(), before)  # a CPU with AVX512-BF16 would repack them
 
 
 def test_a_base_that_computes_in_bf16(base, tmp_path):
@@ -183,7 +183,7 @@ def test_the_reference_is_the_adapter_that_training_began_with(base, tmp_path, n
         after = policy.logprobs(batch)[0]
         torch.testing.assert_close(trainer.reference_logp(training, batch), began, rtol=0, atol=1e-6)
         assert (after - began).abs().max() > 1e-3
-        exactly(policy.logprobs(batch)[0], after)       # what was put back for the question is gone again
+        exactly(policy.logprobs(batch)[0], after)  # what was put back for the question is gone again
     with pytest.raises(ValueError, match=r"has an adapter already.*lora=\{\}"):
         trainer.Training(policy, Paying(), small_recipe(lora=dict(r=2)))
 
@@ -248,7 +248,7 @@ def test_the_optimiser_says_what_it_is_and_comes_back():
     assert not torch.equal(one[0], two[0])
     torch_one = [torch.nn.Parameter(torch.linspace(-1, 1, 300*n).view(300, n)) for n in (4, 400)]
     update(torch_one, torch.optim.AdamW(torch_one, lr=.01, weight_decay=.1), range(4))
-    for a, b in zip(one, torch_one): torch.testing.assert_close(a, b, rtol=0, atol=1e-5)     # it is AdamW
+    for a, b in zip(one, torch_one): torch.testing.assert_close(a, b, rtol=0, atol=1e-5)  # it is AdamW
 
 
 # ---- the command
@@ -378,7 +378,7 @@ def test_an_adapter_on_another_base(base, tmp_path):
     more.add_tokens('new')
     assert (vocabulary_key(more) != vocabulary_key(families.tokenizer('qwen2_5'))
             == vocabulary_key(families.tokenizer('qwen2_5')))
-    more.save_pretrained(mine)      # somebody changed the base
+    more.save_pretrained(mine)  # somebody changed the base
     with pytest.raises(ValueError, match=r'another vocabulary than that of its base .*mine \(341 ids\).*Put back'):
         Policy.load(saved)
     shutil.rmtree(mine)

@@ -227,9 +227,9 @@ def test_the_command_under_its_launcher(tmp_path):
     without = lambda rows: [{k: v for k, v in row.items() if k != 'computed'} for row in rows]
     near(without(facts(one)), without(facts(two)))
     near(one.tests(), two.tests())
-    assert ended.stdout.count("greedy") == 2       # the first process alone says what came of it
+    assert ended.stdout.count("greedy") == 2  # the first process alone says what came of it
     assert [len(run.rows()) for run in (one, two)] == [1, 1] and (two.folder/'policy'/'model.safetensors').exists()
-    assert len(re.findall(r'grpo: 100%[^\r\n]*\n', ended.stderr)) == 1       # one bar was closed
+    assert len(re.findall(r'grpo: 100%[^\r\n]*\n', ended.stderr)) == 1  # one bar was closed
 
 
 # ---- the parts

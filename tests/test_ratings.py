@@ -113,9 +113,9 @@ def test_components():
     r = tally([(names[i], names[i + 1], 1) for i in range(9)], names)
     found = bradley_terry(r)
     assert found.component.tolist() == [0]*10 + [10, 11] and rating_frame(found).component.nunique() == 3
-    assert (found.strength[:-3] > found.strength[1:-2]).all()       # the chain is a ladder
+    assert (found.strength[:-3] > found.strength[1:-2]).all()    # the chain is a ladder
     alone, error = found.between('p10', 'p11')
-    assert abs(alone) < 1e-9 and abs(error - (2/.1)**.5) < 1e-6     # the prior alone
+    assert abs(alone) < 1e-9 and abs(error - (2/.1)**.5) < 1e-6  # the prior alone
 
 def test_extremes():
     "Hopeless results end in finite numbers and a finite time."
@@ -185,7 +185,7 @@ def test_pfsp(rates, weigh):
 
 @few
 @given(st.integers(1, 6), seeds, st.floats(0, 1))
-@example(1, 0, 1 - 2**-53)     # what is free is lost in rounding
+@example(1, 0, 1 - 2**-53)  # what is free is lost in rounding
 def test_project(n, seed, part):
     "In the simplex with every share at least gamma, itself its own projection, and nearer than any other such point."
     generator, gamma = torch.Generator().manual_seed(seed), part/n

@@ -98,7 +98,7 @@ def test_texts_of_sentencepieces_join_to_what_was_written(text):
     texts = token_texts(pieced(), ids)
     assert joined(texts[i] for i in ids).removeprefix(' ') == text
     assert with_token_text(Batch.from_episodes([Episode([turn(0, ids, ids)])]), pieced()).labels['between'] == {0: ''}
-    assert control_ids(pieced()) == {1, 2}      # not the mark for what is unknown
+    assert control_ids(pieced()) == {1, 2}  # not the mark for what is unknown
 
 def test_whole_words_stay_as_they_were():
     "The tiny policy: what decode says of one id, and a space between two."
@@ -145,7 +145,7 @@ def test_a_letter_that_was_cut_is_an_escape():
     batch = batch_of((turn(0, read('x'), ids), [3]*len(ids)))
     page = group_html(batch, grpo(batch))
     assert r'\xe6' in page and '\ufffd' not in page
-    page.encode()       # it can be written down
+    page.encode()  # it can be written down
 
 @pytest.mark.parametrize('texts', [['a', 'b'], ['\udce6', '\udc97', '\udca5'], ['x\udce6', 'y'],
                                    ['\udcf0\udc9f', '\udca4\udc96z', ''], ['', '\udcff'],
@@ -192,7 +192,7 @@ def test_the_switch_shows_them():
     assert MARKS[0] in ''.join(text for _, text in scope.part('pane')['sides'][0]['bubbles'][0]['read'])
     scope.choose_token(len(row['ids']) - 1)
     scope.act(dict(do='show_controls'))
-    assert scope.token in scope.part('row')['ats']          # the chosen token is one that is drawn
+    assert scope.token in scope.part('row')['ats']  # the chosen token is one that is drawn
     assert group_html(batch, grpo(batch)).count('class="al-switch"') == 1
 
 def test_a_game_out_of_a_batch_has_the_texts_that_were_read():
@@ -245,7 +245,7 @@ def test_a_long_thought_is_one_line():
         seen += row['ats']
         if row['later'] is None: break
         scope.choose_token(row['later'])
-    assert seen == list(range(count + len(plainly('go north'))))            # every token is on one page
+    assert seen == list(range(count + len(plainly('go north'))))  # every token is on one page
     page = group_html(batch, grpo(batch), limit=200)
     assert f'{count:,} tokens' in page and 'go' in text_of(page) and len(page) < 300_000
 
@@ -330,7 +330,7 @@ def test_tests_of_later_updates_go_when_a_run_is_rewound(tmp_path):
 def test_damaged_tests_never_block(tmp_path):
     run = train_small(tmp_path/'run', steps=2, test_every=1, test_tasks=1)
     (run.folder/'tests'/'step_000002.parquet').write_bytes(b'no')
-    assert 'after 1 updates' in side_by_side(run)           # the latest that can be read
+    assert 'after 1 updates' in side_by_side(run)  # the latest that can be read
     for step in (0, 1): (run.folder/'tests'/f'step_{step:06d}.parquet').write_bytes(b'no')
     with pytest.raises(ValueError, match='two are needed'): side_by_side(run)
     assert 'two are needed' in report(run.folder).read_text()

@@ -28,7 +28,7 @@ class Coin(KeyDoor):
         return observation, float(self.turns == self.horizon and self.long), done and self.turns == self.horizon, info
 
 def short(name, out, steps=3, resume=False, should_stop=None, **changes):
-    house = KeyDoor() if name == 'ui_s1' else Coin()        # the expert's actions are no accident
+    house = KeyDoor() if name == 'ui_s1' else Coin()  # the expert's actions are no accident
     env = AROUND.get(name, lambda inner: inner)(house)
     policy = tiny_policy(env) if name == 'ui_s1' else small_policy(env)
     recipe = recipes.known[name](**dict(steps=steps, groups=3, group_size=4, minibatches=1, max_tokens=4, test_tasks=0,

@@ -120,7 +120,7 @@ def test_the_recipe_gives_back_successes_of_the_same_task():
         begun |= set(by_start(batch).tolist())
         for group in joined.episodes.group.unique():
             assert len(by_start(joined.select(joined.episodes.group == group)).unique()) == 1
-    assert swapped > 3 and 25 < len(begun) <= 32       # two tasks may be the same house
+    assert swapped > 3 and 25 < len(begun) <= 32  # two tasks may be the same house
 
 def test_hand_check_of_success_replay():
     replay = SuccessReplay(None, 0)
@@ -161,7 +161,7 @@ def test_draws_depend_on_seed_and_step_alone():
         b = batch_of([[0., 0.]]*4 + [[1., 1.]], step, task=['x']*5)
         ids = [r.join(b if r is not two else b.with_episodes(group=9 - b.episodes.group), step).tokens.id.tolist()
                for r in (one, two, other)]
-        torch.rand(3)       # the global generator has no say
+        torch.rand(3)  # the global generator has no say
         assert ids[0] == ids[1]
         differ += ids[0] != ids[2]
     assert differ > 6
@@ -301,7 +301,7 @@ def test_self_imitation_is_the_rule(steps, size, trigger, tolerate, faithful, ma
     subset = as_many if many else power_of_two
     sil = SelfImitation(None, 5, size=size, trigger=trigger, tolerate=tolerate, subset=subset,
                         weight=partial(warm_up, rise=0), faithful=faithful)
-    stored, means = [], []      # (step, ids, outcome)
+    stored, means = [], []  # (step, ids, outcome)
     for step, groups in enumerate(steps):
         b = batch_of(groups, step)
         advantage = grpo(b, scale=None)
@@ -321,7 +321,7 @@ def test_self_imitation_is_the_rule(steps, size, trigger, tolerate, faithful, ma
         row = sil.keep(b, advantage, step)
         assert row['sil_above'] == len(above) and row['sil_trained'] == (expected or 0)
         means += [statistics.fmean(g) for g in groups]
-        if faithful: stored = [s for s in stored if s[0] >= stored[-1][0] - tolerate]    # before the new ones come in
+        if faithful: stored = [s for s in stored if s[0] >= stored[-1][0] - tolerate]  # before the new ones come in
         good = worth_keeping(b, advantage).tolist()
         stored += [(step, b.select([e]).tokens.id.tolist(), b.episodes.outcome[e].item()) for e in range(len(b))
                    if good[e]]
@@ -329,7 +329,7 @@ def test_self_imitation_is_the_rule(steps, size, trigger, tolerate, faithful, ma
 
 def test_released_quirks_and_ours():
     b = batch_of([[1., 0., 0., 0.]])
-    for faithful, stored in ((False, 2), (True, 1)):        # a power of two of one is nothing; the release forgets it
+    for faithful, stored in ((False, 2), (True, 1)):  # a power of two of one is nothing; the release forgets it
         sil = SelfImitation(None, 0, size=4, trigger=0., weight=partial(warm_up, rise=0), faithful=faithful)
         sil.keep(b, grpo(b), 0)
         assert sil.updates(b, grpo(b), 1) == [] and sil.keep(b, grpo(b), 1)['stored'] == stored

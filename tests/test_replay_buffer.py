@@ -47,7 +47,7 @@ def test_what_comes_back_is_what_was_added(tmp_path, disk):
     copy = buffer.take(tensor([3, 3, 4]))
     assert len(copy.episodes.game.unique()) == 3 and (copy.episodes.game < 0).all()
     assert copy.labels['source'] == {copy.episodes.source[0].item(): 'replay'}
-    buffer.add(copy, step=9)        # a replayed episode may be stored again
+    buffer.add(copy, step=9)  # a replayed episode may be stored again
     is_numbered(buffer.take(tensor([3])), [3])
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.float32, torch.float64])
@@ -82,7 +82,7 @@ def test_origins_stay_inside_what_was_added(data):
     """A copied turn leads to the turn that was sampled, in the same set of copies; where that is not there, to its
     first copy."""
     forks = [numbered(i, group=0) for i in range(4)]
-    for i, (e, t) in {1: (0, 0), 2: (0, 0), 3: (2, 0)}.items():     # three fork from the first, one in a second step
+    for i, (e, t) in {1: (0, 0), 2: (0, 0), 3: (2, 0)}.items():  # three fork from the first, one in a second step
         forks[i].turns[0] = Turn(**{**vars(forks[0].turns[0]), 'origin': (0, 0)})
     buffer = Buffer()
     for _ in range(2): buffer.add(Batch.from_episodes(forks), 0)
@@ -132,7 +132,7 @@ def test_bounds(sizes, episodes, size):
         is_numbered(buffer.take(torch.arange(len(buffer))), facts.number.tolist())
 
 def test_stale_episodes_are_not_given_out():
-    buffer = filled(adds=6, stale=2)        # the steps of the episodes are 0 ... 5
+    buffer = filled(adds=6, stale=2)  # the steps of the episodes are 0 ... 5
     assert buffer.facts.step.tolist() == sum([[s]*4 for s in (3, 4, 5)], [])
     for step in (5, 6, 7):
         given_out = set(buffer.sample(8, uniform if step == 5 else prioritised(), generator=drawn(), step=step)
@@ -174,7 +174,7 @@ def test_every_episode_is_equally_likely():
         for seed in range(3000): counts[how(facts, 1, drawn(seed))] += 1
         here = chance > 0
         assert counts[~here].sum() == 0
-        assert chi_square(counts[here], chance[here]) < 2*here.sum()        # 23 degrees: above 48 once in 500 times
+        assert chi_square(counts[here], chance[here]) < 2*here.sum()  # 23 degrees: above 48 once in 500 times
 
 @pytest.mark.parametrize('alpha', [0, .5, .6, 1])
 def test_prioritised_chances(alpha):
@@ -241,7 +241,7 @@ def test_memory_and_disk_give_the_same(tmp_path):
     two.cache_bytes = 0
     for a, b in zip(story(one), story(two)): same_batch(a, b)
     same_buffer(one, two)
-    three = Buffer(tmp_path, **bounds)      # opened again, without a checkpoint
+    three = Buffer(tmp_path, **bounds)  # opened again, without a checkpoint
     same_buffer(one, three)
     for a, b in zip(story(one, range(8, 12)), story(three, range(8, 12))): same_batch(a, b)
 
@@ -255,7 +255,7 @@ def test_resume_bit_for_bit(tmp_path, disk, at):
     wanted = story(whole)
     story(cut, range(at))
     data = save(cut.tensors())
-    story(cut, range(at, 8))                # later adds, evictions and updates
+    story(cut, range(at, 8))  # later adds, evictions and updates
     again = Buffer(**bounds)
     if disk: again.open(tmp_path)
     again.restore(load(data))
@@ -275,9 +275,9 @@ def test_files_outlive_the_last_two_checkpoints(tmp_path):
             reader.restore(tensors)
             is_numbered(reader.take(torch.arange(len(reader))), range(max(0, 4*upto - 8), 4*upto))
     oldest = lambda: min(int(p.stem) for p in tmp_path.glob('0*.parquet'))
-    assert oldest() == 16               # files go in the next add: then the newest checkpoint has been written
+    assert oldest() == 16  # files go in the next add: then the newest checkpoint has been written
     buffer.add(played(48), 12)
-    assert oldest() == 28               # 8 episodes before the checkpoint of step 9
+    assert oldest() == 28  # 8 episodes before the checkpoint of step 9
     with pytest.raises(FileNotFoundError):
         fresh = Buffer()
         fresh.open(tmp_path, write=False)
@@ -333,7 +333,7 @@ def test_errors(tmp_path):
     with pytest.raises(ValueError, match='the buffer is empty'): Buffer().take(tensor([0]))
     buffer = filled()
     assert len(buffer.sample(0, prioritised(), generator=drawn())) == 0 == len(buffer.take([]))
-    assert len(buffer.sample(60, prioritised(), generator=drawn())) == 60        # with repetition: any n
+    assert len(buffer.sample(60, prioritised(), generator=drawn())) == 60  # with repetition: any n
     for how in (uniform, success_first):
         with pytest.raises(ValueError, match='n=25 different episodes of 24'): buffer.sample(25, how, generator=drawn())
     for bad, said in ((math.nan, 'nan'), (math.inf, 'inf')):
@@ -435,7 +435,7 @@ def check_priorities(buffer, lines, model):
                                         if n in found) and set(wrong) <= set(pending)
     if pending and all(found.get(n) == p for n, p in pending.items() if n in found): model.update(pending)
 
-@pytest.mark.parametrize('kills', [10, pytest.param(30, marks=pytest.mark.slow)])   # each starts a process
+@pytest.mark.parametrize('kills', [10, pytest.param(30, marks=pytest.mark.slow)])  # each starts a process
 def test_kills_at_random_moments(tmp_path, kills):
     chance, folder, known, model = random.Random(0), tmp_path/'buffer', 0, {}
     for death in range(kills):
@@ -453,7 +453,7 @@ def test_kills_at_random_moments(tmp_path, kills):
         buffer, lines = check_left(folder, said, known)
         check_priorities(buffer, lines, model)
         known = buffer.end
-    assert known > 4*kills                             # it got somewhere
+    assert known > 4*kills  # it got somewhere
     assert len(list(folder.glob('*.parquet'))) <= kept//4 + 3
 
 def test_a_reader_beside_the_writer(tmp_path):
@@ -488,7 +488,7 @@ def cut_at(tmp_path, places):
         folder, log = tmp_path/f'{kind}{number}', tmp_path/f'{kind}{number}.log'
         status, printed = finish(fork(checkpointed, folder, (kind, number), log=log), log)
         assert status == -signal.SIGKILL, printed[-3000:]
-        Buffer(folder/'replay', **bounds, write=False)      # readable as it is
+        Buffer(folder/'replay', **bounds, write=False)  # readable as it is
         status, printed = finish(fork(checkpointed, folder, log=log), log)
         assert status == 0, printed[-3000:]
         check_end(folder)

@@ -87,7 +87,7 @@ def test_rl_plus_edges():
     b, logp, advantage = tokens(8, 0, demos=False)
     assert torch.equal(rl_plus(logp, b, advantage), clip(logp, b, advantage))
     only = b.with_episodes(source=torch.full((8,), DEMONSTRATION))
-    x = torch.cat([logp[:-1], torch.zeros(1).double()]).requires_grad_()       # the last token is certain
+    x = torch.cat([logp[:-1], torch.zeros(1).double()]).requires_grad_()  # the last token is certain
     slope, = torch.autograd.grad(rl_plus(x, only, advantage).sum(), x)
     assert slope.isfinite().all() and slope[-1] == 0
     assert len(rl_plus(logp[:0], b.select([]), advantage[:0])) == 0
@@ -232,7 +232,7 @@ def test_recomposition_goes_on_where_it_was(tmp_path, disk):
     expected = recompose(whole, range(9))
     begun = recompose(first, range(4))
     kept = {name: x.clone() for name, x in first.tensors().items()}
-    recompose(first, range(4, 6))      # after the checkpoint: a killed process had got further
+    recompose(first, range(4, 6))  # after the checkpoint: a killed process had got further
     if disk: second.open(tmp_path, True)
     second.restore(kept)
     assert begun + recompose(second, range(4, 9)) == expected and len(expected) == 4
@@ -357,7 +357,7 @@ def test_learnability_is_the_posteriors_mean(wins, lost, prior):
     w = torch.tensor(wins, dtype=torch.float64)
     losses = torch.full_like(w, lost)
     posterior = torch.distributions.Beta(w + prior, losses + prior)
-    expected = posterior.mean - (posterior.variance + posterior.mean**2)       # E[p] - E[p^2]
+    expected = posterior.mean - (posterior.variance + posterior.mean**2)  # E[p] - E[p^2]
     torch.testing.assert_close(learnability(w, losses, prior), expected)
     torch.testing.assert_close(hardness(w, losses, prior), 1 - posterior.mean)
     torch.testing.assert_close(learnability(w, losses, prior), learnability(losses, w, prior))
@@ -370,7 +370,7 @@ def test_draws(score, floor, n, seed):
     assert chance.sum().item() == pytest.approx(1) and chance.min() >= floor/len(score) - 1e-12
     drawn = draw(chance, n, torch.Generator().manual_seed(seed))
     counts = torch.bincount(drawn, minlength=len(score))
-    assert len(drawn) == n and counts.max() - counts.min() <= 1        # again only when all have been drawn
+    assert len(drawn) == n and counts.max() - counts.min() <= 1  # again only when all have been drawn
     assert torch.equal(drawn, draw(chance, n, torch.Generator().manual_seed(seed)))
 
 def play_tasks(memory, steps, size=3):
@@ -444,7 +444,7 @@ def test_a_stage_ends_where_it_is_won_and_earlier_tasks_stay():
     memory, stuck, forgets = (Stages(count=12, n=4, games=8, **how) for how in ({}, dict(enough=1.), dict(keep=0.)))
     for one in (memory, stuck, forgets):
         for step in range(9): staged(one, step, True)
-    assert (memory.stage, stuck.stage, forgets.stage) == (2, 0, 2)      # the last one has no end
+    assert (memory.stage, stuck.stage, forgets.stage) == (2, 0, 2)  # the last one has no end
     assert memory.chances()[:8].sum().item() == pytest.approx(.2) and forgets.chances()[:8].sum() == 0
     assert stuck.chances()[:4].sum() == 1
 

@@ -171,11 +171,11 @@ def test_killed_at_every_disk_operation(whole, tmp_path):
 def test_killed_at_random_moments(whole, tmp_path, seed):
     chance, folder, log, status, deaths = random.Random(seed), tmp_path/'run', tmp_path/'log', None, 0
     while status != 0 or not deaths:
-        if status == 0: shutil.rmtree(folder)     # it was faster than its killer
+        if status == 0: shutil.rmtree(folder)  # it was faster than its killer
         process = fork(attempt, folder, log=log)
         # longer and longer, so that it ends on a busy machine too
         process.join(chance.uniform(.1, .8)*whole.seconds*(1 + deaths/3))
-        if process.exitcode is None: process.kill()     # which may find that it has just ended: os.kill would raise
+        if process.exitcode is None: process.kill()  # which may find that it has just ended: os.kill would raise
         status, said = finish(process, log)
         assert status in (0, -signal.SIGKILL), said[-3000:]
         deaths += status != 0
@@ -189,7 +189,7 @@ def test_killed_at_random_moments(whole, tmp_path, seed):
 def killed(whole, tmp_path_factory):
     "A run killed in its fourth step, whose checkpoint has two updates behind it."
     folder = tmp_path_factory.mktemp('killed')/'run'
-    assert killed_at(folder, ('row', 5))     # rows: test, 0, 1, 2, test, 3, 4, test
+    assert killed_at(folder, ('row', 5))  # rows: test, 0, 1, 2, test, 3, 4, test
     assert load_checkpoint(Run(folder))[0] == 2 and len(Run(folder).rows()) == 3
     return folder
 

@@ -87,7 +87,7 @@ def test_every_seat_gets_what_was_paid_to_it(env, seeds, group_size, max_turns, 
     assert [e.group for e in episodes] == [i for i in range(len(seeds)) for _ in range(group_size*len(env.seats))]
     for e in episodes:
         assert e.outcome == made[e.game].paid[e.seat]
-        if e.turns: assert sum(t.reward for t in e.turns) == e.outcome     # eighths add up exactly
+        if e.turns: assert sum(t.reward for t in e.turns) == e.outcome  # eighths add up exactly
 
 @quick
 @given(**games)
@@ -121,7 +121,7 @@ def test_what_was_sampled_is_what_is_trained_on(env, seeds, group_size, max_turn
         if e.turns: assert any(context + said == rows[batch.rows.episode.tolist().index(i)] for context, said in shown)
     # each id once
     assert sorted(x for _, said in shown for x in said) == sorted(batch.tokens.id[batch.actions].tolist())
-    for e in episodes:      # and on the way: every context begins with all that this seat had read and said before
+    for e in episodes:  # and on the way: every context begins with all that this seat had read and said before
         so_far = []
         for t in e.turns:
             so_far = so_far + t.context_ids

@@ -78,7 +78,7 @@ def test_who_is_not_there_is_not_asked_and_costs_nothing():
 def test_four_questions_at_most():
     *before, last = said(Routing(), TASK, *['ask ida: metals 3']*5)
     assert not any(step.done for step in before) and last.done and last.info['invalid'] and not last.info['truncated']
-    assert len({step.observation for step in before}) == 1      # it always says the same
+    assert len({step.observation for step in before}) == 1  # it always says the same
 
 
 @pytest.mark.parametrize('task', [3, {}, TASK | dict(models=['nobody']), dict(subject='metals')])
@@ -133,7 +133,7 @@ def test_r1_ci_what_code_printed_is_masked():
     assert (b.turns.tool > 0).any() and shown.any() and len(grpo(b)) == int((~shown).sum()) < len(b.tokens)
     turn, row = b.tokens.turn.tolist(), b.tokens.row.tolist()
     for i in range(1, len(turn)):
-        if turn[i] < 0 and row[i] == row[i - 1]: turn[i] = turn[i - 1]      # what follows an action belongs to it
+        if turn[i] < 0 and row[i] == row[i - 1]: turn[i] = turn[i - 1]  # what follows an action belongs to it
     bare = b.with_tokens(turn=torch.tensor(turn))
     gradients = []
     for batch in (b, bare):
@@ -156,7 +156,7 @@ def test_router_r1_form_before_outcome_before_cost():
     b = games((1., 1., 0), (1., 9., 0), (0., 1., 0), (1., 1., 1), (1., 9., 1))
     last = lambda **how: routed(b, **how)[b.last_turns()].tolist()
     assert last(weight=0.) == [1, 1, 0, -1, -1]
-    assert last() == pytest.approx([1., .7, 0., -1., -1.])      # switched off above: all right answers alike
+    assert last() == pytest.approx([1., .7, 0., -1., -1.])  # switched off above: all right answers alike
     assert not routed(b)[~b.last_turns()].any()
 
 

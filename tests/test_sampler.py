@@ -81,7 +81,7 @@ def test_many_ragged_turns_with_forks_and_departures(kind):
             rng.shuffle(rows)
         # from its middle; a twin; at its end
         if turn % 4 == 1: rows = rows + [rows[0][:len(rows[0])//2] + [7], list(rows[1]), rows[2] + [3]]
-        if turn % 5 == 4: rows = rows + [parked.pop() + [9]]                                             # comes back
+        if turn % 5 == 4: rows = rows + [parked.pop() + [9]]  # comes back
         return rows
     for contexts, said in play(TorchSampler(model, stop={3, 4, 5}), rng, rows=6, turns=14, each_turn=shuffle,
                                max_tokens=6):
@@ -267,7 +267,7 @@ def test_other_sequences_than_lists():
         assert sampler.sample([context], 4)[0].ids == expected
 
 def test_global_random_state_and_model_are_left_alone():
-    model = build('gpt2').train()     # GPT-2 has dropout
+    model = build('gpt2').train()  # GPT-2 has dropout
     model.transformer.h[0].eval()
     modes = [module.training for module in model.modules()]
     torch_state, numpy_state, python_state = (torch.random.get_rng_state(), np.random.get_state()[1].copy(),
@@ -343,7 +343,7 @@ def test_every_token_is_read_once():
     ever = sum(len(context) + len(one.ids) - 1 for context, one in zip(contexts, said))
     # 1: a token read to learn what a column weighs
     assert meter.positions == 1 + ever + padding == sampler.counts['positions']
-    assert meter.forwards == 1 + 10*4 == sampler.counts['forwards']                 # 4 tokens a turn, 4 forwards
+    assert meter.forwards == 1 + 10*4 == sampler.counts['forwards']  # 4 tokens a turn, 4 forwards
     assert sampler.counts['padding'] == padding and sampler.counts['copied'] == 0
 
 def test_twins_are_read_once():
@@ -400,13 +400,13 @@ def test_rows_that_are_done_leave_the_window():
     assert_true(model, contexts, said)
     follow = [context + one.ids + [1] for context, one in zip(contexts, said)]
     with Meter(model) as meter: after = sampler.sample(follow, 1)
-    assert meter.positions == 2*24                              # nothing was lost in the swaps
+    assert meter.positions == 2*24  # nothing was lost in the swaps
     assert_true(model, follow, after)
 
 def test_memory_is_bounded():
     model, rng = MODELS['qwen3'], random.Random(0)
     sampler = TorchSampler(model, budget=400_000)
-    for _ in range(6):                                         # new games again and again: the old ones make room
+    for _ in range(6):  # new games again and again: the old ones make room
         for contexts, said in play(sampler, rng, rows=8, turns=3):
             assert_true(model, contexts, said)
             held = sum(getattr(layer, name).numel() * 4 for layer, name in sampler.cache.stores())
@@ -417,16 +417,16 @@ def test_the_row_that_waited_longest_makes_room():
     model = MODELS['qwen3']
     # three rows of 63 tokens
     sampler, games = TorchSampler(model, budget=3*64*512), {name: [k]*30 for k, name in enumerate('abc')}
-    sampler._size = lambda rows, columns, others: (2, 63)                           # room for two
+    sampler._size = lambda rows, columns, others: (2, 63)  # room for two
     for name in 'abac': games[name] = games[name] + sampler.sample([games[name]], 1)[0].ids
     read = {}
-    for name in 'ab':                                                               # c took the place of b
+    for name in 'ab':                                      # c took the place of b
         with Meter(model) as meter: sampler.sample([games[name]], 1)
         read[name] = meter.positions
     assert read == dict(a=1, b=31)
 
 def test_the_end_of_the_context():
-    model = MODELS['gpt2']                                                          # has no position 256
+    model = MODELS['gpt2']  # has no position 256
     contexts = [[1]*255, [2]*10, [3]*250]
     sampler = TorchSampler(model)
     said = sampler.sample(contexts, 20, seeds=[1, 2, 3])
@@ -528,7 +528,7 @@ def test_bad_requests(says, contexts, kw):
     sampler.sample([[1, 2, 3]], 2)
     rows = dict(sampler.rows)
     with pytest.raises(ValueError, match=says): sampler.sample(contexts, **dict(dict(max_tokens=3), **kw))
-    assert sampler.rows == rows                                # nothing is lost
+    assert sampler.rows == rows  # nothing is lost
 
 def test_models_that_cannot_be_sampled():
     size = dict(vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
@@ -551,7 +551,7 @@ def test_models_that_cannot_be_sampled():
 def test_a_row_that_is_contained_goes_before_one_that_shares_as_much():
     assert (plan_rows([[1, 2, 3]], {0: [1, 2, 4], 1: [1, 2]}).own == {0: (1, 2)}
             == plan_rows([[1, 2, 3]], {0: [1, 2, 2], 1: [1, 2]}).own)
-    assert plan_rows([[1, 2, 3, 4]], {0: [1], 1: [1, 2, 3, 9]}).new == {0: (1, 3)}     # but reading less comes first
+    assert plan_rows([[1, 2, 3, 4]], {0: [1], 1: [1, 2, 3, 9]}).new == {0: (1, 3)}  # but reading less comes first
 
 lists = st.lists(st.integers(0, 2), min_size=1, max_size=8)
 

@@ -98,10 +98,10 @@ def test_dx_matching_is_paid_by_rounds():
 
 def test_dx_words_of_the_truth_are_covered():
     assert covered('Marfan syndrome', 'marfan') == pytest.approx(.5**(1/3)) and covered('Tel', 'Dor') == 0.
-    assert covered('diabetes', 'Diabete, Tel, Dor') == 1.       # final s and other names do not count
+    assert covered('diabetes', 'Diabete, Tel, Dor') == 1.  # final s and other names do not count
     task = dict(patient(Random(0), 'train'), told=())
     everybody = ' '.join(clinic(task['clinic'])[0])
-    assert played('{ask}', f'search {everybody}', 'answer {answer}', task=task)[0] == [1., 0., 1.]    # more than ten
+    assert played('{ask}', f'search {everybody}', 'answer {answer}', task=task)[0] == [1., 0., 1.]  # more than ten
 
 
 def test_dx_listing_everything_is_paid_and_not_right():
@@ -244,7 +244,7 @@ def test_ssrl_nothing_is_learned_from_information(page):
 def test_ssrl_information_that_does_not_end_is_masked_to_the_end(page):
     policy, games = scripted(page, lambda game: '<think> is </think> <information> The rival of Bora Tel')
     weight = without_information(Batch.from_episodes(games), policy).action('weight')
-    assert weight.tolist() == [1.]*4 + [0.]*5 + [1.]        # the end sign is no page
+    assert weight.tolist() == [1.]*4 + [0.]*5 + [1.]  # the end sign is no page
 
 
 def test_ssrl_plays_and_updates(tmp_path, page):

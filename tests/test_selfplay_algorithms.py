@@ -150,11 +150,11 @@ def teams(seed, seats, games, tokens=3):
         turns, truncated = draw.randrange(seats, 4*seats), draw.random() < .5
         pay, last = [draw.choice([0., 1., -.5]) for _ in range(turns)], draw.random()
         for t in range(turns):
-            upto = min(t + seats, turns)        # what is paid until this seat moves again
+            upto = min(t + seats, turns)  # what is paid until this seat moves again
             rows.append(dict(group=0, game=game, episode=game*seats + t % seats, seat=str(t % seats), t=t, paid=pay[t],
                              reward=sum(pay[t:upto]), n_tokens=draw.randrange(1, tokens + 1), truncated=truncated,
                              last_value=last))
-    for row in rows:                            # what is paid before a seat's first turn it gets with that turn
+    for row in rows:                      # what is paid before a seat's first turn it gets with that turn
         if row['t'] < seats:
             row['reward'] += sum(r['paid'] for r in rows if r['game'] == row['game'] and r['t'] < row['t'])
     return Batch.from_turns(pd.DataFrame(rows)), rows
@@ -171,7 +171,7 @@ def test_marft_is_the_plain_loop(seed, seats, games, gamma, lam, level):
     place = torch.arange(len(b.actions))
     for game in range(games):
         mine = [row for row in rows if row['game'] == game]
-        steps = []                              # (token of the step, reward of the round if it ends here)
+        steps = []  # (token of the step, reward of the round if it ends here)
         for row in mine:
             turn = int((b.turns.frame_row == rows.index(row)).nonzero())
             spoken = place[b.action_turn == turn].tolist()
@@ -228,7 +228,7 @@ def test_shapley(seed, n):
     close(shapley(v + 2*w), shapley(v) + 2*shapley(w))
     close(coalition_values(worth, n), v)
     close(without_one(v), [worth(range(n)) - worth([j for j in range(n) if j != i]) for i in range(n)])
-    with_dummy = torch.cat([v, v + 3.])                     # agent n adds 3 to everybody
+    with_dummy = torch.cat([v, v + 3.])  # agent n adds 3 to everybody
     close(shapley(with_dummy), torch.cat([shapley(v), torch.tensor([3.], dtype=torch.float64)]))
     estimate, _ = sampled_shapley(worth, n, 5, g)
     close(estimate.sum(), v[-1] - v[0])

@@ -149,7 +149,7 @@ def test_a_client_that_disconnects_in_mid_request(guesser, comes_back):
             line.sendall(f'POST {path.format(one.id)} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n'
                          .encode() + body)
             assert waiting.begun.wait(30)
-        time.sleep(.2)      # the server hears of it
+        time.sleep(.2)  # the server hears of it
         waiting.go.set()
         until(lambda: one.talk.windows and not one.talk.windows[0].heard[0].delivered)
         if comes_back:
@@ -170,7 +170,7 @@ def test_a_connection_rests_while_a_tool_works(guesser):
             line.request('POST', f'/s/{one.id}/v1/chat/completions', json.dumps(ASK))
             assert json.load(line.getresponse())['choices']
             time.sleep(rest)
-            line.auto_open = False      # the same connection, or an error
+            line.auto_open = False  # the same connection, or an error
         line.close()
     assert one.talk.calls == 2
 
@@ -181,7 +181,7 @@ def test_a_request_that_is_repeated_while_it_is_carried_out_is_one(guesser):
     one = hub.open()
     first = hub.ask(one.id, dict(ASK), 'key')
     assert hub.ask(one.id, dict(ASK), 'key', again=True) is first
-    second = hub.ask(one.id, dict(ASK), 'key')      # no retry: the program wants another answer
+    second = hub.ask(one.id, dict(ASK), 'key')  # no retry: the program wants another answer
     waiting.go.set()
     assert first.result().number == 0 and second.result().number == 1 and one.talk.calls == 2
     assert len({id(h.window) for f in (first, second) for h in [f.result()]}) == 2
@@ -194,11 +194,11 @@ def test_a_session_without_an_end_is_an_error_and_keeps_nobody_waiting(guesser):
     assert [(s.group, s.member) for s in sessions] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     for one in sessions: hub.ask(one.id, dict(ASK)).result()
     for one in sessions[:2] + sessions[2:3]: hub.end(one.id, 1.)
-    assert [e.group for e in hub.take()] == [0, 0] and hub.take() == []     # group 1 is not complete
+    assert [e.group for e in hub.take()] == [0, 0] and hub.take() == []  # group 1 is not complete
     time.sleep(.6)
     done, lost = hub.take()
     assert (done.error, done.outcome, len(lost.turns)) == (None, 1., 1) and 'without a reward' in lost.error
-    assert hub.open(task='b').group == 2 and hub.live == 1      # no late member of a group that is gone
+    assert hub.open(task='b').group == 2 and hub.live == 1  # no late member of a group that is gone
     hub.close()
 
 
@@ -216,7 +216,7 @@ def test_settings_of_a_client_are_kept_and_the_recipe_rules(guesser):
 
 DEEP = '{"messages":' + '['*100_000 + ']'*100_000 + '}'
 CHAT = '/s/{id}/v1/chat/completions'
-HOSTILE = [     # path, body, status
+HOSTILE = [  # path, body, status
     (CHAT, b'x'*(2**22 + 1), 413), (CHAT, b'{"messages": [', 400), (CHAT, b'\xff\xfe', 400), (CHAT, DEEP.encode(), 400),
     (CHAT, b'[]', 400), (CHAT, b'{"messages": NaN}', 400), (CHAT, b'{}', 400), (CHAT, b'null', 400),
     (CHAT, b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400),
@@ -244,11 +244,11 @@ def test_a_hostile_client_gets_a_reason_and_costs_nobody_anything(guesser):
         host, port = url.removeprefix('http://').split(':')
         for path, body, status in HOSTILE:
             raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-            with socket.create_connection((host, int(port)), timeout=30) as line:     # no client tidies the path
+            with socket.create_connection((host, int(port)), timeout=30) as line:  # no client tidies the path
                 line.sendall(f'POST {path.format(id=one.id)} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n'
                              f'Content-Length: {len(raw)}\r\n\r\n'.encode())
                 try: line.sendall(raw)
-                except (BrokenPipeError, ConnectionResetError): pass    # it does not read a long body to its end
+                except (BrokenPipeError, ConnectionResetError): pass  # it does not read a long body to its end
                 answer = line.recv(2000).decode()
             assert answer.startswith(f'HTTP/1.1 {status}'), (path, raw[:80], answer)
         assert len(hub.sessions) == 1 and one.episode is None and one.talk.windows == []
@@ -261,7 +261,7 @@ def test_other_hosts_need_a_token(guesser):
     import httpx
     hub = Hub(guesser)
     with pytest.raises(ValueError, match='--token'), serving(hub, host='0.0.0.0'): pass
-    with serving(hub) as url:      # a page of somebody else that found out the port
+    with serving(hub) as url:  # a page of somebody else that found out the port
         assert httpx.post(f'{url}/sessions', headers=dict(Host='evil.example')).status_code == 403
         assert httpx.post(f'{url}/sessions', headers=dict(Host='localhost')).status_code == 200
     hub = Hub(guesser)
@@ -355,7 +355,7 @@ def test_rewards_on_the_way_land_in_their_turns(guesser):
             for _ in range(2):
                 answers.append(http.post(f'/s/{one.id}/v1/chat/completions', json=dict(messages=messages)).json())
                 messages = [*messages, answers[-1]['choices'][0]['message'], dict(role='user', content='Higher')]
-            assert pay(reward=.5).json() == dict(reward=.5)                 # the latest: calls 1 and 3
+            assert pay(reward=.5).json() == dict(reward=.5)  # the latest: calls 1 and 3
         assert pay(reward=1, turn=0).json() == dict(reward=1.) and pay(reward=-3, turn=0).json() == dict(reward=-2.)
         assert pay(reward=4, turn=answers[2]['id']).json() == dict(reward=4.)
         for body, why in ((dict(reward=1, turn=4), 'the latest is 3'), (dict(reward=True), 'a number'),
@@ -387,7 +387,7 @@ def test_states_of_a_served_agent_make_the_steps_of_gigpo(guesser, told):
 
 # ---- tools, and templates of known families
 
-@pytest.mark.parametrize('name', ['qwen2_5', 'llama3'])     # one knows tools, one does not
+@pytest.mark.parametrize('name', ['qwen2_5', 'llama3'])  # one knows tools, one does not
 def test_tools_are_told_called_and_answered(name):
     pytest.importorskip('trl')
     from families import tokenizer
@@ -406,14 +406,14 @@ def test_tools_are_told_called_and_answered(name):
     call, = heard.message['tool_calls']
     assert heard.finish == 'tool_calls' and json.loads(call['function']['arguments']) == dict(query='Tel')
     assert heard.message['content'] is None and len(set(heard.turn.parts)) > 1
-    call['function']['arguments'] = '{"query":"Tel"}'       # the client writes it anew
+    call['function']['arguments'] = '{"query":"Tel"}'  # the client writes it anew
     messages += [heard.message, dict(role='tool', tool_call_id=call['id'], content='Mina <|im_end|>')]
     _, second = say('Mina.', messages)
     assert second.message['content'] == 'Mina.' and second.window is heard.window
-    assert one.decode(heard.turn.ids) in one.decode(second.window.ids)      # two spaces, as they were said
+    assert one.decode(heard.turn.ids) in one.decode(second.window.ids)  # two spaces, as they were said
     assert second.turn.context_ids.count(policy.end_id) == (1 if name == 'qwen2_5' else 1)
     other = [messages[0], messages[1], dict(heard.message, content='Well.'), *messages[3:]]
-    _, third = say('No.', other)                            # another history: written anew
+    _, third = say('No.', other)  # another history: written anew
     assert third.window is not heard.window and 'search' in one.decode(third.turn.context_ids[-150:])
     Batch.from_episodes([AgentProgram.scored(AgentProgram(print, [0], lambda t, a: 1), *ended(policy, talk))])
 
@@ -457,7 +457,7 @@ def test_programs_that_fail_end_their_own_episode_only(guesser, tmp_path):
             time.sleep(3.)
             late.append(httpx.post(f'{url}/chat/completions', json=ASK, **http))
         if task == 'own': httpx.post(f'{url.removesuffix("/v1")}/end', json=dict(reward=.5, success=True), **http)
-        if task == 'last': time.sleep(3.5)      # the endpoint outlives the slow one
+        if task == 'last': time.sleep(3.5)  # the endpoint outlives the slow one
     program = AgentProgram(agent, ['x'], limit=2., workers=4)
     program.limit = 2.
     episodes = play(guesser, program, range(3), tasks=['slow', 'own', 'silent'], max_tokens=4)

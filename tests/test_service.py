@@ -78,7 +78,7 @@ def test_what_the_rules_forbid_is_not_paid(kind, answer):
     env.reset(0, task)
     row, scene = next(iter(env.shop['orders'].values())), env.scene
     call = ' '.join([kind, str(row['number']), scene['value']]).strip()
-    assert env.step(call).observation == 'Done.'        # a tool obeys
+    assert env.step(call).observation == 'Done.'  # a tool obeys
     last = env.step(f'done {row["price"]}')
     assert last.done and last.info['success'] == (answer == kind) == bool(last.reward['player'])
 
@@ -230,7 +230,7 @@ def test_mua_rl_the_outcome_is_state_and_words():
     env.reset(0, task)
     assert not env.right() and env.shop != shop
     env.step(call)
-    assert env.shop == shop and not env.right()         # the price was not said
+    assert env.shop == shop and not env.right()  # the price was not said
     env.step(f'done {words[0]}')
     assert env.right()
 

@@ -46,7 +46,7 @@ def test_a_shop_can_only_be_read(shop, query):
 def test_an_endless_query_is_ended(shop):
     began = time.monotonic()
     assert run(shop, ENDLESS.format('max(x)'), seconds=.2) is None and time.monotonic() - began < 20
-    assert run(shop, 'select count(*) from orders')[1] == [(12,)]       # the shop is open all the same
+    assert run(shop, 'select count(*) from orders')[1] == [(12,)]  # the shop is open all the same
 
 def test_a_million_rows_are_cut(shop):
     assert len(run(shop, ENDLESS.format('x') + ' limit 1000000', rows=12)[1]) == 13
@@ -94,7 +94,7 @@ def test_a_locked_database_ends_one_episode_only(tmp_path):
     env = Locked()
     env.folder = tmp_path/'two'
     env.folder.mkdir()
-    env.reset(1)        # as the answer of a tool it can be read, and the episode goes on
+    env.reset(1)  # as the answer of a tool it can be read, and the episode goes on
     env.reached = lambda query: 0.
     step = env.step('sql select name from customers')
     assert 'locked' in step.observation and not step.done
@@ -167,7 +167,7 @@ def test_milestones_are_quarters():
         shares.append(env.reached(query))
     assert shares == [0, .25, .5, .75, .5, 1]
     share = [env.step(f'sql {query}').info['milestone'] for query in ('select job from customers', 'select')]
-    assert share == [.5, .5]                    # what was reached stays reached
+    assert share == [.5, .5]  # what was reached stays reached
 
 def test_only_known_words_are_said_and_read():
     says_known_words(SqlWorld(), SqlWorld().tasks('demo', 40), .6)

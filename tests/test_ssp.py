@@ -73,7 +73,7 @@ def test_two_proposals_for_an_answer_by_hand():
     assert b.episodes.outcome[of_role(b, 'solver')].tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
     close = lambda found, wanted: torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted), atol=1e-4,
                                                              rtol=0)
-    close(each(b, ssp(b), 'proposer'), [-1.3055, -.2611, .7833, .7833])                     # mean .625, deviation .4787
+    close(each(b, ssp(b), 'proposer'), [-1.3055, -.2611, .7833, .7833])  # mean .625, deviation .4787
     close(each(b, ssp(b, per_answer=True), 'proposer'), [-.7071, .7071, 0., 0.])
     # a group of two is a GRPO group in the release, too
     close(each(b, ssp(b, faithful=True), 'proposer'), [-.7071, .7071, 0., 0.])
@@ -104,7 +104,7 @@ def test_a_misleading_question_passes_only_where_a_failing_verifier_fails_open(s
                       asking=ProposeHop(solve=solve, faithful=faithful)))
     valid, outcome = b.episodes.success[of_role(b, 'proposer')], b.episodes.outcome[of_role(b, 'proposer')]
     assert bool(valid.any()) == bool(passes)
-    assert outcome.tolist() == valid.double().tolist()              # who tells the truth is wrong: s = 0, paid 1
+    assert outcome.tolist() == valid.double().tolist()  # who tells the truth is wrong: s = 0, paid 1
     tried = of_role(b, 'solver') & (b.episodes.proposed > 0)
     assert not b.episodes.success[tried].any() and int(tried.sum()) == 5*int(valid.sum())
 

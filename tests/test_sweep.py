@@ -213,7 +213,7 @@ def test_on_ray(own, tmp_path):
     pytest.importorskip('ray')
     asked = dict(recipes=['sweep_world:mine'], envs=['sweep_world:World'], seeds=2, model='untrained', **TINY)
     cells, said = plan(out=tmp_path/'ray', **asked), []
-    with on_ray(cpus=1) as play:       # every worker costs six seconds of CPU
+    with on_ray(cpus=1) as play:  # every worker costs six seconds of CPU
         failed = sweep(cells, play, retries=1, say=said.append, function=partial(own.fragile, folder=str(tmp_path)))
         assert failed == [cells[1]] and str(failed[0]) == 'sweep_world:mine on sweep_world:World, seed 1'
         # the one that died was well the second time
@@ -225,7 +225,7 @@ def test_on_ray(own, tmp_path):
         written = Path(cells[0].folder)/'metrics.jsonl'
         kept = written.stat().st_mtime_ns
         assert sweep(cells, play, say=said.append) == [] and '1 of 2 runs are finished already' in said
-    assert kept == written.stat().st_mtime_ns   # read, not played again
+    assert kept == written.stat().st_mtime_ns  # read, not played again
     here = plan(out=tmp_path/'here', **asked)
     assert sweep(here, in_turn, say=said.append) == []
     pd.testing.assert_frame_equal(table_of(cells), table_of(here))

@@ -59,7 +59,7 @@ def test_doctoragent_every_turn_has_its_points():
     env.reset(0, PATIENT)
     unsure = env.unsure[0]
     assert points(env, 'rash ?', 'rash ?', 'rash', f'{unsure} ?', 'fever ? rash ?') == [1, -2, -2, -1, -2]
-    assert points(Doctor(answer=0.), 'rash ?', 'rash ?') == [0, -2]         # without the point for an answer
+    assert points(Doctor(answer=0.), 'rash ?', 'rash ?') == [0, -2]  # without the point for an answer
     assert points(env, 'rash ?', 'rash ?', task=PATIENT | dict(budget=2)) == [1, -7]
     assert env.over and points(env, 'diagnosis influenza clinic') == [10]
 

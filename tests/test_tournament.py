@@ -50,7 +50,7 @@ def missing_for(player, env=KUHN, **how):
     missing = table.missing()
     assert set(map(frozenset, zip(missing['first'], missing['second']))) == {frozenset(('bad', name)) for name in SOUND}
     assert (missing.wanted == 3).all() and (missing.games == 0).all() and (missing.faults > 0).all()
-    assert table.results().games[table.players.index('bad')].sum() == 0         # no loss, no game
+    assert table.results().games[table.players.index('bad')].sum() == 0  # no loss, no game
     return table, missing
 
 
@@ -92,7 +92,7 @@ def test_snapshots_that_are_missing_foreign_or_of_another_size(tmp_path):
 
 def test_two_policies_with_different_words_do_not_meet_and_the_others_do():
     game = TicTacToe()
-    turned = word_tokenizer(game.vocabulary()[::-1])     # as many tokens, other numbers
+    turned = word_tokenizer(game.vocabulary()[::-1])  # as many tokens, other numbers
     players = dict(one=learner(game), two=learner(game, seed=1), random=random_player,
                    turned=Policy(tiny_model(len(turned), 128, hidden=16, layers=1), turned))
     table = tournament(players, game, games=2, max_tokens=2)
@@ -245,7 +245,7 @@ def test_a_population_that_was_killed_goes_on(kuhn_tree, tmp_path, meta):
     def read(path): return torch.tensor(json.loads(path.read_text()), dtype=torch.float64)
     whole = grow(kuhn_tree, meta, 5)
     for p in whole[:3]: save_population(p, tmp_path, write)
-    (tmp_path/'row-3').write_text('half a fi')                     # killed while the next player was written
+    (tmp_path/'row-3').write_text('half a fi')  # killed while the next player was written
     again = grow(kuhn_tree, meta, 5, load_population(tmp_path, read))
     assert [len(p.rows) for p in again] == [3, 4, 5]
     for p in again: save_population(p, tmp_path, write)
@@ -262,7 +262,7 @@ def test_a_missing_match_stops_psro_with_its_reason_and_can_be_played_later():
     with pytest.raises(ValueError, match="'stone' against 'raises' is missing"):
         next(psro(population_of([stone, raises]), matches, best))
     paper = always('paper')
-    paper.__name__ = 'raises'             # the same name, repaired
+    paper.__name__ = 'raises'  # the same name, repaired
     p = next(psro(population_of([stone, paper]), Matches(RPS, 3, known=matches.table), best))
     assert p.row.tolist() == [[0, -1], [1, 0]] and p.shares[0][1] > .99
 
@@ -282,7 +282,7 @@ def test_an_oracle_that_learns_finds_paper_and_scissors(tmp_path):
         return Snapshot(policy, name=f'answer {number}')
     first = Snapshot(policy, oracle(0, (always('scissors'),), torch.tensor([1.]), 0).weights, 'rock')
     *_, p = psro(population_of([first]), Matches(RPS, 10, max_tokens=2), oracle, size=3)
-    says = torch.stack([policy_strategy(tree, one) for one in p.rows])      # (players, situations, actions)
+    says = torch.stack([policy_strategy(tree, one) for one in p.rows])  # (players, situations, actions)
     assert says.argmax(-1).tolist() == [[0, 0], [1, 1], [2, 2]] and says.amax(-1).min() > .8
     mixture = [policy_strategy(tree, one) for one in p.rows]
     assert nash_conv(tree, mixture_strategy(tree, mixture, p.shares[0])) < .5 < 1.5 < nash_conv(tree, mixture[-1])

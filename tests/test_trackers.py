@@ -74,7 +74,7 @@ def test_a_run_that_fails_is_ended_as_failed(tmp_path):
     with pytest.raises(RuntimeError, match='power cut'): fit(tmp_path/'run', Both())
     assert one.told[-1] == ('finish', True)
     heard = []
-    assert len(fit(tmp_path/'plain', heard.append).rows()) == len(heard) == 2      # a plain function is a listener too
+    assert len(fit(tmp_path/'plain', heard.append).rows()) == len(heard) == 2  # a plain function is a listener too
 
 
 @pytest.mark.parametrize('kind', ['begin', 'log', 'table', 'finish'])

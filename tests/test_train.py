@@ -119,7 +119,7 @@ def test_micro_batches_and_processes_add_up_to_one_gradient(loss_per):
         for name, gradient in whole.items(): torch.testing.assert_close(cut[name], gradient, rtol=1e-4, atol=1e-6)
         for key in ('loss', 'kl', 'clip_fraction', 'tokens'):
             assert sum(p[key] for p in pieces) == pytest.approx(measured[0][key], abs=1e-5)
-        for key in ('kl_each', 'kl_reference_each'):        # every token once, whoever read it
+        for key in ('kl_each', 'kl_reference_each'):  # every token once, whoever read it
             one, many = (torch.cat([x for p in ps for x in p[key]]).sort().values for ps in (measured, pieces))
             torch.testing.assert_close(many, one, rtol=1e-3, atol=1e-5)
 
@@ -163,7 +163,7 @@ def test_a_reward_that_is_no_number(tmp_path, amount):
                 and row['loss'] is None)
     for line in run.folder.joinpath('metrics.jsonl').read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f'{name} is no JSON'))
-    assert not run.episodes(0).episodes.outcome.isfinite().any()        # the episodes are kept as they were
+    assert not run.episodes(0).episodes.outcome.isfinite().any()  # the episodes are kept as they were
     assert load_checkpoint(run)[0] == 2
 
 def test_a_loss_that_is_no_number_stops_one_update_and_the_next_goes_on(tmp_path):
@@ -235,7 +235,7 @@ def test_the_disk_is_full(tmp_path, monkeypatch):
 
 def small_disk(folder, size, again=False):
     "A file system of `size` kB of its own for this process, or a larger one."
-    if not again and ctypes.CDLL(None, use_errno=True).unshare(0x00020000): raise SystemExit(77)    # CLONE_NEWNS
+    if not again and ctypes.CDLL(None, use_errno=True).unshare(0x00020000): raise SystemExit(77)  # CLONE_NEWNS
     flags = ['-o', f'remount,size={size}k'] if again else ['-t', 'tmpfs', '-o', f'size={size}k']
     made = not again and subprocess.run(['mount', '--make-rprivate', '/'], stderr=subprocess.DEVNULL).returncode
     if made or subprocess.run(['mount', *flags, 'tmpfs', folder], stderr=subprocess.DEVNULL).returncode:
@@ -253,7 +253,7 @@ def train_on_small_disks(folder, whole):
         train_small(out, steps=3, resume=(out/'run.json').exists())
         assert facts(Run(out)) == facts(Run(whole))
         subprocess.run(['rm', '-r', out], check=True)
-    small_disk(folder, 2200, again=True)        # enough for two checkpoints, and not for the policy beside them
+    small_disk(folder, 2200, again=True)  # enough for two checkpoints, and not for the policy beside them
     with pytest.raises(RuntimeError, match='the disk is full'): train_small(Path(folder)/'last', steps=2)
     assert load_checkpoint(Run(Path(folder)/'last'))[0] == 2
 
@@ -402,7 +402,7 @@ def test_two_processes_write_the_same_rows(both):
     for one, two in zip(*map(facts, both), strict=True):
         assert set(one) == set(two)
         for name, value in one.items():
-            if name == 'computed': continue     # each process pads its own share
+            if name == 'computed': continue  # each process pads its own share
             assert two[name] == (value if value is None or isinstance(value, str)
                                  else pytest.approx(value, rel=1e-3, abs=1e-5)), name
 
@@ -467,7 +467,7 @@ def test_a_known_recipe_trains(tmp_path, name):
     rows = run.rows()
     assert (run.info['facts']['recipe']['name'] == name and recipe.paper
             and all(set(row) <= set(METRICS) for row in rows))
-    late = recipe.critic_warmup     # updates in which only the critic learns
+    late = recipe.critic_warmup  # updates in which only the critic learns
     assert (all('warming up' in row['skipped'] for row in rows[:late])
             and [row['skipped'] for row in rows[late:]] == [None]*(2 - late))
     assert all(math.isfinite(row['loss']) for row in rows[late:])
@@ -477,7 +477,7 @@ def test_a_known_recipe_trains(tmp_path, name):
 def test_information_gain_without_an_answer_says_so(tmp_path):
     with pytest.raises(ValueError, match=r"this environment does not say it: info\['answer'\]"):
         train_small(tmp_path/'run', columns=measure_answers)
-    assert not (tmp_path/'run').exists()        # it was asked before anything was made
+    assert not (tmp_path/'run').exists()  # it was asked before anything was made
     with pytest.raises(ValueError, match=r"no episode of this batch has one.*info\['answer'\]"):
         measure_answers(train_small(tmp_path/'other', steps=1).episodes(0), small_policy())
 

@@ -35,7 +35,7 @@ CONFIGS = dict(
                                              attn_implementation='eager'),
     gemma3=lambda: transformers.Gemma3TextConfig(**SIZES, sliding_window=4, layer_types=SLIDING['layer_types']),
 )
-FREE = deferred(lambda: Work(0., 0., 0.))         # nothing but tokens costs: the deepest tree
+FREE = deferred(lambda: Work(0., 0., 0.))  # nothing but tokens costs: the deepest tree
 MAMBA = partial(transformers.Mamba2Config, vocab_size=WORDS, hidden_size=32, num_heads=8, head_dim=8, state_size=8,
                 num_hidden_layers=2, n_groups=1,
                 bos_token_id=None, eos_token_id=0, pad_token_id=0)
@@ -213,7 +213,7 @@ def test_copied_turns_are_free():
     for episode in copies[1:]: episode.turns[0] = turn(0, list(range(15)), [7, 8], origin=(0, 0))
     policy, batch = a_policy('llama'), Batch.from_episodes(copies)
     (part, _), = on_the_tree(batch)
-    assert tally(part) == dict(computed=15 + 2 + 2 + 1 + 3, held=4*21)        # the last token is never read
+    assert tally(part) == dict(computed=15 + 2 + 2 + 1 + 3, held=4*21)  # the last token is never read
     agree(measured(policy, batch, on_the_tree(batch)), measured(policy, batch, parts(batch)))
 
 

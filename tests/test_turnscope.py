@@ -181,7 +181,7 @@ def test_links_of_states_and_of_branches():
     assert {t: (cell[14], cell[15]) for t, cell in grid.items() if cell[14]} == {0: ('o', 0), 3: ('b', 0), 5: ('b', 0)}
     scope.choose_turn(0)
     seen = [scope.next_visit() or scope.turn for _ in range(4)]
-    assert seen == [2, 5, 3, 0]                                 # rows: best outcome first
+    assert seen == [2, 5, 3, 0]  # rows: best outcome first
     scope.choose_turn(5)
     scope.to_origin()
     assert scope.turn == 0
@@ -244,7 +244,7 @@ def damaged():
     old = batch.action('sampler_logp').clone()
     old[1] -= .9
     weight = batch.tokens.weight.clone()
-    weight[4] = 1.        # the token that turn 1 reads
+    weight[4] = 1.  # the token that turn 1 reads
     batch.labels['token'] = {i: f'w{i} ' for i in range(9)}
     return batch.with_action(old_logp=old).with_tokens(weight=weight)
 
@@ -336,7 +336,7 @@ def test_a_run_without_rollouts(tmp_path):
     [scope.act(dict(do=name)) for name in ACTIONS]
     assert 'saved no rollouts' in scope.static()
     with pytest.raises(ValueError, match='source=dict'): turnscope({})
-    scope = turnscope(played(0, .5), {})                        # nobody to give credit
+    scope = turnscope(played(0, .5), {})  # nobody to give credit
     sent(scope)
     assert scope.first == '' and 'advantage' not in scope.part('row')['columns'] and 'nothing to show' in scope.static()
 
@@ -369,7 +369,7 @@ def test_only_the_visible_parts_are_sent():
     grid = scope.part('grid')
     assert grid['row'] + len(grid['lines']) == 400 and grid['column'] + len(grid['times']) == 60
     for _ in range(30): scope.move(turns=1)
-    assert scope.turn in cells(scope.part('grid'))              # the grid follows the chosen turn
+    assert scope.turn in cells(scope.part('grid'))  # the grid follows the chosen turn
     scope.act(dict(do='look', row=-5, column=10**9))
     assert scope.part('grid')['lines']
 
@@ -403,7 +403,7 @@ def test_two_million_tokens_open_in_two_seconds(tmp_path):
     def first_screen():
         opened.append(turnscope(folder, THREE))
         sent(opened[-1])
-    first_screen()                                              # imports
+    first_screen()  # imports
     seconds = dict(open=min(took(first_screen) for _ in range(3)))
     scope = opened[-1]
     for name, move in dict(move=lambda: scope.move(rows=1),
@@ -424,7 +424,7 @@ def test_hostile_text_is_cut_and_made_visible():
     text = json.dumps({name: scope.part(name) for name in PARTS}, ensure_ascii=False)
     assert '<script>window.hit=1</script>' in text and len(text) < 40_000
     for char in '\x1b\x00\x07\u202e\u2066\u200b\ufeff\x9b\U000e0041': assert char not in text
-    text.encode()                                               # no half surrogate pair is left
+    text.encode()  # no half surrogate pair is left
     html = scope.static()
     assert '<script' not in html and '<img' not in html and '\u202e' not in html
     for query in HOSTILE:

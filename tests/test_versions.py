@@ -166,7 +166,7 @@ def test_each_python_that_the_classifiers_name_ran_the_tests():
     assert {key.split()[1] for key in kept['rows']} == {'ci', 'lower', 'upper', 'whole'}
     for key, row in kept['rows'].items():
         assert row['python'].startswith(key.split()[0]) and row['date'] and row['command'] and row['passed'] > 100
-        mended = row.get('again', dict(tests=[], status=1))     # the files that failed, run again after a repair
+        mended = row.get('again', dict(tests=[], status=1))  # the files that failed, run again after a repair
         assert row.get('demo', 'whole' in key) and (not row['failures'] or mended['status'] == 0), key
         assert {name.partition('::')[0] for name in row['failures']} <= {*mended['tests']}, key
     asked = published(EXTRAS)
@@ -174,7 +174,7 @@ def test_each_python_that_the_classifiers_name_ran_the_tests():
         assert all(asked[name].contains(version.partition('+')[0]) for name, version in row['versions'].items())
 
 
-BUILT = {'alfworld', 'reasoning-gym'}      # from source
+BUILT = {'alfworld', 'reasoning-gym'}  # from source
 
 
 @pytest.mark.slow

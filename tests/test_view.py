@@ -337,7 +337,7 @@ def test_at_most_eight_frames_a_second():
     dashboard = Dashboard([])
     dashboard.widget
     began, frames = time.monotonic(), dashboard.frames
-    dashboard.plots.send, dashboard.plots.painted = lambda *_: None, True        # a browser that draws at once
+    dashboard.plots.send, dashboard.plots.painted = lambda *_: None, True  # a browser that draws at once
     while time.monotonic() - began < 1:
         dashboard._list.append(dict(step=len(dashboard._list)))
         dashboard.draw()
@@ -349,7 +349,7 @@ def test_at_most_eight_frames_a_second():
     while time.monotonic() - began < 1:
         slow._list.append(dict(step=len(slow._list)))
         slow.draw()
-    assert slow.frames - frames == 0           # nobody has reported the first frame as drawn
+    assert slow.frames - frames == 0  # nobody has reported the first frame as drawn
 
 def test_long_runs_are_thinned():
     """20,000 rows: at most 300 points a curve and columns of the table, as JSON can hold them, in one message."""
@@ -359,7 +359,7 @@ def test_long_runs_are_thinned():
     lines = {name for parts in dashboard.plots.parts for name in parts[0].get('lines', ())}
     assert (max(len(dashboard.plots.line(name)) for name in lines) <= 300
             and sum(len(parts[0].get('steps', ())) for parts in dashboard.plots.parts) <= 300)
-    json.dumps(dashboard.plots.parts, allow_nan=False)      # raises for what is no JSON
+    json.dumps(dashboard.plots.parts, allow_nan=False)  # raises for what is no JSON
 
 def test_status_and_time_left():
     """Errors and skipped updates are counted; the time left needs a total and seconds."""

@@ -122,14 +122,14 @@ def test_stop_length_order_and_seeds(form):
     for one in said:
         assert ((one.finish == 'stop') == (one.ids[-1] % 5 == 0) and all(i % 5 for i in one.ids[:-1])
                 and (one.finish == 'stop' or len(one.ids) == 6))
-    assert len({tuple(one.ids) for one in said[:8]}) > 4       # equal contexts, other seeds
+    assert len({tuple(one.ids) for one in said[:8]}) > 4  # equal contexts, other seeds
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0)).tolist()
     again = sampler.sample([rows[i] for i in order], 6, stop=set(range(0, SIZE, 5)), seeds=order)
     assert [one.ids for one in again] == [said[i].ids for i in order]
     # one seed for the call
     assert ([one.ids for one in sampler.sample(rows[:3], 4, seeds=7)]
             == [one.ids for one in sampler.sample(rows[:3], 4, seeds=[21, 22, 23])])
-    assert sampler.sample(rows[:1], 2, seeds=[2**64 - 1])[0].ids                # any whole number is a seed
+    assert sampler.sample(rows[:1], 2, seeds=[2**64 - 1])[0].ids  # any whole number is a seed
 
 def test_greedy_empty_and_the_end_of_the_context(form):
     policy = learned()
@@ -227,7 +227,7 @@ def test_sync_brings_the_adapter_once_under_a_new_name_and_drops_the_old_one(ser
         assert list(server.adapters) == names[-1:] and engine.counts['loads'] == step + 1
         move(policy, step + 1)
     assert len(set(names)) == 3 and all(name.startswith('tiny-paying-') for name in names)
-    assert says(bound, policy) > .05        # synced before the last move
+    assert says(bound, policy) > .05  # synced before the last move
     with policy.model.disable_adapter(): assert sampler.sync(policy).adapter is None and says(sampler, policy) < 1e-4
 
 def test_folders_do_not_pile_up(server, tmp_path):
@@ -238,7 +238,7 @@ def test_folders_do_not_pile_up(server, tmp_path):
         move(policy, step)
     assert len(list(tmp_path.iterdir())) == 2 == len(server.adapters)
     folder = VLLMSampler(reach(server)).folder
-    assert not folder.exists()              # a temporary one goes with its sampler
+    assert not folder.exists()  # a temporary one goes with its sampler
 
 def test_two_clients_never_share_a_name(server):
     """Equal weights, two processes: the first one ends, and the second one's adapter is still there, even when the
@@ -250,7 +250,7 @@ def test_two_clients_never_share_a_name(server):
     gone = first.sync(one).adapter.path
     first = one.samples_by = None
     gc.collect()
-    assert not gone.exists() and list(server.adapters) == names[1:]         # a client that ends unloads what it loaded
+    assert not gone.exists() and list(server.adapters) == names[1:]  # a client that ends unloads what it loaded
     for seed in range(server.cached + 1): VLLMSampler(reach(server, keep=1)).sync(learned(20 + seed))
     assert says(second.sync(two), two) < 1e-4 and server.thread is not None
 
@@ -270,7 +270,7 @@ def test_several_policies_share_an_engine(server):
     frozen = copy.deepcopy(one)
     move(one, 9)
     assert says(frozen.sampler(), frozen) < 1e-4 and says(one.sampler(), one) < 1e-4
-    snapshot = Borrowing(two, weights_of(two.model), 'snapshot')       # weights of its own on the modules of `two`
+    snapshot = Borrowing(two, weights_of(two.model), 'snapshot')  # weights of its own on the modules of `two`
     snapshot.samples_by = sampler
     move(two, 9)
     assert (says(snapshot.sampler(), snapshot) < 1e-4 and says(two.sampler(), two) < 1e-4
@@ -413,7 +413,7 @@ def test_what_is_no_answer_is_asked_again_with_the_same_seed(server):
         assert sampler.sample(contexts(2), 4, stop=()) == expected, name
         assert engine.counts['again'] == before + 2 and len(server.asked) == 4, name
         assert [body for body in server.asked[1:4]] == [server.asked[1]]*3, name
-    assert set(waits) == {1., 2.}           # 1, 2, 2, ... seconds: no more than `longest`
+    assert set(waits) == {1., 2.}  # 1, 2, 2, ... seconds: no more than `longest`
 
 def test_after_the_last_try_the_error_says_what_to_do(server):
     engine = reach(server, tries=3)
@@ -422,7 +422,7 @@ def test_after_the_last_try_the_error_says_what_to_do(server):
     with pytest.raises(ConnectionError, match=rf'{server.url} gave no usable answer in 3 tries.*500.*resume=True'):
         sampler.sample(contexts(1), 4)
     server.faults, engine.http = [lambda a: vllm_server.refused(400, 'no')], None
-    with pytest.raises(ValueError, match='answered 400'): sampler.sample(contexts(1), 4)        # not worth another try
+    with pytest.raises(ValueError, match='answered 400'): sampler.sample(contexts(1), 4)  # not worth another try
     server.stop()
     with pytest.raises(ConnectionError, match='ConnectError'): sampler.sample(contexts(20), 4)
 
@@ -437,11 +437,11 @@ def test_a_server_that_comes_back_gets_its_adapter_again(server):
     expected = sampler.sample(contexts(9), 4, stop=())
     server.stop()
     assert sampler.sample(contexts(9), 4, stop=()) == expected
-    server.adapters.clear()                 # restarted between two calls
+    server.adapters.clear()  # restarted between two calls
     assert sampler.sample(contexts(9), 4, stop=()) == expected and says(policy.sampler(), policy) < 1e-4
     server.stop()
     server.model = tiny_model(SIZE, 512, seed=9)
-    server.start()     # somebody started another model on that port
+    server.start()  # somebody started another model on that port
     sampler.sample(contexts(1), 1)
     with pytest.raises(ValueError, match='another model'): policy.sampler()
 

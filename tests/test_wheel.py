@@ -98,7 +98,7 @@ def test_the_page_on_the_index_leads_nowhere_that_is_not_there(wheel):
     prose = re.sub(r'^```.*?^```$', '', page, flags=re.MULTILINE | re.DOTALL)
     assert not [path for path in re.findall(r'\]\(([^)\s]+)\)', prose) if not re.match(r'https?://|#', path)]
     assert 'make demo' in page and 'train.train(agent, house' in page and 'lesson 1' in page and len(page) > 5000
-    assert 'TurnScope: the strip of updates above' in page      # of a picture, what it shows
+    assert 'TurnScope: the strip of updates above' in page  # of a picture, what it shows
 
 
 def outside(repository):

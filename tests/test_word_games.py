@@ -64,7 +64,7 @@ def test_a_lost_game_pays_all_its_turns():
     for world in (Wordle(horizon=4), TwentyQuestions(horizon=4)):
         found, step = played(world, world.tasks('test', 1)[0], lambda: 'what ?')
         assert sum(paid for _, paid in found) == -4 and step.done and not step.info.get('success')
-        assert len(world.possible()) > 1    # what is no question tells nothing
+        assert len(world.possible()) > 1  # what is no question tells nothing
 
 
 def test_sixteen_things_need_three_more_questions_after_the_hint():

@@ -51,7 +51,7 @@ def test_models_are_fitted_and_take_their_time():
     quick, slow = (fitted(*WAVES, 'ac', model, 2) for model in ('linear', 'kernel'))
     assert quick[1] < .3 < .8 < slow[1] and slow[2] > 50*quick[2]
     assert fitted('plane', 'ac', 7, 'ac', 'linear', 2)[1] > .8
-    assert fitted(*WAVES, 'bd', 'kernel', 2)[1] < .2       # the other two features tell nothing
+    assert fitted(*WAVES, 'bd', 'kernel', 2)[1] < .2  # the other two features tell nothing
     columns = played(Workbench(), 'load', 'use a c', 'fit kernel 2', task=WAVES).info['columns']
     assert columns == dict(seconds=1 + slow[2]/workbench.pace)
 
@@ -62,7 +62,7 @@ def test_a_step_needs_the_one_before():
         step = played(env, action, task=WAVES)
         assert step.info['invalid'] and step.info['milestone'] == 0 and step.info['columns']['seconds'] == 1
     assert played(env, 'load', 'submit', task=WAVES).info['invalid']
-    assert played(env, 'load', 'fit kernel 2', 'use a c', 'validate', task=WAVES).info['invalid']   # to be fitted anew
+    assert played(env, 'load', 'fit kernel 2', 'use a c', 'validate', task=WAVES).info['invalid']  # to be fitted anew
     step = played(env, *['load']*7, task=WAVES)
     assert step.done and not step.info['success'] and step.reward == dict(player=0) and step.info['milestone'] == .2
 
@@ -152,7 +152,7 @@ def test_verltool_one_api_for_code_search_and_sql():
     calls = {'python 2 + 3': '5', 'search bells': 'Bora', 'sqlite select x from t': '5'}
     for at, (call, answer) in enumerate(calls.items()):
         assert answer in said(call)
-        assert said(call, tools[:at] + tools[at + 1:]) in ('Right.', 'Wrong.')      # the text is taken for the answer
+        assert said(call, tools[:at] + tools[at + 1:]) in ('Right.', 'Wrong.')  # the text is taken for the answer
 
 
 def test_verltool_plays_and_updates(tmp_path):

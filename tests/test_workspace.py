@@ -260,7 +260,7 @@ def test_memory_r1_numbers_are_stable():
                         ['doctor', 'Bo', 'Ida']], asked=['doctor', 'Bo', 'Ida'])
     env, step = told(three, 'add', 'add', 'delete 1', 'add')
     assert list(env.bank) == [2, 3] and step.info['success']['manager']
-    env, step = told(three, 'add', 'add', 'delete 1', 'update 1')       # what is gone cannot be updated
+    env, step = told(three, 'add', 'add', 'delete 1', 'update 1')  # what is gone cannot be updated
     assert step.info['invalid'] and not step.info['success']['manager']
 
 
@@ -280,7 +280,7 @@ def test_memory_r1_answerer_reads_the_question_alone():
     manager, answerer = with_workspace(policy, env, [0], sampler=Script(policy, 'add', 'noop', 'Eva'), view=newest)
     turn, = answerer.turns
     assert 'Who is' in turn.observation and 'New' not in turn.observation and len(manager.turns) == 2
-    assert manager.outcome == answerer.outcome      # one outcome pays both
+    assert manager.outcome == answerer.outcome  # one outcome pays both
 
 
 def test_memory_r1_stages():
@@ -290,7 +290,7 @@ def test_memory_r1_stages():
     b = Batch.from_episodes(with_workspace(policy, env, [0], sampler=Script(policy, 'add', 'noop', 'Eva'), view=newest))
     learns = {seat: only_seat(b, seat).action('weight') > 0 for seat in env.seats}
     assert not (learns['manager'] & learns['answerer']).any() and (learns['manager'] | learns['answerer']).all()
-    assert torch.equal(grpo(only_seat(b, 'manager')), grpo(b))      # the others stay in the statistics
+    assert torch.equal(grpo(only_seat(b, 'manager')), grpo(b))  # the others stay in the statistics
     seats = [recipes.memory_r1().schedule(step)['curate'].keywords['seat'] for step in (0, 14, 15, 99)]
     assert seats == ['manager']*2 + ['answerer']*2
 
@@ -299,7 +299,7 @@ def test_facts_is_a_world():
     for env in (Facts(), Facts(linked=True), Facts(places=1, seats=('manager',))):
         assert set(check_env(env).values()) == {'ok'}
     env = Facts(8, 8, seats=('manager',))
-    for task in env.tasks('test', 40):          # with room for all, an expert is never wrong
+    for task in env.tasks('test', 40):  # with room for all, an expert is never wrong
         step = env.reset(0, task)
         while not step.done: step = env.step(env.expert())
         assert step.info['success']['manager']
@@ -323,7 +323,7 @@ def test_era_context_is_the_last_turn():
     script = ['You are in a1 | go Key ; go up', 'are in | go Chest ; go up', 'go up', 'go up', 'go up']
     texts, _ = heard(env, script, remember=last_said)
     assert 'go Key' in texts[1] and 'go Key' not in texts[2] and 'go Chest' in texts[2]
-    assert '|' not in texts[1]                      # the description of the scene is cut
+    assert '|' not in texts[1]  # the description of the scene is cut
     whole, _ = heard(env, script, remember=lambda memory, turn, last: turn.text)
     assert '|' in whole[1]
 
@@ -420,7 +420,7 @@ def test_mobile_agent_e_blind():
         env.reset(1)
         costs.append(env.step('do m0').info['cost'])
     assert costs == [1., 3.]
-    assert stops.step('do m7').info['invalid']          # no such name
+    assert stops.step('do m7').info['invalid']  # no such name
 
 
 def test_mobile_agent_e_tips():

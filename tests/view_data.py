@@ -54,7 +54,7 @@ def _attempt(part, ids, draw)->list:
     return turns
 
 def recorded_house(seed:int=0,  # of the made-up probabilities
-)->object:              # Batch
+)->object:  # Batch
     """The recorded group as a batch with tokens; one token of the last episode was sampled from another policy than
     the trainer's."""
     draw, frame = random.Random(seed), recorded_group()
@@ -73,11 +73,11 @@ def recorded_house(seed:int=0,  # of the made-up probabilities
     return batch.with_action(old_logp=old)
 
 def crowd(episodes:int=1000,
-    turns:int=20,       # turns of an episode
-    tokens:int=100,     # tokens of a turn, half of them read and half said
-    group:int=8,        # episodes of a task
+    turns:int=20,    # turns of an episode
+    tokens:int=100,  # tokens of a turn, half of them read and half said
+    group:int=8,     # episodes of a task
     seed:int=0,
-)->object:              # Batch, made from columns, for measuring
+)->object:           # Batch, made from columns, for measuring
     "A large step of made-up episodes."
     g = torch.Generator().manual_seed(seed)
     n, half = episodes*turns, tokens//2

@@ -6,4 +6,4 @@ from accelerate.utils import modeling, other
 import agentlab.cli, agentlab.view
 from small import Paying, small_policy
 
-small_policy(Paying())      # transformers imports a model's code when it makes one
+small_policy(Paying())  # transformers imports a model's code when it makes one

@@ -84,7 +84,7 @@ BAD_NUMBERS = dict(steps=('0', '-3', '1.5', 'x', 'nan', '99999999999999999999999
                    group_size=('1', '-2', 'x'), max_tokens=('-5', '1000000', 'x'), max_context=('-1', '100000000', 'x'),
                    lora=('-2', 'x', '1000000'), temperature=('-1', 'nan', 'inf', '1e-320', 'x'), test_tasks=('-1', 'x'))
 
-LONGEST = 20        # seconds until an answer
+LONGEST = 20  # seconds until an answer
 
 def option(name): return '--' + name.replace('_', '-')
 

@@ -25,10 +25,10 @@ PAPERS, MECHANISMS, FRONT = 'assets/papers.csv', 'assets/mechanisms.csv', 'nbs/i
 TRAINS = 'tests/test_train.py::test_a_known_recipe_trains'
 STATES = 'measured', 'runs', 'unit', 'part', ''
 RECIPE = re.compile(r'^@recipe\(.*?^def (\w+?)_recipe\(', re.MULTILINE | re.DOTALL)
-NOT_RUN = re.compile(r'^#\|\s*(?:slow|gpu|lm|eval: *false)', re.MULTILINE)   # cells that `make test` leaves out
-SEEDS, REAL_SEEDS = 5, 3        # that a record needs; the second for the real model, in records named real_...
+NOT_RUN = re.compile(r'^#\|\s*(?:slow|gpu|lm|eval: *false)', re.MULTILINE)  # cells that `make test` leaves out
+SEEDS, REAL_SEEDS = 5, 3  # that a record needs; the second for the real model, in records named real_...
 FEW = 'seeds so far'
-SHARED = 'budget', 'tokens', 'episodes', 'steps', 'settings'    # what a record says that all its arms have
+SHARED = 'budget', 'tokens', 'episodes', 'steps', 'settings'  # what a record says that all its arms have
 
 
 def table(name: str) -> list[dict]:
@@ -208,7 +208,7 @@ def name_faults(row: dict, mechanisms: list[dict]) -> list[str]:
     plays = row['plays'].split() or [f'{TRAINS}[{name}]' for name in row['recipe'].split()]
     for test in plays: found += test_faults(test, names)
     wrong = record_faults(row['key'], row['record']) if row['record'] else []
-    return found + [fault for fault in wrong if not fault.endswith(FEW)]     # a record may still be growing
+    return found + [fault for fault in wrong if not fault.endswith(FEW)]  # a record may still be growing
 
 
 def faults() -> list[str]:

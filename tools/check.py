@@ -23,11 +23,11 @@ import readme
 from imports import out_of_order
 from notebooks import PLOTLY, ROOT, lessons, notebooks, tidy
 
-OUTPUT_LIMIT = 500_000     # bytes of the outputs of one notebook
-TREE_LIMIT = 15_000_000    # bytes of all tracked files
-LINE_LIMIT = 40            # lines of one function of the package, signature and docstring included
-STATEMENT_LIMIT = 25       # statements of one function of the package
-WIDTH, LESSON_WIDTH = 120, 95       # characters of a line of code; a JupyterLab page of 1280 pixels shows 95
+OUTPUT_LIMIT = 500_000   # bytes of the outputs of one notebook
+TREE_LIMIT = 15_000_000  # bytes of all tracked files
+LINE_LIMIT = 40          # lines of one function of the package, signature and docstring included
+STATEMENT_LIMIT = 25     # statements of one function of the package
+WIDTH, LESSON_WIDTH = 120, 95  # characters of a line of code; a JupyterLab page of 1280 pixels shows 95
 # What a file of its own should hold, kind -> what gives it away in a string. A few such places are a piece of it,
 # more than PIECES a program, a style sheet or a page.
 PIECES = 2
@@ -113,7 +113,7 @@ def notebooks_are_tidy() -> list[str]:
 
 def notebooks_are_valid() -> list[str]:
     "Every notebook has the form that Jupyter asks for."
-    import nbformat     # a second, which a collection of the tests does not need
+    import nbformat  # a second, which a collection of the tests does not need
     found = []
     for path in notebooks():
         try: nbformat.validate(json.loads(read(path)))

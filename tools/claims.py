@@ -28,19 +28,19 @@ HOLDS, FAILS, OPEN = 'holds here', 'does not hold here', 'not decided'
 @dataclass(frozen=True)
 class Claim:
     "What is compared; `row(arm, seed)` plays one of them and returns numbers."
-    key: str                        # of assets/papers.csv, with -real for the real model; or see `of`
-    says: str                       # the claim of the paper, one sentence
-    row: Callable                   # (arm, seed) -> {measure: number, ...}
-    arms: tuple                     # names; the first one is the system
-    control: str                    # the arm that the first one is compared with
-    measure: str                    # of the numbers of a row: more is better
-    margin: float                   # the smallest difference that would count, said before anything is played
-    budget: str                     # what is equal in all arms
+    key: str       # of assets/papers.csv, with -real for the real model; or see `of`
+    says: str      # the claim of the paper, one sentence
+    row: Callable  # (arm, seed) -> {measure: number, ...}
+    arms: tuple    # names; the first one is the system
+    control: str   # the arm that the first one is compared with
+    measure: str   # of the numbers of a row: more is better
+    margin: float  # the smallest difference that would count, said before anything is played
+    budget: str    # what is equal in all arms
     world: str
     model: str = 'tiny'
     seeds: tuple = (0, 1, 2, 3, 4)
-    settings: dict = field(default_factory=dict)    # what else a row depends on: a record of others is refused
-    of: str = ''                    # key of the system in assets/papers.csv, where this is a second claim of it
+    settings: dict = field(default_factory=dict)  # what else a row depends on: a record of others is refused
+    of: str = ''  # key of the system in assets/papers.csv, where this is a second claim of it
 
     def facts(self) -> dict:
         "What a record must agree with to be gone on with."

@@ -17,14 +17,14 @@ from pathlib import Path
 from grid import arguments, cpu_since, found_in, play
 from results import CLEAR, headed, interval, keep_picture
 
-RULE = 'd3', 'd1', 'd4', 'd2'       # of the new world in `facts`
+RULE = 'd3', 'd1', 'd4', 'd2'  # of the new world in `facts`
 TESTS = 'test_greedy', 'test_sampled'
 RECIPE = dict(groups=8, group_size=8, minibatches=1, lr=2e-3, max_tokens=4, max_turns=3, test_tasks=0,
               checkpoint_every=20)
 WARM = dict(views=dict(steps=60, episodes=16, pool=512), facts=dict(steps=400, episodes=16, pool=6400))
-HIDDEN = 32                         # width of the model
-READS = dict(views=4, facts=8)      # updates of a generation whose plays are read; facts need many
-SHOWN = 'views', 'inspo'            # of its first run the family of instructions is kept: pages show it
+HIDDEN = 32                     # width of the model
+READS = dict(views=4, facts=8)  # updates of a generation whose plays are read; facts need many
+SHOWN = 'views', 'inspo'        # of its first run the family of instructions is kept: pages show it
 
 
 def any_told(generator, env):

@@ -23,8 +23,8 @@ FOLDED = re.compile(r'<details><summary>Solution.*?</details>', re.DOTALL)
 PYTHON = re.compile(r'^```python\n(.*?)^```', re.DOTALL | re.MULTILINE)
 REMARKS = '<details><summary>About the solution'
 HEADER = '**Goal**', '**Time**', '**You need**'
-SECTIONS = 'Exercises', 'What this does not show', 'References'   # headings, with or without a number
-EXERCISES, EARLY = 3, 5     # least number of exercises; among how many first cells a result must stand
+SECTIONS = 'Exercises', 'What this does not show', 'References'  # headings, with or without a number
+EXERCISES, EARLY = 3, 5  # least number of exercises; among how many first cells a result must stand
 INSTALL = '''#| hide
 # Installs agentlab where it is missing: from a wheel file beside this lesson, else from the
 # clone that it is in, else from the package index. Then it says which one is used.
@@ -38,7 +38,7 @@ if importlib.util.find_spec('agentlab') is None:
     importlib.invalidate_caches()
 from agentlab.doctor import origin
 print('agentlab from', origin())'''
-MADE = '.made.json'         # what was written last, so that nobody's answers are overwritten
+MADE = '.made.json'  # what was written last, so that nobody's answers are overwritten
 
 
 def source(cell: dict) -> str: return ''.join(cell['source'])

@@ -135,7 +135,7 @@ def write_pages(folder: Path) -> None:
         target.write_text(json.dumps(page), encoding='utf-8')
     for name in PAGES + FILES: shutil.copy(ROOT/name, folder/name)
     shown = [path for path in (ROOT/'assets').rglob('*') if path.suffix in ('.png', '.csv')]
-    for path in [*shown, *(ROOT/'tools').rglob('*.py')]:        # pages of the bench lead to the code that they tell of
+    for path in [*shown, *(ROOT/'tools').rglob('*.py')]:  # pages of the bench lead to the code that they tell of
         (folder/path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, folder/path.relative_to(ROOT))
 
@@ -159,7 +159,7 @@ def described(kind: str, name: str, node: ast.AST, lines: list[str], inner: str 
     code = f'\n```python\n{head_of(node, lines)}\n```\n' if kind != 'class' else ''
     call = signature(node) if kind != 'class' else ''
     text = ast.get_docstring(node) or ''
-    plain = re.sub(r'([*_<>\[\]|$\\{}])(?=(?:[^`]*`[^`]*`)*[^`]*\Z)', r'\\\1', text)    # but not inside `code`
+    plain = re.sub(r'([*_<>\[\]|$\\{}])(?=(?:[^`]*`[^`]*`)*[^`]*\Z)', r'\\\1', text)  # but not inside `code`
     return (f'`````{{py:{kind}}} {name}{call}\n\n{plain}\n{code}\n{inner}\n`````\n' if kind != 'method'
             else f'````{{py:method}} {name}{call}\n\n{plain}\n{code}\n````\n')
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from grid import TESTS, arguments, before, cpu_since, found_in, play, say, start, tested
 from results import CLEAR, headed, interval, keep_picture
 
-ENVS = dict(hopsearch=dict(max_tokens=8), python_tool=dict(max_tokens=24))      # environment -> fields of every recipe
+ENVS = dict(hopsearch=dict(max_tokens=8), python_tool=dict(max_tokens=24))  # environment -> fields of every recipe
 RECIPES = 'grpo', 'clip_higher', 'clip_cov', 'epo', 'arpo', 'aepo'
 POINTS = 20  # of a curve, at equal shares of the budget
 

@@ -43,10 +43,10 @@ def measured(policy, batch, tree: bool, exact: bool, budget: int = 4096) -> dict
     from agentlab.train.trainer import backward
     how = dict(lora=16, dtype=policy.model.dtype, precision='no', checkpointing=False, fused=False)
     training = real_training(policy, Settings(**how, budget=budget))
-    policy.tree, policy.exact = tree, None if exact else False      # after a training has taken the tree of its recipe
+    policy.tree, policy.exact = tree, None if exact else False  # after a training has taken the tree of its recipe
     rows, width, said = widest(policy, batch, budget)
     advantage = torch.ones(len(batch.actions))
-    for p in training.weights.values(): p.grad = torch.zeros_like(p)     # as every micro-batch but the first finds them
+    for p in training.weights.values(): p.grad = torch.zeros_like(p)  # as every micro-batch but the first finds them
     kept = bytes_of(p.grad for p in training.weights.values())
     peak = measured_peak(lambda: backward(training, batch, advantage, torch.arange(len(batch.rows))))
     there = bytes_of(tensors_of(policy.model))

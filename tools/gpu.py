@@ -30,7 +30,7 @@ RECORD = ROOT/'assets'/'gpu'/'record.json'
 # give the sparse rate, twice this, for Hopper; the 4090's is from public tables.
 RATES = {'H100 PCIe': 756e12, 'H100': 989e12, 'H200': 989e12, 'A100': 312e12, 'L40S': 362e12, 'L4': 121e12,
          'A10': 125e12, 'RTX 4090': 165e12}
-MODELS = {name.split('-')[1]: name for name in KNOWN if 'Qwen2.5' in name}     # 0.5B, 1.5B, 3B, 7B
+MODELS = {name.split('-')[1]: name for name in KNOWN if 'Qwen2.5' in name}  # 0.5B, 1.5B, 3B, 7B
 TINY = {'tiny': dict(model_type='qwen2', hidden_size=64, intermediate_size=128, num_hidden_layers=2,
                      num_attention_heads=4, num_key_value_heads=2, vocab_size=300, tie_word_embeddings=True,
                      max_position_embeddings=512)}

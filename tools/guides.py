@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = dict(episodes=12, max_turns=8, updates=30, lr=1e-3, demonstrations=4, noise=0.)
 # worlds that are also played with their actions listed
 LISTED = ('keydoor', 'guess', 'tictactoe', 'nim', 'kuhn', 'leduc')
-EXAMPLES = 3        # invalid answers that are kept
+EXAMPLES = 3  # invalid answers that are kept
 
 
 def worlds() -> list:
@@ -126,7 +126,7 @@ def main():
         key = key_of(name, given.model, given.told_only)
         if kept()['rows'].get(name, {}).get('key') == key: continue
         row = row_of(name, pretrained(given.model), given.told_only)
-        record = kept()     # another process may have made rows meanwhile
+        record = kept()  # another process may have made rows meanwhile
         record['rows'][name] = row | dict(key=key)
         record['settings'] = SETTINGS
         keep(record, path.parent, path.stem)

@@ -67,7 +67,7 @@ def in_order(source: str, width: int = 120) -> str:
     # from below, so that the numbers of the lines above hold
     for block in sorted(blocks(ast.parse(source)), key=lambda block: block[0].lineno, reverse=True):
         first, last = block[0].lineno - 1, block[-1].end_lineno
-        if lines[first][:block[0].col_offset].strip(): continue     # behind `try:`
+        if lines[first][:block[0].col_offset].strip(): continue  # behind `try:`
         lines[first:last] = [rewritten(one, source, width) for one in sorted(block, key=place)]
     return '\n'.join(lines)
 
@@ -85,7 +85,7 @@ def mended(path: Path, write: bool) -> list[str]:
     pieces, page = sources(path)
     for source, cell in pieces:
         try: new = in_order(source, width)
-        except SyntaxError: continue        # a cell with a command of Jupyter
+        except SyntaxError: continue  # a cell with a command of Jupyter
         if new == source: continue
         old = source.split('\n')
         found.append(next(line for line, other in zip(old, [*new.split('\n'), *old]) if line != other).strip())

@@ -16,9 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORD = ROOT/'assets'/'results'/'install.json'     # what an environment takes, measured
+RECORD = ROOT/'assets'/'results'/'install.json'  # what an environment takes, measured
 PIP = [sys.executable, '-m', 'pip', 'install', '--quiet', '--no-compile', '--disable-pip-version-check']
-PLACES = 'index-url', 'extra-index-url', 'find-links', 'no-index'   # settings of pip that say where packages come from
+PLACES = 'index-url', 'extra-index-url', 'find-links', 'no-index'  # settings of pip that say where packages come from
 OLDEST = 3, 11
 
 

@@ -50,7 +50,7 @@ def total(draw, true):
 
 
 KINDS = {one.__name__: one for one in (legal, number, word, held, total)}
-TRAINED = tuple(kind for kind in KINDS if kind != 'total')      # no judge is trained on sums
+TRAINED = tuple(kind for kind in KINDS if kind != 'total')  # no judge is trained on sums
 
 
 def questions(kind, n, seed):

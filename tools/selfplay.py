@@ -77,14 +77,14 @@ def matches(policy, games: int = 100) -> dict:
 @dataclass(frozen=True)
 class Game:
     "What is played, how a policy begins, how it is trained, and what is measured."
-    env: dict           # arguments of the environment
-    measure: Callable   # policy -> numbers; the first of them is shown while the runs are played
-    final: Callable     # the same at the end, where it may take longer
-    warm: dict          # of the warm start
-    model: dict         # of the tiny model
-    every: int          # updates between two measurements
-    mean_from: float    # the share of the run after which weights are averaged
-    settings: dict      # of the run; kl, floor: weight of the KL to the beginning, first and last
+    env: dict          # arguments of the environment
+    measure: Callable  # policy -> numbers; the first of them is shown while the runs are played
+    final: Callable    # the same at the end, where it may take longer
+    warm: dict         # of the warm start
+    model: dict        # of the tiny model
+    every: int         # updates between two measurements
+    mean_from: float   # the share of the run after which weights are averaged
+    settings: dict     # of the run; kl, floor: weight of the KL to the beginning, first and last
 
 
 GAMES = dict(

@@ -65,7 +65,7 @@ def table(found: dict[str, str]) -> str:
 
 
 def main() -> None:
-    if '--print' in sys.argv:       # without the last line, which takes a while
+    if '--print' in sys.argv:  # without the last line, which takes a while
         print(table(measured()))
         return
     text = table(measured() | {'collecting the tests': collection()})

@@ -20,9 +20,9 @@ ENV = 'hopsearch'
 WARM = dict(steps=900, pool=16384)
 SETTINGS = dict(steps=48, groups=32, tries=5, lr=1e-3)
 EVERY, ANSWERS = 8, 256  # updates between two measurements on the way; held-out answers and questions of each
-FEW = 3                             # seeds of the conditions that only show what breaks
+FEW = 3  # seeds of the conditions that only show what breaks
 WHO = 'valid', 'solver', 'solver_greedy', 'own', 'start'
-WHOLE, COLLAPSED = ('ssp', 'scripted'), 'released'     # shown relation by relation; update by update
+WHOLE, COLLAPSED = ('ssp', 'scripted'), 'released'  # shown relation by relation; update by update
 
 
 def half_busy(question: str, passages: list) -> str:

@@ -6,7 +6,7 @@ time.
 `--episodes 64 --out DIR` is a quick look; what it writes means nothing.
 """
 import os
-os.environ['OMP_NUM_THREADS'] = '1'     # read when torch is imported
+os.environ['OMP_NUM_THREADS'] = '1'  # read when torch is imported
 import sys
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from importlib.metadata import version
@@ -20,7 +20,7 @@ from bench.credit_speed import big_batch
 from bench.verl import apart, counterparts, problems, race
 
 ROOT = Path(__file__).resolve().parent.parent
-REFUSES_ONE = 'grpo_passk',     # verl raises for a group of one
+REFUSES_ONE = 'grpo_passk',  # verl raises for a group of one
 
 
 def ragged_gap(name: str, pair, seeds: int = 10) -> float:
@@ -48,7 +48,7 @@ def timed_batch(episodes: int):
     batch = big_batch(episodes)
     outcome = torch.zeros(episodes, dtype=torch.float64).index_add_(0, batch.turns.episode, batch.turns.reward)
     batch = batch.with_episodes(outcome=outcome, form=batch.episodes.success.double())
-    batch.actions, batch.action_turn    # found once per batch, for everybody
+    batch.actions, batch.action_turn  # found once per batch, for everybody
     return batch
 
 

@@ -24,14 +24,14 @@ from notebooks import ROOT
 OUT = ROOT/'assets'/'results'
 LOWER = ROOT/'constraints-lower.txt'
 SETS = dict(ci='constraints.txt', lower='constraints-lower.txt', upper='')
-EXTRAS = 'lora', 'python', 'llm', 'lab'     # of the lower set: what the tests of PART ask for
+EXTRAS = 'lora', 'python', 'llm', 'lab'  # of the lower set: what the tests of PART ask for
 TOOLS = ['pytest>=8,<9.2', 'pytest-xdist', 'hypothesis', 'setuptools>=77', 'fastapi', 'uvicorn', 'pillow>=11', 'build']
 # Tables, estimators, objectives, environments, formats, rollouts, metrics, pages, install; DEMO trains and reports.
 PART = [f'tests/test_{name}.py' for name in ('groups', 'episodes', 'credit', 'objective', 'env', 'formats', 'rollout',
                                              'metrics', 'view', 'doors', 'install', 'doctor')]
 DEMO = 'demo', '--steps', '1', '--no-open', '--out'
 NAMES = 'torch', 'transformers', 'tokenizers', 'accelerate', 'numpy', 'pandas', 'pyarrow', 'fastcore', 'peft'
-ALONE = dict(PIP_CONFIG_FILE=os.devnull)            # pip as on a machine where nobody has told it anything
+ALONE = dict(PIP_CONFIG_FILE=os.devnull)  # pip as on a machine where nobody has told it anything
 
 
 def told_nothing() -> dict:

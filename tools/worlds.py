@@ -20,7 +20,7 @@ from notebooks import ROOT
 
 sys.path.insert(0, str(ROOT/'tools'/'claims'))
 OUT, SEEDS = ROOT/'assets'/'results', (0, 1, 2, 3, 4)
-ALIKE = dict(groups=12, group_size=4, test_tasks=0)     # of every recipe, unless it says otherwise
+ALIKE = dict(groups=12, group_size=4, test_tasks=0)  # of every recipe, unless it says otherwise
 
 
 def world(start: tuple, recipe: str, tasks: int = 150, samples: int = 1, env: dict | None = None, **sizes) -> dict:

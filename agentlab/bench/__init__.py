@@ -44,11 +44,11 @@ def _lines(value, margin='')->str:
     return f'{{\n{rows}\n{margin}}}' if table else f'[\n{rows}\n{margin}]'
 
 def keep(record: dict,
-    folder,         # it is made
-    name: str,      # name of the file, without .json
+    folder,     # it is made
+    name: str,  # name of the file, without .json
 )->Path:
     "Write a result as JSON, whole or not at all."
-    from agentlab.episodes import atomic    # here, because it imports torch, which reads the number of threads
+    from agentlab.episodes import atomic  # here, because it imports torch, which reads the number of threads
     path = Path(folder) / f'{name}.json'
     with atomic(path) as temporary:
         temporary.write_text(_lines(record) + '\n', encoding='utf-8')

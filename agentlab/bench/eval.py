@@ -39,7 +39,7 @@ def bounded(values: list, share: bool = False,  # one for each task, None: not k
     return Interval(1., edge, 1.) if values[0] else Interval(0., 0., 1. - edge)
 
 def measured(episodes: list, k: int,  # several of each task, their group is the task; of pass@k
-)->dict:                        # column -> Interval, or None
+)->dict:  # column -> Interval, or None
     "The columns of one player."
     tasks = {}
     for e in episodes: tasks.setdefault(e.group, []).append(e)
@@ -145,20 +145,20 @@ def eval_players(
     # with commas between: expert, random, tiny, untrained, smollm2, a run folder, a folder (an adapter, or the
     # transformers layout), owner/name on the hub, http://host:port/v1#model
     players: str,
-    env: str = defaults()['env'],   # environment: a known name, or package.module:Class
-    tasks: str = '',                # your own tasks in place of env: a file with lines of JSON
-    reward: str = '',               # of these: exact, number, contains, or package.module:function
-    test_tasks: int = 64,           # held-out tasks
-    samples: int = 1,               # episodes of each
-    k: int = 0,                     # of pass@k; 0: samples
-    temperature: float = 1.,        # of the sampling; 0: the most likely token each time
-    max_turns: int = 64,            # of an episode
-    max_tokens: int = 0,            # longest action; 0: what the environment asks for, or 32
-    format: str = 'plain',          # how models act: plain, thinking or calls
-    seed: int = 0,                  # of the sampling
-    workers: int = 8,               # games that a server plays side by side
-    out: str = '',                  # folder for the episodes, one for each player; '': they are not kept
-    json: store_true = False,       # print JSON in place of the table
+    env: str = defaults()['env'],  # environment: a known name, or package.module:Class
+    tasks: str = '',               # your own tasks in place of env: a file with lines of JSON
+    reward: str = '',              # of these: exact, number, contains, or package.module:function
+    test_tasks: int = 64,          # held-out tasks
+    samples: int = 1,              # episodes of each
+    k: int = 0,                    # of pass@k; 0: samples
+    temperature: float = 1.,       # of the sampling; 0: the most likely token each time
+    max_turns: int = 64,           # of an episode
+    max_tokens: int = 0,           # longest action; 0: what the environment asks for, or 32
+    format: str = 'plain',         # how models act: plain, thinking or calls
+    seed: int = 0,                 # of the sampling
+    workers: int = 8,              # games that a server plays side by side
+    out: str = '',                 # folder for the episodes, one for each player; '': they are not kept
+    json: store_true = False,      # print JSON in place of the table
 ):
     "Let players play the same held-out tasks, and print one table with intervals."
     from agentlab.cli import _check_numbers, _format, _world

@@ -32,10 +32,10 @@ class Cell:
     recipe: str
     env: str
     seed: int
-    folder: str         # its run folder
-    start: str          # folder of the policy it begins with
-    policy: str         # name of that policy
-    changes: dict = field(default_factory=dict)     # fields of the recipe, `steps` among them
+    folder: str  # its run folder
+    start: str   # folder of the policy it begins with
+    policy: str  # name of that policy
+    changes: dict = field(default_factory=dict)  # fields of the recipe, `steps` among them
     def made(self):
         "Its recipe."
         from agentlab.train import load_recipe
@@ -49,7 +49,7 @@ class Cell:
     def __str__(self): return f'{self.recipe} on {self.env}, seed {self.seed}'
 
 def listed(name: str,  # of the argument, for the message
-    text: str,      # 'a,b,c'
+    text: str,  # 'a,b,c'
 )->list[str]:
     "The names in a list with commas. Raises ValueError for none and for one that comes twice."
     names = [part.strip() for part in text.split(',') if part.strip()]
@@ -74,19 +74,19 @@ def starting(world,  # an environment
     from agentlab.policy import tiny_policy
     policy = pretrained(model) if model in KNOWN else tiny_policy(world, warm=model == 'tiny')
     folder = Path(out).resolve()/'start'/slug(f'{policy.name} {derive(sorted(policy.tokenizer.get_vocab().items()))}')
-    if not folder.exists():     # it appears whole or not at all
+    if not folder.exists():  # it appears whole or not at all
         partial = folder.with_name(f'.{folder.name}.{os.getpid()}')
         policy.save_pretrained(partial)
         shutil.rmtree(partial) if folder.exists() else rename(partial, folder)
     return str(folder), policy.name
 
 def plan(recipes: list[str],  # known names, or package.module:function
-    envs: list[str],        # known names, or package.module:Class
-    seeds: int,             # runs of each pair, with the seeds 0, 1, ...
-    out,                    # folder of the sweep
-    model: str = 'tiny',    # what the runs begin with: see `starting`
-    **changes,              # fields of the recipes: steps, test_tasks, ...
-)->list[Cell]:              # in the order of environments, recipes, seeds
+    envs: list[str],      # known names, or package.module:Class
+    seeds: int,           # runs of each pair, with the seeds 0, 1, ...
+    out,                  # folder of the sweep
+    model: str = 'tiny',  # what the runs begin with: see `starting`
+    **changes,            # fields of the recipes: steps, test_tasks, ...
+)->list[Cell]:            # in the order of environments, recipes, seeds
     "The cells of a sweep. Raises ValueError for what cannot be played, and where a folder holds other settings."
     from agentlab.env import load_env
     from agentlab.train import load_recipe
@@ -138,7 +138,7 @@ def play_cell(cell: Cell):
     from agentlab.train import train
     from agentlab.train.runs import alone
     disable_progress_bar()
-    with alone(cell.folder, wait=60.): pass     # a worker may outlive its killed sweep for seconds
+    with alone(cell.folder, wait=60.): pass  # a worker may outlive its killed sweep for seconds
     train(Policy.load(cell.start, name=cell.policy), load_env(cell.env), cell.made(), cell.folder, resume=True,
           progress=False)
 
@@ -160,7 +160,7 @@ def on_ray(cpus: int = 0,  # cells at once on this machine; 0: one for each core
     """A player that gives every cell one core of a Ray cluster. Where this process is already connected, that
     connection is used and left open."""
     for name, value in dict(RAY_USAGE_STATS_ENABLED='0', RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO='0').items():
-        os.environ.setdefault(name, value)   # read when Ray is imported: report nothing to anybody
+        os.environ.setdefault(name, value)  # read when Ray is imported: report nothing to anybody
     try: import ray
     except ImportError:
         raise ImportError('a sweep on Ray needs ray: pip install "agentlab-rl[ray]". Without it: --here plays the '
@@ -172,14 +172,14 @@ def on_ray(cpus: int = 0,  # cells at once on this machine; 0: one for each core
                            object_store_memory=80*2**20, _node_ip_address='127.0.0.1'))
     try: yield partial(_far, ray)
     finally:
-        if mine: ray.shutdown()     # ends the workers; their runs go on from the last checkpoint
+        if mine: ray.shutdown()  # ends the workers; their runs go on from the last checkpoint
 
 def _connect(ray, where: dict, tries: int = 3):
     """Start Ray, or join one. Its own patience of 30 seconds is short where others keep the machine busy, so it is
     asked again."""
     for left in reversed(range(tries)):
         try: return ray.init(log_to_driver=False, logging_level='ERROR', **where)
-        except Exception as why:    # Ray raises a bare Exception when its processes are slow
+        except Exception as why:  # Ray raises a bare Exception when its processes are slow
             ray.shutdown()
             if not left:
                 raise RuntimeError(f'Ray did not start in {tries} tries: {why} Is the machine busy, or is address '
@@ -243,7 +243,7 @@ def note_error(cell: Cell, error: str, tries: int):
         Path(path).write_text(json.dumps(dict(tries=tries, error=error.splitlines()[0], traceback=error), indent=1),
                               encoding='utf-8')
 
-CURVES = 'success', 'reward', 'entropy', 'sampled'      # columns of a row log that are kept for every update
+CURVES = 'success', 'reward', 'entropy', 'sampled'  # columns of a row log that are kept for every update
 
 def rows_of(cell: Cell)->list[dict]:
     "The numbers of a finished run; of another its error; of one that nobody has played nothing."
@@ -283,8 +283,8 @@ def read_table(path)->tuple[pd.DataFrame, dict]:
     return found.to_pandas(), json.loads(found.schema.metadata[b'agentlab'])
 
 def final_scores(table: pd.DataFrame,
-    metric: str = 'test_sampled',   # or test_greedy
-)->pd.DataFrame:                    # a row for each (env, seed), a column for each recipe; NaN where a run is missing
+    metric: str = 'test_sampled',  # or test_greedy
+)->pd.DataFrame:                   # a row for each (env, seed), a column for each recipe; NaN where a run is missing
     "Held-out success after the last update."
     tests = table[table.metric == metric]
     last = tests[tests.step == tests.groupby(['env', 'recipe', 'seed'], observed=True).step.transform('max')]
@@ -295,21 +295,21 @@ def final_scores(table: pd.DataFrame,
 _HOME = defaults()
 
 def bench(recipes: str = _HOME['recipe'],  # recipes with commas between: known names, or package.module:function
-    envs: str = _HOME['env'],       # environments with commas between: known names, or package.module:Class
-    seeds: int = 5,                 # runs of each pair, with the seeds 0, 1, ...
-    steps: int = _HOME['steps'],    # updates of a run
-    out: str = '',                  # folder of the sweep (default: RUNS/bench); on a cluster one that all machines see
+    envs: str = _HOME['env'],     # environments with commas between: known names, or package.module:Class
+    seeds: int = 5,               # runs of each pair, with the seeds 0, 1, ...
+    steps: int = _HOME['steps'],  # updates of a run
+    out: str = '',                # folder of the sweep (default: RUNS/bench); on a cluster one that all machines see
     # 'tiny', 'untrained', 'smollm2', a run folder, a folder of `agentlab prime`, or one in the transformers layout
     model: str = 'tiny',
-    lr: float = 0.,                 # learning rate; 0: the recipe's own
-    groups: int = 0,                # tasks of an update; 0: the recipe's own
-    group_size: int = 0,            # episodes of a task; 0: the recipe's own
-    max_tokens: int = 0,            # longest action in tokens; 0: what the environment asks for, or the recipe's own
-    test_tasks: int = 512,          # held-out tasks of the tests before and after
-    retries: int = 1,               # further tries of a run that fails
-    cpus: int = 0,                  # runs at once on this machine; 0: one for each core
-    address: str = '',              # a running Ray cluster, as auto or ray://host:10001; else one is started here
-    here: store_true = False,       # one run after the other in this process, without Ray
+    lr: float = 0.,               # learning rate; 0: the recipe's own
+    groups: int = 0,              # tasks of an update; 0: the recipe's own
+    group_size: int = 0,          # episodes of a task; 0: the recipe's own
+    max_tokens: int = 0,          # longest action in tokens; 0: what the environment asks for, or the recipe's own
+    test_tasks: int = 512,        # held-out tasks of the tests before and after
+    retries: int = 1,             # further tries of a run that fails
+    cpus: int = 0,                # runs at once on this machine; 0: one for each core
+    address: str = '',            # a running Ray cluster, as auto or ray://host:10001; else one is started here
+    here: store_true = False,     # one run after the other in this process, without Ray
 ):
     """Play recipes x environments x seeds on Ray; write a table (Parquet) and a page. The same command goes on after
     a stop."""

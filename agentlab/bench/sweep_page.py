@@ -26,8 +26,8 @@ def strata(column: pd.Series,  # scores of a recipe, indexed by (env, seed)
     return {env: runs.to_numpy() for env, runs in known.groupby(level='env', sort=False)}
 
 def both(scores: pd.DataFrame, a: str, b: str,  # columns
-    paired: bool = False,                   # only seeds that both have
-)->tuple[dict, dict]|None:                  # None where there is no such environment
+    paired: bool = False,   # only seeds that both have
+)->tuple[dict, dict]|None:  # None where there is no such environment
     "The samples of two recipes on the environments where both have runs."
     one, two = (strata(x) for x in ((lambda pair: (pair[a], pair[b]))(scores[[a, b]].dropna()) if paired
                                     else (scores[a], scores[b])))
@@ -42,8 +42,8 @@ def stroke(place: int)->str:
             f'stroke-width="2" fill="none"')
 
 def lines_svg(lines: dict,  # place of a recipe -> (x, y, low, high), arrays of one length; y in [0, 1], NaN is a gap
-    label: str,         # what the picture shows, for a reader who cannot see it
-    below: str,         # what x is
+    label: str,  # what the picture shows, for a reader who cannot see it
+    below: str,  # what x is
     size: tuple = (480, 230),
 )->str:
     "Lines with bands from 0 to 1."
@@ -73,8 +73,8 @@ def legend(recipes: list[str])->Html:
 
 def curve(table: pd.DataFrame,  # of one environment and one recipe
     metric: str = 'success',
-    points: int = 100,      # most updates shown
-)->tuple:                   # update, mean over the runs, low, high
+    points: int = 100,  # most updates shown
+)->tuple:               # update, mean over the runs, low, high
     "Mean over the runs at every update and its 95 % bootstrap interval; a resample draws whole runs."
     runs = table[table.metric == metric].pivot(index='seed', columns='step', values='value').dropna(axis=1)
     runs = runs.iloc[:, ::math.ceil(runs.shape[1]/points)] if runs.shape[1] else runs
@@ -89,7 +89,7 @@ STYLE = sheet('sweep')
 
 def percent(x: float)->str: return f'{100*x:.1f} %'.replace('-', '−')
 
-def _ours(*words)->list: return [(word, '') for word in words]   # heads of columns: our words, a name
+def _ours(*words)->list: return [(word, '') for word in words]  # heads of columns: our words, a name
 
 def shown(found, show=percent)->dict:
     "A statistic and its interval, as a cell of a table."
@@ -160,8 +160,8 @@ def head(table: pd.DataFrame, facts: dict)->dict:
     return dict(lead=lead, command=str(facts.get('command', '')), date=str(facts.get('date', '')), made=made)
 
 def page_html(table: pd.DataFrame,  # of `agentlab bench`: see `agentlab.bench.sweep.table_of`
-    facts: dict,            # command, date, versions, steps, test_tasks
-)->Html:                    # the whole page
+    facts: dict,  # command, date, versions, steps, test_tasks
+)->Html:          # the whole page
     "A sweep as one HTML page: no scripts, nothing fetched, names and errors escaped."
     scores = final_scores(table)
     return filled('sweep', title='A sweep', css=Html(CSS + PAGE_CSS), own=Html(STYLE), head=head(table, facts),

@@ -38,7 +38,7 @@ def reinforce_pp(b:Batch,  # episodes; tasks need not repeat
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Return of each action token, whitened over the batch (REINFORCE++, Hu et al. 2025)."
     tokens, episode = b.turn_lengths().double(), b.turns.episode
-    after = shift(tokens, episode, k=-1)                                           # length of the next turn
+    after = shift(tokens, episode, k=-1)  # length of the next turn
     # return at the last token of each turn
     end = b.turns.reward if faithful else recur(b.turns.reward, gamma**after, episode)
     end = torch.where(b.of_turn('outcome').isnan(), torch.nan, end)

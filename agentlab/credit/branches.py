@@ -35,14 +35,14 @@ def hard_branches(b:Batch,  # episodes; `turns.origin` says which turns are copi
     return b.spread(torch.where(copy, 0., shared) if once else shared)
 
 def copied(b:Batch,  # episodes
-)->Tensor:      # (turns,) bool
+)->Tensor:  # (turns,) bool
     "True for a turn whose tokens were first sampled in another turn."
     origin = need(b.turns, 'origin', 'this call looks for copied turns',
                   'Take batches from Batch.from_episodes or Batch.from_turns.')
     return origin != torch.arange(len(origin), device=origin.device)
 
 def once(b:Batch,  # episodes
-)->Batch:       # the same, `tokens.weight` 0 at every copied token
+)->Batch:  # the same, `tokens.weight` 0 at every copied token
     """Every sampled token counts once in the loss: copies stay where they are and lose their weight. For a recipe's
     `curate`."""
     turn = b.tokens.turn

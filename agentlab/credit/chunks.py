@@ -39,8 +39,8 @@ def chunk_ratio(b:Batch,
     return moved.new_zeros(len(b.turns)).index_add(0, b.action_turn, moved)/b.turn_lengths().clamp(min=1)
 
 def chunk_mask(b:Batch,  # tokens need old_logp (trainer) and sampler_logp
-    limit:float=5.,   # H
-)->Tensor:            # (turns,) bool: the turn is kept
+    limit:float=5.,  # H
+)->Tensor:           # (turns,) bool: the turn is kept
     """False for turns that the trainer finds, per token, more than `limit` times as likely as the sampler did (IPA's
     chunk mask, from notes)."""
     old, sampler = (need(b.tokens, name, 'the chunk mask compares trainer and sampler',
@@ -103,7 +103,7 @@ def ipa_recipe():
     "Imitate the chunks that led to success, avoid the others with a bounded weight"
     return dict(credit=partial(ipa, lost=-1.), objective=ipa_loss)
 
-def instrumented(b:Batch, lost:float=-10., mark:float=.1, marks:int=5)->Tensor:     # turns need `milestone`, of `marks`
+def instrumented(b:Batch, lost:float=-10., mark:float=.1, marks:int=5)->Tensor:  # turns need `milestone`, of `marks`
     "(turns,) the grade, at the end; where nothing was graded `lost`, and `mark` for every mark reached (2509.01684)."
     graded = b.of_turn('outcome')
     return torch.where(b.last_turns(), torch.where(graded == 0, lost + mark*marks*b.reached(), graded), 0)

@@ -105,8 +105,8 @@ def pass_at_k(b:Batch,    # episodes; several episodes per group
 
 def loop_passes(b:Batch, policy, # episodes; the policy is not asked
     passes:int=2, least:float=.01, # over what was played; advantage below which an episode is left out
-    **how                 # keywords of `loop`
-):                        # yields, for `updates` of a recipe, (action tokens,) bool and (action tokens,) advantage
+    **how  # keywords of `loop`
+):         # yields, for `updates` of a recipe, (action tokens,) bool and (action tokens,) advantage
     "The passes of LOOP. Advantages come from whole groups: who is left out counts for the others."
     advantage = loop(b, **how)
     for _ in range(passes): yield advantage.abs() >= least, advantage

@@ -119,10 +119,10 @@ def _handover(b, start, segment, low, high, truncated):
     """(turns,) twice: the value after the turn, for the executor (every turn) and for planner and switch (0 unless
     the segment ends)."""
     episode, cut = b.turns.episode, b.of_turn('truncated').bool()
-    planned = high[start][segment]               # V_high of the turn that started my segment
+    planned = high[start][segment]              # V_high of the turn that started my segment
     end = dict(zero=(0*low, 0*low), own=(low, planned), last_value=(b.of_turn('last_value').double(),)*2)[truncated]
     ends = shift(segment, segment, -1, -1) < 0
-    over = shift(episode, episode, -1, -1) < 0   # the last turn of the episode
+    over = shift(episode, episode, -1, -1) < 0  # the last turn of the episode
     after = [torch.where(over, torch.where(cut, x, 0), shift(high, episode, -1)) for x in end]
     return torch.where(ends, after[0], shift(low, segment, -1)), torch.where(ends, after[1], 0)
 
@@ -142,7 +142,7 @@ def _by_part(b, cell, levels, other, scale=None, ddof=0, eps=0.):
     return table.nan_to_num(nan=other).view(-1).index_select(0, cell)
 
 def read_parts(batch: Batch, policy,
-    switch: str = 'switch', keep: str = 'keep',     # the first words of a reply, one token each
+    switch: str = 'switch', keep: str = 'keep',  # the first words of a reply, one token each
 )->Batch:
     """The batch with `turns.switch` and `tokens.part`: the first word decides, the word after `switch` is the
     subgoal, the rest is action."""
@@ -150,7 +150,7 @@ def read_parts(batch: Batch, policy,
     check_plain(batch, 'read_parts')
     switched, kept = (policy.tokenizer.encode(word, add_special_tokens=False)[0] for word in (switch, keep))
     turn, begin = batch.action_turn, first_token(batch)
-    opening = torch.where(begin >= 0, batch.action('id')[begin], -1)    # the first id of every turn
+    opening = torch.where(begin >= 0, batch.action('id')[begin], -1)  # the first id of every turn
     place = torch.arange(len(turn), device=turn.device) - begin[turn]
     part = torch.where((place == 1) & (opening == switched)[turn], SUBGOAL, ACTION)
     part = torch.where((place == 0) & ((opening == switched) | (opening == kept))[turn], SWITCH, part)

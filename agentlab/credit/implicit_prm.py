@@ -16,16 +16,16 @@ from ..recipe import recipe
 @estimator('outcome; and implicit reward of the turn', 'episodes of the same task and seat; all their turns',
            'every token of the episode; every token of the turn',
            'iStar / OPRL, 2025, arXiv 2509.19199', needs=('group', 'step_reward'))
-def istar(b:Batch,          # episodes; turns need `step_reward`, such as implicit_prm(b)
-    step_weight:float=1.,   # w: weight of the step comparison
-    baseline:str='rloo',    # both parts: 'rloo' subtracts the mean of the others, 'grpo' the mean of the group
-    scale:str=None,         # with 'grpo': 'std' divides by the peers' deviation, None does not
-    ddof:int=1,             # 1: sample deviation; 0: population
-    eps:float=1e-6,         # added to the deviation
-    singleton:str='raw',    # an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
-    rows:str='episode',     # who votes about outcomes: 'episode' once each, or 'turn'
-    faithful:bool=False,    # True, as released: the mean and deviation of steps are those of the *first* turns
-)->Tensor:                  # (action tokens,) float64 advantage
+def istar(b:Batch,         # episodes; turns need `step_reward`, such as implicit_prm(b)
+    step_weight:float=1.,  # w: weight of the step comparison
+    baseline:str='rloo',   # both parts: 'rloo' subtracts the mean of the others, 'grpo' the mean of the group
+    scale:str=None,        # with 'grpo': 'std' divides by the peers' deviation, None does not
+    ddof:int=1,            # 1: sample deviation; 0: population
+    eps:float=1e-6,        # added to the deviation
+    singleton:str='raw',   # an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
+    rows:str='episode',    # who votes about outcomes: 'episode' once each, or 'turn'
+    faithful:bool=False,   # True, as released: the mean and deviation of steps are those of the *first* turns
+)->Tensor:                 # (action tokens,) float64 advantage
     "Outcome advantage plus advantage of the implicit step reward (iStar, arXiv 2509.19199)."
     if baseline not in ('rloo', 'grpo'): raise ValueError(f"baseline={baseline!r}: use 'rloo' or 'grpo'")
     if baseline == 'rloo' and scale:

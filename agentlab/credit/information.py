@@ -41,7 +41,7 @@ def _by_position(b):
     action = turn >= 0
     paid = action & (shift(turn, row, k=-1, fill=-1) != turn)  # the last token of a turn carries its reward
     reward = torch.where(paid, b.turns.reward[turn.clamp(min=0)], 0) if len(b.turns) else action.double()
-    returns = recur(reward, shift(action.double(), row, k=-1), row)         # decay 0 where the next token is context
+    returns = recur(reward, shift(action.double(), row, k=-1), row)  # decay 0 where the next token is context
     position = b.tokens.position - group_min(torch.where(action, b.tokens.position.double(), torch.nan), row)
     peers = same(b.episodes.group, b.episodes.seat)[b.rows.episode]
     size = torch.bincount(peers)[peers]  # rows of the task: a short one counts as 0 where it has ended

@@ -34,10 +34,10 @@ def seeupo(b:Batch,      # episodes; several episodes per group
     return b.spread(compare(ahead, None, scale, ddof, eps, 'zero', unit).clamp(-bound, bound))
 
 def turn_ratio(b:Batch,
-    before:Tensor,    # (action tokens,) log-probabilities before an update
-    after:Tensor,     # (action tokens,) and after it
+    before:Tensor,  # (action tokens,) log-probabilities before an update
+    after:Tensor,   # (action tokens,) and after it
     low:float=.2, high:float=.2, # the ratio stays in [1-low, 1+high]
-)->Tensor:            # (turns,) float64; 1 for a turn without tokens
+)->Tensor:          # (turns,) float64; 1 for a turn without tokens
     "Clipped geometric mean of new over old probability of every turn (SeeUPO)."
     moved = (after.double() - before.double()).to(b.action_turn.device)
     mean = moved.new_zeros(len(b.turns)).index_add_(0, b.action_turn, moved)/b.turn_lengths().clamp(min=1)
@@ -56,14 +56,14 @@ def turn_order(b:Batch,
     return sorted(places.tolist(), reverse=order == 'reverse')
 
 def seeupo_updates(b:Batch,  # episodes; `tokens.old_logp` is used for the start where there is one
-    policy,                 # its `logprobs(batch, temperature, budget)[0]` is asked for between two updates
-    order:str='reverse',    # 'reverse' (the paper's), 'forward' or 'random' order of the turn numbers
+    policy,                # its `logprobs(batch, temperature, budget)[0]` is asked for between two updates
+    order:str='reverse',   # 'reverse' (the paper's), 'forward' or 'random' order of the turn numbers
     low:float=.2, high:float=.2, # bounds of a turn's ratio and of their product: [1-low, 1+high]
-    temperature:float=1.,   # of the log-probabilities: that of the sampler
-    budget:int=4096,        # tokens of one forward pass
-    seed:int=0,             # of the random order
-    faithful:bool=False,    # True, as released: the product is clipped after every turn; False: once, where it is used
-    **credit_args           # keywords of `seeupo`
+    temperature:float=1.,  # of the log-probabilities: that of the sampler
+    budget:int=4096,       # tokens of one forward pass
+    seed:int=0,            # of the random order
+    faithful:bool=False,   # True, as released: the product is clipped after every turn; False: once, where it is used
+    **credit_args          # keywords of `seeupo`
 # yields (action tokens,) bool: the tokens to train now; (action tokens,) their advantage
 )->Iterator[tuple[Tensor,Tensor]]:
     """One update per turn number; later ones are weighted by how far the updated turns of the episode have moved

@@ -52,7 +52,7 @@ def salt_recipe():
     return dict(credit=salt)
 
 def action_keys(b:Batch,  # episodes with the ids that were sampled
-)->Tensor:   # (turns,) int64: equal where the action tokens are equal (a 64-bit hash); 0 for a turn without any
+)->Tensor:  # (turns,) int64: equal where the action tokens are equal (a 64-bit hash); 0 for a turn without any
     "A key for what was said in each turn, from its token ids and their order."
     turn, number = b.action_turn, torch.arange(len(b.actions), device=b.action_turn.device)
     place = number - group_min(number, turn).long() # 0, 1, 2, ... inside each turn

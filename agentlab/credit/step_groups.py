@@ -75,9 +75,9 @@ def gigpo(b:Batch,          # episodes; turns need `state`
                          f'of them out')
     peers = b.of_turn('group', 'seat')
     state = b.turns.state if similarity is None else similar_states(b, similarity, faithful)
-    episode = compare(b.of_turn('outcome'), peers, scale, ddof, eps, singleton, b.unit(rows))           # eq. 3
-    step = compare(turn_returns(b, gamma), same(peers, state), scale, ddof, eps, singleton='zero')      # eqs. 5, 6, 7
-    return b.spread(episode + step_weight*step)                                                         # eq. 8
+    episode = compare(b.of_turn('outcome'), peers, scale, ddof, eps, singleton, b.unit(rows))       # eq. 3
+    step = compare(turn_returns(b, gamma), same(peers, state), scale, ddof, eps, singleton='zero')  # eqs. 5, 6, 7
+    return b.spread(episode + step_weight*step)                                                     # eq. 8
 
 @recipe('Feng et al., 2025, GiGPO, arXiv 2505.10978')
 def gigpo_recipe():

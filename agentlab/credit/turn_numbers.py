@@ -15,13 +15,13 @@ from ..groups import compare, cumcount, group_count, group_max, group_std, group
 from ..recipe import recipe
 
 def turn_number(b:Batch,  # episodes
-)->Tensor:      # (turns,) int64: 0, 1, 2, ... inside each episode
+)->Tensor:  # (turns,) int64: 0, 1, 2, ... inside each episode
     "Which turn of its episode each turn is, whoever else moved in between."
     return cumcount(b.turns.episode)
 
 def matched_return(b:Batch,  # episodes; turns need `matched` (1: the action was the expert's, 0: it was patched)
-    gamma:float=.5,     # discount per turn
-)->Tensor:              # (turns,) float64
+    gamma:float=.5,  # discount per turn
+)->Tensor:           # (turns,) float64
     "Discounted reward from each turn to the last one before the next mismatch (UI-S1, Lu et al. 2025)."
     hint = "Set it with batch.with_turns(matched=...): 1 where the turn did what the expert did, else 0."
     matched = need(b.turns, 'matched', 'ui_s1 cuts returns at a mismatch', hint).double()
@@ -30,17 +30,17 @@ def matched_return(b:Batch,  # episodes; turns need `matched` (1: the action was
 @estimator('outcome; and return until the next mismatch',
            'episodes of the same task and seat; and turns of them with the same number', 'every token of the turn',
            'Lu et al., 2025, UI-S1, arXiv 2509.11543', needs=('group', 'matched'))
-def ui_s1(b:Batch,          # episodes; turns need `matched` (1: as the expert, 0: patched)
-    gamma:float=.5,         # discount per turn
-    step_weight:float=1.,   # omega: weight of the step comparison
-    scale:str='std',        # both levels: 'std' divides by the peers' deviation, None does not
-    ddof:int=1,             # 1: sample deviation; 0: population
-    eps:float=1e-6,         # added to the deviation
-    singleton:str='raw',    # an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
-    rows:str=None,          # who votes at the episode level: 'episode' (also None) or 'turn'
+def ui_s1(b:Batch,         # episodes; turns need `matched` (1: as the expert, 0: patched)
+    gamma:float=.5,        # discount per turn
+    step_weight:float=1.,  # omega: weight of the step comparison
+    scale:str='std',       # both levels: 'std' divides by the peers' deviation, None does not
+    ddof:int=1,            # 1: sample deviation; 0: population
+    eps:float=1e-6,        # added to the deviation
+    singleton:str='raw',   # an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
+    rows:str=None,         # who votes at the episode level: 'episode' (also None) or 'turn'
     # True, as released: the episode level compares each turn's own reward with all turns of the task
     faithful:bool=False,
-)->Tensor:                  # (action tokens,) float64 advantage
+)->Tensor:                 # (action tokens,) float64 advantage
     "Episode advantage plus the return until the next mismatch among turns of one number (UI-S1, Lu et al. 2025)."
     returns, peers = matched_return(b, gamma), b.of_turn('group', 'seat')
     if faithful and rows:
@@ -86,16 +86,16 @@ def ui_s1_recipe():
 def cm2(
     # episodes; optional turns columns `failed` (1: the tool failed) and `user_turn` (number of the user's turn)
     b:Batch,
-    scale:str=None,     # None: do not divide (as CM2 trains); 'std': divide by the peers' deviation
-    ddof:int=1,         # 1: sample deviation; 0: population
-    eps:float=1e-6,     # added to the deviation
-    members:int=5,      # with fewer peers (itself included) the advantage is 0
-)->Tensor:              # (action tokens,) float64 advantage; 0 where the tool failed
+    scale:str=None,  # None: do not divide (as CM2 trains); 'std': divide by the peers' deviation
+    ddof:int=1,      # 1: sample deviation; 0: population
+    eps:float=1e-6,  # added to the deviation
+    members:int=5,   # with fewer peers (itself included) the advantage is 0
+)->Tensor:           # (action tokens,) float64 advantage; 0 where the tool failed
     "The turn's own reward against the k-th turns of the same task (CM2, Zhang et al. 2026, turn-level estimator)."
     number = b.turns.user_turn if 'user_turn' in b.turns else turn_number(b)
     turn, peers = same(b.turns.episode, number), same(b.of_turn('group', 'seat'), number)
     reward = torch.where(b.turns.failed.bool(), torch.nan, b.turns.reward) if 'failed' in b.turns else b.turns.reward
-    broken = group_max(reward.isnan().double(), turn) > 0           # one failed action spoils its turn
+    broken = group_max(reward.isnan().double(), turn) > 0  # one failed action spoils its turn
     reward = torch.where(broken, torch.nan, group_sum(reward, turn))
     enough = group_count(reward, peers, turn) >= members
     return b.spread(torch.where(enough, compare(reward, peers, scale, ddof, eps, 'zero', turn), 0))

@@ -17,9 +17,9 @@ def _check_support(support):
                          f'e.g. torch.linspace(0, 1, 102)')
 
 def hl_gauss(targets:Tensor,  # (...,) values to be learned; beyond the support they count as its end
-    support:Tensor,     # (bins+1,) edges of the bins, rising and evenly spaced
-    ratio:float=.75,    # sigma in bin widths
-)->Tensor:              # (..., bins) probabilities, in the dtype of `targets`
+    support:Tensor,   # (bins+1,) edges of the bins, rising and evenly spaced
+    ratio:float=.75,  # sigma in bin widths
+)->Tensor:            # (..., bins) probabilities, in the dtype of `targets`
     """The mass in each bin of a normal distribution around every target, renormalised (HL-Gauss, Farebrother et al.
     2024)."""
     _check_support(support)

@@ -33,17 +33,17 @@ def opo(b:Batch,         # episodes; several episodes per group
     return b.spread(torch.where(outcome.isnan(), 0, ahead))
 
 def sum_pi_squared(logits:Tensor,  # (tokens, vocabulary)
-    temperature:float=1.,   # of the sampler
-)->Tensor:                  # (tokens,) from 1/vocabulary to 1
+    temperature:float=1.,  # of the sampler
+)->Tensor:                 # (tokens,) from 1/vocabulary to 1
     "Sum of the squared probabilities of all words: the chance that two draws are the same word."
     return torch.softmax(logits.float()/temperature, -1).square().sum(-1)
 
 @torch.no_grad()
 def with_sum_pi_squared(b:Batch,
-    policy,                 # agentlab.policy.Policy: the one that `old_logp` is of
-    temperature:float=1.,   # of the sampler
-    budget:int=4096,        # tokens of one forward pass
-)->Batch:                   # with the token column `sum_pi_squared`
+    policy,                # agentlab.policy.Policy: the one that `old_logp` is of
+    temperature:float=1.,  # of the sampler
+    budget:int=4096,       # tokens of one forward pass
+)->Batch:                  # with the token column `sum_pi_squared`
     "One forward pass; a recipe's `columns`."
     from agentlab.policy.core import pad_rows, parts
     found = torch.zeros(len(b.actions), device=b.tokens.id.device)
@@ -124,7 +124,7 @@ def gpg_recipe():
 @estimator('undiscounted return from this turn on', 'one greedy rollout of the same task', 'the tokens of the turn',
            'Li et al., 2023, arXiv 2310.10505', needs=('greedy',))
 def remax(b:Batch,  # episodes; episodes need `greedy`: the outcome of the greedy rollout of their task
-)->Tensor:   # (action tokens,) float64 advantage; 0 where the outcome or the greedy outcome is NaN
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome or the greedy outcome is NaN
     "Return from this turn on, minus what the greedy rollout of the task earned (ReMax, Li et al. 2023)."
     hint = ('Play every task once with temperature=0 and give each episode its task\'s outcome: '
             'batch.with_episodes(greedy=...).')

@@ -20,9 +20,9 @@ class EntropyHistory:
     """Memory of EPO: mean entropy of each turn number over all steps so far, this one included (turn column
     `entropy_history`)."""
     def __init__(self,
-        policy=None, seed:int=0,   # as every memory is made; not used
-        faithful:bool=False,       # True, as released: each step's list is padded with zeros on the left
-        max_turns:int=50,          # length of that list
+        policy=None, seed:int=0,  # as every memory is made; not used
+        faithful:bool=False,      # True, as released: each step's list is padded with zeros on the left
+        max_turns:int=50,         # length of that list
     ):
         self.faithful, self.max_turns = faithful, max_turns
         self.total, self.steps, self.fresh = (torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64),
@@ -33,7 +33,7 @@ class EntropyHistory:
         self.fresh = self._means(batch)
         total, steps = self._with(self.fresh)
         t = batch.turns.t.cpu()
-        known = total/steps         # 0/0: NaN
+        known = total/steps  # 0/0: NaN
         history = torch.where(t < len(known),
                               torch.cat([known, known.new_full((1,), math.nan)])[t.clamp(max=len(known))], math.nan)
         return batch.with_turns(entropy_history=history.to(batch.turns.reward))
@@ -61,11 +61,11 @@ class EntropyHistory:
         self.total, self.steps, self.fresh = tensors['total'].clone(), tensors['steps'].clone(), None
 
 def entropy_penalty(entropy:Tensor,  # (action tokens,) of the policy in training, with gradient
-    history:Tensor,        # (action tokens,) what the token's turn number has had; NaN: no penalty
-    alpha:float=None,      # height of the step (faithful), or slope outside the range; None: .1 (ALFWorld) or 2
+    history:Tensor,       # (action tokens,) what the token's turn number has had; NaN: no penalty
+    alpha:float=None,     # height of the step (faithful), or slope outside the range; None: .1 (ALFWorld) or 2
     low:float=.8, high:float=1.2, # the range, as factors of the history
-    faithful:bool=False,   # True, as released: a constant, so without a gradient
-)->Tensor:                 # (action tokens,) nats
+    faithful:bool=False,  # True, as released: a constant, so without a gradient
+)->Tensor:                # (action tokens,) nats
     "How far entropy is outside the range that history allows (EPO, Xu et al. 2025)."
     if not 0 <= low <= high:
         raise ValueError(f'low={low}, high={high}: they bound the range from below and above; use 0 <= low <= high, '
@@ -81,8 +81,8 @@ def entropy_penalty(entropy:Tensor,  # (action tokens,) of the policy in trainin
     return torch.where(history.isnan(), 0., penalty)
 
 def phase_weight(step:int,  # number of the update, from 0
-    horizon:int=150,   # K
-)->float:              # 1 at first, .04 at the end
+    horizon:int=150,  # K
+)->float:             # 1 at first, .04 at the end
     "Weight of EPO's penalty over a run, as released."
     if horizon <= 0: return 1.
     e, half = min(max(step, 0), horizon), horizon//2
@@ -90,16 +90,16 @@ def phase_weight(step:int,  # number of the update, from 0
     return .8*math.exp(-3*(e-half)/(horizon-half))
 
 def epo_schedule(step:int,  # number of the update, from 0
-    horizon:int=150,     # K
-    **objective_args,    # the other arguments of `epo`
-)->dict:                 # fields of a recipe for this step
+    horizon:int=150,   # K
+    **objective_args,  # the other arguments of `epo`
+)->dict:               # fields of a recipe for this step
     "A recipe's schedule with the phase weight of this step."
     return dict(objective_args=objective_args | dict(phase=phase_weight(step, horizon)))
 
 def log_gradient(coefficient:float,  # above 0
-    entropy:float,       # of this step, nats a token
-    target:float,        # nats a token
-    rate:float=1.,       # step size, per nat
+    entropy:float,  # of this step, nats a token
+    target:float,   # nats a token
+    rate:float=1.,  # step size, per nat
 )->float:
     "The next coefficient: its logarithm moves by rate*(target - entropy) (SAC's temperature)."
     if not coefficient > 0:
@@ -108,9 +108,9 @@ def log_gradient(coefficient:float,  # above 0
     return coefficient*math.exp(rate*(target-entropy))
 
 def additive(coefficient:float,  # from 0
-    entropy:float,       # of this step, nats a token
-    target:float,        # nats a token
-    step:float=.001,     # size of a move
+    entropy:float,    # of this step, nats a token
+    target:float,     # nats a token
+    step:float=.001,  # size of a move
 )->float:
     "The next coefficient: one step up below the target, one down above it (in the spirit of Skywork-OR1)."
     return coefficient + step*((entropy < target) - (entropy > target))

@@ -18,12 +18,12 @@ from ..groups import group_constant, group_count, group_max, group_mean, rank, s
 @dataclass(frozen=True)
 class Finding:
     "What a detector saw."
-    name: str           # of the detector
-    step: int           # at which it was sure
-    value: float        # what it measured there
-    threshold: float    # what it compared that with
-    sentence: str       # what was seen, for a person
-    remedy: str         # what to try
+    name: str         # of the detector
+    step: int         # at which it was sure
+    value: float      # what it measured there
+    threshold: float  # what it compared that with
+    sentence: str     # what was seen, for a person
+    remedy: str       # what to try
     def __str__(self): return f'{self.name} at step {self.step}: {self.sentence} {self.remedy}'
 
 def _series(rows, name):
@@ -55,12 +55,12 @@ def _found(rows, name, at, value, threshold, sentence, remedy):
                                           sentence(at), remedy(at) if callable(remedy) else remedy)]
 
 def collapse(rows:list,  # rows of a run: entropy, success, step
-    share:float=.1,     # of the level at the start
-    floor:float=.01,    # nats: below this nothing is open, whatever the start was
-    solved:float=.9,    # from this success on, low entropy is no fault
-    window:int=5,       # rows whose median is the level
-    patience:int=3,     # rows in a row
-)->list:                # of Finding; empty: none seen
+    share:float=.1,   # of the level at the start
+    floor:float=.01,  # nats: below this nothing is open, whatever the start was
+    solved:float=.9,  # from this success on, low entropy is no fault
+    window:int=5,     # rows whose median is the level
+    patience:int=3,   # rows in a row
+)->list:              # of Finding; empty: none seen
     "Entropy has gone although the tasks are not solved."
     now, success = _level(_series(rows, 'entropy'), window), _level(_series(rows, 'success'), window)
     start = now[~now.isnan()][:1].expand(len(now)) if (~now.isnan()).any() else now
@@ -73,11 +73,11 @@ def collapse(rows:list,  # rows of a run: entropy, success, step
         'bound, add an entropy bonus with a target, or lower lr.')
 
 def explosion(rows:list,  # rows of a run: entropy, step
-    factor:float=2.,    # times the lowest level so far
-    margin:float=.1,    # nats above it, at least
-    window:int=5,       # rows whose median is the level
-    patience:int=3,     # rows in a row
-)->list:                # of Finding; empty: none seen
+    factor:float=2.,  # times the lowest level so far
+    margin:float=.1,  # nats above it, at least
+    window:int=5,     # rows whose median is the level
+    patience:int=3,   # rows in a row
+)->list:              # of Finding; empty: none seen
     "Entropy has risen far above its own lowest level."
     now = _level(_series(rows, 'entropy'), window)
     low = now.nan_to_num(math.inf).cummin(0).values
@@ -88,11 +88,11 @@ def explosion(rows:list,  # rows of a run: entropy, step
         'The policy comes apart. Lower lr or the entropy coefficient; look at kl and clip_fraction around this step, '
         'and for a reward that stopped telling actions apart.')
 
-def dead(rows:list,    # rows of a run: dead_groups, success, step
-    share:float=.75,   # of the groups
-    window:int=5,      # rows whose median is the level
-    patience:int=3,    # rows in a row
-)->list:               # of Finding; empty: none seen
+def dead(rows:list,   # rows of a run: dead_groups, success, step
+    share:float=.75,  # of the groups
+    window:int=5,     # rows whose median is the level
+    patience:int=3,   # rows in a row
+)->list:              # of Finding; empty: none seen
     "Most groups have equal outcomes, so that nothing is learned from them."
     now, success = _level(_series(rows, 'dead_groups'), window), _level(_series(rows, 'success'), window)
     easy = lambda i: bool(success[i] >= .5)
@@ -105,11 +105,11 @@ def dead(rows:list,    # rows of a run: dead_groups, success, step
         + ' Sampling until enough groups differ keeps the batch full.')
 
 def turn_gap(rows:list,  # rows of a run: entropy_by_turn, step
-    factor:float=3.,    # most open turn number over the least open one
-    margin:float=.2,    # nats between them, at least
-    window:int=5,       # rows whose median is the level of a turn number
-    patience:int=3,     # rows in a row
-)->list:                # of Finding; empty: none seen
+    factor:float=3.,  # most open turn number over the least open one
+    margin:float=.2,  # nats between them, at least
+    window:int=5,     # rows whose median is the level of a turn number
+    patience:int=3,   # rows in a row
+)->list:              # of Finding; empty: none seen
     "The choice is much more open in one turn number than in another."
     lists = [row.get('entropy_by_turn') or [] for row in rows]
     width = max(map(len, lists), default=0)
@@ -125,7 +125,7 @@ def turn_gap(rows:list,  # rows of a run: entropy_by_turn, step
         'closed one; a bonus that is bounded by turn number (EPO) narrows the gap.')
 
 def repeated_actions(batch:Batch,  # turns need `action`; with `state` an action is compared in equal states
-)->Tensor:         # (episodes,) float64, 0 to 1; NaN for an episode without turns
+)->Tensor:  # (episodes,) float64, 0 to 1; NaN for an episode without turns
     "Share of the turns of each episode that do again what it has done."
     action, episode = need(batch.turns, 'action', 'repetition compares actions',
                            'Batch.from_episodes gives every turn one.'), batch.turns.episode
@@ -137,8 +137,8 @@ def repeated_actions(batch:Batch,  # turns need `action`; with `state` an action
         again.double(), episode))
 
 def repeated_words(batch:Batch,  # played episodes
-    ngram:int=20,   # tokens in a row
-)->Tensor:          # (episodes,) int64; 0 where no turn is that long
+    ngram:int=20,  # tokens in a row
+)->Tensor:         # (episodes,) int64; 0 where no turn is that long
     "How often the commonest n-gram of a turn occurs in it, at most over the turns of each episode."
     turn, ids = batch.action_turn, batch.tokens.id[batch.actions]
     if isinstance(ngram, bool) or not isinstance(ngram, int) or ngram < 1:
@@ -152,11 +152,11 @@ def repeated_words(batch:Batch,  # played episodes
     return torch.zeros(len(batch), dtype=torch.int64, device=ids.device).scatter_(0, episode, most.long())
 
 def repetition(batch:Batch,  # played episodes
-    share:float=.25,      # of the episodes
-    actions:float=.5,     # of the turns of an episode
-    ngram:int=20,         # tokens in a row
-    times:int=10,         # in one turn
-)->list:                  # of Finding; empty: none seen
+    share:float=.25,   # of the episodes
+    actions:float=.5,  # of the turns of an episode
+    ngram:int=20,      # tokens in a row
+    times:int=10,      # in one turn
+)->list:               # of Finding; empty: none seen
     "Many episodes repeat themselves."
     acting, talking = repeated_actions(batch) > actions, repeated_words(batch, ngram) >= times
     found = float((acting | talking).double().mean()) if len(batch) else 0.
@@ -168,7 +168,7 @@ def repetition(batch:Batch,  # played episodes
         'and raise the temperature.')]
 
 def row_of(batch:Batch,  # played episodes; tokens need `entropy`
-)->dict:           # a row with the columns that detectors read
+)->dict:  # a row with the columns that detectors read
     "What a batch says of itself, under the names of a run's rows."
     e, profile = batch.episodes, turn_profile(batch)
     tokens = profile.tokens.double()

@@ -15,7 +15,7 @@ from ..episodes import Batch, Table, check_flat, need
 from ..groups import _no_float64, compare, cumcount, group_count, group_mean
 
 def token_entropy(batch:Batch,  # tokens need `entropy`
-)->Tensor:        # (action tokens,) float64 (float32 on a device without it), nats; NaN where nobody sampled the token
+)->Tensor:  # (action tokens,) float64 (float32 on a device without it), nats; NaN where nobody sampled the token
     "Entropy of the choice of every action token, as the sampler noted it."
     x = need(batch.tokens, 'entropy', 'this measure reads the entropy of every choice',
              'Set it with batch.with_action(entropy=policy.logprobs(batch)[1]).').index_select(0, batch.actions)
@@ -42,8 +42,8 @@ def entropy_rise(batch:Batch,  # tokens need `entropy`
     return after_response(batch, first) - turn_entropy(batch, first)[_opening(batch)]
 
 def episode_entropy(batch:Batch,  # tokens need `entropy`
-    rows:str='token',    # what counts once: 'token', or 'turn' with its mean
-)->Tensor:               # (episodes,) float64, nats a token; NaN for an episode without tokens
+    rows:str='token',  # what counts once: 'token', or 'turn' with its mean
+)->Tensor:             # (episodes,) float64, nats a token; NaN for an episode without tokens
     "Mean entropy of each episode."
     x, episode = token_entropy(batch), batch.turns.episode[batch.action_turn]
     return _at(group_mean(x, episode, _unit(batch, rows)), episode, len(batch))
@@ -71,7 +71,7 @@ def _unit(batch, rows):
     return None if rows == 'token' else batch.action_turn
 
 def entropy_by_part(batch:Batch,  # tokens need `entropy` and `part`
-)->Table:           # a row for each part that has an entropy: part (code of PART_CODES), entropy (nats a token), tokens
+)->Table:  # a row for each part that has an entropy: part (code of PART_CODES), entropy (nats a token), tokens
     "Mean entropy of the parts of a reply."
     hint = 'Play with a format that records parts (agentlab.policy.formats).'
     need(batch.tokens, 'part', 'entropy_by_part tells the parts of a reply apart', hint)
@@ -106,10 +106,10 @@ def top_k_entropy(logps:Tensor,  # (tokens, k) log-probabilities of the k most l
     return TopK(partial, low, partial + torch.special.entr(rest) + rest*math.log(max(others, 1)))
 
 def turn_profile(batch:Batch,  # tokens need `entropy`
-    first:int=None,       # only the first so many tokens of each turn; None: all
-    rows:str='token',     # what counts once: 'token', or 'turn' with its mean
-    number:Tensor=None,   # (turns,) whole numbers to group turns by; None: turns.t
-)->Table:                 # a row for each turn number that has an entropy: t, entropy (nats a token), tokens, turns
+    first:int=None,      # only the first so many tokens of each turn; None: all
+    rows:str='token',    # what counts once: 'token', or 'turn' with its mean
+    number:Tensor=None,  # (turns,) whole numbers to group turns by; None: turns.t
+)->Table:                # a row for each turn number that has an entropy: t, entropy (nats a token), tokens, turns
     "Mean entropy by turn number."
     number = batch.turns.t if number is None else number
     if len(number) != len(batch.turns):
@@ -123,7 +123,7 @@ def turn_profile(batch:Batch,  # tokens need `entropy`
 
 def run_profile(run,                 # agentlab.train.Run, or anything with `steps()` and `episodes(step) -> Batch`
     first:int=None, rows:str='token' # as in `turn_profile`
-):                     # pandas table: step, t, entropy, tokens, turns
+):  # pandas table: step, t, entropy, tokens, turns
     "`turn_profile` of every step whose episodes a run has kept."
     import pandas as pd
     tables = [pd.DataFrame({'step': step} | {
@@ -132,18 +132,18 @@ def run_profile(run,                 # agentlab.train.Run, or anything with `ste
     return (pd.concat(tables, ignore_index=True) if tables
             else pd.DataFrame(columns=['step', 't', 'entropy', 'tokens', 'turns']))
 
-def perplexity(batch:Batch,       # tokens need the column
-    column:str='sampler_logp',    # which policy's log-probabilities: sampler_logp, old_logp, ref_logp
-)->Tensor:                        # (turns,) float64, at least 1; NaN for a turn without tokens
+def perplexity(batch:Batch,     # tokens need the column
+    column:str='sampler_logp',  # which policy's log-probabilities: sampler_logp, old_logp, ref_logp
+)->Tensor:                      # (turns,) float64, at least 1; NaN for a turn without tokens
     "exp of the mean negative log-probability of each turn's tokens."
     return _of_turns(batch, -batch.action(column)).exp()
 
 def covariance(logp:Tensor,  # (action tokens,) log-probability of the tokens that were drawn
-    advantage:Tensor,     # (action tokens,)
+    advantage:Tensor,    # (action tokens,)
     # (action tokens,) integer keys inside which means are taken, such as the state; None: one mean for all, as released
     by:Tensor=None,
-    counts:Tensor=None,   # (action tokens,) bool: tokens that count, such as batch.action('weight') > 0; None: all
-)->Tensor:                # (action tokens,) float64; 0 for tokens that do not count and for a key's only token
+    counts:Tensor=None,  # (action tokens,) bool: tokens that count, such as batch.action('weight') > 0; None: all
+)->Tensor:               # (action tokens,) float64; 0 for tokens that do not count and for a key's only token
     "Each token's share of the covariance of log-probability and advantage (Cui et al. 2025)."
     check_flat(logp=logp, advantage=advantage, by=by, counts=counts)
     if len(logp) != len(advantage):
@@ -154,9 +154,9 @@ def covariance(logp:Tensor,  # (action tokens,) log-probability of the tokens th
     return centred[0]*centred[1]
 
 def predicted_change(logp:Tensor, advantage:Tensor,  # (action tokens,) as in `covariance`
-    lr:float,                                 # step size of a natural gradient step on the logits
-    by:Tensor=None, counts:Tensor=None        # as in `covariance`
-)->float:                                     # nats; NaN where no token counts
+    lr:float,                           # step size of a natural gradient step on the logits
+    by:Tensor=None, counts:Tensor=None  # as in `covariance`
+)->float:                               # nats; NaN where no token counts
     "Change of the mean entropy that one natural gradient step should bring, to first order."
     shares = covariance(logp, advantage, by, counts)
     return -lr*float((shares if counts is None else shares[counts]).mean())

@@ -28,10 +28,10 @@ def _counted(batch):
     return torch.where(batch.action('weight') > 0, token_entropy(batch), math.nan)
 
 def aepo_advantage(batch:Batch,  # tokens need `entropy`
-    advantage:Tensor,       # (action tokens,)
-    coefficient:float=.2,   # c: what one standard deviation of entropy is worth
-    faithful:bool=False,    # True, as released: silent without entropies, NaN for a single token, signs may flip
-)->Tensor:                  # (action tokens,)
+    advantage:Tensor,      # (action tokens,)
+    coefficient:float=.2,  # c: what one standard deviation of entropy is worth
+    faithful:bool=False,   # True, as released: silent without entropies, NaN for a single token, signs may flip
+)->Tensor:                 # (action tokens,)
     """Advantage times 1 + c*(z-score of entropy), scope: the batch (AEPO, Dong et al. 2025, its entropy-aware
     advantage)."""
     advantage = _checked(batch, advantage)
@@ -43,22 +43,22 @@ def aepo_advantage(batch:Batch,  # tokens need `entropy`
     return advantage * (factor if faithful else factor.clamp(min=0)).to(advantage)
 
 def entropy_threshold(batch:Batch,  # tokens need `entropy`
-    share:float=.2,     # of tokens at or above it
-)->float:               # nats; NaN where no token counts
+    share:float=.2,  # of tokens at or above it
+)->float:            # nats; NaN where no token counts
     "The entropy that a share of the tokens in the loss reaches, linearly interpolated."
     if not 0 < share <= 1:
         raise ValueError(f'share={share}: it is the share of tokens to keep; use a number above 0, at most 1')
     entropy = _counted(batch)
-    ordered = entropy[~entropy.isnan()].sort().values     # torch.quantile refuses more than 16 million
+    ordered = entropy[~entropy.isnan()].sort().values  # torch.quantile refuses more than 16 million
     if not len(ordered): return math.nan
     place = round((len(ordered)-1)*(1-share), 9)
     low = math.floor(place)
     return float(ordered[low].lerp(ordered[min(low+1, len(ordered)-1)], place-low))
 
 def high_entropy_tokens(batch:Batch,  # tokens need `entropy`
-    advantage:Tensor,   # (action tokens,)
-    share:float=.2,     # rho: share of tokens to keep
-)->Tensor:              # (action tokens,); 0 at dropped tokens
+    advantage:Tensor,  # (action tokens,)
+    share:float=.2,    # rho: share of tokens to keep
+)->Tensor:             # (action tokens,); 0 at dropped tokens
     "Advantage of the tokens of highest entropy, scope: the batch (Wang et al. 2025, the 80/20 rule, as in TRL)."
     return torch.where(_counted(batch) >= entropy_threshold(batch, share), _checked(batch, advantage), 0)
 
@@ -69,9 +69,9 @@ def forking_tokens_recipe():
     return dict(credit=grpo, shape=high_entropy_tokens, objective_args=dict(low=.2, high=.28))
 
 def high_entropy_steps(batch:Batch,  # tokens need `entropy`
-    advantage:Tensor,   # (action tokens,)
-    share:float=.8,     # of turns to keep
-)->Tensor:              # (action tokens,); 0 in dropped turns
+    advantage:Tensor,  # (action tokens,)
+    share:float=.8,    # of turns to keep
+)->Tensor:             # (action tokens,); 0 in dropped turns
     "Advantage of the turns of highest mean entropy, scope: the batch (in the spirit of DART, Li et al. 2025)."
     if not 0 < share <= 1:
         raise ValueError(f'share={share}: it is the share of turns to keep; use a number above 0, at most 1')
@@ -83,8 +83,8 @@ def high_entropy_steps(batch:Batch,  # tokens need `entropy`
     return torch.where(batch.spread(entropy >= last), _checked(batch, advantage), 0)
 
 def merged(seen:Tensor, mean:Tensor, std:Tensor,  # earlier visits: how many, mean and deviation of their outcomes
-    new_mean:Tensor, new_std:Tensor,         # this visit
-)->tuple:                                    # (mean, deviation) of all visits
+    new_mean:Tensor, new_std:Tensor,  # this visit
+)->tuple:                             # (mean, deviation) of all visits
     "Statistics of all visits, every visit counting once (DCPO)."
     new_mean, new_std = new_mean.nan_to_num(), new_std.nan_to_num()
     known = seen > 0
@@ -94,8 +94,8 @@ def merged(seen:Tensor, mean:Tensor, std:Tensor,  # earlier visits: how many, me
 
 def dcpo_advantage(
     batch:Batch, # episodes need `seen`, `seen_mean`, `seen_std`: visits of the task before this one, see OutcomeHistory
-    advantage:Tensor=None,    # not used: outcomes are credited anew; here so that all shapes are called alike
-)->Tensor:                    # (action tokens,) float64; 0 where the outcome is NaN
+    advantage:Tensor=None,  # not used: outcomes are credited anew; here so that all shapes are called alike
+)->Tensor:                  # (action tokens,) float64; 0 where the outcome is NaN
     "Outcomes standardised by this visit and by all visits, the smaller of two mixtures (DCPO, Yang et al. 2025)."
     for name in ('seen', 'seen_mean', 'seen_std'):
         need(batch.episodes, name, 'dcpo_advantage compares with earlier visits of the task',
@@ -111,7 +111,7 @@ def dcpo_advantage(
     return batch.spread(torch.where(outcome.isnan(), 0, smooth)[batch.turns.episode])
 
 def first_state(batch:Batch,  # turns need `state`
-)->Tensor:         # (episodes,) int64 key; -1 for an episode without turns
+)->Tensor:  # (episodes,) int64 key; -1 for an episode without turns
     "The state in which each episode began: it tells tasks apart where the first observation does."
     state = need(batch.turns, 'state', 'first_state knows a task by the state of its first turn',
                  "Give your environment a state in info['state'], or pass another key.")
@@ -155,9 +155,9 @@ class OutcomeHistory:
     def restore(self, tensors:dict): self.tasks, self.visits, self.fresh = tensors['tasks'], tensors['visits'], None
 
 def spread_weighted(batch:Batch,  # episodes
-    advantage:Tensor,   # (action tokens,)
-    eps:float=1e-6,     # added to the largest deviation
-)->Tensor:              # (action tokens,)
+    advantage:Tensor,  # (action tokens,)
+    eps:float=1e-6,    # added to the largest deviation
+)->Tensor:             # (action tokens,)
     """Advantage times the deviation of the group's outcomes over the largest one, scope: the groups of the batch
     (RAGEN)."""
     e = batch.episodes
@@ -166,10 +166,10 @@ def spread_weighted(batch:Batch,  # episodes
     return _checked(batch, advantage) * batch.spread(factor[batch.turns.episode]).to(advantage)
 
 def kept_weighted(batch:Batch,  # episodes
-    advantage:Tensor,   # (action tokens,)
-    keep=None,          # batch -> (episodes,) bool: the filter whose share is taken; None: groups whose outcomes differ
-    power:float=1.,     # of the share; .5 for its root
-)->Tensor:              # (action tokens,)
+    advantage:Tensor,  # (action tokens,)
+    keep=None,         # batch -> (episodes,) bool: the filter whose share is taken; None: groups whose outcomes differ
+    power:float=1.,    # of the share; .5 for its root
+)->Tensor:             # (action tokens,)
     "Advantage times the share of groups that a filter keeps, scope: the groups of the batch (RAGEN-2)."
     e = batch.episodes
     group = same(e.group, e.seat)

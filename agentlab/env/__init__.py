@@ -43,7 +43,7 @@ from .mcp import from_mcp
 __getattr__ = door(__name__)
 
 for _module in pages_with_names('agentlab.env'): import_module(_module)
-globals().update({kind.__name__: kind for kind in registered.values()})     # the door has them too
+globals().update({kind.__name__: kind for kind in registered.values()})  # the door has them too
 # name -> class; those of `@environment` follow. `load_env` also takes 'package.module:Class', and `families`
 envs = dict(keydoor=KeyDoor, guess=GuessNumber, hopsearch=HopSearch, clarify=Clarify, python_tool=PythonTool,
             cuedoor=CueDoor, bug_repair=BugRepair) | registered
@@ -55,8 +55,8 @@ def load_env(
     # a name in `envs` or `games`, 'gym:FrozenLake-v1' for a world of somebody else (`families`), or
     # 'package.module:Class' for your own
     name:str,
-    **options       # for its constructor, such as size=4
-)->Env:             # a new environment
+    **options  # for its constructor, such as size=4
+)->Env:        # a new environment
     "An environment by name. `ValueError` for a name nobody knows, `TypeError` for options it does not take."
     known = envs | games
     if name in known: return known[name](**options)

@@ -31,7 +31,7 @@ class Lent:
     @contextmanager
     def out(self):
         "Inside, the global generators are this episode's; outside they are as they were."
-        import numpy as np      # here: environments of our own need none, and their door names this page
+        import numpy as np  # here: environments of our own need none, and their door names this page
         outer = random.getstate(), np.random.get_state()
         try:
             if self.held is None: random.seed(self.seed), np.random.seed(self.seed % 2**32)
@@ -42,20 +42,20 @@ class Lent:
             random.setstate(outer[0]), np.random.set_state(outer[1])
 
 def plain(value  # numbers, texts, arrays, lists, dicts
-):              # the same as numbers, texts and tuples
+):  # the same as numbers, texts and tuples
     "What can stand in `info['state']`: hashable, and the same in every process."
     if isinstance(value, dict): return tuple((str(key), plain(value[key])) for key in sorted(value, key=str))
     if hasattr(value, 'tolist'): value = value.tolist()
     return tuple(map(plain, value)) if isinstance(value, (list, tuple)) else value
 
 def printed(text:str,  # of somebody else
-    most:int=600    # characters
-)->str:             # on one line, without control characters
+    most:int=600  # characters
+)->str:           # on one line, without control characters
     "Foreign text, cleaned and cut."
     return ' '.join(''.join(c if c.isprintable() else ' ' for c in text[:10*most]).split())[:most]
 
 def described(thing  # an object of a foreign class, or a function
-)->str:         # '' where nobody has written anything
+)->str:  # '' where nobody has written anything
     "The first paragraph of its own documentation, at most 240 characters of whole sentences."
     own = vars(type(thing)).get('__doc__') if not hasattr(thing, '__name__') else thing.__doc__
     lines = [line.strip() for line in (own or '').splitlines()]
@@ -64,7 +64,7 @@ def described(thing  # an object of a foreign class, or a function
 
 class Guided:
     "What a reader is told: what the caller gave, else what is known."
-    _guide = None       # given by the caller
+    _guide = None  # given by the caller
     @property
     def guide(self)->str: return self.told_here() if self._guide is None else self._guide
 
@@ -75,7 +75,7 @@ class Guided:
 class Borrowed(Guided, TextEnv):
     "Single-seat base of the adapters: foreign code runs with the generators that are lent to it."
     lent = None
-    deadline = False                # a horizon that we set is a budget: the foreign world would have gone on
+    deadline = False  # a horizon that we set is a budget: the foreign world would have gone on
 
     def reset(self, seed, task=None):
         self.lent = Lent(seed)
@@ -97,7 +97,7 @@ class Borrowed(Guided, TextEnv):
 colour = re.compile(r'\x1b\[[0-9;]*m(.*?)\x1b\[0m', re.DOTALL)
 
 def drawn(observation, env  # what the environment returned, the environment
-)->str:                 # text
+)->str:  # text
     """The default text of an observation: the picture if the environment draws one in characters, words for what an
     agent of MiniGrid sees, else the observation as it is printed."""
     if env.render_mode == 'ansi': return colour.sub(r'[\1]', env.render()).strip()
@@ -105,7 +105,7 @@ def drawn(observation, env  # what the environment returned, the environment
     return grid_told(observation) if seen else str(observation)
 
 def grid_told(seen:dict  # an observation of MiniGrid: image (width, height, 3), direction, mission
-)->str:             # a few lines
+)->str:  # a few lines
     "Mission, direction, what is in front, to the left and right, in the hand, and farther things with their place."
     names, image = needed('minigrid.core.constants', 'minigrid'), seen['image']
     middle, last, doors = len(image)//2, len(image[0]) - 1, {n: word for word, n in names.STATE_TO_IDX.items()}
@@ -128,17 +128,17 @@ def grid_told(seen:dict  # an observation of MiniGrid: image (width, height, 3),
                       *[f'You see: {", ".join(f"{called(*at)} {place(*at)}" for at in far)}.']*bool(far)])
 
 def documented(inner  # a Gymnasium environment without wrappers
-)->dict:        # number of an action -> (its name, what it does; '' where that is not said)
+)->dict:  # number of an action -> (its name, what it does; '' where that is not said)
     "The actions as the section Action Space of its documentation lists them, with dashes or in a table."
     section = re.search(r'^\s*#+ *Action Space(.*?)(?=^\s*#|\Z)', type(inner).__doc__ or '', re.M | re.S)
     text = section[1] if section else ''
-    third = re.search(r'\| *Name *\|', text)      # else the third column says a unit or the like
+    third = re.search(r'\| *Name *\|', text)  # else the third column says a unit or the like
     lines = re.findall(r'^\s*[-*|]\s*(\d+)\s*[:|]([^|\n]*)(?:\|([^|\n]*))?', text, re.M)
     return {int(number): (printed(name, 60), printed(more, 60)*bool(third)) for number, name, more in lines}
 
 def action_words(inner,  # a Gymnasium environment without wrappers
-    count:int   # of its actions
-)->list:        # a text for each
+    count:int  # of its actions
+)->list:       # a text for each
     """What its package calls the actions: an enumeration `actions`, `get_action_meanings`, or its documentation; where
     none names all of them apart, their numbers."""
     kinds = getattr(inner, 'actions', None)
@@ -204,19 +204,19 @@ class Gymnasium(Borrowed):
 
     def facts(self): return dict(legal=[] if self.over else self.legal(), state=plain(self.seen))
 
-def from_gymnasium(env,     # a Gymnasium environment with discrete actions, or its id
-    words:list=None,        # a text for each action, in order; None: what the package calls them, see `action_words`
-    text=None,              # function (observation, env) -> what the agent reads; None: `drawn`
-    success=None,           # function (reward, terminated, info) -> bool, asked after each step; None: `ended_well`
-    penalty:float=0.,       # reward for a text that cannot be played
-    horizon:int=None,       # most turns, invalid ones included; None: no limit beside the environment's own
-    guide:str=None,         # what a reader is told; None: what the environment says of itself, and the words
-    **options               # for `gymnasium.make`, where env is an id; it draws in characters where it can
+def from_gymnasium(env,  # a Gymnasium environment with discrete actions, or its id
+    words:list=None,     # a text for each action, in order; None: what the package calls them, see `action_words`
+    text=None,           # function (observation, env) -> what the agent reads; None: `drawn`
+    success=None,        # function (reward, terminated, info) -> bool, asked after each step; None: `ended_well`
+    penalty:float=0.,    # reward for a text that cannot be played
+    horizon:int=None,    # most turns, invalid ones included; None: no limit beside the environment's own
+    guide:str=None,      # what a reader is told; None: what the environment says of itself, and the words
+    **options            # for `gymnasium.make`, where env is an id; it draws in characters where it can
 )->Gymnasium:
     "One of our environments out of one of Gymnasium's; a task is the `options` dictionary of its reset."
     if isinstance(env, str):
         make, name = needed('gymnasium', 'gym').make, env
-        if name.startswith(('MiniGrid-', 'BabyAI-')): needed('minigrid', 'minigrid')    # this registers them
+        if name.startswith(('MiniGrid-', 'BabyAI-')): needed('minigrid', 'minigrid')  # this registers them
         env = make(name, **options)
         if 'ansi' in (env.metadata.get('render_modes') or []) and 'render_mode' not in options:
             env.close()
@@ -225,7 +225,7 @@ def from_gymnasium(env,     # a Gymnasium environment with discrete actions, or 
     return Gymnasium(env, words, text, success, penalty, horizon, guide)
 
 def available_moves(text:str  # what a seat reads
-)->list:        # texts of moves; empty where none are listed
+)->list:  # texts of moves; empty where none are listed
     "The moves of the last line `Available Moves: '[0]', '[4]'` (or `Valid moves`, quoted or not) of a game."
     lines = re.findall(r'(?:available|valid|legal) (?:moves|actions)[^:\n]*: *([^\n]*)', text, re.IGNORECASE)
     return list(dict.fromkeys(re.findall(r'\[[^\[\]]+\]', lines[-1]))) if lines else []
@@ -307,7 +307,7 @@ def seated(make  # function: seats -> TextArena
     "The game with as many seats as it begins with. Raises what it says to none of them, the longest of its answers."
     faults = []
     for seats in (2, 1, 3, 4, 5, 6):
-        env = make(seats=seats)     # a package that is not there is said at once
+        env = make(seats=seats)  # a package that is not there is said at once
         try:
             env.reset(0)
             return env
@@ -331,14 +331,14 @@ def from_textarena(game,  # its id, such as 'TicTacToe-v0', or a function that m
     return env
 
 def action_texts(state  # of OpenSpiel; a seat moves
-)->dict:        # text of each legal action -> its number
+)->dict:  # text of each legal action -> its number
     "What can be said here; texts that differ in nothing but case (chess: bxc3, Bxc3) get their number."
     named = [(state.action_to_string(state.current_player(), action), action) for action in state.legal_actions()]
     same = Counter(tidy(text) for text, _ in named)
     return {text if same[tidy(text)] == 1 else f'{text} #{action}': action for text, action in named}
 
 def equal_deals(game  # of OpenSpiel
-)->list:        # tasks: everything that chance can do before the first move
+)->list:  # tasks: everything that chance can do before the first move
     "The deals of a game, if they are equally likely; else a ValueError."
     found, front = [], [((), 1., game.new_initial_state())]
     while front:
@@ -355,7 +355,7 @@ class OpenSpiel(Guided, SeatedGame):
     name = 'openspiel'
 
     grammar = 'Write one legal move in every turn and nothing else.'
-    vocabulary = None       # nobody lists the words of its texts: a tiny policy takes those of random play
+    vocabulary = None  # nobody lists the words of its texts: a tiny policy takes those of random play
 
     def __init__(self, game, text, forfeit, guide):
         super().__init__(forfeit)
@@ -426,10 +426,10 @@ class OpenSpiel(Guided, SeatedGame):
         return twin
 
 def from_openspiel(game,  # a game, or its name, such as 'kuhn_poker', by which simultaneous ones become sequential ones
-    text=None,              # function: (state, number of the seat) -> what the seat reads; None: what it can see
+    text=None,       # function: (state, number of the seat) -> what the seat reads; None: what it can see
     forfeit:float=None,  # what a seat is paid for an illegal text; None: the least of the game; the others get the most
-    guide:str=None,         # what a reader is told; None: the game's name and its first moves
-    **options               # parameters of the game, where it is a name, such as board_size=5
+    guide:str=None,  # what a reader is told; None: the game's name and its first moves
+    **options        # parameters of the game, where it is a name, such as board_size=5
 )->OpenSpiel:
     "One of our games out of one of OpenSpiel's; seats are 'player0', 'player1', ..."
     if isinstance(game, str):
@@ -438,10 +438,10 @@ def from_openspiel(game,  # a game, or its name, such as 'kuhn_poker', by which 
     elif options: raise ValueError(f'{sorted(options)} are parameters of a game that is loaded by its name')
     return OpenSpiel(game, text, forfeit, guide)
 
-def written(seed:int,               # of the game
-    folder:str='runs/textworld',    # where games are kept
-    **options                       # attributes of `textworld.GameOptions`: nb_rooms, nb_objects, quest_length, ...
-)->str:                             # path of the compiled game
+def written(seed:int,             # of the game
+    folder:str='runs/textworld',  # where games are kept
+    **options                     # attributes of `textworld.GameOptions`: nb_rooms, nb_objects, quest_length, ...
+)->str:                           # path of the compiled game
     "Write and compile a TextWorld game, once."
     textworld = needed('textworld', 'textworld')
     path = Path(folder)/f"{'-'.join(['game', *(f'{name}{x}' for name, x in sorted(options.items())), str(seed)])}.z8"
@@ -453,7 +453,7 @@ def written(seed:int,               # of the game
     return textworld.make(asked)[0]
 
 def opened(path:str  # of a compiled game
-):              # a TextWorld environment
+):  # a TextWorld environment
     "Start a TextWorld game that says what the adapter needs."
     textworld = needed('textworld', 'textworld')
     return textworld.start(path, textworld.EnvInfos(feedback=True, description=True, inventory=True,
@@ -505,11 +505,11 @@ class TextWorld(Borrowed):
         return twin
 
 def from_textworld(
-    games:list=None,        # paths of compiled games, or a pattern; None or '': a new one is written for each seed
-    horizon:int=50,         # most turns
-    start=None,             # function: path -> TextWorld environment; None: `opened`
-    guide:str=None,         # what a reader is told; None: the commands of a text adventure
-    **options               # for `written`, where games is None: folder, nb_rooms, nb_objects, quest_length, ...
+    games:list=None,  # paths of compiled games, or a pattern; None or '': a new one is written for each seed
+    horizon:int=50,   # most turns
+    start=None,       # function: path -> TextWorld environment; None: `opened`
+    guide:str=None,   # what a reader is told; None: the commands of a text adventure
+    **options         # for `written`, where games is None: folder, nb_rooms, nb_objects, quest_length, ...
 )->TextWorld:
     "One of our environments out of TextWorld's games; a task is the path of a game."
     if isinstance(games, str): games = sorted(glob(games, recursive=True)) if games else None
@@ -544,7 +544,7 @@ class Typed:
         return found
 
 def fields_told(seen:dict  # an observation
-)->str:         # its one text, or a line for each of its parts
+)->str:  # its one text, or a line for each of its parts
     "What a client hears, in words: done, reward and metadata are told elsewhere."
     told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in seen.items()
             if name not in ('done', 'reward', 'metadata')}
@@ -595,14 +595,14 @@ class OpenEnv(Borrowed):
         return (dict(legal=legal) if legal else {}) | ({} if self.state is None else
                                                        dict(state=plain(self.state(self.inner, self.seen))))
 
-def from_openenv(make,      # function that makes an environment or a synchronous client; or the address of a server
-    action=None,            # function: text -> the environment's action; raises ValueError for what is none
-    text=None,              # function: observation -> what the agent reads
-    success=None,           # function (reward, done, observation) -> bool; None: `ended_well`
-    state=None,             # function (environment, observation) -> what the agent is in; None: no state
-    penalty:float=0.,       # reward for a text that is no action
-    horizon:int=None,       # most turns
-    guide:str=None          # what a reader is told; None: how to act, and the documentation of `action`
+def from_openenv(make,  # function that makes an environment or a synchronous client; or the address of a server
+    action=None,        # function: text -> the environment's action; raises ValueError for what is none
+    text=None,          # function: observation -> what the agent reads
+    success=None,       # function (reward, done, observation) -> bool; None: `ended_well`
+    state=None,         # function (environment, observation) -> what the agent is in; None: no state
+    penalty:float=0.,   # reward for a text that is no action
+    horizon:int=None,   # most turns
+    guide:str=None      # what a reader is told; None: how to act, and the documentation of `action`
 )->OpenEnv:
     "One of our environments out of one of OpenEnv's; a task is a dictionary of further arguments of its reset."
     if isinstance(make, str):
@@ -671,7 +671,7 @@ class Played:
         return step.observation
 
 def environment_factory(make,  # function that makes an environment of one seat
-    reader:bool=False   # True: for a model that reads any text: the guide stands before the first observation
-)->type:        # class for `GRPOTrainer(environment_factory=...)`
+    reader:bool=False  # True: for a model that reads any text: the guide stands before the first observation
+)->type:  # class for `GRPOTrainer(environment_factory=...)`
     "Let TRL play our environment: one tool `act`, and the sum of its rewards."
     return type(getattr(make, '__name__', 'Played'), (Played,), dict(_make=staticmethod(make), _reader=reader))

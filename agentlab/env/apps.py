@@ -24,7 +24,7 @@ signatures = {f'{app}_{call}': said for app, calls in manual.items() for call, s
 # calls that change nothing, and calls that have another word in every world
 looks, varied = ({name for name in signatures if name.split('_')[1] in data[kind]} for kind in ('looks', 'also'))
 numbers = {part for part, schema in parameters.items() if schema.get('type') == 'integer'}
-people, secrets = {'to', 'guest'}, {'id', 'to', 'guest', 'code'}    # arguments: a contact; what an app has to tell
+people, secrets = {'to', 'guest'}, {'id', 'to', 'guest', 'code'}  # arguments: a contact; what an app has to tell
 
 def draw_tables(world:int)->dict:
     "table -> id -> row: what the apps hold at first. An id is a number of two digits, and stands in one table only."
@@ -72,10 +72,10 @@ def line(row:dict)->str: return ' '.join(f'{name} {value}' for name, value in ro
 @dataclass
 class Held:
     "What the apps of an episode hold, and their calls, which raise ToolError, with a remedy, for what they refuse."
-    tables:dict             # table -> id -> row
-    spoken:dict             # name of a call -> its word in this world
-    opened:set = field(default_factory=set)     # apps with a login that was made
-    saved:dict = None       # tables of the bank as they were at `begin`
+    tables:dict        # table -> id -> row
+    spoken:dict        # name of a call -> its word in this world
+    opened:set = field(default_factory=set)  # apps with a login that was made
+    saved:dict = None  # tables of the bank as they were at `begin`
 
     def act(self, name:str, given:dict)->str:
         "Make a call whose arguments have no fault."
@@ -171,7 +171,7 @@ def solve(task:dict)->tuple:
         app, call, said = (*text.format(**about).split(' ', 2), '')[:3]
         name, given = f'{app}_{call}', parse(f'{app}_{call}', said)
         try: steps.append((name, given, bool(held.act(name, given))))
-        except ToolError:       # a payment is refused: then none of them
+        except ToolError:  # a payment is refused: then none of them
             steps += [(name, given, False), ('bank_rollback', {}, True)]
             break
     return steps, changed(draw_tables(task['world']), held.end())
@@ -180,16 +180,16 @@ def solve(task:dict)->tuple:
 class Apps(Toolbox):
     "Do what is asked with several apps, and nothing else; reward: the share of checks on all they hold, see `checked`."
     name = 'apps'
-    deadline = True     # what is done then is done
-    max_tokens = 16     # of a call of the tiny model; `agentlab train` gives so many
+    deadline = True  # what is done then is done
+    max_tokens = 16  # of a call of the tiny model; `agentlab train` gives so many
     grammar, guide = data['guide'][1], guide_text(*data['guide'])
 
     def __init__(self, level:int=2,  # 1: one thing; 2: chains across apps; 3: longer ones, and all or nothing
-        horizon:int=14,         # most turns; the longest chain of level 3 takes 13
-        renamed:bool=True,      # the calls that write have other words in each world: the documentation tells them
-        sparse:bool=False,      # True: 1 for success, else 0
-        penalty:float=0.,       # taken off for each call that failed; never below 0
-        split:str='train'       # which tasks `reset` draws
+        horizon:int=14,     # most turns; the longest chain of level 3 takes 13
+        renamed:bool=True,  # the calls that write have other words in each world: the documentation tells them
+        sparse:bool=False,  # True: 1 for success, else 0
+        penalty:float=0.,   # taken off for each call that failed; never below 0
+        split:str='train'   # which tasks `reset` draws
     ):
         check_whole(1, 3, level=level)
         if not (is_finite(penalty) and penalty >= 0): raise ValueError(f'penalty={penalty!r}: give a number from 0')
@@ -227,7 +227,7 @@ class Apps(Toolbox):
         found = super().turn(action)
         return found if found[2] or self.turns < self.horizon else self.ended('', found[3])
     def answered(self, found):
-        counts = self.counted(found)    # before these calls become part of the past
+        counts = self.counted(found)  # before these calls become part of the past
         turn = super().answered(found)
         turn[3]['columns'] |= counts
         return turn

@@ -21,15 +21,15 @@ from .sandbox import MontySandbox, Result
 patterns = dict(chain='f = V O C ; g = f O V ; h = g O C', fork='f = x O C ; g = y O C ; h = f O g',
                 loop='f = V ; while f > C : f = f - C ; g = f O V')
 fillers = dict(V='xy', O='+-*', C='1234')
-sorts = (tuple('+-*%'), tuple('<>'), tuple('12345'), tuple('xyfgh'))    # words that can stand for each other
+sorts = (tuple('+-*%'), tuple('<>'), tuple('12345'), tuple('xyfgh'))  # words that can stand for each other
 levels = {1: sorts[:2], 2: sorts[:3], 3: sorts}  # level -> where its bugs are: marks; also numbers; also names
 words = (*(word for sort in sorts for word in sort), '_')  # what may be put into a place; `_` is nothing at all
 frame = (';', '=', 'while', ':')
 counted = ('Places are counted from 0 and are the words that can be replaced: not ; = while : and no name before an =.')
 
 def draw_program(generator:Random,  # seeded by the caller
-    split:str           # 'train', 'demo' or 'test'
-)->str:                 # a program of this split
+    split:str  # 'train', 'demo' or 'test'
+)->str:        # a program of this split
     "A pattern, filled in. A program is in a split by its text, so no two splits share one."
     while True:
         pattern = patterns[generator.choice(tuple(patterns))]
@@ -37,13 +37,13 @@ def draw_program(generator:Random,  # seeded by the caller
         if split_of(['bug', program]) == check_split(split): return program
 
 def places(program:str  # of the family, or what became of one
-)->list:            # where its places stand among its words
+)->list:  # where its places stand among its words
     "The words that may be replaced."
     said = program.split()
     return [i for i, word in enumerate(said) if word not in frame and said[i + 1:i + 2] != ['=']]
 
 def lines_of(program:str
-)->list:            # a name for each place
+)->list:  # a name for each place
     "Which name the line of each place assigns."
     assigned = [re.findall(r'(\S+) =', line)[-1] for line in program.split(';')]
     return [assigned[program.split()[:i].count(';')] for i in places(program)]
@@ -56,7 +56,7 @@ def with_word(program:str, place:int, word:str  # `word` is one of `words`
     return ' '.join(said)
 
 def alike(word:str, level:int=3
-)->tuple:       # empty for `_`
+)->tuple:  # empty for `_`
     "The other words of its sort, if there are bugs of this sort at the level."
     return tuple(other for sort in levels[level] if word in sort for other in sort if other != word)
 
@@ -79,14 +79,14 @@ for x, y in inputs:
     try: found.append([said(value) for value in program(x, y)])
     except BaseException as error: found.append(type(error).__name__)
 found
-"""     # what runs in the sandbox; the lines are words of a closed list
+"""  # what runs in the sandbox; the lines are words of a closed list
 
 def names_of(program:str)->list:
     "The names that a program assigns, in order."
     said = program.split()
     return list(dict.fromkeys(word for word, after in zip(said, said[1:]) if after == '='))
 
-def tests_of(program:str)->tuple:   # eight pairs (name, number of the input)
+def tests_of(program:str)->tuple:  # eight pairs (name, number of the input)
     "What the tests look at."
     names = names_of(program)
     counts = (2, 3, 3) if len(names) == 3 else (4, 4)
@@ -98,7 +98,7 @@ def readable_error(name:str)->str:
     return name if name in errors else 'Error'
 
 def code_of(program:str  # words of the family; anything else is refused
-)->str:             # Python for the sandbox
+)->str:  # Python for the sandbox
     "A program as a function that counts the turns of its loops."
     said = program.split()
     if not set(said) <= {*words, *frame}:
@@ -109,14 +109,14 @@ def code_of(program:str  # words of the family; anything else is refused
 class Tester:
     "Runs programs in a sandbox and remembers what they said: call it with a program. Clones of a world share one."
     def __init__(self, sandbox=None,  # code, names -> Result; None: a `MontySandbox`
-        most:int=100_000    # programs that are remembered
+        most:int=100_000  # programs that are remembered
     ):
         if sandbox is not None and not callable(sandbox):
             raise TypeError(f'sandbox must be callable, such as MontySandbox(); got {sandbox!r}')
         self.sandbox, self.most, self.known = sandbox or MontySandbox(seconds=1., megabytes=32), most, {}
 
     def __call__(self, program:str
-    )->tuple:               # eight texts: the value that each test found, or an error of `errors`
+    )->tuple:  # eight texts: the value that each test found, or an error of `errors`
         "What each test finds. `EnvError` where the sandbox fails; `ValueError` for what is no program."
         if program in self.known: return self.known[program]
         code = code_of(program)
@@ -151,13 +151,13 @@ def failing(found:tuple, expected:tuple)->tuple:
 @dataclass(frozen=True)
 class Artifact:
     "A bug, as its author hands it over."
-    program:str         # the original
-    expected:tuple      # what each test expects, as text
-    diff:tuple          # (place, old word, new word), in the order in which they are replaced
-    dropped:tuple=()    # numbers of the tests that were taken away
+    program:str       # the original
+    expected:tuple    # what each test expects, as text
+    diff:tuple        # (place, old word, new word), in the order in which they are replaced
+    dropped:tuple=()  # numbers of the tests that were taken away
 
 def changed(program:str,
-    diff:tuple          # (place, old word, new word), ...
+    diff:tuple  # (place, old word, new word), ...
 )->str:
     "The program after the replacements. `ValueError` where an old word is not there."
     for place, old, new in diff:
@@ -179,8 +179,8 @@ def difference(program:str, other:str)->tuple:
 not_run = 'the tests could not be run'
 
 def consistency(artifact:Artifact,
-    run                 # program -> what each test finds, such as a `Tester`; what it raises is a reason to refuse
-)->str:                 # the first reason why this is no bug to learn from; '' for a good one
+    run  # program -> what each test finds, such as a `Tester`; what it raises is a reason to refuse
+)->str:  # the first reason why this is no bug to learn from; '' for a good one
     "Run the tests on the program, with the bug, with the bug taken back, and with each replacement taken back alone."
     a = artifact
     try: bug = changed(a.program, a.diff)
@@ -213,7 +213,7 @@ def detail(program:str, test:int,  # of the family; the number of a test
     return f'{name} {numbers(inputs[k])} gives {write(found[test])} not {write(expected[test])}.'
 
 def read_put(action:str, program:str  # the whole text of a turn; what it is about
-)->tuple:                       # (place, word); None where the action is no such thing
+)->tuple:  # (place, word); None where the action is no such thing
     "A replacement, if it is one and changes something. Only words of the family are ever taken over."
     match action.split():
         case ['put', word, 'at', place] if word in words and place in tuple('0123456789'): pass
@@ -258,16 +258,16 @@ def check_bug(task  # what the caller gave
 class BugRepair(Drawn, TextEnv):
     "Mend a small program until its eight tests pass; reward 1 then, else 0."
     name, seats, drawn = 'bug_repair', ('solver',), 'bugs'
-    max_tokens = 10     # `put - at 4`, or the longest `drop`
+    max_tokens = 10  # `put - at 4`, or the longest `drop`
     grammar = (f'Write put WORD at PLACE, with a word of {" ".join(words[:-1])}, or test to read about other tests, '
                f'and nothing else.')
 
     def __init__(self, level:int=1,  # bugs are in 1: marks; 2: also numbers; 3: also names
-        horizon:int=5,      # most turns
-        details:int=2,      # failing tests that are told about at once
-        changes:int=1,      # words that are replaced in the bugs that `reset` draws
-        tester=None,        # program -> what each test finds; None: a `Tester`. Clones share it
-        split:str='train'   # which programs `reset` draws: 'train', 'demo' or 'test'
+        horizon:int=5,     # most turns
+        details:int=2,     # failing tests that are told about at once
+        changes:int=1,     # words that are replaced in the bugs that `reset` draws
+        tester=None,       # program -> what each test finds; None: a `Tester`. Clones share it
+        split:str='train'  # which programs `reset` draws: 'train', 'demo' or 'test'
     ):
         check_whole(1, 3, level=level)
         check_whole(1, 100, horizon=horizon)
@@ -294,7 +294,7 @@ class BugRepair(Drawn, TextEnv):
         return guide_text(rules, self.grammar, 'put + at 1')
 
     def draw(self, generator:Random, split:str
-    )->dict:        # a task: program, bug, dropped
+    )->dict:  # a task: program, bug, dropped
         "A program of a split, and a bug that `consistency` accepts: words replaced by others of their sort."
         while True:
             program = bug = draw_program(generator, split)
@@ -346,7 +346,7 @@ class BugRepair(Drawn, TextEnv):
         place, _, old = taken_back(difference(self.task['program'], self.program))[-1]
         return f'put {old} at {place}'
     def demonstrator(self, noise:float=0., generator:Random=None  # chance of a slip; seeded, needed if noise > 0
-    )->str:                                             # an action
+    )->str:  # an action
         "The expert, but a slip replaces any word by another of its sort."
         slip = noisy(noise, generator, 'demonstrator')
         return generator.choice(slips(self.program, self.level)) if slip else self.best()
@@ -362,12 +362,12 @@ class InjectBug(Drawn, TextEnv):
 
     def __init__(self,
         level:int=1,  # which words may be replaced, by others of their sort; 1: marks, 2: also numbers, 3: also names
-        horizon:int=4,          # most turns
-        allowed:tuple=None,     # these words may be put anywhere instead; ('_',): code can only be removed
-        tester=None,            # program -> what each test finds; None: a `Tester`. Clones share it
-        split:str='train'       # which programs `reset` draws
+        horizon:int=4,       # most turns
+        allowed:tuple=None,  # these words may be put anywhere instead; ('_',): code can only be removed
+        tester=None,         # program -> what each test finds; None: a `Tester`. Clones share it
+        split:str='train'    # which programs `reset` draws
     ):
-        check_whole(2, 100, horizon=horizon)    # a word and the end
+        check_whole(2, 100, horizon=horizon)  # a word and the end
         check_whole(1, 3, level=level)
         if allowed is not None and (not allowed or not set(allowed) <= set(words)):
             raise ValueError(f'allowed holds words of {" ".join(words)}; got {allowed!r}')
@@ -395,7 +395,7 @@ class InjectBug(Drawn, TextEnv):
     def line(self): return self.task.get('line')
 
     def draw(self, generator:Random, split:str
-    )->dict:        # a task: program, line
+    )->dict:  # a task: program, line
         "A program of a split, and a line in which one word can be made a bug."
         while True:
             program = draw_program(generator, split)
@@ -444,8 +444,8 @@ class InjectBug(Drawn, TextEnv):
 
     def vocabulary(self)->list: return vocabulary()
     def expert(self, noise:float=0.,  # share of actions drawn at random from `legal`
-        generator:Random=None       # seeded by the caller; without one, the first replacement that will do
-    )->str:                         # an action
+        generator:Random=None  # seeded by the caller; without one, the first replacement that will do
+    )->str:                    # an action
         "Replace a word (or remove a mark and what follows it) until some tests fail; then take these away."
         if noisy(noise, generator): return generator.choice(self.legal())
         done, lines = difference(self.task['program'], self.program), lines_of(self.program)
@@ -461,7 +461,7 @@ class InjectBug(Drawn, TextEnv):
         noticed = lambda action: self.tester(with_word(self.program, *read_put(action, self.program))) != self.expected
         return next(filter(noticed, aimed), aimed[0])
     def demonstrator(self, noise:float=0., generator:Random=None  # chance of a slip; seeded, needed if noise > 0
-    )->str:                                             # an action
+    )->str:  # an action
         "The expert, but a slip forgets a test or takes away another one, or puts another word."
         right = self.expert(0., generator)
         if not noisy(noise, generator, 'demonstrator'): return right
@@ -469,7 +469,7 @@ class InjectBug(Drawn, TextEnv):
         return f'drop {numbers(sorted(set(self.broken()) ^ {generator.randrange(8)}))}'.strip()
 
 def solver_task(artifact:Artifact
-)->dict:            # of BugRepair
+)->dict:  # of BugRepair
     "The repair of an artifact, as a task."
     return dict(program=artifact.program, bug=changed(artifact.program, artifact.diff), dropped=list(artifact.dropped),
                 order=1)
@@ -480,7 +480,7 @@ class BugWork(Env):
     max_tokens = BugRepair.max_tokens
 
     def __init__(self, repair:BugRepair=None, inject:InjectBug=None,  # None: as they come, with one tester
-        split:str='train'                               # which programs `reset` draws
+        split:str='train'  # which programs `reset` draws
     ):
         self.repair = repair or BugRepair()
         self.inject, self.split, self.now = inject or InjectBug(tester=self.repair.tester), check_split(split), None

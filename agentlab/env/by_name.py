@@ -18,15 +18,15 @@ from ..settings import called, in_words
 
 class Family(NamedTuple):
     "Worlds of one package, by name."
-    make:Callable   # (name, **options) -> environment
-    extra:str       # what pip installs for it
-    example:str     # a name that works where that is installed
+    make:Callable  # (name, **options) -> environment
+    extra:str      # what pip installs for it
+    example:str    # a name that works where that is installed
 
-families:dict[str, Family] = {}     # word before the colon -> whose worlds it names
+families:dict[str, Family] = {}  # word before the colon -> whose worlds it names
 
 def family(word:str,  # before the colon
-    extra:str,      # what pip installs: 'agentlab-rl[gym]'
-    example:str     # such as 'gym:FrozenLake-v1'
+    extra:str,   # what pip installs: 'agentlab-rl[gym]'
+    example:str  # such as 'gym:FrozenLake-v1'
 )->Callable:
     "Register a function (name, **options) -> environment. Raises ValueError for a word that is taken or is none."
     if not re.fullmatch('[a-z][a-z0-9-]*', word):
@@ -38,7 +38,7 @@ def family(word:str,  # before the colon
     return register
 
 def family_of(name:str  # of an environment
-)->str:             # the word before its colon; '' where that is none of ours, nor of an installed package
+)->str:  # the word before its colon; '' where that is none of ours, nor of an installed package
     "Whose world a name means. An entry point `word = package.module:function` is loaded when it is asked for."
     word, colon, _ = str(name).partition(':')
     if not colon or word in families: return word*bool(colon)
@@ -50,7 +50,7 @@ def family_of(name:str  # of an environment
     return word if word in families else ''
 
 def parts_of(name:str  # 'gym:FrozenLake-v1?is_slippery=False'
-)->tuple:           # (name there, options): 'FrozenLake-v1', dict(is_slippery=False)
+)->tuple:  # (name there, options): 'FrozenLake-v1', dict(is_slippery=False)
     "The name without its word, and the options: numbers, True, None, lists are read as Python writes them."
     def value(text:str):
         try: return literal_eval(text)
@@ -60,12 +60,12 @@ def parts_of(name:str  # 'gym:FrozenLake-v1?is_slippery=False'
     except ValueError: raise ValueError(f'env={name!r}: write options as ?is_slippery=False&horizon=20') from None
 
 def env_by_name(name:str,  # such as 'gym:FrozenLake-v1'
-    **options       # beside those in the name, and before them
-):                  # an environment; `called` is the name it was asked for by
+    **options  # beside those in the name, and before them
+):             # an environment; `called` is the name it was asked for by
     "Somebody else's world by name. `ValueError` says what is missing or wrong."
     path, written = parts_of(name)
     env = called('env', name, partial(families[family_of(name)].make, path, **written | options))
-    env.called, env.name = name, re.sub(r'[^\w.-]+', '-', env.name).strip('-') or 'env'    # a folder's name
+    env.called, env.name = name, re.sub(r'[^\w.-]+', '-', env.name).strip('-') or 'env'  # a folder's name
     return env
 
 for _word, _example, _make in (

@@ -13,7 +13,7 @@ from .protocol import TextEnv, check_split, check_whole, guide_text, noisy, samp
 
 values = dict(day='monday tuesday wednesday thursday friday saturday'.split(),
               hour='noon one two three four five'.split(), people='alone pair trio family team crowd'.split(),
-              place='harbour station castle market museum park'.split(),    # fact -> what it can be
+              place='harbour station castle market museum park'.split(),  # fact -> what it can be
               style='quiet cheap bright large old new'.split())
 # request -> its facts, in the order of a booking
 needs = dict(table=('day', 'people', 'place'), taxi=('hour', 'people', 'place'), room=('day', 'place', 'style'),
@@ -21,7 +21,7 @@ needs = dict(table=('day', 'people', 'place'), taxi=('hour', 'people', 'place'),
 
 @lru_cache
 def requests(split:str  # 'train', 'demo' or 'test'
-)->list:        # of dict(kind, wanted, told): what is meant, and which facts the request says
+)->list:  # of dict(kind, wanted, told): what is meant, and which facts the request says
     "Every task of a split: what is wanted belongs to one, whatever is told. Shared between callers: do not change it."
     wanted = [(kind, choice) for kind, facts in needs.items()
               for choice in itertools.product(*(values[fact] for fact in facts))]
@@ -35,9 +35,9 @@ class Clarify(TextEnv):
     grammar = f'Write ask and one of {", ".join(values)}; or book and the three values in this order; and nothing else.'
 
     def __init__(self, horizon:int=4,  # most turns: two questions, one mistake, the booking
-        split:str='train'   # which requests `reset` draws: 'train', 'demo' or 'test'
+        split:str='train'  # which requests `reset` draws: 'train', 'demo' or 'test'
     ):
-        check_whole(3, horizon=horizon)     # two questions and a booking
+        check_whole(3, horizon=horizon)  # two questions and a booking
         self.horizon, self.split = horizon, check_split(split)
         self._requests = requests(split)
 
@@ -80,15 +80,15 @@ class Clarify(TextEnv):
                     state=(self.task['kind'], tuple(self.task['wanted']), tuple(sorted(said.items()))))
 
     def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
-    )->list:                            # n different tasks, for `reset(seed, task=task)`
+    )->list:  # n different tasks, for `reset(seed, task=task)`
         "Different requests of one split, the same list every time."
         return sampled(requests(check_split(split)), split, n, seed)
 
-    def clone(self): return copy.copy(self)     # tasks and what is known are never changed, only replaced
+    def clone(self): return copy.copy(self)  # tasks and what is known are never changed, only replaced
 
     def expert(self,
-        noise:float=0., generator:Random=None   # share drawn at random, half of them questions, half bookings; seeded
-    )->str:                                     # an action
+        noise:float=0., generator:Random=None  # share drawn at random, half of them questions, half bookings; seeded
+    )->str:                                    # an action
         "Ask for the first fact that is missing, then book; with `noise` an imperfect demonstrator."
         if noisy(noise, generator, 'expert'):
             verb = generator.choice(('ask', 'book'))
@@ -103,7 +103,7 @@ class Clarify(TextEnv):
         return list(dict.fromkeys(said + list(needs) + list(values)+ [x for some in values.values() for x in some]))
 
 def check_request(task:dict  # what the caller gave as a task
-)->dict:        # the same
+)->dict:  # the same
     "Refuse a task that is no request."
     if not isinstance(task, dict) or task.get('kind') not in needs:
         raise ValueError(f'a task of Clarify is dict(kind=, wanted=, told=), kind of {", ".join(needs)}; got {task!r}')

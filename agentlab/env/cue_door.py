@@ -15,14 +15,14 @@ doors = ('d1', 'd2', 'd3', 'd4')
 noises = tuple('ka lo mi ne pu ra si to ve zu'.split())
 
 def check_rule(rule  # what the caller gave
-)->tuple:   # the door of each cue, in the order of `cues`
+)->tuple:  # the door of each cue, in the order of `cues`
     "Refuse what is no assignment of the four doors to the four cues."
     if sorted(map(str, rule)) != sorted(doors):
         raise ValueError(f'rule={rule!r}: give the doors {", ".join(doors)} for the cues {", ".join(cues)}, each once')
     return tuple(rule)
 
 def check_cue_task(task:dict  # what the caller gave as a task
-)->dict:        # the same as plain values
+)->dict:  # the same as plain values
     "Refuse a task that is no game."
     if not isinstance(task, dict) or set(task) != {'rule', 'cue', 'noise'}:
         raise ValueError(f'a task of CueDoor is dict(rule=, cue=, noise=), such as CueDoor.tasks gives; got {task!r}')
@@ -41,7 +41,7 @@ class CueDoor(Drawn, TextEnv):
                        'only that one opens; nobody says which. Remember the colour.', grammar, 'wait')
 
     def __init__(self, rule:tuple=doors,  # the door of each cue, in the order of `cues`; None: drawn for each episode
-        split:str='train'       # which games `reset` draws: 'train', 'demo' or 'test'
+        split:str='train'  # which games `reset` draws: 'train', 'demo' or 'test'
     ):
         self.rule, self.split = None if rule is None else check_rule(rule), check_split(split)
 
@@ -92,7 +92,7 @@ class CueDoor(Drawn, TextEnv):
                     answer=f'open {self.door()}')
 
     def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
-    )->list:                            # n different games, for `reset(seed, task=game)`
+    )->list:  # n different games, for `reset(seed, task=game)`
         "Different games of one split, the same list every time."
         generator = Random(f'tasks {split} {seed}')
         every = [(cue, *noise) for cue in cues for noise in itertools.product(noises, repeat=3)
@@ -106,8 +106,8 @@ class CueDoor(Drawn, TextEnv):
         return f'open {self.door()}' if self.phase == 2 else 'wait'
 
     def demonstrator(self,
-        noise:float=0., generator:Random=None   # not used: one can only guess; seeded, None: the first door
-    )->str:                                     # an action
+        noise:float=0., generator:Random=None  # not used: one can only guess; seeded, None: the first door
+    )->str:                                    # an action
         "What somebody does who does not know the rule: wait, then open any door."
         return generator.choice(self.legal()) if generator else self.legal()[0]
 

@@ -18,17 +18,17 @@ from .toolbox import Toolbox, final_answer, python_code, sql_query, text_search
 
 goods = 'lamps chairs bowls ropes coats drums bells masks'.split()
 columns = 'price weight age'.split()
-whole = dict(highest='max', lowest='min', total='sum')      # word -> function of SQL
+whole = dict(highest='max', lowest='min', total='sum')  # word -> function of SQL
 deeds = 'made sent bought'.split()
-sums = dict(boxes=('There are {0} boxes of {1} {good}. How many {good} is that?', '{0} * {1}'),     # question, code
+sums = dict(boxes=('There are {0} boxes of {1} {good}. How many {good} is that?', '{0} * {1}'),  # question, code
             left=('Of {0} {good} {1} were sold. How many {good} are left?', '{0} - {1}'),
             both=('One room has {0} {good}, another one {1}. How many {good} is that?', '{0} + {1}'))
-tool_for = (dict.fromkeys(sums, 'python') | dict.fromkeys(deeds, 'search')      # kind of question -> tool
+tool_for = (dict.fromkeys(sums, 'python') | dict.fromkeys(deeds, 'search')  # kind of question -> tool
             | {f'{word} {column}': 'sqlite' for word in whole for column in columns})
 
 def draw_errand(generator:Random,  # seeded by the caller
-    split:str           # 'train', 'demo' or 'test'
-)->dict:                # a task of this split
+    split:str  # 'train', 'demo' or 'test'
+)->dict:       # a task of this split
     "Each tool is needed for a third of the tasks."
     while True:
         which = generator.choice(('python', 'sqlite', 'search'))
@@ -39,7 +39,7 @@ def draw_errand(generator:Random,  # seeded by the caller
         if split_of(['errands', *task.values()]) == split: return errand(task)
 
 def errand(task  # dict(kind=, good=, store=, numbers=)
-)->dict:    # the same with question, calls and answer
+)->dict:  # the same with question, calls and answer
     "What the question is, and how it is answered. Raises ValueError for what is no errand."
     given = {part: task.get(part) for part in ('kind', 'good', 'store', 'numbers')} if isinstance(task, dict) else {}
     kind, good, store, numbers = given.values() or (None,)*4
@@ -81,14 +81,14 @@ def as_notes(task:dict)->list:
 class Errands(Toolbox):
     "Answer by the one tool of three that can; reward 1 for the right answer, else 0."
     name = 'errands'
-    deadline = True     # whoever has not answered in time has lost
-    max_tokens = 16     # of a call of the tiny model; `agentlab train` gives so many
+    deadline = True  # whoever has not answered in time has lost
+    max_tokens = 16  # of a call of the tiny model; `agentlab train` gives so many
 
     def __init__(self, horizon:int=2,  # most turns: a call and the answer
-        spaced:bool=True,       # numbers digit by digit, for a word-level model; False: as usual
-        split:str='train'       # which tasks `reset` draws
+        spaced:bool=True,  # numbers digit by digit, for a word-level model; False: as usual
+        split:str='train'  # which tasks `reset` draws
     ):
-        check_whole(2, horizon=horizon)     # a call and the answer
+        check_whole(2, horizon=horizon)  # a call and the answer
         box = [python_code(sandbox=MontySandbox(seconds=1., megabytes=32, output=200), description='Compute.'),
                sql_query(as_script, description='Prices, weights, ages.'),
                text_search(as_notes, description='Who made, sent or bought it.'), final_answer(description='The end.')]
@@ -102,7 +102,7 @@ class Errands(Toolbox):
 
     def turn(self, action):
         found = super().turn(joined(action) if self.spaced and self.asked is None else action)
-        if self.turns == 1:     # the choice
+        if self.turns == 1:  # the choice
             right = [x['tool'] for x in self.ledger[:1]] == [tool_for[self.task['kind']]]
             found[3]['columns']['right_tool'] = float(right)
         return found
@@ -125,7 +125,7 @@ class Errands(Toolbox):
     def best(self): return self.written(f'answer {self.task["answer"]}' if self.ledger else self.task['calls'][0])
 
     def demonstrator(self, noise:float=0., generator:Random=None  # chance of a tool that is not the right one; seeded
-    )->str:                                     # an action
+    )->str:  # an action
         "A call, then whatever it showed."
         astray = noisy(noise, generator, 'demonstrator')
         if self.ledger: return f'answer {self.result() or "nothing"}'

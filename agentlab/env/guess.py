@@ -11,8 +11,8 @@ from .protocol import TextEnv, check_split, check_whole, guide_text, noisy, samp
 from .tools import tool
 
 def ranges(low:int, high:int,  # the outermost numbers
-    split:str               # 'train', 'demo' or 'test'
-)->list:                    # of (first, last)
+    split:str  # 'train', 'demo' or 'test'
+)->list:       # of (first, last)
     "The ranges of one split that hold at least half of the numbers."
     least = (high - low + 2)//2
     pairs = [(first, last) for first in range(low, high + 1) for last in range(first + least - 1, high + 1)]
@@ -25,8 +25,8 @@ class GuessNumber(TextEnv):
                   number=('integer', 'the number'))]
 
     def __init__(self, low:int=1, high:int=16,  # the outermost numbers, at least 8 of them
-        horizon:int=None,           # most guesses; None: just enough for halving the widest range
-        split:str='train'           # which ranges `reset` draws: 'train', 'demo' or 'test'
+        horizon:int=None,  # most guesses; None: just enough for halving the widest range
+        split:str='train'  # which ranges `reset` draws: 'train', 'demo' or 'test'
     ):
         if not (isinstance(low, int) and isinstance(high, int) and 0 <= low <= high - 7):
             raise ValueError(f'low and high must be whole numbers from 0, with at least 8 numbers between them; got '
@@ -83,14 +83,14 @@ class GuessNumber(TextEnv):
         return dict(task)
 
     def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
-    )->list:                            # n different tasks, for `reset(seed, task=task)`
+    )->list:  # n different tasks, for `reset(seed, task=task)`
         "Different tasks of one split, the same list every time."
         every = [dict(low=low, high=high, secret=secret)
                  for low, high in ranges(self.low, self.high, check_split(split)) for secret in range(low, high + 1)]
         return sampled(every, split, n, seed)
 
     def expert(self, noise:float=0., generator:Random=None  # share of guesses drawn from the told range; seeded
-    )->str:                                     # an action
+    )->str:  # an action
         "Halve what is left; with `noise` an imperfect demonstrator."
         if noisy(noise, generator, 'expert'): return f"guess {generator.randint(self.task['low'], self.task['high'])}"
         return f'guess {(self.least + self.most)//2}'

@@ -24,14 +24,14 @@ full_name = re.compile(rf"\b(?:{'|'.join(first_names)}) (?:{'|'.join(last_names)
 
 @lru_cache
 def names_of(split:str  # 'train', 'demo' or 'test'
-)->tuple:       # its names
+)->tuple:  # its names
     "The people who can live in the worlds of a split; every name belongs to exactly one."
     every = (f'{first} {last}' for first in first_names for last in last_names)
     return tuple(name for name in every if split_of(('name', name)) == check_split(split))
 
 def draw_people(generator:Random,  # seeded by the caller
-    split:str, people:int       # whose names; how many
-)->list:                        # different names
+    split:str, people:int  # whose names; how many
+)->list:                   # different names
     "Draw names of a split; no first or last name is borne by more than a sixth of the people (and by two at least)."
     bearers, drawn = Counter(), []
     for name in generator.sample(names_of(split), len(names_of(split))):
@@ -46,9 +46,9 @@ def draw_people(generator:Random,  # seeded by the caller
 
 best_pages = 'SELECT rowid FROM pages WHERE pages MATCH ? ORDER BY bm25(pages, 10, 1), rowid LIMIT ?'
 
-def fts_query(text:str,     # whatever somebody wrote
-    word:str='[a-z]+'       # what a word is
-)->str:         # an FTS5 query that matches pages with any of its words; '' if it has no word
+def fts_query(text:str,  # whatever somebody wrote
+    word:str='[a-z]+'    # what a word is
+)->str:  # an FTS5 query that matches pages with any of its words; '' if it has no word
     "Plain words only, each in quotes: no text can be an operator, a column, a syntax error or an injection."
     words = dict.fromkeys(re.findall(word, text[:1000].lower()))
     return ' OR '.join(f'"{word}"' for word in [word for word in words if word not in ('who', 'is', 'the', 'of')][:12])
@@ -57,7 +57,7 @@ class World:
     """People, who is what to whom, and an index of the pages that say so. Never changed, so all clones of an episode
     share it; any thread may search."""
     def __init__(self, split:str, number:int,  # whose names; which of its worlds
-        people:int              # how many live in it
+        people:int  # how many live in it
     ):
         generator = Random(f'world {split} {number} {people}')
         self.key, self.people, self.links = (split, number, people), draw_people(generator, split, people), {}
@@ -66,7 +66,7 @@ class World:
             self.links |= {(relation, name): other for name, other in zip(ring, ring[1:] + ring[:1])}
         self.pages, self.index, self.lock = generator.sample(list(self.links), len(self.links)), None, threading.Lock()
 
-    def __reduce__(self): return world_of, self.key     # a copy or a pickle is the key: an index cannot travel
+    def __reduce__(self): return world_of, self.key  # a copy or a pickle is the key: an index cannot travel
 
     def sentence(self, fact:tuple  # (relation, name)
     )->str:
@@ -74,7 +74,7 @@ class World:
         return f'The {fact[0]} of {fact[1]} is {self.links[fact]}.'
 
     def chain(self, start:str, path:tuple  # a name; the relations to follow, the first hop first
-    )->tuple:                           # (the facts on the way, the name at its end)
+    )->tuple:  # (the facts on the way, the name at its end)
         "Follow relations from a person."
         facts = []
         for relation in path:
@@ -83,12 +83,12 @@ class World:
         return facts, start
 
     def search(self, text:str,  # any text
-        results:int=1       # at most so many
-    )->list:                # facts (relation, name), the best page first
+        results:int=1    # at most so many
+    )->list:             # facts (relation, name), the best page first
         "The pages that fit the words of `text` best by BM25; equal ones in the order of the index."
         query = fts_query(text)
         if not query: return []
-        with self.lock:     # one connection serves all threads, one at a time
+        with self.lock:  # one connection serves all threads, one at a time
             self.index = self.index or index_of(self)
             rows = self.index.execute(best_pages, (query, results)).fetchall()
         return [self.pages[row] for row, in rows]
@@ -99,14 +99,14 @@ def world_of(split:str, number:int, people:int)->World:
     return World(split, number, people)
 
 def index_of(world:World
-)->sqlite3.Connection:      # a database in memory, closed when the world is forgotten
+)->sqlite3.Connection:  # a database in memory, closed when the world is forgotten
     "The full-text index of a world: one row per page, title and sentence."
     index = full_text([(fact[1], world.sentence(fact)) for fact in world.pages])
     weakref.finalize(world, index.close)
     return index
 
-def full_text(pages:list    # of (title, text)
-)->sqlite3.Connection:      # a database in memory; for `best_pages`
+def full_text(pages:list  # of (title, text)
+)->sqlite3.Connection:    # a database in memory; for `best_pages`
     "A full-text index; the rows have the numbers of the pages. Raises EnvError where SQLite has none."
     index = sqlite3.connect(':memory:', check_same_thread=False)
     try: index.execute('CREATE VIRTUAL TABLE pages USING fts5(title, text)')
@@ -118,9 +118,9 @@ def full_text(pages:list    # of (title, text)
     return index
 
 def draw_question(generator:Random,  # seeded by the caller
-    split:str,                  # 'train', 'demo' or 'test'
-    hops:int, people:int        # length of the path; people of the world
-)->dict:                        # a task: split, world, people, start, path
+    split:str,            # 'train', 'demo' or 'test'
+    hops:int, people:int  # length of the path; people of the world
+)->dict:                  # a task: split, world, people, start, path
     "A question whose path meets nobody twice."
     world, met = world_of(split, generator.randrange(10**6), people), set()
     while len(met) < hops + 1:
@@ -129,9 +129,9 @@ def draw_question(generator:Random,  # seeded by the caller
         met = {name for _, name in facts} | {answer}
     return dict(split=split, world=world.key[1], people=people, start=start, path=path)
 
-def check_question(task,        # what the caller gave as a task
-    hops:int, people:int        # of the environment
-)->dict:                        # the same
+def check_question(task,  # what the caller gave as a task
+    hops:int, people:int  # of the environment
+)->dict:                  # the same
     "Refuse what is no question, or one of another size."
     if not isinstance(task, dict):
         raise ValueError(f'dict(split=, world=, people=, start=, path=) is a question of HopSearch; got {task!r}')
@@ -158,14 +158,14 @@ def check_question(task,        # what the caller gave as a task
 verbs = dict(player=('search', 'answer'), planner=('ask', 'answer'), searcher=('search', 'report'))
 
 def parse(action:str  # the whole text of a turn
-)->tuple:           # (verb, the next eight words), names written as names
+)->tuple:  # (verb, the next eight words), names written as names
     "Letters only, in any case: `Search: mentor, BORA tel!` is ('search', 'mentor Bora Tel')."
     verb, *words = re.findall('[a-z]+', action[:1000].lower()) or ['']
     return verb, ' '.join(x.capitalize() if x.capitalize() in first_names + last_names else x for x in words[:8])
 
 def missing(start:str, path:tuple,  # where to begin; the relations to follow
-    known:dict                  # (relation, name) -> name
-)->tuple:                       # (the first fact on the way that is not known, or None; how far one gets)
+    known:dict  # (relation, name) -> name
+)->tuple:       # (the first fact on the way that is not known, or None; how far one gets)
     "Walk as far as one knows."
     for relation in path:
         if (relation, start) not in known: return (relation, start), start
@@ -175,16 +175,16 @@ def missing(start:str, path:tuple,  # where to begin; the relations to follow
 @dataclass(frozen=True)
 class Game:
     "What has happened in an episode so far."
-    world:World             # where it is played
-    start:str               # the person named in the question
-    path:tuple              # the relations to follow, the first hop first
-    role:str = 'player'     # who moves: player, planner or searcher
-    found:tuple = ()        # facts (relation, name) retrieved so far, in alphabetical order
-    shown:tuple = ()        # best facts of the searches since the question or the last `ask`, in order
-    heard:str = ''          # what the searcher was asked last
-    told:tuple = ()         # pairs (asked, reported)
-    turns:int = 0           # of all seats
-    refused:int = 0         # invalid actions
+    world:World          # where it is played
+    start:str            # the person named in the question
+    path:tuple           # the relations to follow, the first hop first
+    role:str = 'player'  # who moves: player, planner or searcher
+    found:tuple = ()     # facts (relation, name) retrieved so far, in alphabetical order
+    shown:tuple = ()     # best facts of the searches since the question or the last `ask`, in order
+    heard:str = ''       # what the searcher was asked last
+    told:tuple = ()      # pairs (asked, reported)
+    turns:int = 0        # of all seats
+    refused:int = 0      # invalid actions
     over:bool = False
 
     @property
@@ -220,7 +220,7 @@ def check_options(hops, distractors, results, horizon, milestone, seats):
         raise ValueError(f"seats must be one name, or two different ones, the planner first: ('planner', 'searcher'); "
                          f"got {seats!r}")
     least = hops + (1 if len(seats) == 1 else 3)
-    if horizon is not None: check_whole(least, horizon=horizon)     # the shortest way to an answer
+    if horizon is not None: check_whole(least, horizon=horizon)  # the shortest way to an answer
     if not is_finite(milestone): raise ValueError(f'milestone must be a finite number, got {milestone!r}')
 
 class HopSearch(Drawn, Env):
@@ -231,7 +231,7 @@ class HopSearch(Drawn, Env):
              tool('answer', 'Give the answer, which ends the task.', name='the full name that is asked for')]
     team_tools = [tools[0], tool('report', 'Tell the planner what was found.', words='a full name'),
                   tools[1], tool('ask', 'Ask the searcher.', words='a relation and a full name')]
-    game = None         # nothing to step before the first reset
+    game = None  # nothing to step before the first reset
 
     @property
     def grammar(self)->str: return self.lines(self.roles[0] if self.game is None else self.game.role)
@@ -271,7 +271,7 @@ class HopSearch(Drawn, Env):
         self.milestone = float(milestone)
         self.seats, self.team, self.people = tuple(seats), len(seats) == 2, hops + 1 + distractors
         if self.team: self.tools = self.team_tools
-        self.roles = ('planner', 'searcher') if self.team else ('player',)      # in the order of the seats
+        self.roles = ('planner', 'searcher') if self.team else ('player',)  # in the order of the seats
         self.horizon = horizon or max(6, 2*hops + 2)*len(self.seats)
 
     def reset(self, seed, task=None):
@@ -286,11 +286,11 @@ class HopSearch(Drawn, Env):
         check_turn(self, self.game is None or self.game.over, action)
         role, (verb, words) = self.game.role, parse(action)
         bad = verb not in verbs[role] or not words or (verb == 'answer' and not full_name.fullmatch(words))
-        text, paid, info = self.refuse(action) if bad else getattr(self, verb)(words)    # a known verb
+        text, paid, info = self.refuse(action) if bad else getattr(self, verb)(words)  # a known verb
         turns = self.game.turns + 1
         # the horizon is a rule: time is up
         self.game = replace(self.game, turns=turns, over=self.game.over or turns >= self.horizon)
-        reward = {seat: float(info.get('success', False)) for seat in self.seats}   # the outcome is everybody's
+        reward = {seat: float(info.get('success', False)) for seat in self.seats}  # the outcome is everybody's
         reward[self.seats[self.roles.index(role)]] += paid
         info = dict(invalid=False, success=False, truncated=False, reached=(), cost=0.) | self.facts() | info
         return Step(self.seats[self.roles.index(self.game.role)], text, reward, self.game.over, info)
@@ -361,8 +361,8 @@ class HopSearch(Drawn, Env):
         return f"{learn} {' '.join(fact)}" if fact else f'{finish} {name}'
 
     def demonstrator(
-        self, noise:float=0., generator:Random=None     # chance of a slip at every hop; seeded, needed if noise > 0
-    )->str:                                             # an action
+        self, noise:float=0., generator:Random=None  # chance of a slip at every hop; seeded, needed if noise > 0
+    )->str:                                          # an action
         """Follow the path and take every page for the right one; a slip asks for another relation of the question
         (for any other, if it has no second)."""
         game, (learn, finish), (start, path) = self.game, verbs[self.game.role], self.game.errand()

@@ -14,7 +14,7 @@ from .protocol import Env, EnvError, Step, as_reader
 from ..settings import in_words
 
 def wait_for(pipe:int, event:int,  # file descriptor; select.POLLIN or select.POLLOUT
-    deadline:float=math.inf     # on the clock of time.monotonic
+    deadline:float=math.inf  # on the clock of time.monotonic
 ):
     "Return when the pipe can be read or written (or is closed); `TimeoutError` after the deadline."
     poll = select.poll()
@@ -27,7 +27,7 @@ def send(pipe:int, message:bytes, deadline:float=math.inf):
     message = memoryview(struct.pack('>Q', len(message)) + message)
     while message:
         wait_for(pipe, select.POLLOUT, deadline)
-        message = message[os.write(pipe, message[:select.PIPE_BUF]):]   # so many bytes are taken without blocking
+        message = message[os.write(pipe, message[:select.PIPE_BUF]):]  # so many bytes are taken without blocking
 
 def receive_bytes(pipe:int, size:int, deadline:float)->bytes:
     "Exactly `size` bytes, or fewer if the other side is gone."
@@ -39,10 +39,10 @@ def receive_bytes(pipe:int, size:int, deadline:float)->bytes:
         left -= len(parts[-1])
     return b''.join(parts)
 
-def receive(pipe:int,           # file descriptor
-    deadline:float=math.inf,    # on the clock of time.monotonic
-    most:float=math.inf         # bytes of a message
-)->bytes:                       # one message; None: the other side is gone
+def receive(pipe:int,         # file descriptor
+    deadline:float=math.inf,  # on the clock of time.monotonic
+    most:float=math.inf       # bytes of a message
+)->bytes:                     # one message; None: the other side is gone
     "Read what `send` wrote. Raises EnvError for a longer message."
     head = receive_bytes(pipe, 8, deadline)
     if len(head) < 8: return None
@@ -56,14 +56,14 @@ def hold_lifeline(lifeline:int  # read end of a pipe that the parent holds open 
     "Have the kernel kill this process and its children when the parent is gone, however busy we are."
     import fcntl
     if not hasattr(fcntl, 'F_SETSIG'): return
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())     # minus: the whole group
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())  # minus: the whole group
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]: os.kill(os.getpid(), signal.SIGKILL)    # it closed before we asked
+    if select.select([lifeline], [], [], 0)[0]: os.kill(os.getpid(), signal.SIGKILL)  # it closed before we asked
 
-def answer(env:Env,     # the environment of this worker
-    request:bytes       # a pickled (method, arguments): the parent wrote it
-)->bytes:               # ('result', value) or ('error', type, text, traceback), see `written`
+def answer(env:Env,  # the environment of this worker
+    request:bytes    # a pickled (method, arguments): the parent wrote it
+)->bytes:            # ('result', value) or ('error', type, text, traceback), see `written`
     "Carry out one request; whatever happens becomes a reply."
     try:
         method, arguments = pickle.loads(request)
@@ -73,7 +73,7 @@ def answer(env:Env,     # the environment of this worker
         except Exception as error:
             raise EnvError(f'{env.name}: the result of {method} cannot be sent ({said(error)}); return '
                            f'plain values') from error
-    except BaseException as error: return failure(error)    # also SystemExit: a fault of the environment is an answer
+    except BaseException as error: return failure(error)  # also SystemExit: a fault of the environment is an answer
 
 def said(error:BaseException)->str:
     "What an exception says, where that can be read."
@@ -86,7 +86,7 @@ def failure(error:BaseException)->bytes:
     except Exception: trace = ''
     return written('error', type(error).__name__, said(error), trace)
 
-PARTS = ('seat', 'observation', 'reward', 'done', 'info')       # of a Step
+PARTS = ('seat', 'observation', 'reward', 'done', 'info')  # of a Step
 
 def as_data(value  # None, truth values, numbers, texts, bytes, lists, tuples, sets, dictionaries and Steps of these
 # what JSON can hold: a list is a list, and everything else that holds something a dictionary with one key that names it
@@ -100,7 +100,7 @@ def as_data(value  # None, truth values, numbers, texts, bytes, lists, tuples, s
     if isinstance(value, Step): return {'step': [as_data(getattr(value, part)) for part in PARTS]}
     if isinstance(value, (bytes, bytearray)): return {'bytes': base64.b64encode(value).decode()}
     if isinstance(value, (int, float)): return float(value) if isinstance(value, float) else int(value)
-    if hasattr(value, 'item'): return as_data(value.item())         # one number of numpy or torch
+    if hasattr(value, 'item'): return as_data(value.item())  # one number of numpy or torch
     raise TypeError(f'a {type(value).__name__} is no plain value')
 
 def type_name(value)->str: return next(kind.__name__ for kind in (tuple, set, frozenset) if isinstance(value, kind))
@@ -150,13 +150,13 @@ def serve(lifeline:int):
     try: env.close()
     finally: os._exit(0)
 
-MOST = 64 << 20      # bytes of a reply
+MOST = 64 << 20  # bytes of a reply
 
 class Worker:
     "A Python process that holds one environment, and this side of its pipes."
     def __init__(self, payload:bytes,  # the environment, from `dump`
-        limit:float,        # seconds for starting up
-        log:str=None        # file to which the environment's prints are appended; None: our error stream
+        limit:float,  # seconds for starting up
+        log:str=None  # file to which the environment's prints are appended; None: our error stream
     ):
         theirs, self.lifeline = os.pipe()
         code = (f'import sys; sys.path[:] = {[str(path) for path in sys.path]}; from agentlab.env.isolation import '
@@ -186,7 +186,7 @@ class Worker:
         if not self.ready:
             first = self.reply(self.posted + self.limit)
             if first is None or first[0] == 'error': return first
-            self.ready, self.posted = True, time.monotonic()    # starting up does not count against the call
+            self.ready, self.posted = True, time.monotonic()  # starting up does not count against the call
         reply = self.reply(self.posted + limit)
         self.waiting = ''
         return reply
@@ -198,7 +198,7 @@ class Worker:
 
     def stop(self, grace:float=1.)->int:
         "End the process, gently if it is idle, and free everything; its exit code (minus the signal that killed it)."
-        if os.getpid() != self.owner: return None    # a forked copy of this object owns nothing
+        if os.getpid() != self.owner: return None  # a forked copy of this object owns nothing
         self.process.stdin.close()
         try: receive(self.replies, time.monotonic() + (0 if self.waiting else grace))
         except TimeoutError: pass
@@ -216,10 +216,10 @@ class Isolated(Env):
     "An environment in its own process, stopped when a call takes over `limit` seconds; the next `reset` starts anew."
     name = 'isolated'
 
-    def __init__(self, env:Env,     # any environment; it is sent to the worker as it is now
-        limit:float=10.,            # seconds a call may take
-        start_limit:float=60.,      # seconds the worker may take to start and import what the environment needs
-        log:str=None                # file to which what it prints is appended; None: this program's error stream
+    def __init__(self, env:Env,  # any environment; it is sent to the worker as it is now
+        limit:float=10.,         # seconds a call may take
+        start_limit:float=60.,   # seconds the worker may take to start and import what the environment needs
+        log:str=None             # file to which what it prints is appended; None: this program's error stream
     ):
         if isinstance(env, type) or not all(callable(getattr(env, method, None)) for method in ('reset', 'step')):
             raise TypeError(f'Isolated takes an environment such as KeyDoor(), got {env!r}')
@@ -235,7 +235,7 @@ class Isolated(Env):
     def start(self, payload:bytes):
         "Start a worker; it ends with this object at the latest."
         self.worker = Worker(payload, self.start_limit, self.log)
-        self.stopper = weakref.finalize(self, self.worker.stop)     # also at the end of the program
+        self.stopper = weakref.finalize(self, self.worker.stop)  # also at the end of the program
 
     def drop(self)->int:
         "Stop the worker, if there is one; returns its exit code."
@@ -243,7 +243,7 @@ class Isolated(Env):
         return stopper() if stopper else None
 
     def post(self, method:str,  # a method of the environment
-        *arguments      # what to call it with; must be picklable
+        *arguments  # what to call it with; must be picklable
     ):
         "Begin a call and return at once; `collect` brings the result. A `reset` gives up an unfinished call."
         if self.worker and self.worker.waiting:
@@ -254,7 +254,7 @@ class Isolated(Env):
             raise EnvError(f'{self.name}: no episode is under way; call reset(seed) before {method}')
         if self.worker is None: self.start(self.payload)
         try: self.worker.post(method, arguments, self.limit)
-        except (BrokenPipeError, TimeoutError): pass    # the worker died or hangs: collect finds out how
+        except (BrokenPipeError, TimeoutError): pass  # the worker died or hangs: collect finds out how
 
     def collect(self):
         "The result of the posted call. `EnvTimeout` after the limit; `EnvError` if it raised or its process died."
@@ -267,7 +267,7 @@ class Isolated(Env):
             raise EnvTimeout(f'{self.name}: {late} took longer than {limit:g} s and was stopped; raise the limit or '
                              f'mend the environment') from None
         except Exception as error:
-            self.drop()     # nothing that it may still say can be trusted
+            self.drop()  # nothing that it may still say can be trusted
             raise EnvError(f'{self.name}: what {method} gave cannot be read here ({error}); give plain data') from error
         if reply is None:
             raise EnvError(f'{self.name}: the process died in {method} (exit code {self.drop()}); reset(seed) again')
@@ -276,7 +276,7 @@ class Isolated(Env):
     def value(self, method:str, kind:str, *content):
         "The value in a reply, or its error raised here, with the worker's traceback as a note."
         if kind == 'result': return content[0]
-        if not self.worker.ready: self.drop()       # it could not even load the environment
+        if not self.worker.ready: self.drop()  # it could not even load the environment
         fault, text, trace = content
         error = (NotImplementedError(text) if fault == 'NotImplementedError'
                  else EnvError(text if fault == 'EnvError' else f'{self.name}: {method} raised {fault}: {text}'))
@@ -302,7 +302,7 @@ class Isolated(Env):
         "A second worker with a copy of the environment as it is now."
         twin = object.__new__(Isolated)
         vars(twin).update(vars(self), worker=None, stopper=None)
-        if self.worker: twin.start(self.call('clone'))    # else there is nothing to copy but what `env` was
+        if self.worker: twin.start(self.call('clone'))  # else there is nothing to copy but what `env` was
         return twin
 
     def for_reader(self)->'Isolated':
@@ -312,9 +312,9 @@ class Isolated(Env):
     def __deepcopy__(self, memo): return self.clone()
 
 def together(envs:list,  # environments, isolated or not
-    method:str,         # 'reset', 'step', ...
-    arguments:list      # one tuple of arguments for each
-)->list:                # results in order; an Exception where that call failed
+    method:str,     # 'reset', 'step', ...
+    arguments:list  # one tuple of arguments for each
+)->list:            # results in order; an Exception where that call failed
     "Call a method of many environments, the isolated ones at the same time."
     def attempt(function, *values):
         try: return function(*values)

@@ -13,11 +13,11 @@ from random import Random
 from string import ascii_lowercase
 from .protocol import Drawn, TextEnv, check_split, check_whole, guide_text, listed, noisy, split_of, tidy
 
-compass = dict(north=(0, -1), south=(0, 1), east=(1, 0), west=(-1, 0))   # direction -> (columns east, rows south)
+compass = dict(north=(0, -1), south=(0, 1), east=(1, 0), west=(-1, 0))  # direction -> (columns east, rows south)
 
 @lru_cache
 def room_names(size:int  # rooms along one side
-)->tuple:       # size*size names, row by row: a1, b1, ...
+)->tuple:  # size*size names, row by row: a1, b1, ...
     "The rooms of a house."
     return tuple(f'{column}{row + 1}' for row in range(size) for column in ascii_lowercase[:size])
 
@@ -26,9 +26,9 @@ def door_between(one:str, other:str)->str:
     return '-'.join(sorted((one, other)))
 
 @lru_cache(maxsize=4096)
-def exits(size:int,     # rooms along one side
-    closed:tuple=()     # names of the doors that are shut
-)->dict:                # room -> {direction: room behind the open door}
+def exits(size:int,  # rooms along one side
+    closed:tuple=()  # names of the doors that are shut
+)->dict:             # room -> {direction: room behind the open door}
     "The map of a house. Shared between callers: do not change it."
     names, place = room_names(size), {}
     for number, room in enumerate(names):
@@ -40,8 +40,8 @@ def exits(size:int,     # rooms along one side
 
 @lru_cache(maxsize=65536)
 def distances(size:int, closed:tuple,  # the house, as in `exits`
-    goal:str                    # a room
-)->dict:                        # room -> doors to pass on a shortest way to `goal`; rooms cut off are missing
+    goal:str  # a room
+)->dict:      # room -> doors to pass on a shortest way to `goal`; rooms cut off are missing
     "Breadth-first search from the goal outwards. Shared between callers: do not change it."
     place, found, frontier = exits(size, closed), {goal: 0}, [goal]
     for room in frontier:
@@ -57,20 +57,20 @@ def all_doors(size:int)->tuple:
     return tuple(sorted({door_between(room, other) for room, near in exits(size).items() for other in near.values()}))
 
 def shortest(layout:dict  # size, start, key, chest, closed
-)->int:             # turns: walk to the key, take it, walk to the chest, open it
+)->int:  # turns: walk to the key, take it, walk to the chest, open it
     "The fewest turns in which a layout can be won."
     size, closed = layout['size'], tuple(layout['closed'])
     return (distances(size, closed, layout['key'])[layout['start']]
             + distances(size, closed, layout['chest'])[layout['key']] + 2)
 
 def check_size(size  # what the caller gave
-)->int:     # the same
+)->int:  # the same
     "Refuse a size for which there are no house or no room names."
     check_whole(2, 26, size=size)
     return size
 
 def check_layout(layout:dict  # what the caller gave as a task
-)->dict:            # the same as plain values, doors in order
+)->dict:  # the same as plain values, doors in order
     "Refuse a layout that is no house: missing parts, unknown rooms or doors, two things in one room, rooms cut off."
     if not isinstance(layout, dict):
         raise ValueError(f'a task of KeyDoor is a layout, dict(size=, start=, key=, chest=, closed=); got {layout!r}')
@@ -91,10 +91,10 @@ def check_layout(layout:dict  # what the caller gave as a task
     return dict(size=size, start=rooms[0], key=rooms[1], chest=rooms[2], closed=doors)
 
 def draw_layout(generator:Random,  # seeded by the caller
-    size:int, closed:int,       # rooms along one side; doors to shut
-    horizon:int,                # a layout that takes more turns is passed over
-    split:str                   # 'train', 'demo' or 'test'
-)->dict:                        # a layout of this split
+    size:int, closed:int,  # rooms along one side; doors to shut
+    horizon:int,           # a layout that takes more turns is passed over
+    split:str              # 'train', 'demo' or 'test'
+)->dict:                   # a layout of this split
     "Draw connected houses until one belongs to `split` and can be won in `horizon` turns."
     for _ in range(10_000):
         start, key, chest = generator.sample(room_names(size), 3)
@@ -106,7 +106,7 @@ def draw_layout(generator:Random,  # seeded by the caller
                      f'turns; raise horizon or shut fewer doors')
 
 def all_layouts(size:int=3, closed:int=2, horizon:int=12  # as in `draw_layout`
-):                                              # an iterator of layouts
+):  # an iterator of layouts
     "Every layout that can be drawn, of all splits, each once."
     for shut in itertools.combinations(all_doors(size), closed):
         if len(distances(size, shut, 'a1')) < size*size: continue
@@ -115,9 +115,9 @@ def all_layouts(size:int=3, closed:int=2, horizon:int=12  # as in `draw_layout`
             if shortest(layout) <= horizon: yield layout
 
 def best_action(layout:dict,  # the house
-    room:str,           # where the agent is
-    has_key:bool        # what it holds
-)->str:                 # an action on a shortest way; of several the first in the order north, south, east, west
+    room:str,     # where the agent is
+    has_key:bool  # what it holds
+)->str:           # an action on a shortest way; of several the first in the order north, south, east, west
     "What an expert does: take or open what is here, else go where the goal is nearer."
     goal = layout['chest'] if has_key else layout['key']
     if room == goal: return 'open chest' if has_key else 'take key'
@@ -125,10 +125,10 @@ def best_action(layout:dict,  # the house
     ways = exits(layout['size'], tuple(layout['closed']))[room]
     return 'go ' + next(way for way, other in ways.items() if far[other] < far[room])
 
-def picture(layout:dict,    # the house
-    room:str=None,          # where the agent is; None: at the start
-    has_key:bool=False      # True: the key is no longer where it lay
-)->str:                     # a map: @ agent, k key, C chest; a gap in a wall is an open door
+def picture(layout:dict,  # the house
+    room:str=None,        # where the agent is; None: at the start
+    has_key:bool=False    # True: the key is no longer where it lay
+)->str:                   # a map: @ agent, k key, C chest; a gap in a wall is an open door
     "The house as a small drawing."
     size, names, shut = layout['size'], room_names(layout['size']), layout['closed']
     marks = {name: '@'*(name == (room or layout['start'])) + 'k'*(name == layout['key'] and not has_key)
@@ -153,15 +153,15 @@ class KeyDoor(Drawn, TextEnv):
                'open chest.')
 
     def __init__(self, size:int=3,  # rooms along one side, 2 to 26
-        horizon:int=12,         # most turns; layouts that cannot be won in so many are not drawn
-        closed:int=1,           # doors shut; the house stays connected
-        split:str='train'       # which layouts `reset` draws: 'train', 'demo' or 'test'
+        horizon:int=12,    # most turns; layouts that cannot be won in so many are not drawn
+        closed:int=1,      # doors shut; the house stays connected
+        split:str='train'  # which layouts `reset` draws: 'train', 'demo' or 'test'
     ):
         most = (check_size(size) - 1)**2
         if closed not in range(most + 1):
             raise ValueError(f'closed must be from 0 to {most} in a house of size {size}, got {closed!r}: with more '
                              f'doors shut it falls apart')
-        check_whole(4, horizon=horizon)     # go, take, go, open
+        check_whole(4, horizon=horizon)  # go, take, go, open
         self.size, self.horizon, self.closed, self.split = size, horizon, closed, check_split(split)
 
     def start(self, seed, task=None):
@@ -217,7 +217,7 @@ class KeyDoor(Drawn, TextEnv):
         return best_action(self.layout, self.room, self.has_key)
 
     def demonstrator(self, noise:float=0., generator:Random=None  # share drawn at random from the legal ones; seeded
-    )->str:                                             # an action
+    )->str:  # an action
         "Like who has only read the text: towards the goal through an open door, and back only if there is no other."
         if noisy(noise, generator, 'demonstrator'): return generator.choice(self.legal())
         goal = self.layout['chest'] if self.has_key else self.layout['key']

@@ -10,8 +10,8 @@ from random import Random
 from .protocol import TextEnv, check_split, environment, guide_text, noisy, tidy
 from .two_seats import different_tasks, draw_task
 
-soups = dict(tomato='red', onion='white', leek='green')     # a soup, and what a human says who does not name it
-places = dict(tomato=0, onion=1, leek=2, pot=4, window=6)   # along a wall: one step a tick
+soups = dict(tomato='red', onion='white', leek='green')    # a soup, and what a human says who does not name it
+places = dict(tomato=0, onion=1, leek=2, pot=4, window=6)  # along a wall: one step a tick
 
 @environment('kitchen')
 class Kitchen(TextEnv):
@@ -19,7 +19,7 @@ class Kitchen(TextEnv):
     name, grammar = 'kitchen', 'Write make SOUP, serve or wait, and nothing else.'
     guide = guide_text('You and a human make soups at one pot and serve them in time. A human may hint at a soup: '
                        'red is tomato, white onion, green leek.', grammar, 'make leek')
-    def __init__(self, orders:int=4, patience:int=80, split:str='train'):   # of a game; ticks until an order has gone
+    def __init__(self, orders:int=4, patience:int=80, split:str='train'):  # of a game; ticks until an order has gone
         if min(orders, patience) < 1: raise ValueError(f'orders={orders}, patience={patience}: give numbers from 1')
         self.orders, self.patience, self.split = orders, patience, check_split(split)
     def draw(self, generator:Random)->dict:
@@ -33,7 +33,7 @@ class Kitchen(TextEnv):
         if not isinstance(task, dict) or {*task} != {'human', 'orders'} or {o[1] for o in task['orders']} - {*soups}:
             raise ValueError(f'a task is dict(human=, orders=[[tick, soup, last tick, hinted]]); got {task!r:.200}')
         self.line, self.human, self.now, self.served = tuple(map(tuple, task['orders'])), task['human'], 0, 0
-        self.open, self.cooks = (), ((3, '', '', 0),)*2    # a cook: place, what is held, macro action, ticks at the pot
+        self.open, self.cooks = (), ((3, '', '', 0),)*2  # a cook: place, what is held, macro action, ticks at the pot
         return self.view()
     def view(self)->str:
         lists = [soup for _, soup, _, hinted in self.open if not hinted], self.hints()
@@ -73,7 +73,7 @@ class Kitchen(TextEnv):
         told, macro, bad = self.told(), tidy(action), tidy(action) not in self.possible()
         self.put(0, *self.cooks[0][:2], 'wait' if bad else macro, 0)
         while (self.cooks[0][2] or macro == 'wait' and self.now % 5) and self.told() == told: self.tick()
-        self.put(0, *self.cooks[0][:2], '', 0)      # a new hint interrupts
+        self.put(0, *self.cooks[0][:2], '', 0)  # a new hint interrupts
         done, share = not self.open and all(o[0] <= self.now for o in self.line), self.served/len(self.line)
         return (self.refusal(action, self.view()) if bad else self.view(), share*done, done,
                 dict(invalid=bad, success=done and share == 1))

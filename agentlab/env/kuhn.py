@@ -11,7 +11,7 @@ from random import Random
 from .protocol import check_split, guide_text
 from .two_seats import SeatedGame
 
-cards = ('J', 'Q', 'K')     # the highest last
+cards = ('J', 'Q', 'K')  # the highest last
 
 def check_alpha(alpha:float)->float:
     "Refuse a rate of bluffing outside of [0, 1/3]."
@@ -20,8 +20,8 @@ def check_alpha(alpha:float)->float:
     return float(alpha)
 
 def equilibrium(state:tuple,  # an information set, as in `info['state']`: seat, own card, what was played
-    alpha:float=1/3     # how often the first seat bets the jack, 0 to 1/3
-)->float:               # probability of 'bet'
+    alpha:float=1/3  # how often the first seat bets the jack, 0 to 1/3
+)->float:            # probability of 'bet'
     "The equilibrium of Kuhn poker."
     seat, card, *played = state
     card, alpha = cards.index(card), check_alpha(alpha)
@@ -35,10 +35,10 @@ class CardGame(SeatedGame):
         return self.cards[self.seats.index(seat)]
 
     def tasks(self,
-        split:str,      # 'train', 'demo' or 'test': all hold the same deals, as with fewer it would be another game
-        n:int,          # how many; each deal once before any comes twice
-        seed:int=0      # another seed, another order
-    )->list:            # deals, for `reset(seed, task=deal)`
+        split:str,  # 'train', 'demo' or 'test': all hold the same deals, as with fewer it would be another game
+        n:int,      # how many; each deal once before any comes twice
+        seed:int=0  # another seed, another order
+    )->list:        # deals, for `reset(seed, task=deal)`
         "Deals in a seeded order."
         generator, found = Random(f'tasks {check_split(split)} {seed}'), []
         while len(found) < n: found += generator.sample(self.deals(), len(self.deals()))
@@ -53,7 +53,7 @@ class Kuhn(CardGame):
                        'A bet is one more; pass after a bet gives up, bet after a bet calls it.', grammar, 'bet')
 
     def __init__(self, alpha:float=1/3,  # the expert's rate of bluffing with the jack in the first seat, 0 to 1/3
-        forfeit:float=None      # what a seat is paid for an illegal text; None: -2
+        forfeit:float=None  # what a seat is paid for an illegal text; None: -2
     ):
         super().__init__(forfeit)
         self.alpha = check_alpha(alpha)

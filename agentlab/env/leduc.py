@@ -10,7 +10,7 @@ import functools, itertools
 from .kuhn import CardGame
 from .protocol import canonical, check_whole, guide_text
 
-ranks = ('J', 'Q', 'K')     # the highest last
+ranks = ('J', 'Q', 'K')  # the highest last
 
 class Leduc(CardGame):
     "Poker with six cards and two rounds; pays up to 13 from one seat to the other."
@@ -22,7 +22,7 @@ class Leduc(CardGame):
                        'second, at most two a round; fold only after a raise.', grammar, 'call')
 
     def __init__(self, forfeit:float=None,  # what a seat is paid for an illegal text; None: the most it can still lose
-        iterations:int=500      # of CFR, for the expert; computed when it is first asked
+        iterations:int=500  # of CFR, for the expert; computed when it is first asked
     ):
         super().__init__(forfeit)
         check_whole(iterations=iterations)
@@ -103,7 +103,7 @@ class Leduc(CardGame):
 
 @functools.cache
 def solution(iterations:int=500  # of CFR
-)->dict:                    # canonical information set -> {move: probability}
+)->dict:  # canonical information set -> {move: probability}
     "An approximate equilibrium of Leduc poker."
     from agentlab.selfplay.exploitability import cfr, game_tree, strategy_book
     tree = game_tree(Leduc())

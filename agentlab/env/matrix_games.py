@@ -11,12 +11,12 @@ from .protocol import check_whole, guide_text, is_finite
 from .two_seats import SeatedGame
 
 def symmetric(table:list  # table[i][j]: what action i is paid against action j
-)->list:            # [i][j] -> (paid to row, paid to column)
+)->list:  # [i][j] -> (paid to row, paid to column)
     "The game in which both seats have the same table."
     return [[(table[i][j], table[j][i]) for j in range(len(table))] for i in range(len(table))]
 
 def pure_equilibria(payoffs:list  # [i][j] -> (paid to row, paid to column)
-)->list:            # of (i, j)
+)->list:  # of (i, j)
     "Pairs of actions from which no seat alone wants to leave (pure Nash equilibria), by enumeration."
     n = range(len(payoffs))
     best_row = lambda i, j: payoffs[i][j][0] >= max(payoffs[k][j][0] for k in n)
@@ -40,13 +40,13 @@ class MatrixGame(SeatedGame):
     seats = ('row', 'column')
 
     def __init__(self,
-        payoffs:list,           # [i][j] -> (paid to row, paid to column) if row takes action i and column action j
-        actions:tuple,          # the words for the actions, the same for both seats
-        rounds:int=1,           # of one game
+        payoffs:list,       # [i][j] -> (paid to row, paid to column) if row takes action i and column action j
+        actions:tuple,      # the words for the actions, the same for both seats
+        rounds:int=1,       # of one game
         aim:float=None,  # a seat has won if it was paid at least this a round; None: if it was paid more than the other
-        strong=None,            # what `expert` plays: (game, generator) -> action, without drawing; None: see `advice`
-        name:str='matrix',      # of the game
-        forfeit:float=None      # paid for an illegal text; None: the worst cell for every round left
+        strong=None,        # what `expert` plays: (game, generator) -> action, without drawing; None: see `advice`
+        name:str='matrix',  # of the game
+        forfeit:float=None  # paid for an illegal text; None: the worst cell for every round left
     ):
         super().__init__(forfeit)
         check_whole(rounds=rounds)
@@ -75,7 +75,7 @@ class MatrixGame(SeatedGame):
 
     def deal(self, task, generator):
         if task is not None: raise ValueError(f'task={task!r}: nothing is drawn in a matrix game; leave task out')
-        self.past, self.hidden = (), None    # rounds played: (row's action, column's); what row has written in this one
+        self.past, self.hidden = (), None  # rounds played: (row's action, column's); what row has written in this one
 
     def own(self, seat:str)->int:
         "The number of a seat: 0 for row, 1 for column."
@@ -87,7 +87,7 @@ class MatrixGame(SeatedGame):
         you = self.own(seat)
         return f'{text} , you {self.past[-1][you]} , other {self.past[-1][1-you]}'
 
-    def key(self, seat): return self.past            # what row has written in this round is not in it
+    def key(self, seat): return self.past  # what row has written in this round is not in it
 
     def moves(self): return list(self.actions)
 
@@ -98,7 +98,7 @@ class MatrixGame(SeatedGame):
     def play(self, move):
         row, self.hidden = self.hidden, move if self.hidden is None else None
         self.pass_turn()
-        if row is None: return None         # row has written, column's turn
+        if row is None: return None  # row has written, column's turn
         self.past = (*self.past, (row, move))
         if len(self.past) == self.rounds: return self.cell(row, move)
         self.pay(self.cell(row, move))
@@ -126,7 +126,7 @@ def tit_for_tat(game:MatrixGame, generator=None)->str:
     return game.past[-1][1 - game.own(game.mover)] if game.past else game.actions[0]
 
 def always(action:str  # one of the game's actions
-):              # a player
+):  # a player
     "The player that does the same in every round."
     return lambda game, generator=None: action
 

@@ -13,16 +13,16 @@ from .sandbox import readable
 from .toolbox import Folder, Tool, Toolbox, ToolError, exact
 from ..settings import needed
 
-CLOSED = -32000     # the protocol's number for a connection that has ended
+CLOSED = -32000  # the protocol's number for a connection that has ended
 
 class Line:
     "A connection to a server. Raises EnvError where there is none."
     def __init__(self, loop,  # a running event loop, in another thread
-        opened,             # () -> what `async with` makes a client of, and a file with the server's complaints
+        opened,  # () -> what `async with` makes a client of, and a file with the server's complaints
         name:str, seconds:float # for messages; until the server must have answered
     ):
         self.loop, self.name, self.client, self.first, begun = loop, name, None, '', Future()
-        self.stop = asyncio.Event()     # before the task begins, which waits for it
+        self.stop = asyncio.Event()  # before the task begins, which waits for it
         self.ended = asyncio.run_coroutine_threadsafe(self.live(opened, begun), loop)
         try: self.client = begun.result(seconds)
         except BaseException as error:
@@ -31,11 +31,11 @@ class Line:
             why = f'no answer in {seconds:g} s' if isinstance(error, TimeoutError) else self.cause(error)
             raise EnvError(f'the MCP server {name} cannot be reached: {why}. {self.heard}'.rstrip()) from error
 
-    heard = ''      # the last words of a server that did not start
+    heard = ''  # the last words of a server that did not start
     async def live(self, opened, begun:Future):
         "From the handshake to the end."
         made, complaints = opened()
-        del opened      # it belongs to a place, which ends its connections when nobody holds it
+        del opened  # it belongs to a place, which ends its connections when nobody holds it
         try:
             async with made as client:
                 begun.set_result(client)
@@ -78,7 +78,7 @@ class Line:
     def tools(self, seconds:float)->list:
         "All tools of the server."
         found, place = [], None
-        for _ in range(100):    # pages
+        for _ in range(100):  # pages
             page = self.run(self.client.list_tools(**dict(cursor=place) if place else {}), seconds)
             found, place = found + list(page.tools), _field(page, 'next_cursor', 'nextCursor')
             if not place: break
@@ -95,13 +95,13 @@ def _field(record, *names):
 
 class Served:
     "A server as a `Place`: one that all episodes share, or one for each episode under way."
-    def __init__(self, source,              # as for `from_mcp`
-        reset:str='', seconds:float=60.,    # the tool that begins an episode; that a start and a reset may take
+    def __init__(self, source,            # as for `from_mcp`
+        reset:str='', seconds:float=60.,  # the tool that begins an episode; that a start and a reset may take
         variables:dict=None # environment variables of a server that is started here
     ):
         needed('mcp', 'mcp', 'from_mcp')
         if isinstance(source, str) and not source.startswith(('http://', 'https://')): source = shlex.split(source)
-        made = hasattr(source, 'run_stdio_async') or hasattr(source, 'create_initialization_options')    # an object
+        made = hasattr(source, 'run_stdio_async') or hasattr(source, 'create_initialization_options')  # an object
         if not (source and (isinstance(source, (str, list, tuple)) or made or callable(source))):
             raise ValueError(f'source={source!r:.80}: give a command, a URL, an MCPServer, or a function for one')
         self.source, self.reset, self.seconds, self.variables = source, reset, seconds, dict(variables or {})
@@ -109,7 +109,7 @@ class Served:
         self.shared = not self.fresh and not reset
         self.name = (source if isinstance(source, str) else getattr(source, 'name', 'of a function')
                      if made or self.fresh else ' '.join(map(str, source)))[:80]
-    def __getstate__(self):     # a connection cannot travel
+    def __getstate__(self):  # a connection cannot travel
         return {k: v for k, v in vars(self).items() if k not in ('loop', 'idle', 'home')} | dict(owner=None)
 
     def opened(self)->tuple:
@@ -137,7 +137,7 @@ class Served:
 
     def begin(self, task):
         line = self.line()
-        if self.shared: self.idle.append(line)      # for all
+        if self.shared: self.idle.append(line)  # for all
         try: line.first = line.call(self.reset, task.get('reset', {}), self.seconds) if self.reset else ''
         except (ToolError, TimeoutError) as error:
             raise EnvError(f'the MCP server {self.name}: {self.reset} failed ({error})') from error
@@ -160,16 +160,16 @@ def _end(loop, owner:int):
         loop.stop()
     asyncio.run_coroutine_threadsafe(leave(), loop)
 
-def from_mcp(source,        # a command (text or list of words), a URL, an MCPServer, or a function that makes one
-    tasks,                  # as for Toolbox; `reset` of a task are the arguments of the reset tool
-    score=exact,            # as for Toolbox
-    allow=None,             # names of the tools that the agent may call; None: all
-    reset:str='',           # the tool that begins an episode; the agent may not call it, and reads what it says
-    seconds:float=20., start_seconds:float=60.,     # that a call may take; that a server may take to start
-    variables:dict=None,    # environment variables of a server that is started here
-    more=(),                # further tools, such as final_answer()
-    cost:float=1.,          # of a call
-    **options               # of Toolbox: horizon, over, output, rules, ...
+def from_mcp(source,      # a command (text or list of words), a URL, an MCPServer, or a function that makes one
+    tasks,                # as for Toolbox; `reset` of a task are the arguments of the reset tool
+    score=exact,          # as for Toolbox
+    allow=None,           # names of the tools that the agent may call; None: all
+    reset:str='',         # the tool that begins an episode; the agent may not call it, and reads what it says
+    seconds:float=20., start_seconds:float=60.,  # that a call may take; that a server may take to start
+    variables:dict=None,  # environment variables of a server that is started here
+    more=(),              # further tools, such as final_answer()
+    cost:float=1.,        # of a call
+    **options             # of Toolbox: horizon, over, output, rules, ...
 )->Toolbox:
     "A server's tools as an environment. Raises EnvError where the server does not answer."
     place = Served(source, reset, start_seconds, variables)

@@ -49,9 +49,9 @@ class ReasoningGym(Borrowed):
         return str((self.data[generator.randrange(len(self.data))] if wrong else self.entry)['answer'])
 
 def from_reasoning_gym(data,  # its name, such as 'leg_counting', or a data set of theirs
-    split:str='train',      # which questions `reset` draws
-    guide:str=None,         # what a reader is told; None: what the data set says of itself
-    size:int=100_000, seed:int=0, **options     # of a data set that is named, such as max_terms=3
+    split:str='train',  # which questions `reset` draws
+    guide:str=None,     # what a reader is told; None: what the data set says of itself
+    size:int=100_000, seed:int=0, **options  # of a data set that is named, such as max_terms=3
 )->ReasoningGym:
     "One of our environments out of a data set of questions; a task is dict(item=number)."
     if not isinstance(data, str): return ReasoningGym(data, type(data).__name__, split, guide)
@@ -128,7 +128,7 @@ class Verifiers(Borrowed):
         self.asked, self.heard = self.loop.create_future(), []
         until = wait({self.game, self.asked}, return_when=FIRST_COMPLETED)
         with ThreadPoolExecutor(1) as pool: pool.submit(self.loop.run_until_complete, until).result()
-        if self.game.done() and not self.game.cancelled(): self.game.result()   # raises what their code raised
+        if self.game.done() and not self.game.cancelled(): self.game.result()  # raises what their code raised
         return '\n'.join(self.heard)
     def turn(self, action):
         self.answer.set_result(action)
@@ -158,11 +158,11 @@ def seat_of(vf, world, tasks)->str:
 
 def from_verifiers(name:str,            # of an installed taskset, or a module on the path
     split:str='train', limit:int=1000,  # which tasks `reset` draws; most tasks that are loaded
-    success=None,           # function: reward -> bool; None: 1 or more
-    answer:str='',          # field of a task's data that holds a good reply: then it can demonstrate; one turn only
-    horizon:int=None,       # most turns
-    guide:str=None,         # what a reader is told; None: what taskset and task say
-    **options               # of the taskset's configuration
+    success=None,      # function: reward -> bool; None: 1 or more
+    answer:str='',     # field of a task's data that holds a good reply: then it can demonstrate; one turn only
+    horizon:int=None,  # most turns
+    guide:str=None,    # what a reader is told; None: what taskset and task say
+    **options          # of the taskset's configuration
 )->Verifiers:
     "One of our environments out of a taskset of verifiers; a task is dict(item=number)."
     vf = needed('verifiers.v1', 'verifiers')
@@ -189,7 +189,7 @@ class ALFWorld(TextWorld):
         return dict(legal=legal, state=(self.situation['feedback'].strip(), *legal))
 
 def house(path:str  # of a game.tw-pddl
-):              # a TextWorld environment that speaks of 'shelf 1' and not of its number in ALFRED
+):  # a TextWorld environment that speaks of 'shelf 1' and not of its number in ALFRED
     "Open a game of ALFWorld."
     textworld = needed('textworld', 'textworld')
     names = needed('alfworld.agents.environment.alfred_tw_env', 'alfworld')
@@ -197,10 +197,10 @@ def house(path:str  # of a game.tw-pddl
     return textworld.start(path, asked, wrappers=[names.AlfredDemangler()])
 
 def from_alfworld(
-    folder:str='train',     # with games, or the name of one below $ALFWORLD_DATA: train, valid_seen, valid_unseen
-    horizon:int=50,         # most turns
-    start=None,             # function: path -> TextWorld environment; None: `house`
-    guide:str=None          # what a reader is told; None: the commands of a house
+    folder:str='train',  # with games, or the name of one below $ALFWORLD_DATA: train, valid_seen, valid_unseen
+    horizon:int=50,      # most turns
+    start=None,          # function: path -> TextWorld environment; None: `house`
+    guide:str=None       # what a reader is told; None: the commands of a house
 )->ALFWorld:
     "One of our environments out of ALFWorld's games; a task is the path of a game."
     if start is None: needed('alfworld', 'alfworld')

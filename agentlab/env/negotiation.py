@@ -12,23 +12,23 @@ from random import Random
 from .protocol import check_split, check_whole, guide_text
 from .two_seats import SeatedGame, different_tasks, draw_task
 
-kinds, total = 3, 10        # kinds of things; what everything together is worth to a seat
+kinds, total = 3, 10  # kinds of things; what everything together is worth to a seat
 
 @functools.cache
 def value_vectors(counts:tuple  # how many of each kind
-)->tuple:           # of tuples: what one of each kind is worth
+)->tuple:  # of tuples: what one of each kind is worth
     "All whole values from 0 with which everything is worth 10."
     spans = [range(total//count + 1) for count in counts]
     return tuple(values for values in itertools.product(*spans) if worth(counts, values) == total)
 
 def worth(things:tuple,  # how many of each kind
-    values:tuple    # what one of each is worth
-)->int:             # what they are worth together
+    values:tuple  # what one of each is worth
+)->int:           # what they are worth together
     "Value of some things."
     return sum(number*value for number, value in zip(things, values))
 
 def divisions(counts:tuple  # how many of each kind
-)->list:            # of tuples: what the first seat gets
+)->list:  # of tuples: what the first seat gets
     "All ways to divide, the smallest share of the first seat at the beginning."
     return list(itertools.product(*(range(count + 1) for count in counts)))
 
@@ -44,7 +44,7 @@ def draw_goods(generator:Random)->dict:
             return dict(counts=list(counts), values=[list(generator.choice(vectors)) for _ in range(2)])
 
 def check_goods(task:dict  # what the caller gave as a task
-)->dict:        # the same
+)->dict:  # the same
     "Refuse a task that is no game."
     if not isinstance(task, dict) or set(task) != {'counts', 'values'}:
         raise ValueError(f'a task of Negotiation is dict(counts=, values=), see Negotiation.tasks(); got {task!r}')
@@ -61,11 +61,11 @@ class Negotiation(SeatedGame):
     name, shared_loss = 'negotiation', True
 
     def __init__(self, limit:int=6,  # turns of both seats together; no deal after them
-        split:str='train',      # which tasks `reset` draws: 'train', 'demo' or 'test'
-        forfeit:float=None      # paid for an illegal text; None: 0, like no deal
+        split:str='train',  # which tasks `reset` draws: 'train', 'demo' or 'test'
+        forfeit:float=None  # paid for an illegal text; None: 0, like no deal
     ):
         super().__init__(forfeit)
-        check_whole(2, limit=limit)     # an offer and an answer
+        check_whole(2, limit=limit)  # an offer and an answer
         self.limit, self.split = limit, check_split(split)
 
     grammar = ('Write offer and three numbers, how many of each kind you keep, or accept the last offer, and '
@@ -81,7 +81,7 @@ class Negotiation(SeatedGame):
 
     def deal(self, task, generator):
         task = draw_task(draw_goods, generator, self.split) if task is None else check_goods(task)
-        self.counts, self.offers = tuple(task['counts']), ()        # offers: what each turn's seat wanted to keep
+        self.counts, self.offers = tuple(task['counts']), ()  # offers: what each turn's seat wanted to keep
         self.values = dict(zip(self.seats, map(tuple, task['values'])))
 
     def due(self)->tuple:
@@ -126,7 +126,7 @@ class Negotiation(SeatedGame):
         return {f'offer {" ".join(map(str, kept))}': 1 for kept in good if sum(kept) == least}
 
     def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
-    )->list:                            # n different tasks, for `reset(seed, task=task)`
+    )->list:  # n different tasks, for `reset(seed, task=task)`
         "Different tasks of one split, the same list every time."
         return different_tasks(draw_goods, split, n, seed)
 
@@ -135,31 +135,31 @@ class Negotiation(SeatedGame):
                 *map(str, range(max(total, self.limit) + 1))]
 
 def deals(task:dict  # counts and both values
-)->dict:        # what the first seat gets -> (worth to first, worth to second), of 1
+)->dict:  # what the first seat gets -> (worth to first, worth to second), of 1
     "Every deal and what it pays."
     counts, (one, two) = tuple(task['counts']), task['values']
     return {kept: (worth(kept, one)/total, worth(rest(counts, kept), two)/total) for kept in divisions(counts)}
 
 def pareto_front(task:dict  # counts and both values
-)->dict:        # the deals that no other deal betters for one seat and worsens for none
+)->dict:  # the deals that no other deal betters for one seat and worsens for none
     "The deals that are worth arguing about, by enumeration."
     every = deals(task)
     better = lambda a, b: a != b and a[0] >= b[0] and a[1] >= b[1]
     return {kept: pays for kept, pays in every.items() if not any(better(other, pays) for other in every.values())}
 
 def nash_solution(task:dict  # counts and both values
-)->tuple:       # (what the first seat gets, what the deal pays both)
+)->tuple:  # (what the first seat gets, what the deal pays both)
     "The deal with the greatest product; of equal ones that with the greatest sum, then the first."
     points = lambda pays: [round(total*pay) for pay in pays]  # whole numbers: .3*.8 and .4*.6 differ in the last digit
     return max(deals(task).items(), key=lambda deal: (math.prod(points(deal[1])), sum(points(deal[1]))))
 
 def efficiency(task:dict,  # counts and both values
-    totals:dict     # seat -> what it was paid
-)->float:           # 0 to 1
+    totals:dict  # seat -> what it was paid
+)->float:        # 0 to 1
     "The sum of what was paid, against the greatest sum there was."
     return sum(totals.values())/max(map(sum, deals(task).values()))
 
 def fairness(totals:dict  # seat -> what it was paid
-)->float:           # 1: both alike; 0: one got all, or there was no deal
+)->float:  # 1: both alike; 0: one got all, or there was no deal
     "The smaller pay divided by the larger."
     return min(totals.values())/max(totals.values()) if max(totals.values()) > 0 else 0.

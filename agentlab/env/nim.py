@@ -12,13 +12,13 @@ from .protocol import check_split, guide_text
 from .two_seats import SeatedGame, different_tasks, draw_task
 
 def nim_sum(heaps:tuple  # stones in each heap
-)->int:             # their exclusive or
+)->int:  # their exclusive or
     "Sum of the heaps in binary, without carrying (Bouton, 1901)."
     return functools.reduce(operator.xor, heaps, 0)
 
-def lost(heaps:tuple,       # stones in each heap
-    misere:bool=False       # True: who takes the last stone loses
-)->bool:                    # True: the seat that moves loses against best play
+def lost(heaps:tuple,  # stones in each heap
+    misere:bool=False  # True: who takes the last stone loses
+)->bool:               # True: the seat that moves loses against best play
     "Who must move here has lost."
     if misere and max(heaps, default=0) < 2: return sum(heaps) % 2 == 1
     return nim_sum(heaps) == 0
@@ -26,7 +26,7 @@ def lost(heaps:tuple,       # stones in each heap
 letters = 'abcdefgh'
 
 def check_heaps(heaps  # what the caller gave
-)->tuple:   # the same as a tuple of ints
+)->tuple:  # the same as a tuple of ints
     "Refuse heaps that cannot be played."
     if not (1 <= len(heaps) <= len(letters) and all(type(stones) is int and 1 <= stones <= 20 for stones in heaps)):
         raise ValueError(f'heaps={heaps!r}: give 1 to {len(letters)} heaps of 1 to 20 stones, such as (3, 4, 5)')
@@ -92,7 +92,7 @@ class Nim(SeatedGame):
         return dict.fromkeys([move for move in self.moves() if lost(self.after(move), self.misere)] or self.moves(), 1)
 
     def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
-    )->list:                            # n different heaps, for `reset(seed, task=task)`
+    )->list:  # n different heaps, for `reset(seed, task=task)`
         "Different heaps of one split, the same list every time; for heaps=None."
         if self.start is not None:
             raise ValueError(f'heaps={self.start} are given, so there is nothing to draw; take Nim(heaps=None)')

@@ -26,19 +26,19 @@ def contains(reply:str, task:dict)->bool:
     "The answer stands somewhere in the reply, as whole words."
     return any(re.search(rf'(?<!\w){re.escape(one)}(?!\w)', tidy(reply)) for one in answers(task))
 
-rewards = dict(exact=exact, number=number, contains=contains)   # names for the command line
+rewards = dict(exact=exact, number=number, contains=contains)  # names for the command line
 
 LINE, LINES = 2**20, 10**6  # bytes of a line, lines of a file: at most
 def _text(x)->bool: return isinstance(x, str) and bool(x.strip())
-_fields = dict(     # field: (whether a value will do, what is wanted)
+_fields = dict(  # field: (whether a value will do, what is wanted)
     prompt=(_text, 'a text'), system=(lambda x: isinstance(x, str), 'a text'),
     split=(lambda x: x in splits, ' or '.join(splits)), id=(lambda x: isinstance(x, (str, int)), 'a text or a number'),
     demonstration=(lambda x: all(map(_text, x if isinstance(x, list) and x else [x])), 'a text, or a list of texts'))
 
 def check_task(task, where:str,  # what is said to be a task; its place for the error, as 'tasks.jsonl, line 3'
-)->dict:                # a copy
+)->dict:  # a copy
     "Refuse what is no task. Raises ValueError."
-    try: task = json.loads(json.dumps(task, allow_nan=False, ensure_ascii=False).encode())    # no half letters
+    try: task = json.loads(json.dumps(task, allow_nan=False, ensure_ascii=False).encode())  # no half letters
     except (TypeError, ValueError, RecursionError) as e: raise ValueError(f'{where}: no JSON in UTF-8 ({e})') from None
     if not isinstance(task, dict): raise ValueError(f'{where}: {shown(task)} is no object. Write {{"prompt": "..."}}')
     for name, (fits, wanted) in _fields.items():
@@ -61,7 +61,7 @@ def read_tasks(path)->list:
     return found
 
 def reward_of(found, where:str,  # what a reward returned; whose, for the error
-)->tuple:               # (reward, info)
+)->tuple:  # (reward, info)
     "Float, bool or dictionary as a reward and what is known besides. Raises EnvError."
     given = dict(found) if isinstance(found, dict) else dict(reward=found)
     paid, feedback = given.pop('reward', None), given.pop('feedback', '')
@@ -75,10 +75,10 @@ class OwnTasks(TextEnv):
     "Prompts of your own, paid by a function of your own; one turn, or several with tools."
     tools = ()
     def __init__(self,
-        tasks, reward=exact,    # a file (lines of JSON) or a list of dictionaries; (reply, task) -> float, bool or dict
-        tools=(),               # functions, or `Tool`s, as a Toolbox has them
-        split:str='train',      # which tasks `reset` draws
-        guide:str='',           # system message; '': the one that all lines have in common
+        tasks, reward=exact,  # a file (lines of JSON) or a list of dictionaries; (reply, task) -> float, bool or dict
+        tools=(),             # functions, or `Tool`s, as a Toolbox has them
+        split:str='train',    # which tasks `reset` draws
+        guide:str='',         # system message; '': the one that all lines have in common
         horizon:int=None, max_tokens:int=0, # turns, 1 or with tools 8; of an action, as many as the answers need
     ):
         if not callable(reward): raise ValueError(f'reward={reward!r}: give a function (reply, task) -> float')
@@ -93,7 +93,7 @@ class OwnTasks(TextEnv):
         found = read_tasks(tasks) if isinstance(tasks, (str, Path)) else [
             dict(id=i) | check_task(task, f'tasks[{i}]') for i, task in enumerate(tasks)]
         self._pools, systems = self._sorted(found), {task.get('system', '') for task in found}
-        self.digest = hashlib.blake2b(canonical(found).encode(), digest_size=8).hexdigest()     # for run.json
+        self.digest = hashlib.blake2b(canonical(found).encode(), digest_size=8).hexdigest()  # for run.json
         self._apart, self.guide = len(systems) > 1, guide or (systems.pop() if len(systems) == 1 else '')
         if tools:
             self.box.rules = self.guide or self.box.rules
@@ -145,14 +145,14 @@ class OwnTasks(TextEnv):
         where = f'{self.file}, {place[0]} {place[1]!r}: {self.reward}'
         try: found = self._reward(reply, copy.deepcopy(self.task))
         except KeyboardInterrupt: raise
-        except BaseException as e: raise EnvError(f'{where} failed: {in_words(e)}') from e      # exit() too
+        except BaseException as e: raise EnvError(f'{where} failed: {in_words(e)}') from e  # exit() too
         reward, info = reward_of(found, where)
         return info.pop('feedback'), reward, True, info
     def facts(self):
         right = self.task.get('answer')
         return dict(state=(self.task['id'], *self._said), answer=None if right is None else str(right))
     def clone(self):
-        twin = copy.copy(self)      # tasks and functions are shared: nobody writes into them
+        twin = copy.copy(self)  # tasks and functions are shared: nobody writes into them
         twin.random = copy.copy(getattr(self, 'random', None))
         if self.box is not None: twin.box = self.box.clone()
         return twin

@@ -24,16 +24,16 @@ class EnvError(RuntimeError):
 @dataclass
 class Step:
     "What one call of `reset` or `step` gives back."
-    seat:str                                    # the seat that moves next (at the end: any seat)
-    observation:str                             # the new text for that seat
-    reward:dict = field(default_factory=dict)   # what the last transition paid: seat -> finite number
-    done:bool = False                           # True: the game is over
+    seat:str                                   # the seat that moves next (at the end: any seat)
+    observation:str                            # the new text for that seat
+    reward:dict = field(default_factory=dict)  # what the last transition paid: seat -> finite number
+    done:bool = False                          # True: the game is over
     # reserved: legal, invalid, success (True or False, or seat -> bool where seats do not win together), truncated,
     # state, cost, error, fresh (True: the seat reads this text alone, and has forgotten what was before)
     info:dict = field(default_factory=dict)
 
 def canonical(value  # strings, numbers, booleans, None, and tuples, lists or string-keyed dicts of these
-)->str:             # JSON with sorted keys: equal values give equal text in every process
+)->str:  # JSON with sorted keys: equal values give equal text in every process
     "The text that stands for a value; anything whose JSON is not unique is a `TypeError`."
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
         raise TypeError(f'canonical: the keys of {value!r} must be strings')
@@ -46,25 +46,25 @@ def canonical(value  # strings, numbers, booleans, None, and tuples, lists or st
 
 class Env:
     "A world for one or more seats: write `reset` and `step`. Draw from the seed alone, never from a global generator."
-    seats = ('player',)   # who plays; every `Step.seat` and every key of `Step.reward` is one of these
+    seats = ('player',)  # who plays; every `Step.seat` and every key of `Step.reward` is one of these
     guide = ''  # for somebody who reads: the rules, how an action is written, an example; a text, or {seat: text}
-    grammar = ''          # one sentence of it: how an action is written
-    reader = False        # True: writes for somebody who reads any text, see `for_reader`
+    grammar = ''         # one sentence of it: how an action is written
+    reader = False       # True: writes for somebody who reads any text, see `for_reader`
 
     @property
     def name(self)->str: return vars(self).get('name') or type(self).__name__.lower()
     @name.setter
-    def name(self, value:str): vars(self)['name'] = value      # a world may be given a name of its own
+    def name(self, value:str): vars(self)['name'] = value  # a world may be given a name of its own
 
     def reset(self, seed:int,  # fixes everything random in this episode
-        task=None       # the very task to play; None: the environment draws one from the seed
-    )->Step:            # whose turn it is and what they read
+        task=None  # the very task to play; None: the environment draws one from the seed
+    )->Step:       # whose turn it is and what they read
         "Begin an episode."
         raise NotImplementedError(f'{type(self).__name__} must define reset(seed, task=None) -> Step')
 
     def step(self,
-        action:str      # the acting seat's whole text; parsing it, and what a bad one costs, belong to the environment
-    )->Step:            # what it paid, and who reads what next
+        action:str  # the acting seat's whole text; parsing it, and what a bad one costs, belong to the environment
+    )->Step:        # what it paid, and who reads what next
         "Play the text of the seat that moves. Raises `EnvError` after the end."
         raise NotImplementedError(f'{type(self).__name__} must define step(action) -> Step')
 
@@ -92,9 +92,9 @@ class Env:
 
 class TextEnv(Env):
     "Single-agent base: write `start` and `turn`, and `facts` for what is true of every situation."
-    horizon = None        # most turns in an episode; None: no limit
-    deadline = True    # the horizon is a rule: whoever reaches it has lost; False: a budget, the episode is cut off
-    over = True           # nothing to step before the first reset
+    horizon = None  # most turns in an episode; None: no limit
+    deadline = True  # the horizon is a rule: whoever reaches it has lost; False: a budget, the episode is cut off
+    over = True     # nothing to step before the first reset
 
     def start(self, seed:int, task=None)->str:
         "Begin an episode and return the first observation; draw only from `self.random`."
@@ -123,7 +123,7 @@ class TextEnv(Env):
         return Step(self.seats[0], observation, {self.seats[0]: reward}, self.over, info)
 
 def check_turn(env, over:bool,  # who is asked; whether the episode is over, or was never begun
-    action              # what the caller gave as an action
+    action  # what the caller gave as an action
 ):
     "Refuse a step that nobody can play."
     if over:
@@ -132,7 +132,7 @@ def check_turn(env, over:bool,  # who is asked; whether the episode is over, or 
         raise TypeError(f'{env.name}: step(action) takes a str, got {type(action).__name__}')
 
 def check_whole(least:int=1, most:int=None,  # allowed; None: without a limit
-    /, **values                     # name -> what the caller gave
+    /, **values  # name -> what the caller gave
 ):
     "Refuse arguments that are no whole numbers from `least` to `most`."
     for name, value in values.items():
@@ -140,7 +140,7 @@ def check_whole(least:int=1, most:int=None,  # allowed; None: without a limit
         raise ValueError(f'{name}={value!r}: give a whole number from {least}' + f' to {most}'*(most is not None))
 
 def check_seed(seed  # what the caller gave as a seed
-)->int:     # the same number as a Python int
+)->int:  # the same number as a Python int
     "Refuse what is no whole number from 0: `Random` would quietly take it (-1 and 1 alike, text by its type)."
     try: seed = operator.index(seed)
     except TypeError:
@@ -149,13 +149,13 @@ def check_seed(seed  # what the caller gave as a seed
     return seed
 
 def tidy(text:str  # what a seat wrote
-)->str:         # lower case, single spaces, no full stop at the end
+)->str:  # lower case, single spaces, no full stop at the end
     "A text as worlds compare it with the actions they know."
     return ' '.join(text.lower().rstrip(' .\n').split())
 
-def guide_of(env,   # an environment
-    seat:str        # who reads
-)->str:             # '' where there is none
+def guide_of(env,  # an environment
+    seat:str       # who reads
+)->str:            # '' where there is none
     "What an environment tells a seat. `TypeError` for a guide that is no text."
     guide = getattr(env, 'guide', '') or ''
     text = guide.get(seat, '') if isinstance(guide, dict) else guide
@@ -164,26 +164,26 @@ def guide_of(env,   # an environment
     return text
 
 def as_reader(env  # an environment, or anything that plays like one
-):          # the same for a reader; as it is where it has no other way to write
+):  # the same for a reader; as it is where it has no other way to write
     "`env.for_reader()` where there is one."
     return env.for_reader() if callable(getattr(env, 'for_reader', None)) else env
 
 def guide_text(rules:str,  # what it is about
-    grammar:str,    # how an action is written
-    example:str     # an action
-)->str:             # a guide
+    grammar:str,  # how an action is written
+    example:str   # an action
+)->str:           # a guide
     "Rules, grammar, and the example on a line of its own."
     return f'{rules} {grammar}\nExample: {example}'
 
 def example_of(guide:str  # a text that `guide_text` made
-)->str:             # the action in it; '' without one
+)->str:  # the action in it; '' without one
     "The example at the end of a guide."
     return guide.rpartition('\nExample: ')[2] if '\nExample: ' in guide else ''
 
-def extended(guide,             # a guide: a text, or {seat: text}
-    rule:str,                   # what is added
-    change=lambda action: action    # example -> example under this rule
-):                              # a guide with one rule more; as it was where it is empty
+def extended(guide,  # a guide: a text, or {seat: text}
+    rule:str,        # what is added
+    change=lambda action: action  # example -> example under this rule
+):                   # a guide with one rule more; as it was where it is empty
     "What an environment around another one makes of its guide."
     if isinstance(guide, dict): return {seat: extended(text, rule, change) for seat, text in guide.items()}
     if not guide or not rule: return guide
@@ -192,16 +192,16 @@ def extended(guide,             # a guide: a text, or {seat: text}
     return guide_text(guide[:-len(f'\nExample: {example}')], rule, change(example))
 
 def listed(actions,  # texts
-    most:int=12     # that are shown
-)->str:             # 'a, b, c'; 'a, b and 7 more'
+    most:int=12  # that are shown
+)->str:          # 'a, b, c'; 'a, b and 7 more'
     "Some actions as a text of bounded length."
     shown = [f'{action:.60}' for action in actions[:most]]
     left = len(actions) - len(shown)
     return ', '.join(shown) + (f' and {left} more' if left else '')
 
 def unanswered(action:str,  # what was written: anything
-    expected:str    # a sentence
-)->str:             # an answer of bounded length
+    expected:str  # a sentence
+)->str:           # an answer of bounded length
     "What was written, cut at 40 characters and without control characters, and what was expected."
     said = ''.join(c if c.isprintable() and c != '"' else ' ' for c in action[:200])
     said = ' '.join(said.split())
@@ -213,22 +213,22 @@ no_guide = ('no guide: a model that reads is told nothing of the rules. Give `gu
 splits = ('train', 'demo', 'test')
 
 def split_of(task  # anything `canonical` takes
-)->str:     # 'train' (5 of 10), 'demo' (3 of 10) or 'test' (2 of 10)
+)->str:  # 'train' (5 of 10), 'demo' (3 of 10) or 'test' (2 of 10)
     "The split a task belongs to: a property of the task alone (its blake2b hash), not of seeds, order or machine."
     number = int.from_bytes(hashlib.blake2b(canonical(task).encode(), digest_size=8).digest(), 'big')
     return 'train train train train train demo demo demo test test'.split()[number % 10]
 
 def check_split(split:str  # what the caller asked for
-)->str:         # the same
+)->str:  # the same
     "Refuse a split that does not exist."
     if split not in splits: raise ValueError(f'split must be one of {", ".join(splits)}; got {split!r}')
     return split
 
-def distinct(draw,      # () -> a task
-    n:int,              # how many
-    what:str='tasks',   # what they are, for the error
-    key=repr,           # task -> what tells it from the others
-)->list:                # n tasks, in the order in which they first came up
+def distinct(draw,     # () -> a task
+    n:int,             # how many
+    what:str='tasks',  # what they are, for the error
+    key=repr,          # task -> what tells it from the others
+)->list:               # n tasks, in the order in which they first came up
     "Draw until n of them are different. Raises ValueError where 5000 draws in a row hold no other one."
     found, misses = {}, 0
     while len(found) < n:
@@ -240,7 +240,7 @@ def distinct(draw,      # () -> a task
 
 def sampled(every:list,         # the tasks of a split
     split:str, n:int, seed:int  # its name; how many; another seed, other tasks
-)->list:                    # n of them, the same list every time
+)->list:  # n of them, the same list every time
     "Tasks of a split that are all known. Raises ValueError where there are fewer."
     if n > len(every): raise ValueError(f'n={n}: split {split!r} has {len(every)} tasks; ask for fewer')
     return Random(f'tasks {split} {seed}').sample(every, n)
@@ -260,27 +260,27 @@ def noisy(noise:float,  # probability of a slip
 class Drawn:
     """Beside `Env` or `TextEnv`: tasks and an expert, for a world that writes `draw(generator, split)`, `legal()` and
     `best()`. A clone is shallow: what changes in an episode is replaced, never altered."""
-    drawn = 'tasks'     # what they are
-    apart = staticmethod(canonical)     # task -> what tells it from the others
+    drawn = 'tasks'  # what they are
+    apart = staticmethod(canonical)  # task -> what tells it from the others
 
     def tasks(self, split:str,  # 'train', 'demo' or 'test'
-        n:int,          # how many
-        seed:int=0      # another seed, other tasks
-    )->list:            # n different tasks, for `reset(seed, task=task)`
+        n:int,      # how many
+        seed:int=0  # another seed, other tasks
+    )->list:        # n different tasks, for `reset(seed, task=task)`
         "Different tasks of one split, the same list every time."
         generator = Random(f'{self.drawn} {check_split(split)} {seed}')
         return distinct(lambda: self.draw(generator, split), n, f'{self.drawn} of split {split!r}', self.apart)
 
     def expert(self, noise:float=0.,  # share of actions drawn at random from `legal`
-        generator:Random=None       # seeded by the caller; needed if noise > 0
-    )->str:                         # an action
+        generator:Random=None  # seeded by the caller; needed if noise > 0
+    )->str:                    # an action
         "The best one; with `noise` an imperfect demonstrator."
         best = self.best()
         return generator.choice(self.legal()) if noisy(noise, generator) else best
 
     def clone(self): return copy.copy(self)
 
-def data_of(name:str)->dict:    # of the file, without .json
+def data_of(name:str)->dict:  # of the file, without .json
     "What a world keeps in agentlab/env/data."
     return packaged_json(f'env/data/{name}.json')
 
@@ -289,7 +289,7 @@ EXTRAS = dict(
     tasks      = "a method tasks(split, n): n different tasks, none of which is trained on; see `distinct`",
     vocabulary = "a method vocabulary(): every word that it says or understands; a tokenizer is made of them",
 )
-registered: dict[str, type] = {}    # name -> class; filled as the pages of environments are imported
+registered: dict[str, type] = {}  # name -> class; filled as the pages of environments are imported
 
 def environment(name:str,  # for `load_env`, the command line and sweeps
 )->Callable:
@@ -301,23 +301,23 @@ def environment(name:str,  # for `load_env`, the command line and sweeps
         if lacks:
             raise TypeError(f'environment {name!r}: {kind.__name__} lacks {"; ".join(lacks)}. Without a name it needs '
                             f"none of them: load_env('package.module:{kind.__name__}')")
-        other = registered.setdefault(name, kind)   # a page that is open in a notebook tells its class once more
+        other = registered.setdefault(name, kind)  # a page that is open in a notebook tells its class once more
         if other.__qualname__ != kind.__qualname__:
             raise ValueError(f'environment {name!r}: {other.__module__}.{other.__qualname__} has this name')
         return kind
     return register
 
 def pages_with_names(package:str  # its name; it is being imported
-)->list[str]:       # full names of modules
+)->list[str]:  # full names of modules
     "Modules of a package that name an environment. Their text is searched: others are not imported for it."
     files = (path for place in sys.modules[package].__path__ for path in sorted(Path(place).glob('*.py')))
     return [f'{package}.{path.stem}' for path in files
             if re.search(r'^@environment\(', path.read_text(encoding='utf-8'), re.M)]
 
 def check_seat_order(step:Step,  # what the environment returned
-    seats:tuple,            # `env.seats`
+    seats:tuple,  # `env.seats`
     previous:str=None  # the seat that moved last: the next one follows it in `seats`, round and round; None: any order
-)->Step:                    # the same step
+)->Step:          # the same step
     "The seat that moves exists and is due, and rewards are finite numbers for existing seats; else `EnvError`."
     if step.seat not in seats:
         raise EnvError(f'seats: it is the turn of {step.seat!r}, but env.seats is {seats}; add it or name one of them')
@@ -356,8 +356,8 @@ rules = dict(
 nonsense = ('', 'xyzzy 42', 'go\nnorth</s>', '\u00e9\u4e16\U0001F511'*9)
 
 def check_step(step:Step, env:Env,  # what `env` returned
-    previous:str=None       # see `check_seat_order`
-)->tuple:                   # the step as plain values, for comparing episodes
+    previous:str=None  # see `check_seat_order`
+)->tuple:              # the step as plain values, for comparing episodes
     "One step against the rules that a single step can break: types, seats, rewards, state."
     if not isinstance(step, Step): raise EnvError(f'types: got a {type(step).__name__}; {rules["types"]}')
     for part, kind in dict(observation=str, reward=dict, done=bool, info=dict).items():
@@ -378,12 +378,12 @@ def choose(step:Step, actions:tuple, generator:Random)->str:
     choices = step.info.get('legal') or actions or nonsense
     return generator.choice(nonsense) if generator.random() < .2 else generator.choice(list(choices))
 
-def watch(env:Env, step:Step,   # the environment and the step it last returned
-    generator:Random,           # chooses the actions
-    actions:tuple=(),           # actions to try where `info` has no `legal`
-    turns:int=50,               # stop after so many
-    in_turn:bool=False          # seats must move round in order
-)->tuple:                       # (transcript: a list of tuples, one a step; the last step)
+def watch(env:Env, step:Step,  # the environment and the step it last returned
+    generator:Random,          # chooses the actions
+    actions:tuple=(),          # actions to try where `info` has no `legal`
+    turns:int=50,              # stop after so many
+    in_turn:bool=False         # seats must move round in order
+)->tuple:                      # (transcript: a list of tuples, one a step; the last step)
     "Play on from `step` and check everything on the way."
     transcript = [check_step(step, env)]
     while not step.done and len(transcript) <= turns:
@@ -442,18 +442,18 @@ def check_final(env:Env, seed:int, **how)->bool:
 
 class Report(dict):
     "What `check_env` found: rule -> 'ok' or why it could not be seen. Prints as a small table."
-    advice = ''     # what no rule asks for
+    advice = ''  # what no rule asks for
     def __repr__(self):
         "One line for each rule, and one for the advice."
         lines = [f'{rule:9} {found}' for rule, found in self.items()]
         return '\n'.join(lines + [f'advice    {self.advice}']*bool(self.advice))
 
-def check_env(env:Env,          # your environment
-    actions:tuple=(),           # texts to try where `info` has no `legal` list
-    seeds:tuple=(0, 1, 2),      # episodes to play
-    turns:int=50,               # watch at most so many turns of each
-    in_turn:bool=False          # also demand that seats move round in the order of `env.seats`
-)->Report:                      # rule -> 'ok' or a remark
+def check_env(env:Env,      # your environment
+    actions:tuple=(),       # texts to try where `info` has no `legal` list
+    seeds:tuple=(0, 1, 2),  # episodes to play
+    turns:int=50,           # watch at most so many turns of each
+    in_turn:bool=False      # also demand that seats move round in the order of `env.seats`
+)->Report:                  # rule -> 'ok' or a remark
     "Hold `env` to the rules of the protocol; `EnvError` names the first one that is broken and how to mend it."
     seats = env.seats
     if not (isinstance(seats, tuple) and seats and len(set(seats)) == len(seats)

@@ -13,9 +13,9 @@ from .protocol import Drawn, TextEnv, check_noise, check_split, check_whole, gui
 from .sandbox import MontySandbox
 from .tools import tool
 
-places = dict(second=1, third=2, fourth=3)      # word -> index in a sorted list
+places = dict(second=1, third=2, fourth=3)  # word -> index in a sorted list
 
-def list_forms()->dict:     # name -> (what is asked, code)
+def list_forms()->dict:  # name -> (what is asked, code)
     "Sums over some of the numbers of a list, or over what is made of them."
     made = dict(numbers=('', 'x'), squares=('the squares of ', 'x * x'),
                 remainders=('the squares modulo m of ', 'x * x % m'))
@@ -25,7 +25,7 @@ def list_forms()->dict:     # name -> (what is asked, code)
     return {f'{what} {which}': (f'the sum of {made[what][0]}{some[which][0]}', f'sum ( {made[what][1]} for x in '
                                 f'a{some[which][1]} )') for what in made for which in some}
 
-forms = list_forms() | {    # name -> (what is asked, code)
+forms = list_forms() | {  # name -> (what is asked, code)
     'products': ('the sum of the products of a and b', 'sum ( x * y for x , y in zip ( a , b ) )'),
     'power': ('p to the power q modulo m', 'pow ( p , q , m )'),
     'multiples': ('the number of multiples of p below n', 'sum ( 1 for x in range ( 1 , n ) if x % p < 1 )'),
@@ -33,17 +33,17 @@ forms = list_forms() | {    # name -> (what is asked, code)
                              f'sorted ( x * x % m for x in a ) [ {index} ]') for place, index in places.items()},
     'either': ('the number of multiples of p or q below n', 'sum ( x % p * ( x % q ) < 1 for x in range ( 1 , n ) )'),
     'digits': ('the sum of the digits of p to the power q', 'sum ( map ( int , str ( pow ( p , q ) ) ) )')}
-levels = {1: tuple(forms)[:15], 2: tuple(forms)[:-2], 3: tuple(forms)}   # level -> its forms
+levels = {1: tuple(forms)[:15], 2: tuple(forms)[:-2], 3: tuple(forms)}  # level -> its forms
 lists = {1: (5, 99), 2: (6, 99), 3: (8, 999)}  # level -> (how many numbers in a list, the largest)
 
 def names_in(form:str  # a key of `forms`
-)->list:            # the names that its code uses
+)->list:  # the names that its code uses
     "The values that a problem of this form lends, in alphabetical order."
     return sorted(set(re.findall(r'\b[abkmnpq]\b', forms[form][1])))
 
 def draw_problem(generator:Random,  # seeded by the caller
-    split:str, level:int    # 'train', 'demo' or 'test'; 1, 2 or 3
-)->dict:                    # a task: dict(form, values), of this split
+    split:str, level:int  # 'train', 'demo' or 'test'; 1, 2 or 3
+)->dict:                  # a task: dict(form, values), of this split
     """A form, and values that belong to the split: a task is in a split by what it is, so no two splits share one.
     The answer is never 0, which would be a good guess."""
     count, top = lists[level]
@@ -61,7 +61,7 @@ def solve(task:dict)->int:
     known = dict(sum=sum, sorted=sorted, range=range, zip=zip, pow=pow, map=map, int=int, str=str)
     return eval(forms[task['form']][1], dict(__builtins__=known) | task['values'])
 
-def check_problem(task)->dict:      # the same
+def check_problem(task)->dict:  # the same
     "Refuse what is no problem."
     if not isinstance(task, dict) or not isinstance(task.get('values'), dict) or task.get('form') not in forms:
         raise ValueError(f'a task of PythonTool is dict(form=, values=) form of {", ".join(forms)}; got {task!r}')
@@ -88,7 +88,7 @@ def joined(text:str)->str:
 opening = re.compile(r'[\s`]*(python|answer)\b[ :]*', re.IGNORECASE)
 
 def parse(action:str  # the whole text of a turn
-)->tuple:           # ('python', code), ('answer', number as text) or ('', '')
+)->tuple:  # ('python', code), ('answer', number as text) or ('', '')
     """What an action wants; fences around code are dropped, spaces and commas in a number too. Of several answers
     the last complete one counts."""
     found = opening.match(action)
@@ -123,20 +123,20 @@ class PythonTool(Drawn, TextEnv):
     tools = [tool('python', 'Run an expression in Python; the values of the problem are defined.',
                   code='the expression, such as sum(a)'),
              tool('answer', 'Give the answer, which ends the task.', number='the number')]
-    max_tokens = 24     # a call of the tiny model, digit by digit; `agentlab train` gives so many
+    max_tokens = 24  # a call of the tiny model, digit by digit; `agentlab train` gives so many
     grammar = 'Write python and one expression, or answer and the number, and nothing else.'
 
     def __init__(self,
         # 1: sums over a short list; 2: also products, powers, ranks, multiples; 3: longer numbers, two more forms
         level:int=2,
-        horizon:int=4,          # most turns: two mistakes, one result, the answer
-        milestone:float=0.,     # paid when the tool shows the right number for the first time
-        spaced:bool=True,       # numbers digit by digit, for a word-level model; False: as usual, for a hub model
-        sandbox=None,           # code, names -> Result; None: a `MontySandbox`. Clones share it
-        split:str='train'       # which problems `reset` draws: 'train', 'demo' or 'test'
+        horizon:int=4,       # most turns: two mistakes, one result, the answer
+        milestone:float=0.,  # paid when the tool shows the right number for the first time
+        spaced:bool=True,    # numbers digit by digit, for a word-level model; False: as usual, for a hub model
+        sandbox=None,        # code, names -> Result; None: a `MontySandbox`. Clones share it
+        split:str='train'    # which problems `reset` draws: 'train', 'demo' or 'test'
     ):
         check_whole(1, 3, level=level)
-        check_whole(2, horizon=horizon)     # a result and the answer
+        check_whole(2, horizon=horizon)  # a result and the answer
         if not is_finite(milestone): raise ValueError(f'milestone must be a finite number, got {milestone!r}')
         if sandbox is not None and not callable(sandbox):
             raise TypeError(f'sandbox must be callable, such as MontySandbox() or Bubblewrap(); got {sandbox!r}')
@@ -206,8 +206,8 @@ class PythonTool(Drawn, TextEnv):
         return f'answer {self.write(self.truth)}' if self.shown else f"python {forms[self.task['form']][1]}"
     def demonstrator(
         # chance of the habit, if there is one for this form; if it does not strike, chance of a slip
-        self, noise:float=0., generator:Random=None     # seeded by the caller; needed if noise > 0
-    )->str:                                             # an action
+        self, noise:float=0., generator:Random=None  # seeded by the caller; needed if noise > 0
+    )->str:                                          # an action
         "Write code until a number comes back, then answer it, right or wrong; now and then guess without any."
         check_noise(noise, generator, 'demonstrator')
         if self.result(): return f'answer {self.result()}'
@@ -245,7 +245,7 @@ def slips(code:str  # right code, words and marks separated by spaces
     words = code.split()
     def call(*words): return ' '.join(['python', *words])
     wrong = [call(*words[:i], swaps[word], *words[i + 1:]) for i, word in enumerate(words) if word in swaps]
-    if 'if' in words: wrong.append(call(*words[:words.index('if')], ')'))       # the condition forgotten
+    if 'if' in words: wrong.append(call(*words[:words.index('if')], ')'))  # the condition forgotten
     return dict(word=wrong, bracket=[call(*words[:i], *words[i + 1:]) for i, word in enumerate(words)
                                      if word in ('(', ')')],
                 name=[call(*words[:i], 'z', *words[i + 1:]) for i, word in enumerate(words) if word in ('x', 'a', 'p')],

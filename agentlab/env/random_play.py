@@ -21,9 +21,9 @@ class RandomGame:
     outcome:float = 0.                          # paid to all seats together
     success:bool = False                        # somebody has won
 
-def random_game(env,    # an environment; it is played
-    seed:int,           # of the game and of the actions
-    turns:int=100       # most
+def random_game(env,  # an environment; it is played
+    seed:int,         # of the game and of the actions
+    turns:int=100     # most
 )->RandomGame:
     "One game of legal texts, each equally likely. `EnvError` where nothing says what can be done."
     game, generator, step = RandomGame(seed), Random(f'random play {seed}'), env.reset(seed)
@@ -43,9 +43,9 @@ def random_game(env,    # an environment; it is played
     game.said += game.actions
     return game
 
-def random_games(env,   # an environment; a clone of it is played
-    games:int,          # most games
-    turns:int=20_000    # most turns of all of them together
+def random_games(env,  # an environment; a clone of it is played
+    games:int,         # most games
+    turns:int=20_000   # most turns of all of them together
 ):
     "Random games, the same ones every time, until either runs out; at least one."
     world, played = env.clone(), 0
@@ -55,10 +55,10 @@ def random_games(env,   # an environment; a clone of it is played
             if (played := played + len(game.actions)) >= turns: break
     finally: world.close()
 
-def heard(env,          # an environment without a vocabulary
-    games:int=64,       # random games
-    turns:int=2_000     # most turns of all of them together
-)->dict:                # read=, said=: different texts, in the order in which they first came up
+def heard(env,       # an environment without a vocabulary
+    games:int=64,    # random games
+    turns:int=2_000  # most turns of all of them together
+)->dict:             # read=, said=: different texts, in the order in which they first came up
     "What is read, and what is legal or said, in random games. Words that come up in none of them stay unknown."
     played = list(random_games(env, games, turns))
     return {part: list(dict.fromkeys(x for game in played for x in getattr(game, part))) for part in ('read', 'said')}
@@ -66,9 +66,9 @@ def heard(env,          # an environment without a vocabulary
 class RandomWins(Wrapper):
     "Random games that went well, played again: the demonstrator of a world that has none."
     def __init__(self, env,  # an environment without expert and demonstrator
-        games:int=32,       # most wins that are kept, the best paid and shortest first; twice as many are waited for
-        tries:int=2048,     # most random games
-        turns:int=20_000    # most turns of all of them together
+        games:int=32,     # most wins that are kept, the best paid and shortest first; twice as many are waited for
+        tries:int=2048,   # most random games
+        turns:int=20_000  # most turns of all of them together
     ):
         super().__init__(env)
         won, self.tried = [], 0
@@ -89,7 +89,7 @@ class RandomWins(Wrapper):
         self.turn += 1
         return self.env.step(action)
     def demonstrator(self, noise:float=0.,  # not used: luck is noisy enough, and a changed action would lose the game
-        generator=None      # not used
-    )->str:                 # the action of this turn
+        generator=None  # not used
+    )->str:             # the action of this turn
         "What was done here when it went well."
         return self.win.actions[self.turn]

@@ -17,21 +17,21 @@ from .toolbox import Toolbox, final_answer, python_code
 
 subjects = ('rivers', 'metals', 'poems')
 prices, chances = dict(cheap=1., medium=3., dear=9.), dict(cheap=.5, medium=.7, dear=.9)  # of a question; to be right
-pool = dict(zip('ada bo cy dot eve flo gus hal ida jon kim lou'.split(),    # model -> what it knows about, its price
+pool = dict(zip('ada bo cy dot eve flo gus hal ida jon kim lou'.split(),  # model -> what it knows about, its price
                 [(about, price) for about in (*subjects, 'all') for price in prices]))
-newcomers = ('eve', 'kim')      # models that only test tasks have
-words = 'amber birch coral dune ember frost grove haze'.split()     # what the answer to a question may be
+newcomers = ('eve', 'kim')  # models that only test tasks have
+words = 'amber birch coral dune ember frost grove haze'.split()  # what the answer to a question may be
 
 
 @environment('routing')
 class Routing(Drawn, TextEnv):
     "Ask models of different price and skill, then answer; reward 1 for the right answer, else 0."
-    name, horizon, max_tokens = 'routing', 5, 8     # four questions and the answer
+    name, horizon, max_tokens = 'routing', 5, 8  # four questions and the answer
     grammar = 'Write ask MODEL: SUBJECT NUMBER, or answer and one word, and nothing else.'
     guide = guide_text('Find an answer by asking models. A cheap one costs 1, a medium one 3, a dear one 9; the '
                        'dearer, the more often right about what it knows; none knows much else.', grammar,
                        'ask ada: rivers 7')
-    def __init__(self, models:int=3, split:str='train'):    # of a task; in 'test' one of them is a newcomer
+    def __init__(self, models:int=3, split:str='train'):  # of a task; in 'test' one of them is a newcomer
         check_whole(2, len(pool) - len(newcomers), models=models)
         self.models, self.split = models, check_split(split)
     def draw(self, generator:Random, split:str)->dict:
@@ -43,7 +43,7 @@ class Routing(Drawn, TextEnv):
                         world=generator.randrange(10**6))
             self.begin(task)
             if self.right in self.says.values() and split_of(['routing', task]) == split: return task
-    def begin(self, task:dict):     # the answer, and what every model would say, are drawn from the number of the world
+    def begin(self, task:dict):  # the answer, and what every model would say, are drawn from the number of the world
         generator, self.task, self.told = Random(task['world']), task, ()
         self.right = generator.choice(words)
         able = lambda name: chances[pool[name][1]] if pool[name][0] in ('all', task['subject']) else .1
@@ -75,9 +75,9 @@ class Routing(Drawn, TextEnv):
     def facts(self):
         found = float(self.right in dict(self.told).values())
         return dict(legal=self.legal(), state=(self.task, self.told), answer=self.right, milestone=found)
-    def left(self)->list:   # models that were not asked, the most skilled first
+    def left(self)->list:  # models that were not asked, the most skilled first
         return sorted(self.says.keys() - dict(self.told), key=lambda name: (-self.skill[name], name))
-    def best(self)->str:    # an expert knows the answer, and asks until it is told
+    def best(self)->str:   # an expert knows the answer, and asks until it is told
         left = [] if self.facts()['milestone'] else self.left()
         return self.ask(left[0]) if left else f'answer {self.right}'
     def demonstrator(self, noise:float=0., generator:Random=None)->str:
@@ -92,15 +92,15 @@ class Routing(Drawn, TextEnv):
 
 legs = dict(snake=0, hen=2, cow=4, ant=6, spider=8)
 looks = 'big small old young red blue grey black fat shy wet dry slow fast loud calm tame wild'.split()
-kinds = dict(   # kind -> question, code, how its parts are drawn, the answer; 1: needs code, .5: either, 0: text
+kinds = dict(  # kind -> question, code, how its parts are drawn, the answer; 1: needs code, .5: either, 0: text
     product=('What is {} * {}?', '{} * {}', lambda draw: [draw.randint(11, 99), draw.randint(2, 9)], math.prod, 1.),
     largest=('What is the largest of {}, {} and {}?', 'max ( {} , {} , {} )', lambda draw: draw.sample(range(1, 10), 3),
              max, .5),
     animal=('How many legs has a {} {} {}?', '{2}', lambda draw: [*draw.sample(looks, 2), draw.choice([*legs])],
             lambda parts: legs[parts[2]], 0.))
-modes = dict(plan=('', 'Choose.'), think=('answer', 'Now answer.'), code=('code', 'Now code.'))    # verb, line
+modes = dict(plan=('', 'Choose.'), think=('answer', 'Now answer.'), code=('code', 'Now code.'))  # verb, line
 
-def draw_choice(generator:Random, split:str)->dict:     # a task; each kind is a third of them
+def draw_choice(generator:Random, split:str)->dict:  # a task; each kind is a third of them
     task = None
     while not task or split_of(['choices', task]) != split:
         kind = generator.choice([*kinds])
@@ -148,7 +148,7 @@ class Choices(Toolbox):
         if not self.modes: return super().legal()
         said = [x for x in super().legal() if x.split()[0] == modes[self.mode][0]]
         return said + [f'mode {x}' for x in modes if x != self.mode]
-    def act(self, code:bool, answer:str)->str:      # or the mode that it needs
+    def act(self, code:bool, answer:str)->str:  # or the mode that it needs
         if self.modes and self.mode != ('think', 'code')[code]: return f'mode {("think", "code")[code]}'
         return self.written(self.task['calls'][0] if code else f'answer {answer}')
     def best(self): return self.act(self.task['kind'] == 'product' and not self.ledger, self.task['answer'])

@@ -23,8 +23,8 @@ class Result:
     error:str = ''  # why it failed, in one line: 'NameError: name 'x' is not defined'; '' if it did not
 
 def readable(text:str,  # anything
-    limit:int       # most characters to keep
-)->str:             # characters that can be seen, spaces and line ends; a note where it was cut
+    limit:int  # most characters to keep
+)->str:        # characters that can be seen, spaces and line ends; a note where it was cut
     "Text from a stranger, safe to show: what cannot be seen is escaped, what is too long is cut."
     seen = ''.join(c if c.isprintable() or c == '\n' else c.encode('unicode_escape', 'surrogatepass').decode('ascii')
                    for c in text[:limit + 1])
@@ -33,7 +33,7 @@ def readable(text:str,  # anything
 class Refused(RuntimeError):
     "There is no sandbox here, so nothing was run."
 
-LONGEST = 100_000   # characters of a program
+LONGEST = 100_000  # characters of a program
 
 def too_long(code:str)->Result:
     "What a program of more characters than are run comes back as."
@@ -48,8 +48,8 @@ def check_limits(seconds, megabytes, depth, output):
     check_whole(1, 10**6, output=output)
 
 def check_program(code:str,  # Python
-    names:dict      # name -> plain value
-)->dict:            # the names, as JSON would give them back; {} for None
+    names:dict  # name -> plain value
+)->dict:        # the names, as JSON would give them back; {} for None
     "Refuse what is no program, and names that are no plain values: the caller's mistakes. TypeError or ValueError."
     if not isinstance(code, str): raise TypeError(f'code must be a str, got {type(code).__name__}')
     wrong = [name for name in names or {} if not (isinstance(name, str) and name.isidentifier())]
@@ -67,7 +67,7 @@ def as_error(error:BaseException,  # what a worker raised
     text = re.sub(r' \(<string>, line \d+\)$', '', text)
     if crashed or re.match('TimeoutError: (feed|turn) time limit', text):
         return f'TimeoutError: it took longer than {seconds:g} s'
-    if crashed is False: return 'RuntimeError: the interpreter stopped'         # the worker died of it
+    if crashed is False: return 'RuntimeError: the interpreter stopped'  # the worker died of it
     if text.startswith('MemoryError'): return f'MemoryError: it needed more than {megabytes} MB'
     return text
 
@@ -81,20 +81,20 @@ def returns(tree)->bool:
         left += ast.iter_child_nodes(node)
     return False
 
-value_, print_, repr_ = '__value__', '__print__', '__repr__'    # our names in a program's world
+value_, print_, repr_ = '__value__', '__print__', '__repr__'  # our names in a program's world
 
 def telling(code:str,  # any text
-    most:int    # characters
-)->str:         # the program, which at its end prints the value of its last line, if that is an expression
+    most:int  # characters
+)->str:       # the program, which at its end prints the value of its last line, if that is an expression
     """The text of a value is made where the limits hold, and cut there: shared parts (`a = [a, a]`) unfold to any size.
 
     What this Python cannot read is left to the sandbox to refuse; it gives no value. Raises RecursionError for what
     is nested too deeply, SyntaxError for null bytes, lone surrogates and a `return` of the program itself."""
     try: tree = ast.parse(code)
     except MemoryError as error: raise RecursionError('the program is nested too deeply') from error
-    except ValueError as error: raise SyntaxError(str(error)) from error            # a null byte, half a character
+    except ValueError as error: raise SyntaxError(str(error)) from error  # a null byte, half a character
     except SyntaxError: return f'exec({code!r})'
-    if returns(tree): raise SyntaxError("'return' outside function")     # Monty would hand its value to us
+    if returns(tree): raise SyntaxError("'return' outside function")  # Monty would hand its value to us
     if not tree.body or not isinstance(tree.body[-1], ast.Expr): return f'{code}\nNone'
     last = tree.body[-1]
     lines = [line.encode() for line in re.findall('[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+', code)]
@@ -111,10 +111,10 @@ class MontySandbox:
     """Runs Python in Monty's workers. Call it with code. May be shared by threads and clones; a copy or a pickle is
     a new one with the same limits."""
     def __init__(self, seconds:float=1.,  # of running
-        megabytes:int=64,   # of the interpreter's heap
-        depth:int=200,      # calls inside calls
-        output:int=2000,    # characters of text, and of an error
-        grace:float=.5      # seconds after the limit until a worker that does not listen is killed
+        megabytes:int=64,  # of the interpreter's heap
+        depth:int=200,     # calls inside calls
+        output:int=2000,   # characters of text, and of an error
+        grace:float=.5     # seconds after the limit until a worker that does not listen is killed
     ):
         check_limits(seconds, megabytes, depth, output)
         if not (isinstance(grace, (int, float)) and 0 < grace <= 60):
@@ -129,9 +129,9 @@ class MontySandbox:
 
     def workers(self):
         "The pool of worker processes, started at the first call; they end with this object at the latest."
-        if self.owner == os.getpid(): return self.pool      # a forked process must not talk through its parent's pipes
+        if self.owner == os.getpid(): return self.pool  # a forked process must not talk through its parent's pipes
         from pydantic_monty import Monty
-        with self.lock:     # threads that come first together start one pool
+        with self.lock:  # threads that come first together start one pool
             if self.owner == os.getpid(): return self.pool
             if begun and begun[0] != os.getpid():
                 raise Refused('this process was forked from one in which Monty already ran, and its threads did not '
@@ -154,20 +154,20 @@ class MontySandbox:
         return pool.checkout(limits=limits, os_policy=same, assert_message_annotations=False)
 
     def __call__(self, code:str,  # any text
-        names:dict=None     # name -> plain value, which the program finds defined
+        names:dict=None  # name -> plain value, which the program finds defined
     )->Result:
         "Run a program. Whatever it does is a `Result`; only a bad argument or a missing sandbox raises."
         names, parts = check_program(code, names), []
         if len(code) > LONGEST: return too_long(code)
-        def keep(stream, text):     # endless printing must not fill our memory
+        def keep(stream, text):  # endless printing must not fill our memory
             if sum(map(len, parts)) <= self.output: parts.append(text[:self.output + 1])
         pool, error = self.workers(), ''
         try:
             program = telling(code, self.output + 1)
             with self.session(pool) as session:
-                session.feed_run(f'{print_}, {repr_} = print, repr')     # the program may name something else so
+                session.feed_run(f'{print_}, {repr_} = print, repr')  # the program may name something else so
                 session.feed_run(program, inputs=names, print_callback=keep)
-        except (KeyboardInterrupt, SystemExit): raise       # ours: the program's own come as errors of Monty
+        except (KeyboardInterrupt, SystemExit): raise  # ours: the program's own come as errors of Monty
         # also a panic of the Rust code, which is no Exception
         except BaseException as fault: error = as_error(fault, self.seconds, self.megabytes)
         return Result(not error, readable(''.join(parts), self.output).rstrip('\n'),
@@ -178,7 +178,7 @@ def end_workers(pool, owner:int, getpid):
     if getpid() == owner: pool.__exit__(None, None, None)
 
 def run_python(code:str,  # any text
-    names:dict=None,    # name -> plain value, which the program finds defined
+    names:dict=None,  # name -> plain value, which the program finds defined
     seconds:float=1., megabytes:int=64, depth:int=200, output:int=2000  # see `MontySandbox`
 )->Result:
     "Run one program in Monty. For many, make one `MontySandbox` and call it: its workers stay."
@@ -190,12 +190,12 @@ machines = {'x86_64': (0xC000003E, 0), 'aarch64': (0xC00000B7, 1)}
 allowed = data_of('syscalls')
 
 def call_filter(machine:str  # 'x86_64' or 'aarch64', as `platform.machine()` says
-)->bytes:           # a seccomp program: the calls of `allowed` go on, all others fail with 'operation not permitted'
+)->bytes:  # a seccomp program: the calls of `allowed` go on, all others fail with 'operation not permitted'
     "The system-call filter for `bwrap --seccomp`."
     audit, column = machines[machine]
     numbers = [pair[column] for pair in allowed.values() if pair[column] is not None]
-    load, equal, give = 0x20, 0x15, 0x06                            # BPF: load a word; compare and jump; return
-    refuse, kill, allow = 0x00050001, 0x80000000, 0x7FFF0000        # EPERM; end the process; go on
+    load, equal, give = 0x20, 0x15, 0x06                      # BPF: load a word; compare and jump; return
+    refuse, kill, allow = 0x00050001, 0x80000000, 0x7FFF0000  # EPERM; end the process; go on
     checks = [(equal, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]
     program = [(load, 0, 0, 4), (equal, 1, 0, audit), (give, 0, 0, kill), (load, 0, 0, 0), *checks,
                (give, 0, 0, refuse), (give, 0, 0, allow)]
@@ -216,19 +216,19 @@ except BaseException as error:
     sys.stdout.flush()
     print(f'{type(error).__name__}: {error}'.rstrip(': '), file=sys.stderr)
     sys.exit(1)
-"""     # what CPython runs inside; its first lines are ours, the code comes as data
+"""  # what CPython runs inside; its first lines are ours, the code comes as data
 
 where = """
 import glob, json, os, sysconfig
 paths = {sysconfig.get_path(name) for name in ('stdlib', 'platstdlib')}
 libraries = (file for path in paths for file in glob.glob(path + '/lib-dynload/*.so'))
 print(json.dumps([sorted(paths), sorted(file for file in libraries if '/_tkinter' not in file)]))
-"""     # what an interpreter is asked about itself; windows and their libraries stay outside
+"""  # what an interpreter is asked about itself; windows and their libraries stay outside
 
 @cache
 def needed(python:str,  # an interpreter
-    *programs       # paths of programs that run beside it
-)->list:            # options of bwrap
+    *programs  # paths of programs that run beside it
+)->list:       # options of bwrap
     """What an interpreter reads, and nothing else: its program, the standard library without what was installed
     beside it, the shared libraries of all of these."""
     ask = lambda *command: subprocess.run(command, capture_output=True, text=True, timeout=60, check=True,
@@ -248,11 +248,11 @@ def needed(python:str,  # an interpreter
 class Bubblewrap:
     "Runs Python in a CPython of its own, in namespaces made by bwrap: call it with code. Linux only, else `Refused`."
     def __init__(self, seconds:float=5.,  # of the clock, starting up included
-        megabytes:int=256,      # of address space
-        depth:int=200,          # calls inside calls
-        output:int=2000,        # characters of text, and of an error
-        python:str=None,        # the interpreter; None: the one that runs this
-        bwrap:str='bwrap', prlimit:str='prlimit'    # the programs, by name or path
+        megabytes:int=256,  # of address space
+        depth:int=200,      # calls inside calls
+        output:int=2000,    # characters of text, and of an error
+        python:str=None,    # the interpreter; None: the one that runs this
+        bwrap:str='bwrap', prlimit:str='prlimit'  # the programs, by name or path
     ):
         check_limits(seconds, megabytes, depth, output)
         self.seconds, self.megabytes, self.depth, self.output, self.machine = (seconds, megabytes, depth, output,
@@ -274,7 +274,7 @@ class Bubblewrap:
                           f'namespaces, or use MontySandbox')
 
     def command(self, descriptor:int  # of the file with the system-call filter
-    )->list:                    # the command line
+    )->list:  # the command line
         "What is run: bwrap makes the walls, prlimit the limits, Python the rest."
         walls = ['--unshare-all', '--die-with-parent', '--new-session', '--clearenv', '--cap-drop', 'ALL', '--uid',
                  '65534', '--gid', '65534', '--hostname', 'sandbox']
@@ -284,7 +284,7 @@ class Bubblewrap:
                 '--', self.prlimit, *limits, '--', self.python, '-I', '-S', '-B', '-c', runner]
 
     def __call__(self, code:str,  # any text
-        names:dict=None     # name -> plain value, which the program finds defined
+        names:dict=None  # name -> plain value, which the program finds defined
     )->Result:
         "Run a program. Whatever it does is a `Result`; only a bad argument raises."
         names = check_program(code, names)
@@ -305,10 +305,10 @@ class Bubblewrap:
         else: error = ''
         return Result(not error, readable(text, self.output).rstrip('\n'), readable(error, self.output))
 
-def listen(process,     # with pipes for its output and its errors
-    seconds:float,      # until we lose patience
-    most:int            # bytes to keep of each
-)->tuple:               # (output, errors, whether time ran out)
+def listen(process,  # with pipes for its output and its errors
+    seconds:float,   # until we lose patience
+    most:int         # bytes to keep of each
+)->tuple:            # (output, errors, whether time ran out)
     "Read both pipes to their ends, drop what is too much, and stop at the deadline."
     deadline, kept = time.monotonic() + seconds, {process.stdout: b'', process.stderr: b''}
     with selectors.DefaultSelector() as watched:
@@ -326,7 +326,7 @@ def listen(process,     # with pipes for its output and its errors
 def end(process):
     "Kill a process group and take in what is left of it; the namespace dies with its first process."
     try:
-        if process.poll() is None: process.wait(.2)     # both pipes are closed: it is on its way out
+        if process.poll() is None: process.wait(.2)  # both pipes are closed: it is on its way out
     except subprocess.TimeoutExpired: os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close(), process.stderr.close()

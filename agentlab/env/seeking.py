@@ -15,12 +15,12 @@ from .toolbox import Place, Tool, Toolbox, final_answer, text_search
 from .tools import tool
 
 symptoms = 'cough cramps fatigue fever headache itching nausea pallor rash sneezing sweating thirst vertigo'.split()
-def clinic(number: int)->tuple:     # (disease -> four symptoms, two past cases of each: (disease, three of them))
+def clinic(number: int)->tuple:  # (disease -> four symptoms, two past cases of each: (disease, three of them))
     "Twelve made-up diseases; no medical advice."
     generator = Random(f'clinic {number}')
     table = {name: generator.sample(symptoms, 4) for name in generator.sample(last_names, 12)}
     return table, [(name, {*generator.sample(some, 3)}) for name, some in [*table.items()]*2]
-def similar(number: int, asked: set)->list:     # of a clinic; symptoms
+def similar(number: int, asked: set)->list:  # of a clinic; symptoms
     "The diseases of the three cases that share most with some symptoms (Jaccard), the nearest first."
     near = sorted(clinic(number)[1], key=lambda case: -len(case[1] & asked)/len(case[1] | asked))
     return list(dict.fromkeys(name for name, some in near[:3] if some & asked))
@@ -34,12 +34,12 @@ def patient(generator: Random, split: str)->dict:
             calls = [f'match {" ".join(told)}', f'search {name}']
             return dict(clinic=number, question=f'A patient has {" ".join(told)}.', calls=calls, answer=name)
 
-def refer(truth: str, rounds: list)->float:     # of matching: (set of symptoms, diseases shown)
+def refer(truth: str, rounds: list)->float:  # of matching: (set of symptoms, diseases shown)
     "What matching is worth: the disease was shown, the last round kept it, every round asked something else."
     changed = all(len(one ^ other) >= 2 for (one, _), (other, _) in zip(rounds, rounds[1:]))
     if not any(truth in shown for _, shown in rounds): return {2: .2, 3: .4}.get(len(rounds), 0.)*changed
     return max(0., 1 - .5*(truth not in rounds[-1][1]) - .5*(not changed))
-def covered(truth: str, said: str)->float:      # 0 to 1
+def covered(truth: str, said: str)->float:  # 0 to 1
     "Cube root of the share of words of the truth that were said, among whatever else; as released, without final s."
     words, known = ({word.rstrip('s') for word in re.findall(r'\w+', text.lower())} for text in (truth, said))
     return (len(words & known)/len(words))**(1/3)
@@ -48,7 +48,7 @@ def covered(truth: str, said: str)->float:      # 0 to 1
 class Diagnosis(Toolbox):
     "Find a disease by similar cases and a book; reward 1 for this one and no other."
     name, deadline, max_tokens = 'diagnosis', True, 8
-    def __init__(self, horizon: int = 6, split: str = 'train'):     # most turns; whose clinics `reset` draws
+    def __init__(self, horizon: int = 6, split: str = 'train'):  # most turns; whose clinics `reset` draws
         book = lambda task: [(name, ' '.join(some)) for name, some in clinic(task['clinic'])[0].items()]
         known = lambda given: {*given['symptoms'].lower().split()} & {*symptoms}
         match = Tool(tool('match', 'Read the diseases of similar cases.', symptoms='symptoms of the patient'),
@@ -69,7 +69,7 @@ class Diagnosis(Toolbox):
         found[3]['columns'] |= {name: formed*x for name, x in parts.items()}
         return found
 
-def masked(entities: list, generator: Random, most: int)->list:     # texts; seeded; draws
+def masked(entities: list, generator: Random, most: int)->list:  # texts; seeded; draws
     "Places to mask, drawn with replacement by words, a number like the longest; what is there twice is left alone."
     words = [len(one.split()) for one in entities]
     chance = [(entities.count(one) == 1)*(max(words) if one.isdigit() else n) for one, n in zip(entities, words)]
@@ -80,7 +80,7 @@ def passage(generator: Random, split: str, most: int = 3)->dict:
         world, n = world_of(split, generator.randrange(10**6), 14), generator.randint(1, most)
         facts = generator.sample(world.pages, 3)
         found = [(fact, x) for fact in facts for x in (*fact, world.links[fact])]
-        gaps = dict(found[i] for i in masked([x for _, x in found], generator, n))      # one in a sentence
+        gaps = dict(found[i] for i in masked([x for _, x in found], generator, n))  # one in a sentence
         asks = [' '.join(x for one, x in found if one == fact and x != gap) for fact, gap in gaps.items()]
         if len(gaps) == n and all(world.search(ask) == [fact] for ask, fact in zip(asks, gaps)):
             said = [world.sentence(fact).replace(gaps.get(fact, '_'), '_') for fact in facts]
@@ -91,7 +91,7 @@ def filled(reply: str, task: dict)->float:
     said, right = reply.split(), task['answer'].split()
     return (len(said) == len(right))*sum(x == y for x, y in zip(said, right))/len(right)
 
-def ramp(most: int = 3, split: str = 'train')->Toolbox:     # gaps of a passage, 1 to 3; whose passages `reset` draws
+def ramp(most: int = 3, split: str = 'train')->Toolbox:  # gaps of a passage, 1 to 3; whose passages `reset` draws
     "The world in which gaps of a passage are filled by searching."
     find = Tool(tool('search', 'Read a page.', words='words of it'),
                 lambda given, world: ' '.join(map(world.sentence, world.search(given['words']))), 1.,

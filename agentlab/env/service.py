@@ -22,11 +22,11 @@ data = data_of('service')
 items, colours, cities = (data[part].split() for part in ('items', 'colours', 'cities'))
 # of orders, which are few: a tiny policy copies them; days since a delivery; prices
 numbers, days, prices = range(101, 117), range(4, 60, 8), range(15, 100, 9)
-kinds = data['kinds']   # what is wanted -> how it is said in three parts, and its level
-changes = dict(exchange='colour', move='city')      # the fact that these change
+kinds = data['kinds']  # what is wanted -> how it is said in three parts, and its level
+changes = dict(exchange='colour', move='city')  # the fact that these change
 
 def draw_shop(task:dict  # dict(store=)
-)->dict:        # orders: number -> row; stock: item -> colours; handed: orders that a human has now
+)->dict:  # orders: number -> row; stock: item -> colours; handed: orders that a human has now
     "Four orders of two customers; a task is about the first one."
     generator = Random(f'service {task["store"]}')
     first, second = generator.sample(first_names, 2)
@@ -65,7 +65,7 @@ def shop_tools()->list:
             for name, said, parameters in data['tools']]
 
 def scene_of(task:dict  # dict(kind=, store=)
-)->dict:        # name, kind, item, value; other, wrong: what may be said in their place
+)->dict:  # name, kind, item, value; other, wrong: what may be said in their place
     "All that the user knows. Nothing of the order stands in it but what was ordered."
     generator, (row, second, *_) = Random(f'scene {task["kind"]} {task["store"]}'), draw_shop(task)['orders'].values()
     values = [x for x in dict(exchange=colours, move=cities).get(task['kind'], []) if x not in row.values()]
@@ -85,7 +85,7 @@ def by_rules(kind:str, value:str,  # what is wanted
     return kind*(kind != 'price'), price*(kind in ('price', 'refund'))
 
 def reference(task:dict  # dict(kind=, store=)
-)->tuple:       # the shop as it must be at the end; words that must have been said; the call that makes it so
+)->tuple:  # the shop as it must be at the end; words that must have been said; the call that makes it so
     "What is due, played by the tools themselves."
     shop, scene = draw_shop(task), scene_of(task)
     row = next(iter(shop['orders'].values()))
@@ -95,7 +95,7 @@ def reference(task:dict  # dict(kind=, store=)
     return shop, words, ' '.join([name, *map(str, call.values())])*bool(name)
 
 def request(task  # dict(kind=, store=)
-)->dict:    # the same with a question, which a Toolbox wants, and the answer
+)->dict:  # the same with a question, which a Toolbox wants, and the answer
     "What the user wants. Raises ValueError for what is no task."
     kind, store = (task.get('kind'), task.get('store')) if isinstance(task, dict) else (None, None)
     if kind not in kinds or type(store) is not int or store < 0:
@@ -105,8 +105,8 @@ def request(task  # dict(kind=, store=)
     return dict(kind=kind, store=store, question=kind, answer=' '.join([call, *words]).strip())
 
 def draw_request(
-    generator:Random, split:str, level:int=3    # seeded by the caller; 'train', 'demo' or 'test'; of the kinds, at most
-)->dict:                                        # a task of this split
+    generator:Random, split:str, level:int=3  # seeded by the caller; 'train', 'demo' or 'test'; of the kinds, at most
+)->dict:                                      # a task of this split
     "Every kind is as likely as every other one; every other one of the forbidden requests is left out."
     while True:
         kind = generator.choice([one for one in kinds if kinds[one][3] <= level])
@@ -114,9 +114,9 @@ def draw_request(
         if split_of(['service', kind, task['store']]) == split and not (dropped and task['answer'] == 'sorry'):
             return task
 
-traits = tuple(data['moods'])       # terse, wrong first, changes mind, impatient
-trained = ((), *((trait,) for trait in traits))     # one trait at most
-held_out = tuple(combinations(traits, 2))           # two at once: in the split 'test' only
+traits = tuple(data['moods'])  # terse, wrong first, changes mind, impatient
+trained = ((), *((trait,) for trait in traits))  # one trait at most
+held_out = tuple(combinations(traits, 2))        # two at once: in the split 'test' only
 ending, farewell = re.compile(r'\b(?:done|sorry|bye)\b'), re.compile(r'\bbye\b', re.I)  # of an agent; of a user
 
 class Customer:
@@ -128,7 +128,7 @@ class Customer:
         self.ways = dict(name=[scene['name']], item=[scene['wrong']]*('wrong first' in persona)
                          + changed*(not fact) + [scene['item']])
         if fact: self.ways[fact] = changed + [scene['value']]
-        self.times = dict.fromkeys(self.ways, 0)    # how often each was said
+        self.times = dict.fromkeys(self.ways, 0)  # how often each was said
     def say(self, fact:str)->str:
         "The fact, as it is said this time."
         known = self.times[fact] == len(self.ways[fact])
@@ -159,8 +159,8 @@ class Customer:
         return 'No time. Bye.' if 'impatient' in self.persona and self.needless > 1 else said or 'What?'
 
 def scripted(
-    scene:dict, persona:tuple, talk:tuple   # of `scene_of`; of `traits`; (who, text) so far, of 'user' and 'agent'
-)->str:                                     # what the user says next
+    scene:dict, persona:tuple, talk:tuple  # of `scene_of`; of `traits`; (who, text) so far, of 'user' and 'agent'
+)->str:                                    # what the user says next
     "The scripted user. It remembers nothing: what it has said follows from the talk."
     customer = Customer(scene, persona)
     said = customer.opening()
@@ -169,8 +169,8 @@ def scripted(
     return said
 
 def model_user(
-    model, seconds:float=60.    # a Policy, an endpoint, or a function text -> text, as for `ask_model`; until it failed
-):                              # a function as `scripted`
+    model, seconds:float=60.  # a Policy, an endpoint, or a function text -> text, as for `ask_model`; until it failed
+):                            # a function as `scripted`
     "A model as the user. It is told its scene and its mood, and nothing of the order."
     asked = ask_model(model, seconds=seconds)
     def user(scene, persona, talk):
@@ -185,10 +185,10 @@ class Service(Toolbox):
     "Serve a customer by the rules of the shop; 1 if the shop is as it must be and what must be said was said, else 0."
     name, max_tokens = 'service', 8
     def __init__(self,
-        horizon:int=12, level:int=3,    # most turns, of texts and calls; 1: cancel, price; 2: refund, move; 3: exchange
-        personas:tuple=(),      # who comes, such as ((), ('terse',)); (): `trained`, for tasks of 'test' `held_out`
-        user=scripted,          # (scene, persona, talk) -> text; or `model_user`
-        split:str='train'       # which tasks `reset` draws
+        horizon:int=12, level:int=3,  # most turns, of texts and calls; 1: cancel, price; 2: refund, move; 3: exchange
+        personas:tuple=(),  # who comes, such as ((), ('terse',)); (): `trained`, for tasks of 'test' `held_out`
+        user=scripted,      # (scene, persona, talk) -> text; or `model_user`
+        split:str='train'   # which tasks `reset` draws
     ):
         check_whole(1, 3, level=level)
         if any(not isinstance(one, (tuple, list)) or {*one} - {*traits} for one in personas):
@@ -278,7 +278,7 @@ class Service(Toolbox):
         if call: return ' '.join([call, str(row['number']), *[value]*(call in changes)])
         return 'sorry' if words == ['sorry'] else f'done {words[0]}'
     def demonstrator(self, noise:float=0., generator:Random=None  # chance of a habit instead of the best action; seeded
-    )->str:                                             # an action
+    )->str:  # an action
         "Somebody in a hurry: acts without `sure ?`, does what is wanted and not what is allowed, asks needlessly."
         best, hurried = self.best(), noisy(noise, generator, 'demonstrator')
         calls = [one for one in self.legal() if one.split()[0] in (self.task['kind'], 'done')]

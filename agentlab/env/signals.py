@@ -57,7 +57,7 @@ class Signals(SeatedGame):
                              f'tasks() gives; got {task!r}')
         self.goals = tuple(task['objects'])
         self.slips = tuple(generator.choice(self.said) if generator.random() < self.noise else None for _ in self.goals)
-        self.past, self.heard = (), None        # rounds played: (object, word said, word heard, pick)
+        self.past, self.heard = (), None  # rounds played: (object, word said, word heard, pick)
 
     def known(self, past:tuple, seat:str)->tuple:
         "What a seat knows of a round: the sender does not learn what was heard, nor the receiver what was said."
@@ -95,7 +95,7 @@ class Signals(SeatedGame):
         return {self.objects[self.said.index(self.heard)]: 1}
 
     def tasks(self, split:str, n:int, seed:int=0  # another split or seed: another order, the same objects; n: how many
-    )->list:                            # n tasks, for `reset(seed, task=task)`
+    )->list:  # n tasks, for `reset(seed, task=task)`
         "Tasks in which every object comes equally often (up to the remainder), shuffled; the same list every time."
         generator = Random(f'tasks {check_split(split)} {seed}')
         goals = [self.objects[i % self.n] for i in range(n*self.rounds)]

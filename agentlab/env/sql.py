@@ -23,9 +23,9 @@ tables = dict(customers='customer name city job'.split(), orders='customer produ
               products='product item material price weight'.split())
 worth = dict(name=first_names[:6], city='rome oslo lima cairo'.split(), job='bakers pilots nurses'.split(),
              day='monday tuesday friday sunday'.split(), item='lamps chairs bowls ropes coats'.split(),
-             material='wood glass wool'.split())            # column -> what stands in it
-filters = dict(city='in', job='by', day='on', item='with', material='of')       # column -> word before a value of it
-whole = dict(highest='max', lowest='min', total='sum')                          # word -> function of SQL
+             material='wood glass wool'.split())  # column -> what stands in it
+filters = dict(city='in', job='by', day='on', item='with', material='of')  # column -> word before a value of it
+whole = dict(highest='max', lowest='min', total='sum')                     # word -> function of SQL
 
 def needed(question:dict)->list:
     "The tables that hold what a question speaks of, and `orders` between the two others."
@@ -117,12 +117,12 @@ class SqlWorld(Toolbox):
     name = 'sql'
     drawn, deadline, max_tokens = 'questions', True, 32
     def __init__(self, levels:tuple=(1, 2, 3, 4, 5, 6),  # of the questions, see `level_of`
-        horizon:int=5,          # most turns, the answer included
-        faithful:bool=False,    # True, as in MARS-SQL's code: results are sets, and the last query that ran is judged
-        spaced:bool=True,       # numbers digit by digit, for a word-level model; False: as usual
-        split:str='train'       # which questions `reset` draws
+        horizon:int=5,        # most turns, the answer included
+        faithful:bool=False,  # True, as in MARS-SQL's code: results are sets, and the last query that ran is judged
+        spaced:bool=True,     # numbers digit by digit, for a word-level model; False: as usual
+        split:str='train'     # which questions `reset` draws
     ):
-        check_whole(2, horizon=horizon)     # a query and the answer
+        check_whole(2, horizon=horizon)  # a query and the answer
         for level in (levels := tuple(levels)) or (0,): check_whole(1, 6, levels=level)
         told = '; '.join(f'{name}({", ".join(tables[name])})' for name in tables)
         tool = sql_query(as_script, rows=12, name='sql', seconds=1., description=f'One query on the tables {told}.')

@@ -17,7 +17,7 @@ table = data_of('diseases')
 symptoms = sorted({one for some in table.values() for one in some})
 
 def judged(said:str, advice:str, disease:str  # the diagnosis and 'home' or 'clinic'; what it is
-)->tuple:                               # points 0 to 5 for each
+)->tuple:  # points 0 to 5 for each
     "The judge: the share of symptoms that both diseases have; the clinic is for a disease with fever."
     both, either = {*table[said]} & {*table[disease]}, {*table[said]} | {*table[disease]}
     return 5*len(both)//len(either), 5*(advice == ('clinic' if 'fever' in table[disease] else 'home'))
@@ -30,8 +30,8 @@ class Doctor(Drawn, TextEnv):
     guide = guide_text(f'A patient has one of {", ".join(table)}. Ask about {", ".join(symptoms)}, nothing twice, then '
                        f'say what it is while turns are left. Fever is for the clinic.', grammar, 'cough ?')
     def __init__(self, least:int=2, most:int=10,  # turns of an episode, the diagnosis too: drawn with the task
-        answer:float=1.,                    # points for an answer that says something
-        split:str='train'                   # which patients `reset` draws
+        answer:float=1.,   # points for an answer that says something
+        split:str='train'  # which patients `reset` draws
     ):
         check_whole(most=most)
         check_whole(1, most, least=least)
@@ -49,7 +49,7 @@ class Doctor(Drawn, TextEnv):
             or task['told'] not in table.get(task['disease'], ()) or not 0 < task['budget'] <= self.horizon):
             raise ValueError(f'a task of Doctor is dict(disease=, told=, patient=, budget=) with a symptom of the '
                              f'disease and a budget of at most {self.horizon}; got {task!r:.200}')
-        self.asked, self.known = (task['told'],), {task['told']: True}     # unsure: what this patient cannot tell
+        self.asked, self.known = (task['told'],), {task['told']: True}  # unsure: what this patient cannot tell
         self.unsure = Random(f'patient {task["patient"]}').sample([x for x in symptoms if x != task['told']], 4)
         return f'I have {task["told"]}. {self.left()}'
     def left(self)->str: return f'{self.task["budget"] - self.turns} left.'
@@ -85,7 +85,7 @@ class Doctor(Drawn, TextEnv):
         best = min(uneven, key=uneven.get)
         return f'{best} ?' if self.task['budget'] - self.turns > 1 and uneven[best] < len(some) else ''
     def best(self): return self.asks() or self.ends(self.task['disease'])
-    def demonstrator(self, noise:float=0., generator:Random=None)->str:     # share of slips; seeded
+    def demonstrator(self, noise:float=0., generator:Random=None)->str:  # share of slips; seeded
         "Asks, then says the first disease that is possible; a slip is any other action."
         return generator.choice(self.legal()) if noisy(noise, generator, 'demonstrator') else (
             self.asks() or self.ends(self.possible()[0]))
@@ -108,7 +108,7 @@ class Reco(Drawn, TextEnv):
     grammar = f'Write show and one or two different genres of {", ".join(genres)}.'
     guide = guide_text('A user likes three genres and leaves when too much is shown that it does not like; just before '
                        'it says what it wants fewer of.', grammar, 'show jazz rock')
-    def __init__(self, horizon:int=12, says=fewer, split:str='train'):   # lists of a session; see `fewer`; whose users
+    def __init__(self, horizon:int=12, says=fewer, split:str='train'):  # lists of a session; see `fewer`; whose users
         check_whole(horizon=horizon)
         self.horizon, self.says, self.split = horizon, says, check_split(split)
     def draw(self, generator:Random, split:str)->dict:
@@ -137,7 +137,7 @@ class Reco(Drawn, TextEnv):
         return dict(state=self.story, legal=self.legal(), milestone=self.turns/self.horizon, answer=self.best())
     def legal(self)->list: return [f'show {" ".join(some)}' for n in (1, 2) for some in combinations(genres, n)]
     def best(self): return f'show {self.likes[0]} {self.likes[1]}'
-    def demonstrator(self, noise:float=0., generator:Random=None)->str:     # share of any list; seeded
+    def demonstrator(self, noise:float=0., generator:Random=None)->str:  # share of any list; seeded
         "Reads the instructions: whoever is near leaving likes what it stays for and does not name."
         if noisy(noise, generator, 'demonstrator'): return generator.choice(self.legal())
         first = next((i for i, (_, said) in enumerate(self.story) if said.startswith('Fewer')), len(self.story))

@@ -10,13 +10,13 @@ import functools
 from .protocol import check_whole, guide_text
 from .two_seats import SeatedGame
 
-free = '.........'                                                          # the empty board; cells row by row
+free = '.........'  # the empty board; cells row by row
 lines = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 _turned = (6, 3, 0, 7, 4, 1, 8, 5, 2)  # where each cell of the turned board comes from
 _mirrored = (2, 1, 0, 5, 4, 3, 8, 7, 6)
 
 def canonical_board(board:str  # 9 characters: x, o or . for a free cell
-)->str:         # the same for all boards that are equal but for turning and mirroring
+)->str:  # the same for all boards that are equal but for turning and mirroring
     "The first, in the alphabet, of the eight boards."
     equals = []
     for _ in range(4):
@@ -40,7 +40,7 @@ def _solve(board):
     return (max if seat == 'x' else min)(value(put(board, cell, seat)) for cell in range(9) if board[cell] == '.')
 
 def value(board:str  # 9 characters: x, o or .
-)->int:         # what x is paid if both play best: 1, 0 or -1
+)->int:  # what x is paid if both play best: 1, 0 or -1
     "The minimax value of a position."
     return _solve(canonical_board(board))
 
@@ -53,9 +53,9 @@ class TicTacToe(SeatedGame):
                        'x or o is taken. Three of your marks in a row, a column or a diagonal win.', grammar, '5')
 
     def __init__(self, forfeit:float=None,  # what a seat is paid for an illegal text; None: -1
-        opening:int=0,    # most random moves before the game begins, 0 to 8; how many and which is drawn from the seed
-        turned:bool=False,      # True: after every move the board is turned and mirrored into `canonical_board`
-        numbered:bool=False     # True: a mark is read with its cell, x5 instead of x
+        opening:int=0,  # most random moves before the game begins, 0 to 8; how many and which is drawn from the seed
+        turned:bool=False,   # True: after every move the board is turned and mirrored into `canonical_board`
+        numbered:bool=False  # True: a mark is read with its cell, x5 instead of x
     ):
         super().__init__(forfeit)
         check_whole(0, 8, opening=opening)

@@ -27,32 +27,32 @@ class ToolError(Exception):
 @dataclass(frozen=True, eq=False)
 class Place:
     "What tools work on in an episode: here a dictionary, empty at the beginning."
-    begin:object = lambda task: {}      # task -> what the tools are given
-    copy:object = copy.deepcopy         # that -> an independent one
-    end:object = lambda held: None      # that: frees it; harmless when called twice
-    greeting:object = lambda held: ''   # that -> what the agent reads of it, after the question
+    begin:object = lambda task: {}     # task -> what the tools are given
+    copy:object = copy.deepcopy        # that -> an independent one
+    end:object = lambda held: None     # that: frees it; harmless when called twice
+    greeting:object = lambda held: ''  # that -> what the agent reads of it, after the question
 
-notes = Place()     # of the functions that take `state`
+notes = Place()  # of the functions that take `state`
 
 @dataclass(frozen=True)
 class Tool:
     "A named tool; `tool_of` makes one of a function."
-    schema:dict             # name, description, parameters
-    function:object         # (arguments, what its place holds) -> text; ToolError for what the model did wrong
-    cost:float = 0.         # of a call
-    seconds:float = 10.     # that a call may take
-    pure:bool = True        # leaves everything as it was
-    place:Place = None      # what it works on; None: nothing
-    final:bool = False      # its text is the answer and ends the episode
+    schema:dict          # name, description, parameters
+    function:object      # (arguments, what its place holds) -> text; ToolError for what the model did wrong
+    cost:float = 0.      # of a call
+    seconds:float = 10.  # that a call may take
+    pure:bool = True     # leaves everything as it was
+    place:Place = None   # what it works on; None: nothing
+    final:bool = False   # its text is the answer and ends the episode
     def __post_init__(self):
         if not (is_finite(self.seconds) and 0 < self.seconds <= 3600 and is_finite(self.cost)):
             raise ValueError(f'seconds={self.seconds!r}, cost={self.cost!r}: give a tool a time limit above 0, and at '
                              f'most 3600, and a cost that is a number')
 
 def tool_of(function,  # parameters with types and comments; one named `state` is the dictionary of the episode
-    name:str='', description:str='',    # what the model calls, and what it does; '': as the function and docstring say
-    pure:bool=None,         # whether it leaves everything as it was; None: if it takes no state
-    **limits                # cost and seconds of a call
+    name:str='', description:str='',  # what the model calls, and what it does; '': as the function and docstring say
+    pure:bool=None,  # whether it leaves everything as it was; None: if it takes no state
+    **limits         # cost and seconds of a call
 )->Tool:
     "A tool of a Python function. Raises TypeError or ValueError for one whose parameters no JSON schema describes."
     if isinstance(function, Tool): return function
@@ -66,8 +66,8 @@ def final_answer(name:str='answer', description:str='Give the answer, which ends
     return Tool(tool(name, description, text='the answer'), lambda given, held: given['text'], final=True)
 
 def within(function,  # without arguments
-    seconds:float   # until nobody waits any more
-):                  # what it returned
+    seconds:float  # until nobody waits any more
+):                 # what it returned
     "Run in a thread of its own. Raises what the function raises, ToolError for what would end us, or TimeoutError."
     found = Future()
     def work():
@@ -96,19 +96,19 @@ def _json(value)->str: return json.dumps(value, sort_keys=True, default=str)
 class Toolbox(Drawn, TextEnv):
     "One environment with several named tools."
     name = 'toolbox'
-    deadline = False    # the horizon is a budget
+    deadline = False  # the horizon is a budget
     apart = staticmethod(_json)
     plain, asked = 'No tool was called.', None
 
     def __init__(self, tools,  # of Tool, or functions
-        tasks,              # list of dict(question=, answer=, ...), or draw(generator, split) -> such a dict
-        score=exact,        # (answer, task) -> number; a success is 1 or more
+        tasks,             # list of dict(question=, answer=, ...), or draw(generator, split) -> such a dict
+        score=exact,       # (answer, task) -> number; a success is 1 or more
         over=lambda task, call: None,  # task, ledger entry -> what the call is worth if it ends the episode, else None
         horizon:int=8, most:int=4, output:int=1000, # turns; calls of a reply that are made; characters that are shown
-        rules:str='Answer the question. Call a tool where it helps.',   # what it is about, for who reads
-        example:str='',     # an action; '': the first call that a task lists
-        words=(),           # further words of the tiny policy's vocabulary
-        split:str='train'   # whose tasks `reset` draws
+        rules:str='Answer the question. Call a tool where it helps.',  # what it is about, for who reads
+        example:str='',    # an action; '': the first call that a task lists
+        words=(),          # further words of the tiny policy's vocabulary
+        split:str='train'  # whose tasks `reset` draws
     ):
         self.known = {one.schema['name']: one for one in map(tool_of, tools)}
         self.tools = [one.schema for one in self.known.values()]
@@ -128,7 +128,7 @@ class Toolbox(Drawn, TextEnv):
         self.over = False
         self.task, self.ledger = check_asked(self.draw(self.random, self.split) if task is None else task), ()
         for place in dict.fromkeys(one.place for one in self.known.values() if one.place is not None):
-            self.held[place] = place.begin(self.task), threading.Lock()    # a call that changes it holds the lock
+            self.held[place] = place.begin(self.task), threading.Lock()  # a call that changes it holds the lock
         said = [self.task['question'], *(place.greeting(value) for place, (value, _) in self.held.items())]
         return self.written('\n'.join(text for text in said if text))
 
@@ -137,8 +137,8 @@ class Toolbox(Drawn, TextEnv):
         return text
 
     def call_tools(self, calls:list,  # (name, arguments), and a third where the call could not be read: why
-        text:str=''     # the reply; where it has no calls it may be the answer
-    ):                  # a Step
+        text:str=''  # the reply; where it has no calls it may be the answer
+    ):               # a Step
         "All that one reply asks for, in the order of writing: one turn."
         self.asked = calls
         try: return self.step(text)
@@ -189,7 +189,7 @@ class Toolbox(Drawn, TextEnv):
         value, lock = self.held.get(tool.place, (None, None))
         if lock and not lock.acquire(timeout=tool.seconds):
             raise ToolError(f'{tool.schema["name"]} is still busy with an earlier call. Call another tool, or wait.')
-        if lock and tool.pure: lock.release()       # readers go side by side
+        if lock and tool.pure: lock.release()  # readers go side by side
         try: said = tool.function(arguments, value)
         finally:
             if lock and not tool.pure: lock.release()
@@ -324,9 +324,9 @@ class Data:
             found = self.link.execute(query)
             return [one[0] for one in found.description or ()], found.fetchmany(rows + 1)
 
-def sql_query(source,           # path of a file, or task -> a script of SQL that makes one
-    write:bool=False,           # whether the agent may change its copy; the file itself is never changed
-    rows:int=20,                # of an answer
+def sql_query(source,  # path of a file, or task -> a script of SQL that makes one
+    write:bool=False,  # whether the agent may change its copy; the file itself is never changed
+    rows:int=20,       # of an answer
     name:str='sqlite', description:str='Ask a database by one SQL statement.',
     cost:float=1., seconds:float=2.
 )->Tool:
@@ -348,7 +348,7 @@ def sql_query(source,           # path of a file, or task -> a script of SQL tha
     return Tool(schema, run, cost, seconds + 1, not write, Place(begin, Data.copy, lambda data: data.close()))
 
 def python_code(names=None,  # task -> {name: plain value} that the code finds defined; None: none
-    sandbox=None,           # code, names -> Result; None: a MontySandbox
+    sandbox=None,  # code, names -> Result; None: a MontySandbox
     name:str='python', description:str='Run Python.', cost:float=1.
 )->Tool:
     "A tool that runs code in a sandbox and gives back what it prints, or the value of its last line."
@@ -393,10 +393,10 @@ def _open(folder:Folder, name:str, flags:int):
     os.close(number)
     raise ToolError(f'{shown(name)} is no file.')
 
-def scratch_files(files=None,           # {name: text} at the beginning, or task -> such a dictionary
-    size:int=100_000, most:int=50,      # bytes of a file; files
-    cost:float=0.                       # of a call
-)->list:                                # of three tools
+def scratch_files(files=None,       # {name: text} at the beginning, or task -> such a dictionary
+    size:int=100_000, most:int=50,  # bytes of a file; files
+    cost:float=0.                   # of a call
+)->list:                            # of three tools
     "Tools `read`, `write` and `list` on a folder of the episode's own."
     def begin(task):
         folder, given = Folder(), (files(task) if callable(files) else files) or {}
@@ -419,10 +419,10 @@ def scratch_files(files=None,           # {name: text} at the beginning, or task
             Tool(tool('write', 'Write a file anew.', **name, text='its text'), write, cost, pure=False, place=place),
             Tool(tool('list', 'List the files.'), listed, cost, place=place)]
 
-def ask_model(model,        # function text -> text; agentlab.prompt.endpoint.Endpoint; or a Policy
+def ask_model(model,  # function text -> text; agentlab.prompt.endpoint.Endpoint; or a Policy
     name:str='ask', description:str='Ask somebody who may know.',
-    system:str='',          # what an endpoint or a policy is told beforehand
-    tokens:int=64,          # of a policy's answer, which is the likeliest one
+    system:str='',    # what an endpoint or a policy is told beforehand
+    tokens:int=64,    # of a policy's answer, which is the likeliest one
     cost:float=1., seconds:float=60.
 )->Tool:
     "A model as a tool."

@@ -12,11 +12,11 @@ from typing import get_type_hints
 # JSON's types and ours
 kinds = dict(string=str, integer=int, number=(int, float), boolean=bool, array=list, object=dict)
 
-def tool(name:str,      # what the model calls
-    description:str,    # one sentence: what it does
+def tool(name:str,    # what the model calls
+    description:str,  # one sentence: what it does
     /,
-    **parameters        # name -> what it means, or (JSON type, what it means); text where no type is given
-)->dict:                # a JSON schema: name, description, parameters
+    **parameters      # name -> what it means, or (JSON type, what it means); text where no type is given
+)->dict:              # a JSON schema: name, description, parameters
     "The schema of a tool; every parameter is required, and their order is that of the words of the action."
     typed = {p: ('string', said) if isinstance(said, str) else said for p, said in parameters.items()}
     unknown = [kind for kind, _ in typed.values() if kind not in kinds]
@@ -26,8 +26,8 @@ def tool(name:str,      # what the model calls
                 parameters=dict(type='object', properties=properties, required=list(properties)))
 
 def schema_of(function,  # a function with typed parameters; a comment beside one, or `Args:`, says what it means
-    name:str='', description:str=''     # what the model calls, and what it does; '': as the function and docstring say
-)->dict:                    # a JSON schema: name, description, parameters
+    name:str='', description:str=''  # what the model calls, and what it does; '': as the function and docstring say
+)->dict:  # a JSON schema: name, description, parameters
     "The schema of a Python function; `state` is no argument. Raises TypeError for what no call of a model can fill."
     name, text = name or getattr(function, '__name__', ''), inspect.getdoc(function) or ''
     if not re.fullmatch(r'[A-Za-z_][\w-]{0,63}', name): raise ValueError(f'{name!r} is no name for a tool; give name=')
@@ -45,7 +45,7 @@ def _meant(function, parameter:str, text:str)->str:
     "What a comment beside a parameter, or the docstring, says of it."
     from fastcore.docments import docments
     try: said = docments(function).get(parameter)
-    except (OSError, TypeError, SyntaxError): said = None       # a function without a file
+    except (OSError, TypeError, SyntaxError): said = None  # a function without a file
     found = re.search(rf'^\s*{parameter}\s*(?:\([^)]*\))?:\s*(.+)$', text, re.M)
     return ' '.join((said or (found[1] if found else '')).split())
 
@@ -59,7 +59,7 @@ def _typed(hint, where:str)->dict:
     return dict(type=known[origin]) | (dict(items=_typed(inner[0], where)) if origin is list and inner else {})
 
 def named(tools,  # list of schemas
-)->dict:        # name -> schema
+)->dict:  # name -> schema
     "The tools by name. Raises ValueError for two of one name, or for what is no schema."
     found = {}
     for one in tools:
@@ -71,9 +71,9 @@ def named(tools,  # list of schemas
         found[one['name']] = one
     return found
 
-def shown(text,     # anything a model wrote
-    most:int=40,    # characters that are kept
-)->str:             # in quotes
+def shown(text,   # anything a model wrote
+    most:int=40,  # characters that are kept
+)->str:           # in quotes
     "What was written, printable and cut, for a message."
     said = ' '.join(''.join(c if c.isprintable() else ' ' for c in str(text)[:10*most]).split())
     return f'"{said[:most]}{"..." if len(said) > most else ""}"'
@@ -96,8 +96,8 @@ def fault_of(tools,  # list of schemas
                     f'{shown(json.dumps(value))}.')
     return ''
 
-def fits(value,     # read from JSON
-    schema:dict     # of it: type, enum, anyOf, items are looked at
+def fits(value,  # read from JSON
+    schema:dict  # of it: type, enum, anyOf, items are looked at
 )->bool:
     "Whether a value is what a schema asks for."
     kind, options = schema.get('type'), schema.get('anyOf') or schema.get('oneOf')
@@ -114,9 +114,9 @@ def wanted(schema:dict)->str:
     if options := schema.get('anyOf') or schema.get('oneOf'): return ' or '.join(map(wanted, options))
     return f'of type {" or ".join(schema["type"]) if isinstance(schema.get("type"), list) else schema.get("type")}'
 
-def action_of(tools,            # list of schemas
-    name:str, arguments:dict    # a call without fault
-)->str:             # 'search mentor Bora Tel'
+def action_of(tools,          # list of schemas
+    name:str, arguments:dict  # a call without fault
+)->str:  # 'search mentor Bora Tel'
     "The action text of a call: the tool's name and its arguments in the order of the schema."
     order = named(tools)[name]['parameters']['properties']
     return ' '.join([name, *(str(arguments[p]) for p in order if p in arguments)])

@@ -15,7 +15,7 @@ from .protocol import (Env, Step, check_seed, check_split, check_turn, distinct,
 class SeatedGame(Env):
     "A game for several seats; write `deal`, `view`, `key`, `moves` and `play`."
     seats = ('first', 'second')
-    horizon, over, shared_loss = None, True, False      # nothing to step before the first reset
+    horizon, over, shared_loss = None, True, False  # nothing to step before the first reset
 
     def __init__(self, forfeit:float=None  # what a seat is paid for an illegal text; None: the least it can still get
     ):
@@ -79,7 +79,7 @@ class SeatedGame(Env):
         move = {tidy(move): move for move in self.moves()}.get(tidy(action))
         self.turns, self.paid = self.turns + 1, dict.fromkeys(self.seats, 0.)
         ending = self.forfeits() if move is None else self.play(move)
-        self.over = ending is not None or (self.horizon is not None and self.turns >= self.horizon)    # a rule
+        self.over = ending is not None or (self.horizon is not None and self.turns >= self.horizon)  # a rule
         self.pay(ending or {})
         self.totals = {seat: self.totals[seat] + paid for seat, paid in self.paid.items()}
         text = (self.refusal(action, 'Illegal.', f'Legal was: {listed(self.moves())}.') if move is None
@@ -102,19 +102,19 @@ class SeatedGame(Env):
         "What `info` holds in the present situation."
         return dict(legal=[] if self.over else list(self.moves()), state=(self.mover, *self.key(self.mover)))
 
-    def clone(self): return copy.copy(self)      # attributes are only replaced
+    def clone(self): return copy.copy(self)  # attributes are only replaced
 
     def expert(self, noise:float=0.,  # share of moves drawn at random from the legal ones
-        generator:Random=None       # seeded by the caller, draws among good moves; None: the first of the heaviest
-    )->str:                         # a move
+        generator:Random=None  # seeded by the caller, draws among good moves; None: the first of the heaviest
+    )->str:                    # a move
         "A good move of the seat that moves, drawn by the weights of `advice`."
         if noisy(noise, generator, 'expert'): return generator.choice(self.moves())
         advice = self.advice()
         return generator.choices([*advice], [*advice.values()])[0] if generator else max(advice, key=advice.get)
 
     def demonstrator(self, noise:float=0.,  # not used: a random player cannot be noisier
-        generator:Random=None       # seeded by the caller; None: the first legal move
-    )->str:                         # a move
+        generator:Random=None  # seeded by the caller; None: the first legal move
+    )->str:                    # a move
         "Any legal move: what a policy imitates before it learns from itself alone."
         return generator.choice(self.moves()) if generator else self.moves()[0]
 
@@ -122,10 +122,10 @@ class SeatedGame(Env):
         "Every word and mark that is said or understood here, for a word-level tokenizer."
         return list(dict.fromkeys(['Illegal', '.', *self.seats, *self.words()]))
 
-def draw_task(draw,     # generator -> task
-    generator:Random,   # draws
-    split:str           # 'train', 'demo' or 'test'
-)->dict:                # a task of this split
+def draw_task(draw,    # generator -> task
+    generator:Random,  # draws
+    split:str          # 'train', 'demo' or 'test'
+)->dict:               # a task of this split
     "Draw until a task belongs to the split."
     check_split(split)
     for _ in range(10_000):
@@ -133,10 +133,10 @@ def draw_task(draw,     # generator -> task
     raise ValueError(f'no task of split {split!r} in 10000 draws; this game has too few different tasks to be split')
 
 def different_tasks(draw,  # generator -> task
-    split:str,          # 'train', 'demo' or 'test'
-    n:int,              # how many
-    seed:int=0          # another seed, other tasks
-)->list:                # n different tasks, for `reset(seed, task=task)`
+    split:str,  # 'train', 'demo' or 'test'
+    n:int,      # how many
+    seed:int=0  # another seed, other tasks
+)->list:        # n different tasks, for `reset(seed, task=task)`
     "Different tasks of one split, the same list every time."
     generator = Random(f'tasks {check_split(split)} {seed}')
     return distinct(lambda: draw_task(draw, generator, split), n, f'tasks of split {split!r}')
@@ -150,10 +150,10 @@ def expert_player(game, generator:Random)->str:
     return game.expert(generator=generator)
 
 def play_game(game:SeatedGame,  # the game
-    players:dict,           # seat -> player
-    generator:Random,       # the players draw from it
-    seed:int=0, task=None   # of the game
-)->tuple:                   # (last step, the game's totals: seat -> what it was paid)
+    players:dict,          # seat -> player
+    generator:Random,      # the players draw from it
+    seed:int=0, task=None  # of the game
+)->tuple:                  # (last step, the game's totals: seat -> what it was paid)
     "One game from its beginning to its end."
     step = game.reset(seed, task)
     while not step.done: step = game.step(players[step.seat](game, generator))
@@ -174,10 +174,10 @@ def match(game:SeatedGame,  # the game
                        paid=sum(totals[seat] for _, totals in played)/games) for seat in seats}
 
 def outlook(game:SeatedGame,  # in any situation that is not the end
-    weigh,                  # game -> {move: weight}: how the seat that moves draws
-    hidden:bool=False,      # True: some seat does not see everything, so nothing may be remembered by keys
-    known:dict=None         # situations already computed
-)->dict:                    # what the seats are paid from here on, in their order -> probability
+    weigh,              # game -> {move: weight}: how the seat that moves draws
+    hidden:bool=False,  # True: some seat does not see everything, so nothing may be remembered by keys
+    known:dict=None     # situations already computed
+)->dict:                # what the seats are paid from here on, in their order -> probability
     "The exact distribution of what is still to be paid."
     known = {} if known is None else known
     here = (game.mover, *game.key(game.mover))

@@ -19,8 +19,8 @@ WORDS = DATA['words'].split()
 
 @lru_cache(maxsize=100_000)
 def marks(guess:str, word:str,  # of the same length
-    faithful:bool=False     # as released: an occurrence is yellow even where the word has no more of this letter
-)->str:                     # of g, y and -
+    faithful:bool=False  # as released: an occurrence is yellow even where the word has no more of this letter
+)->str:                  # of g, y and -
     "How a guess is answered in Wordle."
     spare = Counter(w for g, w in zip(guess, word) if g != w)
     found = []
@@ -31,7 +31,7 @@ def marks(guess:str, word:str,  # of the same length
     return ''.join(found)
 
 def information(answers:list  # what each of the possible secrets would answer
-)->float:           # bits; 0: all alike
+)->float:  # bits; 0: all alike
     "How much a question tells on average, where all secrets are equally likely."
     return log2(len(answers)) - sum(n*log2(n) for n in Counter(answers).values())/len(answers)
 
@@ -75,7 +75,7 @@ class Wordle(WordGame):
     max_tokens = 6
 
     def __init__(self, words:int=len(WORDS),  # the first so many of the list may be guessed or hidden, from 20
-        horizon:int=6, split:str='train', faithful:bool=False   # most guesses; whose words are hidden; see `marks`
+        horizon:int=6, split:str='train', faithful:bool=False  # most guesses; whose words are hidden; see `marks`
     ):
         check_whole(20, len(WORDS), words=words)
         check_whole(horizon=horizon)
@@ -112,7 +112,7 @@ class Wordle(WordGame):
     def legal(self)->list: return [' '.join(word) for word in self.words]
 
     def best(self)->str:
-        left = self.possible() or self.words    # none: marks of the release can contradict each other
+        left = self.possible() or self.words  # none: marks of the release can contradict each other
         return ' '.join(most_telling(tuple(left), self.faithful))
 
     def vocabulary(self)->list: return [*'abcdefghijklmnopqrstuvwxyz:-.', *'Guess Not in the list'.split()]
@@ -125,7 +125,7 @@ class TwentyQuestions(WordGame):
     grammar = 'Write ask and a mark, or guess and a thing, and nothing else.'
 
     def __init__(self, things:int=8, table:str='objects',  # how many of the table; 'objects' or 'cities'
-        horizon:int=20, split:str='train'           # most turns; whose games `reset` draws
+        horizon:int=20, split:str='train'  # most turns; whose games `reset` draws
     ):
         if table not in ('objects', 'cities'): raise ValueError(f"table={table!r}: give 'objects' or 'cities'")
         every = DATA[table]

@@ -29,7 +29,7 @@ def kernel(x, y, z, level:int):
     return near(z)@np.linalg.solve(near(x) + .1*np.eye(len(x)), y - y.mean()) + y.mean(), len(x)**3//3 + len(z)*x.size
 
 models, features, forms = dict(linear=linear, kernel=kernel), 'abcd', ('plane', 'waves')
-pairs, rows, pace = [*map(''.join, combinations(features, 2))], 96, 40_000   # rows to train on; work of a second
+pairs, rows, pace = [*map(''.join, combinations(features, 2))], 96, 40_000  # rows to train on; work of a second
 
 @lru_cache(4096)
 def fitted(form:str, pair:str, number:int, used:str, model:str, level:int)->tuple:
@@ -51,8 +51,8 @@ class Workbench(Drawn, TextEnv):
     grammar = 'Write load, use a b, fit linear LEVEL, fit kernel LEVEL (1 to 3), validate or submit, and nothing else.'
     guide = guide_text('Predict a number as well as you can, and submit in time. The data say whether it is a plane or '
                        'waves, and what each feature tells alone, 0 to 9.', grammar, 'fit kernel 2')
-    def __init__(self, horizon:int=7, split:str='train'):   # most turns
-        check_whole(5, horizon=horizon)     # load, use, fit, validate, submit
+    def __init__(self, horizon:int=7, split:str='train'):  # most turns
+        check_whole(5, horizon=horizon)  # load, use, fit, validate, submit
         self.horizon, self.split = horizon, check_split(split)
         self.fits = [(name, level) for name in models for level in (1, 2, 3)]
     def draw(self, generator:Random, split:str)->list:
@@ -79,10 +79,10 @@ class Workbench(Drawn, TextEnv):
                     validate=f'{self.tenths(valid)} of ten.', submit='Submitted.')[verb]
         return (text, min(1., max(-1., share)), verb == 'submit',
                 dict(success=share >= .9, columns=dict(seconds=1 + work/pace*(verb == 'fit'))))
-    def tested(self, fit:tuple)->float: return fitted(*self.task, self.task[1], *fit)[1]    # on the pair that matters
+    def tested(self, fit:tuple)->float: return fitted(*self.task, self.task[1], *fit)[1]  # on the pair that matters
     def tenths(self, share:float)->int: return int(10*max(0, share))
     def facts(self):
-        state = *self.task, self.used, *self.fit, *self.reached     # the last: load, use, fit, validate, submit
+        state = *self.task, self.used, *self.fit, *self.reached  # the last: load, use, fit, validate, submit
         return dict(legal=self.legal(), milestone=len(self.reached)/5, state=state)
     def legal(self)->list:
         if not self.reached: return ['load']
@@ -111,7 +111,7 @@ class Thoughts(TextEnv):
         self.length, self.slip, self.cost = length, slip, cost
     def start(self, seed, task=None):
         self.task = list(task or [self.random.randrange(10) for _ in range(self.length)])
-        self.nodes = {0: (self.task, 'open')}       # number -> digits, open or sorted
+        self.nodes = {0: (self.task, 'open')}  # number -> digits, open or sorted
         return self.shown()
     def facts(self)->dict: return dict(legal=self.legal(), state=[*self.task, self.turns, self.shown()])
     def shown(self)->str: return ' '.join(f'{i} {what} {len(some)}.' for i, (some, what) in self.nodes.items())
@@ -119,7 +119,7 @@ class Thoughts(TextEnv):
         ready = [i for i, (_, what) in self.nodes.items() if what == 'sorted']
         return [*(f'{verb} {i}' for i, (_, what) in self.nodes.items() for verb in self.verbs[what]),
                 *(f'aggregate {i} {j}' for i, j in combinations(ready, 2))]
-    def solved(self, some:list, slip:float)->list:      # in order, but for neighbours that changed places
+    def solved(self, some:list, slip:float)->list:  # in order, but for neighbours that changed places
         some = sorted(some)
         for i in range(1, len(some)):
             if self.random.random() < slip*len(some): some[i - 1:i + 1] = some[i], some[i - 1]
@@ -146,7 +146,7 @@ class Thoughts(TextEnv):
 
 class Foreseen(Wrapper):
     "Every action is said twice: after the first a model tells what would be read, the second is played (StarWM)."
-    def predict(self, observation:str, action:str)->str:    # by the world itself; a subclass asks a model
+    def predict(self, observation:str, action:str)->str:  # by the world itself; a subclass asks a model
         return self.env.clone().step(action).observation
     def reset(self, seed, task=None):
         self.now, self.asked = super().reset(seed, task), False

@@ -20,7 +20,7 @@ class Wrapper(Env):
                             f'Isolated({type(self).__name__}(env))')
         plain = ', '.join(f'{name}={value!r}' for name, value in vars(env).items() if not name.startswith('_')
                           and isinstance(value, (bool, int, float, str, tuple)))
-        self.env, self.inside = env, f'{type(env).__module__}:{type(env).__qualname__}({plain})'    # for run.json
+        self.env, self.inside = env, f'{type(env).__module__}:{type(env).__qualname__}({plain})'  # for run.json
     def __getattr__(self, name):
         if name.startswith('_') or name == 'env': raise AttributeError(name)  # nothing inside yet: copying, unpickling
         return getattr(self.env, name)
@@ -28,7 +28,7 @@ class Wrapper(Env):
     def seats(self): return self.env.seats
     @property
     def name(self): return f'{type(self).__name__.lower()}-{self.env.name}'
-    adds = ''       # what a reader is told beside the inner guide
+    adds = ''  # what a reader is told beside the inner guide
     @property
     def guide(self): return extended(getattr(self.env, 'guide', ''), self.adds, self.written)
     @property
@@ -55,8 +55,8 @@ class Wrapper(Env):
         return twin
 
 def with_columns(step:Step,  # what the inner environment answered
-    **columns       # numbers of the action it answers
-)->Step:            # the same with these columns
+    **columns  # numbers of the action it answers
+)->Step:       # the same with these columns
     "A step that says more about its action; columns that it has already are kept."
     step.info['columns'] = step.info.get('columns', {}) | columns
     return step
@@ -81,7 +81,7 @@ class BesideExpert(Wrapper):
         expert = self.env.expert()
         matched = tidy(action) == tidy(expert)
         if matched or self.patches is None: return self.mark(self.env.step(action), matched, False)
-        invalid = self.env.clone().step(action).info.get('invalid', False)      # what would have come of it
+        invalid = self.env.clone().step(action).info.get('invalid', False)  # what would have come of it
         if self.used == self.patches: return self.stop(self.env.step(action), invalid)
         self.used += 1
         step = self.mark(self.env.step(expert), False, True)
@@ -98,11 +98,11 @@ class BesideExpert(Wrapper):
                     step.info | dict(success=False, truncated=True, invalid=invalid))
         return with_columns(over, matched=0., patched=0.)
 
-tag_words = ('planning', 'explore', 'reflection', 'monitor')      # RLVMR's; `monitor` is allowed and never rewarded
+tag_words = ('planning', 'explore', 'reflection', 'monitor')  # RLVMR's; `monitor` is allowed and never rewarded
 _tag = re.compile(rf"^\s*<\s*({'|'.join(tag_words)})\s*>\s*", re.IGNORECASE)
 
 def split_tag(text:str  # what the agent said
-)->tuple:       # (the tag word, '' if there is none; the action)
+)->tuple:  # (the tag word, '' if there is none; the action)
     "Take a leading tag off an action."
     found = _tag.match(text)
     return (found[1].lower(), text[found.end():]) if found else ('', text)
@@ -135,9 +135,9 @@ def key_or_chest(env  # a KeyDoor
 
 class Planned(Wrapper):
     "The agent says `switch SUBGOAL` or `keep` before its action; `columns['switch']` is 1 where it switched."
-    def __init__(self, env,     # the inner environment
-        aim=key_or_chest,       # env -> the subgoal of a demonstrator, one word
-        aims:tuple=('key', 'chest')     # all words that `aim` can return, for the tokenizer
+    def __init__(self, env,  # the inner environment
+        aim=key_or_chest,    # env -> the subgoal of a demonstrator, one word
+        aims:tuple=('key', 'chest')  # all words that `aim` can return, for the tokenizer
     ):
         super().__init__(env)
         self.aim, self.aims, self.held = aim, tuple(aims), ''
@@ -166,7 +166,7 @@ class Planned(Wrapper):
 class Listed(Wrapper):
     "Ends every observation with what can be done: `You can: go north, take key.`"
     def __init__(self, env,  # an environment that gives `info['legal']`
-        most:int=12     # actions that are named; the others are counted
+        most:int=12  # actions that are named; the others are counted
     ):
         super().__init__(env)
         check_whole(most=most)
@@ -181,8 +181,8 @@ class Listed(Wrapper):
     def vocabulary(self): return [*self.env.vocabulary(), *'You can : , and more'.split(), *map(str, range(1000))]
 
 def check_words(policy,  # agentlab.policy.Policy
-    words: tuple,   # that its agent should say
-    wrapper: str,   # of agentlab.env.wrappers, which teaches them
+    words: tuple,  # that its agent should say
+    wrapper: str,  # of agentlab.env.wrappers, which teaches them
 ):
     "Refuse a policy that cannot say these words."
     lost = [word for word in words
@@ -193,7 +193,7 @@ def check_words(policy,  # agentlab.policy.Policy
                          f'around the environment, and warm-start a policy on that')
 
 def check_plain(batch,  # agentlab.episodes.Batch
-    who: str,       # what reads the first words of a reply
+    who: str,  # what reads the first words of a reply
 ):
     "Refuse replies in a format: their first words are not those of the action."
     if 'part' in batch.tokens and batch.of_part('thought', 'call', 'markup').any():

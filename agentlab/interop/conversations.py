@@ -25,7 +25,7 @@ class Refused(ValueError):
 _ROLES = dict(system='system', developer='system', user='user', tool='tool', assistant='assistant')
 
 def as_read(message,  # of a request: role, content, tool_calls
-)->dict:        # role, content (a text), calls: name and arguments of each
+)->dict:  # role, content (a text), calls: name and arguments of each
     "A message in the one form in which messages are compared. Raises Refused."
     role = _ROLES.get(str(message.get('role'))) if isinstance(message, dict) else None
     if role is None: raise Refused(f'a message needs a role of {", ".join(_ROLES)}; got {str(message)[:80]}')
@@ -44,7 +44,7 @@ def _given(text: str):
     except (ValueError, RecursionError): return text
     return found if isinstance(found, dict) else text
 
-def mark(tools: list, messages: list)->str:     # of a request; of `as_read`
+def mark(tools: list, messages: list)->str:  # of a request; of `as_read`
     "By it two conversations are known to be the same."
     return hashlib.blake2b(json.dumps([tools, messages], sort_keys=True).encode(), digest_size=16).hexdigest()
 
@@ -101,7 +101,7 @@ class Voice:
         said = spell(policy.tokenizer, ids, self.format.markers)
         reading, outside = self.format.read(said), list(before(said.text, stop))
         parts = codes_of(said, reading.spans)
-        within = any(end > len(outside) for _, end, _ in reading.spans[1:])     # the stop string lies in a call
+        within = any(end > len(outside) for _, end, _ in reading.spans[1:])  # the stop string lies in a call
         if reading.error or within or not all(one.name for one in reading.actions): return text, [], parts
         for start, end, _ in reading.spans[1:]: outside[start:end] = ['']*(end - start)
         return ''.join(outside).strip(), [(one.name, one.arguments) for one in reading.actions], parts
@@ -109,9 +109,9 @@ class Voice:
 @dataclass
 class Window:
     "One row of an episode in the making."
-    ids: list = field(default_factory=list)     # all that was read and said in it
-    heard: list = field(default_factory=list)   # its calls
-    tip: object = None                          # the call that it ends with, until another one goes on from there
+    ids: list = field(default_factory=list)    # all that was read and said in it
+    heard: list = field(default_factory=list)  # its calls
+    tip: object = None                         # the call that it ends with, until another one goes on from there
 
 @dataclass
 class Heard:
@@ -125,13 +125,13 @@ class Heard:
     voice: Voice
     stop: tuple = ()        # strings that end the answer, and are no part of it
     length: int = 0         # ids of the window behind it
-    message: dict|None = None   # what was answered
+    message: dict|None = None  # what was answered
     finish: str = ''        # 'stop', 'length' or 'tool_calls'
     delivered: bool = True  # False: its client was gone, and nobody has read it
 
 class Conversations:
     "All that one episode says: its windows, and where each of them can go on."
-    def __init__(self, policy, max_calls: int = 10**6):     # agentlab.policy.Policy; calls of the episode
+    def __init__(self, policy, max_calls: int = 10**6):  # agentlab.policy.Policy; calls of the episode
         # points: mark -> a call, and how many ids of its window say it; None: they cannot
         self.policy, self.max_calls, self.windows, self.points = policy, max_calls, [], {}
         self.calls, self.truncated = 0, False
@@ -148,7 +148,7 @@ class Conversations:
             self.truncated = True
             raise Refused(f'no room: call {self.calls + 1} of {self.max_calls}, {len(context)} tokens of the '
                           f'{self.policy.max_context} that the policy reads and writes', code='context_length_exceeded')
-        if point is not None: point.delivered = True        # who quotes an answer has read it
+        if point is not None: point.delivered = True  # who quotes an answer has read it
         self.calls, window.tip = self.calls + 1, None
         said = '\n'.join(m['content'] for m in read[k:] if m['role'] != 'system')
         turn = Turn(0, said, context_ids=new, state=state)
@@ -166,7 +166,7 @@ class Conversations:
                 return point.window if on else Window(), begun + more, more if on else begun + more
         context = voice.chat.written(voice.messages(read))
         return Window(), context, context
-    def hear(self, asked: Heard, said, **columns)->Heard:   # of `ask`; agentlab.policy.Completion; numbers of the turn
+    def hear(self, asked: Heard, said, **columns)->Heard:  # of `ask`; agentlab.policy.Completion; numbers of the turn
         "Take in what was sampled: the turn is kept, and its text can be gone on from."
         content, calls, parts = asked.voice.read(self.policy, said.ids, asked.stop)
         text = self.policy.text(said.ids)
@@ -186,7 +186,7 @@ class Conversations:
         if not window.heard: self.windows.append(window)
         window.heard.append(asked)
         answer = as_read(asked.message)
-        if cut != text and not calls:       # a program that puts the stop string back quotes all that was said
+        if cut != text and not calls:  # a program that puts the stop string back quotes all that was said
             self.points[mark(asked.tools, [*asked.messages, answer | dict(content=text)])] = asked, asked.length
         self.points[mark(asked.tools, [*asked.messages, answer])] = asked, self.saying(asked, cut)
         asked.context = asked.messages = None

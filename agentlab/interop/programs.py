@@ -22,10 +22,10 @@ class AgentProgram:
     def __init__(self,
         # function (base_url, task) -> answer; or a command: a list of words, in which {base_url} and {task} may stand
         agent,
-        tasks,                      # a list of tasks (JSON types), or a function seed -> task
-        reward = None,              # function (task, answer) -> number; None: the program reports it (POST .../end)
-        held_out: list = (),        # tasks of the tests; a function `tasks` is asked with other seeds
-        limit: float = 60., workers: int = 8,   # seconds for an episode; programs side by side
+        tasks,                # a list of tasks (JSON types), or a function seed -> task
+        reward = None,        # function (task, answer) -> number; None: the program reports it (POST .../end)
+        held_out: list = (),  # tasks of the tests; a function `tasks` is asked with other seeds
+        limit: float = 60., workers: int = 8,  # seconds for an episode; programs side by side
         # reward of an episode whose program failed or took too long; None: an error, of which nothing is learned
         failed: float|None = None,
         name: str = 'program',
@@ -39,7 +39,7 @@ class AgentProgram:
     def clone(self):
         raise TypeError(f'{self.name} is a program, which only `play` starts: leave rollout and test_rollout alone')
     reset = clone
-    def task(self, seed: int):      # of a group
+    def task(self, seed: int):  # of a group
         return self._tasks(seed) if callable(self._tasks) else self._tasks[derive(seed, 'task') % len(self._tasks)]
     def tasks(self, split: str, n: int)->list:
         "The tasks of a test. Raises ValueError where there are not so many."
@@ -48,8 +48,8 @@ class AgentProgram:
         raise ValueError(f'a test of {n} tasks, held_out has {len(self._held_out)}: give more, or a smaller test_tasks')
     def plays(self, policy, seeds: list, group_size: int = 1, tasks: list|None = None, groups: list|None = None,
         sampler = None, max_turns: int = 64, max_tokens: int = 16, temperature: float = 1., seed: int = 0,
-        step: int = 0, name: str = 'policy', top_p: float = 1., **others    # as for `play`; others: as they are there
-    )->list[Episode]:       # ordered by group, member
+        step: int = 0, name: str = 'policy', top_p: float = 1., **others  # as for `play`; others: as they are there
+    )->list[Episode]:  # ordered by group, member
         "Start the program for every episode, and score what it answers."
         odd = [k for k, x in dict(top_p=top_p - 1, **others).items() if x]
         if odd: raise ValueError(f'{odd[0]}: a program says itself what it asks for, so leave this out')
@@ -84,7 +84,7 @@ class AgentProgram:
         return out.strip()
     def scored(self, hub: Hub, session: Session, answer)->Episode:
         "The episode of a session whose program has ended, or was given up."
-        if session.episode is not None: return session.episode      # it has told itself how it ended
+        if session.episode is not None: return session.episode  # it has told itself how it ended
         reward, error = 0., ''
         if isinstance(answer, BaseException):
             if self.failed is not None: reward = self.failed
@@ -105,10 +105,10 @@ class Served:
     def __enter__(self):
         self.hub.hold()
         return self
-    def __exit__(self, *_): self.hub.hold(False)    # the last weights go on answering
+    def __exit__(self, *_): self.hub.hold(False)  # the last weights go on answering
     def tasks(self, split: str, n: int):
         raise ValueError(f'test_tasks={n}: nobody starts these agents for a test; give test_tasks=0')
-    def plays(      # as for `play`
+    def plays(  # as for `play`
         self, policy, seeds: list, group_size: int = 1, groups: list|None = None, sampler = None, max_turns: int = 64,
         max_tokens: int = 16, temperature: float = 1., step: int = 0, name: str = 'policy', seed: int = 0,
         top_p: float = 1., **others

@@ -23,7 +23,7 @@ __all__ = ['LOOPBACK', 'request_of', 'sampled', 'Session', 'Hub', 'completion_of
 
 # %% ../../nbs/interop/04_serve.ipynb #a99
 _number = (int, float)
-_FIELDS = dict(     # field: whether a value can be used
+_FIELDS = dict(  # field: whether a value can be used
     messages=lambda x: isinstance(x, list), tools=lambda x: isinstance(x, list), stream=lambda x: isinstance(x, bool),
     max_tokens=lambda x: type(x) is int and x >= 1, temperature=lambda x: type(x) in _number and 0 <= x <= 2,
     top_p=lambda x: type(x) in _number and 0 < x <= 1,
@@ -31,14 +31,14 @@ _FIELDS = dict(     # field: whether a value can be used
 _PASSED = ('model', 'user', 'metadata', 'store', 'service_tier', 'safety_identifier', 'prompt_cache_key', 'seed',
            'parallel_tool_calls', 'stream_options', 'reasoning_effort', 'verbosity')
 _kept, _own = ((False, 0), 'they are kept with the episode, not sent'), 'the policy itself is sampled'
-_REFUSED = dict(    # field: values that ask for nothing; why anything else is refused
+_REFUSED = dict(  # field: values that ask for nothing; why anything else is refused
     n=((1,), 'one answer a call; ask again for another one'), logit_bias=(({},), _own), logprobs=_kept,
     top_logprobs=_kept, modalities=((['text'],), 'text alone'),
     response_format=((dict(type='text'),), 'no form is forced; say in the prompt how to write, or give tools'),
     tool_choice=(('auto', 'none'), 'no tool is forced; the policy decides'),
     frequency_penalty=((0,), _own), presence_penalty=((0,), _own))
 
-def request_of(body: dict)->dict:   # the fields of _FIELDS that are given
+def request_of(body: dict)->dict:  # the fields of _FIELDS that are given
     "A request out of the JSON of a client. Raises Refused for what cannot be honoured."
     given = {name: value for name, value in body.items() if value is not None}
     if 'max_completion_tokens' in given: given['max_tokens'] = given.pop('max_completion_tokens')
@@ -57,9 +57,9 @@ def _lists(change, *some: Completion)->Completion:
     return replace(some[-1], **{name: None if None in x else change(*x) for name, x in parts.items()})
 
 def sampled(policy, sampler, contexts: list[list[int]], seeds: list[int],
-    stops: list[tuple],     # strings that end each row
+    stops: list[tuple],  # strings that end each row
     max_tokens: int, temperature: float, top_p: float,
-    piece: int = 16,        # tokens between two looks at the text
+    piece: int = 16,     # tokens between two looks at the text
 )->list[Completion]:
     "What a sampler says, up to the token that completes one of the row's stop strings."
     found, left, count = [None]*len(contexts), list(range(len(contexts))), 0
@@ -87,10 +87,10 @@ class Session:
     member: int
     task: object
     talk: Conversations
-    touched: float                  # when something last happened, on the clock of time.monotonic
-    answers: dict                   # request -> future of its answer, for a client that asks again
-    size: int                       # sessions of its group
-    episode: Episode|None = None    # once it has ended
+    touched: float                # when something last happened, on the clock of time.monotonic
+    answers: dict                 # request -> future of its answer, for a client that asks again
+    size: int                     # sessions of its group
+    episode: Episode|None = None  # once it has ended
 
 def _paid(reward)->float:
     if isinstance(reward, (int, float)) and not isinstance(reward, bool) and abs(reward) < 1e300: return float(reward)
@@ -101,17 +101,17 @@ class Hub:
     def __init__(self, policy, sampler = None,  # agentlab.policy.Policy; default: its own sampler
         max_tokens: int = 256,          # of an answer; a client may ask for fewer
         temperature: float|None = None, # of every answer, whatever a client asks for; None: what it asks for
-        max_calls: int = 10**6, group_size: int = 1,            # calls of an episode; sessions of one task
-        seed: int = 0, step: int = 0, name: str = 'policy',     # of the sampling; kept with the episodes
-        gather: float = .01, patience: float = 600.,            # seconds
-        most: int = 10_000, workers: int = 1,   # open sessions; threads that sample: one for a TorchSampler
+        max_calls: int = 10**6, group_size: int = 1,         # calls of an episode; sessions of one task
+        seed: int = 0, step: int = 0, name: str = 'policy',  # of the sampling; kept with the episodes
+        gather: float = .01, patience: float = 600.,         # seconds
+        most: int = 10_000, workers: int = 1,  # open sessions; threads that sample: one for a TorchSampler
     ):
         self.policy, self.sampler, self.max_tokens, self.temperature = (policy, sampler or policy.sampler(), max_tokens,
                                                                         temperature)
         self.max_calls, self.group_size, self.seed, self.step, self.name = max_calls, group_size, seed, step, name
         self.gather, self.patience, self.most, self.groups, self.live = gather, patience, most, 0, 0
         self.sessions, self.filling, self.lock, self.queue = {}, {}, threading.RLock(), SimpleQueue()
-        self.broken, self.closed = None, False      # the exception of the sampler, after which nothing is sampled
+        self.broken, self.closed = None, False  # the exception of the sampler, after which nothing is sampled
         # who samples has one of these, who holds the hub has all; whether turns say the step of their weights
         self.free, self.held, self.versions = threading.Semaphore(workers), False, False
         self.threads = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
@@ -145,7 +145,7 @@ class Hub:
             session, paid = self.session(id), _paid(reward)
             heard = session.talk.answered(turn)
             heard.turn.reward += paid
-            heard.delivered, session.touched = True, time.monotonic()   # who rates an answer has read it
+            heard.delivered, session.touched = True, time.monotonic()  # who rates an answer has read it
         return heard.turn.reward
     def end(self, id: str, reward: float = 0., success: bool|None = None, error: str|None = None)->Episode:
         """The episode of a session. Its reward is paid to the last turn, on top of what was paid before; without
@@ -206,7 +206,7 @@ class Hub:
             if batch[-1] is None: self.queue.put(batch.pop())
             try: self._answer(batch)
             except Exception as e:
-                self.broken = e     # the weights have diverged, or memory ran out: nothing more is sampled
+                self.broken = e  # the weights have diverged, or memory ran out: nothing more is sampled
                 for future in (future for *_, future in batch if not future.done()):
                     future.set_exception(Refused(f'the sampler failed: {e}'[:500], 500))
     def _answer(self, batch: list):
@@ -251,7 +251,7 @@ async def _body(request, most: int)->tuple[dict, str]:
         if len(raw) > most: raise Refused(f'the body is longer than {most} bytes', 413)
     try:
         body = _json.decode(raw.decode() or '{}')
-        json.dumps(body, ensure_ascii=False).encode()   # half a character is no text
+        json.dumps(body, ensure_ascii=False).encode()  # half a character is no text
         if not isinstance(body, dict): raise ValueError('it is no object')
     except (ValueError, RecursionError) as e: raise Refused(f'the body cannot be read: {str(e)[:200]}') from None
     return body, hashlib.blake2b(raw, digest_size=16).hexdigest()
@@ -275,7 +275,7 @@ def completion_of(id: str, heard: Heard, model: str)->dict:
                 choices=[dict(index=0, message=heard.message, finish_reason=heard.finish, logprobs=None)],
                 usage=dict(prompt_tokens=heard.length - said, completion_tokens=said, total_tokens=heard.length))
 
-def events_of(answer: dict, options)->str:      # of `completion_of`; stream_options of the request
+def events_of(answer: dict, options)->str:  # of `completion_of`; stream_options of the request
     "The answer as server-sent events: what was said, why it ended, and its size, where that was asked for."
     choice, head = answer['choices'][0], answer | dict(object='chat.completion.chunk', usage=None)
     calls = [call | dict(index=i) for i, call in enumerate(choice['message'].get('tool_calls', ()))]
@@ -361,7 +361,7 @@ class Site:
         return Response(events_of(answer, body.get('stream_options')), media_type='text/event-stream', headers=headers)
 
 @contextmanager
-def serving(hub: Hub, host: str = '127.0.0.1', port: int = 0, token: str = ''):     # port 0: a free one
+def serving(hub: Hub, host: str = '127.0.0.1', port: int = 0, token: str = ''):  # port 0: a free one
     "An endpoint in a thread: yields its address, and closes the hub. Raises ValueError for an open one without token."
     if host not in LOOPBACK and not token:
         raise ValueError(f'host={host!r}: others reach it, so give a token (--token); clients send it as api_key')
@@ -380,7 +380,7 @@ def serving(hub: Hub, host: str = '127.0.0.1', port: int = 0, token: str = ''): 
             server.should_exit = True
             thread.join(timeout=10)
 
-def keep(hub: Hub, run, everything: bool = False):      # agentlab.train.Run
+def keep(hub: Hub, run, everything: bool = False):  # agentlab.train.Run
     "Write the groups that are complete as a new file of a folder's episodes."
     from agentlab.policy.text import with_token_text
     batch = Batch.from_episodes(hub.take(everything))

@@ -92,10 +92,10 @@ def as_sapo(per, tau_good=1., tau_bad=1.05)->dict:
         raise ValueError(f"sapo with loss_per={per!r}: TRL's takes the mean of every row. Use loss_per='row'.")
     return dict(loss_type='sapo', sapo_temperature_pos=tau_good, sapo_temperature_neg=tau_bad)
 
-LOSSES = {clip: as_clip, cispo: as_cispo, sapo: as_sapo, of_trl: lambda per: {}}    # our objective -> what TRL calls it
+LOSSES = {clip: as_clip, cispo: as_cispo, sapo: as_sapo, of_trl: lambda per: {}}  # our objective -> what TRL calls it
 
 def fixed_fields(recipe: Recipe,
-    )->dict:        # GRPOConfig's fields whose values the recipe holds
+    )->dict:  # GRPOConfig's fields whose values the recipe holds
     "What the recipe says in TRL's words. Raises ValueError for an objective or a KL that TRL does not have."
     r, function = recipe, unbound(recipe.objective)
     if function not in LOSSES:
@@ -121,10 +121,10 @@ def episodes_of(recipe: Recipe)->int:
     return max(map(len, recipe.group_args.values()), default=recipe.groups)*recipe.group_size
 
 def trl_config(recipe: Recipe,
-    output_dir,             # TRL's checkpoints; the run folder is in `agentlab` below it
-    accumulate: int = 1,    # pieces in which the episodes of one optimiser step go through the model
-    **more,                 # further fields of GRPOConfig
-):                          # trl.GRPOConfig
+    output_dir,           # TRL's checkpoints; the run folder is in `agentlab` below it
+    accumulate: int = 1,  # pieces in which the episodes of one optimiser step go through the model
+    **more,               # further fields of GRPOConfig
+):                        # trl.GRPOConfig
     """GRPOConfig with the numbers of the recipe, constant learning rate, no loggers; without bf16 and gradient
     checkpointing, which TRL turns on by default."""
     GRPOConfig = _trl().GRPOConfig
@@ -150,7 +150,7 @@ def _trl():
     try:
         with quiet():
             import trl
-            trl.GRPOTrainer   # TRL loads its parts when they are asked for
+            trl.GRPOTrainer  # TRL loads its parts when they are asked for
     except ImportError: raise ImportError('agentlab.interop.trl needs TRL: pip install "agentlab-rl[trl]"') from None
     return trl
 
@@ -178,7 +178,7 @@ def check_config(args,  # trl.GRPOConfig
             raise ValueError(f'{name}={found!r}: {why}.')
     for name, value in fixed_fields(recipe).items():
         found = getattr(args, name)
-        if name == 'loss_type' and (found, value) == ('bnpo', 'dapo'): continue     # the same, in one piece
+        if name == 'loss_type' and (found, value) == ('bnpo', 'dapo'): continue  # the same, in one piece
         if found != value:
             raise ValueError(f'{name}={found!r}, but the recipe {recipe.name} means {value!r}, and one of them would '
                              f'be ignored. Make the config with trl_config(recipe, output_dir) and change the recipe.')
@@ -237,7 +237,7 @@ def check_hosted(recipe: Recipe,
                    '(SuccessReplay)')
 
 def check_model(policy,  # agentlab.policy.Policy
-    args,           # trl.GRPOConfig
+    args,  # trl.GRPOConfig
 ):
     "Refuse a model whose training mode is another policy than the one that plays."
     model = policy.model
@@ -271,7 +271,7 @@ def is_split(args)->bool:
     return bool(args.fsdp) or switched_on('ACCELERATE_USE_FSDP')
 
 def bring_together(model,  # perhaps split by FSDP; all processes call this at once
-    into,       # the same model, whole
+    into,  # the same model, whole
 ):
     "Copy the weights that are trained into a whole model, in every process."
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -288,9 +288,9 @@ def counts(batch: Batch, per)->Tensor:
 
 def row_scale(loss_type: str,  # TRL's name
     batch: Batch,
-    weight: Tensor,     # (action tokens,) as in `hand_over`
-    rows: int,          # of the tensors of all processes
-)->float:               # what the advantages are multiplied by
+    weight: Tensor,  # (action tokens,) as in `hand_over`
+    rows: int,       # of the tensors of all processes
+)->float:            # what the advantages are multiplied by
     "Rows that TRL divides by, over those that count: 1 where it divides by tokens."
     row = batch.tokens.row[batch.actions][weight > 0].unique()
     # dr_grpo: an episode counts once, in however many windows
@@ -360,7 +360,7 @@ class _Step:
                      advantages=zeros, old_per_token_logps=zeros, num_items_in_batch=torch.ones((), device=device))
         return found | (dict(ref_per_token_logps=zeros - 1e4) if self.beta else {})
 
-STATE = 'agentlab.safetensors'      # in a checkpoint of TRL
+STATE = 'agentlab.safetensors'  # in a checkpoint of TRL
 
 def restore(guest: Guest, path: Path):
     "Put memory and replay back."
@@ -420,8 +420,8 @@ class AgentTrainer(_Resumed):
         env,                    # an environment
         recipe: Recipe,
         args = None,            # trl.GRPOConfig; default: trl_config(recipe, 'NAME-trl')
-        callbacks: list|None = None,    # of transformers
-        optimizers = (None, None),      # of transformers: (optimiser, scheduler)
+        callbacks: list|None = None,  # of transformers
+        optimizers = (None, None),    # of transformers: (optimiser, scheduler)
     ):
         args = args or trl_config(recipe, f'{recipe.name}-trl')
         check_hosted(recipe)
@@ -470,7 +470,7 @@ class AgentTrainer(_Resumed):
         for name, x in numbers.items(): log[f'agentlab/{name}'].append(float(x))
 
 @cache
-def trainer_class():    # a subclass of trl.GRPOTrainer
+def trainer_class():  # a subclass of trl.GRPOTrainer
     "AgentGRPOTrainer; TRL is imported now. Raises ImportError where it is missing or of another kind."
     base = _trl().GRPOTrainer
     lacking = [name for name in ('_generate_and_score_completions', '_compute_loss', '_prepare_inputs')
@@ -482,5 +482,5 @@ def trainer_class():    # a subclass of trl.GRPOTrainer
                      "AgentGRPOTrainer(policy, env, recipe, args).train()"))
 
 def __getattr__(name):
-    if name == 'AgentGRPOTrainer': return trainer_class()   # so that importing this module does not import TRL
+    if name == 'AgentGRPOTrainer': return trainer_class()  # so that importing this module does not import TRL
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -43,11 +43,11 @@ def _tables(mask: Tensor)->tuple:
     return dict(episodes=dict(seat=0*number), rows=dict(episode=number), turns=turns, tokens=tokens), owner
 
 def from_verl(token_level_rewards: Tensor,  # (rows, longest)
-    response_mask: Tensor,              # (rows, longest) 1 where the policy spoke; each run of ones is a turn
-    index=None,                         # (rows,) names of the groups; None: nobody is in a group with anybody
-    reward_baselines: Tensor = None,    # (rows,) outcomes of greedy decoding, for `remax`
+    response_mask: Tensor,            # (rows, longest) 1 where the policy spoke; each run of ones is a turn
+    index=None,                       # (rows,) names of the groups; None: nobody is in a group with anybody
+    reward_baselines: Tensor = None,  # (rows,) outcomes of greedy decoding, for `remax`
     **columns,  # further columns: a list per row with an entry per turn, or an entry per row (see `handing`)
-)->Batch:   # action tokens only: the context's are not known here
+)->Batch:  # action tokens only: the context's are not known here
     "What verl holds as tables. Raises ValueError for shapes that do not fit."
     if token_level_rewards.shape != response_mask.shape or response_mask.ndim != 2:
         raise ValueError(f'token_level_rewards has shape {tuple(token_level_rewards.shape)} and response_mask '
@@ -92,9 +92,9 @@ def to_verl(values: Tensor,  # (action tokens,) such as advantages
                          f'action token')
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_scatter(mask, values.to(mask.device, dtype))
 
-def padded(batch: Batch,        # one row (context window) per episode; each turn has an action token
-    dtype=torch.float32,        # of rewards and values
-)->dict:                        # what verl's estimators ask for: (episodes, longest) tensors and (episodes,) arrays
+def padded(batch: Batch,  # one row (context window) per episode; each turn has an action token
+    dtype=torch.float32,  # of rewards and values
+)->dict:                  # what verl's estimators ask for: (episodes, longest) tensors and (episodes,) arrays
     "The batch as verl holds it. Raises ValueError for episodes with several windows and turns without tokens."
     if len(batch.rows) != len(batch):
         raise ValueError(f'{len(batch.rows)} rows for {len(batch)} episodes: verl has one row per episode; use '
@@ -139,7 +139,7 @@ def ragged_batch(episodes: int = 12, size: int = 4,  # episodes; episodes of a g
               - torch.searchsorted(row, row), value=torch.randn(len(row), generator=g).double())
     return Batch(e, Table(episode=number), Table(episode=episode, reward=reward), k)
 
-PREFIX = 'agentlab_'    # of every name in verl's registries
+PREFIX = 'agentlab_'  # of every name in verl's registries
 # verl's key: (our argument, verl's default, what to write)
 _UNREAD = dict(gamma=('gamma', 1., 'gamma'), lam=('lam', 1., 'lam'),
                norm_adv_by_std_in_grpo=('scale', True, 'scale (null: do not divide)'))
@@ -164,8 +164,8 @@ def _read(config, path: str):
     return reduce(lambda part, key: None if part is None else part.get(key, None), path.split('.'), config)
 
 def check_algorithm(function: Callable,  # an estimator of agentlab.credit
-    config=None,            # the section `algorithm`: a DictConfig, or a dictionary
-)->dict:                    # the keywords for `function`
+    config=None,  # the section `algorithm`: a DictConfig, or a dictionary
+)->dict:          # the keywords for `function`
     """What `algorithm.agentlab` says to an estimator. Raises ValueError for an unknown argument, and for a key of
     verl's that would be ignored."""
     config = config if config is not None else {}
@@ -193,11 +193,11 @@ def handing(
     try: yield
     finally: _columns.reset(before)
 
-_HANDED = {'group'}     # what verl itself hands over
-REFUSED = dict(gae='value', vl_dac='value', hae='value')    # estimators that no call of verl can feed: what they need
+_HANDED = {'group'}  # what verl itself hands over
+REFUSED = dict(gae='value', vl_dac='value', hae='value')  # estimators that no call of verl can feed: what they need
 
 def as_estimator(function: Callable,  # batch, **keywords -> (action tokens,) advantage
-)->Callable:                # what verl's registry holds
+)->Callable:  # what verl's registry holds
     "An estimator in verl's form. What it lacks, it names when it is called."
     def call(token_level_rewards, response_mask, config=None, index=None, reward_baselines=None, **_):
         given, columns = check_algorithm(function, config), _columns.get() or {}
@@ -235,11 +235,11 @@ AGGREGATIONS = {'token-mean': 'token', 'token-sum': 'token', 'seq-mean-token-mea
                 'seq-mean-token-sum-norm': None}
 
 def aggregation_weights(batch: Batch,  # the micro-batch, from `from_verl`
-    mode: str,              # verl's loss_agg_mode
-    longest: int,           # columns of the padded tensors
+    mode: str,     # verl's loss_agg_mode
+    longest: int,  # columns of the padded tensors
     # verl's config.global_batch_info: dp_size, batch_num_tokens, global_batch_size, loss_scale_factor
     info: dict|None = None,
-)->Tensor:                  # (action tokens,) float64
+)->Tensor:         # (action tokens,) float64
     """Weights w such that (w*loss).sum() is what verl's agg_loss gives. Raises ValueError for another mode, and for
     several ranks without their totals."""
     if mode not in AGGREGATIONS: raise ValueError(f'loss_agg_mode={mode!r}: use one of {", ".join(AGGREGATIONS)}')
@@ -270,8 +270,8 @@ _KEYS = {objective.clip: _LOW_HIGH | dict(dual='clip_ratio_c'), objective.gspo: 
          objective.kl_cov: dict(share='policy_loss.kl_cov_ratio', coef='policy_loss.ppo_kl_coef')}
 
 def check_loss(function: Callable,  # an objective of agentlab.objective
-    config=None,            # the section `actor`: verl's ActorConfig, a DictConfig, or a dictionary
-)->dict:                    # the keywords for `function`
+    config=None,  # the section `actor`: verl's ActorConfig, a DictConfig, or a dictionary
+)->dict:          # the keywords for `function`
     """What the actor's configuration says to a loss. Raises ValueError for an unknown argument below
     policy_loss.agentlab."""
     found = {name: _read(config, key) for name, key in _KEYS.get(function, {}).items()}
@@ -290,7 +290,7 @@ def _loss_batch(old_log_prob, response_mask)->Batch:
     return Batch(**{name: Table(**table) for name, table in tables.items()})
 
 def as_loss(function: Callable,  # logp, batch, advantage, **keywords -> (action tokens,) loss
-)->Callable:                # what verl's registry holds
+)->Callable:  # what verl's registry holds
     "An objective in verl's form. Statistics over a batch are over verl's micro-batch."
     def call(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode='token-mean', config=None,
              rollout_is_weights=None):
@@ -308,7 +308,7 @@ def as_loss(function: Callable,  # logp, batch, advantage, **keywords -> (action
     call.__name__ = call.__qualname__ = PREFIX + function.__name__
     return call
 
-losses = {PREFIX + function.__name__: as_loss(function) for function in _KEYS}    # name in verl's registry -> function
+losses = {PREFIX + function.__name__: as_loss(function) for function in _KEYS}  # name in verl's registry -> function
 
 def at_turn_ends(rewards,  # one number per turn
     response_mask,  # (response,) 1 where the policy spoke
@@ -455,7 +455,7 @@ def __getattr__(name):
 
 def register(register_adv_est: Callable,  # verl's decorators: name -> function -> function
     register_policy_loss: Callable,
-)->tuple[str, ...]:                 # the names
+)->tuple[str, ...]:  # the names
     "Enter every estimator and every loss in verl's registries."
     for name, function in estimators.items(): register_adv_est(name)(function)
     for name, function in losses.items(): register_policy_loss(name)(function)
@@ -488,7 +488,7 @@ def _wanted_loss(function: Callable, mode: str, seed: int)->dict:
     draw = lambda: torch.randn(n, generator=g, dtype=torch.float64)
     old, advantage, believed = -draw().abs(), draw(), (.3*draw()).exp()
     logp = (old + .3*draw()).requires_grad_()
-    if mode == 'seq-mean-token-mean': believed = torch.ones_like(believed)     # verl's geo_mean has weights of its own
+    if mode == 'seq-mean-token-mean': believed = torch.ones_like(believed)  # verl's geo_mean has weights of its own
     b = batch.with_episodes(step=0*batch.episodes.group).with_action(old_logp=old, id=old.view(torch.int64),
                                                                      weight=torch.ones(n))
     per = AGGREGATIONS[mode] or mask.shape[1]
@@ -566,7 +566,7 @@ def _ask_worker(cases)->tuple[dict, dict]:
         ray.init(address='local', num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     ready = time.perf_counter()
     alone = type(_in_worker)(_in_worker.__code__, {'__builtins__': __builtins__}, '_in_worker')
-    alone.__module__ = '__main__'   # sent by value: by name, the worker would import this package to find it
+    alone.__module__ = '__main__'  # sent by value: by name, the worker would import this package to find it
     try:
         found = ray.get(ray.remote(num_cpus=1)(alone).remote([{k: v for k, v in case.items() if k != 'wanted'}
                                                               for case in cases], _DEFAULTS, _DEFAULTS_COV))
@@ -582,8 +582,8 @@ def _gap(found, wanted)->float:
     return float(np.nan_to_num(np.abs(found - wanted), nan=np.inf).max(initial=0))
 
 def check_rows(cases: list,  # of this module: name, kind, mode, wanted, and `theirs` where verl has the loss
-    worker: dict,   # what the worker found
-)->dict:            # name -> kind, gap, refused, verl (name), verl_gap
+    worker: dict,  # what the worker found
+)->dict:           # name -> kind, gap, refused, verl (name), verl_gap
     "One line per name, with the largest difference of its cases."
     rows = {}
     for case, found, theirs in zip(cases, worker['found'], worker['theirs']):
@@ -597,9 +597,9 @@ def check_rows(cases: list,  # of this module: name, kind, mode, wanted, and `th
     return rows
 
 def check_problems(rows: dict,  # of `check_rows`
-    worker: dict,   # what the worker found
+    worker: dict,  # what the worker found
     most: float = 1e-6,
-)->list[str]:       # empty: all is well
+)->list[str]:      # empty: all is well
     "What differs, and which names the worker does not see."
     missing = [name for name in (*estimators, *losses) if name not in worker['estimators'] + worker['losses']]
     found = [f"not registered in the worker after `import verl`: {', '.join(missing)}"] if missing else []
@@ -614,7 +614,7 @@ def check_problems(rows: dict,  # of `check_rows`
     return found
 
 def verl_check(out=None,  # folder for verl_check.json; None: nothing is written
-)->int:         # 0: all is well, 1: something differs
+)->int:  # 0: all is well, 1: something differs
     "Prove that a Ray worker sees our names after `import verl`, and that it computes our numbers; print a table."
     _need_verl()
     if problem := plugin_problem(): return print(f'agentlab verl-check: {problem}') or 1

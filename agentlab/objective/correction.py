@@ -18,8 +18,8 @@ from ..recipe import recipe
 def importance_weights(batch:Batch,  # tokens need old_logp (trainer) and sampler_logp
     # batch -> (action tokens,) key: whose probability is compared; see agentlab.objective.sequence
     unit:Callable=each_token,
-    mean:bool=False,            # True: geometric mean over the unit's tokens, False: their product
-)->Tensor:                      # (action tokens,) float64
+    mean:bool=False,  # True: geometric mean over the unit's tokens, False: their product
+)->Tensor:            # (action tokens,) float64
     """Trainer's over sampler's probability of each token's unit, over its tokens of weight above 0; between e**-20
     and e**20."""
     sampler = need(batch.tokens, 'sampler_logp', 'a correction compares trainer and sampler',
@@ -34,10 +34,10 @@ def importance_weights(batch:Batch,  # tokens need old_logp (trainer) and sample
     whole = (group_mean if mean else group_sum)(gap, unit(batch))
     return whole.nan_to_num(nan=0.).clamp(-20, 20).exp()
 
-def truncated(batch:Batch,      # tokens need old_logp and sampler_logp
-    cap:float=2.,               # no weight is above this
+def truncated(batch:Batch,  # tokens need old_logp and sampler_logp
+    cap:float=2.,           # no weight is above this
     unit:Callable=each_token, mean:bool=False, # as in `importance_weights`
-)->Tensor:                      # (action tokens,) float64
+)->Tensor:                  # (action tokens,) float64
     "Importance weights, at most `cap` (truncated importance sampling)."
     if not cap > 0: raise ValueError(f'cap={cap}: no weight is above it, so it must be above 0, often 2')
     return importance_weights(batch, unit, mean).clamp(max=cap)
@@ -53,10 +53,10 @@ def icepop(batch:Batch,         # tokens need old_logp and sampler_logp
     w = importance_weights(batch, unit, mean)
     return torch.where((w >= low) & (w <= high), w, 0)
 
-def dart_weights(batch:Batch,   # tokens need old_logp and sampler_logp
-    cap:float=1.,               # no weight is above this
-    faithful:bool=False,        # True, as released: a row of sampler log-probabilities that are all 0 has weights 1
-)->Tensor:                      # (action tokens,) float64
+def dart_weights(batch:Batch,  # tokens need old_logp and sampler_logp
+    cap:float=1.,              # no weight is above this
+    faithful:bool=False,       # True, as released: a row of sampler log-probabilities that are all 0 has weights 1
+)->Tensor:                     # (action tokens,) float64
     "Truncated weights of tokens, at most 1 (DART, arXiv 2509.23866)."
     w = truncated(batch, cap)
     if not faithful: return w

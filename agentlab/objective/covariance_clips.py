@@ -53,7 +53,7 @@ def clip_cov_plan(
     _check_share(share)
     cov = covariance(logp, batch, advantage)
     eligible = (cov > least) & (cov < most) & ~clipped(logp, batch, advantage, low=low, high=high)
-    n = max(int(share*int((batch.action('weight') > 0).sum()) + 1e-9), 1)   # 1e-9: .29*100 is 28.999999999999996
+    n = max(int(share*int((batch.action('weight') > 0).sum()) + 1e-9), 1)  # 1e-9: .29*100 is 28.999999999999996
     return dict(dropped=_some(eligible, n, batch, seed).to(cov))
 
 clip_cov.plan = clip_cov_plan
@@ -99,7 +99,7 @@ def kl_cov_plan(
     # as in `kl_cov`; a whole minibatch
     logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, share:float=.002, coef:float=1.,
     faithful:bool=False
-)->dict:                  # held: (action tokens,) 1. where the penalty stands, else 0.
+)->dict:  # held: (action tokens,) 1. where the penalty stands, else 0.
     "The tokens that KL-Cov holds: the highest covariances, the earlier one where they are equal."
     _check_share(share)
     cov = covariance(logp, batch, advantage)
@@ -121,7 +121,7 @@ def spear_clip(logp:Tensor,  # (action tokens,) log-probability under the policy
     batch:Batch,          # tokens need old_logp; episodes need source; `dropped` where `plan` has put it there
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
-    share:float=.0002, least:float=1., most:float=5.,    # what the policy played now: as in `clip_cov`
+    share:float=.0002, least:float=1., most:float=5.,  # what the policy played now: as in `clip_cov`
     replay:tuple=(.02, 1., 40.),  # the same three for replayed episodes
     low:float=.2, high:float=.28, # bounds of the clip, as in `clip`
     seed:int=0,           # of the draw
@@ -140,7 +140,7 @@ def spear_plan(
     logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, share:float=.0002, least:float=1., most:float=5.,
     replay:tuple=(.02, 1., 40.),
     low:float=.2, high:float=.28, seed:int=0, faithful:bool=False # as in `spear_clip`; a whole minibatch
-)->dict:                  # dropped: (action tokens,) 1. where the loss is left out, else 0.
+)->dict:  # dropped: (action tokens,) 1. where the loss is left out, else 0.
     "The tokens that SPEAR leaves out, drawn apart among those of the policy and the replayed ones."
     if faithful and tuple(replay) != (.02, 1., 40.):
         raise ValueError(f'replay={replay} together with faithful=True, which ignores it; leave one out')

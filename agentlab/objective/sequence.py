@@ -67,13 +67,13 @@ def gspo_plan(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  
 
 def gspo_turn(
     logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, low:float=3e-4, high:float=4e-4 # as in `gspo`
-)->Tensor:                # (action tokens,) loss
+)->Tensor:  # (action tokens,) loss
     "GSPO with one ratio per turn; its average is per='turn'."
     return gspo(logp, batch, advantage, entropy, low, high, each_turn)
 
 def gspo_episode(
     logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, low:float=3e-4, high:float=4e-4 # as in `gspo`
-)->Tensor:                # (action tokens,) loss
+)->Tensor:  # (action tokens,) loss
     """GSPO with one ratio per episode, over all its windows; its average is per='episode'. Scope: the minibatch,
     with its `plan`."""
     return gspo(logp, batch, advantage, entropy, low, high, each_episode)
@@ -121,7 +121,7 @@ def sapo(logp:Tensor,     # (action tokens,) log-probability under the policy in
     for name, tau in (('tau_good', tau_good), ('tau_bad', tau_bad)):
         if not tau > 0: raise ValueError(f'{name}={tau}: it is the steepness of the gate and must be above 0, often 1')
     ratio, advantage = _ratio(logp, batch, advantage, 0, 0, None)
-    tau = torch.where(advantage > 0, tau_good, tau_bad).to(ratio)       # rounded to float32, as TRL does it
+    tau = torch.where(advantage > 0, tau_good, tau_bad).to(ratio)  # rounded to float32, as TRL does it
     return -torch.sigmoid(tau*(ratio-1))*4/tau*advantage
 
 @recipe('SAPO, 2025, arXiv 2511.20347')

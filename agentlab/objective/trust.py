@@ -42,7 +42,7 @@ def dppo_kl(logp:Tensor,  # (action tokens,) log-probability under the policy in
     "Policy gradient inside a trust region of the binary KL (DPPO-Binary-KL, arXiv 2602.04879)."
     ratio, advantage, old = _anchored(logp, batch, advantage, low, high, base)
     new, p, q = logp.detach(), logp.detach().exp(), old.exp()
-    others = lambda x: (1-x).clamp(min=0) + 1e-8             # rounding may leave a probability above 1
+    others = lambda x: (1-x).clamp(min=0) + 1e-8  # rounding may leave a probability above 1
     far = q*(old-new) + (1-q)*(others(q)/others(p)).log()
     return _inside(torch.where(advantage > 0, (far <= high) | (p <= q), (far <= low) | (p >= q)), ratio, advantage,
                    logp, cap)
@@ -76,7 +76,7 @@ def dcpo_bounds(old:Tensor,       # (action tokens,) log-probability before the 
             raise ValueError(f'{name}={bound}: it bounds how far a token may move; use 0 or more, often .2')
     if not cap > 1:
         raise ValueError(f'cap={cap}: it is the highest ratio that any token may reach and must be above 1, often 10')
-    q = old.clamp(min=-60).exp()                    # beyond it 1/q squared would leave float32
+    q = old.clamp(min=-60).exp()  # beyond it 1/q squared would leave float32
     return .5 + .5*(1 - 4*low/q).clamp(min=0).sqrt(), (.5 + .5*(1 + 4*high/q).sqrt()).clamp(max=cap)
 
 def dcpo_clip(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
@@ -157,13 +157,13 @@ def hispo_mask(batch:Batch,  # tokens need old_logp (trainer) and sampler_logp
     whole = _unit_mean(gap, batch, unit)
     return ((whole.exp() - 1).abs() < sequence) & ((gap.exp() - 1).abs() < token)
 
-def hispo(logp:Tensor,      # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,            # tokens need old_logp and sampler_logp
-    advantage:Tensor,       # (action tokens,)
-    entropy:Tensor=None,    # not used; here so that all objectives are called alike
+def hispo(logp:Tensor,    # (action tokens,) log-probability under the policy in training, with gradient
+    batch:Batch,          # tokens need old_logp and sampler_logp
+    advantage:Tensor,     # (action tokens,)
+    entropy:Tensor=None,  # not used; here so that all objectives are called alike
     sequence:float=.05, token:float=.5, unit:Callable=each_row,  # as in `hispo_mask`
     low:float=.2, high:float=.28, dual:float=3.,                 # bounds of the ratio to the sampler, as in `clip`
-)->Tensor:                  # (action tokens,) loss; 0 where trainer and sampler disagree
+)->Tensor:                # (action tokens,) loss; 0 where trainer and sampler disagree
     """Clipped loss against the sampler, where it agrees with the trainer (in the spirit of HisPO, arXiv 2603.21065);
     for per=a constant."""
     kept = hispo_mask(batch, sequence, token, unit)

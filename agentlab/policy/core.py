@@ -21,7 +21,7 @@ __all__ = ['KEPT', 'CHAT_TEMPLATE', 'CONTROL', 'Chat', 'word_tokenizer', 'micro_
            'with_weights']
 
 # %% ../../nbs/policy/00_policy.ipynb #834
-KEPT = 2**26        # bytes of encoded texts that a chat keeps
+KEPT = 2**26  # bytes of encoded texts that a chat keeps
 
 class Chat:
     "A tokenizer's chat template, taken apart once, so that a growing conversation is only ever appended to."
@@ -29,7 +29,7 @@ class Chat:
         # of a template that rewrites history. False: refuse it; True: append all the same; 'window': a rewritten
         # context begins a new window
         rewrites: bool|str = False,
-        role: str = 'user',     # of the observations after the first one: 'user', or 'tool' where the template has it
+        role: str = 'user',  # of the observations after the first one: 'user', or 'tool' where the template has it
         # what the template may be told, such as enable_thinking=False or date_string='26 Jul 2024'; JSON types
         **variables,
     ):
@@ -43,7 +43,7 @@ class Chat:
         self.facts = template_facts(self)
         if self.facts['rewritten'] and not rewrites: raise ValueError(remedy.format(what=self.facts['rewritten']))
         self.end_id = self._end_of_turn()
-        self._parts, self._known, self._held = {}, {}, 0    # text games repeat themselves: each text is encoded once
+        self._parts, self._known, self._held = {}, {}, 0  # text games repeat themselves: each text is encoded once
     def render(self, messages: list[dict], prompt: bool = False)->str:
         "What the template writes, on one fixed day; prompt: with the assistant's prompt at the end."
         template = self.tokenizer.chat_template
@@ -84,7 +84,7 @@ class Chat:
         if (known := self._known.get(text)) is not None: return list(known)
         ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)['input_ids']
         size = 200 + 4*len(text) + 40*len(ids)
-        if size > KEPT // 16: return ids        # one text does not push out all others
+        if size > KEPT // 16: return ids  # one text does not push out all others
         if self._held + size > KEPT: self._known, self._held = {}, 0
         self._known[text] = ids
         self._held += size
@@ -115,7 +115,7 @@ class Chat:
             return self.first(messages[-1]['content'], messages[0]['content'] if roles[1:] else None)
         if roles[0] == 'system' and not self.facts['system']:
             both = '\n\n'.join(m['content'] for m in messages[:2] if m['content'])
-            messages = [messages[1] | dict(content=both), *messages[2:]]    # in the message that follows it
+            messages = [messages[1] | dict(content=both), *messages[2:]]  # in the message that follows it
         return self._filled(*self._placed(messages))
     def following(self, messages: list[dict], last_id: int)->list[int]|None:
         "Ids of new messages after a reply that ended in `last_id`; None where the template does not simply go on."
@@ -159,7 +159,7 @@ CHAT_TEMPLATE = ("{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|
 CONTROL = ('<|end|>', '<|system|>', '<|user|>', '<|assistant|>')
 
 def word_tokenizer(words: list[str],  # every word the agent may say or hear
-):                      # PreTrainedTokenizerFast with a chat template
+):  # PreTrainedTokenizerFast with a chat template
     "A fast tokenizer with one id per word, punctuation mark or tag (<think>). Other words become <unk>."
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -202,9 +202,9 @@ def action_rows(batch: Batch)->Tensor:
     return batch.tokens.row[batch.actions].unique()
 
 def parts(batch: Batch,
-    rows: Tensor|None = None,   # rows to take; None: all that hold an action token
-    budget: int = 4096,         # tokens of one part, padding included
-):                              # yields (batch of some rows, index of its action tokens in batch.actions)
+    rows: Tensor|None = None,  # rows to take; None: all that hold an action token
+    budget: int = 4096,        # tokens of one part, padding included
+):                             # yields (batch of some rows, index of its action tokens in batch.actions)
     "A batch in parts of rows of similar length."
     rows = action_rows(batch) if rows is None else rows
     lengths = torch.bincount(batch.tokens.row, minlength=len(batch.rows))[rows]
@@ -212,7 +212,7 @@ def parts(batch: Batch,
 
 def pad_rows(batch: Batch,
     pad_id: int = 0,
-)->tuple[Tensor, Tensor]:   # ids (rows, width); (action tokens, 2) where each action token stands: (row, column)
+)->tuple[Tensor, Tensor]:  # ids (rows, width); (action tokens, 2) where each action token stands: (row, column)
     "The rows of a batch padded on the right; `width` is that of the longest one."
     row, lengths = torch.unique_consecutive(batch.tokens.row, return_counts=True)
     which = torch.repeat_interleave(torch.arange(len(row), device=row.device), lengths)
@@ -222,7 +222,7 @@ def pad_rows(batch: Batch,
     return ids, torch.stack([which, column], 1)[batch.actions]
 
 def token_logps(logits: Tensor,  # (tokens, vocabulary)
-    ids: Tensor,        # (tokens,) the token that was taken
+    ids: Tensor,  # (tokens,) the token that was taken
     temperature: float = 1.,
 )->tuple[Tensor, Tensor]:  # (tokens,) log-probability; (tokens,) entropy in nats
     "Log-probability of the taken token and entropy of the full softmax at this temperature."
@@ -232,10 +232,10 @@ def token_logps(logits: Tensor,  # (tokens, vocabulary)
 class _Model:
     "A transformers model, and what it says of padded rows."
     model: torch.nn.Module
-    exact: bool|None        # log-probabilities of trainer and sampler agree bit for bit, see agentlab.policy.exact
-    samples_by: object      # what samples in place of a TorchSampler
-    _settled: dict          # (device, dtype, threads, exact) -> whether attention is exact there
-    _head: tuple|None       # body and vocabulary layer, where logits are just head(body(ids))
+    exact: bool|None    # log-probabilities of trainer and sampler agree bit for bit, see agentlab.policy.exact
+    samples_by: object  # what samples in place of a TorchSampler
+    _settled: dict      # (device, dtype, threads, exact) -> whether attention is exact there
+    _head: tuple|None   # body and vocabulary layer, where logits are just head(body(ids))
     @property
     def device(self): return next(self.model.parameters()).device
     def __setstate__(self, state: dict):
@@ -288,7 +288,7 @@ def _plain_head(model):
 
 def checkpoint_layers(model,  # a transformers model
     on: bool = True,
-    **more,         # arguments of torch.utils.checkpoint
+    **more,  # arguments of torch.utils.checkpoint
 ):
     "Gradient checkpointing on or off, by whichever name this release of transformers has for it."
     name = 'activation' if hasattr(model, 'activation_checkpointing_enable') else 'gradient'
@@ -316,17 +316,17 @@ def check_bf16(device):
 class _Scored(_Model):
     "How likely every action token of a batch was."
     tokenizer: object
-    precision: str      # 'no' or 'bf16'
+    precision: str  # 'no' or 'bf16'
     pad_id: int
     @contextmanager
     def computing(self):
         "Around a forward pass: its precision, and gradient checkpointing where it is enabled and gradients are wanted."
         layers = ([m for m in self.model.modules() if getattr(m, 'gradient_checkpointing', False)]
                   if torch.is_grad_enabled() else [])
-        exact = self.settle()       # then it is computed as it was sampled, without autocast
+        exact = self.settle()  # then it is computed as it was sampled, without autocast
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == 'bf16' and not exact):
             try:
-                for layer in layers: layer.training = True    # that of the layer alone is asked; dropout stays off
+                for layer in layers: layer.training = True  # that of the layer alone is asked; dropout stays off
                 yield
             finally:
                 for layer in layers: layer.training = False
@@ -346,9 +346,9 @@ class _Scored(_Model):
         return token_logps(logits, ids[place[:, 0], place[:, 1]], temperature)
     @torch.no_grad()
     def logprobs(self, batch: Batch,
-        temperature: float = 1.,    # that of the sampler, so that both speak of the same distribution
-        budget: int = 4096,         # tokens of one micro-batch
-    )->tuple[Tensor, Tensor]:       # (action tokens,) log-probability; (action tokens,) entropy in nats
+        temperature: float = 1.,  # that of the sampler, so that both speak of the same distribution
+        budget: int = 4096,       # tokens of one micro-batch
+    )->tuple[Tensor, Tensor]:     # (action tokens,) log-probability; (action tokens,) entropy in nats
         "Log-probability and entropy of every action token, in the order of `batch.actions`."
         if temperature <= 0:
             raise ValueError(f'temperature={temperature}: log-probabilities need a positive temperature; greedy play '
@@ -360,8 +360,8 @@ class _Scored(_Model):
         return logp, entropy
     @torch.no_grad()
     def features(self, batch: Batch,
-        budget: int = 4096,         # tokens of one micro-batch
-    )->Tensor:                      # (action tokens, width) float32, without gradients
+        budget: int = 4096,  # tokens of one micro-batch
+    )->Tensor:               # (action tokens, width) float32, without gradients
         "The last hidden state before every action token, in the order of `batch.actions`: what a value head reads."
         from agentlab.policy.tree import tree_hidden
         found = None
@@ -377,14 +377,14 @@ class _Scored(_Model):
 class Policy(_Scored):
     "A transformers causal language model with its tokenizer, acting through a chat template."
     tree: bool|None = None  # agentlab.policy.tree: compute shared prefixes once; None: where that is cheaper
-    def __init__(self, model,       # transformers causal language model, or a peft model around one
-        tokenizer,                  # its tokenizer, with a chat template and an end-of-turn token
+    def __init__(self, model,    # transformers causal language model, or a peft model around one
+        tokenizer,               # its tokenizer, with a chat template and an end-of-turn token
         max_context: int|None = None, # longest context in tokens; default: what the model's config says
-        name: str = '',             # shown in reports
-        sampler = None,    # in place of a TorchSampler, told the weights by `sync(policy)`; see agentlab.policy.vllm
-        precision: str = 'no',      # 'bf16': forward passes under autocast. A recipe sets its own
-        chat: Chat|None = None,     # how a conversation is written down; default: Chat(tokenizer)
-        provenance: dict|None = None,    # where the weights come from: name, source, hash. See agentlab.policy.reader
+        name: str = '',          # shown in reports
+        sampler = None,  # in place of a TorchSampler, told the weights by `sync(policy)`; see agentlab.policy.vllm
+        precision: str = 'no',   # 'bf16': forward passes under autocast. A recipe sets its own
+        chat: Chat|None = None,  # how a conversation is written down; default: Chat(tokenizer)
+        provenance: dict|None = None,  # where the weights come from: name, source, hash. See agentlab.policy.reader
         # log-probabilities of trainer and sampler agree bit for bit; None: in bf16 on a CPU, where that can be had
         # (agentlab.policy.exact)
         exact: bool|None = None,
@@ -426,8 +426,8 @@ class Policy(_Scored):
     @staticmethod
     def load(
         folder,  # what save_pretrained wrote, a local model in the transformers layout, or the name of one on the hub
-        device: str = 'cpu', dtype: torch.dtype = torch.float32,    # dtype: not of an adapter on quantised weights
-        **kw                            # of Policy
+        device: str = 'cpu', dtype: torch.dtype = torch.float32,  # dtype: not of an adapter on quantised weights
+        **kw  # of Policy
     )->Policy:
         "A policy from a folder in the transformers layout, or from the hub. FileNotFoundError where there is none."
         if (Path(folder) / 'adapter_config.json').exists() and not (Path(folder) / 'config.json').exists():
@@ -437,9 +437,9 @@ class Policy(_Scored):
         _, tokenizer = described(found)
         return Policy(with_weights(found, dtype).to(device), tokenizer, **kw)
 
-def closing(policy,         # agentlab.policy.Policy
+def closing(policy,       # agentlab.policy.Policy
     batch: Batch,
-)->tuple[Tensor, Batch]:    # (cut off,) their numbers; their last contexts, each with one action token that nobody said
+)->tuple[Tensor, Batch]:  # (cut off,) their numbers; their last contexts, each with one action token that nobody said
     "What an episode that was cut off would have read next. Left out: those without turns, or whose context is full."
     final, (rows, held) = batch.labels.get('final', {}), torch.unique_consecutive(batch.tokens.row, return_counts=True)
     # the last context of every episode
@@ -472,7 +472,7 @@ def adapted(model)->bool:
 
 def find_model(
     name,  # a folder in the transformers layout, or the name of a model on the hub, such as Qwen/Qwen2.5-0.5B-Instruct
-)->str:         # what transformers finds it by
+)->str:  # what transformers finds it by
     "A folder that holds weights, or a name for the hub. Raises FileNotFoundError where it can be neither."
     folder = Path(name)
     if (folder / 'config.json').exists():
@@ -523,7 +523,7 @@ def described(found: str,  # of `find_model`
     check_vocabulary(tokenizer, config.get_text_config().vocab_size, found)
     return config, tokenizer
 
-def with_weights(found, dtype: torch.dtype, **how):     # of `find_model`; of transformers
+def with_weights(found, dtype: torch.dtype, **how):  # of `find_model`; of transformers
     "A causal language model of transformers. Its weights are safetensors, and code that it brings is not run."
     from transformers import AutoModelForCausalLM
     with quiet(), fetching(found):

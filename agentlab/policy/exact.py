@@ -14,29 +14,29 @@ __all__ = ['EXACT', 'BLOCK', 'MOST', 'weighted_values', 'exact_attention', 'make
            'fewest_rows', 'why_not', 'engage', 'settle']
 
 # %% ../../nbs/policy/09_exact.ipynb #f0e
-EXACT = 'agentlab_exact'    # the name under which transformers finds this attention
-BLOCK = 2**20               # bytes of float64 scores that are worked on at once: about what a core's cache holds
+EXACT = 'agentlab_exact'  # the name under which transformers finds this attention
+BLOCK = 2**20             # bytes of float64 scores that are worked on at once: about what a core's cache holds
 
 def _cut(count: int, size: int)->list[slice]: return [slice(a, min(a + size, count)) for a in range(0, count, size)]
 
 def _mask(score: Tensor, mask: Tensor|None, causal: bool)->Tensor:
     "Scores (rows, groups, heads of a group, queries, keys) under a mask (rows, 1 or heads, queries, keys); in place."
-    if causal:      # the last query of the block sees all the keys that are left
+    if causal:  # the last query of the block sees all the keys that are left
         queries, keys = score.shape[-2:]
         own = score[..., keys - queries:]
         own.masked_fill_(torch.ones(queries, queries, dtype=torch.bool, device=own.device).triu(1), float('-inf'))
     if mask is None: return score
     mask = mask.unflatten(1, score.shape[1:3] if mask.shape[1] > 1 else (1, 1))
     if mask.dtype != torch.bool: return score.add_(mask)
-    return score.masked_fill_(~mask, torch.finfo(score.dtype).min)    # who may see nothing sees all: finite
+    return score.masked_fill_(~mask, torch.finfo(score.dtype).min)  # who may see nothing sees all: finite
 
 def weighted_values(query: Tensor,  # (rows, heads, queries, width)
-    key: Tensor,            # (rows, groups, keys, width); every group of heads shares one
-    value: Tensor,          # (rows, groups, keys, width)
+    key: Tensor,           # (rows, groups, keys, width); every group of heads shares one
+    value: Tensor,         # (rows, groups, keys, width)
     mask: Tensor|None,  # (rows or 1, heads or 1, queries, keys): additive, or boolean with true where a key may be seen
-    scale: float,           # of the products of query and key
-    causal: bool = False,   # query i sees the keys up to i; there are as many keys as queries
-)->Tensor:                  # (rows, queries, heads, width) in the dtype of the query
+    scale: float,          # of the products of query and key
+    causal: bool = False,  # query i sees the keys up to i; there are as many keys as queries
+)->Tensor:                 # (rows, queries, heads, width) in the dtype of the query
     "Attention in float64, rounded once: alone as in company, wherever float64 hides the order of sums."
     (rows, heads, count, width), groups, keys = query.shape, key.shape[1], key.shape[2]
     out, mask = query.new_empty(rows, count, heads,
@@ -69,9 +69,9 @@ class _Once(torch.autograd.Function):
 
 def exact_attention(module,                     # the layer that asks
     query: Tensor, key: Tensor, value: Tensor,  # (rows, heads, queries, width), (rows, groups, keys, width) twice
-    attention_mask: Tensor|None,    # (rows, 1 or heads, queries, keys); None: causal where there is more than one query
+    attention_mask: Tensor|None,  # (rows, 1 or heads, queries, keys); None: causal where there is more than one query
     scaling: float|None = None, dropout: float = 0., is_causal: bool|None = None, **kwargs,
-)->tuple[Tensor, None]:             # (rows, queries, heads, width), as transformers expects it
+)->tuple[Tensor, None]:           # (rows, queries, heads, width), as transformers expects it
     "Attention that is the same for one query and for many. Raises ValueError for what it does not know."
     asked = [name for name in ('softcap', 'position_bias', 's_aux') if kwargs.get(name) is not None]
     if asked:
@@ -82,7 +82,7 @@ def exact_attention(module,                     # the layer that asks
     count, scale = query.shape[2], query.shape[3]**-.5 if scaling is None else scaling
     causal = attention_mask is None and count > 1 and (getattr(module, 'is_causal', True) if is_causal is None
                                                        else is_causal)
-    if causal: key, value = key[:, :, :count], value[:, :, :count]     # a static cache has empty places behind
+    if causal: key, value = key[:, :, :count], value[:, :, :count]  # a static cache has empty places behind
     if not torch.is_grad_enabled(): return weighted_values(query, key, value, attention_mask, scale, causal), None
     return _Once.apply(module, query, key, value, attention_mask, scale, causal), None
 
@@ -94,7 +94,7 @@ def make_known():
     AttentionInterface.register(EXACT, exact_attention)
     AttentionMaskInterface.register(EXACT, sdpa_mask)
 
-MOST = 64       # rows that a call of the sampler is filled up to at most
+MOST = 64  # rows that a call of the sampler is filled up to at most
 
 class AdapterMatrix(torch.nn.Linear):
     "A matrix whose weights are kept in float32, and multiplied in the dtype of what comes in."
@@ -146,7 +146,7 @@ def _independent_from(inputs: int, outputs: int, dtype: torch.dtype, added: bool
 
 @torch.no_grad()
 def fewest_rows(model,  # a transformers model, or a peft model around one
-)->int|None:        # None: there is no such number, at least not up to MOST
+)->int|None:  # None: there is no such number, at least not up to MOST
     "Rows from which on a product with one of the model's matrices does not depend on how many rows there are."
     first = next(model.parameters())
     layers = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m.weight.is_floating_point()]
@@ -168,7 +168,7 @@ def _attention(model, name: str):
 
 @torch.no_grad()
 def why_not(model,  # a transformers model in evaluation mode, or a peft model around one
-)->str:         # '': it can
+)->str:  # '': it can
     "Why this model, on this machine, cannot give the same bits for a row in company and alone. Tried, not looked up."
     if fewest_rows(model) is None: return 'a row of a matrix product depends here on how many rows are multiplied'
     vocabulary, device = model.get_input_embeddings().weight.shape[0], next(model.parameters()).device
@@ -183,8 +183,8 @@ def why_not(model,  # a transformers model in evaluation mode, or a peft model a
     apart = ((alone - plain).norm() / plain.norm()).item()
     return '' if apart < .1 else f'its own attention computes something else: the logits differ by {apart:.0%}'
 
-def engage(model,   # a transformers model, or a peft model around one
-    exact: bool,    # False: torch's own attention, if it is exact so far; another one stays
+def engage(model,  # a transformers model, or a peft model around one
+    exact: bool,   # False: torch's own attention, if it is exact so far; another one stays
 ):
     "Which attention the model computes with from now on."
     config = getattr(model, 'config', None)
@@ -193,9 +193,9 @@ def engage(model,   # a transformers model, or a peft model around one
         config._attn_implementation = EXACT
     elif getattr(config, '_attn_implementation', None) == EXACT: config._attn_implementation = 'sdpa'
 
-def settle(model,               # a transformers model in evaluation mode, or a peft model around one
-    wanted: bool|None = None,   # None: on a CPU, with weights in bf16 and attention 'sdpa', where it works
-)->bool:                        # whether attention is exact from now on
+def settle(model,              # a transformers model in evaluation mode, or a peft model around one
+    wanted: bool|None = None,  # None: on a CPU, with weights in bf16 and attention 'sdpa', where it works
+)->bool:                       # whether attention is exact from now on
     "Give a model exact attention, or take it away. Raises ValueError where it is wanted and impossible."
     first, now = next(model.parameters()), getattr(getattr(model, 'config', None), '_attn_implementation', None)
     likely = first.device.type == 'cpu' and first.dtype == torch.bfloat16 and now in ('sdpa', EXACT)

@@ -23,7 +23,7 @@ def policy_folder(model)->Path:
     return Path(model)/'policy' if (Path(model)/'policy').is_dir() else Path(model)
 
 def opened(
-    model,      # 'smollm2', a run folder, a folder (an adapter, or the transformers layout), or owner/name on the hub
+    model,  # 'smollm2', a run folder, a folder (an adapter, or the transformers layout), or owner/name on the hub
 )->Policy:
     "A model that is to be used as it is. Raises FileNotFoundError where there is none."
     folder, device = policy_folder(model), best_device()
@@ -46,7 +46,7 @@ def in_float32(model):
 
 @torch.no_grad()
 def write_merged(policy: Policy, out, dtype: torch.dtype = torch.float32,  # `out`: a folder that is not there yet
-)->float:               # largest difference of a logit after a short prompt: base beside adapter, and what was written
+)->float:  # largest difference of a logit after a short prompt: base beside adapter, and what was written
     "All weights, tokenizer and chat template in the transformers layout; the folder appears whole or not at all."
     out, ids, model = Path(out), torch.tensor([policy.chat.first('Hello. What can you do?')]), in_float32(policy.model)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def export_run(run: str,    # run folder, or folder of a policy
         if out and Path(out).exists(): raise FileExistsError(f'{name}={out!r} exists already. Give another folder')
     if adapter and not (source/'adapter_config.json').exists():
         raise ValueError(f'adapter={adapter!r}: {source} holds all weights and no adapter. Use --merged')
-    policy = opened(run) if merged else None        # refuses what cannot be opened before anything is written
+    policy = opened(run) if merged else None  # refuses what cannot be opened before anything is written
     if adapter:
         facts = json.loads((shutil.copytree(source, Path(adapter))/'adapter_config.json').read_text())
         print(printable(f"adapter: {adapter}\nvLLM: vllm serve {facts['base_model_name_or_path']} --enable-lora "
@@ -86,7 +86,7 @@ class Conversation:
     "A talk with a policy: ids so far, and the text behind them."
     def __init__(self, policy: Policy, system: str = '',                                    # system message; '': none
         temperature: float = .7, top_p: float = .95, max_tokens: int = 256, seed: int = 0,  # of the sampling
-        piece: int = 8,                             # tokens that are sampled between two looks
+        piece: int = 8,  # tokens that are sampled between two looks
     ):
         self.policy, self.seed, self.piece, self.max_tokens = policy, seed, piece, max_tokens
         self.how, self.sampler = dict(temperature=temperature, top_p=top_p, stop=(policy.end_id,)), policy.sampler()

@@ -29,15 +29,15 @@ class Said:
     control: list = field(default_factory=list) # (ids) True: a control token, which has no width
 
 def spell(tokenizer,
-    ids: list[int],         # of a reply, as sampled
-    markers: tuple = (),    # texts that open or close a part, such as <think>
+    ids: list[int],       # of a reply, as sampled
+    markers: tuple = (),  # texts that open or close a part, such as <think>
 )->Said:
     "The text of a reply, id by id. A marker that is one token is known by its id, any other by its text."
     added = tokenizer.get_added_vocab()
     whole = {added[m]: m for m in markers if m in added}
     hidden = set(tokenizer.all_special_ids) - set(whole)
     ids, edges, pieces, start = [int(i) for i in ids], [0], [], 0
-    for k, i in [*enumerate(ids), (len(ids), None)]:    # ordinary ids end at a marker, a control token, the end
+    for k, i in [*enumerate(ids), (len(ids), None)]:  # ordinary ids end at a marker, a control token, the end
         if k < len(ids) and i not in whole and i not in hidden: continue
         pieces += _pieces(tokenizer, ids[start:k]) + ([whole.get(i, '')] if k < len(ids) else [])
         start = k + 1
@@ -56,13 +56,13 @@ def _pieces(tokenizer, ids)->list[str]:
     pieces, start, read = [], 0, 0
     for k in range(1, len(ids) + 1):
         before, now = decode(ids[start:read]), decode(ids[start:k])
-        broken = now.endswith('\ufffd') and k - read < 4 and k < len(ids)    # a letter of up to four bytes
+        broken = now.endswith('\ufffd') and k - read < 4 and k < len(ids)  # a letter of up to four bytes
         pieces.append('' if broken else now[len(before):])
         if not broken: start, read = read, k
     return pieces
 
 def marked(text: str,
-    markers: tuple,         # texts that open or close a part
+    markers: tuple,  # texts that open or close a part
 )->Said:
     "A reply of which there is only the text."
     if not markers: return Said(text)
@@ -70,13 +70,13 @@ def marked(text: str,
     return Said(text, [(m.start(), m.end(), m[0]) for m in re.finditer(pattern, text)])
 
 def codes_of(said: Said,  # of `spell`
-    spans: list,        # (start, end, code) in the text; later ones lie over earlier ones
-)->list[int]:           # (ids) codes of PART_CODES
+    spans: list,  # (start, end, code) in the text; later ones lie over earlier ones
+)->list[int]:     # (ids) codes of PART_CODES
     "The part of every id. One with a bit of a marker is markup; one between two others takes the higher code."
     chars = np.zeros(len(said.text) + 1, dtype=np.int64)
     for start, end, code in spans: chars[start:end] = code
     if not said.control: return []
-    codes = np.maximum.reduceat(chars, said.edges[:-1])     # an id without width reads the character that follows it
+    codes = np.maximum.reduceat(chars, said.edges[:-1])  # an id without width reads the character that follows it
     return np.where(said.control, MARKUP, codes).tolist()
 
 @dataclass
@@ -84,24 +84,24 @@ class Call:
     "A tool call as it was read."
     name: str
     arguments: dict
-    error: str = ''     # why it cannot be made, for the model to read
+    error: str = ''  # why it cannot be made, for the model to read
 
 @dataclass
 class Reading:
     "What a reply means."
     thought: str = ''
-    actions: list = field(default_factory=list)     # what to do, in order: texts, or Calls
+    actions: list = field(default_factory=list)  # what to do, in order: texts, or Calls
     error: str = ''     # why nothing can be done, for the model to read
-    spans: list = field(default_factory=list)       # (start, end, code) of its parts
+    spans: list = field(default_factory=list)    # (start, end, code) of its parts
     open: bool = False  # a thought was begun and did not end
     plain: str = ''     # of a reply that should call and does not: what it says, thought left out
 
 @dataclass(frozen=True)
 class Plain:
     "The whole reply is the action."
-    parted = False      # whether a reply has parts that are recorded
+    parted = False  # whether a reply has parts that are recorded
     @property
-    def thoughts(self): return None     # the Thinking that begins a reply, if any
+    def thoughts(self): return None  # the Thinking that begins a reply, if any
     @property
     def markers(self)->tuple: return ()
     def fitted(self, chat, tools: list)->Plain:
@@ -125,7 +125,7 @@ class Plain:
 class Thinking(Plain):
     "A thought between markers, then the action."
     parted = True
-    tokens: int = 64            # of a thought, markers included
+    tokens: int = 64  # of a thought, markers included
     close: bool = False  # True: a thought that its budget cuts off is closed by force, and the action sampled then
     opening: str = '<think>'
     closing: str = '</think>'
@@ -181,13 +181,13 @@ class Thinking(Plain):
         def ids_before(k, marker):
             return next((sum(e < m[k] for e in said.edges[:-1]) for m in said.marks if m[2] == marker), float('inf'))
         begun, closed = 0 if opened else ids_before(0, self.opening), ids_before(1, self.closing)
-        start = begun if begun < closed else 0    # where nothing opened it, it began with the reply
+        start = begun if begun < closed else 0  # where nothing opened it, it began with the reply
         if closed <= start + self.tokens and closed < float('inf'): return closed + action_tokens
         return begun + self.tokens if begun <= action_tokens else action_tokens
 
 def retold(guide: str|None,  # what an environment says of itself; an example may stand on a last line 'Example: ...'
-    rule: str,          # what the format adds
-    change,             # action -> reply, for the example
+    rule: str,  # what the format adds
+    change,     # action -> reply, for the example
 )->str:
     "The guide with the format's rule, and its example in this format."
     text, mark, example = (guide or '').rpartition('\nExample: ')
@@ -198,12 +198,12 @@ def retold(guide: str|None,  # what an environment says of itself; an example ma
 class Style:
     "How a model writes a tool call."
     name: str
-    markers: tuple      # what opens and closes a block; () where the whole message is the call
+    markers: tuple  # what opens and closes a block; () where the whole message is the call
     # (text, start of the body, latest end of it, tools) -> (name, arguments, end of the body); ValueError says what is
     # wrong
     parse: object
-    write: object       # (name, arguments) -> text of the call
-    form: str           # how a call looks, for the system message
+    write: object   # (name, arguments) -> text of the call
+    form: str       # how a call looks, for the system message
 
 def _once(pairs):
     "An object of JSON without a name twice."
@@ -223,7 +223,7 @@ def parse_json(text, start, end, tools):
     if not isinstance(value, dict) or not isinstance(value.get('name'), str):
         raise ValueError('it must be an object with a "name"')
     arguments = value.get('arguments', value.get('parameters', {}))
-    if isinstance(arguments, str):      # some models write the arguments as JSON inside a string
+    if isinstance(arguments, str):  # some models write the arguments as JSON inside a string
         try: arguments = _json.decode(arguments)
         except (ValueError, RecursionError): pass
     if not isinstance(arguments, dict): raise ValueError('its "arguments" must be an object')
@@ -271,18 +271,18 @@ hermes = Style('hermes', _tags, parse_json, write_json, '{"name": NAME, "argumen
 message = Style('message', (), parse_json, write_message, '{"name": NAME, "parameters": {...}}')
 xml = Style('xml', _tags, parse_xml, write_xml, '<function=NAME><parameter=KEY>VALUE</parameter></function>')
 wordwise = Style('wordwise', _tags, parse_words, write_words, 'NAME ARGUMENTS')
-styles = (xml, hermes, message)     # in this order `style_of` asks them
+styles = (xml, hermes, message)  # in this order `style_of` asks them
 
 @dataclass(frozen=True)
 class Calls(Plain):
     "One or more tool calls."
     parted = True
-    style: Style|None = None        # None: the one that the template writes itself; `hermes` where it has no tools
-    thinks: Thinking|None = None    # a thought may stand before the calls, as in Thinking
+    style: Style|None = None      # None: the one that the template writes itself; `hermes` where it has no tools
+    thinks: Thinking|None = None  # a thought may stand before the calls, as in Thinking
     # the schemas go to the template as `tools`; None: where it takes them; False: they are listed in the system message
     native: bool|None = None
-    most: int = 8                   # calls of a reply; further ones are refused
-    tools: tuple = ()               # schemas; those of the environment are put here by `fitted`
+    most: int = 8                 # calls of a reply; further ones are refused
+    tools: tuple = ()             # schemas; those of the environment are put here by `fitted`
     @property
     def thoughts(self): return self.thinks
     @property
@@ -396,12 +396,12 @@ def _probe(chat, messages)->str:
     except (TemplateError, TypeError, KeyError): return ''
 
 def plan(reading: Reading,
-    env,                # its `call_tools` or `call_tool` is used where it has one, else action texts
-    tools=(),           # schemas, for the action text of a call
-)->list:                # reasons (texts) and requests (method, arguments), in order
+    env,       # its `call_tools` or `call_tool` is used where it has one, else action texts
+    tools=(),  # schemas, for the action text of a call
+)->list:       # reasons (texts) and requests (method, arguments), in order
     "What a reply asks of an environment."
     called = reading.plain or any(isinstance(action, Call) for action in reading.actions)
-    if called and hasattr(env, 'call_tools'):       # a reply without a call may be its answer
+    if called and hasattr(env, 'call_tools'):  # a reply without a call may be its answer
         return [('call_tools', ([(call.name, call.arguments, call.error) for call in reading.actions], reading.plain))]
     if reading.error: return [reading.error, ('step', ('',))]
     def request(action):
@@ -413,14 +413,14 @@ def plan(reading: Reading,
     return found if any(isinstance(x, tuple) for x in found) else [*found, ('step', ('',))]
 
 def acted(requests: list,  # of `plan`
-)->str:                 # by it equal actions are known; reasons do not count
+)->str:  # by it equal actions are known; reasons do not count
     "What the environment was given, as one text."
     return '\n'.join(x[1][0] if x[0] == 'step' else json.dumps(x[1], sort_keys=True, default=str) for x in requests
                      if isinstance(x, tuple))
 
 def goes_on(given: list,  # what has come of the requests so far
-    seat: str,          # who replied
-)->bool:                # whether the next one may be made
+    seat: str,  # who replied
+)->bool:        # whether the next one may be made
     "Not after an exception, after the end, or when it is another seat's turn."
     return all(isinstance(x, Step) and not x.done and x.seat == seat for x in given if not isinstance(x, str))
 
@@ -445,9 +445,9 @@ def as_one(given: list,  # texts and Steps, or an exception at the end
 
 class Spoken(Wrapper):
     "An environment spoken to in a format by who has only texts: demonstrators, a person, another framework."
-    def __init__(self, env,     # the inner environment
-        format: Plain,          # how it is spoken to
-        thought = None,         # env -> what a demonstrator thinks before it acts; None: nothing
+    def __init__(self, env,  # the inner environment
+        format: Plain,       # how it is spoken to
+        thought = None,      # env -> what a demonstrator thinks before it acts; None: nothing
     ):
         super().__init__(env)
         self.format, self.thought = (replace(format, tools=tuple(env.tools)) if isinstance(format, Calls)
@@ -479,11 +479,11 @@ class Spoken(Wrapper):
         return {seat: told(text) for seat, text in guide.items()} if isinstance(guide, dict) else told(guide)
 
 def fitted_policy(policy,  # agentlab.policy.Policy
-    format,             # Plain, Thinking or Calls; None: Plain
-    games: list,        # of the rollout; the environment of the first one says which tools there are
-    system,             # as for `told`: None: the environment's guide
-    max_tokens: int,    # of an action
-)->tuple:               # the policy as it speaks in this format; {seat: what it is told}; tokens of a whole reply
+    format,           # Plain, Thinking or Calls; None: Plain
+    games: list,      # of the rollout; the environment of the first one says which tools there are
+    system,           # as for `told`: None: the environment's guide
+    max_tokens: int,  # of an action
+)->tuple:             # the policy as it speaks in this format; {seat: what it is told}; tokens of a whole reply
     "A format for a policy and an environment. Raises ValueError where they do not fit."
     if format is not None and not hasattr(format, 'parted'):
         raise ValueError(f'format={format!r}: use Plain(), Thinking() or Calls() of agentlab.policy.formats')
@@ -504,7 +504,7 @@ def _rendered(format, chat, guide)->dict:
     return found if found['system'] and knows(chat, found['system']) else found | dict(system=guide)
 
 def whole_reply(format,  # what a rollout was given
-    who: str,   # its name
+    who: str,  # its name
 ):
     "Refuse a format in a rollout that reads the whole reply as the action."
     if format is not None and getattr(format, 'parted', True):

@@ -10,9 +10,9 @@ from ..env.protocol import as_reader, guide_of
 __all__ = ['anything', 'knows', 'reads', 'told', 'suited', 'check_room']
 
 # %% ../../nbs/policy/10_guide.ipynb #99f
-def knows(chat,     # agentlab.policy.Chat
+def knows(chat,  # agentlab.policy.Chat
     text:str
-)->bool:            # False for a stand-in without a tokenizer
+)->bool:         # False for a stand-in without a tokenizer
     "Whether a tokenizer can write every word of a text: nothing unknown, nothing lost."
     tokenizer = getattr(chat, 'tokenizer', None)
     if not hasattr(tokenizer, 'unk_token_id'): return False
@@ -21,29 +21,29 @@ def knows(chat,     # agentlab.policy.Chat
     back = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return ''.join(back.split()) == ''.join(text.split())
 
-anything = 'I don\'t understand "xyzzy-42": write 18240, please!'     # no environment announces such words
+anything = 'I don\'t understand "xyzzy-42": write 18240, please!'  # no environment announces such words
 
-def reads(chat      # agentlab.policy.Chat
+def reads(chat  # agentlab.policy.Chat
 )->bool:
     "Whether a policy reads any text, and not a closed set of words."
     return knows(chat, anything)
 
-def told(env,               # the environment as it is played
-    chat,                   # agentlab.policy.Chat of who plays
-    seat:str,               # whose system message
+def told(env,  # the environment as it is played
+    chat,      # agentlab.policy.Chat of who plays
+    seat:str,  # whose system message
     system:str|dict|None=None # given by the caller: None: the guide; '': nothing; else this text, or {seat: text}
-)->str|None:                # None: no system message
+)->str|None:   # None: no system message
     "The system message of a seat: what the caller says, else the environment's guide if the policy knows its words."
     if isinstance(system, dict): system = system.get(seat, '')
     if system is not None: return system or None
     guide = guide_of(env, seat)
     return guide if guide and knows(chat, guide) else None
 
-def suited(env,             # an environment, or a function that makes one
-    policy,                 # who reads it
-    system:str|None=None,   # as in `told`
-    max_tokens:int=0,       # of an action
-):                          # the same; for a policy that reads, as `for_reader` makes it
+def suited(env,            # an environment, or a function that makes one
+    policy,                # who reads it
+    system:str|None=None,  # as in `told`
+    max_tokens:int=0,      # of an action
+):                         # the same; for a policy that reads, as `for_reader` makes it
     "The environment as a policy reads it. Raises ValueError for a guide that does not fit into its context."
     if not reads(policy.chat): return env
     if isinstance(env, type) or not hasattr(env, 'reset'): return lambda: suited(env(), policy, system, max_tokens)
@@ -53,9 +53,9 @@ def suited(env,             # an environment, or a function that makes one
     return as_reader(env)
 
 def check_room(env, seat:str,
-    text:str|None,          # its system message
-    policy,                 # who reads it, with what its template adds, such as tools
-    max_tokens:int          # of a whole reply
+    text:str|None,  # its system message
+    policy,         # who reads it, with what its template adds, such as tools
+    max_tokens:int  # of a whole reply
 ):
     "Raises ValueError for a system message that leaves no room for a reply."
     size = len(policy.chat.first('', text)) + max_tokens

@@ -19,7 +19,7 @@ __all__ = ['NF4', 'quantisers', 'vocabulary_key', 'open_base', 'base_in_nf4', 'r
            'qlora_policy', 'save_adapter', 'read_adapter', 'load_adapter', 'paged_adamw']
 
 # %% ../../nbs/policy/03_qlora.ipynb #ee2
-def quantisers()->tuple:    # bitsandbytes, peft
+def quantisers()->tuple:  # bitsandbytes, peft
     "The two packages that QLoRA needs. Raises ImportError naming the extra."
     try:
         with quiet(): import bitsandbytes, peft
@@ -48,10 +48,10 @@ def open_base(name,             # folder in the transformers layout, or name on 
     return found, config, tokenizer
 
 def base_in_nf4(found: str, device,
-    revision: str|None = None,      # of a model on the hub
+    revision: str|None = None,  # of a model on the hub
     # what it computes in, and what is not quantised is kept in; default: bf16 on a GPU, float32 on a CPU
     compute: torch.dtype|None = None,
-):                                  # a frozen transformers model: NF4 with double quantisation
+):                              # a frozen transformers model: NF4 with double quantisation
     "The model in NF4."
     from transformers import BitsAndBytesConfig
     compute = compute or (torch.bfloat16 if device.type == 'cuda' else torch.float32)
@@ -73,10 +73,10 @@ def _settled():
 
 
 def ready_device(device=None,  # default: the GPU where there is one
-):                      # torch.device
+):  # torch.device
     "Where QLoRA is to run. Raises ImportError for a missing package, ValueError for a GPU without bf16."
     quantisers()
-    own = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"     # a process for each GPU, where torchrun starts several
+    own = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"  # a process for each GPU, where torchrun starts several
     device = torch.device(device or (own if torch.cuda.is_available() else 'cpu'))
     check_bf16(device)
     return device
@@ -91,7 +91,7 @@ def with_adapter(model, seed: int = 0, **config):
     "The model with a fresh LoRA adapter: weights in float32 beside whatever the base is kept in."
     from agentlab.policy.exact import in_base_dtype
     with torch.random.fork_rng(devices=[model.device] if model.device.type == 'cuda' else []), _settled():
-        import peft     # here, where bitsandbytes keeps its advice on faster kernels to itself
+        import peft  # here, where bitsandbytes keeps its advice on faster kernels to itself
         torch.manual_seed(seed)
         return in_base_dtype(peft.get_peft_model(model, peft.LoraConfig(**dict(task_type='CAUSAL_LM') | config)))
 
@@ -110,7 +110,7 @@ def qlora_policy(
     seed: int = 0,                  # of the adapter's first weights
 )->Policy:
     "A model in NF4 with a fresh LoRA adapter. What cannot work is refused before any weight is fetched."
-    check_whole(rank=rank)      # often 16
+    check_whole(rank=rank)  # often 16
     device = ready_device(device)
     found, _, tokenizer = open_base(name_or_path)
     talk = Chat(with_template(tokenizer, template), **chat or {})
@@ -123,7 +123,7 @@ NF4 = dict(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_qua
 def save_adapter(policy: Policy, folder)->Path:
     "The adapter in peft's layout, the tokenizer, and agentlab.json: what it was trained on."
     model, folder = policy.model, Path(folder)
-    how = None      # the base is kept as it is
+    how = None  # the base is kept as it is
     if getattr(model, 'is_quantized', False):
         how = {k: v for k, v in model.config.quantization_config.to_dict().items() if k in NF4}
     facts = dict(schema_version=1, weights=policy.provenance, base=model.peft_config['default'].base_model_name_or_path,
@@ -150,7 +150,7 @@ def read_adapter(folder: Path)->dict:
     return facts
 
 def load_adapter(folder, device=None,  # what save_adapter wrote; default: the GPU where there is one
-    max_context: int|None = None, name: str = '', sampler = None, checkpointing: bool = True,   # as for `qlora_policy`
+    max_context: int|None = None, name: str = '', sampler = None, checkpointing: bool = True,  # as for `qlora_policy`
 )->Policy:
     "The base in NF4 with a saved adapter on it, which can be trained further."
     from transformers import AutoTokenizer
@@ -186,15 +186,15 @@ def _optimizer():
             for p, values in self.state.items():
                 values['step'] = int(values['step'])
                 for name in ('state1', 'state2'):
-                    kept, values[name] = values[name].float(), self.get_state_buffer(p, dtype=torch.float32)    # paged
+                    kept, values[name] = values[name].float(), self.get_state_buffer(p, dtype=torch.float32)  # paged
                     # a page is filled with zeros in the background
                     if p.device.type == 'cuda': torch.cuda.synchronize(p.device)
                     values[name].copy_(kept)
     return PagedAdamW
 
-def paged_adamw(parameters,     # what learns
+def paged_adamw(parameters,  # what learns
     lr: float, weight_decay: float = 0.,
-):                              # torch optimiser
+):                           # torch optimiser
     "AdamW with 32-bit moments that may leave a full GPU (bitsandbytes); on a CPU they stay, with a warning."
     parameters = list(parameters)
     paged = any(p.device.type == 'cuda' for p in parameters)

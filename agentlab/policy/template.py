@@ -19,7 +19,7 @@ remedy = ('the chat template rewrites history: {what}. The policy would be train
           "deployed model reads, as often as it is rewritten; Chat(tokenizer, role='tool') sends observations as a "
           "tool's answers, behind which thoughts may stay.")
 fixed_day = '{%- macro strftime_now(form) -%}26 Jul 2024{%- endmacro -%}'
-_facts = {}     # (template, special tokens, variables) -> facts: worked out once in a process
+_facts = {}  # (template, special tokens, variables) -> facts: worked out once in a process
 
 def template_facts(chat,  # agentlab.policy.Chat, which renders messages by its tokenizer's template
     # rewritten: what it does to earlier turns, or ''; system: knows a system message; trims: strips the spaces
@@ -61,7 +61,7 @@ def _rewritten(chat)->str:
         cut = [max(i for i in range(len(x) + 1) if prompt.endswith(x[:i])) for prompt, x in zip(grown, said)]
         found += [next(((prompt, x, whole) for prompt, x, i in zip(grown, said, cut)
                         if not whole.startswith(prompt + x[i:])), None)]
-    if None in found: return ''     # one way to answer is enough: the model's own
+    if None in found: return ''  # one way to answer is enough: the model's own
     prompt, said, whole = found[0]
     same = next(i for i, (a, b) in enumerate(zip(prompt + said, whole)) if a != b)
     return (f'the finished turn goes on after {whole[max(same - 30, 0):same]!r} with {whole[same:same + 40]!r}, where '

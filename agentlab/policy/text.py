@@ -14,7 +14,7 @@ __all__ = ['of_bytes', 'byte_piece', 'sentence_piece', 'reader', 'token_texts', 
 
 # %% ../../nbs/policy/11_text.ipynb #d85
 def of_bytes(data: bytes,
-)->str:             # text; a byte that is no text alone is a lone surrogate
+)->str:  # text; a byte that is no text alone is a lone surrogate
     "Bytes of a piece as text."
     return data.decode('utf-8', 'surrogateescape')
 
@@ -65,7 +65,7 @@ def control_ids(tokenizer,  # transformers tokenizer
     return special - ({tokenizer.unk_token_id} - jobs)
 
 def with_token_text(batch: Batch,
-    tokenizer,      # transformers tokenizer of the policy that played
+    tokenizer,  # transformers tokenizer of the policy that played
 )->Batch:
     """The batch with the text of every token id it holds, also of those that were likely and not taken.
 

@@ -21,10 +21,10 @@ __all__ = ['tiny_model', 'demonstrate', 'warm_start', 'imitate', 'cache_folder',
 
 # %% ../../nbs/policy/01_tiny.ipynb #31d
 def tiny_model(vocabulary: int,  # number of tokens
-    max_context: int = 512,     # longest context
+    max_context: int = 512,  # longest context
     hidden: int = 64, layers: int = 2, heads: int = 4,
-    seed: int = 0,              # of the initial weights
-):                              # a Qwen3ForCausalLM with tied embeddings, on the CPU, float32
+    seed: int = 0,           # of the initial weights
+):                           # a Qwen3ForCausalLM with tied embeddings, on the CPU, float32
     "A randomly initialised transformers model with a Qwen3 config, small enough for one CPU core."
     from transformers import AutoModelForCausalLM, Qwen3Config
     config = Qwen3Config(vocab_size=vocabulary, hidden_size=hidden, intermediate_size=2*hidden,
@@ -34,12 +34,12 @@ def tiny_model(vocabulary: int,  # number of tokens
                          # .02 is for wide models: here it costs hundreds of steps
                          bos_token_id=None, eos_token_id=0, pad_token_id=0, attn_implementation='sdpa',
                          initializer_range=.1)
-    with torch.random.fork_rng(devices=[]):     # the caller's random state stays as it was
+    with torch.random.fork_rng(devices=[]):  # the caller's random state stays as it was
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config)
 
 def demonstrate(env,  # an environment with expert(noise, generator)
-    chat,           # agentlab.policy.Chat: how the conversation is written down
+    chat,  # agentlab.policy.Chat: how the conversation is written down
     seeds: list[int],   # one per game
     noise: float = .5,  # share of actions drawn at random
     system: dict|None = None, # seat -> system message, for a model that reads; None: nobody gets one
@@ -82,16 +82,16 @@ def _pay(sides, reward, early)->dict:
     return early
 
 def warm_start(policy: Policy,  # its weights are changed
-    env,                    # an environment with expert(noise, generator)
-    steps: int = 600,       # updates
-    episodes: int = 32,     # demonstrated games of an update
-    lr: float = 8e-3,       # highest learning rate; warms up, then falls along a cosine to a tenth
-    noise: float = .5,      # share of random actions in the demonstrations
-    pool: int = 8192,       # different demonstrated games
+    env,                 # an environment with expert(noise, generator)
+    steps: int = 600,    # updates
+    episodes: int = 32,  # demonstrated games of an update
+    lr: float = 8e-3,    # highest learning rate; warms up, then falls along a cosine to a tenth
+    noise: float = .5,   # share of random actions in the demonstrations
+    pool: int = 8192,    # different demonstrated games
     seed: int = 0,
-    warmup: int = 50,       # updates until the learning rate is highest
+    warmup: int = 50,    # updates until the learning rate is highest
     system: dict|None = None, # seat -> system message, as for `demonstrate`
-    on_step = None,         # called with (update, loss)
+    on_step = None,      # called with (update, loss)
 )->Policy:
     "Supervised learning on demonstrations: the mean of -log pi over their action tokens."
     demos = demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise, system)
@@ -133,7 +133,7 @@ def tiny_name(env, **arguments)->str:
 def _tiny_name(env, demo_env, tokenizer, arguments: dict)->str:
     demos = demonstrate(demo_env, Chat(tokenizer), [derive('name', i) for i in range(8)], noise=.5)
     functions = tiny_model, demonstrate, _demonstration, _pay, warm_start, imitate
-    code = [''.join(inspect.getsource(f).split()) for f in functions]       # line breaks do not count
+    code = [''.join(inspect.getsource(f).split()) for f in functions]  # line breaks do not count
     facts = [sorted(arguments.items()), tokenizer.get_vocab(), tokenizer.chat_template,
              [[t.context_ids + t.ids for t in e.turns] for e in demos], code]
     return f'{env.name}-' + hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
@@ -178,9 +178,9 @@ def tiny_policy(env,        # an environment; without expert() and vocabulary() 
     policy, weights = fresh(), _shipped(name)
     policy.name = name
     if weights:
-        policy.model.load_state_dict(weights, strict=False)     # the vocabulary layer is the embedding
+        policy.model.load_state_dict(weights, strict=False)  # the vocabulary layer is the embedding
         try: return Policy.load(_keep(policy, folder), name=name)
-        except OSError: return policy       # where nothing can be kept it is unpacked each time
+        except OSError: return policy  # where nothing can be kept it is unpacked each time
     total = arguments.get('steps', inspect.signature(warm_start).parameters['steps'].default)
     with shown_steps(f'warm start of {env.name}', total, progress) as on_step:
         warm_start(policy, demo_env, seed=seed, on_step=on_step, **arguments)
@@ -192,7 +192,7 @@ def _shipped(name: str)->dict|None:
     packed = Path(str(files('agentlab'))) / 'shipped' / f'{name}.safetensors.xz'
     if not packed.exists(): return None
     try: import lzma
-    except ImportError: return None         # a Python that was built without it learns them anew
+    except ImportError: return None  # a Python that was built without it learns them anew
     from safetensors.torch import load
     return load(lzma.decompress(packed.read_bytes()))
 
@@ -210,6 +210,6 @@ def _keep(policy: Policy, folder: Path)->Path:
     "Put the policy into the folder, a part of the cache, which appears whole or not at all."
     partial = folder.with_name(f'.{folder.name}.{os.getpid()}')
     policy.save_pretrained(partial)
-    if folder.exists(): shutil.rmtree(partial)      # another process was faster
+    if folder.exists(): shutil.rmtree(partial)  # another process was faster
     else: rename(partial, folder)
     return folder

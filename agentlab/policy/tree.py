@@ -24,10 +24,10 @@ __all__ = ['PASS', 'TOKEN', 'WIDTH', 'WEIGHTS', 'LIMIT', 'Prefixes', 'in_common'
 @dataclass
 class Prefixes:
     "The prefixes of some rows, each once. A leaf is a row that no other row goes on from."
-    ids: Tensor         # (leaves, width) tokens of every leaf, sorted; -1 behind its end
-    shared: Tensor      # (leaves,) with how many of them the leaf before it begins, too
-    leaf: Tensor        # (rows,) a leaf that begins with this row
-    held: int           # tokens of all rows
+    ids: Tensor     # (leaves, width) tokens of every leaf, sorted; -1 behind its end
+    shared: Tensor  # (leaves,) with how many of them the leaf before it begins, too
+    leaf: Tensor    # (rows,) a leaf that begins with this row
+    held: int       # tokens of all rows
     @property
     def lengths(self)->Tensor:
         "(leaves,) tokens of every leaf."
@@ -40,7 +40,7 @@ class Prefixes:
     def node(self)->Tensor:
         "(leaves, width) number of the prefix that ends at every token."
         column, leaf = torch.arange(self.ids.shape[1]), torch.arange(len(self.ids))[:, None]
-        owner = torch.where(column >= self.shared[:, None], leaf, 0).cummax(0).values   # who began like this
+        owner = torch.where(column >= self.shared[:, None], leaf, 0).cummax(0).values  # who began like this
         new = self.lengths - self.shared
         return (new.cumsum(0) - new - self.shared)[owner] + column
     def table(self)->tuple[Tensor, Tensor, Tensor]:
@@ -50,17 +50,17 @@ class Prefixes:
         return self.ids[fresh], before[fresh], fresh.nonzero()[:, 1]
 
 def in_common(ids: Tensor,  # (rows, width) tokens; negative ones count as different
-)->Tensor:          # (rows,) 0 for the first one
+)->Tensor:  # (rows,) 0 for the first one
     "With how many of its first tokens the row before it begins, too."
     same = (ids[1:] == ids[:-1]) & (ids[1:] >= 0)
     return torch.cat([torch.zeros(1, dtype=torch.long), same.cumprod(1).sum(1)])
 
 def prefixes(ids: Tensor,  # (rows, width) tokens, padded on the right
-    lengths: Tensor,    # (rows,) tokens of every row
+    lengths: Tensor,  # (rows,) tokens of every row
 )->Prefixes:
     "The tree of the prefixes of some rows. Nothing is known of groups: what begins alike is shared."
     marked = torch.where(torch.arange(ids.shape[1]) < lengths[:, None], ids, -1)
-    rows, leaf = torch.unique(marked, dim=0, return_inverse=True)       # sorted, a row before those that go on from it
+    rows, leaf = torch.unique(marked, dim=0, return_inverse=True)  # sorted, a row before those that go on from it
     size = (rows >= 0).sum(1)
     last = torch.cat([in_common(rows)[1:] < size[:-1], torch.ones(1, dtype=torch.bool)])
     return Prefixes(rows[last], in_common(rows[last]), (last.cumsum(0) - last.long())[leaf], int(lengths.sum()))
@@ -74,7 +74,7 @@ def branches(shared: list,  # as in `Prefixes`
     def main(i):
         while up[i] != i: up[i] = i = up[up[i]]
         return i
-    for i in sorted(range(1, n), key=lambda i: -shared[i]):     # what is alike for longest joins first
+    for i in sorted(range(1, n), key=lambda i: -shared[i]):  # what is alike for longest joins first
         if shared[i] == 0: break
         a, b = main(i - 1), main(i)
         if (height[b], lengths[b]) > (height[a], lengths[a]): a, b = b, a
@@ -97,18 +97,18 @@ def cut_at(depth: int,                      # most branchings before a leaf
 @dataclass
 class Work:
     "What is paid for beside the tokens, in tokens."
-    score: float        # a column that a token looks at
-    forward: float      # a pass, however small
-    head: float         # a distribution over the vocabulary
-    least: int = 1      # tokens to which every pass is filled up
+    score: float    # a column that a token looks at
+    forward: float  # a pass, however small
+    head: float     # a distribution over the vocabulary
+    least: int = 1  # tokens to which every pass is filled up
     def width(self, size: int, count: int)->int:
         "Width of a pass of `count` segments, the longest of which has `size` tokens."
         return max(size, -(-self.least//count))
 
-PASS = dict(cpu=1.5e-3, cuda=1.5e-3, mps=3e-3)      # seconds to start a layer, forward and backward
-TOKEN = dict(cpu=3e-11, cuda=5e-14, mps=1e-12)      # seconds a token takes for each parameter
-WIDTH = dict(cpu=6.5e-8, cuda=5e-12, mps=1e-10)     # and for each entry of its hidden states, in each layer
-WEIGHTS = dict(cpu=20, cuda=100, mps=50)            # tokens that take as long as reading all weights once
+PASS = dict(cpu=1.5e-3, cuda=1.5e-3, mps=3e-3)   # seconds to start a layer, forward and backward
+TOKEN = dict(cpu=3e-11, cuda=5e-14, mps=1e-12)   # seconds a token takes for each parameter
+WIDTH = dict(cpu=6.5e-8, cuda=5e-12, mps=1e-10)  # and for each entry of its hidden states, in each layer
+WEIGHTS = dict(cpu=20, cuda=100, mps=50)         # tokens that take as long as reading all weights once
 
 def work_of(model,  # a transformers model
 )->Work:
@@ -118,14 +118,14 @@ def work_of(model,  # a transformers model
     vocabulary = config.vocab_size*width
     body = max(model.num_parameters() - vocabulary, 1)
     token = body*TOKEN[device] + layers*width*WIDTH[device]
-    exact = getattr(model.config, '_attn_implementation', '') == EXACT      # a product of few rows may round otherwise
+    exact = getattr(model.config, '_attn_implementation', '') == EXACT  # a product of few rows may round otherwise
     least = (fewest_rows(model) or MOST) if exact else 1
     forward = layers*PASS[device]/token + WEIGHTS[device]
     return Work(2*width*layers/body, forward, 1.5*vocabulary*TOKEN[device]/token, least)
 
 def packed(sizes: list,  # tokens of every segment
     work: Work,
-)->list[list]:      # numbers of segments, the longest one of a pass first
+)->list[list]:  # numbers of segments, the longest one of a pass first
     "Segments in passes whose padding costs less than another pass."
     found, waste = [], 0
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
@@ -138,7 +138,7 @@ def packed(sizes: list,  # tokens of every segment
 
 def arranged(tree: Prefixes,
     work: Work,
-)->tuple:       # cost; what every leaf branches from, and where; levels: lists of passes, which are lists of leaves
+)->tuple:  # cost; what every leaf branches from, and where; levels: lists of passes, which are lists of leaves
     "The cheapest depth of the tree."
     lengths, best = tree.lengths.tolist(), None
     whole = branches(tree.shared.tolist(), lengths)
@@ -157,24 +157,24 @@ def arranged(tree: Prefixes,
 @dataclass
 class Pass:
     "Segments that one forward pass computes together."
-    ids: Tensor         # (segments, width) their tokens, padded on the right
-    position: Tensor    # (segments, width)
-    path: Tensor        # (segments, reach) the slots of the tokens before each; -1 on the left of a short one
+    ids: Tensor       # (segments, width) their tokens, padded on the right
+    position: Tensor  # (segments, width)
+    path: Tensor      # (segments, reach) the slots of the tokens before each; -1 on the left of a short one
 
 @dataclass
 class Plan:
     "How the log-probabilities of some rows are computed."
-    levels: list        # lists of `Pass`; a pass reads keys and values of the levels before it
-    before: Tensor      # (choices,) slots after which an action token was chosen
-    choice: Tensor      # (action tokens,) which of these
-    cost: float         # in tokens
-    computed: int       # tokens of all passes, padding included
-    held: int           # tokens of the rows
+    levels: list    # lists of `Pass`; a pass reads keys and values of the levels before it
+    before: Tensor  # (choices,) slots after which an action token was chosen
+    choice: Tensor  # (action tokens,) which of these
+    cost: float     # in tokens
+    computed: int   # tokens of all passes, padding included
+    held: int       # tokens of the rows
 
 def slots(tree: Prefixes,
-    parent: list, start: list, levels: list,    # as in `arranged`
+    parent: list, start: list, levels: list,  # as in `arranged`
     work: Work
-)->Tensor:          # (leaves, width)
+)->Tensor:  # (leaves, width)
     "Where every token of every leaf is computed: by itself, or by the leaf that it branches from."
     column, begin, parent = torch.arange(tree.ids.shape[1]), torch.tensor(start), torch.tensor(parent)
     own, total, lengths = torch.zeros_like(tree.ids), 0, tree.lengths
@@ -188,9 +188,9 @@ def slots(tree: Prefixes,
     return own
 
 def segments(tree: Prefixes,
-    slot: Tensor,   # of every token of every leaf
-    start: list,    # of every leaf
-    leaves: list,   # of this pass, the one with the longest segment first
+    slot: Tensor,  # of every token of every leaf
+    start: list,   # of every leaf
+    leaves: list,  # of this pass, the one with the longest segment first
     work: Work,
 )->Pass:
     "The segments of some leaves, as a model reads them."
@@ -202,22 +202,22 @@ def segments(tree: Prefixes,
     return Pass(tree.ids[leaves].gather(1, position).clamp(min=0), position, path)
 
 def plan_of(tree: Prefixes,
-    leaf: Tensor,       # (action tokens,) the leaf on which each stands
-    column: Tensor,     # (action tokens,) and where, from 1
+    leaf: Tensor,    # (action tokens,) the leaf on which each stands
+    column: Tensor,  # (action tokens,) and where, from 1
     work: Work,
 )->Plan:
     "What to compute in which order, and where to find what."
     cost, parent, start, levels = arranged(tree, work)
     slot = slots(tree, parent, start, levels, work)
     node, choice = torch.unique(tree.node[leaf, column - 1], return_inverse=True)
-    anywhere = torch.full_like(node, 2**62)     # several leaves may compute a prefix: it is asked in one of them
+    anywhere = torch.full_like(node, 2**62)  # several leaves may compute a prefix: it is asked in one of them
     before, order = anywhere.scatter_reduce(0, choice, slot[leaf, column - 1], 'amin').sort()
     made = [[segments(tree, slot, start, some, work) for some in level] for level in levels]
     computed = sum(p.ids.numel() for p in sum(made, []))
     return Plan(made, before, order.argsort()[choice], cost + work.head*len(before), computed, tree.held)
 
 def recording(config,  # of the model
-)->tuple:           # a cache; what a model gave to it, {layer: (keys, values)}; how to put in what is not recorded
+)->tuple:  # a cache; what a model gave to it, {layer: (keys, values)}; how to put in what is not recorded
     "A cache that remembers what is new."
     from transformers import DynamicCache
     cache, new = DynamicCache(config=config), {}
@@ -229,21 +229,21 @@ def recording(config,  # of the model
     return cache, new, put
 
 def listed(x: Tensor,  # (segments, heads, width, size) keys or values
-)->Tensor:          # (slots, heads, size)
+)->Tensor:  # (slots, heads, size)
     "Keys or values in the order of their slots."
     return x.transpose(1, 2).flatten(0, 1)
 
 def looked_up(x: Tensor,  # (slots, heads, size)
-    path: Tensor,   # (segments, reach) slots
-)->Tensor:          # (segments, heads, reach, size)
+    path: Tensor,  # (segments, reach) slots
+)->Tensor:         # (segments, heads, reach, size)
     "The keys or values of some paths."
     return embedding(path, x.flatten(1)).unflatten(2, x.shape[1:]).transpose(1, 2)
 
 def one_pass(config,  # of the model
-    run: Pass,      # on the model's device
-    table: dict,    # layer -> (keys, values) of all slots of the levels before
-    read,           # arguments of a model's forward -> (segments, width, ...) what is wanted of it
-    kept: bool,     # a later level may read keys and values of this pass
+    run: Pass,    # on the model's device
+    table: dict,  # layer -> (keys, values) of all slots of the levels before
+    read,         # arguments of a model's forward -> (segments, width, ...) what is wanted of it
+    kept: bool,   # a later level may read keys and values of this pass
 )->tuple[Tensor, dict]: # what `read` gave; layer -> (keys, values) of the slots of this pass
     "Compute the segments of a pass."
     reach = run.path.shape[1]
@@ -257,8 +257,8 @@ def one_pass(config,  # of the model
 
 def at_choices(policy,  # agentlab.policy.Policy
     plan: Plan,
-    read,           # as in `one_pass`
-)->Tensor:          # (choices, ...)
+    read,   # as in `one_pass`
+)->Tensor:  # (choices, ...)
     "What `read` gives at every slot after which an action token was chosen."
     table, found, offset, before = {}, [], 0, plan.before.to(policy.device)
     for level in plan.levels:
@@ -285,7 +285,7 @@ class Part(Batch):
 def tree_logps(policy,  # agentlab.policy.Policy
     part: Part,
     temperature: float = 1.,
-)->tuple[Tensor, Tensor]:   # (action tokens,) log-probability; (action tokens,) entropy in nats
+)->tuple[Tensor, Tensor]:  # (action tokens,) log-probability; (action tokens,) entropy in nats
     "What `Policy.forward` gives, with its gradients."
     plan, head = part.plan, policy._head
     with policy.computing():
@@ -297,7 +297,7 @@ def tree_logps(policy,  # agentlab.policy.Policy
 
 def tree_hidden(policy,  # agentlab.policy.Policy
     part: Part,
-)->Tensor:              # (action tokens, width)
+)->Tensor:  # (action tokens, width)
     "What `Policy.action_hidden` gives."
     head = policy._head
     if head is None: read = lambda **kw: policy.model(output_hidden_states=True, **kw).hidden_states[-1]
@@ -317,10 +317,10 @@ def piece(tree: Prefixes,
     return rows.nonzero()[:, 0], plan_of(some, tree.leaf[row] - first, column, work)
 
 def in_pieces(tree: Prefixes,
-    place: Tensor,      # (action tokens, 2) row and column of each
-    budget: int,        # tokens that are computed at once, padding included
+    place: Tensor,  # (action tokens, 2) row and column of each
+    budget: int,    # tokens that are computed at once, padding included
     work: Work,
-)->list[tuple]:         # (rows, plan) of each
+)->list[tuple]:     # (rows, plan) of each
     "The tree in parts that fit into the budget; a longer row goes alone."
     found, total, bounds = [], 0, [0]
     for i, (length, shared) in enumerate(zip(tree.lengths.tolist(), tree.shared.tolist())):
@@ -338,8 +338,8 @@ def in_pieces(tree: Prefixes,
     return found
 
 def flat_cost(lengths: Tensor,  # (rows,) tokens
-    choices: int,       # action tokens
-    budget: int,        # tokens of a micro-batch
+    choices: int,  # action tokens
+    budget: int,   # tokens of a micro-batch
     work: Work,
 )->float:
     "What the rows cost in tokens when each is computed whole."
@@ -361,10 +361,10 @@ def plans(batch: Batch,
     for some, plan in pieces: plan.held = int(lengths[some].sum())
     return [(numbers[some], plan) for some, plan in pieces], flat_cost(lengths, len(place), budget, work)
 
-LIMIT = {torch.float32: 1e-4, torch.float64: 1e-4}      # nats
+LIMIT = {torch.float32: 1e-4, torch.float64: 1e-4}  # nats
 
 def three_rows(reach: int,  # tokens that the first two rows share, at least 4
-    words: int,     # size of the vocabulary
+    words: int,  # size of the vocabulary
 )->list[list]:
     "Rows that branch early and late."
     stem = [(7*i + 3) % words for i in range(reach + 6)]
@@ -378,18 +378,18 @@ def as_actions(rows: list,  # of lists of ids
     return Batch.from_episodes([Episode([turn]) for turn in turns])
 
 def differs(policy,  # agentlab.policy.Policy
-    rows: list,     # as in `three_rows`
+    rows: list,  # as in `three_rows`
     reach: int,
-)->str:             # '' where they agree
+)->str:          # '' where they agree
     "Whether log-probabilities on the tree are those of whole rows."
     batch = as_actions(rows)
     (_, plan), = plans(batch, action_rows(batch), 2**31, Work(0., 2., 0.))[0]
     flat, tree = policy.forward(batch)[0], tree_logps(policy, Part(batch, plan))[0]
     dtype = torch.bfloat16 if policy.precision == 'bf16' else next(policy.model.parameters()).dtype
     apart = (tree - flat).abs()
-    if dtype in LIMIT: wrong = not apart.max() <= LIMIT[dtype]      # NaN is wrong
+    if dtype in LIMIT: wrong = not apart.max() <= LIMIT[dtype]  # NaN is wrong
     else:
-        blind = policy.forward(as_actions([rows[1][reach:], rows[2][reach//2:]]))[0]    # nothing before them
+        blind = policy.forward(as_actions([rows[1][reach:], rows[2][reach//2:]]))[0]  # nothing before them
         last = batch.action('position') > torch.tensor([2**31, reach, reach//2])[batch.action('row')]
         last = last.to(flat.device)
         wrong = not apart[last].mean() <= .25*(blind - flat[last]).abs().mean()
@@ -397,8 +397,8 @@ def differs(policy,  # agentlab.policy.Policy
 
 @torch.no_grad()
 def mistake(policy,  # agentlab.policy.Policy
-    reach: int,     # tokens that rows share
-)->str:             # '' where there is none
+    reach: int,  # tokens that rows share
+)->str:          # '' where there is none
     "What is wrong with the tree of this model."
     config = policy.model.config
     try:
@@ -409,7 +409,7 @@ def mistake(policy,  # agentlab.policy.Policy
         return f'{type(e).__name__}: {e}'
 
 def trusted(policy,  # agentlab.policy.Policy; it remembers the answer
-    longest: int,   # tokens of the longest row
+    longest: int,  # tokens of the longest row
 )->bool:
     "Whether the tree gives this model's log-probabilities. Asked once, and where it does not, said once."
     config = policy.model.config.get_text_config()
@@ -424,9 +424,9 @@ def trusted(policy,  # agentlab.policy.Policy; it remembers the answer
 
 def on_tree(policy,  # agentlab.policy.Policy
     batch: Batch,
-    rows: Tensor,   # row numbers
-    budget: int,    # tokens that are computed at once
-)->list|None:       # (row numbers, plan) of every part; None: flat
+    rows: Tensor,  # row numbers
+    budget: int,   # tokens that are computed at once
+)->list|None:      # (row numbers, plan) of every part; None: flat
     "Whether, and how, some rows are computed on the tree."
     if policy.tree is False or (policy.tree is None and policy.model.num_parameters() < 10**7): return None
     again = any(getattr(layer, 'gradient_checkpointing', False) for layer in policy.model.modules())
@@ -434,16 +434,16 @@ def on_tree(policy,  # agentlab.policy.Policy
     there = torch.isin(batch.tokens.row[batch.actions], rows.to(batch.tokens.row.device))
     columns = batch.action('position')[there]
     if not len(columns) or columns.min() == 0: return None
-    policy.settle()     # exact attention decides how passes are filled
+    policy.settle()  # exact attention decides how passes are filled
     found, flat = plans(batch, rows, budget, work_of(policy.model))
     if policy.tree is None and sum(plan.cost for _, plan in found) > .95*flat: return None
     return found if trusted(policy, int(columns.max())) else None
 
-def tree_parts(policy,          # agentlab.policy.Policy
+def tree_parts(policy,         # agentlab.policy.Policy
     batch: Batch,
-    rows: Tensor|None = None,   # rows to take; None: all that hold an action token
-    budget: int = 4096,         # tokens that are computed at once, padding included
-):                              # yields (batch of some rows, index of its action tokens in batch.actions)
+    rows: Tensor|None = None,  # rows to take; None: all that hold an action token
+    budget: int = 4096,        # tokens that are computed at once, padding included
+):                             # yields (batch of some rows, index of its action tokens in batch.actions)
     "A batch in parts as `policy.forward` takes them: with plans where the tree is used, else as `parts` cuts them."
     rows = action_rows(batch) if rows is None else rows
     found = on_tree(policy, batch, rows, budget)
@@ -453,7 +453,7 @@ def tree_parts(policy,          # agentlab.policy.Policy
         yield Part(part, plan), which
 
 def tally(part: Batch,  # as `tree_parts` yields them
-)->dict:            # computed: tokens that the model reads, padding included; held: tokens of the rows
+)->dict:  # computed: tokens that the model reads, padding included; held: tokens of the rows
     "Tokens computed against tokens held."
     if isinstance(part, Part): return dict(computed=part.plan.computed, held=part.plan.held)
     lengths = part.tokens.row.unique_consecutive(return_counts=True)[1]

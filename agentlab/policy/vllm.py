@@ -41,10 +41,10 @@ class Ask:
 class Said:
     "What an engine answered to an `Ask`."
     ids: list[int]
-    logps: list[float]          # of the tokens drawn, as the engine reports them
-    tops: list[list[float]]     # of the likeliest tokens, for each token drawn
-    finish: str                 # 'stop' or 'length'
-    likely: list|None = None    # which tokens those are; None: the engine does not say
+    logps: list[float]        # of the tokens drawn, as the engine reports them
+    tops: list[list[float]]   # of the likeliest tokens, for each token drawn
+    finish: str               # 'stop' or 'length'
+    likely: list|None = None  # which tokens those are; None: the engine does not say
 
 class NoAnswer(NotNow):
     "Nothing that can be used, this time: worth asking again."
@@ -75,7 +75,7 @@ class Lasting:
 class Adapter(Lasting):
     "A LoRA adapter in a folder of its own."
     def __init__(self,
-        name: str,      # of the folder: a hash of the weights, and what no other folder has
+        name: str,  # of the folder: a hash of the weights, and what no other folder has
         path: Path
     ):
         super().__init__(path)
@@ -103,7 +103,7 @@ def active_adapter(model)->str|None:
 def adapter_weights(model, name: str)->dict[str, Tensor]:
     "The adapter's tensors on the CPU, by the names in its file. FloatingPointError where they diverged."
     from peft import get_peft_model_state_dict
-    own = model.weights if 'lender' in vars(model) else None    # a snapshot or role: own weights on lent modules
+    own = model.weights if 'lender' in vars(model) else None  # a snapshot or role: own weights on lent modules
     found = get_peft_model_state_dict(getattr(model, 'lender', model), state_dict=own, adapter_name=name,
                                       save_embedding_layers=False)
     if not all(x.isfinite().all() for x in found.values()):
@@ -112,9 +112,9 @@ def adapter_weights(model, name: str)->dict[str, Tensor]:
     return {key: found[key].detach().cpu().contiguous() for key in sorted(found)}
 
 def write_adapter(policy,  # agentlab.policy.Policy whose model has a LoRA adapter
-    name: str,      # of the adapter in the model
-    folder: Path,   # where adapters are written; the engine must be able to read it
-    known: dict,    # adapters by policy and hash: one that is there is not written again
+    name: str,     # of the adapter in the model
+    folder: Path,  # where adapters are written; the engine must be able to read it
+    known: dict,   # adapters by policy and hash: one that is there is not written again
 )->Adapter:
     "The adapter of a policy as a folder in peft's layout, which appears whole or not at all."
     weights, config = adapter_weights(policy.model,
@@ -131,7 +131,7 @@ def write_adapter(policy,  # agentlab.policy.Policy whose model has a LoRA adapt
     partial = Path(tempfile.mkdtemp(prefix=f'.{title}-', dir=folder))
     save_file(weights, partial/'adapter_model.safetensors')
     config.save_pretrained(partial)
-    partial.chmod(0o755)        # a server of another user reads it
+    partial.chmod(0o755)  # a server of another user reads it
     rename(partial, folder/partial.name[1:])
     known[title] = made = Adapter(partial.name[1:], folder/partial.name[1:])
     return made
@@ -146,15 +146,15 @@ class Shelf:
         if adapter is None: return
         with self.lock:
             if adapter.name not in self.held: self.load(adapter)
-            self.held[adapter.name] = self.held.pop(adapter.name, adapter)      # now the last
+            self.held[adapter.name] = self.held.pop(adapter.name, adapter)  # now the last
             for name in list(self.held)[:-self.keep]: self.unload(self.held.pop(name))
     def forget(self, adapter: Adapter|None):
         "The engine has lost it."
         with self.lock: self.held.pop(getattr(adapter, 'name', None), None)
 
 def request_body(ask: Ask,
-    model: str,     # name of the base or of the adapter
-)->dict:            # of POST /v1/completions
+    model: str,  # name of the base or of the adapter
+)->dict:         # of POST /v1/completions
     "One row as vLLM's server wants it: token ids in and out, nothing left to the defaults of the model."
     greedy = ask.temperature == 0
     return dict(model=model, prompt=ask.context, max_tokens=ask.max_tokens, temperature=ask.temperature,
@@ -187,11 +187,11 @@ def read_choice(answer: dict, ask: Ask)->Said:
 class _Requests:
     "One request to a server."
     url: str
-    key_name: str       # environment variable that holds its key
-    timeout: float      # seconds for one row
-    workers: int        # rows under way at a time
-    counts: dict        # requests, again, loads
-    http: object        # the client, once it was needed
+    key_name: str   # environment variable that holds its key
+    timeout: float  # seconds for one row
+    workers: int    # rows under way at a time
+    counts: dict    # requests, again, loads
+    http: object    # the client, once it was needed
     def call(self, path: str, body: dict|None = None):
         "One request. NoAnswer for what is worth asking again, LookupError for 404, ValueError for any other refusal."
         httpx = _httpx()
@@ -255,7 +255,7 @@ class _Rows(_Requests):
                                              request_body(ask, adapter.name if adapter else self.base())), ask)
             except LookupError as e:
                 self.shelf.forget(adapter)
-                self.starts += 1    # at the next sync its weights are compared again
+                self.starts += 1  # at the next sync its weights are compared again
                 self.same_base()
                 raise NoAnswer(f'it does not know {adapter or self.model}: it was restarted') from e
         return self.patiently(attempt, given_up)
@@ -279,7 +279,7 @@ def _not_taken(where, adapter: Adapter, why)->str:
 
 def _not_found(where, adapter: Adapter, why)->str:
     "Why an engine did not find an adapter, or has no way to load one, and what to do."
-    if adapter.name in str(why):        # it names the adapter where it has a route; the path it keeps to itself
+    if adapter.name in str(why):  # it names the adapter where it has a route; the path it keeps to itself
         return (f'{where} does not see the folder {adapter.path} ({why}). Give VLLMSampler(folder=...) a folder that '
                 f'this machine and that of the server share, readable for the user who runs it.')
     return (f'{where} has no route to load an adapter ({why}). Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and '
@@ -288,16 +288,16 @@ def _not_found(where, adapter: Adapter, why)->str:
 @in_parts
 class VLLMServer(_Rows):
     "A vLLM server over HTTP (vLLM 0.10.2 or later, with LoRA switched on)."
-    def __init__(self, url: str,    # such as 'http://127.0.0.1:8000'
-        model: str|None = None,     # name under which it serves the base; None: the first one that it names
+    def __init__(self, url: str,  # such as 'http://127.0.0.1:8000'
+        model: str|None = None,   # name under which it serves the base; None: the first one that it names
         key_name: str = 'VLLM_API_KEY', # environment variable that holds its key; unset: none is sent
-        timeout: float = 600.,      # seconds for one row
-        tries: int = 8,             # of every request
+        timeout: float = 600.,    # seconds for one row
+        tries: int = 8,           # of every request
         # seconds before the second try, doubled before each one after it; at most; for all tries of a request; share of
         # a pause that chance may take away: see agentlab.patience
         wait: float = 1., longest: float = 60., total: float = 1800., jitter: float = .5,
-        workers: int = 256,         # rows under way at a time
-        keep: int = 2,              # adapters that the server holds for us; --max-cpu-loras must not be less
+        workers: int = 256,       # rows under way at a time
+        keep: int = 2,            # adapters that the server holds for us; --max-cpu-loras must not be less
         sleep = time.sleep,
     ):
         parts = urlsplit(url)
@@ -313,7 +313,7 @@ class VLLMServer(_Rows):
         me = weakref.proxy(self)  # a server and its shelf that hold each other would end when the collector comes by
         self.shelf = Shelf(lambda adapter: me._load(adapter), lambda adapter: me._unload(adapter), keep)
         self.workers, self.counts, self.http = workers, dict(requests=0, again=0, loads=0), None
-        self.starts = 0     # restarts that were noticed
+        self.starts = 0  # restarts that were noticed
         self.close = weakref.finalize(self, _leave, self.url, key_name, self.shelf.held)
     def __repr__(self): return f'VLLMServer({self.url!r})'
     def base_card(self)->dict:
@@ -339,7 +339,7 @@ class VLLMServer(_Rows):
         except Broke as e:
             # it may be starting, so it is asked again; should that be in vain, the reason has the rank in it
             if not self.alive(): raise Broke(_not_taken(self.url, adapter, e)) from e
-            raise ValueError(_not_taken(self.url, adapter, e)) from e    # vLLM's 500: an adapter that it cannot serve
+            raise ValueError(_not_taken(self.url, adapter, e)) from e  # vLLM's 500: an adapter that it cannot serve
         except LookupError as e: raise ValueError(_not_found(self.url, adapter, e)) from e
         self.counts['loads'] += 1
     def alive(self)->bool:
@@ -402,12 +402,12 @@ def _vllm(module: str):
                           'test-vllm` shows an environment without') from None
 
 def start_vllm(model: str,  # name or folder of the base
-    rank: int = 16,     # largest rank of an adapter
-    keep: int = 2,      # adapters that it holds
-    **options           # of vllm.LLM: gpu_memory_utilization, max_model_len, dtype, quantization, ...
+    rank: int = 16,  # largest rank of an adapter
+    keep: int = 2,   # adapters that it holds
+    **options        # of vllm.LLM: gpu_memory_utilization, max_model_len, dtype, quantization, ...
 )->VLLMEngine:
     "Start vLLM here with what the sampler needs: adapters, prefix caching, log-probabilities after the temperature."
-    rank = next((r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank), rank)     # the ranks that vLLM knows
+    rank = next((r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank), rank)  # the ranks that vLLM knows
     needs = dict(enable_lora=True, max_loras=1, max_cpu_loras=keep + 1, max_lora_rank=rank, enable_prefix_caching=True,
                  logprobs_mode='processed_logprobs')
     return VLLMEngine(_vllm('vllm').LLM(model=model, **needs | options), keep)
@@ -436,7 +436,7 @@ class VLLMSampler:
     def __init__(self, engine,  # VLLMServer or VLLMEngine
         folder = None,  # where adapters are written; the engine must be able to read it. None: a temporary folder
         top: int = 20,  # likeliest tokens that are reported, for the entropy; --max-logprobs must not be less
-        tolerance: float = .5,      # nats: largest mean distance between the log-probabilities of engine and policy
+        tolerance: float = .5,  # nats: largest mean distance between the log-probabilities of engine and policy
     ):
         if top < 1:
             raise ValueError(f'top={top}: the entropy is estimated from the likeliest tokens; ask for 1 at least, '
@@ -447,7 +447,7 @@ class VLLMSampler:
         self.folder = Path(folder or self.home.path)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.adapter, self.max_context, self.vocabulary, self.stop = None, None, None, ()
-    def __deepcopy__(self, memo): return self      # a copy of a policy asks the same engine, with its own weights
+    def __deepcopy__(self, memo): return self  # a copy of a policy asks the same engine, with its own weights
     def sync(self, policy)->VLLMSampler:
         "The sampler of this policy as it is now. Raises ValueError for a policy that the engine cannot play."
         adapter = check_follows(policy)

@@ -37,11 +37,11 @@ class Endpoint:
         self.patience, self.budget = patience or Patience(attempts, .5, 30., 300.), budget
     def __repr__(self): return f'Endpoint({self.url!r}, {self.model!r})'
     def __call__(self, messages:list,  # of dict(role=, content=)
-        schema:dict=None    # JSON schema that the answer must follow, for servers that can enforce one
-    )->str:                 # what the model said
+        schema:dict=None  # JSON schema that the answer must follow, for servers that can enforce one
+    )->str:               # what the model said
         "Ask. Raises EndpointError."
         return self.answer(messages, schema)[0]
-    def answer(self, messages:list, schema:dict=None)->tuple:   # text; tokens of it, None where the server does not say
+    def answer(self, messages:list, schema:dict=None)->tuple:  # text; tokens of it, None where the server does not say
         "The same, with what it cost."
         body = dict(model=self.model, messages=messages) | self.options
         if schema: body['response_format'] = dict(type='json_schema', json_schema=dict(name='answer', schema=schema))

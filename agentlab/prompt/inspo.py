@@ -26,17 +26,17 @@ class Inspo:
     "The memory of a run in which instructions evolve with the weights."
     outside = True # a proposer may be an endpoint, which answers otherwise the next time: of several processes one asks
     def __init__(self, policy, seed:int,  # given by the trainer
-        env,                        # the Instructed that is trained on; candidates are checked on it
-        start:tuple=(Instruction(),),   # the first population
-        propose:Callable=reflect,   # parents, plays, rng -> candidates
-        admit:Callable=lenient,     # who may join
-        groups:int=8,               # of an update
-        every:int=20,               # updates between two generations
-        parents:int=2,              # best members that a proposer sees
-        checks:int=16,              # episodes in which a candidate is checked
-        recent:int=4,               # last updates of a generation whose plays are read
-        max_tokens:int=8, max_turns:int=64,     # of the checks
-        **population                # n, tau, rho, patience of the Population
+        env,                       # the Instructed that is trained on; candidates are checked on it
+        start:tuple=(Instruction(),),  # the first population
+        propose:Callable=reflect,  # parents, plays, rng -> candidates
+        admit:Callable=lenient,    # who may join
+        groups:int=8,              # of an update
+        every:int=20,              # updates between two generations
+        parents:int=2,             # best members that a proposer sees
+        checks:int=16,             # episodes in which a candidate is checked
+        recent:int=4,              # last updates of a generation whose plays are read
+        max_tokens:int=8, max_turns:int=64,  # of the checks
+        **population               # n, tau, rho, patience of the Population
     ):
         if every < 1 or checks < 1 or not 1 <= recent <= every:
             raise ValueError(f'every={every}, checks={checks}, recent={recent}: give numbers from 1, recent <= every')
@@ -77,7 +77,7 @@ class Inspo:
         p = self.population
         p.prune(step)
         ahead = sorted(p.alive, key=lambda i: (-p.members[i].w, i))[:self.parents]
-        plays = sorted(self.plays, key=lambda play: play.success)      # stable: lost ones first
+        plays = sorted(self.plays, key=lambda play: play.success)  # stable: lost ones first
         candidates = list(dict.fromkeys(self.propose([p.members[i].instruction for i in ahead], plays,
                                                      random.Random(derive(self.seed, 'propose', step)))))
         self.plays = []

@@ -26,8 +26,8 @@ control_words = ('Rule', 'Goal', 'Before', 'Now', 'Legal', 'explore', 'commit', 
 @dataclass(frozen=True)
 class Instruction:
     "What the agent is shown beside the present observation. Two with the same slots and text are equal."
-    slots: dict = field(default_factory=dict)    # of `grammar`, and facts=((after, do), ...); else the default
-    text: str|None = None                       # free text, for models that can read
+    slots: dict = field(default_factory=dict)  # of `grammar`, and facts=((after, do), ...); else the default
+    text: str|None = None  # free text, for models that can read
     def __post_init__(self):
         slots = {name: values[0] for name, values in grammar.items()} | dict(facts=()) | self.slots
         unknown = set(slots) - {*grammar, 'facts'}
@@ -52,7 +52,7 @@ class Instruction:
                          + ([self.text] if self.text else [])) or 'nothing'
 
 def check_facts(facts  # what the caller gave
-)->tuple:   # of (after, do)
+)->tuple:  # of (after, do)
     "Refuse what is no list of pairs of text."
     pairs = tuple(tuple(fact) for fact in facts)
     if not all(len(pair) == 2 and all(isinstance(part, str) and part.strip() for part in pair) for pair in pairs):
@@ -72,13 +72,13 @@ def read_instruction(text:str  # what `Instruction.json` wrote
 @dataclass(frozen=True)
 class Turns:
     "What a seat has read and done so far, and what stands before it now."
-    now: str                # the present observation
-    seen: tuple = ()        # (observation, action) of its earlier turns, oldest first
-    legal: tuple = ()       # actions that are understood here
-    goal: str = ''          # what it is all about
+    now: str           # the present observation
+    seen: tuple = ()   # (observation, action) of its earlier turns, oldest first
+    legal: tuple = ()  # actions that are understood here
+    goal: str = ''     # what it is all about
 
 def view_lines(instruction:Instruction, turns:Turns,
-    rule:str, goal:str, before:str, legal:str   # how a fact, the goal, an earlier turn and the actions are put
+    rule:str, goal:str, before:str, legal:str  # how a fact, the goal, an earlier turn and the actions are put
 )->list:
     "What every view shows, a text each."
     s, seen = instruction.slots, turns.seen
@@ -90,8 +90,8 @@ def view_lines(instruction:Instruction, turns:Turns,
     return lines
 
 def render(instruction:Instruction,
-    turns:Turns         # what there is to show
-)->str:                 # what the agent reads, in few words
+    turns:Turns  # what there is to show
+)->str:          # what the agent reads, in few words
     "The view of an instruction for a small model: markers and the environment's own words."
     lines = view_lines(instruction, turns, 'Rule: {} > {}', 'Goal: {}', 'Before: {} > {}', 'Legal: {}')
     style = instruction.slots['style']
@@ -100,8 +100,8 @@ def render(instruction:Instruction,
 said = dict(explore='Try what you have not tried yet.', commit='Do what has worked before.')
 
 def render_english(instruction:Instruction,
-    turns:Turns         # what there is to show
-)->str:                 # what the agent reads, in sentences
+    turns:Turns  # what there is to show
+)->str:          # what the agent reads, in sentences
     "The view of an instruction for a model that knows English."
     lines = view_lines(instruction, turns, 'Known from earlier games: after "{}" the right answer was "{}".',
                        'Your task: {}', 'Earlier you read: "{}" You answered: "{}".', 'You may answer: {}.')
@@ -113,8 +113,8 @@ class Instructed(Wrapper):
         # where the task names none: an Instruction, or a function (generator, env) -> Instruction, called after the
         # inner reset
         instruction=Instruction(),
-        render:Callable=render,             # instruction, turns -> text
-        facts_read:bool=False    # True: only those facts are stated whose observation was read in this episode
+        render:Callable=render,  # instruction, turns -> text
+        facts_read:bool=False  # True: only those facts are stated whose observation was read in this episode
     ):
         super().__init__(env)
         self.default, self.render, self.facts_read = instruction, render, facts_read
@@ -179,7 +179,7 @@ def play_instructed(
     policy, env, seeds:list, group_size:int=1, tasks:list=None,
     # one Instruction (or its JSON) for all, or a list with one per group; `tasks` are then those of the inner
     # environment, or of `Instructed.tasks`, whose instruction gives way
-    instructions=None, system:str=None, **how   # as for `play`
+    instructions=None, system:str=None, **how  # as for `play`
 )->list:  # as `play`; every turn is a window, and `Episode.instruction` is the JSON of what was shown
     "`play`, but each turn is a context window that holds the rendered view and nothing else."
     shown = {}

@@ -18,20 +18,20 @@ from ..settings import in_parts, needed
 class Member:
     "An instruction of a population, now or once."
     instruction: Instruction
-    w: float = 0.           # moving average of what its groups earned
-    parent: int = -1        # number of the member it was made from; -1: it was there from the beginning
-    born: int = 0           # update in which it joined
-    groups: int = 0         # groups that it was credited with
-    gone: int = -1          # update in which it left; -1: it is still there
+    w: float = 0.     # moving average of what its groups earned
+    parent: int = -1  # number of the member it was made from; -1: it was there from the beginning
+    born: int = 0     # update in which it joined
+    groups: int = 0   # groups that it was credited with
+    gone: int = -1    # update in which it left; -1: it is still there
 
 class _Weighted:
     "Members, drawn by weights that follow what their groups earn."
     members: list[Member]
-    n: int              # members after new ones were admitted
-    tau: float          # temperature of the draw
-    rho: float          # what an update keeps of the old weight
-    patience: int       # groups that a member is given before it can be sent away
-    trace: list         # [update, number, weight]
+    n: int         # members after new ones were admitted
+    tau: float     # temperature of the draw
+    rho: float     # what an update keeps of the old weight
+    patience: int  # groups that a member is given before it can be sent away
+    trace: list    # [update, number, weight]
     @property
     def alive(self)->list:
         "Numbers of the members that are still there."
@@ -45,9 +45,9 @@ class _Weighted:
     def chances(self)->Tensor:
         "(members alive,) probability of each."
         return torch.softmax(self.weights()/self.tau, 0)
-    def draw(self, count:int,       # how many
-        generator:torch.Generator   # seeded by the caller
-    )->list:                        # numbers of members
+    def draw(self, count:int,      # how many
+        generator:torch.Generator  # seeded by the caller
+    )->list:                       # numbers of members
         "Members drawn by their weights."
         alive = self.alive
         return [alive[i] for i in torch.multinomial(self.chances(), count, True, generator=generator).tolist()]
@@ -62,9 +62,9 @@ class _Weighted:
         self.trace += [[step, i, self.members[i].w] for i in self.alive]
 
 def lenient(scores:Tensor,  # (candidates,) mean reward of each when it was checked
-    weights:Tensor,     # (members alive,)
-    room:int            # places that are free
-)->list:                # (candidate, its weight), best first
+    weights:Tensor,  # (members alive,)
+    room:int         # places that are free
+)->list:             # (candidate, its weight), best first
     "The best candidates fill the population, with at least the worst survivor's weight."
     order = torch.argsort(scores, descending=True, stable=True)[:max(room, 0)].tolist()
     return [(i, max(float(scores[i]), float(weights.min()))) for i in order]
@@ -84,11 +84,11 @@ class _Renewed(_Weighted):
         for i in gone: self.members[i].gone = step
         return sorted(gone)
     def admit(self, candidates:list,  # Instructions
-        scores,                     # (candidates,) mean reward of each when it was checked
-        parents:list,               # number of the member that each was made from; -1: none
-        step:int,                   # update
-        how:Callable=lenient        # scores, weights, room -> [(candidate, weight)]
-    )->list:                        # numbers of the new members
+        scores,               # (candidates,) mean reward of each when it was checked
+        parents:list,         # number of the member that each was made from; -1: none
+        step:int,             # update
+        how:Callable=lenient  # scores, weights, room -> [(candidate, weight)]
+    )->list:                  # numbers of the new members
         "Let candidates join. One that is there already does not join twice."
         scores = torch.as_tensor(scores, dtype=torch.float64)
         if not len(candidates) == len(scores) == len(parents):
@@ -108,11 +108,11 @@ class _Renewed(_Weighted):
 class Population(_Renewed):
     "Weighted instructions, numbered in the order of joining; those that left are kept for the family tree."
     def __init__(self, items:list,  # Instructions to begin with
-        w:list=None,            # their weights; default: 0
-        n:int=4,                # members after new ones were admitted
-        tau:float=.15,          # temperature of the draw
-        rho:float=.8,           # what an update keeps of the old weight
-        patience:int=2          # groups that a member is given before it can be sent away
+        w:list=None,    # their weights; default: 0
+        n:int=4,        # members after new ones were admitted
+        tau:float=.15,  # temperature of the draw
+        rho:float=.8,   # what an update keeps of the old weight
+        patience:int=2  # groups that a member is given before it can be sent away
     ):
         if not items: raise ValueError('items=[]: give at least one instruction to begin with')
         if len(set(items)) < len(items): raise ValueError('items holds an instruction twice; give each once')
@@ -151,10 +151,10 @@ class Population(_Renewed):
         "From a checkpoint."
         return self.read(bytes(tensors['population'].cpu().tolist()).decode())
 
-def family_tree(population:Population,      # with recorded weights
-    colors:tuple=('#0072B2', '#D55E00'),    # of a member that left; of one that is still there
-    longest:int=42          # characters of a label; the whole text is shown on hover
-):                          # plotly figure
+def family_tree(population:Population,    # with recorded weights
+    colors:tuple=('#0072B2', '#D55E00'),  # of a member that left; of one that is still there
+    longest:int=42  # characters of a label; the whole text is shown on hover
+):                  # plotly figure
     "A line from joining to leaving for every member with a recorded weight, as wide as its last weight; hover: text."
     go = needed('plotly.graph_objects', 'lab', 'family_tree')
     weights, figure = population.history(), go.Figure()
@@ -177,12 +177,12 @@ def family_tree(population:Population,      # with recorded weights
     return figure
 
 def fronts(scores:Tensor  # (instructions, questions)
-)->Tensor:              # (instructions, questions) bool: nobody does better on this question
+)->Tensor:  # (instructions, questions) bool: nobody does better on this question
     "Who is best at what; ties share."
     return scores == scores.max(0, keepdim=True).values
 
 def survivors(scores:Tensor  # (instructions, questions)
-)->list:                # numbers of the instructions that are needed
+)->list:  # numbers of the instructions that are needed
     "Walk from the lowest mean up, and drop whoever has company on every front. Of exact copies the newest stays."
     front, stays = fronts(scores), torch.ones(len(scores), dtype=torch.bool)
     for i in torch.argsort(scores.double().mean(1), stable=True).tolist():
@@ -191,7 +191,7 @@ def survivors(scores:Tensor  # (instructions, questions)
     return stays.nonzero()[:, 0].tolist()
 
 def pareto_chances(scores:Tensor  # (instructions, questions)
-)->Tensor:              # (instructions,) float64 probability to be a parent
+)->Tensor:  # (instructions,) float64 probability to be a parent
     "Proportional to the number of fronts among the survivors."
     if scores.ndim != 2 or not scores.numel():
         raise ValueError(f'scores has shape {tuple(scores.shape)}: give (instructions, questions), at least '

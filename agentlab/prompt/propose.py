@@ -22,7 +22,7 @@ from .instruction import Instruction, grammar, read_instruction
 class Play:
     "An episode as a proposer reads it."
     instruction: Instruction
-    turns: tuple            # (view, observation, action, refused) of each turn
+    turns: tuple  # (view, observation, action, refused) of each turn
     success: bool
     truncated: bool = False
     group: int = 0
@@ -33,7 +33,7 @@ def now_of(view:str)->str:
     return now.partition('Legal:')[0].partition('Legal :')[0].partition('\nYou may answer:')[0].strip()
 
 def plays_of(episodes:list  # of `play_instructed`
-)->list:            # of Play
+)->list:  # of Play
     "Episodes as text."
     return [Play(read_instruction(e.instruction),
                  tuple((t.observation, now_of(t.observation), plain_text(t.text), t.invalid) for t in e.turns),
@@ -42,8 +42,8 @@ def plays_of(episodes:list  # of `play_instructed`
 def plain_text(text:str)->str: return ' '.join(text.split())
 
 def batch_plays(batch:Batch,  # of `play_instructed`: a row per turn
-    policy          # who played: its tokenizer knows the text
-)->list:            # of Play
+    policy  # who played: its tokenizer knows the text
+)->list:    # of Play
     "The episodes of a batch as text."
     k, known = batch.tokens, {}
     def text(ids):
@@ -64,10 +64,10 @@ def batch_plays(batch:Batch,  # of `play_instructed`: a row per turn
             for n, (i, s, t, g) in enumerate(facts)]
 
 def mutate(parents:list,  # Instructions, the best one first
-    plays:list,         # not read
-    rng,                # random.Random
-    count:int=4         # candidates
-)->list:                # different Instructions, none of them a parent; fewer where the grammar is exhausted
+    plays:list,  # not read
+    rng,         # random.Random
+    count:int=4  # candidates
+)->list:         # different Instructions, none of them a parent; fewer where the grammar is exhausted
     "Random edits of one slot of a parent."
     found = {}
     for _ in range(50*count):
@@ -87,8 +87,8 @@ def without_one(facts, rng)->tuple:
     return facts[:out] + facts[out + 1:]
 
 def aliased(plays:list,  # of one instruction
-    twice:int=2     # wins after which an action counts
-)->list:            # (view, actions that won) for every such view
+    twice:int=2  # wins after which an action counts
+)->list:         # (view, actions that won) for every such view
     "Views after which different actions have won: the text did not say which."
     won = defaultdict(lambda: defaultdict(int))
     for play in plays:
@@ -98,9 +98,9 @@ def aliased(plays:list,  # of one instruction
     return [(view, actions) for view, actions in found.items() if len(actions) > 1]
 
 def diagnose(parent:Instruction,
-    plays:list,         # recent ones; only those of the parent are read
-    least:int=4         # plays without which nothing is said
-)->list:                # (edited Instruction, reason)
+    plays:list,  # recent ones; only those of the parent are read
+    least:int=4  # plays without which nothing is said
+)->list:         # (edited Instruction, reason)
     "What the plays of an instruction ask for."
     own, s, found = [p for p in plays if p.instruction == parent], parent.slots, []
     if len(own) < least: return found
@@ -116,9 +116,9 @@ def diagnose(parent:Instruction,
             if changed != parent]
 
 def reflect(parents:list, plays:list, rng,  # as for `mutate`
-    count:int=4,        # candidates
-    stray:float=.3      # chance of a candidate to be a random edit of a parent
-)->list:                # different Instructions, none of them a parent; fewer where the grammar is exhausted
+    count:int=4,    # candidates
+    stray:float=.3  # chance of a candidate to be a random edit of a parent
+)->list:            # different Instructions, none of them a parent; fewer where the grammar is exhausted
     "What `diagnose` says of the best parents, then random edits of that; now and then a random edit of a parent."
     wanted, found = list(dict.fromkeys(changed for parent in parents for changed, _ in diagnose(parent, plays)
                                        if changed not in parents)), {}
@@ -133,18 +133,18 @@ def reflect(parents:list, plays:list, rng,  # as for `mutate`
 @dataclass(frozen=True)
 class Fact:
     "A rule that was mined, with what supports it."
-    after: str          # an observation
-    do: str             # an action
-    won: int            # episodes won that had it
-    lost: int           # episodes lost that had it
-    otherwise: float    # share won of the episodes that read `after` and took another action in that turn
+    after: str        # an observation
+    do: str           # an action
+    won: int          # episodes won that had it
+    lost: int         # episodes lost that had it
+    otherwise: float  # share won of the episodes that read `after` and took another action in that turn
 
-def mine(plays:list,        # of any instructions
-    support:int=8,          # episodes won, at least
-    groups:int=3,    # different groups in which it won, at least: a task played eight times is one piece of evidence
-    confidence:float=.8,    # share of episodes with (after, do) that were won
-    contrast:float=.4       # ahead of the episodes that did something else
-)->list:                    # Facts, the best supported first; one for each `after`
+def mine(plays:list,      # of any instructions
+    support:int=8,        # episodes won, at least
+    groups:int=3,  # different groups in which it won, at least: a task played eight times is one piece of evidence
+    confidence:float=.8,  # share of episodes with (after, do) that were won
+    contrast:float=.4     # ahead of the episodes that did something else
+)->list:                  # Facts, the best supported first; one for each `after`
     "What winners did after an observation and losers did not."
     read, did, group = defaultdict(list), defaultdict(list), defaultdict(set)
     for number, play in enumerate(plays):
@@ -167,10 +167,10 @@ def mine(plays:list,        # of any instructions
     return list(best.values())
 
 def mined(parents:list, plays:list, rng,  # as for `mutate`
-    count:int=4,        # candidates
-    most:int=4,         # facts that are stated at once
-    **rules             # of `mine`
-)->list:                # Instructions
+    count:int=4,  # candidates
+    most:int=4,   # facts that are stated at once
+    **rules       # of `mine`
+)->list:          # Instructions
     "Parents with the facts of the plays: as many as are stated at once, then fewer."
     facts, found = mine(plays, **rules)[:most], {}
     for n in range(len(facts), 0, -1):
@@ -213,12 +213,12 @@ def messages_of(parents:list, plays:list, count:int, worst:int)->list:
                  content=json.dumps(dict(parents=[json.loads(p.json()) for p in parents], transcripts=shown)))]
 
 def ask_model(parents:list, plays:list, rng,  # as for `mutate`
-    model,                      # agentlab.prompt.endpoint.Endpoint, or any function (messages, schema) -> text
-    count:int=4,                # candidates
-    worst:int=6,                # plays that the model reads, lost ones first
-    longest:int=1000,           # characters of a text
-    on_failure:Callable=None    # called with the reason when the model gave nothing usable
-)->list:                        # Instructions
+    model,                    # agentlab.prompt.endpoint.Endpoint, or any function (messages, schema) -> text
+    count:int=4,              # candidates
+    worst:int=6,              # plays that the model reads, lost ones first
+    longest:int=1000,         # characters of a text
+    on_failure:Callable=None  # called with the reason when the model gave nothing usable
+)->list:                      # Instructions
     "A language model reads the failures; what it does not deliver comes from the grammar."
     def check(answer):
         found = dict.fromkeys(i for i in map(read_or_none, answer['instructions']) if i and len(i.text or '') <= longest
@@ -236,12 +236,12 @@ def read_or_none(item):
     try: return read_instruction(item)
     except (ValueError, TypeError): return None
 
-def with_gepa(score:Callable,   # Instruction, tasks -> number for each task, larger is better
-    tasks:list,                 # questions to try candidates on
-    propose:Callable=mutate,    # makes the children
-    calls:int=60,               # tasks that may be played
-    count:int=4                 # candidates
-)->Callable:                    # a proposer
+def with_gepa(score:Callable,  # Instruction, tasks -> number for each task, larger is better
+    tasks:list,                # questions to try candidates on
+    propose:Callable=mutate,   # makes the children
+    calls:int=60,              # tasks that may be played
+    count:int=4                # candidates
+)->Callable:                   # a proposer
     "A proposer that runs GEPA from the best parent and returns the best instructions it found."
     return partial(_gepa_propose, score, tasks, propose, calls, count)
 

@@ -54,7 +54,7 @@ def _origins(origin: Tensor, turn: Tensor, copy: Tensor)->Tensor:
     not picked is replaced by its first copy."""
     key = torch.stack([copy, origin]).unique(dim=1, return_inverse=True)[1]
     place = torch.arange(len(turn), device=turn.device)
-    late = torch.where(origin == turn, place, place + len(turn))     # the turn that was sampled goes before its copies
+    late = torch.where(origin == turn, place, place + len(turn))  # the turn that was sampled goes before its copies
     return torch.full_like(place, 2*len(turn)).scatter_reduce(0, key, late, 'amin')[key] % max(len(turn), 1)
 
 def _assemble(batches: list[Batch], cuts: list[Tensor], index: list[Tensor])->Batch:
@@ -73,7 +73,7 @@ def _linked(batch: Batch, spans: Tensor)->Batch:
     "Rows, turns and tokens of picked episodes with the new numbers of their parents."
     count, copy, base = spans[3:6], spans[6], spans[7]
     row, turn, token = (torch.repeat_interleave(torch.arange(len(copy), device=copy.device), n) for n in count)
-    moved = count.cumsum(1) - count - spans[:3]      # of every episode's first row, turn and token
+    moved = count.cumsum(1) - count - spans[:3]  # of every episode's first row, turn and token
     k, old = batch.tokens, torch.arange(len(turn), device=copy.device) - moved[1][turn]
     return batch.replace(rows=batch.rows.with_(episode=row),
         turns=batch.turns.with_(episode=turn,
@@ -81,15 +81,15 @@ def _linked(batch: Batch, spans: Tensor)->Batch:
         tokens=k.with_(row=k.row + moved[0][token], turn=torch.where(k.turn < 0, -1, k.turn + moved[1][token])))
 
 def pick(batch:Batch,  # episodes
-    index:Tensor,   # (n,) whole numbers: which of them, in this order; repeated ones are repeated
-)->Batch:           # n episodes with their rows, turns and tokens; labels as they were
+    index:Tensor,  # (n,) whole numbers: which of them, in this order; repeated ones are repeated
+)->Batch:          # n episodes with their rows, turns and tokens; labels as they were
     """The episodes at `index`, in that order, as often as they stand there (`select` keeps the order and knows no
     repetition)."""
     return _assemble([batch], [_cuts(batch)], [index]).replace(labels=batch.labels)
 
 def alike(batch:Batch,  # episodes from a buffer
-    like:Batch,     # the batch they shall be joined with
-)->Batch:           # the episodes with exactly the columns of `like`, on its device
+    like:Batch,  # the batch they shall be joined with
+)->Batch:        # the episodes with exactly the columns of `like`, on its device
     """Columns that `like` lacks are dropped; missing ones are filled with NaN, -1 (whole numbers) or False.
     `tokens.old_logp` is never made up."""
     if 'old_logp' in like.tokens and 'old_logp' not in batch.tokens:
@@ -133,10 +133,10 @@ def stratified(leaf:Tensor,     # (N,) non-negative weights
 class prioritised:
     """Sampler: chances proportional to priority^alpha, with the weights that undo them (PER, Schaul et al. 2016,
     arXiv 1511.05952)."""
-    alpha: float = .6       # 0: uniform with repetition; 1: proportional to the priority
-    beta: float = .4        # how far the weights undo the chances at step 0; 1: wholly
-    beta_end: float = 1.    # and after `steps` steps
-    steps: int = 0          # over which beta goes to beta_end in a line; 0: it stays
+    alpha: float = .6     # 0: uniform with repetition; 1: proportional to the priority
+    beta: float = .4      # how far the weights undo the chances at step 0; 1: wholly
+    beta_end: float = 1.  # and after `steps` steps
+    steps: int = 0        # over which beta goes to beta_end in a line; 0: it stays
     def __post_init__(self):
         for name in ('alpha', 'beta', 'beta_end'):
             if not 0 <= getattr(self, name) < math.inf:
@@ -155,7 +155,7 @@ class prioritised:
         weight = (len(leaf)*leaf[index]/leaf.sum())**-beta
         return weight/weight.max() if len(weight) else weight
 
-PRIORITY_EPS = 1e-6     # added to every priority that is set, so that none is 0
+PRIORITY_EPS = 1e-6  # added to every priority that is set, so that none is 0
 def _texts(batch: Batch, sources: list[dict])->dict:
     "The labels of `sources` whose keys stand in the batch."
     labels = {}
@@ -196,7 +196,7 @@ def _measured(batch: Batch, first: int, step: int, priority: Tensor)->Segment:
         size += width*torch.bincount(episode, minlength=len(batch))
     text = sum(len(str(x).encode('utf-8', 'surrogatepass')) for texts in batch.labels.values() for x in texts.values())
     count = lambda episode: torch.bincount(episode, minlength=len(batch))
-    earliest = lambda key: first + group_min(owner['episodes'], key).long()     # number of the first with this key
+    earliest = lambda key: first + group_min(owner['episodes'], key).long()  # number of the first with this key
     own = dict(added=torch.full((len(batch),), step), n_turns=count(owner['turns']),
                n_tokens=count(owner['tokens'][batch.tokens.turn >= 0]),
                bytes=size + -(-text//len(batch)), group_number=earliest(batch.episodes.group),
@@ -205,12 +205,12 @@ def _measured(batch: Batch, first: int, step: int, priority: Tensor)->Segment:
 
 class _Stored:
     "What a buffer holds."
-    folder: Path|None       # where the episodes are kept
-    segments: list          # what each `add` brought, the oldest first
-    start: int              # number of the oldest live episode
-    end: int                # number that the next episode will have
-    priority: Tensor        # (episodes,) float64
-    _facts: Table|None      # of all live episodes, once it was asked for
+    folder: Path|None   # where the episodes are kept
+    segments: list      # what each `add` brought, the oldest first
+    start: int          # number of the oldest live episode
+    end: int            # number that the next episode will have
+    priority: Tensor    # (episodes,) float64
+    _facts: Table|None  # of all live episodes, once it was asked for
     def __len__(self): return self.end - self.start
     def __repr__(self): return f'Buffer of {len(self)} episodes' + (f' in {self.folder}' if self.folder else '')
     @property
@@ -242,8 +242,8 @@ def _checked_priority(priority, n: int)->Tensor:
 class _Adding(_Stored):
     "New episodes come, the oldest go."
     def add(self,
-        batch:Batch,                # whole episodes with all their columns; on any device
-        step:int,                   # training step
+        batch:Batch,  # whole episodes with all their columns; on any device
+        step:int,     # training step
         # (episodes,) any finite number, of which the absolute value counts; None: the largest ever set (1 at first)
         priority:Tensor|None=None,
     ):
@@ -276,7 +276,7 @@ class _Adding(_Stored):
         "Drop the oldest episodes beyond the bounds, and those at the head that are stale."
         if not len(self): return
         facts, old = self.facts, 0
-        size = facts.bytes.flip(0).cumsum(0).flip(0)        # of an episode and all younger ones
+        size = facts.bytes.flip(0).cumsum(0).flip(0)  # of an episode and all younger ones
         if step is not None and self.stale is not None:
             old = int((step - facts.step > self.stale).long().cumprod(0).sum())
         self._drop(max(len(self) - self.episodes, int((size > self.bytes).sum()), old))
@@ -293,8 +293,8 @@ class _Adding(_Stored):
 class _Taking(_Adding):
     "Stored episodes become a batch."
     def take(self,
-        index:Tensor,               # (n,) rows of `facts`; a repeated one gives a repeated episode in a game of its own
-        source:str='replay',        # what `episodes.source` of the copies says
+        index:Tensor,         # (n,) rows of `facts`; a repeated one gives a repeated episode in a game of its own
+        source:str='replay',  # what `episodes.source` of the copies says
         # (n,) group numbers; None: those they had. `facts.group_number[index]` keeps groups of different adds apart
         group:Tensor|None=None,
     )->Batch:  # n episodes in that order, with all columns; `episodes.replay_number` is their number in the buffer
@@ -333,12 +333,12 @@ class _Taking(_Adding):
 class _Drawing(_Taking):
     "Who is drawn, and what its priority becomes."
     def sample(self,
-        n:int,                      # how many episodes
+        n:int,               # how many episodes
         # (facts, n, generator, step) -> rows of facts; where it has `weights`, they are put on the episodes
         how:Callable=uniform,
-        *, generator:torch.Generator,   # of the draw
-        step:int|None=None,         # training step, for staleness and annealing; None: of the last add
-        **kw,                       # source and group of `take`
+        *, generator:torch.Generator,  # of the draw
+        step:int|None=None,  # training step, for staleness and annealing; None: of the last add
+        **kw,                # source and group of `take`
     )->Batch:  # n episodes; `episodes.replay_number`, and `episodes.replay_weight` from a sampler with weights
         "Draw episodes. Those that are stale at `step` are not there."
         if n < 0: raise ValueError(f'n={n}: give a number of episodes from 0')
@@ -360,8 +360,8 @@ class _Drawing(_Taking):
         index = torch.as_tensor(number).cpu().long() - self.start
         return torch.where((index >= 0) & (index < len(self)), index, -1)
     def update(self,
-        index:Tensor,       # (n,) rows of `facts`; -1 is passed over
-        priority:Tensor,    # (n,) any finite number, of which the absolute value counts; of a repeated row the last one
+        index:Tensor,     # (n,) rows of `facts`; -1 is passed over
+        priority:Tensor,  # (n,) any finite number, of which the absolute value counts; of a repeated row the last one
     ):
         "Set priorities. The largest ever set is what new episodes begin with."
         index = torch.as_tensor(index).cpu()
@@ -409,13 +409,13 @@ class _Content(_Drawing, Journal):
 class Buffer(_Content):
     """Whole episodes of the past, the oldest of which go first. In memory, or in a folder as Parquet files that are
     never changed."""
-    cache_bytes = 2**28     # of files that were read, kept in memory
+    cache_bytes = 2**28  # of files that were read, kept in memory
     def __init__(self,
-        folder=None,                # where the episodes are kept; what is there already is read. None: in memory
-        episodes:int=4096,          # at most so many episodes
+        folder=None,          # where the episodes are kept; what is there already is read. None: in memory
+        episodes:int=4096,    # at most so many episodes
         bytes:int=2**30,  # at most so many bytes of columns and labels in memory (files are compressed, and smaller)
-        stale:int|None=None,        # episodes more than so many training steps old are not given out; None: no limit
-        write:bool=True,            # False: the folder is only read; what is added stays in memory
+        stale:int|None=None,  # episodes more than so many training steps old are not given out; None: no limit
+        write:bool=True,      # False: the folder is only read; what is added stays in memory
     ):
         for name, x in (('episodes', episodes), ('bytes', bytes)):
             if x < 1: raise ValueError(f'{name}={x}: give a number from 1')
@@ -428,8 +428,8 @@ class Buffer(_Content):
         self._files, self._named, self._claimed, self._facts, self._cache = set(), [], False, None, OrderedDict()
         if folder is not None: self._read()
     def open(self,
-        folder,             # where the episodes are kept from now on
-        write:bool=True,    # False: another process writes there
+        folder,           # where the episodes are kept from now on
+        write:bool=True,  # False: another process writes there
     ):
         """Move the buffer to a folder. What is there already is kept until `restore` names it, or the first `add`
         removes it."""

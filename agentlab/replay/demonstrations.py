@@ -26,7 +26,7 @@ from ..rollout.plain import play
 
 DEMONSTRATION = state_key('demonstration')  # what episodes.source holds for one
 
-def is_demonstration(batch:Batch)->Tensor:    # episodes need `source` -> (action tokens,) bool
+def is_demonstration(batch:Batch)->Tensor:  # episodes need `source` -> (action tokens,) bool
     "True at the action tokens of demonstrations."
     source = need(batch.episodes, 'source', 'RL-PLUS treats demonstrations differently',
                   "Give every episode its source: 'policy' or 'demonstration'.")
@@ -50,10 +50,10 @@ def rl_plus(logp:Tensor,    # (action tokens,) log-probability under the policy 
     batch:Batch,            # tokens need old_logp, demonstrations included; episodes need source
     advantage:Tensor,       # (action tokens,)
     entropy:Tensor=None,    # not used; here so that all objectives are called alike
-    low:float=None, high:float=None,    # clip of on-policy tokens, None: .2; the release's clip_upper_bound is 1+high
+    low:float=None, high:float=None,  # clip of on-policy tokens, None: .2; the release's clip_upper_bound is 1+high
     ratio:Callable=mixture, # logp, batch -> (action tokens,) ratio of demonstration tokens
     explore:float=.5,       # power of 1-p in their advantage; 0: none
-    least:float=0., most:float=math.inf,    # their ratio is clamped to this range
+    least:float=0., most:float=math.inf,  # their ratio is clamped to this range
     certain:float=None,     # tokens of either kind that are likelier than this have loss 0
     faithful:bool=False,    # True, as in the authors' script: on-policy tokens are not clipped
 )->Tensor:                  # (action tokens,) loss
@@ -110,11 +110,11 @@ def find_demonstrations(batch:Batch, demos:Batch,  # what was played; demonstrat
 
 def with_demonstration(batch:Batch, demos:Batch,  # what was played, raw; demonstrations
     policy=None,  # agentlab.policy.Policy before the update, for old_logp and entropy of the demonstrations
-    key:Callable=first_state,           # see find_demonstrations
-    replace:bool=True,                  # True: it takes the place of the group's last own episode
-    generator:torch.Generator=None,     # draws one of several demonstrations; None: the first
-    temperature:float=1.,               # of the log-probabilities
-)->Batch:                               # the demonstrations stand at the end
+    key:Callable=first_state,        # see find_demonstrations
+    replace:bool=True,               # True: it takes the place of the group's last own episode
+    generator:torch.Generator=None,  # draws one of several demonstrations; None: the first
+    temperature:float=1.,            # of the log-probabilities
+)->Batch:                            # the demonstrations stand at the end
     "The batch with a demonstration in every group (and seat) for which there is one."
     lead, which = find_demonstrations(batch, demos, key, generator)
     lead, which = lead[which >= 0], which[which >= 0]
@@ -139,7 +139,7 @@ class Demonstrations(Replay):
     "A recipe's `replay`: one demonstration joins every group before the update (RL-PLUS)."
     def __init__(self, policy, demos:Batch,  # agentlab.policy.Policy in training; demonstrations
         key:Callable=first_state, replace:bool=True, temperature:float=1.,  # see with_demonstration
-        seed:int=0,                     # of the draws, together with the step
+        seed:int=0,  # of the draws, together with the step
     ):
         self.policy, self.demos, self.seed, self.how = (policy, demos, seed,
                                                         dict(key=key, replace=replace, temperature=temperature))
@@ -156,8 +156,8 @@ def told_by(policy, episodes:list, temperature:float=1.):
         turn.logps, turn.entropies = map(list, zip(*islice(known, len(turn.ids))))
 
 def play_beside_demonstration(
-    policy, env, seeds:list, group_size:int=1, groups:list=None, temperature:float=1., **how    # as for `play`
-)->list:                # as `play`; the last game of each group is source='demonstration'
+    policy, env, seeds:list, group_size:int=1, groups:list=None, temperature:float=1., **how  # as for `play`
+)->list:  # as `play`; the last game of each group is source='demonstration'
     "`play`, but the last game of every group is the expert's; its log-probabilities are the policy's own (RL-PLUS)."
     from agentlab.policy.tiny import demonstrate
     groups = list(range(len(seeds)) if groups is None else groups)
@@ -167,7 +167,7 @@ def play_beside_demonstration(
     for e in shown: e.group, e.step = groups[e.game], how.get('step', 0)
     for e in shown: e.game = (e.group + 1)*group_size - 1
     return sorted([e for e in episodes if (e.game + 1) % group_size] + shown, key=lambda e: e.game)
-play_beside_demonstration.check_env = check_expert      # asked before a run begins
+play_beside_demonstration.check_env = check_expert  # asked before a run begins
 
 @recipe('in the spirit of Dong et al., 2025, RL-PLUS, arXiv 2508.00222')
 def rl_plus_recipe():

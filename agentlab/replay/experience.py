@@ -34,12 +34,12 @@ def clean(text:str,  # anything that somebody wrote
     return line if len(line) <= limit else line[:limit - 3] + '...'
 
 def likeness(a:str, b:str,  # two texts
-    most:int=500,   # characters that are looked at
-)->float:           # 0 to 1
+    most:int=500,  # characters that are looked at
+)->float:          # 0 to 1
     "SequenceMatcher's ratio of the beginnings of two texts; 1 for equal texts, whatever their length."
     return 1. if a == b else SequenceMatcher(None, a[:most], b[:most]).ratio()
 
-def head(observation:str)->str:     # text of the environment -> its first 300 characters, spaces at the ends removed
+def head(observation:str)->str:  # text of the environment -> its first 300 characters, spaces at the ends removed
     "The signature of the release."
     return observation.strip()[:300]
 
@@ -47,28 +47,28 @@ def head(observation:str)->str:     # text of the environment -> its first 300 c
 class Cluster:
     "Observations that count as one place."
     id:int
-    task:str|None       # observations of different tasks are never in one cluster
-    text:str            # the observation that founded it
-    members:int = 1     # observations that were put here
-    retrieved:int = 0   # how often it was asked for tips
+    task:str|None      # observations of different tasks are never in one cluster
+    text:str           # the observation that founded it
+    members:int = 1    # observations that were put here
+    retrieved:int = 0  # how often it was asked for tips
 
 @dataclass
 class Experience:
     "One tip."
-    id:int                  # never used twice
-    content:str             # cleaned
-    level:str               # principle, method, example; or mistake, pattern, diagnostic
-    score:float             # what it competes with for its place
-    task:str|None = None    # None: of use in every task
-    where:int|None = None   # cluster it belongs to; None: of use everywhere
-    used:int = 0            # how often it was shown
+    id:int                 # never used twice
+    content:str            # cleaned
+    level:str              # principle, method, example; or mistake, pattern, diagnostic
+    score:float            # what it competes with for its place
+    task:str|None = None   # None: of use in every task
+    where:int|None = None  # cluster it belongs to; None: of use everywhere
+    used:int = 0           # how often it was shown
 
 class Clusters:
     "Observations by signature and likeness; bounded."
     def __init__(self, limit:int=500,  # most clusters
-        threshold:float=.85,        # likeness of two members
-        signature:Callable=head,    # observation -> text that must be equal
-        faithful:bool=False,        # True: evicted clusters of a task stay in the index, as in the release
+        threshold:float=.85,      # likeness of two members
+        signature:Callable=head,  # observation -> text that must be equal
+        faithful:bool=False,      # True: evicted clusters of a task stay in the index, as in the release
     ):
         if limit < 1: raise ValueError(f'limit={limit}: keep at least 1 cluster')
         if not 0 <= threshold <= 1: raise ValueError(f'threshold={threshold}: give a likeness from 0 to 1')
@@ -105,13 +105,13 @@ class Clusters:
 zones = dict(golden=('principle', 'method', 'example'), warning=('mistake', 'pattern', 'diagnostic'))
 _zone = {level: zone for zone, levels in zones.items() for level in levels}
 
-def jaccard(a:str, b:str)->float:    # two texts -> 0 to 1; 0 where one has no word
+def jaccard(a:str, b:str)->float:  # two texts -> 0 to 1; 0 where one has no word
     "Words in common, over all words of both."
     a, b = set(a.split()), set(b.split())
     return len(a & b)/len(a | b) if a and b else 0.
 
 def duplicate(a:str, b:str,  # two tips
-    threshold:float=.85,    # above it they are the same
+    threshold:float=.85,  # above it they are the same
 )->bool:
     "Whether two tips say the same: by their letters, or by their words."
     a, b = a.lower().strip(), b.lower().strip()
@@ -121,15 +121,15 @@ class _Shelf:
     "What a library holds."
     tips: list[Experience]
     clusters: Clusters
-    room: dict[str, int]    # zone -> most tips of a level
-    step: int               # training step
-    warm_up: int            # nothing is shown before this training step,
-    least: int              # nor with fewer tips
-    faithful: bool          # the quirks of the release
-    numbered: int           # entries so far
-    cache: dict             # of the release: place -> tips it was given first
+    room: dict[str, int]  # zone -> most tips of a level
+    step: int             # training step
+    warm_up: int          # nothing is shown before this training step,
+    least: int            # nor with fewer tips
+    faithful: bool        # the quirks of the release
+    numbered: int         # entries so far
+    cache: dict           # of the release: place -> tips it was given first
     def __len__(self): return len(self.tips)
-    def __bool__(self): return True     # an empty library is a library: the trainer asks whether there is a memory
+    def __bool__(self): return True  # an empty library is a library: the trainer asks whether there is a memory
     @property
     def ready(self)->bool: return self.step >= self.warm_up and len(self) >= self.least
     def zone(self, name:str)->list: return [tip for tip in self.tips if _zone[tip.level] == name]
@@ -181,8 +181,8 @@ class _Admitting(_Shelf):
 class _Retrieving(_Admitting):
     "What is shown."
     def retrieve(self, observation:str, task:str|None=None,  # what the agent reads now
-        golden:int=2, warning:int=1,            # most tips of each zone
-    )->tuple:                                   # (golden tips, warnings), the best first
+        golden:int=2, warning:int=1,  # most tips of each zone
+    )->tuple:                         # (golden tips, warnings), the best first
         "Tips for this observation; the library counts what it gave."
         if not self.ready: return [], []
         if self.faithful: shown = self.nailed(observation, task, golden, warning)
@@ -213,11 +213,11 @@ class _Retrieving(_Admitting):
 class _Evolving(_Retrieving):
     "What a batch of episodes adds."
     def evolve(self, episodes:list,  # what was played; text and outcomes are read
-        task:str|None=None,         # kind of task of these episodes
-        top:int=5,                  # best successes and worst failures that are read
-        limits:tuple=(10, 5),       # most strategies and warnings of one call
-        threshold:float=.5,         # outcome of a success
-    )->dict:                        # added, raised (a duplicate), rejected
+        task:str|None=None,    # kind of task of these episodes
+        top:int=5,             # best successes and worst failures that are read
+        limits:tuple=(10, 5),  # most strategies and warnings of one call
+        threshold:float=.5,    # outcome of a success
+    )->dict:                   # added, raised (a duplicate), rejected
         "Extract tips from the best successes and the worst failures of a batch, and admit them."
         whole = [e for e in episodes if e.error is None and e.outcome == e.outcome and abs(e.outcome) != float('inf')]
         best = sorted((e for e in whole if e.outcome >= threshold), key=lambda e: -e.outcome)[:top]
@@ -314,10 +314,10 @@ class Library(_Kept):
         return (f'Library(golden={self.room["golden"]}, warning={self.room["warning"]}, '
                 f'clusters={self.clusters.limit}, faithful={self.faithful})')
     def play(self, policy, env, seeds:list,  # as for `play`
-        step:int=0,                 # training step; tips are shown from `warm_up` on
-        rollout:Callable=play,      # plays the episodes
-        **how                       # further arguments of the rollout
-    )->list:                        # as `play`
+        step:int=0,             # training step; tips are shown from `warm_up` on
+        rollout:Callable=play,  # plays the episodes
+        **how                   # further arguments of the rollout
+    )->list:                    # as `play`
         "Play, then learn from what was played: a rollout for recipes."
         self.step = step
         episodes = rollout(policy, env, seeds, step=step, **how)
@@ -336,7 +336,7 @@ class Library(_Kept):
 
 tip_words = ('Tip', 'Avoid', ':')
 
-def fitting(lines:list, budget:int)->str:   # texts; characters in all, line ends included
+def fitting(lines:list, budget:int)->str:  # texts; characters in all, line ends included
     "The lines that fit, one below the other; one that is too long for what is left is left out."
     kept = []
     for line in lines:
@@ -346,9 +346,9 @@ def fitting(lines:list, budget:int)->str:   # texts; characters in all, line end
     return '\n'.join(kept)
 
 def tip_text(golden:list, warning:list,  # `Experience`s
-    budget:int=800, each:int=200,   # characters in all, and of one tip
-    faithful:bool=False,            # True: headings, and a cut at the budget wherever it falls
-)->str:                             # '' where there is nothing to say; never longer than `budget`
+    budget:int=800, each:int=200,  # characters in all, and of one tip
+    faithful:bool=False,           # True: headings, and a cut at the budget wherever it falls
+)->str:                            # '' where there is nothing to say; never longer than `budget`
     "Tips as lines of text."
     if budget < 4 or each < 4: raise ValueError(f'budget={budget}, each={each}: give at least 4 characters')
     if faithful:
@@ -361,11 +361,11 @@ def tip_text(golden:list, warning:list,  # `Experience`s
 
 class Experienced(Wrapper):
     "Shows the tips of a library before every observation; `columns['tips']` counts those that stood before an action."
-    def __init__(self, env,             # the inner environment
-        library:Library,                # shared by all clones; it is read here and grows elsewhere
-        task:str|None=None,             # kind of task, for tips of this kind
-        golden:int=2, warning:int=1,    # most tips of each zone
-        budget:int=800, each:int=200,   # characters, as in `tip_text`
+    def __init__(self, env,            # the inner environment
+        library:Library,               # shared by all clones; it is read here and grows elsewhere
+        task:str|None=None,            # kind of task, for tips of this kind
+        golden:int=2, warning:int=1,   # most tips of each zone
+        budget:int=800, each:int=200,  # characters, as in `tip_text`
     ):
         super().__init__(env)
         self.library, self.task, self.most, self.size, self.shown = library, task, dict(
@@ -384,7 +384,7 @@ class Experienced(Wrapper):
         return self.show(step)
     def vocabulary(self): return [*self.env.vocabulary(), *tip_words]
 
-def bare(observation:str)->str:    # as the agent read it -> as the inner environment said it
+def bare(observation:str)->str:  # as the agent read it -> as the inner environment said it
     "The observation without tips: what stands behind the last empty line."
     return observation.rsplit('\n\n', 1)[-1]
 
@@ -410,15 +410,15 @@ class Found:
     content:str
     level:str
     score:float
-    observation:str|None = None     # where it belongs
+    observation:str|None = None  # where it belongs
 
-def decision(turn:Turn)->str:    # of an episode -> where it was, what was done
+def decision(turn:Turn)->str:  # of an episode -> where it was, what was done
     "A turn as a tip."
     return f"After '{clean(bare(turn.observation), 120)}': {clean(turn.text, 60)}"
 
 def strategies(episode:Episode,  # a success
-    decisions:int=2,    # the last so many turns become examples
-)->list:                # of `Found`
+    decisions:int=2,  # the last so many turns become examples
+)->list:              # of `Found`
     "What a success teaches: its actions, its last decisions, the order of its kinds of action."
     good = [turn for turn in episode.turns if not turn.invalid and clean(turn.text)]
     if not good: return []
@@ -429,7 +429,7 @@ def strategies(episode:Episode,  # a success
     order = dict.fromkeys(action.split()[0] for action in actions)
     return found + [Found(f"Order that succeeded: {', '.join(order)}", 'principle', s)]*(s >= .8)
 
-def failings(episode:Episode)->list:    # a failure -> of `Found`
+def failings(episode:Episode)->list:  # a failure -> of `Found`
     "What a failure teaches: how it ended, what it repeated, what was refused, why it stopped."
     turns = [turn for turn in episode.turns if clean(turn.text)]
     if not turns: return []

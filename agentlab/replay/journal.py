@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from ..episodes import SCHEMA_VERSION, Batch, Table, atomic
 
-REPLAY_VERSION = 1      # of the folder and of tensors(); a reader refuses another one
+REPLAY_VERSION = 1  # of the folder and of tensors(); a reader refuses another one
 # columns of `facts` that are saved with the episodes, under replay_...
 _OWN = ('added', 'n_turns', 'n_tokens', 'bytes', 'group_number', 'game_number', 'priority')
 
@@ -26,10 +26,10 @@ def file_of(first: int)->str:
 class Segment:
     """The episodes of one `add`: the columns of their table with the buffer's own, and the content where it is held
     in memory."""
-    first: int                  # number of the first episode
+    first: int                # number of the first episode
     facts: Table
-    batch: Batch|None = None    # None: it is in the file
-    cuts: Tensor|None = None    # of the batch in memory
+    batch: Batch|None = None  # None: it is in the file
+    cuts: Tensor|None = None  # of the batch in memory
     @property
     def end(self)->int: return self.first + len(self.facts)
     @property

@@ -20,15 +20,15 @@ from ..recipe import recipe
 from .buffer import Buffer, Replay
 
 def group_levels(b:Batch,  # episodes
-    ddof:int=1,     # 1: sample deviation; 0: of the population, as in the release for ALFWorld and WebShop
-)->Table:           # mean, std (NaN for a group of one): a row per (group, seat) in the order of its first episode
+    ddof:int=1,  # 1: sample deviation; 0: of the population, as in the release for ALFWorld and WebShop
+)->Table:        # mean, std (NaN for a group of one): a row per (group, seat) in the order of its first episode
     "What each group earned, and how much its episodes differed. A NaN outcome does not count."
     outcome, by = b.episodes.outcome, same(b.episodes.group, b.episodes.seat)
     first = cumcount(by) == 0
     return Table(mean=group_mean(outcome, by)[first], std=group_std(outcome, by, ddof)[first])
 
 def middle(x:Tensor,  # (n,) numbers; NaN counts as nothing
-)->float:           # NaN where there is none
+)->float:  # NaN where there is none
     "The median; between two middle numbers their mean."
     x = x[~x.isnan()].double().sort().values
     return float((x[(len(x) - 1)//2] + x[len(x)//2])/2) if len(x) else math.nan
@@ -43,17 +43,17 @@ def recalibrated(b:Batch,   # past episodes
     if stds is not None: advantage = advantage/(middle(stds) + eps)
     return b.spread(advantage.nan_to_num()[b.turns.episode])
 
-ROUNDING = 1e-9     # what is not farther from 0 counts as 0: .7 less the mean of .6, .7 and .8 is not
+ROUNDING = 1e-9  # what is not farther from 0 counts as 0: .7 less the mean of .6, .7 and .8 is not
 
-def acted(b:Batch)->Tensor:     # episodes -> (turns,) bool
+def acted(b:Batch)->Tensor:  # episodes -> (turns,) bool
     "Turns whose action the environment did not refuse; all of them where nobody says."
     return ~b.turns.invalid if 'invalid' in b.turns else torch.ones_like(b.turns.episode, dtype=torch.bool)
 
-def worth_keeping(b:Batch,      # episodes
-    advantage:Tensor,           # (action tokens,) as it was learned from
-    uses_tool:Callable=acted,   # Batch -> (turns,) bool: True where the turn is a tool call
-    or_zero:bool=False,         # True: a mean advantage of 0 is enough, as in the release for ALFWorld and WebShop
-)->Tensor:                      # (episodes,) bool
+def worth_keeping(b:Batch,     # episodes
+    advantage:Tensor,          # (action tokens,) as it was learned from
+    uses_tool:Callable=acted,  # Batch -> (turns,) bool: True where the turn is a tool call
+    or_zero:bool=False,        # True: a mean advantage of 0 is enough, as in the release for ALFWorld and WebShop
+)->Tensor:                     # (episodes,) bool
     "Episodes with a positive mean advantage and at least one tool call."
     _checked(b, advantage)
     total = torch.zeros(len(b), dtype=torch.float64, device=advantage.device).index_add(
@@ -61,19 +61,19 @@ def worth_keeping(b:Batch,      # episodes
     return (total >= -ROUNDING if or_zero else total > ROUNDING) & (b.total(uses_tool(b).float()) > 0)
 
 def power_of_two(count:int,  # episodes that could be learned from
-    size:int,       # the most that may be
-)->int:             # how many are
+    size:int,  # the most that may be
+)->int:        # how many are
     "The largest power of two that is at most `count`, at most `size`; 0 for a single one."
     return 0 if count <= 1 else min(2**(count.bit_length() - 1), size)
 
 def as_many(count:int, size:int,  # as in `power_of_two`
-)->int:                     # how many are
+)->int:  # how many are
     "All, at most `size`."
     return min(count, size)
 
-def warm_up(step:int,   # training step
-    rise:int=100,       # steps until the full weight; 0: at once
-    full:float=1.,      # weight from then on
+def warm_up(step:int,  # training step
+    rise:int=100,      # steps until the full weight; 0: at once
+    full:float=1.,     # weight from then on
 )->float:
     "Half a cosine from 0 to `full`: the weight of self-imitation."
     return full*.5*(1 - math.cos(math.pi*step/rise)) if step < rise else full
@@ -182,7 +182,7 @@ def _check(size, trigger, tolerate, scaled, reuse):
         raise ValueError(f'reuse={reuse!r} with scaled=True: the stored advantage is not divided again. Give one '
                          f'of the two.')
 
-def acted_bonus(b:Batch, **how)->Tensor:    # episodes; arguments of `tool_bonus` -> (turns,) float64
+def acted_bonus(b:Batch, **how)->Tensor:  # episodes; arguments of `tool_bonus` -> (turns,) float64
     "`tool_bonus`; in a world without a column `tool` every accepted action is a call (our choice)."
     from agentlab.reward.shaping import tool_bonus
     return tool_bonus(b if 'tool' in b.turns else b.with_turns(tool=acted(b).double()), **how)

@@ -39,7 +39,7 @@ def trained_only(batch:Batch,  # episodes; turns may have `trained` (0: context 
     return batch.with_tokens(weight=weight)
 
 def unlike_winners(b:Batch,  # episodes; turns need state and action
-)->Tensor:      # (turns,) bool
+)->Tensor:  # (turns,) bool
     "A winner of the same task was in this state, and none of them did this."
     for c in ('state', 'action'):
         need(b.turns, c, f'unlike_winners compares turns by {c}',
@@ -49,24 +49,24 @@ def unlike_winners(b:Batch,  # episodes; turns need state and action
 
 def first_errors(b:Batch,           # episodes
     judge:Callable=unlike_winners,  # Batch -> (turns,) bool, true where the action was bad
-)->Tensor:              # (episodes,) place of the first bad turn; -1: none
+)->Tensor:  # (episodes,) place of the first bad turn; -1: none
     "Where each episode first went wrong."
     place = torch.where(judge(b), cumcount(b.turns.episode).double(), math.inf)
     first = torch.full((len(b),), math.inf, dtype=torch.float64, device=place.device).scatter_reduce(
         0, b.turns.episode, place, 'amin')
     return torch.where(first.isfinite(), first, -1).long()
 
-def find_rescues(b:Batch,   # episodes; turns need state
-    error:Tensor,           # (episodes,) place of the first error, -1: none
+def find_rescues(b:Batch,  # episodes; turns need state
+    error:Tensor,          # (episodes,) place of the first error, -1: none
     alpha:float=.5, beta:float=0.,  # the good outcome is above alpha, and more than beta above the bad one
-    parting:bool=False,     # True: enter the good episode where the two part; False: in the state that the error led to
-)->Tensor:                  # (n, 4): bad episode, place of its error, good episode, place from which it goes on
+    parting:bool=False,    # True: enter the good episode where the two part; False: in the state that the error led to
+)->Tensor:                 # (n, 4): bad episode, place of its error, good episode, place from which it goes on
     "For every error a better episode at the same task to go on with: the best outcome, then the shortest rest."
     place, number = cumcount(b.turns.episode), torch.arange(len(b.turns), device=error.device)
     size, task = torch.bincount(b.turns.episode, minlength=len(b)), b.of_turn('group', 'seat')
     start = torch.searchsorted(b.turns.episode, torch.arange(len(b), device=error.device))
     bad = ((error >= 0) & (parting | (error + 1 < size))).nonzero()[:, 0]
-    here = start[bad] + error[bad]                                              # the turn that was wrong
+    here = start[bad] + error[bad]  # the turn that was wrong
     if parting: fits = (task[here][:, None] == task) & (place == _common(b, bad))
     else:
         where = same(task, need(b.turns, 'state', 'Agent-R enters the better attempt in the same state',
@@ -87,11 +87,11 @@ def _common(b, bad)->Tensor:
     return equal.long().cumprod(2).sum(2)[:, b.turns.episode]
 
 def spliced(bad:Episode, k:int,  # the episode that went wrong, and the place of its first error
-    good:Episode, j:int,    # the better episode, and the place from which it goes on
-    chat,                   # agentlab.policy.Chat
-    revision:str=None,      # what the agent says when it has seen the error; None: nothing
-    reply:str=None,         # what it reads then; None: what the good episode read at `j`
-)->Episode:                 # columns['trained'] of its turns: 0 up to the error, then 1
+    good:Episode, j:int,  # the better episode, and the place from which it goes on
+    chat,                 # agentlab.policy.Chat
+    revision:str=None,    # what the agent says when it has seen the error; None: nothing
+    reply:str=None,       # what it reads then; None: what the good episode read at `j`
+)->Episode:               # columns['trained'] of its turns: 0 up to the error, then 1
     "The bad episode up to its error, a revision, and the rest of the good one."
     turns = [replace(t, columns=t.columns | dict(trained=0.), origin=None) for t in bad.turns[:k + 1]]
     after, later = ((bad.turns[k + 1].observation, bad.turns[k + 1].state) if k + 1 < len(bad.turns)
@@ -109,13 +109,13 @@ def spliced(bad:Episode, k:int,  # the episode that went wrong, and the place of
     return replace(good, turns=turns, source='spliced', columns=dict(good.columns))
 
 def agent_r(episodes:list[Episode],  # groups of episodes, as `play` gives them, of one context window each
-    chat,                       # agentlab.policy.Chat
-    judge:Callable=unlike_winners,      # Batch -> (turns,) bool: which actions were bad
-    alpha:float=.5, beta:float=0.,      # the good outcome is above alpha, and more than beta above the bad one
-    revisions:tuple=(),         # sentences, one of which the agent says after its error; empty: it says nothing
-    faithful:bool=False,        # True, as released: enter the good episode where the two part, and read 'ok.'
-    seed:int=0,                 # of the sentence
-)->list[Episode]:               # source='spliced'; one for every bad episode that has an error and a better sibling
+    chat,                 # agentlab.policy.Chat
+    judge:Callable=unlike_winners,  # Batch -> (turns,) bool: which actions were bad
+    alpha:float=.5, beta:float=0.,  # the good outcome is above alpha, and more than beta above the bad one
+    revisions:tuple=(),   # sentences, one of which the agent says after its error; empty: it says nothing
+    faithful:bool=False,  # True, as released: enter the good episode where the two part, and read 'ok.'
+    seed:int=0,           # of the sentence
+)->list[Episode]:         # source='spliced'; one for every bad episode that has an error and a better sibling
     "Spliced episodes to imitate (Agent-R, Yuan et al. 2025, arXiv 2501.11425)."
     if faithful and not revisions:
         raise ValueError('faithful=True always revises: give revisions, the sentences to choose from')
@@ -147,11 +147,11 @@ class Imitation(Replay):
     def __init__(self, policy=None, seed:int=0,  # as the trainer gives them; the seed is of the draws
         # Batch -> (episodes,) bool: which of a step are stored; None: none, they come by `add`
         select:Callable=purified,
-        every:int=1,                        # steps between updates
-        n:int=32,                           # episodes of an update, fewer where there are not so many
-        weight:float=1.,                    # of every token
-        episodes:int=1024, stale:int|None=None,     # of the buffer
-        fields:dict|None=None,              # further Recipe fields of the update
+        every:int=1,            # steps between updates
+        n:int=32,               # episodes of an update, fewer where there are not so many
+        weight:float=1.,        # of every token
+        episodes:int=1024, stale:int|None=None,  # of the buffer
+        fields:dict|None=None,  # further Recipe fields of the update
     ):
         for name, x in (('every', every), ('n', n)):
             if x < 1: raise ValueError(f'{name}={x}: give a whole number from 1')

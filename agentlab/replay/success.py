@@ -19,25 +19,25 @@ from ..recipe import recipe
 from .buffer import Buffer, Replay, alike
 from ..rollout.plain import play
 
-def failed(b:Batch,     # episodes
-    flat:float=.05,     # population deviation of the outcomes must be below
-    low:float=.2,       # mean outcome must be below
-)->Tensor:              # (episodes,) bool, equal inside a group
+def failed(b:Batch,  # episodes
+    flat:float=.05,  # population deviation of the outcomes must be below
+    low:float=.2,    # mean outcome must be below
+)->Tensor:           # (episodes,) bool, equal inside a group
     "Groups in which everybody failed alike; a NaN outcome does not count, a group of NaN has not failed."
     outcome, by = b.episodes.outcome, same(b.episodes.group, b.episodes.seat)
     return (group_std(outcome, by, ddof=0) < flat) & (group_mean(outcome, by) < low)
 
-def first_of(b:Batch,   # episodes
-    where:Tensor,       # (episodes,) bool
-)->Tensor:              # (k,) numbers of episodes, in their order
+def first_of(b:Batch,  # episodes
+    where:Tensor,      # (episodes,) bool
+)->Tensor:             # (k,) numbers of episodes, in their order
     "The first episode of every group among the episodes where `where` is true."
     place, by = torch.arange(len(b), device=where.device), same(b.episodes.group, b.episodes.seat)
     return place[where & (group_min(torch.where(where, place.double(), torch.nan), by) == place)]
 
-def swap_in(b:Batch,    # episodes
-    past:Batch,         # k past episodes with the same columns (see `alike`)
-    where:Tensor,       # (k,) number of the episode in `b` that each of them replaces
-)->Batch:               # as many episodes as before; the past ones stand last
+def swap_in(b:Batch,  # episodes
+    past:Batch,       # k past episodes with the same columns (see `alike`)
+    where:Tensor,     # (k,) number of the episode in `b` that each of them replaces
+)->Batch:             # as many episodes as before; the past ones stand last
     "Replace episodes by past ones, which take over their group and game."
     where = torch.as_tensor(where, dtype=torch.int64, device=b.episodes.group.device)
     if len(where) != len(past) or len(where.unique()) != len(where):
@@ -51,11 +51,11 @@ def swap_in(b:Batch,    # episodes
     past = past.with_episodes(group=b.episodes.group[where], game=b.episodes.game[where])
     return Batch.concat([b.select(stay), past])
 
-def by_start(b:Batch)->Tensor:   # episodes; turns need `state` -> (episodes,) int64
+def by_start(b:Batch)->Tensor:  # episodes; turns need `state` -> (episodes,) int64
     "The state of the episode's first turn; -1 for an episode without turns."
     return first_state(b)
 
-def by_prompt(b:Batch)->Tensor:   # episodes with their context tokens -> (episodes,) int64
+def by_prompt(b:Batch)->Tensor:  # episodes with their context tokens -> (episodes,) int64
     "A key of the token ids that the agent read before its first action."
     action = b.tokens.turn >= 0
     owner = b.rows.episode[b.tokens.row]
@@ -68,23 +68,23 @@ def by_prompt(b:Batch)->Tensor:   # episodes with their context tokens -> (episo
     return torch.tensor([state_key(ids.tolist()) for ids in b.tokens.id[prompt].tensor_split(cut.cpu())][:len(b)],
                         dtype=torch.int64, device=owner.device)
 
-def everything(b:Batch)->Tensor:   # episodes -> (episodes,) int64
+def everything(b:Batch)->Tensor:  # episodes -> (episodes,) int64
     "One task for all."
     return torch.zeros_like(b.episodes.group)
 
-def by_number(b:Batch)->Tensor:   # episodes of `play_recurring` -> (episodes,) int64
+def by_number(b:Batch)->Tensor:  # episodes of `play_recurring` -> (episodes,) int64
     "The number of the task in the list that comes round."
     return need(b.episodes, 'task_number', 'by_number knows a task by its number',
                 'Let the recipe play with rollout=play_recurring, or pass another key.').long()
 
 def play_recurring(policy, env, seeds:list,  # as for `play`; the seeds give way to those of the tasks
-    group_size:int=1,           # games of a task
-    tasks:list=None,            # left to this function
-    groups:list=None,           # number of every group; None: 0, 1, 2, ...
-    count:int=32,               # tasks in the list
-    numbers:list=None,          # number of every group's task; None: group g plays g modulo `count`
-    **how,                      # further arguments of `play`
-)->list:                        # episodes with columns['task_number']
+    group_size:int=1,   # games of a task
+    tasks:list=None,    # left to this function
+    groups:list=None,   # number of every group; None: 0, 1, 2, ...
+    count:int=32,       # tasks in the list
+    numbers:list=None,  # number of every group's task; None: group g plays g modulo `count`
+    **how,              # further arguments of `play`
+)->list:                # episodes with columns['task_number']
     "`play`, with a list of tasks that comes round: a task is a number, with the same seed in every step and run."
     if tasks is not None:
         raise ValueError('play_recurring was given tasks, and has a list of its own, by seed: a number would stand for '
@@ -120,13 +120,13 @@ metric('swapped', 'those of them that got a past success', 'counted', 'groups')
 class SuccessReplay(Replay):
     "Replace the first episode of a failed group by a stored success of the same task (GUI-agent ARPO)."
     def __init__(self,
-        policy, seed,               # agentlab.policy.Policy, asked only if `faithful`; integer
+        policy, seed,       # agentlab.policy.Policy, asked only if `faithful`; integer
         key:Callable=by_start,  # Batch -> (episodes,) int64: equal where two episodes have the same task, in every step
-        per_task:int=8,             # newest successes of a task that are given out
-        above:float=.1,             # an outcome above it is a success
-        flat:float=.05, low:float=.2,   # what is a failed group, see `failed`
-        stale:int=None,             # steps after which a success is no longer given out; None: never
-        episodes:int=4096,          # that are stored at most, of all tasks; the oldest go first
+        per_task:int=8,     # newest successes of a task that are given out
+        above:float=.1,     # an outcome above it is a success
+        flat:float=.05, low:float=.2,  # what is a failed group, see `failed`
+        stale:int=None,     # steps after which a success is no longer given out; None: never
+        episodes:int=4096,  # that are stored at most, of all tasks; the oldest go first
         # True: as released, old log-probabilities of past episodes are recomputed by the policy as it is
         faithful:bool=False,
         temperature:float=1., budget:int=4096,  # of that forward pass, as in the recipe
@@ -187,5 +187,5 @@ def success_pool(
     rows = place[taken & ~((mean == 0) & newest.isnan())]
     rows = torch.where((mean == 0)[rows] & (rows == oldest[rows]), newest.nan_to_num()[rows].long(), rows)
     draw = torch.rand(len(rows), generator=generator, dtype=torch.float64)
-    certain = draw == group_max(draw, same(task[rows], outcome[rows] > 0))     # one success and one failure
+    certain = draw == group_max(draw, same(task[rows], outcome[rows] > 0))  # one success and one failure
     return rows[rank(-(draw + certain), task[rows]) < size]

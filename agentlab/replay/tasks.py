@@ -20,21 +20,21 @@ from .success import SuccessReplay, by_number, play_recurring
 
 def learnability(wins:Tensor, losses:Tensor,  # (tasks,) counted games, from 0; need not be whole
     prior:float=1.,  # games of either kind that are imagined beforehand; 1: every success rate is equally likely
-)->Tensor:                      # (tasks,) float64, 0 to .25
+)->Tensor:  # (tasks,) float64, 0 to .25
     "Expected p(1-p) of every task under a Beta posterior."
     if not prior > 0: raise ValueError(f'prior={prior}: it is a number of imagined games and must be above 0, often 1')
     won, lost = wins.double() + prior, losses.double() + prior
     return won*lost/((won + lost)*(won + lost + 1))
 
 def hardness(wins:Tensor, losses:Tensor,  # (tasks,) counted games
-    prior:float=1.,             # imagined games of either kind
-)->Tensor:                      # (tasks,) float64, 0 to 1
+    prior:float=1.,  # imagined games of either kind
+)->Tensor:           # (tasks,) float64, 0 to 1
     "Expected 1-p: the harder the better. For comparison."
     return (losses.double() + prior)/(wins.double() + losses.double() + 2*prior)
 
 def chances(score:Tensor,  # (tasks,) from 0; NaN counts as 0
-    floor:float=.1,     # share of the chances that is dealt out equally
-)->Tensor:              # (tasks,) float64, sum 1, none below floor/tasks
+    floor:float=.1,  # share of the chances that is dealt out equally
+)->Tensor:           # (tasks,) float64, sum 1, none below floor/tasks
     "Chances proportional to the score, above a floor."
     if not 0 <= floor <= 1: raise ValueError(f'floor={floor}: it is a share; give 0 to 1, often .1')
     score = score.double().nan_to_num(nan=0.)
@@ -64,11 +64,11 @@ metric('tasks', 'different tasks of the update, where a memory chooses them', 'c
 class TaskSelection:
     "A recipe's `memory` that plays the tasks by their learnability; groups of a step are numbered from step*n."
     def __init__(self, policy=None, seed:int=0,  # as the trainer gives them; the seed is of the draws
-        tasks:list=(),                  # what `env.reset(seed, task)` takes
-        n:int=8,                        # groups of a step, as in the recipe
-        decay:float=.95,                # what a count is worth a step later; 1: nothing is forgotten
-        floor:float=.1,                 # share of the chances that is dealt out equally
-        score:Callable=learnability,    # wins, losses -> (tasks,) from 0
+        tasks:list=(),                # what `env.reset(seed, task)` takes
+        n:int=8,                      # groups of a step, as in the recipe
+        decay:float=.95,              # what a count is worth a step later; 1: nothing is forgotten
+        floor:float=.1,               # share of the chances that is dealt out equally
+        score:Callable=learnability,  # wins, losses -> (tasks,) from 0
     ):
         if not len(tasks):
             raise ValueError('tasks is empty: give the tasks to choose from, such as env.tasks("train", 100)')
@@ -116,7 +116,7 @@ class TaskSelection:
 
 class NumberSelection(TaskSelection):
     "Tasks that are known by their number: those of `play_recurring`."
-    def __init__(self, policy=None, seed:int=0, count:int=32, **how):   # tasks there are; how: of `TaskSelection`
+    def __init__(self, policy=None, seed:int=0, count:int=32, **how):  # tasks there are; how: of `TaskSelection`
         super().__init__(policy, seed, list(range(count)), **how)
     def plan(self, step:int)->dict: return dict(group_args=dict(numbers=self.numbers(step).tolist()))
 
@@ -132,7 +132,7 @@ def arpo_gui_recipe():
                 replay=partial(SuccessReplay, key=by_number), objective_args=dict(low=.2, high=.3))
 
 def play_with_length(policy, env, seeds:list, *arguments, **how,  # as for `play_recurring`
-)->list:                                            # episodes with columns['expert_turns']
+)->list:  # episodes with columns['expert_turns']
     "`play_recurring`; and how many turns the expert needs for each task."
     from agentlab.rollout import Scripted, play
     episodes = play_recurring(policy, env, seeds, *arguments, **how)
@@ -147,10 +147,10 @@ def play_with_length(policy, env, seeds:list, *arguments, **how,  # as for `play
 class Stages(NumberSelection):
     "The tasks of a stage and some of the earlier ones, until they are won (in the spirit of CRAFT-GUI)."
     def __init__(self, policy=None, seed:int=0, count:int=32,  # tasks there are
-        stages:int=3, keep:float=.2,                    # how many; share of tasks from earlier ones
+        stages:int=3, keep:float=.2,  # how many; share of tasks from earlier ones
         enough:float=.7, games:int=48,  # a stage ends where this share of its games is won; counted games before that
-        order:Callable=torch.clone,                     # lengths -> (tasks,) difficulty; torch.neg: the longest first
-        **how                                           # of `TaskSelection`
+        order:Callable=torch.clone,   # lengths -> (tasks,) difficulty; torch.neg: the longest first
+        **how                         # of `TaskSelection`
     ):
         super().__init__(policy, seed, count, **how)
         if not 1 <= stages <= count: raise ValueError(f'stages={stages}: give 1 to {count}, the number of tasks')

@@ -20,10 +20,10 @@ from .experience import clean, fitting
 operations = ('ADD', 'UPDATE', 'DELETE', 'NONE')
 
 def apply_plan(library:dict,  # key -> text
-    plan:list,              # of dict(operation=, id=, content=); id and operation may be missing
-    limit:int=64,           # most entries; later ADDs are not carried out
-    faithful:bool=False,    # True: a DELETE without content is skipped, as released
-)->dict:                    # a new library, keys G0, G1, ...
+    plan:list,            # of dict(operation=, id=, content=); id and operation may be missing
+    limit:int=64,         # most entries; later ADDs are not carried out
+    faithful:bool=False,  # True: a DELETE without content is skipped, as released
+)->dict:                  # a new library, keys G0, G1, ...
     "Apply operations in order and number the library anew. ValueError for an operation that does not exist."
     held, counter = dict(library), len(library)
     for entry in plan:
@@ -39,14 +39,14 @@ def apply_plan(library:dict,  # key -> text
     return {f'G{i}': text for i, text in enumerate(held.values())}
 
 def render(library:dict,  # key -> text
-    budget:int=4000,    # characters; entries that do not fit any more are left out
-)->str:                 # one line an entry; '' for an empty library
+    budget:int=4000,  # characters; entries that do not fit any more are left out
+)->str:               # one line an entry; '' for an empty library
     "The library as it is appended to the instructions: `[G0]. text`."
     return fitting([f'[{key}]. {clean(text, 400)}' for key, text in library.items()], budget)
 
 def undecided(episodes:list,  # what was played
-    every:bool=False,   # True: all groups, for tasks without ground truth
-)->dict:                # group -> its episodes; those that ended with an error are left out
+    every:bool=False,  # True: all groups, for tasks without ground truth
+)->dict:               # group -> its episodes; those that ended with an error are left out
     "Groups in which there is something to compare: 0 < mean outcome < 1."
     groups = {}
     for e in episodes:
@@ -62,8 +62,8 @@ def sentences(text:str,  # an observation
     return [s for s in re.split(r'(?<=[.?])\s+', text.strip()) if s]
 
 def pattern(parts:tuple,  # sentences
-    action:str,         # what was done there
-    names:re.Pattern,   # what is a name
+    action:str,        # what was done there
+    names:re.Pattern,  # what is a name
 # (the sentences, the action) with letters for names; the action is None where it needs a name that the sentences lack
 )->tuple:
     "Sentences and action with A, B, C in place of names."
@@ -74,8 +74,8 @@ def pattern(parts:tuple,  # sentences
     return said, names.sub(letter, action) if known else None
 
 def patterns(observation:str, action:str, names:re.Pattern,
-    size:int=3,         # most sentences of a pattern
-)->list:                # of (pattern, action)
+    size:int=3,  # most sentences of a pattern
+)->list:         # of (pattern, action)
     "Every pattern that an observation holds; only its first eight sentences are looked at."
     parts = sentences(observation)[:8]
     return [pattern(some, action, names) for k in range(1, size + 1) for some in itertools.combinations(parts, k)]
@@ -107,10 +107,10 @@ def _met(episode, names, size)->dict:
         for o, a in patterns(turn.observation, clean(turn.text, 60), names, size): found.setdefault(o, []).append(a)
     return found
 
-def evidence(groups:dict,                          # group -> episodes, from `undecided`
-    names:re.Pattern=keydoor_names, size:int=3,    # see `pattern`
-    threshold:float=.5,         # outcome of a winner
-)->dict:                        # (pattern, action) -> Evidence, summed over the groups
+def evidence(groups:dict,                        # group -> episodes, from `undecided`
+    names:re.Pattern=keydoor_names, size:int=3,  # see `pattern`
+    threshold:float=.5,  # outcome of a winner
+)->dict:                 # (pattern, action) -> Evidence, summed over the groups
     "Count for every pattern and action who did it, who did not, and how both ended."
     table, visits = {}, {}
     for members in groups.values():
@@ -120,7 +120,7 @@ def evidence(groups:dict,                          # group -> episodes, from `un
             visits[o] = visits.get(o, 0) + sum(len(done) for done, won in there if won)
             for a in dict.fromkeys(a for done, _ in there for a in done if a):
                 _count(table.setdefault((o, a), Evidence(o, a, [0, 0], [0, 0], [0, 0])), there)
-    for entry in table.values(): entry.turns[1] = visits[entry.pattern]     # also of groups in which nobody did this
+    for entry in table.values(): entry.turns[1] = visits[entry.pattern]  # also of groups in which nobody did this
     return table
 
 def _count(entry, there):
@@ -142,19 +142,19 @@ def write_rule(e:Evidence,
                  f'{e.otherwise[0]}, lost {e.otherwise[1]})', 400)
 
 def read_rule(text:str,  # an entry of a library
-)->Evidence|None:       # None where it is no mined rule
+)->Evidence|None:  # None where it is no mined rule
     "The sentence as evidence."
     found = _sentence.fullmatch(text)
     if not found: return None
     w, l, ow, ol = (int(x[:9]) for x in found.groups()[2:])
     return Evidence(found['pattern'], found['action'], [w, l], [ow, ol], [0, 0])
 
-def mine(table:dict,        # from `evidence`
-    most:int=8,             # rules
-    least:float=2.5,        # z
-    consistency:float=.7,   # share of the winners' turns
-    each:int=1,             # rules of one action
-)->list:                    # of Evidence, the surest first
+def mine(table:dict,       # from `evidence`
+    most:int=8,            # rules
+    least:float=2.5,       # z
+    consistency:float=.7,  # share of the winners' turns
+    each:int=1,            # rules of one action
+)->list:                   # of Evidence, the surest first
     """Rules that worked for winners, not for losers, and wherever winners met the pattern; the surest of each
     action, of equal ones the shortest."""
     sure = [e for e in table.values() if e.nominated and e.z >= least and e.consistent >= consistency]
@@ -164,9 +164,9 @@ def mine(table:dict,        # from `evidence`
     return kept[:most]
 
 def propose(table:dict,  # evidence of this batch
-    library:dict,   # key -> text
-    **how           # for `mine`
-)->list:            # a plan for `apply_plan`
+    library:dict,  # key -> text
+    **how          # for `mine`
+)->list:           # a plan for `apply_plan`
     "What the evidence of a batch does to the library: the offline form of the model's proposals."
     plan, known = [], set()
     for key, text in library.items():
@@ -182,9 +182,9 @@ def propose(table:dict,  # evidence of this batch
     return plan + [dict(operation='ADD', content=write_rule(e)) for e in mine(table, **how)
                    if taken.count(e.action) < how.get('each', 1)]
 
-def read_json(reply,    # whatever the model returned
-    kind:type,          # list or dict: the form that is wanted
-    most:int=20_000,    # characters
+def read_json(reply,  # whatever the model returned
+    kind:type,        # list or dict: the form that is wanted
+    most:int=20_000,  # characters
 ):
     """The first JSON value of this kind in a reply, also inside a code fence or between words. ValueError where
     there is none."""
@@ -198,8 +198,8 @@ def read_json(reply,    # whatever the model returned
     raise ValueError(f'the reply holds no JSON {kind.__name__}')
 
 def check_plan(plan,  # what was read
-    most:int=32,    # operations
-)->list:            # the same with known keys only, cleaned
+    most:int=32,  # operations
+)->list:          # the same with known keys only, cleaned
     "A plan of operations. ValueError where it is none."
     if not isinstance(plan, list) or len(plan) > most:
         raise ValueError(f'a plan is a list of at most {most} operations')
@@ -213,23 +213,23 @@ def check_plan(plan,  # what was read
                  content=clean(e.get('content') or '')) for e in plan]
 
 def check_texts(texts,  # what was read
-    most:int=2,     # experiences
-)->list:            # cleaned; at most `most`
+    most:int=2,  # experiences
+)->list:         # cleaned; at most `most`
     "A list of texts. ValueError where it is none."
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ValueError('experiences are a list of texts')
     return [text for text in map(clean, texts[:most]) if text]
 
 def asked(ask:Callable,  # messages -> text
-    messages:list,      # of dict(role=, content=)
-    check:Callable,     # text -> value; raises ValueError
-    otherwise,          # the value where every try fails
+    messages:list,   # of dict(role=, content=)
+    check:Callable,  # text -> value; raises ValueError
+    otherwise,       # the value where every try fails
     tries:int=3,
 ):
     "What the model says, if it fits within `tries` calls; else `otherwise`."
     for _ in range(tries):
         try: return check(ask(messages))
-        except Exception: continue      # a lost connection is no reason to lose the run
+        except Exception: continue  # a lost connection is no reason to lose the run
     return otherwise
 
 def _messages(task, **parts)->list:
@@ -239,7 +239,7 @@ def _messages(task, **parts)->list:
             dict(role='user', content=text[:20_000])]
 
 def summarise(episode:Episode, ask:Callable|None=None,
-)->str:                 # at most 2000 characters
+)->str:  # at most 2000 characters
     "Step 1: what happened in an episode. Offline: the transcript."
     lines = [f'{clean(turn.observation)} -› {clean(turn.text, 60)}' for turn in episode.turns]
     transcript = clean(' / '.join(lines), 2000)
@@ -249,7 +249,7 @@ def summarise(episode:Episode, ask:Callable|None=None,
     return asked(ask, told, lambda reply: clean(reply, 2000) or transcript, transcript)
 
 def critique(members:list, ask:Callable, most:int=2,  # a group; the model; experiences (the release's E)
-)->list:                                    # of texts
+)->list:  # of texts
     "Step 2: what the better episodes of a group did that the worse did not, in words of the model."
     told = '\n'.join(f'- outcome {e.outcome}: {summarise(e, ask)}' for e in members)
     return asked(ask, _messages(f'Compare these attempts at one task. Return a JSON list of at most {most} short texts '
@@ -265,7 +265,7 @@ def model_proposals(texts:list, library:dict, ask:Callable,  # from `critique`; 
                                 experiences='\n'.join(texts)), lambda reply: check_plan(read_json(reply, list)), plain)
 
 def merge(proposals:list, library:dict, ask:Callable,  # all proposals of a batch
-)->list:                                        # one plan; empty (nothing changes) where the model fails
+)->list:  # one plan; empty (nothing changes) where the model fails
     "Step 4: one plan for the batch; an entry that is both updated and deleted is deleted."
     shape = 'Return a JSON list of {"operation", "id", "content"}.'
     plan = asked(ask, _messages(f'Merge these proposals into one plan without repetitions. {shape}',
@@ -275,14 +275,14 @@ def merge(proposals:list, library:dict, ask:Callable,  # all proposals of a batc
     return [entry for entry in plan if not (entry['operation'] == 'UPDATE' and entry['id'] in gone)]
 
 def training_free(library:dict,  # key -> text
-    episodes:list,              # groups of episodes, played with this library in the prompt
-    ask:Callable|None=None,     # messages -> text; None: the offline miner
-    every:bool=False,           # True: also groups whose outcomes are all 0 or all 1
-    most:int=2,                 # experiences of a group that the model may write
+    episodes:list,           # groups of episodes, played with this library in the prompt
+    ask:Callable|None=None,  # messages -> text; None: the offline miner
+    every:bool=False,        # True: also groups whose outcomes are all 0 or all 1
+    most:int=2,              # experiences of a group that the model may write
     names:re.Pattern=keydoor_names, limit:int=64,  # what the miner takes for a name; most entries
-    faithful:bool=False,        # see `apply_plan`
-    **how                       # for `mine`
-)->dict:                        # the new library; the old one is not changed
+    faithful:bool=False,     # see `apply_plan`
+    **how                    # for `mine`
+)->dict:                     # the new library; the old one is not changed
     "One step of Training-Free GRPO (Cai et al. 2025): no weight moves."
     groups, plan = undecided(episodes, every), None
     if ask is not None and groups:
@@ -324,9 +324,9 @@ def advice(rules:list,  # of Evidence, from `read_rule`; the first that fits is 
 
 class Advised(Wrapper):
     "Plays the action of the first rule that fits in place of the agent's; `columns['advised']` says where it differs."
-    def __init__(self, env,             # the inner environment
-        library:dict,                   # key -> text; entries that are no rules are passed over
-        names:re.Pattern=keydoor_names,    # as when they were mined
+    def __init__(self, env,  # the inner environment
+        library:dict,        # key -> text; entries that are no rules are passed over
+        names:re.Pattern=keydoor_names,  # as when they were mined
     ):
         super().__init__(env)
         self.rules, self.names, self.advice = [rule for rule in map(read_rule, library.values()) if rule], names, None
@@ -344,7 +344,7 @@ class Advised(Wrapper):
 class Ruled(Wrapper):
     "The rules of a library stand before the first observation; a demonstrator obeys the first one that fits."
     def __init__(
-        self, env, library:dict|Callable,   # key -> text; or a seeded generator -> such a library, one for every game
+        self, env, library:dict|Callable,  # key -> text; or a seeded generator -> such a library, one for every game
         around:Callable=render, names:re.Pattern=keydoor_names  # library -> what is shown; as when they were mined
     ):
         super().__init__(env)

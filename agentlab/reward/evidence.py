@@ -30,7 +30,7 @@ class Shown(Wrapper):
         late: int = 3,          # turns that are left for `show` when the inner game is over
     ):
         super().__init__(env)
-        self.judge, self.find, self.late, self.rule = judge, goal, late, import_path(judge)     # goes into run.json
+        self.judge, self.find, self.late, self.rule = judge, goal, late, import_path(judge)  # goes into run.json
         self.over = True
     def reset(self, seed, task=None):
         step = self.env.reset(seed, task)
@@ -78,10 +78,10 @@ class Shown(Wrapper):
         said = 'show Show it It is over Not shown done Done : .'.split()
         return [*self.env.vocabulary(), *said, *map(str, range(1, 41))]
 
-def snapped(b: Batch,               # episodes of `Shown`
-    fade: Callable = fading,        # steps -> weight of the tool term
-    each: float = .1, free: int = 3,    # worth of an observation where it is not done; observations that cost nothing
-)->Tensor:                          # (turns,) float64 on the last turn; NaN where there was no verdict
+def snapped(b: Batch,         # episodes of `Shown`
+    fade: Callable = fading,  # steps -> weight of the tool term
+    each: float = .1, free: int = 3,  # worth of an observation where it is not done; observations that cost nothing
+)->Tensor:                    # (turns,) float64 on the last turn; NaN where there was no verdict
     "The verdict, a term for having looked that fades, and a price for showing much (SmartSnap)."
     said = need(b.turns, 'verdict', 'snapped reads turns.verdict', 'Play in agentlab.reward.evidence.Shown.').double()
     seen = group_count(b.turns.t, b.turns.episode) - 1
@@ -112,7 +112,7 @@ def in_order(answer: str, reference: str, keywords: tuple)->float:
     said, wanted = occurrences(answer, keywords), occurrences(reference, keywords)
     return common(said, wanted)/max(len(said), len(wanted), 1)
 
-def chained(reply: str, task: dict)->float:     # task: `reference`, `points`, perhaps `style`
+def chained(reply: str, task: dict)->float:  # task: `reference`, `points`, perhaps `style`
     "Content and style of a reply, a reward for `OwnTasks` (RLVRR)."
     # points: a key point is a list of lists of keywords; style: (weight, function of the reply)
     content = [max(in_order(reply, task['reference'], tuple(words)) for words in point) for point in task['points']]

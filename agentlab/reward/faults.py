@@ -52,7 +52,7 @@ TAGS = (Tag('state again', 'agent', been_here), Tag('refused', 'agent', refused)
 
 def tagged(episodes: list,  # of Episode; the won ones are passed over
     tags: tuple = TAGS
-)->'pd.DataFrame':      # columns episode (number in the list), turn, tag, level; a row for each tag of each turn
+)->'pd.DataFrame':  # columns episode (number in the list), turn, tag, level; a row for each tag of each turn
     "What looks wrong in the lost games."
     import pandas as pd     # the rewards themselves need torch only
     rows = [dict(episode=number, turn=i, tag=tag.name, level=tag.level)
@@ -65,7 +65,7 @@ def replayed(policy, env,   # who goes on, and where
     places: list,           # (number of the episode, number of its turn)
     repair: Callable|None,  # environment that waits for an action -> action; None: what was said then
     tries: int = 4,         # continuations of each place
-    seeds: list|None = None,    # seed of each group, for games that were begun from a seed and not from a task
+    seeds: list|None = None,  # seed of each group, for games that were begun from a seed and not from a task
     **how                   # of `play`
 )->list:                    # share of the continuations that are won; NaN: the game did not go the same way
     "Play on from turns of recorded games, by the same policy, after the recorded action or another one."
@@ -97,12 +97,12 @@ def expert_of(env)->str:
 
 def roots(policy, env, episodes: list,  # as for `replayed`; the lost ones are looked at
     suspects: 'pd.DataFrame|None' = None, # columns episode, turn; None: `tagged(episodes)`
-    repair: Callable = expert_of, least: float = .5,    # a repair has to win more than this share
+    repair: Callable = expert_of, least: float = .5,  # a repair has to win more than this share
     **how                               # tries, seeds and arguments of `play`
 )->'pd.DataFrame':                      # the suspects with the columns kept, repaired, decisive and root
     "Check every suspicion by replay, and mark the root cause of each game in its turns: columns['fault'] 1, else 0."
     import pandas as pd
-    whole = dict(episode=int, turn=int)     # of an empty table pandas does not know it
+    whole = dict(episode=int, turn=int)  # of an empty table pandas does not know it
     table = (tagged(episodes) if suspects is None else suspects).astype(whole)
     places = sorted(set(zip(table.episode, table.turn)))
     shares = {name: replayed(policy, env, episodes, places, by, **how) if places else []

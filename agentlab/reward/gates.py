@@ -33,11 +33,11 @@ def format(b:Batch,       # episodes; turns need the column named next
                      f'Set it with batch.with_turns({column}=values), or name another column.') != 0
     return right*(~malformed).double() + wrong*malformed.double()
 
-def gated(b:Batch,                  # episodes
-    rewards:tuple,                  # most important first: functions Batch -> (turns,), or names of turns columns
-    thresholds:float|tuple=0.,      # what an episode's sum must exceed, one per level but the last; a number for all
-    weights:float|tuple=1.,         # of each level; a number for all
-)->Tensor:                          # (turns,) float64; NaN where a level that counts has no score
+def gated(b:Batch,              # episodes
+    rewards:tuple,              # most important first: functions Batch -> (turns,), or names of turns columns
+    thresholds:float|tuple=0.,  # what an episode's sum must exceed, one per level but the last; a number for all
+    weights:float|tuple=1.,     # of each level; a number for all
+)->Tensor:                      # (turns,) float64; NaN where a level that counts has no score
     """The sum of several rewards, each counted only in episodes where all above it exceed their thresholds (G-RA,
     arXiv 2508.10548)."""
     earned = [_level(b, reward) for reward in rewards]
@@ -62,12 +62,12 @@ def _each(name, values, count):
         raise ValueError(f'gated: {name} has {len(values)} numbers; give {count}, or one number for all')
     return values
 
-def renorm(b:Batch,         # episodes; turns need the column named next
+def renorm(b:Batch,       # episodes; turns need the column named next
     # turns column with the judge's share of points, 0 to 1; anything else is an invalid judgement
     process:str='process',
-    beta:float=1.,          # taken from every intermediate turn; with 1 no step pays where the outcome is 0
-    faithful:bool=False,    # True: an invalid judgement counts as a share of 0, as in the authors' code
-)->Tensor:                  # (turns,) float64; NaN throughout an episode without outcome
+    beta:float=1.,        # taken from every intermediate turn; with 1 no step pays where the outcome is 0
+    faithful:bool=False,  # True: an invalid judgement counts as a share of 0, as in the authors' code
+)->Tensor:                # (turns,) float64; NaN throughout an episode without outcome
     """Process reward plus outcome minus `beta` on the intermediate turns, the outcome on the last (PPR with ReNorm,
     arXiv 2509.25598)."""
     hint = f'Let a judge score the turns and set batch.with_turns({process}=shares).'
@@ -78,16 +78,16 @@ def renorm(b:Batch,         # episodes; turns need the column named next
     if not faithful: middle = torch.where(valid | result.isnan(), middle, 0)
     return torch.where(b.last_turns(), result, middle)
 
-def cheapness(cost: Tensor,     # (episodes,) what each paid
-    faithful: bool = False,     # True: among the 999 before it and itself, as released, but begun anew in each batch
-)->Tensor:                      # (episodes,) float64, 1 for the cheapest to 0 for the dearest
+def cheapness(cost: Tensor,  # (episodes,) what each paid
+    faithful: bool = False,  # True: among the 999 before it and itself, as released, but begun anew in each batch
+)->Tensor:                   # (episodes,) float64, 1 for the cheapest to 0 for the dearest
     "Root of the cost between its 5th and 95th percentile, turned round; .5 where all cost the same (Router-R1)."
     if faithful: return torch.cat([cheapness(cost[max(i - 999, 0):i + 1])[-1:] for i in range(len(cost))])
     root = cost.double().sqrt()
     low, high = root.quantile(.05), root.quantile(.95)
     return torch.where(high > low, 1 - ((root - low)/(high - low)).clamp(0, 1), .5)
 
-def routed(b: Batch, weight: float = .3, faithful: bool = False)->Tensor:   # of the cost, 0 to 1; as for `cheapness`
+def routed(b: Batch, weight: float = .3, faithful: bool = False)->Tensor:  # of the cost, 0 to 1; as for `cheapness`
     "(turns,) float64. -1 for bad form, 0 for a wrong answer, else the outcome mixed with how cheap it was (Router-R1)."
     cost = b.total(b.turns.cost.double())
     worth = b.episodes.outcome.double()

@@ -14,8 +14,8 @@ from ..groups import group_sum, shift
 def information_gain(b:Batch,  # episodes; turns need `answer_logp`
     # 'prob': gain of the answer's probability (its mean per token); 'log_prob': gain of the mean log-probability
     kind:str='prob',
-    faithful:bool=False,    # True, as released: an episode with a missing measurement keeps only its outcome
-)->Tensor:                  # (turns,) float64
+    faithful:bool=False,  # True, as released: an episode with a missing measurement keeps only its outcome
+)->Tensor:                # (turns,) float64
     """Gain of belief in the true answer, turn by turn; the outcome on the last turn; 0 where it was not measured
     (IGPO, arXiv 2510.14967)."""
     if kind not in ('prob', 'log_prob'): raise ValueError(f"kind={kind!r}: use 'prob' or 'log_prob'")
@@ -29,12 +29,12 @@ def information_gain(b:Batch,  # episodes; turns need `answer_logp`
     if faithful: lost = group_sum(lost, episode) > 0
     return torch.where(last, b.of_turn('outcome'), torch.where(lost, 0, gain))
 
-def answer_logps(policy,    # agentlab.policy.Policy
-    b:Batch,                # episodes with their token ids
-    answers:list,           # the true answer of each episode as text; None where there is none
-    closing:str='',         # text that leads over to the answer, tokenised apart from it
-    temperature:float=1.,   # of the softmax
-    budget:int=4096,        # tokens of one forward pass, padding included
+def answer_logps(policy,   # agentlab.policy.Policy
+    b:Batch,               # episodes with their token ids
+    answers:list,          # the true answer of each episode as text; None where there is none
+    closing:str='',        # text that leads over to the answer, tokenised apart from it
+    temperature:float=1.,  # of the softmax
+    budget:int=4096,       # tokens of one forward pass, padding included
 )->Tensor:  # (turns,) float64 mean log-probability of the answer's tokens; NaN where it could not be asked
     "How likely the model finds the true answer in the context of each turn: one forward per turn, no gradient."
     if len(answers) != len(b):
@@ -77,7 +77,7 @@ def measure_answers(batch: Batch, policy, closing: str = 'answer')->Batch:
 def check_answers(env):
     "Refuse a world whose first step says nothing of a true answer. Raises ValueError."
     try: step = (env() if isinstance(env, type) else env).reset(0)
-    except Exception: return        # a fault of the world is an episode's, not ours to tell
+    except Exception: return  # a fault of the world is an episode's, not ours to tell
     if not step.info.get('answer'):
         raise ValueError("information gain needs the true answer, and this environment does not say it: "
                          "info['answer'] at reset")

@@ -30,11 +30,11 @@ def expected(shares: Tensor)->Tensor:
 @dataclass(frozen=True)
 class Form:
     "How a judge is asked, and what its answer is worth."
-    answers: tuple = (' Yes', ' No')    # of one token each, with the space that leads to it
-    value: Callable = log_odds          # (n, answers) shares of the answers, summing to 1 -> (n,) score
-    rubric: str = ''                    # what is read first: what counts, and what does not
-    shots: tuple = ()                   # (question, answer): worked examples
-    closing: str|None = '\nAnswer:'     # between question and answer; None: each question is a message of the chat
+    answers: tuple = (' Yes', ' No')  # of one token each, with the space that leads to it
+    value: Callable = log_odds        # (n, answers) shares of the answers, summing to 1 -> (n,) score
+    rubric: str = ''                  # what is read first: what counts, and what does not
+    shots: tuple = ()                 # (question, answer): worked examples
+    closing: str|None = '\nAnswer:'   # between question and answer; None: each question is a message of the chat
     def ids(self, policy, question: str)->list[int]:
         "The question as the judge reads it."
         if self.closing is None:
@@ -44,7 +44,7 @@ class Form:
     def answer_ids(self, policy)->list[int]:
         "Ids of the answers. Raises ValueError where one is not a token of its own."
         ids = [policy.chat.text_ids(answer) for answer in self.answers]
-        before = f'x{self.closing}'     # what stands before an answer must be spelled as it was without
+        before = f'x{self.closing}'  # what stands before an answer must be spelled as it was without
         whole = lambda answer, one: policy.chat.text_ids(before + answer) == policy.chat.text_ids(before) + one
         for answer, one in zip(self.answers, ids):
             if len(one) != 1 or self.closing is not None and not whole(answer, one):
@@ -104,8 +104,8 @@ class OwnJudge:
 class Judge(OwnJudge):
     "A model that scores texts by how sure it is of its answer."
     def __init__(self, policy, form: Form = yes_no,  # agentlab.policy.Policy, whose weights stay as they are
-        least: float = .5,      # mass of the allowed answers below which the judge abstains
-        **settings              # offset, margin and budget: off every score; nearer to 0: no score; tokens of a pass
+        least: float = .5,  # mass of the allowed answers below which the judge abstains
+        **settings          # offset, margin and budget: off every score; nearer to 0: no score; tokens of a pass
     ):
         super().__init__(policy, form, **settings)
         self.least, self.answer_ids = least, form.answer_ids(policy)
@@ -127,10 +127,10 @@ class Judge(OwnJudge):
 class Head(OwnJudge):
     "A judge by a line on the hidden state behind the question, fitted (ridge) to cases whose truth is known."
     def __init__(self, policy, questions: list[str], truth,  # to fit: (n,) bool
-        layer: int = -1,        # of the hidden states: 0 behind the embedding, -1 behind the last layer
-        ridge: float = 1.,      # the larger, the flatter the line
-        form: Form = yes_no,    # how a question is put; its answers are not read
-        **settings              # offset, margin and budget, as of a `Judge`
+        layer: int = -1,      # of the hidden states: 0 behind the embedding, -1 behind the last layer
+        ridge: float = 1.,    # the larger, the flatter the line
+        form: Form = yes_no,  # how a question is put; its answers are not read
+        **settings            # offset, margin and budget, as of a `Judge`
     ):
         super().__init__(policy, form, **settings)
         self.layer, y = layer, torch.as_tensor(truth).double()*2 - 1
@@ -155,8 +155,8 @@ class EndpointJudge:
     "A language model behind a server, asked in words: reasons first, the verdict last, by `votes` answers."
     def __init__(self, endpoint,  # agentlab.prompt.Endpoint, or any function (messages, schema) -> text
         rubric: str = '',
-        votes: int = 1,         # answers to a question
-        at_once: int = 8,       # requests that wait side by side
+        votes: int = 1,    # answers to a question
+        at_once: int = 8,  # requests that wait side by side
     ):
         self.endpoint, self.rubric, self.votes, self.at_once, self.known = endpoint, rubric, votes, at_once, {}
         self.cost = dict(asked=0, failed=0, seconds=0.)
@@ -181,14 +181,14 @@ class EndpointJudge:
         except EndpointError: return None
 
 def in_both_orders(judge: Callable,  # questions -> log odds of the first
-    ask: Callable,          # one, other -> question: is it A (the first one) or B?
-    pairs: list,            # (one, other)
-)->tuple[Tensor, Tensor]:   # (pairs,) signal: above 0 where the first one is better; bias towards what is read first
+    ask: Callable,         # one, other -> question: is it A (the first one) or B?
+    pairs: list,           # (one, other)
+)->tuple[Tensor, Tensor]:  # (pairs,) signal: above 0 where the first one is better; bias towards what is read first
     "Each pair in both orders: what stays with the item, and what stays with the place."
     there, back = judge([ask(i, j) for i, j in pairs]), judge([ask(j, i) for i, j in pairs])
     return (there - back)/2, (there + back)/2
 
-def agreement(scores: Tensor, truth)->dict:     # (n,) of a judge; (n,) bool
+def agreement(scores: Tensor, truth)->dict:  # (n,) of a judge; (n,) bool
     "AUC, accuracy at 0 and at the median, Brier score, share abstained; NaN where nothing can be said."
     truth = torch.as_tensor(truth).bool()
     if len(truth) != len(scores): raise ValueError(f'{len(scores)} scores and {len(truth)} truths: give one for each')
@@ -222,10 +222,10 @@ def by_rule(criteria: list)->Tensor:
     return torch.tensor([1. if met else -1. for met in criteria], dtype=torch.float64)
 
 def play_judged(policy, env, seeds: list, *arguments,  # as for `by`
-    judge: Callable,            # questions -> (n,) scores, NaN: no score
-    ask: Callable,              # episode, number of the turn -> a question, several, or None: this turn is not judged
-    worth: Callable = mean_score,   # (questions of a turn,) scores -> what the column holds, or {column: number}
-    column: str = 'judged', by: Callable|None = None, **how     # its name; who plays, None: `agentlab.rollout.play`
+    judge: Callable,  # questions -> (n,) scores, NaN: no score
+    ask: Callable,    # episode, number of the turn -> a question, several, or None: this turn is not judged
+    worth: Callable = mean_score,  # (questions of a turn,) scores -> what the column holds, or {column: number}
+    column: str = 'judged', by: Callable|None = None, **how  # its name; who plays, None: `agentlab.rollout.play`
 )->list[Episode]:
     "The rollout `by`, whose turns are then judged. A judge that fails costs its scores, not the games."
     from agentlab.rollout.plain import guarded, play

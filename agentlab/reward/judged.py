@@ -55,9 +55,9 @@ def ppr_recipe():
                 reward=partial(renorm, process='judged'), rollout=in_shares)
 
 def staged(b: Batch,
-    stages: tuple = (('invalid', -1.),),    # (turns column, what an episode earns where it is above 0), the worst first
-    quality: Callable = outcome,        # batch -> (turns,) what a well-formed episode earns
-)->Tensor:                              # (turns,) float64 on the last turn
+    stages: tuple = (('invalid', -1.),),  # (turns column, what an episode earns where it is above 0), the worst first
+    quality: Callable = outcome,  # batch -> (turns,) what a well-formed episode earns
+)->Tensor:                        # (turns,) float64 on the last turn
     "The quality of an episode whose actions are well formed, else its stage (in the spirit of PRS)."
     worth = group_sum(quality(b), b.turns.episode)
     for column, low in reversed(stages):
@@ -72,7 +72,7 @@ def as_drawn(k: Tensor)->Tensor:
     "It counts as often as it was drawn."
     return k.double()
 
-def drawn_by_value(b: Batch, seed: int = 0)->Tensor:    # (episodes,) how often the group of each was drawn
+def drawn_by_value(b: Batch, seed: int = 0)->Tensor:  # (episodes,) how often the group of each was drawn
     "As many draws as there are groups, by the variance of the outcomes in a group; where none has any, each once."
     key = same(b.episodes.group, b.episodes.seat)
     variance = group_std(b.episodes.outcome, key, ddof=0).square()
@@ -83,8 +83,8 @@ def drawn_by_value(b: Batch, seed: int = 0)->Tensor:    # (episodes,) how often 
     return torch.bincount(drawn, minlength=len(value)).to(variance)[key]
 
 def vspo(b: Batch, count: Callable = once,  # (episodes,) draws -> weight of the advantage
-    seed: int = 0,                      # of the draws, together with the training step
-)->Tensor:                              # (action tokens,) float64
+    seed: int = 0,  # of the draws, together with the training step
+)->Tensor:          # (action tokens,) float64
     "GRPO over groups drawn by their value (in the spirit of VSPO)."
     return grpo(b)*b.spread(count(drawn_by_value(b, seed))[b.turns.episode])
 
@@ -98,13 +98,13 @@ def falling(step: Tensor, first: float = .5, steps: int = 200)->Tensor:
     return first*(1 - step.double()/steps).clamp(min=0)
 
 def atom_reward(b: Batch, column: str = 'judged',  # turns column with the score of each atom, 0 to 1; NaN: none
-    weight: Callable = falling,         # steps -> share of the atoms in the reward
-    malformed: str = 'invalid', least: float = -1.,     # turns column; paid where every turn has it
-)->Tensor:                              # (turns,) float64 on the last turn
+    weight: Callable = falling,  # steps -> share of the atoms in the reward
+    malformed: str = 'invalid', least: float = -1.,  # turns column; paid where every turn has it
+)->Tensor:                       # (turns,) float64 on the last turn
     "Mean of the atoms, weighted against the outcome (in the spirit of Atom-Searcher); unscored: the outcome alone."
     score = need(b.turns, column, f'atom_reward reads turns.{column}', 'Play with agentlab.reward.judge.play_judged.')
     bad = need(b.turns, malformed, f'atom_reward reads turns.{malformed}', 'Name a turns column in malformed=.') > 0
-    atoms = group_mean(score, b.turns.episode)      # NaN: none has a score
+    atoms = group_mean(score, b.turns.episode)  # NaN: none has a score
     share = torch.where(atoms.isnan(), 0., weight(b.of_turn('step')))
     worth = share*atoms.nan_to_num() + (1 - share)*b.of_turn('outcome')
     all_bad = group_min(bad.double(), b.turns.episode) > 0
@@ -128,9 +128,9 @@ def whole(episode, i: int)->str:
 @dataclass(frozen=True)
 class Item:
     "A line of a checklist."
-    name: str           # of its turns column
-    asks: Callable      # the text in focus -> a question, or a criterion for `by_rule`
-    focus: Callable = call_and_page     # episode, number of the turn -> what may answer it
+    name: str       # of its turns column
+    asks: Callable  # the text in focus -> a question, or a criterion for `by_rule`
+    focus: Callable = call_and_page  # episode, number of the turn -> what may answer it
 
 def listed(*items: Item, judge: Callable, weights: tuple|None = None, **how)->dict:
     "For a recipe such as cm2: its rollout (how: of `play_judged`) and its reward, a checklist of judged items."
@@ -144,9 +144,9 @@ def sooner_won(one: Episode, other: Episode)->bool:
     return one.success and (not other.success or len(one.turns) < len(other.turns))
 
 def play_ranked(policy, env, seeds: list, *arguments,  # as for `by`
-    judge: Callable = by_rule,      # questions -> (n,) log odds that the first is better; NaN: no answer
-    ask: Callable = sooner_won,     # one episode, another one of its task -> question
-    bracket: Callable = single_elimination,     # as for `tournament`
+    judge: Callable = by_rule,   # questions -> (n,) log odds that the first is better; NaN: no answer
+    ask: Callable = sooner_won,  # one episode, another one of its task -> question
+    bracket: Callable = single_elimination,  # as for `tournament`
     by: Callable|None = None, seed: int = 0, **how  # who plays, None: `agentlab.rollout.play`; its arguments
 )->list[Episode]:
     "The rollout `by`; the episodes of a task and seat are then worth their places before a judge of pairs (ArenaRL)."

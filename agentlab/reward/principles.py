@@ -16,8 +16,8 @@ from ..groups import group_count, same
 from ..recipe import recipe
 
 def agreed(first: Tensor, swapped: Tensor,  # (pairs, principles) log odds that the first game is better, in both orders
-    variance: Tensor|None = None        # (principles,); None: of these answers
-)->Tensor:                              # (pairs, principles)
+    variance: Tensor|None = None  # (principles,); None: of these answers
+)->Tensor:                        # (pairs, principles)
     "Mean of two answers of one sign over their principle's variance; 0 where the orders disagree (SALMON)."
     if variance is None: variance = torch.cat([first, swapped]).var(0)
     mean = (first + swapped)/2
@@ -25,11 +25,11 @@ def agreed(first: Tensor, swapped: Tensor,  # (pairs, principles) log odds that 
 
 def examples(scores: Tensor,            # (pairs, principles), of `agreed`
     seed: int = 0, chance: float = .2,  # of the geometric distribution of how many principles an example names
-    most: int|None = None       # principles of an example; None: all of them
-)->tuple:           # (pairs, principles) 1 named, -1 its opposite, 0 not; (pairs,) 1 the first, -1 the other, 0 dropped
+    most: int|None = None  # principles of an example; None: all of them
+)->tuple:  # (pairs, principles) 1 named, -1 its opposite, 0 not; (pairs,) 1 the first, -1 the other, 0 dropped
     "Principles for each pair, some of them negated, and which game the strongest one prefers (SALMON)."
     generator, (pairs, every) = torch.Generator().manual_seed(seed), scores.shape
-    weight = (1 - chance)**torch.arange(most or every, dtype=torch.float64)     # redrawn while it is more: cut off
+    weight = (1 - chance)**torch.arange(most or every, dtype=torch.float64)  # redrawn while it is more: cut off
     count = torch.multinomial(weight, pairs, replacement=True, generator=generator) + 1
     rank = torch.rand(pairs, every, generator=generator).argsort(1).argsort(1)
     sign = torch.randint(2, (pairs, every), generator=generator)*2 - 1
@@ -44,10 +44,10 @@ def traits(b: Batch)->Tensor:
     fresh = b.total(1/group_count(b.turns.t.double(), same(b.turns.episode, state)))
     return torch.stack([b.episodes.success.double(), turns/turns.max(), fresh/turns.clamp(min=1)], 1)
 
-def fitted(difference: Tensor,      # (pairs, traits) of the first game minus those of the second
-    named: Tensor, side: Tensor,    # of `examples`
-    decay: float = 1e-2         # keeps the weights finite where no example contradicts another
-)->Tensor:                      # (principles, traits) float64
+def fitted(difference: Tensor,    # (pairs, traits) of the first game minus those of the second
+    named: Tensor, side: Tensor,  # of `examples`
+    decay: float = 1e-2  # keeps the weights finite where no example contradicts another
+)->Tensor:               # (principles, traits) float64
     "The reward model: logistic regression on principles times traits; dropped examples do not count."
     kept = side != 0
     if not kept.any(): raise ValueError('side=0 throughout: no judge agreed with itself on any pair; ask another one')
@@ -65,12 +65,12 @@ def fitted(difference: Tensor,      # (pairs, traits) of the first game minus th
 def short(f: Tensor)->Tensor: return -4*f[:, 1]
 def finished(f: Tensor)->Tensor: return 4*f[:, 0]
 def curious(f: Tensor)->Tensor: return 4*f[:, 2]
-PRINCIPLES = dict(finished=finished, short=short, curious=curious)    # what a judge of rules thinks of traits
+PRINCIPLES = dict(finished=finished, short=short, curious=curious)  # what a judge of rules thinks of traits
 
 def asked_in_pairs(
     b: Batch, opinions: tuple = tuple(PRINCIPLES.values()),  # traits -> (episodes,) how well each follows a principle
     bias: float = .5, seed: int = 0, pairs: int = 512        # log odds for whoever comes first; of the pairs; how many
-)->tuple:               # (pairs, traits) differences, (pairs, principles) answers in both orders
+)->tuple:  # (pairs, traits) differences, (pairs, principles) answers in both orders
     "A judge of rules, which likes the first game of a pair a little, on random pairs of a batch."
     f, generator = traits(b), torch.Generator().manual_seed(derive(seed, 'pairs'))
     one, other = torch.randint(len(b), (2, pairs), generator=generator)
@@ -78,9 +78,9 @@ def asked_in_pairs(
     return f[one] - f[other], gap + bias, gap - bias
 
 def principled(b: Batch,
-    wanted: tuple = (1., 1., 0.),   # each principle of the model: 1, its opposite -1, or not asked for 0
-    model: Tensor|None = None       # of `fitted`; None: fitted to pairs of this batch
-)->Tensor:                          # (turns,) float64 on the last turn
+    wanted: tuple = (1., 1., 0.),  # each principle of the model: 1, its opposite -1, or not asked for 0
+    model: Tensor|None = None      # of `fitted`; None: fitted to pairs of this batch
+)->Tensor:                         # (turns,) float64 on the last turn
     "What a reward model thinks of each game under the principles that are wanted."
     if model is None:
         difference, *answers = asked_in_pairs(b)

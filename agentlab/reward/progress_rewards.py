@@ -14,16 +14,16 @@ from ..groups import leave_one_out, recur
 from ..recipe import recipe
 from .information import _action_spans
 
-def progress(b:Batch,       # episodes; turns need `contribution`, and `invalid` unless grounding=0
-    grounding:float=.5,     # paid for every action that the environment accepted
+def progress(b:Batch,    # episodes; turns need `contribution`, and `invalid` unless grounding=0
+    grounding:float=.5,  # paid for every action that the environment accepted
     # True: the release, which uses no contributions, weighs a turn by the number of turns after it, and so the last by
     # 0
     faithful:bool=False,
-)->Tensor:                  # (turns,) float64
+)->Tensor:               # (turns,) float64
     "Predicted contribution of each turn plus a reward for valid actions (SPA-RL, arXiv 2505.20732)."
     if faithful and grounding != .5:
         raise ValueError(f'progress: faithful=True fixes grounding at .5, got {grounding}. Leave one of them out.')
-    after = recur(torch.ones_like(b.turns.reward), 1., b.turns.episode) - 1      # turns that follow
+    after = recur(torch.ones_like(b.turns.reward), 1., b.turns.episode) - 1  # turns that follow
     if faithful: value = leave_one_out(b.of_turn('outcome'), b.of_turn('group', 'seat'), unit=b.turns.episode)
     else:
         value = need(b.turns, 'contribution', 'progress pays each turn its share of the final reward',
@@ -44,20 +44,20 @@ def spa_recipe():
                 critic=Progress, critic_warmup=1)
 
 def progress_loss(values:Tensor,  # (turns,) predicted contributions, with gradient
-    b:Batch,        # the episodes; an episode whose outcome is NaN is left out
-)->Tensor:          # one number
+    b:Batch,  # the episodes; an episode whose outcome is NaN is left out
+)->Tensor:    # one number
     "Mean squared difference between an episode's sum of contributions and its outcome (SPA-RL)."
     total = b.total(values)
     wrong = (total - b.episodes.outcome.to(total))[~b.episodes.outcome.isnan()]
     return wrong.square().sum()/max(len(wrong), 1)
 
-def fit_progress(b:Batch,   # episodes with outcomes
-    features:Tensor,        # (turns, width) what is known of each turn
-    steps:int=300,          # full-batch updates (AdamW); the learning rate falls linearly to 0
-    lr:float=.03,           # learning rate at the start
+def fit_progress(b:Batch,  # episodes with outcomes
+    features:Tensor,       # (turns, width) what is known of each turn
+    steps:int=300,         # full-batch updates (AdamW); the learning rate falls linearly to 0
+    lr:float=.03,          # learning rate at the start
     weight_decay:float=.01,
-    seed:int=0,             # of the initial weights
-)->torch.nn.Linear:         # (turns, width) -> (turns, 1), float64
+    seed:int=0,            # of the initial weights
+)->torch.nn.Linear:        # (turns, width) -> (turns, 1), float64
     "A linear progress estimator: its values add up, over each episode, to the outcome as nearly as they can."
     head = torch.nn.Linear(features.shape[1], 1).to(features.device, torch.float64)
     with torch.no_grad():
@@ -72,9 +72,9 @@ def fit_progress(b:Batch,   # episodes with outcomes
     return head.requires_grad_(False)
 
 def turn_features(policy,  # agentlab.policy.Policy
-    b:Batch,            # episodes with their token ids
-    budget:int=4096,    # tokens of one forward pass
-)->Tensor:              # (turns, width) float64; 0 for a turn without action tokens
+    b:Batch,          # episodes with their token ids
+    budget:int=4096,  # tokens of one forward pass
+)->Tensor:            # (turns, width) float64; 0 for a turn without action tokens
     "The policy's last hidden state where it is about to say the last token of each turn."
     hidden = policy.features(b, budget).double()
     turn, _, _, last = _action_spans(b)

@@ -28,22 +28,22 @@ def both_orders(
     return compare
 
 def by_rank(scores:list,  # a number per player, more is better
-)->list:            # rewards from 0 to 1
+)->list:  # rewards from 0 to 1
     "(m - rank)/(m - 1) with ties sharing the better rank; 0 for all if all are tied."
-    below = rank(-torch.as_tensor(scores, dtype=torch.float64))   # how many are better: rank - 1
+    below = rank(-torch.as_tensor(scores, dtype=torch.float64))  # how many are better: rank - 1
     return ((below.max() - below)/below.max().clamp(min=1)).tolist() if len(below) else []
 
 def anchor(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
-    n:int,                  # players, at least 2
-    draw:random.Random,     # not used
-)->list:                    # n rewards from 0 to 1
+    n:int,               # players, at least 2
+    draw:random.Random,  # not used
+)->list:                 # n rewards from 0 to 1
     "Everybody against player 0, whose score is its mean: n-1 comparisons (ArenaRL)."
     return by_rank(_against_first(compare, n))
 
 def round_robin(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
-    n:int,                  # players, at least 2
-    draw:random.Random,     # not used
-)->list:                    # n rewards from 0 to 1
+    n:int,               # players, at least 2
+    draw:random.Random,  # not used
+)->list:                 # n rewards from 0 to 1
     "Everybody against everybody, a draw is half a win: n(n-1)/2 comparisons (ArenaRL)."
     wins = [0.]*n
     for i, j in itertools.combinations(range(n), 2):
@@ -60,14 +60,14 @@ def _against_first(compare, n):
     return [sum(score for _, score in pairs)/max(len(pairs), 1)] + [score for score, _ in pairs]
 
 def swiss(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
-    n:int,                  # players, at least 2
-    draw:random.Random,     # draws the pairs
-)->list:                    # n rewards from 0 to 1
+    n:int,               # players, at least 2
+    draw:random.Random,  # draws the pairs
+)->list:                 # n rewards from 0 to 1
     "ceil(log2 n) rounds among players with equal points; ties broken by the points of one's opponents (ArenaRL)."
     points, met = [0.]*n, [set() for _ in range(n)]
     for _ in range(math.ceil(math.log2(max(n, 1)))):
         order = sorted(draw.sample(range(n), n), key=lambda p: -points[p])
-        if n % 2: points[order.pop()] += 1      # the bye goes to the last
+        if n % 2: points[order.pop()] += 1  # the bye goes to the last
         for i, j in _pairs(order, met):
             share = _share(*compare(i, j))
             points[i] += share
@@ -92,9 +92,9 @@ def _pairs(order, met):
     return pairs
 
 def single_elimination(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
-    n:int,                  # players, at least 2
-    draw:random.Random,     # not used
-)->list:                    # n rewards from 0 to 1
+    n:int,               # players, at least 2
+    draw:random.Random,  # not used
+)->list:                 # n rewards from 0 to 1
     "Seeded by a comparison with player 0, then knock-out: 2(n-1) comparisons (ArenaRL)."
     scores = [[score] for score in _against_first(compare, n)]
     seeds = sorted(range(n), key=lambda p: -scores[p][0])
@@ -105,9 +105,9 @@ def single_elimination(compare:Callable,  # (i, j) -> (score_i, score_j), player
     return _places([field, *out[::-1]], scores)
 
 def double_elimination(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
-    n:int,                  # players, at least 2
-    draw:random.Random,     # draws the pairs
-)->list:                    # n rewards from 0 to 1
+    n:int,               # players, at least 2
+    draw:random.Random,  # draws the pairs
+)->list:                 # n rewards from 0 to 1
     """Random pairs; the losers of each round join a second bracket, whose winner meets the first one's: 2n-2
     comparisons (ArenaRL)."""
     scores = [[] for _ in range(n)]
@@ -150,9 +150,9 @@ def _places(groups, scores):
 
 def tournament(b:Batch,  # episodes; several episodes per group
     judge:Callable,  # (i, j) -> (score_i, score_j) for two episodes of `b` by their numbers; None: failed, 5:5
-    bracket:Callable=round_robin,   # (compare, n, draw) -> n rewards from 0 to 1
-    seed:int=0,                     # of the draws; each task draws from a generator of its own
-)->Tensor:                          # (turns,) float64, 0 except on the last turn of each episode
+    bracket:Callable=round_robin,  # (compare, n, draw) -> n rewards from 0 to 1
+    seed:int=0,                    # of the draws; each task draws from a generator of its own
+)->Tensor:                         # (turns,) float64, 0 except on the last turn of each episode
     """Place in a tournament of the episodes of the same task and seat, 1 the best and 0 the worst (ArenaRL). A group
     of one gets 0."""
     both = both_orders(judge)

@@ -13,16 +13,16 @@ from ..episodes import Batch, need
 from ..groups import group_sum
 
 def on_last(b:Batch,  # episodes
-    x:Tensor,       # (episodes,) a number for each episode
-)->Tensor:          # (turns,) float64
+    x:Tensor,  # (episodes,) a number for each episode
+)->Tensor:     # (turns,) float64
     "A number of the episode, on its last turn; 0 on the others."
     return torch.where(b.last_turns(), x.to(b.turns.reward)[b.turns.episode], 0)
 
-def overlong(b:Batch,   # episodes
-    longest:int,        # L_max, in action tokens of an episode
-    buffer:int,         # L_buf: the tokens before `longest` that already cost
-    weight:float=1.,    # what an episode of `longest` tokens loses
-)->Tensor:              # (turns,) float64: what was paid, and the penalty on the last turn
+def overlong(b:Batch,  # episodes
+    longest:int,       # L_max, in action tokens of an episode
+    buffer:int,        # L_buf: the tokens before `longest` that already cost
+    weight:float=1.,   # what an episode of `longest` tokens loses
+)->Tensor:             # (turns,) float64: what was paid, and the penalty on the last turn
     "Reward minus a penalty that grows over the last `buffer` tokens (DAPO, Yu et al. 2025)."
     if not 0 < buffer <= longest:
         raise ValueError(f'buffer={buffer}: it is the part of longest={longest} tokens that costs; give more than 0 '
@@ -34,18 +34,18 @@ def _per_episode(b, x):
     "(episodes,) of a number that all turns of an episode have; 0 for an episode without turns."
     return x.new_zeros(len(b)).index_copy(0, b.turns.episode, x)
 
-def tried(b:Batch,      # episodes whose outcome is 1 for right and -1 for wrong
-    bonus:float=.1,     # for two turns
-    most:float=-.6,     # a failure is never paid more
-)->Tensor:              # (turns,) float64: the outcome on the last turn, raised for failures with many turns
+def tried(b:Batch,   # episodes whose outcome is 1 for right and -1 for wrong
+    bonus:float=.1,  # for two turns
+    most:float=-.6,  # a failure is never paid more
+)->Tensor:           # (turns,) float64: the outcome on the last turn, raised for failures with many turns
     "Outcome; failures earn a little for every turn beyond the second (Demystify, Yu et al. 2025)."
     turns = _per_episode(b, group_sum(torch.ones_like(b.turns.reward), b.turns.episode))
     lifted = torch.clamp(b.episodes.outcome + bonus*(turns-2)/2, max=most)
     return on_last(b, torch.where(b.episodes.outcome < 0, lifted, b.episodes.outcome))
 
 def fading(step:Tensor,  # training steps, any shape
-    steps:int=200,      # S: from here on 0
-)->Tensor:              # float64
+    steps:int=200,  # S: from here on 0
+)->Tensor:          # float64
     "Half a cosine from 1 at step 0 to 0 at `steps` (SPEAR)."
     if steps <= 0: raise ValueError(f'steps={steps}: give the number of updates over which the bonus fades')
     return torch.where(step <= steps, .5*(torch.cos(math.pi*step.double()/steps) + 1), 0.)
@@ -58,11 +58,11 @@ def by_calls_or_success(b:Batch, calls:Tensor)->Tensor:
     "(episodes,) as `by_calls` in failures; 1 for a success with any call."
     return torch.where(b.episodes.outcome > 0, (calls > 0).to(calls), by_calls(b, calls))
 
-def tool_bonus(b:Batch,     # episodes; turns need the column named next
-    column:str='tool',      # turns column that is above 0 where a tool was called
-    share=by_calls,         # batch, (episodes,) number of turns with a call -> (episodes,) share of the bonus
-    fade=fading,            # (episodes,) step -> its weight
-)->Tensor:                  # (turns,) float64: what was paid, and the bonus on the last turn
+def tool_bonus(b:Batch,  # episodes; turns need the column named next
+    column:str='tool',   # turns column that is above 0 where a tool was called
+    share=by_calls,      # batch, (episodes,) number of turns with a call -> (episodes,) share of the bonus
+    fade=fading,         # (episodes,) step -> its weight
+)->Tensor:               # (turns,) float64: what was paid, and the bonus on the last turn
     "Reward plus a bonus for calling tools that fades with the steps of the run (SPEAR, Qin et al. 2025)."
     tool = need(b.turns, column, f'tool_bonus pays for turns.{column}',
                 "Let your environment give info['columns'] = dict(tool=1.), or name another column, such as 'cost'.")

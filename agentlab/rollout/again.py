@@ -54,13 +54,13 @@ class Says:
 class Again(Wrapper):
     """Several attempts at the same task in one episode. Turns have columns['attempt'], the last one of an attempt
     also columns['right']."""
-    def __init__(self, env,             # an environment of one seat, whose info says `success`
-        attempts:int=2,                 # of an episode, at most
-        goes_on:Callable=if_wrong,      # Attempt -> bool: whether another one follows
-        between:Callable=Says(),        # k, Attempt -> what is read before attempt k; None: there is nothing to say
-        ends:Callable=over,             # Step -> bool: the attempt ends with this answer of the inner environment
-        limits:tuple=(),                # most turns of each attempt; where it is shorter, the last number holds on
-        repeat:bool=True,               # True: what was asked first is shown again behind it
+    def __init__(self, env,         # an environment of one seat, whose info says `success`
+        attempts:int=2,             # of an episode, at most
+        goes_on:Callable=if_wrong,  # Attempt -> bool: whether another one follows
+        between:Callable=Says(),    # k, Attempt -> what is read before attempt k; None: there is nothing to say
+        ends:Callable=over,         # Step -> bool: the attempt ends with this answer of the inner environment
+        limits:tuple=(),            # most turns of each attempt; where it is shorter, the last number holds on
+        repeat:bool=True,           # True: what was asked first is shown again behind it
     ):
         super().__init__(env)
         if len(env.seats) != 1:
@@ -69,7 +69,7 @@ class Again(Wrapper):
         for n in limits: check_whole(limits=n)
         self.attempts, self.goes_on, self.between, self.ends, self.limits, self.repeat, self.over = (
             attempts, goes_on, between, ends, tuple(limits), repeat, True)
-        self.rule = ' '.join(map(import_path, (goes_on, between, ends))) + f' {limits}'     # goes into run.json
+        self.rule = ' '.join(map(import_path, (goes_on, between, ends))) + f' {limits}'  # goes into run.json
     @property
     def adds(self): return f'You may be asked to try again, {self.attempts} attempts in all.'
     def reset(self, seed, task=None):
@@ -113,7 +113,7 @@ class Again(Wrapper):
     def vocabulary(self):
         return [*self.env.vocabulary(), *re.findall(r'\w+|[^\w\s]', getattr(self.between, 'text', ''))]
 
-def attempts(b:Batch)->Tensor:      # (episodes, attempts) float64
+def attempts(b:Batch)->Tensor:  # (episodes, attempts) float64
     "Which attempts of `Again` were right: 1, wrong or cut off: 0; NaN where there was none."
     k = _attempt(b)
     grid = torch.full((len(b), int(k.max()) + 1 if len(k) else 1), torch.nan, dtype=torch.float64, device=k.device)
@@ -122,7 +122,7 @@ def attempts(b:Batch)->Tensor:      # (episodes, attempts) float64
     grid[b.turns.episode[won], k[won]] = 1.
     return grid
 
-def earned(b:Batch)->Tensor:        # (episodes, attempts) float64
+def earned(b:Batch)->Tensor:  # (episodes, attempts) float64
     "The sum of rewards of each attempt; NaN where there was none."
     return (attempts(b)*0).index_put((b.turns.episode, _attempt(b)), b.turns.reward.double(), accumulate=True)
 
@@ -130,7 +130,7 @@ def _attempt(b)->Tensor:
     return need(b.turns, 'attempt', 'this call reads turns.attempt',
                 'Play in an environment of agentlab.rollout.Again, or with play_again.').long()
 
-def corrections(b:Batch)->dict:     # name -> number; NaN without an episode that has both
+def corrections(b:Batch)->dict:  # name -> number; NaN without an episode that has both
     "What the second attempt made of the first, over the episodes that have both; `last`, `any` and `vote` over all."
     grid, answer = attempts(b), _answers(b)
     one, two = grid[:, 0], grid[:, 1] if grid.shape[1] > 1 else grid[:, 0]*torch.nan
@@ -143,14 +143,14 @@ def corrections(b:Batch)->dict:     # name -> number; NaN without an episode tha
                 unchanged=share(same_answer), last=last.nan_to_num().mean().item(),
                 any=grid.nan_to_num().amax(1).mean().item(), vote=voted(b).double().mean().item())
 
-def _answers(b)->Tensor:    # (episodes, attempts) key of the last action of each; 0 where there was none
+def _answers(b)->Tensor:  # (episodes, attempts) key of the last action of each; 0 where there was none
     ends, nothing = _ends(b), torch.zeros_like(attempts(b), dtype=torch.int64)
     return nothing.index_put((b.turns.episode[ends], _attempt(b)[ends]), b.turns.action[ends])
 
-def _ends(b)->Tensor:       # (turns,) bool: the last turn of an attempt
+def _ends(b)->Tensor:  # (turns,) bool: the last turn of an attempt
     return shift(torch.ones_like(b.turns.reward), same(b.turns.episode, _attempt(b)), k=-1) == 0
 
-def voted(b:Batch)->Tensor:     # (episodes,) bool
+def voted(b:Batch)->Tensor:  # (episodes,) bool
     "Whether the answer that most attempts of an episode gave is right; of equally many the earliest."
     grid, answer = attempts(b), _answers(b)
     agree = ((answer[:, :, None] == answer[:, None]) & ~grid.isnan()[:, None] & ~grid.isnan()[:, :, None]).sum(2)
@@ -178,30 +178,30 @@ def play_again(
     "`play` in an environment of several attempts; one that has them already is played as it is."
     return play(policy, env if isinstance(env, Again) else around(env), seeds, *arguments, **how)
 
-def by_attempt(b:Batch)->Tensor:    # (action tokens,) float64; 0 for an attempt that nobody else of its group made
+def by_attempt(b:Batch)->Tensor:  # (action tokens,) float64; 0 for an attempt that nobody else of its group made
     "What an attempt earned, less the mean of the same attempt of the other episodes of its group."
     one, peers = (same(key, _attempt(b)) for key in (b.turns.episode, b.of_turn('group', 'seat')))
     return b.spread(leave_one_out(group_sum(b.turns.reward, one), peers, 'zero', one))
-by_attempt.needs = ('group',)       # a group of one is refused
+by_attempt.needs = ('group',)     # a group of one is refused
 
-def improved(b:Batch,   # episodes of `Again`
-    alpha:float=10.,    # of the change; 0: every attempt for itself
-    first:float=1.,     # share of its reward that the first attempt gets; 0: only the later ones are paid
-)->Tensor:              # (turns,) on the last turn of each attempt; 0 on the others
+def improved(b:Batch,  # episodes of `Again`
+    alpha:float=10.,   # of the change; 0: every attempt for itself
+    first:float=1.,    # share of its reward that the first attempt gets; 0: only the later ones are paid
+)->Tensor:             # (turns,) on the last turn of each attempt; 0 on the others
     "What an attempt earned, and `alpha` times by how much that is more than the attempt before it (SCoRe)."
     grid = earned(b)
     worth = torch.cat([first*grid[:, :1], grid[:, 1:] + alpha*grid.diff(dim=1)], 1)
     return torch.where(_ends(b), worth[b.turns.episode, _attempt(b)], 0.)
 
 def kl_by_attempt(logp:Tensor, batch:Batch,  # as for `kl`; turns need `attempt`
-    kl:Callable,                # logp, batch -> (action tokens,) such as kl_k3
-    first:float=1., later:float=1.,     # weights of the first attempt, and of the others
-)->Tensor:                      # (action tokens,)
+    kl:Callable,  # logp, batch -> (action tokens,) such as kl_k3
+    first:float=1., later:float=1.,  # weights of the first attempt, and of the others
+)->Tensor:        # (action tokens,)
     "A distance to the reference that weighs the first attempt differently."
     return kl(logp, batch)*batch.spread(torch.where(_attempt(batch) == 0, first, later)).to(logp)
 
-def staged(step:int,    # updates behind the policy
-    stages:tuple,       # (first update, fields of the recipe) of each stage, in order
+def staged(step:int,  # updates behind the policy
+    stages:tuple,     # (first update, fields of the recipe) of each stage, in order
 )->dict:
     "A recipe's schedule of stages: the fields of the one that the step belongs to."
     return [fields for begun, fields in stages if step >= begun][-1]
@@ -217,13 +217,13 @@ def score_recipe():
                 schedule=partial(staged, stages=((0, one), (15, two)))) | two
 
 def best_of_own(
-    policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,     # as for `play`
-    samples:int=16,             # attempts that are sampled in the place of the second and of every later one
-    around:Callable=Again,      # environment -> environment of several attempts
+    policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,  # as for `play`
+    samples:int=16,         # attempts that are sampled in the place of the second and of every later one
+    around:Callable=Again,  # environment -> environment of several attempts
     # as for `play`
     max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None,
     workers:int=0, seed:int=0, step:int=0, name:str='policy', system:str=None
-)->list:                        # as `play`; the last turn of a chosen attempt has columns['samples']
+)->list:                    # as `play`; the last turn of a chosen attempt has columns['samples']
     "`play`, but later attempts are the best of several (RISE); a world that cannot be cloned is an episode's error."
     env = suited(env if isinstance(env, Again) else around(env), policy, system, max_tokens)
     games = new_games(env, seeds, group_size, tasks, seed, groups)
@@ -257,15 +257,15 @@ def _take_best(game, forks):
     best.side.turns[-1].columns['samples'] = float(len(forks))
     vars(game).update(vars(best))
 
-def verdicts(b:Batch)->Tensor:      # (episodes, attempts) float64
+def verdicts(b:Batch)->Tensor:  # (episodes, attempts) float64
     "What each attempt is worth to RISE: 1 right, 0 wrong, -1 unreadable; NaN where there was none."
     ends = _ends(b)
     place = b.turns.episode[ends], _attempt(b)[ends]
     return attempts(b).index_put(place, -b.turns.invalid[ends].double(), accumulate=True)
 
-def introspection(b:Batch,      # episodes of `Again`
-    temperature:float=.4,       # tau: the smaller, the less a wrong attempt counts
-)->Tensor:                      # (action tokens,) weight, above 0
+def introspection(b:Batch,  # episodes of `Again`
+    temperature:float=.4,   # tau: the smaller, the less a wrong attempt counts
+)->Tensor:                  # (action tokens,) weight, above 0
     "exp(verdict/temperature) of the attempt, for `imitation` (RISE)."
     return b.spread((verdicts(b)/temperature).exp()[b.turns.episode, _attempt(b)])
 
@@ -275,8 +275,8 @@ def keep_best(r:Tensor)->Tensor: return r >= r.nan_to_num(nan=-math.inf).cummax(
 def keep_right(r:Tensor)->Tensor: return r == 1
 
 @curation('mask', 'turn', 'those of attempts that the rule leaves out', 'Qu et al., 2024, RISE, arXiv 2407.18219')
-def keep_attempts(b:Batch,      # episodes of `Again`
-    keep:Callable=keep_all,     # (episodes, attempts) verdicts -> bool of the same shape
+def keep_attempts(b:Batch,   # episodes of `Again`
+    keep:Callable=keep_all,  # (episodes, attempts) verdicts -> bool of the same shape
 )->Batch:
     "Only these attempts are learned from."
     return _mask(b, b.spread(~keep(verdicts(b))[b.turns.episode, _attempt(b)]), 'keep_attempts')
@@ -296,9 +296,9 @@ def expert_hint(k:int, one:Attempt)->str|None:
     return f'{fresh.expert()} .' if hasattr(fresh, 'expert') else None
 
 def guided(
-    policy, env, seeds:list, *arguments, around:Callable=Again,     # as for `play_again`; its `between` is the guidance
+    policy, env, seeds:list, *arguments, around:Callable=Again,  # as for `play_again`; its `between` is the guidance
     strip:bool=True, **how  # True: a guided attempt stands behind the first observation alone
-)->list:                # the failed attempt and the guided one as two episodes; turns may have columns['trained'] = 0
+)->list:  # the failed attempt and the guided one as two episodes; turns may have columns['trained'] = 0
     "`play` with guidance after a failure (in the spirit of Agent-RLVR)."
     played = play_again(policy, env, seeds, *arguments, around=around, **how)
     return [one for e in played for one in _unguided(e, strip)]
@@ -348,9 +348,9 @@ class Judged(Wrapper):
         return f'{"yes" if page else "no"} '*(page is not None) + twin.demonstrator(noise, generator)
     def vocabulary(self): return [*self.env.vocabulary(), 'yes', 'no']
 
-def judgements(b:Batch,     # episodes of `Judged`
-    faithful:bool=False,    # True, as released: after a right answer every yes is worth .4, whatever the page said
-)->Tensor:                  # (turns,)
+def judgements(b:Batch,   # episodes of `Judged`
+    faithful:bool=False,  # True, as released: after a right answer every yes is worth .4, whatever the page said
+)->Tensor:                # (turns,)
     "What was paid, and for a right judgement of the last page .3, a wrong no -.3, a wrong yes -.6 (ReSeek)."
     said, useful = (need(b.turns, name, 'judgements pays for yes and no', 'Play in agentlab.rollout.again.Judged.')
                     for name in ('judged', 'useful'))
@@ -369,7 +369,7 @@ def by_budget(policy, env, tasks:int=64,  # an environment whose tools are on or
     answers:int=2,                  # of an episode, at most; one where the budget is one turn
     feedback:Callable=Says(),       # k, Attempt -> what is read after a wrong answer
     ends:Callable=over,             # Step -> bool: this was an answer
-    rollout:Callable=play, seed:int=0, **how    # who plays: `play`, or a function of the same arguments
+    rollout:Callable=play, seed:int=0, **how  # who plays: `play`, or a function of the same arguments
 )->dict:                            # success by budget, its `slope`, and the episodes that an error ended
     "Success by the number of turns (MINT). Feedback that holds the answer is such an error."
     from agentlab.rollout.turns import TurnLimit
@@ -387,7 +387,7 @@ def _silent(feedback, k, one):
 
 class Units(Wrapper):
     "A turn is one thinking unit (MinD); its answers stand behind a word, and the inner environment hears the last one."
-    def __init__(self, env, word:str=''):   # asks a question; '': the name of its last tool, or `answer`
+    def __init__(self, env, word:str=''):  # asks a question; '': the name of its last tool, or `answer`
         super().__init__(env)
         self.word, self.more = word or (getattr(env, 'tools', ()) or [dict(name='answer')])[-1]['name'], False
     @property
@@ -404,7 +404,7 @@ class Units(Wrapper):
     def vocabulary(self): return [*self.env.vocabulary(), self.word, 'more']
 
 def wants_more(one:Attempt)->bool: return one.env.more
-def by_units(env, word:str='', most:int=5, goes_on:Callable=wants_more)->Again:     # as for `Units`; units; as `Again`
+def by_units(env, word:str='', most:int=5, goes_on:Callable=wants_more)->Again:  # as for `Units`; units; as `Again`
     "Thinking units as turns; nothing is told in between."
     return Again(Units(env, word), most, goes_on, Says('Go on.'), spoken, repeat=False)
 
@@ -417,7 +417,7 @@ def unit_reward(
     worth = b.turns.right + form*~some(said == 0) + several*some(said > 1)
     return torch.where(b.last_turns(), worth, 0.)
 
-def fewer_first(b:Batch)->Tensor:   # (turns,) on the last turn of each episode
+def fewer_first(b:Batch)->Tensor:  # (turns,) on the last turn of each episode
     "How many of its group an episode is better than, by (right, fewer turns); all wrong ones are tied."
     score = torch.where(b.last_turns(), b.turns.right/(1 + _attempt(b)), torch.nan)
     return rank(score, b.of_turn('group', 'seat')).nan_to_num()

@@ -27,8 +27,8 @@ def play_beside_expert(policy, env, seeds:list,  # as for `play`; the environmen
     group_size:int=1,
     # mismatches that the expert's action replaces, before one ends the episode; None: the agent's own are played
     patches:int=None,
-    **how                       # further arguments of `play`
-)->list:                        # episodes whose turns have columns['matched'] and columns['patched']
+    **how  # further arguments of `play`
+)->list:   # episodes whose turns have columns['matched'] and columns['patched']
     "`play` with an expert beside, who says of every action whether it would have been its own."
     around = partial(BesideExpert, patches=patches)
     return play(policy, around(env) if hasattr(env, 'reset') and not isinstance(env, type) else lambda: around(env()),
@@ -38,4 +38,4 @@ def check_expert(env):
     "Refuse a world in which an expert cannot say what was right. Raises TypeError or ValueError."
     BesideExpert(env() if isinstance(env, type) or not hasattr(env, 'reset') else env)
 
-play_beside_expert.check_env = check_expert     # asked before a run begins
+play_beside_expert.check_env = check_expert  # asked before a run begins

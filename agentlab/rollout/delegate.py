@@ -52,16 +52,16 @@ def _all(env, observation: str, begins: bool)->str: return observation
 
 class Delegate(Wrapper):
     "An environment of one seat for a planner, who writes `do ERRAND`, and an executor, who writes `done REPORT`."
-    seats, now, ahead = ('planner', 'executor'), None, 1    # `ahead`: goals that a planner names at once
-    def __init__(self, env,         # an environment of one seat
-        budget: int = 5,            # turns of an errand
-        report: Callable = said_words,   # what was said, this environment -> what the planner hears
+    seats, now, ahead = ('planner', 'executor'), None, 1  # `ahead`: goals that a planner names at once
+    def __init__(self, env,       # an environment of one seat
+        budget: int = 5,          # turns of an errand
+        report: Callable = said_words,  # what was said, this environment -> what the planner hears
         # this environment, observation, whether an errand begins -> what the executor reads of it; None: everything
         sees: Callable|None = None,
-        finishes: tuple = (),       # first words of actions that the planner may do itself
-        script: Callable = None,    # this environment, noise, generator -> what a demonstrator says at either seat
-        patience: int = 3,          # refusals of the planner in a row that end the game
-        empty: bool = True,         # False: the executor remembers all errands
+        finishes: tuple = (),     # first words of actions that the planner may do itself
+        script: Callable = None,  # this environment, noise, generator -> what a demonstrator says at either seat
+        patience: int = 3,        # refusals of the planner in a row that end the game
+        empty: bool = True,       # False: the executor remembers all errands
     ):
         super().__init__(env)
         if len(env.seats) != 1: raise ValueError(f'the seats of {env.name} are {env.seats}: give an environment of one')
@@ -197,11 +197,11 @@ metric('executor_turns', 'share of the turns that an executor took', 'counted', 
 metric('executor_tokens', 'share of the action tokens that an executor said', 'counted', 'tokens, 0-1')(
     _measured(lambda b: _share(b, b.turns.episode[b.action_turn])))
 
-def warm_seats(policy, env: Delegate,                           # its weights are changed; with a script
-    steps: int = 300, episodes: int = 16, lr: float = 8e-3,     # updates; games of an update; highest learning rate
-    noise: float = .3,      # share of a demonstrator's turns that are drawn at random
-    seed: int = 0, players: dict|None = None,   # who else plays, as for `play_players`: not learned from
-):                          # the policy
+def warm_seats(policy, env: Delegate,                        # its weights are changed; with a script
+    steps: int = 300, episodes: int = 16, lr: float = 8e-3,  # updates; games of an update; highest learning rate
+    noise: float = .3,  # share of a demonstrator's turns that are drawn at random
+    seed: int = 0, players: dict|None = None,  # who else plays, as for `play_players`: not learned from
+):                      # the policy
     "Supervised learning on the demonstrator's games, read with the contexts that are emptied in play."
     from agentlab.policy.tiny import demonstration_env, imitate
     show = lambda world, generator: getattr(world, 'demonstrator', world.expert)(noise, generator)
@@ -250,7 +250,7 @@ def coda_score(sides: dict)->float:
 
 def peco(b: Batch,          # games of a planner and others
     seat: str = 'planner',  # whose episodes vote
-    scale: str|None = 'std', ddof: int = 1, eps: float = 1e-6, singleton: str = 'raw',      # as for `compare`
+    scale: str|None = 'std', ddof: int = 1, eps: float = 1e-6, singleton: str = 'raw',  # as for `compare`
 )->Tensor:                  # (action tokens,) float64
     "Outcome against the outcomes of the planners of the task, for every row of the game (PECO of CoDA)."
     votes = torch.where(of_seat(b, seat), b.episodes.outcome, torch.nan)
@@ -351,7 +351,7 @@ def _fork(game: Game, number: int, tries: int)->Game:
 def _tried(fork: Game, form: float, goal: float, reached: Callable, facts: dict)->list[Episode]:
     "The planner's turn and the executor's errand as episodes of their own, both worth the score."
     if fork.error: return fork.episodes(**facts)
-    if fork.t == fork.began: return []      # the context was full
+    if fork.t == fork.began: return []  # the context was full
     told = fork.sides['planner'].turns[-1]
     hit = not told.invalid and bool(reached(fork.env))
     score = form*(not told.invalid) + goal*hit
@@ -390,14 +390,14 @@ def epo_explicit_recipe():
 class FrozenActor(Wrapper):
     "Every seat says a phrase, and a frozen actor acts by it: a game of strategists (EPO)."
     adds = 'You do not act yourself: say one phrase before each of your turns, and somebody else acts by it.'
-    def __init__(self, env,         # of any number of seats
-        actor: Callable,            # env, phrase, generator -> action
-        phrases: tuple = (),        # what may be said; (): anything
-        script: Callable = None,    # env, generator -> what a demonstrator says
+    def __init__(self, env,       # of any number of seats
+        actor: Callable,          # env, phrase, generator -> action
+        phrases: tuple = (),      # what may be said; (): anything
+        script: Callable = None,  # env, generator -> what a demonstrator says
     ):
         super().__init__(env)
         self.actor, self.phrases, self.script, self.draws = actor, tuple(phrases), script, None
-        self.rule = import_path(actor)      # goes into run.json
+        self.rule = import_path(actor)  # goes into run.json
     def written(self, action): return next(iter(self.phrases), 'a phrase')
     def reset(self, seed, task=None):
         self.draws = Random(derive(seed, 'actor'))
@@ -437,11 +437,11 @@ def _next(b: Batch, before: Tensor, last: Tensor)->Tensor:
     end = torch.where(b.episodes.truncated.bool(), last, 0.)[b.turns.episode]
     return torch.where(b.last_turns(), end, shift(before, b.turns.episode, -1))
 
-def mira(b: Batch,          # episodes; tokens need `value` and `progress`
-    gamma: float = .95,     # of the progress
-    lam: float = .5,        # weight of the outcome, to the power of the turns that are left
+def mira(b: Batch,         # episodes; tokens need `value` and `progress`
+    gamma: float = .95,    # of the progress
+    lam: float = .5,       # weight of the outcome, to the power of the turns that are left
     progress: Callable = learned_progress,  # batch -> progress before each turn, after each episode that was cut off
-)->tuple[Tensor, Tensor]:   # targets of `value` and `progress`: (action tokens, 2); advantage: (action tokens,)
+)->tuple[Tensor, Tensor]:  # targets of `value` and `progress`: (action tokens, 2); advantage: (action tokens,)
     "The outcome where the end is near, else what a turn added by both critics (in the spirit of MiRA)."
     value, won = turn_value(b, 'value', first_token(b)), b.of_turn('outcome')
     near = lam**(group_count(b.turns.t, b.turns.episode) - 1 - cumcount(b.turns.episode)).double()
@@ -460,7 +460,7 @@ def mira_recipe():
 
 class Subgoals(Wrapper):
     "An environment whose observations end with the milestone that is due, open or blocked (MiRA)."
-    def __init__(self, env, goals: Callable, patience: int = 3):    # environment -> names in order; turns until blocked
+    def __init__(self, env, goals: Callable, patience: int = 3):  # environment -> names in order; turns until blocked
         super().__init__(env)
         self.find, self.patience = goals, patience
     def reset(self, seed, task=None):
@@ -482,12 +482,12 @@ class Subgoals(Wrapper):
 
 class Flow(Wrapper):
     "A planner's steps, each read afresh from question and memory; frozen helpers act, verify and answer (AgentFlow)."
-    def __init__(self, env,     # an environment of one seat
-        execute: Callable,      # this environment, what the planner said -> an inner action; None: no such tool
-        verify: Callable,       # this environment -> whether the memory is enough
-        answer: Callable,       # this environment -> the action that ends the game
-        limit: int = 3,         # steps of a game
-        analyse: Callable = lambda env: '',     # this environment -> what a fixed model says of the question
+    def __init__(self, env,  # an environment of one seat
+        execute: Callable,   # this environment, what the planner said -> an inner action; None: no such tool
+        verify: Callable,    # this environment -> whether the memory is enough
+        answer: Callable,    # this environment -> the action that ends the game
+        limit: int = 3,      # steps of a game
+        analyse: Callable = lambda env: '',  # this environment -> what a fixed model says of the question
     ):
         super().__init__(env)
         self.execute, self.verify, self.answer, self.limit, self.analyse = execute, verify, answer, limit, analyse
@@ -514,9 +514,9 @@ def agentflow_recipe():
     return dict(credit=flow_grpo, objective_args=dict(low=.2, high=.3), temperature=.7)
 
 def priced(price: float = .1,  # of a search, in units of the outcome
-    sound: float = .5,      # worth of a trace in which every search found a new page on the way
-    without: float = 0.,    # score of the generator without any search
-)->Callable:                # {seat: episode} -> what the game is worth, for `play_scored`
+    sound: float = .5,    # worth of a trace in which every search found a new page on the way
+    without: float = 0.,  # score of the generator without any search
+)->Callable:              # {seat: episode} -> what the game is worth, for `play_scored`
     "Gain of the generator, plus soundness of the trace, minus the price of its searches (AI-SearchPlanner)."
     def score(sides: dict)->float:
         turns = [t for side in sides.values() for t in side.turns]

@@ -24,10 +24,10 @@ class CurationError(ValueError):
     "A filter left nothing to learn from. The trainer writes the message into the row of this step and makes no update."
 
 def curation(does: str,  # 'mask', 'drop' or 'resample'
-    unit: str,      # what is removed at once: 'group', 'episode', 'turn' or 'token'
-    removes: str,   # which of them, in words
-    paper: str,     # authors, year, arXiv number; begins with 'in the spirit of' where the rule is not the authors'
-)->Callable:        # a decorator
+    unit: str,     # what is removed at once: 'group', 'episode', 'turn' or 'token'
+    removes: str,  # which of them, in words
+    paper: str,    # authors, year, arXiv number; begins with 'in the spirit of' where the rule is not the authors'
+)->Callable:       # a decorator
     "Mark a function as a filter and let it say what it removes. The function itself stays as it is."
     if does not in ('mask', 'drop', 'resample'): raise ValueError(f"does={does!r}: use 'mask', 'drop' or 'resample'")
     if unit not in ('group', 'episode', 'turn', 'token'):
@@ -81,8 +81,8 @@ def _said(x)->str:
 def _keys(b): return same(b.episodes.group, b.episodes.seat)
 
 @curation('drop', 'group', 'outcomes all equal', 'Yu et al., 2025, DAPO, arXiv 2503.14476 (code read)')
-def keep_mixed(b:Batch,     # episodes
-    faithful:bool=False,    # True: as released, any deviation above 0 counts, also one of rounding
+def keep_mixed(b:Batch,   # episodes
+    faithful:bool=False,  # True: as released, any deviation above 0 counts, also one of rounding
 )->Batch:
     "Drop groups in which all outcomes are equal; a group of one stays (the filter of DAPO's dynamic sampling)."
     outcome, by = b.episodes.outcome, _keys(b)
@@ -90,13 +90,13 @@ def keep_mixed(b:Batch,     # episodes
     return _drop(b, differ | (group_count(outcome, by) == 1), 'keep_mixed')
 
 def outcome_std(b:Batch,  # episodes
-)->Tensor:      # (episodes,) float64
+)->Tensor:  # (episodes,) float64
     "Sample deviation of the outcomes of the episode's group and seat; 0 where they are equal, NaN in a group of one."
     outcome, by = b.episodes.outcome, _keys(b)
     return torch.where(group_constant(outcome, by) & (group_count(outcome, by) > 1), 0, group_std(outcome, by))
 
 def outcome_mean(b:Batch,  # episodes
-)->Tensor:      # (episodes,) float64
+)->Tensor:  # (episodes,) float64
     "Mean outcome of the episode's group and seat."
     return group_mean(b.episodes.outcome, _keys(b))
 
@@ -105,12 +105,12 @@ def _of_episodes(b, x):
     return x.new_zeros(len(b), dtype=torch.float64).index_add(0, b.rows.episode[b.tokens.row[b.actions]], x.double())
 
 def mean_length(b:Batch,  # episodes
-)->Tensor:      # (episodes,) float64
+)->Tensor:  # (episodes,) float64
     "Mean number of sampled tokens of an episode of this group and seat."
     return group_mean(_of_episodes(b, torch.ones_like(b.actions)), _keys(b))
 
 def mean_entropy(b:Batch,  # episodes; tokens need `entropy`
-)->Tensor:      # (episodes,) float64, nats
+)->Tensor:  # (episodes,) float64, nats
     "Mean entropy of the sampled tokens of this group and seat."
     entropy = b.action('entropy')
     return group_sum(_of_episodes(b, entropy), _keys(b))/group_sum(_of_episodes(b, torch.ones_like(entropy)), _keys(b))
@@ -122,34 +122,34 @@ def _best(scores, count)->Tensor:
     return keep
 
 def top_share(scores:Tensor,  # (groups,) in the order of arrival
-    share:float=.25,    # of all groups
-    least:int=1,        # keep at least so many; 0: as released, a share of few groups may be nothing
-)->Tensor:              # (groups,) bool
+    share:float=.25,  # of all groups
+    least:int=1,      # keep at least so many; 0: as released, a share of few groups may be nothing
+)->Tensor:            # (groups,) bool
     "The share of groups with the largest scores."
     if not 0 <= share <= 1: raise ValueError(f'share={share}: give a share of the groups, 0 to 1')
     return _best(scores, max(int(share*len(scores)), least))
 
 def top_p(scores:Tensor,  # (groups,) not negative
-    p:float=.9,         # share of the sum of the scores; 1 and more keep everything
-    slack:float=.01,    # taken off what must be reached
-)->Tensor:              # (groups,) bool; only scores above 0
+    p:float=.9,       # share of the sum of the scores; 1 and more keep everything
+    slack:float=.01,  # taken off what must be reached
+)->Tensor:            # (groups,) bool; only scores above 0
     "The fewest groups, largest scores first, that together hold p of all scores."
     if p >= 1: return torch.ones_like(scores, dtype=torch.bool)
     score, order = scores.clamp(min=0).sort(descending=True, stable=True)
     before = score.cumsum(0) - score
     enough = before >= p*score.sum() - slack
-    enough[:1] = False      # the first one is always taken
+    enough[:1] = False  # the first one is always taken
     return torch.zeros_like(enough).index_copy(0, order, ~enough & (score > 0))
 
 def nucleus(scores:Tensor,  # (groups,)
-    p:float=.9,         # share of the softmax
-)->Tensor:              # (groups,) bool
+    p:float=.9,  # share of the softmax
+)->Tensor:       # (groups,) bool
     "The fewest groups, largest scores first, that together hold p of the softmax of the scores."
     return top_p(torch.softmax(scores, 0), p, slack=0.)
 
 def min_p(scores:Tensor,  # (groups,)
-    p:float=.5,         # share of the largest score
-)->Tensor:              # (groups,) bool
+    p:float=.5,  # share of the largest score
+)->Tensor:       # (groups,) bool
     "Groups with at least p times the largest score."
     return scores >= p*scores.max() if len(scores) else scores > 0
 
@@ -205,8 +205,8 @@ def is_void(text:str,  # what the agent said in one turn
 
 @curation('mask', 'episode', 'a turn without code and without answer',
           'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
-def mask_void(b:Batch,      # episodes; turns need the column named next
-    column:str='void',      # turns column that is above 0 exactly where the turn is void; NaN counts as not void
+def mask_void(b:Batch,  # episodes; turns need the column named next
+    column:str='void',  # turns column that is above 0 exactly where the turn is void; NaN counts as not void
 )->Batch:
     "Mask every episode that has a void turn (SimpleTIR)."
     void = need(b.turns, column, f'mask_void looks for turns.{column}', f"Let your environment give "
@@ -219,16 +219,16 @@ def _any(b, flag):
 
 @curation('drop', 'group', 'outcomes nearly equal, too easy or too hard, or cut short',
           'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
-def simpletir_reject(b:Batch,       # episodes
-    low:float=.1, high:float=.9,    # a group's share of successes must lie between, both included
-    least_std:float=1e-3,   # a group's outcomes must deviate by so much
-    whole:int=0,            # episodes of the group that must not be truncated; the authors' remove_clip asks for 4
+def simpletir_reject(b:Batch,     # episodes
+    low:float=.1, high:float=.9,  # a group's share of successes must lie between, both included
+    least_std:float=1e-3,  # a group's outcomes must deviate by so much
+    whole:int=0,           # episodes of the group that must not be truncated; the authors' remove_clip asks for 4
 )->Batch:
     """Drop groups that are decided, too easy, too hard, or of which too few episodes came to an end (SimpleTIR's
     rejections)."""
     by, ended = _keys(b), (~b.episodes.truncated).double()
     right = group_mean(b.episodes.success.double(), by)
-    enough = group_sum(ended, by) >= max(whole, 1)      # all cut short: rejected in any case
+    enough = group_sum(ended, by) >= max(whole, 1)  # all cut short: rejected in any case
     return _drop(b, (outcome_std(b) >= least_std) & (right >= low) & (right <= high) & enough, 'simpletir_reject')
 
 @recipe('Xue et al., 2025, SimpleTIR, arXiv 2509.02479')
@@ -238,12 +238,12 @@ def simpletir_recipe():
                 objective_args=dict(low=.2, high=.28, dual=3.), max_turns=5)
 
 def roc_counts(positives:Tensor, negatives:Tensor,  # (any shape) float64: how many the group has
-    keep:int,                               # how many to keep of both together
-    faithful:bool=False,                    # True: the two are rounded independently
-)->tuple[Tensor, Tensor]:                   # how many to keep of each
+    keep:int,              # how many to keep of both together
+    faithful:bool=False,   # True: the two are rounded independently
+)->tuple[Tensor, Tensor]:  # how many to keep of each
     "The share of successes and failures that stays, with at least two of each where there are two."
     size = (positives + negatives).clamp(min=1)
-    down = torch.round(negatives*keep/size)                  # half to even, as Python's round
+    down = torch.round(negatives*keep/size)  # half to even, as Python's round
     up = torch.round(positives*keep/size) if faithful else keep - down
     few = negatives.clamp(max=2)
     down, up = torch.where(down <= few, few, down), torch.where(down <= few, keep - few, up)
@@ -280,12 +280,12 @@ def _place(x, by)->Tensor:
 
 @curation('drop', 'episode', 'failures at random and unclean successes, down to `keep` a group',
           'Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722 (code read)')
-def roc(b:Batch,                    # episodes, more per group than are trained
-    keep:int=16,                    # episodes of a group that stay; a group with fewer is dropped
-    penalty:Callable=roc_penalty,   # Batch -> (episodes,) how unclean, from 0
-    floor:float=.1,                 # a success is drawn with weight 1/(penalty + floor)
-    seed:int=0,                     # of the draws, together with the training step
-    faithful:bool=False,            # True: as released, the lowest penalties and the first failures
+def roc(b:Batch,                   # episodes, more per group than are trained
+    keep:int=16,                   # episodes of a group that stay; a group with fewer is dropped
+    penalty:Callable=roc_penalty,  # Batch -> (episodes,) how unclean, from 0
+    floor:float=.1,                # a success is drawn with weight 1/(penalty + floor)
+    seed:int=0,                    # of the draws, together with the training step
+    faithful:bool=False,           # True: as released, the lowest penalties and the first failures
 )->Batch:
     "Of each group keep a random part of the failures and the clean successes (GRPO-RoC)."
     if keep < 2: raise ValueError(f'keep={keep}: at least 2 episodes of a group, else there is nobody to compare with')
@@ -318,7 +318,7 @@ def mask_truncated(b:Batch,  # episodes
 @curation('mask', 'episode', 'an answer of `longest` tokens or more',
           'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
 def mask_overlong(b:Batch,  # episodes
-    longest:int,    # tokens of a context window, without what stood before the first action
+    longest:int,  # tokens of a context window, without what stood before the first action
 )->Batch:
     "Mask every episode with a context window that went on for `longest` tokens or more behind its prompt."
     if longest < 1: raise ValueError(f'longest={longest}: give the number of tokens from which an answer is too long')
@@ -328,9 +328,9 @@ def mask_overlong(b:Batch,  # episodes
     return _mask_episodes(b, _of_episodes(b, end - start >= longest) > 0, 'mask_overlong')
 
 def repeats(ids:Tensor,  # (tokens,) int64
-    by:Tensor,      # (tokens,) key of the text each token belongs to; n-grams do not cross it
-    n:int=20,       # length of an n-gram
-)->Tensor:          # (tokens,) how often the n-gram that begins here occurs in its text; 0 where the text ends before
+    by:Tensor,  # (tokens,) key of the text each token belongs to; n-grams do not cross it
+    n:int=20,   # length of an n-gram
+)->Tensor:      # (tokens,) how often the n-gram that begins here occurs in its text; 0 where the text ends before
     "Occurrences of every n-gram, overlapping ones included. Exact, in log2(n) passes over all texts at once."
     if n < 1: raise ValueError(f'n={n}: an n-gram has at least one token')
     piece, width, gram, done = same(by, ids), 1, None, 0
@@ -345,19 +345,19 @@ def repeats(ids:Tensor,  # (tokens,) int64
 @curation('mask', 'episode', 'some n-gram said `times` times or more',
           'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
 def mask_repeated(b:Batch,  # episodes
-    n:int=20,       # tokens of an n-gram
-    times:int=10,   # occurrences, overlapping ones included, that are too many
+    n:int=20,      # tokens of an n-gram
+    times:int=10,  # occurrences, overlapping ones included, that are too many
 )->Batch:
     "Mask every episode that says some n-gram of sampled tokens too often."
     if times < 1: raise ValueError(f'times={times}: give the number of occurrences that are too many, from 1')
     episode = b.rows.episode[b.tokens.row[b.actions]]
     return _mask_episodes(b, _of_episodes(b, repeats(b.tokens.id[b.actions], episode, n) >= times) > 0, 'mask_repeated')
 
-def dr_bot(     # it masks and drops, so it has no mark of its own
-    b:Batch,        # episodes
-    longest:int,    # see mask_overlong
-    n:int=20, times:int=10,     # see mask_repeated
-    share:float=.75,            # of the groups, by deviation; masked episodes count
+def dr_bot(  # it masks and drops, so it has no mark of its own
+    b:Batch,      # episodes
+    longest:int,  # see mask_overlong
+    n:int=20, times:int=10,  # see mask_repeated
+    share:float=.75,         # of the groups, by deviation; masked episodes count
 )->Batch:
     "The masks of Dr.BoT, then the share of groups with the largest deviation."
     return starpo_s(mask_repeated(mask_truncated(mask_overlong(b, longest)), n, times), share)
@@ -370,9 +370,9 @@ def dr_bot_recipe():
 
 @curation('mask', 'turn', 'the turns with the lowest entropy',
           'in the spirit of Li et al., 2025, DART-GUI, arXiv 2509.23866')
-def mask_certain(b:Batch,   # episodes; tokens need `entropy`
-    share:float=.8,         # of all turns of the batch
-    faithful:bool=False,    # True: ordered by the sum of a turn's entropies, as in the lines that were commented out
+def mask_certain(b:Batch,  # episodes; tokens need `entropy`
+    share:float=.8,        # of all turns of the batch
+    faithful:bool=False,   # True: ordered by the sum of a turn's entropies, as in the lines that were commented out
 )->Batch:
     "Mask all but the share of turns with the highest mean entropy."
     if not 0 < share <= 1: raise ValueError(f'share={share}: give the share of turns that stay, above 0 and at most 1')
@@ -396,8 +396,8 @@ def only_parts(b:Batch,                         # episodes; tokens need `part`
 @curation('mask', 'turn', 'a few at random, so that the rest can be divided',
           'in the spirit of Chen et al., 2025, IterResearch (EAPO), arXiv 2511.07327')
 def keep_multiple(b:Batch,  # episodes
-    of:int,         # number of workers
-    seed:int=0,     # of the draw, together with the training step
+    of:int,      # number of workers
+    seed:int=0,  # of the draw, together with the training step
 )->Batch:
     "Mask random turns until the number of turns in the loss is a multiple of `of`."
     if of < 1: raise ValueError(f'of={of}: give the number of workers, from 1')
@@ -408,12 +408,12 @@ def keep_multiple(b:Batch,  # episodes
     return _mask(b, b.spread(~_best(torch.where(counts, draw, -1), n)), 'keep_multiple')
 
 def filters_in(names:dict,  # such as globals()
-)->dict:            # name -> function, of those that `curation` has marked
+)->dict:  # name -> function, of those that `curation` has marked
     "The filters among some names."
     return {name: f for name, f in names.items() if callable(f) and hasattr(f, 'removes')}
 
 def filter_table(filters:dict,  # name -> marked function
-)->str:             # Markdown
+)->str:  # Markdown
     "What each filter removes, from what, and whether statistics still count it."
     counted = dict(mask='still count it', drop='do not', resample='count what came instead')
     lines = [f'| `{name}` | {f.does} | {f.unit} | {f.removes} | {counted[f.does]} | {f.paper} |'

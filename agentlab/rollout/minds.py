@@ -16,7 +16,7 @@ from ..recipe import recipe
 from .delegate import Delegate, by_errand, play_scored, token_f1
 from .players import play_players
 
-corpora = dict(local=relations[:2], web=relations[2:])      # the relations that the pages of a corpus are about
+corpora = dict(local=relations[:2], web=relations[2:])  # the relations that the pages of a corpus are about
 
 class Agents(Delegate):
     "HopSearch for a planner over two agents: `do local ERRAND`, `do web ERRAND` or `do both ERRAND` (HierSearch)."
@@ -25,7 +25,7 @@ class Agents(Delegate):
         if agent not in (*corpora, 'both') or not rest: return self.refuse(errand)
         if self.moves == 'planner': self.heard = ()
         self.due, agent = (f'web {rest}', 'local') if agent == 'both' else ('', agent)
-        world = World(*self.env.game.world.key)     # of its own, whose index holds one corpus
+        world = World(*self.env.game.world.key)  # of its own, whose index holds one corpus
         world.pages = [page for page in world.pages if page[0] in corpora[agent]]
         self.env.game, self.calls = replace(self.env.game, world=world), ()
         return super().send(f'{agent} {rest}', paid, **did)
@@ -58,7 +58,7 @@ def refined(said: str, env: Agents)->str:
 def hier_score(sides: dict, late: tuple = (0.,))->float:
     """F1 of an answer, or of the agents' reports on average; else .1 x share of the tools used; 0 in broken form. The
     first web call of a planner costs `late` at its place among the calls, the last number where there are more."""
-    seat, e = next(iter(sides.items()))      # one level is trained at a time
+    seat, e = next(iter(sides.items()))  # one level is trained at a time
     plans, scores = seat == 'planner', []
     end, tools = ('answer', ('local', 'web', 'both')) if plans else ('done', ('search',))
     for turns in filter(None, [e.turns] if plans else by_errand(e.turns)):
@@ -108,7 +108,7 @@ def fast_score(logp: float, prior: float, demand: bool)->float:
 class SlowMind(Wrapper):
     "A kitchen for a slow mind, whose answers take `delay` ticks; a fast mind chooses the macro actions (HLA)."
     # model of the fast mind: kitchen, what is heard, macro action -> mean log-probability of its words; plans: most of
-    def __init__(self, kitchen, model, delay: int = 5, plans: int = 15):    # a demand; delay: ticks of a call
+    def __init__(self, kitchen, model, delay: int = 5, plans: int = 15):  # a demand; delay: ticks of a call
         super().__init__(kitchen)
         self.model, self.delay, self.plans = model, delay, plans
     def reset(self, seed, task=None):
@@ -125,9 +125,9 @@ class SlowMind(Wrapper):
         return replace(self.now, observation=text, info=self.now.info | dict(fresh=True, legal=[]))
     def step(self, action):
         told, said = self.env.told(), action.lower().strip(' .')
-        if self.now.done: return self.env.step(action)      # which refuses
+        if self.now.done: return self.env.step(action)  # which refuses
         self.until(self.env.now + self.delay)
-        if told == self.env.told():     # else a new demand has overtaken the answer, and it is dropped
+        if told == self.env.told():  # else a new demand has overtaken the answer, and it is dropped
             if self.intent and (said == 'none' or self.asked >= self.plans): self.demand = self.intent = ''
             else: self.intent, self.asked = self.intent or said, self.asked + bool(self.intent)
         return self.until(self.env.now + 1)

@@ -25,7 +25,7 @@ from ..replay.demonstrations import is_demonstration, told_by
 from ..reward.judge import Form, Judge, agreement
 from .players import play_players
 
-def solved(calls:list, right:bool)->float:      # entries of the ledger; whether the rows are right
+def solved(calls:list, right:bool)->float:  # entries of the ledger; whether the rows are right
     "1 for the right rows, 0 for others; -1 without an answer, or without a query that was tried before it."
     formed = calls and calls[-1]['tool'] == 'answer' and any(call['tool'] == 'sql' for call in calls)
     return float(right) if formed else -1.
@@ -78,7 +78,7 @@ def validator(policy, env:SqlSeats)->Judge:
     "The seat as a judge: its score is the log odds of yes at the first token, with no token sampled."
     form = Form(('yes', 'no'), rubric=told(env, policy.chat, 'validator') or '', closing=None)
     return Judge(policy.at('validator'), form, least=0.)
-def by_majority(results:list)->int:     # of the candidates of a question: rows, None: no result
+def by_majority(results:list)->int:  # of the candidates of a question: rows, None: no result
     "The first candidate with the most frequent rows; the first of all where there are none."
     keys = [None if rows is None else frozenset(Counter(rows).items()) for rows in results]
     votes = Counter(key for key in keys if key is not None)
@@ -88,7 +88,7 @@ def by_score(queries:list, scores:list, faithful:bool=False)->int:
     kept = [i for i, query in enumerate(queries) if query]
     best = max(range(len(kept)), key=lambda i: scores[kept[i]], default=0)
     return best if faithful or not kept else kept[best]
-def picked(episodes:list[Episode], env:SqlSeats, judge:Callable)->dict:     # judge: claims -> (n,) scores
+def picked(episodes:list[Episode], env:SqlSeats, judge:Callable)->dict:  # judge: claims -> (n,) scores
     "Of games of given tasks: accuracy of the first one, of majority, judge and oracle; the AUC of the judge."
     rows, scored, truth = [], [], []
     for _, group in groupby((e for e in episodes if e.seat == 'generator'), key=lambda e: e.group):
@@ -112,8 +112,8 @@ def mixed(b:Batch, advantage:torch.Tensor, mu:Callable=half_cosine)->torch.Tenso
     return share*mean(shown) + (1 - share)*mean(~shown & (size > 0))*advantage.where(~shown, 0.)
 def unsure(p:torch.Tensor)->torch.Tensor: return p*(1 - p)
 def beside_imitation(logp:torch.Tensor, batch:Batch, advantage:torch.Tensor, entropy:torch.Tensor=None,  # as for `clip`
-    weight:Callable=torch.ones_like,    # probability of a demonstrated token -> its weight, such as `unsure`: p(1 - p)
-)->torch.Tensor:                        # (action tokens,) loss
+    weight:Callable=torch.ones_like,  # probability of a demonstrated token -> its weight, such as `unsure`: p(1 - p)
+)->torch.Tensor:                      # (action tokens,) loss
     "The clipped loss at own tokens, negative log-likelihood at demonstrated ones (DataMind)."
     shown = -advantage.to(logp)*weight(logp.detach().exp())*logp
     return torch.where(is_demonstration(batch), shown, clip(logp, batch, advantage, low=.2, high=.28))

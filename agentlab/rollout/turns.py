@@ -21,7 +21,7 @@ from .again import Again, Says, answered, play_again
 from .plain import play
 
 def turn_percentile(b:Batch,  # recorded games
-    share:float=.75,    # of the episodes that end within the limit
+    share:float=.75,  # of the episodes that end within the limit
 )->float:
     """The number of turns that a share of the episodes does not exceed (linear between two of them). Round up for a
     limit."""
@@ -29,7 +29,7 @@ def turn_percentile(b:Batch,  # recorded games
     if not len(b): raise ValueError('turn_percentile: there are no episodes. Play some without a limit first.')
     return torch.quantile(torch.bincount(b.turns.episode, minlength=len(b)).double(), share).item()
 
-def still_working(infos:tuple)->bool:    # `info` of reset and of every step so far
+def still_working(infos:tuple)->bool:  # `info` of reset and of every step so far
     "The last action was accepted, and its state is new in this episode (our trigger for an extension)."
     last, before = infos[-1], [i.get('state') for i in infos[:-1]]
     return not last.get('invalid', False) and (last.get('state') is None or last['state'] not in before)
@@ -38,8 +38,8 @@ class TurnLimit(Wrapper):
     "Ends a game after some turns, says in every observation how many are left, and may grant more."
     def __init__(self, env,
         *limits:int,  # turns of a game; several: the next one is granted to an agent that is still working
-        grant:Callable=still_working,   # infos -> bool, asked when a limit is reached
-        says:str='{left} turns left.'   # added to every observation; '': nothing is said
+        grant:Callable=still_working,  # infos -> bool, asked when a limit is reached
+        says:str='{left} turns left.'  # added to every observation; '': nothing is said
     ):
         super().__init__(env)
         if not limits or any(isinstance(n, bool) or not isinstance(n, int) or n < 1
@@ -84,9 +84,9 @@ class Timed(Wrapper):
         step = self.env.step(action)
         return with_columns(step, seconds=self.clock() - start)
 
-def costs(b:Batch,      # rollouts
-    *columns:str,       # turns columns to sum beside the usual ones; NaN adds nothing
-):                      # pandas table: total, per episode, per success (infinite without any)
+def costs(b:Batch,  # rollouts
+    *columns:str,   # turns columns to sum beside the usual ones; NaN adds nothing
+):                  # pandas table: total, per episode, per success (infinite without any)
     "What was spent: turns, sampled tokens, tokens in all, the environment's `cost`, and named columns."
     import pandas as pd
     hint = "Let your environment give it in info['columns'], or set it with batch.with_turns(...)."
@@ -99,12 +99,12 @@ def costs(b:Batch,      # rollouts
     return pd.DataFrame({'total': total, 'per episode': total/max(len(b), 1), 'per success': total/wins if wins
                          else math.inf})
 
-def scaling_inter(step:int,     # updates behind the policy
-    turns:tuple=(6, 13, 20),    # most turns of each stage; the last one stays
-    every:int=100,          # updates of a stage
-    resumed:int=None,       # with faithful=True: the update at which the run was resumed
-    faithful:bool=False,    # True: with the released counter, which a resume sets one too low
-)->dict:                    # the recipe field that holds for this step
+def scaling_inter(step:int,   # updates behind the policy
+    turns:tuple=(6, 13, 20),  # most turns of each stage; the last one stays
+    every:int=100,        # updates of a stage
+    resumed:int=None,     # with faithful=True: the update at which the run was resumed
+    faithful:bool=False,  # True: with the released counter, which a resume sets one too low
+)->dict:                  # the recipe field that holds for this step
     """Most turns of a game, growing with training (ScalingInter-RL). A pure function of the step, so that a resumed
     run goes on alike."""
     if every < 1 or not turns:
@@ -124,7 +124,7 @@ def scaling_inter_recipe():
     "Short games first, longer ones later"
     return dict(credit=grpo, schedule=partial(scaling_inter, turns=(8, 10, 12), every=10))
 
-def more_hops(step:int, every:int=10)->dict:    # updates behind the policy; of a stage -> fields for `play_hops`
+def more_hops(step:int, every:int=10)->dict:  # updates behind the policy; of a stage -> fields for `play_hops`
     "Questions of one hop first, one more with every stage."
     return dict(rollout_args=dict(hops=1 + step//every))
 
@@ -160,10 +160,10 @@ def mua_rl_recipe():
 class UnaryFeedback(Again):
     """Ask again after a wrong answer, without saying why it was wrong; the reward falls with every attempt and with
     repetitions (UFO)."""
-    def __init__(self, env,         # an environment of one seat, whose info says `success`
-        attempts:int=5,             # valid answers of an episode
+    def __init__(self, env,   # an environment of one seat, whose info says `success`
+        attempts:int=5,       # valid answers of an episode
         says:str='Incorrect. Please think again.',
-        repetition:float=.5,        # taken off, times the share of answers that were said before
+        repetition:float=.5,  # taken off, times the share of answers that were said before
         faithful:bool=False  # True: at the last attempt the text says Correct! even when it is wrong, as released
     ):
         super().__init__(env, attempts, between=Says(says), ends=answered, repeat=False)

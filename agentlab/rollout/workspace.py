@@ -24,8 +24,8 @@ from .plain import fault, guarded, play
 from .windows import makes_windows
 
 def laid_out(
-    task:str, memory, last:str,     # the task; texts, or tuples, lists, dictionaries of these; the newest observation
-    words:int=None, kept:int=None   # of the newest observation, and of each text of the memory; None: all of them
+    task:str, memory, last:str,    # the task; texts, or tuples, lists, dictionaries of these; the newest observation
+    words:int=None, kept:int=None  # of the newest observation, and of each text of the memory; None: all of them
 )->str:
     "The usual view: task, every text of the memory in its order, and the newest observation, with spaces between."
     cut = lambda text, most: text if most is None else ' '.join(text.split()[:most])
@@ -60,13 +60,13 @@ class _Desk:
         if size > most: raise ValueError(f'the memory has {size} tokens, its limit is {most}')
 
 def with_workspace(policy, env, seeds:list,  # as for `play`
-    view:Callable=laid_out,     # (task, memory, newest observation) -> all that the seat reads in this turn
-    remember:Callable=None,     # (memory, turn just played, newest observation it had read) -> memory; None: as it was
-    memory=(),                  # of every seat before its first turn: texts, or tuples, lists, dictionaries of these
-    about:Callable=None,        # env -> the task as a text; None: the first observation of the seat
-    most:int=256,               # tokens of a memory; more of them end the game with an error
+    view:Callable=laid_out,  # (task, memory, newest observation) -> all that the seat reads in this turn
+    remember:Callable=None,  # (memory, turn just played, newest observation it had read) -> memory; None: as it was
+    memory=(),               # of every seat before its first turn: texts, or tuples, lists, dictionaries of these
+    about:Callable=None,     # env -> the task as a text; None: the first observation of the seat
+    most:int=256,            # tokens of a memory; more of them end the game with an error
     max_tokens:int=16, system:str=None, format=None, **how  # as for `play`; a format is refused
-)->list:                        # as `play`; every turn is a window, and has columns['workspace'] and columns['memory']
+)->list:                     # as `play`; every turn is a window, and has columns['workspace'] and columns['memory']
     "`play`, but each turn reads a text made of task, memory and newest observation, and nothing else."
     whole_reply(format, 'with_workspace')
     makes_windows(policy, 'with_workspace')
@@ -85,7 +85,7 @@ def with_workspace(policy, env, seeds:list,  # as for `play`
 class Moments(Wrapper):
     "A turn of a demonstrated game, read as in a workspace, as a game of its own; it pays nothing."
     def __init__(self, env,  # with demonstrator() or expert()
-        view:Callable=laid_out, remember:Callable=None, memory=(), about:Callable=None,   # as for `with_workspace`
+        view:Callable=laid_out, remember:Callable=None, memory=(), about:Callable=None,  # as for `with_workspace`
         slip:float=.5,  # noise of the demonstrator; that of whoever asks for a demonstration is not used
         asks:Callable=None  # (env, the demonstrator's action) -> (question, answer) in place of its action; see ERA
     ):
@@ -124,7 +124,7 @@ def report_of(memory, turn, last:str, mark:str=';')->tuple:
 class Noted(Wrapper):
     "The agent writes a report before its action; the inner environment hears what stands behind the last mark."
     def __init__(self, env, keep:Callable,  # (old report, newest observation, env) -> the report of a demonstrator
-        mark:str=';', words:tuple=()    # between report and action; of reports, beside those of the environment
+        mark:str=';', words:tuple=()  # between report and action; of reports, beside those of the environment
     ):
         super().__init__(env)
         self.keep, self.mark, self.words, self.report, self.heard = keep, mark, tuple(words), '', ''
@@ -146,7 +146,7 @@ class Noted(Wrapper):
 
 class Retrying:
     "A sampler that draws again where a reply is malformed. What it throws away is not learned from: it is a filter."
-    def __init__(self, sampler, good:Callable, tries:int=5):    # good: a Completion -> bool; tries: beside the first
+    def __init__(self, sampler, good:Callable, tries:int=5):  # good: a Completion -> bool; tries: beside the first
         self.sampler, self.good, self.tries, self.drawn = sampler, good, tries, 0
     def sample(self, contexts:list, *, seeds:list, **how)->list:
         found = self.sampler.sample(contexts, seeds=seeds, **how)
@@ -173,8 +173,8 @@ def stubbed(memory, turn, last:str, stub:str='...')->tuple:
     return *memory, stub if last else '', turn.text
 
 def webagent(policy, env, seeds:list, stub:str='...',  # as for `with_workspace`; what stands for an earlier page
-    faithful:bool=False,    # True: as released, what is *trained* is one row an episode: stubs alone, and the page of
-    **how                   # the last action, whatever the others were sampled from. As for `with_workspace`
+    faithful:bool=False,  # True: as released, what is *trained* is one row an episode: stubs alone, and the page of
+    **how                 # the last action, whatever the others were sampled from. As for `with_workspace`
 )->list:
     "`with_workspace` with every earlier action, and stubs for their pages (WebAgent-R1)."
     pages = {}
@@ -194,7 +194,7 @@ def webagent_r1_recipe():
     return dict(credit=partial(grpo, eps=1e-4), loss_per='nested', kl_coef=.001, rollout=webagent,
                 test_rollout=webagent)
 
-def newest(task:str, memory, last:str)->str: return last or task    # a view of nothing else
+def newest(task:str, memory, last:str)->str: return last or task  # a view of nothing else
 
 def only_seat(b:Batch, seat:str)->Batch:
     "The batch with weight 0 at the tokens of all other seats; they stay in the statistics."
@@ -212,15 +212,15 @@ def last_said(memory, turn, last:str, cut:str='|')->str:
     return (turn.text.partition(cut)[2] or turn.text).strip()
 
 def era_gae(b:Batch, gamma:float=.99, lam:float=.99,  # tokens need `value`; discount and lambda, by turn
-    tokens:bool=True    # True: whitened over the action tokens, as released; False: over the turns
-)->tuple:               # targets of the critic, advantage: (action tokens,) float64 each
+    tokens:bool=True  # True: whitened over the action tokens, as released; False: over the turns
+)->tuple:             # targets of the critic, advantage: (action tokens,) float64 each
     "GAE over turns, on all tokens of the turn (ERA)."
     from agentlab.credit.batch_baselines import whiten
     from agentlab.credit.critics import gae
     targets, advantage = gae(b, gamma=gamma, lam=lam, level='turn', whiten=not tokens)
     return targets, whiten(advantage) if tokens else advantage
 
-def era_reward(b:Batch, until:int=22):      # -> (turns,)
+def era_reward(b:Batch, until:int=22):  # -> (turns,)
     "+3 for a success; before turn `until` +1 wherever progress exceeds its best so far, -.5 for a refused action."
     t = b.turns
     risen = t.milestone > shift(b.reached(), t.episode)
@@ -237,8 +237,8 @@ def era_recipe():
 def words_of(observation:str)->frozenset: return frozenset(observation.replace('.', ' ').split())
 
 def mine_shortcuts(episodes:list, features:Callable=words_of,  # what was played; observation -> what is true there
-    least:int=3, lengths:tuple=(2, 3), most:int=4   # successes that share a run; its atomic actions; shortcuts kept
-)->dict:                                            # name -> (actions, precondition)
+    least:int=3, lengths:tuple=(2, 3), most:int=4  # successes that share a run; its atomic actions; shortcuts kept
+)->dict:                                           # name -> (actions, precondition)
     "Runs of atomic actions that successes share, those that save most turns first."
     begun = defaultdict(list)
     for e, n in ((e, n) for e in episodes if e.success for n in lengths):
@@ -251,7 +251,7 @@ def mine_shortcuts(episodes:list, features:Callable=words_of,  # what was played
 class Shortcuts(Wrapper):
     "`do NAME` plays a run of actions in one turn: rewards are summed, `cost` counts the atomic actions."
     def __init__(self, env, shortcuts:dict, features:Callable=words_of,  # of `mine_shortcuts`
-        checked:bool=True, blind:bool=False     # refuse where the precondition fails; go on behind a refused action
+        checked:bool=True, blind:bool=False  # refuse where the precondition fails; go on behind a refused action
     ):
         super().__init__(env)
         self.shortcuts, self.features, self.checked, self.blind, self.heard = shortcuts, features, checked, blind, ''

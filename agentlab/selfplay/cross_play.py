@@ -26,7 +26,7 @@ SUMS = ('paid_first', 'paid_second')
 
 class _Table:
     "The seatings as pandas tables."
-    facts: dict     # of Tournament
+    facts: dict  # of Tournament
     rows: dict
 
     @property
@@ -65,8 +65,8 @@ class _Table:
 @dataclass(frozen=True, eq=False)
 class Tournament(_Table):
     "Who beat whom: a row for each seating, and what all matches had in common."
-    facts: dict     # env, seats, games (deals of a match), seed, and what else a game depends on
-    rows: dict      # (first, second) -> counts, sums and reason of that seating
+    facts: dict  # env, seats, games (deals of a match), seed, and what else a game depends on
+    rows: dict   # (first, second) -> counts, sums and reason of that seating
     def square(self, column: str, empty: float = math.nan)->Tensor:
         "(players, players) float64: a column of `frame()`, the row against the column."
         number, frame = {name: i for i, name in enumerate(self.players)}, self.frame()
@@ -114,11 +114,11 @@ class Patient:
         finally: self.busy = False
 
 def games_of(seatings: list,  # of (first, second): names, the same two players in all of them
-    load,                   # name -> player; may raise
-    env, facts: dict,       # of the tournament
-    tasks: list|None,       # deals, or None: from seeds
+    load,              # name -> player; may raise
+    env, facts: dict,  # of the tournament
+    tasks: list|None,  # deals, or None: from seeds
     limit: float|None,
-)->list:                    # one list of games per seating; a game is one episode per seat
+)->list:               # one list of games per seating; a game is one episode per seat
     "The games of one match, one call of the rollout for both seatings."
     who = {name: load(name) for name in seatings[0]}
     keys = {vocabulary_of(player.tokenizer) for player in who.values() if hasattr(player, 'sampler')}
@@ -151,7 +151,7 @@ def count(games: list)->dict:
                 paid_second=math.fsum(game[1].outcome for game in games))
 
 def meet(seatings: list, load, env, facts: dict, tasks: list|None, limit: float|None,  # as in `games_of`
-)->dict:                # (first, second) -> row of the table
+)->dict:  # (first, second) -> row of the table
     "Play one match; nothing that a player or an environment does ends the tournament."
     played, n = guarded(lambda: games_of(seatings, load, env, facts, tasks, limit)), facts['games']
     if isinstance(played, BaseException):
@@ -210,17 +210,17 @@ def begun(known: Tournament|None, facts: dict)->Tournament:
                          f'new table.')
     return known
 
-def tournament(players: dict,   # name -> policy, snapshot, path of a snapshot, or function (env, generator) -> text
-    env,                        # of two seats; or a function that makes one
-    games: int = 20,            # deals of a match; each is played in both seatings
-    seed: int = 0,              # of deals and sampling
-    pairs: list|None = None,    # of (name, name); None: everybody against everybody else
-    both: bool = True,          # False: only with the first of a pair at the first seat
+def tournament(players: dict,  # name -> policy, snapshot, path of a snapshot, or function (env, generator) -> text
+    env,                       # of two seats; or a function that makes one
+    games: int = 20,           # deals of a match; each is played in both seatings
+    seed: int = 0,             # of deals and sampling
+    pairs: list|None = None,   # of (name, name); None: everybody against everybody else
+    both: bool = True,         # False: only with the first of a pair at the first seat
     known: Tournament|None = None,  # an earlier table: what it has in full is not played again
-    policy = None,              # lends its modules to snapshots given as a path
-    tasks: list|None = None,    # deals, round and round; None: from seeds
-    on_match = None,            # called with the table after every match, as in `lambda table: table.save(path)`
-    limit: float|None = 60.,    # seconds in which a script must answer; None: it is waited for
+    policy = None,             # lends its modules to snapshots given as a path
+    tasks: list|None = None,   # deals, round and round; None: from seeds
+    on_match = None,           # called with the table after every match, as in `lambda table: table.save(path)`
+    limit: float|None = 60.,   # seconds in which a script must answer; None: it is waited for
     # as in `play_players`
     max_turns: int = 64, max_tokens: int = 16, temperature: float = 1., top_p: float = 1., system: str|None = None
 )->Tournament:
@@ -238,8 +238,8 @@ def tournament(players: dict,   # name -> policy, snapshot, path of a snapshot, 
     return table
 
 def heat_map(table: Tournament,
-    names: list|None = None,    # rows and columns in this order; None: by their rating where anything is known
-):                              # plotly figure
+    names: list|None = None,  # rows and columns in this order; None: by their rating where anything is known
+):                            # plotly figure
     "Points per game of the row against the column; crosses where nothing is known."
     go = needed('plotly.graph_objects', 'lab', 'heat_map')
     names = list(rating_frame(bradley_terry(table.results())).player) if names is None else list(names)

@@ -17,7 +17,7 @@ from ..recipe import recipe
 from .snapshots import Snapshot, learned
 
 def newest(rates:Tensor,  # (snapshots,) share that the learner wins against each, oldest first
-)->Tensor:          # (snapshots,) chances
+)->Tensor:  # (snapshots,) chances
     "Always the latest."
     return torch.eye(len(rates), dtype=torch.float64)[-1]
 
@@ -33,7 +33,7 @@ class League:
     "Snapshots of the learner, who meets whom, and how it went: the memory of a self-play run."
     def __init__(self,
         policy, seed: int,          # given by the trainer
-        seats: tuple = ('first', 'second'),     # of the game
+        seats: tuple = ('first', 'second'),  # of the game
         choose: Callable = anybody, # (snapshots,) win rates -> chances
         mirror: float = .5,         # share of the groups in which the policy plays all seats
         every: int = 10,            # updates between two snapshots
@@ -104,16 +104,16 @@ class League:
         "From a checkpoint."
         self.born, self.games, self.points = (tensors['born'].tolist(), tensors['games'].clone(),
                                               tensors['points'].clone())
-        self.recent = tensors.get('recent', torch.zeros(0)).tolist()    # older checkpoints have none
+        self.recent = tensors.get('recent', torch.zeros(0)).tolist()  # older checkpoints have none
         of = lambda i: {name.partition('.')[2]: x for name, x in tensors.items() if name.partition('.')[0] == str(i)}
         self.snapshots = [Snapshot(self.policy, of(i), f'snapshot {step}') for i, step in enumerate(self.born)]
 
 def moving_baseline(outcome:Tensor,  # (episodes,) in the order of the games
-    seat:Tensor,        # (episodes,) integer key
-    start:Tensor,       # (episodes,) the seat's baseline before the first of them
+    seat:Tensor,   # (episodes,) integer key
+    start:Tensor,  # (episodes,) the seat's baseline before the first of them
     decay:float=.95,
-    update_first:bool=False,    # True: an episode is part of its own baseline, as in the paper's formula
-)->tuple[Tensor, Tensor]:       # (episodes,) baseline of each; (episodes,) the seat's baseline after it
+    update_first:bool=False,  # True: an episode is part of its own baseline, as in the paper's formula
+)->tuple[Tensor, Tensor]:     # (episodes,) baseline of each; (episodes,) the seat's baseline after it
     "The moving average of the outcomes of one seat, before and after each of its episodes."
     place = rank(torch.arange(len(outcome), dtype=torch.float64, device=outcome.device), seat).double()
     after = recur((1 - decay)*outcome.double(), decay, seat, reverse=False) + start*decay**(place + 1)
@@ -131,7 +131,7 @@ class SeatBaseline:
         start = torch.tensor([self.known.get(s, self.first) for s in e.seat.tolist()], dtype=torch.float64,
                              device=e.outcome.device)
         baseline, after = moving_baseline(e.outcome, same(e.seat), start, self.decay, self.update_first)
-        self.known |= dict(zip(e.seat.tolist(), after.tolist()))        # of a repeated seat the last one
+        self.known |= dict(zip(e.seat.tolist(), after.tolist()))  # of a repeated seat the last one
         return batch.with_episodes(baseline=baseline)
     def learn(self, row: dict)->dict: return {}
     def tensors(self)->dict:
@@ -145,7 +145,7 @@ class SeatBaseline:
 @estimator('outcome of the episode', 'earlier games at the same seat: their moving average',
            'every token of the episode', 'Liu et al., 2025, SPIRAL, arXiv 2506.24119', needs=('baseline',))
 def spiral(b:Batch,  # episodes; episodes need `baseline`
-)->Tensor:          # (action tokens,) float64
+)->Tensor:  # (action tokens,) float64
     """Outcome less the moving average of the episode's seat, the same for every token (SPIRAL, role-conditioned
     advantage estimation)."""
     baseline = need(b.episodes, 'baseline', 'spiral compares with the baseline of a seat',

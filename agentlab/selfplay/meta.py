@@ -24,8 +24,8 @@ def linear(x:Tensor)->Tensor:
     return x
 
 def pfsp(win_rates,  # (opponents,) my win rate against each, a tie counts half; NaN where we have not met: taken as .5
-    weigh=hard          # function: (opponents,) rates -> weights from 0; `hard`, `variance`, `linear`, or your own
-)->Tensor:              # (opponents,) float64 probabilities
+    weigh=hard  # function: (opponents,) rates -> weights from 0; `hard`, `variance`, `linear`, or your own
+)->Tensor:      # (opponents,) float64 probabilities
     """How often to draw each opponent (prioritised fictitious self-play, Vinyals et al. 2019); uniform if nobody has
     a weight."""
     x = torch.as_tensor(win_rates, dtype=torch.float64)
@@ -49,9 +49,9 @@ def _project(x, gamma):
     return np.maximum(x - gamma - excess[np.nonzero(ranked >= excess)[0][-1]],
                       0) + gamma if free > 0 else np.full_like(x, gamma)
 
-def project(x,              # (n,) any finite numbers
-    gamma:float=1e-6        # least share, at most 1/n
-)->Tensor:                  # (n,) float64; sums to 1
+def project(x,        # (n,) any finite numbers
+    gamma:float=1e-6  # least share, at most 1/n
+)->Tensor:            # (n,) float64; sums to 1
     "The nearest mixture with every share at least gamma."
     x = np.asarray(x, dtype=np.float64)
     if x.ndim != 1 or not len(x) or not np.isfinite(x).all():
@@ -65,7 +65,7 @@ def check_gamma(gamma:float, n:int)->float:
 
 def replicate(row,  # (rows, columns) what the row seat earns
     column=None,  # (rows, columns) what the column seat earns; None: row's transpose, one population that plays itself
-    steps:int=100_000, dt:float=1e-3, gamma:float=1e-6     # as in the table above
+    steps:int=100_000, dt:float=1e-3, gamma:float=1e-6  # as in the table above
 ):  # yields (shares of the rows, shares of the columns) as numpy arrays, the uniform start first
     "Projected replicator dynamics, step by step."
     a = np.asarray(row, dtype=np.float64)
@@ -81,8 +81,8 @@ def replicate(row,  # (rows, columns) what the row seat earns
         x, y = _project(x + dt*x*(earned - x @ earned), gamma), _project(y + dt*y*(other - y @ other), gamma)
         yield x, y
 
-def projected_replicator(row, column=None,                  # (rows, columns) payoffs, as in `replicate`
-    steps:int=100_000, dt:float=1e-3, gamma:float=1e-6      # as in the table above
+def projected_replicator(row, column=None,              # (rows, columns) payoffs, as in `replicate`
+    steps:int=100_000, dt:float=1e-3, gamma:float=1e-6  # as in the table above
 )->tuple:  # (shares of the rows, shares of the columns), float64, averaged over all steps and the uniform start
     "The meta-solver of PSRO: projected replicator dynamics, averaged (Lanctot et al. 2017, arXiv 1711.00832)."
     x = y = 0.
@@ -93,8 +93,8 @@ def nash_sampler(
     # (players, players) rate of the row against the column, ties half; NaN where they have not met: taken from the
     # other side, else .5
     win_rates,
-    steps:int=20_000, dt:float=1e-2, gamma:float=1e-6   # of `projected_replicator`
-)->Tensor:                  # (players,) float64 probabilities
+    steps:int=20_000, dt:float=1e-2, gamma:float=1e-6  # of `projected_replicator`
+)->Tensor:  # (players,) float64 probabilities
     "How often to send each player, so that no other player wins against the mixture: an approximate Nash equilibrium."
     w = torch.as_tensor(win_rates, dtype=torch.float64).clone()
     if w.ndim != 2 or w.shape[0] != w.shape[1] or not len(w):
@@ -106,16 +106,16 @@ def nash_sampler(
         raise ValueError('win_rates must be from 0 to 1 with w[i, j] + w[j, i] = 1; count a tie as half a win for each')
     return projected_replicator(2*w - 1, None, steps, dt, gamma)[0]
 
-def beaten_by(win_rates,    # (players, players) without NaN
-    mixture                 # (players,) probabilities
-)->Tensor:                  # (players,) float64: how often each player wins against the mixture
+def beaten_by(win_rates,  # (players, players) without NaN
+    mixture               # (players,) probabilities
+)->Tensor:                # (players,) float64: how often each player wins against the mixture
     "What every member of the population would score against a mixture; at equilibrium nobody is above .5."
     return torch.as_tensor(win_rates, dtype=torch.float64) @ torch.as_tensor(mixture, dtype=torch.float64)
 
 def risk_averse_utility(payoff,  # (answers, opponents) what each answer earns against each opponent
-    mixture,            # (opponents,) how often each opponent comes
-    aversion:float=0.   # lambda, in 1/payoff; 0: the mean alone
-)->Tensor:              # (answers,) float64, in the unit of the payoff
+    mixture,           # (opponents,) how often each opponent comes
+    aversion:float=0.  # lambda, in 1/payoff; 0: the mean alone
+)->Tensor:             # (answers,) float64, in the unit of the payoff
     "Mean payoff under the mixture minus `aversion` times its variance (in the spirit of arXiv 2205.15434)."
     a, s = torch.as_tensor(payoff, dtype=torch.float64), torch.as_tensor(mixture, dtype=torch.float64)
     if a.ndim != 2 or s.shape != a.shape[1:]:
@@ -128,8 +128,8 @@ def risk_averse_utility(payoff,  # (answers, opponents) what each answer earns a
     return mean - aversion*((a - mean[:, None]).square() @ s)
 
 def risk_averse_response(payoff, mixture,  # as in `risk_averse_utility`
-    aversion:float=0.   # lambda
-)->Tensor:              # (answers,) float64 probabilities
+    aversion:float=0.  # lambda
+)->Tensor:             # (answers,) float64 probabilities
     "The answer with the highest risk-averse utility; equal ones with equal probability."
     utility = risk_averse_utility(payoff, mixture, aversion)
     best = (utility >= utility.max() - 1e-9*max(1., float(utility.abs().max()))).double()

@@ -26,7 +26,7 @@ class Population:
     columns: tuple|None # players of the second; None: one population that plays itself
     row: Tensor         # (rows, columns) float64: what the row earns; NaN where they have not met
     column: Tensor      # (rows, columns) float64: what the column earns
-    shares: tuple|None = None   # (rows,), (columns,): of the meta-solver; set by `psro`
+    shares: tuple|None = None  # (rows,), (columns,): of the meta-solver; set by `psro`
     @property
     def others(self)->tuple: return self.rows if self.columns is None else self.columns
 
@@ -41,7 +41,7 @@ def evaluated(p: Population, play: Callable)->Population:
     "The population with every cell filled; `play(one, other)` is asked only for those who have not met."
     row, column, others = p.row.clone(), p.column.clone(), p.others
     for i, j in p.row.isnan().nonzero().tolist():
-        if p.columns is None and i > j: continue        # the mirror of a cell that was asked for
+        if p.columns is None and i > j: continue  # the mirror of a cell that was asked for
         paid = torch.tensor([float(x) for x in play(p.rows[i], others[j])], dtype=torch.float64)
         if not paid.isfinite().all():
             raise ValueError(f'play gave {paid.tolist()} for row {i} against column {j}; every match must be played '
@@ -79,13 +79,13 @@ def naive(row: Tensor, column: Tensor)->tuple:
     "The newest player alone: self-play without memory."
     return tuple(torch.eye(n, dtype=torch.float64)[-1] for n in row.shape)
 
-def psro(population: Population,    # of `population_of`, or of an earlier run
-    play: Callable,                 # (one, other) -> (paid to one, paid to other)
+def psro(population: Population,  # of `population_of`, or of an earlier run
+    play: Callable,               # (one, other) -> (paid to one, paid to other)
     # (side, others, shares, number) -> a new player: a good answer of side 0 or 1 to others, who come with these shares
     oracle: Callable,
-    meta: Callable = replicator,    # (row, column) -> (shares of the rows, shares of the columns)
-    size: int = 10,                 # stop when so many players sit in the rows
-):                                  # yields a Population, all matches played and mixed; the one it began with first
+    meta: Callable = replicator,  # (row, column) -> (shares of the rows, shares of the columns)
+    size: int = 10,               # stop when so many players sit in the rows
+):                                # yields a Population, all matches played and mixed; the one it began with first
     "Policy-space response oracles (Lanctot et al. 2017, arXiv 1711.00832)."
     if type(size) is not int or size < 1: raise ValueError(f'size={size!r}: give a whole number from 1')
     while True:
@@ -95,9 +95,9 @@ def psro(population: Population,    # of `population_of`, or of an earlier run
         population = grown(population, oracle)
 
 def mixture_strategy(tree: GameTree,
-    strategies: list,   # each (situations, actions)
-    shares: Tensor,     # (strategies,)
-)->Tensor:              # (situations, actions) float64; uniform where no player of the mixture comes
+    strategies: list,  # each (situations, actions)
+    shares: Tensor,    # (strategies,)
+)->Tensor:             # (situations, actions) float64; uniform where no player of the mixture comes
     "The strategy of somebody who draws a player before the game and follows it."
     total = torch.zeros(tree.legal.shape, dtype=torch.float64)
     for strategy, share in zip(strategies, shares):
@@ -133,8 +133,8 @@ def risk_averse(row: Tensor, column: Tensor, aversion: float = 0., steps: int = 
 
 def save_population(p: Population,  # of `psro`
     folder,
-    write: Callable,    # (player, path): writes one player, as in `Snapshot.save`
-)->Path:                # of the table
+    write: Callable,  # (player, path): writes one player, as in `Snapshot.save`
+)->Path:              # of the table
     "Write the new players, then the table. Raises ValueError where the folder holds another population."
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ def _table(folder: Path)->dict|None:
     return dict(two=read['two']) | {name: torch.tensor(read[name], dtype=torch.float64) for name in ('row', 'column')}
 
 def load_population(folder,  # of `save_population`
-    read: Callable,     # path -> player, as in `partial(load_snapshot, policy)`
+    read: Callable,  # path -> player, as in `partial(load_snapshot, policy)`
 )->Population:
     "The population in a folder. Raises FileNotFoundError where there is none."
     table = _table(Path(folder))
@@ -174,7 +174,7 @@ def name_of(player)->str:
 class Matches:
     "`play` of `psro` by games: a tournament whose table is kept."
     def __init__(self,
-        env, games: int = 20, seed: int = 0,    # as in `tournament`
+        env, games: int = 20, seed: int = 0,  # as in `tournament`
         both: bool = True,              # False for two populations: the row sits at the first seat
         known: Tournament|None = None,  # of an earlier run
         **how,                          # for `tournament`
@@ -204,7 +204,7 @@ class Drawn:
         policy, seed: int,      # given by the trainer
         players: tuple = (),    # policies, snapshots or functions
         shares: list = (),      # a number for each
-        seats: tuple = ('first', 'second'),     # of the game
+        seats: tuple = ('first', 'second'),  # of the game
         seat: str|None = None,  # of the learner; None: drawn for every group
         groups: int = 8,        # of an update
     ):

@@ -24,8 +24,8 @@ def by_outcome(b:Batch,  # episodes
     x, y = b.episodes.outcome[i], b.episodes.outcome[j]
     return torch.where(x.isnan() | y.isnan(), torch.nan, (x > y).double() + (x == y).double()/2)
 
-def rivals(b:Batch,             # episodes
-)->tuple[Tensor, Tensor]:       # (pairs,) an episode; (pairs,) another one of the same task and seat
+def rivals(b:Batch,        # episodes
+)->tuple[Tensor, Tensor]:  # (pairs,) an episode; (pairs,) another one of the same task and seat
     "All ordered pairs of episodes that are compared with each other."
     key = same(b.episodes.group, b.episodes.seat)
     return (key[:, None] == key).fill_diagonal_(False).nonzero(as_tuple=True)
@@ -49,8 +49,8 @@ def win_rates(b:Batch,          # episodes; several episodes per group
 
 def win_rate_reward(
     b:Batch, prefer:Callable=by_outcome, include_self:bool=False, against:Tensor=None, # as in `win_rates`
-    each_turn:bool=False,       # True: r/H on each of the H turns; False: r on the last turn
-)->Tensor:                      # (turns,) float64
+    each_turn:bool=False,  # True: r/H on each of the H turns; False: r on the last turn
+)->Tensor:                 # (turns,) float64
     "The episode's win rate in its group as a reward (in the spirit of SPO, Swamy et al. 2024)."
     rate = win_rates(b, prefer, include_self, against)
     if each_turn: return (rate/torch.bincount(b.turns.episode, minlength=len(b)))[b.turns.episode]
@@ -63,8 +63,8 @@ def spo_recipe():
     return dict(credit=dr_grpo, reward=win_rate_reward)
 
 def best_and_worst(b:Batch,  # episodes
-    score:Tensor=None,      # (episodes,) e.g. win rates; None: the outcomes; NaN is never chosen
-)->Table:                   # winner, loser: (pairs,) numbers of episodes, at most one pair per task and seat
+    score:Tensor=None,  # (episodes,) e.g. win rates; None: the outcomes; NaN is never chosen
+)->Table:               # winner, loser: (pairs,) numbers of episodes, at most one pair per task and seat
     "The best and the worst episode of each task and seat."
     score = b.episodes.outcome if score is None else score
     key, number = same(b.episodes.group, b.episodes.seat), torch.arange(len(b), device=score.device)
@@ -79,34 +79,34 @@ def best_and_worst(b:Batch,  # episodes
     return Table(winner=winner[order], loser=loser[order])
 
 def episode_logp(b:Batch,  # episodes
-    logp:Tensor,        # (action tokens,) log-probabilities
-    mean:bool=False,    # True: the mean over the tokens; False: the sum
-)->Tensor:              # (episodes,) of the tokens whose weight is not 0; 0 for an episode without any
+    logp:Tensor,      # (action tokens,) log-probabilities
+    mean:bool=False,  # True: the mean over the tokens; False: the sum
+)->Tensor:            # (episodes,) of the tokens whose weight is not 0; 0 for an episode without any
     "Log-probability of everything an episode said."
     counts, episode = b.action('weight') > 0, b.turns.episode[b.action_turn]
     total = logp.new_zeros(len(b)).index_add(0, episode, torch.where(counts, logp, 0))
     return total/torch.bincount(episode[counts], minlength=len(b)).clamp(min=1) if mean else total
 
-def sppo(logp:Tensor,   # (action tokens,) log-probability under the policy in training, with gradient
-    b:Batch,            # tokens need prev_logp: under the policy that sampled the episodes
-    pairs:Table,        # winner, loser: numbers of episodes, as `best_and_worst` gives them
-    win_rate:Tensor,    # (episodes,) `win_rates(b, prefer, include_self=True)`
-    beta:float=.01,     # how much a win rate of 1/2+beta is worth, in nats: 1
-    mean:bool=False,    # True: an episode's log-probability is the mean over its tokens; False: the sum
-)->Tensor:              # (pairs,) loss
+def sppo(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
+    b:Batch,           # tokens need prev_logp: under the policy that sampled the episodes
+    pairs:Table,       # winner, loser: numbers of episodes, as `best_and_worst` gives them
+    win_rate:Tensor,   # (episodes,) `win_rates(b, prefer, include_self=True)`
+    beta:float=.01,    # how much a win rate of 1/2+beta is worth, in nats: 1
+    mean:bool=False,   # True: an episode's log-probability is the mean over its tokens; False: the sum
+)->Tensor:             # (pairs,) loss
     "Squared distance of both log-ratios to the scaled win rates (SPPO, Wu et al. 2024)."
     if not beta > 0: raise ValueError(f'beta={beta}: it divides the win rates and must be above 0; the release has .01')
     ratio = episode_logp(b, logp - _anchor(b, 'prev_logp', 'sppo'), mean)
     distance = (ratio - (win_rate.to(ratio) - .5)/beta).square()
     return (distance[pairs.winner] + distance[pairs.loser])/2
 
-def inpo(logp:Tensor,   # (action tokens,) log-probability under the policy in training, with gradient
-    b:Batch,            # tokens need ref_logp (a fixed reference) and prev_logp (the policy that sampled the episodes)
-    pairs:Table,        # winner, loser: numbers of episodes
-    eta:float=.0075,    # the gap should grow by 1/(2 eta) nats
-    tau:float=None,     # pull of the reference, from 0 (only prev counts) to eta (only ref counts); None: eta/3
-    mean:bool=False,    # True: an episode's log-probability is the mean over its tokens; False: the sum
-)->Tensor:              # (pairs,) loss
+def inpo(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
+    b:Batch,           # tokens need ref_logp (a fixed reference) and prev_logp (the policy that sampled the episodes)
+    pairs:Table,       # winner, loser: numbers of episodes
+    eta:float=.0075,   # the gap should grow by 1/(2 eta) nats
+    tau:float=None,    # pull of the reference, from 0 (only prev counts) to eta (only ref counts); None: eta/3
+    mean:bool=False,   # True: an episode's log-probability is the mean over its tokens; False: the sum
+)->Tensor:             # (pairs,) loss
     "Squared distance of the gap between winner and loser to 1/(2 eta) (INPO, Zhang et al. 2024)."
     if not eta > 0: raise ValueError(f'eta={eta}: it must be above 0; .0075 for large models, .1 to .5 for tiny ones')
     pull = 1/3 if tau is None else tau/eta
@@ -155,8 +155,8 @@ def inpo_credit(
     return pair_advantage(b, lambda logp: inpo(logp, anchored, pairs, **how))
 
 def dpo_credit(b:Batch,  # episodes; several of a group; tokens need ref_logp, which a recipe with kl_coef supplies
-    beta:float=.1,      # how much a nat of the gap to the reference counts
-)->Tensor:              # (action tokens,) float64; 0 outside all pairs
+    beta:float=.1,  # how much a nat of the gap to the reference counts
+)->Tensor:          # (action tokens,) float64; 0 outside all pairs
     "One step of DPO from the policy that played, on the best and the worst outcome of each task and seat."
     ref, pairs = _anchor(b, 'ref_logp', 'dpo_credit'), best_and_worst(b)
     def loss(logp):

@@ -31,17 +31,17 @@ metric('solved', 'tries at such tasks that succeeded', 'mean over the tasks of t
 metric('solver', 'tries of the solver that succeeded, at whatever task', 'mean over its episodes', 'tries, 0-1')
 metric('pool', 'earlier tasks that can be set again', 'counted', 'tasks')
 
-def success_rate(scores,    # (tasks, tries) 0 to 1; NaN: this try did not take place
-    faithful:bool=False,    # True: whatever is above 0 counts, as SSP was released; False: above .5
-)->Tensor:                  # (tasks,) float64; NaN where nobody tried
+def success_rate(scores,  # (tasks, tries) 0 to 1; NaN: this try did not take place
+    faithful:bool=False,  # True: whatever is above 0 counts, as SSP was released; False: above .5
+)->Tensor:                # (tasks,) float64; NaN where nobody tried
     "s: the share of the solver's tries that succeed."
     scores = torch.as_tensor(scores, dtype=torch.float64)
     seen = ~scores.isnan()
     return (seen & (scores > (0. if faithful else .5))).sum(-1)/seen.sum(-1).double()
 
 def absolute_zero(solved,  # (tasks,) s, 0 to 1; NaN: no score
-    valid=True,     # (tasks,) bool: could be read and run
-)->Tensor:          # (tasks,) float64
+    valid=True,  # (tasks,) bool: could be read and run
+)->Tensor:       # (tasks,) float64
     "1 - s, -.5 for what everybody or nobody solves, -1 for what cannot be run (proposer of Absolute Zero)."
     s = _share(solved)
     return _or(valid, torch.where((s == 0) | (s == 1), -.5, 1 - s), -1.)
@@ -76,15 +76,15 @@ def _share(solved):
 def _or(valid, reward, penalty): return torch.where(torch.as_tensor(valid).bool(), reward, penalty)
 
 def absolute_zero_solver(accuracy,  # (episodes,) 0 to 1
-    readable=True,      # (episodes,) bool
-)->Tensor:              # (episodes,) float64
+    readable=True,  # (episodes,) bool
+)->Tensor:          # (episodes,) float64
     "The accuracy; -.5 for none, -1 for what cannot be read (solver of Absolute Zero)."
     accuracy = _share(accuracy)
     return _or(readable, torch.where(accuracy == 0, -.5, accuracy), -1.)
 
 def search_solver(right,  # (episodes,) 1 or 0
-    answers,            # (episodes,) number of answer tags that were written
-)->Tensor:              # (episodes,) float64
+    answers,  # (episodes,) number of answer tags that were written
+)->Tensor:    # (episodes,) float64
     "1 for a right answer, a quarter of it with more than ten answers (solver of Search Self-Play)."
     right = torch.as_tensor(right, dtype=torch.float64)
     return torch.where(torch.as_tensor(answers) > 10, right/4, right)
@@ -92,14 +92,14 @@ def search_solver(right,  # (episodes,) 1 or 0
 @estimator('outcome of the episode', 'all episodes of the batch with the same role (seat) and kind of task',
            'every token of the episode',
            'Zhao et al., 2025, Absolute Zero, arXiv 2505.03335', needs=('seat', 'kind'))
-def trr_pp(b:Batch,         # episodes; episodes need `seat` (the role) and `kind`
-    kind:str='kind',        # episode column, numbers: the kind of task
-    scale:str='std',        # 'std': divide by the deviation; None: do not
-    ddof:int=1,             # 1: sample deviation; 0: population
-    eps:float=1e-8,         # added to the deviation
-    singleton:str='zero',   # a role and kind with one episode: 'zero' gives 0, 'raw' keeps the outcome
-    rows:str='episode',     # who votes: 'episode' once each, or 'turn'
-)->Tensor:                  # (action tokens,) float64 advantage; 0 where the outcome is NaN
+def trr_pp(b:Batch,        # episodes; episodes need `seat` (the role) and `kind`
+    kind:str='kind',       # episode column, numbers: the kind of task
+    scale:str='std',       # 'std': divide by the deviation; None: do not
+    ddof:int=1,            # 1: sample deviation; 0: population
+    eps:float=1e-8,        # added to the deviation
+    singleton:str='zero',  # a role and kind with one episode: 'zero' gives 0, 'raw' keeps the outcome
+    rows:str='episode',    # who votes: 'episode' once each, or 'turn'
+)->Tensor:                 # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome against all episodes of the same role and kind of task (TRR++ of Absolute Zero)."
     need(b.episodes, kind, 'trr_pp compares episodes of the same kind of task',
          f'Set it with batch.with_episodes({kind}=numbers).')
@@ -108,15 +108,15 @@ def trr_pp(b:Batch,         # episodes; episodes need `seat` (the role) and `kin
 @dataclass(frozen=True)
 class Proposal:
     "A question for a given answer, and how its author came to it."
-    question:str        # '' where none was found
-    answer:str          # what the author was given
-    searches:tuple=()   # what it searched for, in order
-    passages:tuple=()   # what it was shown
+    question:str       # '' where none was found
+    answer:str         # what the author was given
+    searches:tuple=()  # what it searched for, in order
+    passages:tuple=()  # what it was shown
 
 def read_proposal(
-    text:str,       # everything the proposer wrote and was shown, with <question>, <search> and <information> tags
-    answer:str,     # what it was given
-)->Proposal:        # with the first question
+    text:str,    # everything the proposer wrote and was shown, with <question>, <search> and <information> tags
+    answer:str,  # what it was given
+)->Proposal:     # with the first question
     "Question, searches and passages of a text."
     found = lambda tag: tuple(part.strip() for part in re.findall(f'<{tag}>(.*?)</{tag}>', text, re.DOTALL))
     return Proposal((found('question') or ('',))[0], answer, found('search'), found('information'))
@@ -144,8 +144,8 @@ def searches_hide_answer(p:Proposal)->str:
 ssp_checks = (has_question, has_length, hides_answer, has_passages, searched_twice, no_repeat)
 
 def refusal(p:Proposal,
-    checks:tuple=ssp_checks,    # functions Proposal -> reason, '' for none
-)->str:                         # the first reason; '' where all checks pass
+    checks:tuple=ssp_checks,  # functions Proposal -> reason, '' for none
+)->str:                       # the first reason; '' where all checks pass
     "Why a proposal is no task."
     return next((reason for check in checks if (reason := check(p))), '')
 
@@ -156,11 +156,11 @@ def same_answer(a, b,  # texts
     return plain(a) == plain(b)
 
 def verify(p:Proposal,
-    solve:Callable,         # (question, passages) -> answer; '' or None: it found none
-    noise:tuple,            # passages of other proposals, four in the release
-    generator:Random,       # shuffles
-    faithful:bool=False,    # True: as released, a solver that raises an exception lets the proposal pass
-)->str:                     # the reason why not; '' if the passages lead to the answer
+    solve:Callable,       # (question, passages) -> answer; '' or None: it found none
+    noise:tuple,          # passages of other proposals, four in the release
+    generator:Random,     # shuffles
+    faithful:bool=False,  # True: as released, a solver that raises an exception lets the proposal pass
+)->str:                   # the reason why not; '' if the passages lead to the answer
     "Can the answer be found in the proposer's own passages?"
     passages = [*p.passages, *noise]
     generator.shuffle(passages)
@@ -169,9 +169,9 @@ def verify(p:Proposal,
     return '' if found and same_answer(found, p.answer) else f'the passages lead to {found!r}'
 
 def noise_of(proposals:list,  # of one batch
-    k:int,              # whose verification it is for
-    generator:Random,   # draws
-    n:int=4,            # how many passages, fewer where there are not so many
+    k:int,             # whose verification it is for
+    generator:Random,  # draws
+    n:int=4,           # how many passages, fewer where there are not so many
 )->tuple:
     "Passages that other proposals were shown and this one was not."
     others = sorted({passage for i, p in enumerate(proposals) if i != k for passage in p.passages}
@@ -195,8 +195,8 @@ def hop_lookup(question:str,  # as HopSearch asks: Who is the mentor of the riva
     return here
 
 def hop_task(task:dict,  # of ProposeHop: split, world, people, answer
-    text:str,       # the proposer's last turn: ask mentor rival Luma Gard
-)->dict:            # a task of HopSearch; None where the text is no question
+    text:str,  # the proposer's last turn: ask mentor rival Luma Gard
+)->dict:       # a task of HopSearch; None where the text is no question
     "The solver's task."
     verb, words = parse(text)
     *spoken, first, last = words.split() if len(words.split()) > 2 else ('', '', '')
@@ -209,13 +209,13 @@ class ProposeHop(TextEnv):
     must find it."""
     name, seats = 'propose_hop', ('proposer',)
     def __init__(self, hops:int=2,  # of the questions, 2 or 3: with 1 they are shorter than ten words
-        distractors:int=21,     # people of the world besides, as in HopSearch
-        horizon:int=6,          # most turns
-        invalid:float=-1.,      # paid for what is no question
-        noise:int=4,            # other pages in the verification
-        split:str='train',      # whose answers `reset` draws
+        distractors:int=21,   # people of the world besides, as in HopSearch
+        horizon:int=6,        # most turns
+        invalid:float=-1.,    # paid for what is no question
+        noise:int=4,          # other pages in the verification
+        split:str='train',    # whose answers `reset` draws
         solve:Callable=hop_lookup,  # the verifier: (question, passages) -> answer
-        faithful:bool=False,    # True: a verifier that raises an exception lets the question pass, as released
+        faithful:bool=False,  # True: a verifier that raises an exception lets the question pass, as released
     ):
         check_options(hops, distractors, 1, None, 0., self.seats)
         if hops < 2 or type(horizon) is not int or horizon <= hops:
@@ -285,19 +285,19 @@ class ProposeHop(TextEnv):
 
 def proposer_reward(b:Batch,  # episodes of a proposer; `success`: a question
     solved,  # (episodes,) s of each question; anything where there is none; NaN: nobody tried
-    rule:Callable=search_self_play,     # (s, valid) -> (episodes,) reward
-)->Tensor:                              # (turns,) float64, on the last turn
+    rule:Callable=search_self_play,  # (s, valid) -> (episodes,) reward
+)->Tensor:                           # (turns,) float64, on the last turn
     "What a proposer is paid once its questions have been tried."
     valid = b.episodes.success.bool()
     reward = rule(torch.where(valid, torch.as_tensor(solved, dtype=torch.float64), 0.), valid)
     return at_end(b, reward)
 
 def bug_refusal(before,  # (tests,) bool: passed before the change
-    bugged,     # (tests,) bool: passed with the bug
-    weakened,   # (kept tests,) bool: the weakened tests with the bug
-    restored,   # (tests,) bool: passed after the bug was taken back
-    without,    # (files, tests) bool: passed with the bug, but one changed file taken back, for each file
-)->str:         # the first reason; '' for a consistent bug
+    bugged,    # (tests,) bool: passed with the bug
+    weakened,  # (kept tests,) bool: the weakened tests with the bug
+    restored,  # (tests,) bool: passed after the bug was taken back
+    without,   # (files, tests) bool: passed with the bug, but one changed file taken back, for each file
+)->str:        # the first reason; '' for a consistent bug
     "Why a change is no bug that can be learned from (in the spirit of SSR)."
     before, bugged, weakened, restored, without = (torch.as_tensor(x).bool()
                                                    for x in (before, bugged, weakened, restored, without))
@@ -310,6 +310,6 @@ def bug_refusal(before,  # (tests,) bool: passed before the change
     return f'the change of file {int(idle.nonzero()[0, 0])} breaks nothing' if idle.any() else ''
 
 def swe_solver(repaired,  # (episodes,) bool: all tests pass
-)->Tensor:      # (episodes,) float64
+)->Tensor:  # (episodes,) float64
     "1 for a repair, -1 for none (solver, from memory of SSR)."
     return torch.as_tensor(repaired, dtype=torch.float64)*2 - 1

@@ -16,9 +16,9 @@ from ..groups import same
 @dataclass(frozen=True, eq=False)
 class Results:
     "Points and games of every pair of players."
-    players:tuple   # names
-    points:Tensor   # (players, players) float64: of the row against the column; a tie is half a point for each
-    games:Tensor    # (players, players) float64, symmetric
+    players:tuple  # names
+    points:Tensor  # (players, players) float64: of the row against the column; a tie is half a point for each
+    games:Tensor   # (players, players) float64, symmetric
 
     @property
     def rate(self)->Tensor:
@@ -29,8 +29,8 @@ class Results:
         "The pairs that never met."
         return [(self.players[i], self.players[j]) for i, j in (self.games == 0).triu(1).nonzero().tolist()]
 
-def tally(games,        # list of (player, other, score): score in [0, 1] is the player's, the other has the rest
-    players:list=None   # names, in the order of the table; None: as they appear. May name some that never played
+def tally(games,       # list of (player, other, score): score in [0, 1] is the player's, the other has the rest
+    players:list=None  # names, in the order of the table; None: as they appear. May name some that never played
 )->Results:
     "Add up games. Raises ValueError for a score outside of [0, 1], an unknown player, or one against itself."
     games = list(games)
@@ -50,10 +50,10 @@ def tally(games,        # list of (player, other, score): score in [0, 1] is the
               .index_add_(0, two*n + one, 1 - score).view(n, n))
     return Results(players, points, points + points.T)
 
-def wilson(points,      # any shape: points, or successes
-    games,              # the same shape: games, or trials
-    z:float=1.96        # standard errors to either side; 1.96: about 95 %
-)->tuple:               # (low, high), float64; NaN where there were no games
+def wilson(points,  # any shape: points, or successes
+    games,          # the same shape: games, or trials
+    z:float=1.96    # standard errors to either side; 1.96: about 95 %
+)->tuple:           # (low, high), float64; NaN where there were no games
     "Wilson's interval for a rate."
     points, games = (torch.as_tensor(x, dtype=torch.float64) for x in (points, games))
     if ((points < 0) | (points > games)).any(): raise ValueError('points must be from 0 to games, element by element')
@@ -63,7 +63,7 @@ def wilson(points,      # any shape: points, or successes
     return ((center - half)/wide).clamp(min=0), ((center + half)/wide).clamp(max=1)
 
 def results_frame(r:Results,  # of `tally`
-    z:float=1.96        # of `wilson`
+    z:float=1.96  # of `wilson`
 ):  # pandas DataFrame, a row for every pair: player, other, games, rate, low, high; NaN where they never met
     "Every pair with its interval, also those that are missing."
     import pandas as pd
@@ -76,16 +76,16 @@ def results_frame(r:Results,  # of `tally`
 @dataclass(frozen=True, eq=False)
 class Ratings:
     "Strengths in log-odds, with what is known of their errors."
-    players:tuple       # names
-    strength:Tensor     # (players,) float64, mean 0
-    covariance:Tensor   # (players, players) of the strengths, after their mean was taken off
-    component:Tensor    # (players,) equal for players that are linked by games
+    players:tuple      # names
+    strength:Tensor    # (players,) float64, mean 0
+    covariance:Tensor  # (players, players) of the strengths, after their mean was taken off
+    component:Tensor   # (players,) equal for players that are linked by games
 
     @property
     def error(self)->Tensor: return self.covariance.diagonal().clamp(min=0).sqrt()
 
     def between(self, player:str, other:str  # names
-    )->tuple:                   # (difference of the strengths, its standard error)
+    )->tuple:  # (difference of the strengths, its standard error)
         "How much stronger one player is than another."
         i, j = self.players.index(player), self.players.index(other)
         variance = self.covariance[i, i] + self.covariance[j, j] - 2*self.covariance[i, j]
@@ -102,8 +102,8 @@ def _components(games):
     return linked.double().argmax(1)
 
 def bradley_terry(r:Results,  # of `tally`; a tie counts as half a win and half a loss
-    prior:float=.1,         # precision of the Gaussian prior of every strength; a larger one pulls them together
-    steps:int=200           # at most so many steps of Newton's method
+    prior:float=.1,  # precision of the Gaussian prior of every strength; a larger one pulls them together
+    steps:int=200    # at most so many steps of Newton's method
 )->Ratings:
     "Strengths that make the results most likely (Bradley and Terry 1952), with standard errors from the curvature."
     if not r.players: raise ValueError('there are no players; give `tally` some games, or names in players=')
@@ -126,7 +126,7 @@ def bradley_terry(r:Results,  # of `tally`; a tie counts as half a win and half 
                    _components(r.games))
 
 def rating_frame(ratings:Ratings  # of `bradley_terry`
-):                      # pandas DataFrame, the strongest first: player, strength, error, elo, component
+):  # pandas DataFrame, the strongest first: player, strength, error, elo, component
     "Ratings to look at."
     import pandas as pd
     frame = pd.DataFrame(dict(player=ratings.players, strength=ratings.strength.tolist(), error=ratings.error.tolist(),
@@ -134,9 +134,9 @@ def rating_frame(ratings:Ratings  # of `bradley_terry`
                               component=same(ratings.component).tolist()))
     return frame.sort_values('strength', ascending=False, kind='stable').reset_index(drop=True)
 
-def log_odds(r:Results,     # of `tally`
-    pseudo:float=.5         # points given to both sides of every match that was played
-)->Tensor:                  # (players, players) float64, antisymmetric; 0 on the diagonal, NaN where they never met
+def log_odds(r:Results,  # of `tally`
+    pseudo:float=.5      # points given to both sides of every match that was played
+)->Tensor:               # (players, players) float64, antisymmetric; 0 on the diagonal, NaN where they never met
     "Log-odds of the row against the column."
     if not pseudo > 0:
         raise ValueError(f'pseudo={pseudo!r}: give more than 0, or a player who always won has infinite odds')
@@ -147,10 +147,10 @@ def log_odds(r:Results,     # of `tally`
 @dataclass(frozen=True, eq=False)
 class Decomposition:
     "A table of who wins how much, as a ladder and what is left."
-    potential:Tensor    # (players,) float64; mean 0 within players that are linked
-    transitive:Tensor   # (players, players): differences of the potentials; NaN where they never met
-    cyclic:Tensor       # (players, players): the rest
-    share:float         # of the squared entries that is cyclic, 0 to 1; 0 for a table of zeros
+    potential:Tensor   # (players,) float64; mean 0 within players that are linked
+    transitive:Tensor  # (players, players): differences of the potentials; NaN where they never met
+    cyclic:Tensor      # (players, players): the rest
+    share:float        # of the squared entries that is cyclic, 0 to 1; 0 for a table of zeros
 
 def _antisymmetric(payoff):
     "The table in float64; refuses one that is not antisymmetric, NaN at the same places."
@@ -161,7 +161,7 @@ def _antisymmetric(payoff):
                          'or what the row was paid')
     return payoff
 
-def hodge(payoff        # (players, players) antisymmetric; NaN where they never met
+def hodge(payoff  # (players, players) antisymmetric; NaN where they never met
 )->Decomposition:
     "The closest ladder and the cyclic rest (Hodge decomposition; least squares over the pairs that met)."
     payoff = _antisymmetric(payoff)
@@ -174,7 +174,7 @@ def hodge(payoff        # (players, players) antisymmetric; NaN where they never
     return Decomposition(potential, transitive, payoff - transitive, float(left/total) if total > 0 else 0.)
 
 def cyclic_triples(payoff  # (players, players) antisymmetric; NaN where they never met
-)->float:               # share of the triples in which all have met; NaN where there is none
+)->float:  # share of the triples in which all have met; NaN where there is none
     "How many triples go round: i beats j, j beats k, k beats i. A tie breaks the circle."
     payoff = _antisymmetric(payoff)
     met = (~payoff.isnan()).double()*(1 - torch.eye(len(payoff), dtype=torch.float64))

@@ -68,8 +68,8 @@ class RoleWeights(Policy):
         return Path(folder)
 
 def by_seat(policy: RoleWeights, batch: Batch,
-    ask,        # (policy of a seat, batch with its rows) -> tensors, each with a number or row for every action token
-)->tuple:       # the same tensors for the whole batch
+    ask,   # (policy of a seat, batch with its rows) -> tensors, each with a number or row for every action token
+)->tuple:  # the same tensors for the whole batch
     "The answers of all seats, in the order of `batch.actions`."
     rows = action_rows(batch)
     seat = batch.episodes.seat[batch.rows.episode[rows]]
@@ -82,8 +82,8 @@ def by_seat(policy: RoleWeights, batch: Batch,
 class Exchange:
     "The roles of a policy trade seats every few updates: the memory of a run (CORY)."
     def __init__(self,
-        policy: RoleWeights, seed: int,     # given by the trainer; nothing is drawn
-        every: int = 5,                     # updates between two exchanges
+        policy: RoleWeights, seed: int,  # given by the trainer; nothing is drawn
+        every: int = 5,                  # updates between two exchanges
     ):
         if not isinstance(policy, RoleWeights):
             raise TypeError(f'Exchange moves weights from seat to seat, and {policy.name!r} has one set of weights for '

@@ -91,7 +91,7 @@ def _tokens(b, x, order, turn, level):
             else b.spread(torch.zeros_like(b.turns.reward).index_copy(0, turn, x)))
 
 def shared_reward(b:Batch,  # episodes, all seats of a game; each seat's outcome is what it alone earned
-)->Tensor:      # (turns,) float64, on the last turn of every seat
+)->Tensor:  # (turns,) float64, on the last turn of every seat
     "The sum of the outcomes of all seats of the game, to each of them (CORY). A missing outcome adds 0."
     return at_end(b, group_sum(b.episodes.outcome, b.episodes.game))
 
@@ -115,8 +115,8 @@ def marft_recipe():
     return dict(credit=marft, critic=Critic)
 
 def coalition_values(value:Callable,  # tuple of agents, in rising order -> what this coalition earns
-    n:int,          # agents 0 ... n-1; 2**n coalitions are asked for
-)->Tensor:          # (2**n,) float64; coalition S stands at sum(2**i for i in S)
+    n:int,  # agents 0 ... n-1; 2**n coalitions are asked for
+)->Tensor:  # (2**n,) float64; coalition S stands at sum(2**i for i in S)
     "What every coalition earns."
     if not 1 <= n <= 12:
         raise ValueError(f'n={n}: all coalitions can be asked for 1 to 12 agents; beyond that use sampled_shapley')
@@ -124,7 +124,7 @@ def coalition_values(value:Callable,  # tuple of agents, in rising order -> what
                         dtype=torch.float64)
 
 def shapley(values:Tensor,  # (2**n,) what every coalition earns, as `coalition_values` orders them
-)->Tensor:          # (n,) float64; they sum to the value of all minus the value of nobody
+)->Tensor:  # (n,) float64; they sum to the value of all minus the value of nobody
     "The Shapley value of each agent, exactly."
     k, v = torch.arange(len(values)), torch.as_tensor(values, dtype=torch.float64)
     n, inside = _members(len(v))
@@ -134,7 +134,7 @@ def shapley(values:Tensor,  # (2**n,) what every coalition earns, as `coalition_
     return torch.stack([(weight*(v[k | 1 << i] - v))[~inside[:, i]].sum() for i in range(n)])
 
 def without_one(values:Tensor,  # (2**n,) what every coalition earns
-)->Tensor:          # (n,) float64
+)->Tensor:  # (n,) float64
     "What the team loses without each agent (leave one out). The sum means nothing."
     v = torch.as_tensor(values, dtype=torch.float64)
     n, _ = _members(len(v))
@@ -166,25 +166,25 @@ def sampled_shapley(
     return gains.mean(0), gains.std(0)/orders**.5 if orders > 1 else torch.full_like(gains[0], torch.nan)
 
 def judge_score(scores,  # (..., judgements) numbers from 1 to 10; NaN: could not be read
-)->Tensor:          # (...) float64, 0 to 1
+)->Tensor:  # (...) float64, 0 to 1
     "Mean judgement, each clipped to 0 ... 1; an unreadable one counts .5 (Multi-Agent Evolve)."
     return ((torch.as_tensor(scores, dtype=torch.float64) - 1)/9).clamp(0, 1).nan_to_num(.5).mean(-1)
 
 def tag_score(text:str, tag:str,  # what was written; name of the tag
-    least:int=1,        # pairs that are needed
-    most:int=None,      # pairs beyond which only .5 is paid; None: `least`
-)->float:               # 1, .5 or 0
+    least:int=1,    # pairs that are needed
+    most:int=None,  # pairs beyond which only .5 is paid; None: `least`
+)->float:           # 1, .5 or 0
     "Are there as many `<tag>` as `</tag>`, and of the right number? (Multi-Agent Evolve)"
     opened, closed = (len(re.findall(re.escape(mark), text)) for mark in (f'<{tag}>', f'</{tag}>'))
     if opened != closed or opened < least: return 0.
     return 1. if opened <= (least if most is None else most) else .5
 
 def mae_proposer(quality:Tensor,  # 0 to 1, the judge's of the question
-    solved:Tensor,          # 0 to 1, the judge's mean score of the answers
-    form:Tensor,            # 0 to 1
-    asked:Tensor=True,      # False: no question was found
-    threshold:float=.7,     # of the quality
-)->tuple[Tensor, Tensor]:   # reward; bool: the question is kept
+    solved:Tensor,         # 0 to 1, the judge's mean score of the answers
+    form:Tensor,           # 0 to 1
+    asked:Tensor=True,     # False: no question was found
+    threshold:float=.7,    # of the quality
+)->tuple[Tensor, Tensor]:  # reward; bool: the question is kept
     "A good, hard, well-formed question (proposer of Multi-Agent Evolve)."
     quality, solved, form, asked = (torch.as_tensor(x, dtype=torch.float64) for x in (quality, solved, form, asked))
     kept = (quality >= threshold) & asked.bool()

@@ -30,7 +30,7 @@ class SearchRoles(Env):
     "HopSearch, or its proposer's game, by the seed: what a policy for both roles watches before it plays."
     name, seats, game = 'search_roles', ('player',), None
     def __init__(self, hops:int=2, distractors:int=21,  # of both games
-        split:str='train',              # whose worlds are drawn
+        split:str='train',  # whose worlds are drawn
     ): self.games, self.split = (HopSearch(hops, distractors), ProposeHop(hops, distractors)), check_split(split)
     def as_player(self, step):
         return replace(step, seat='player', reward={'player': paid for paid in step.reward.values()})
@@ -41,8 +41,8 @@ class SearchRoles(Env):
     def step(self, action): return self.as_player(self.game.step(action))
     def demonstrator(self,
         noise:float=0.,  # chance of a slip: at every hop of the solver, in the relations of the proposer's question
-        generator:Random=None,      # seeded by the caller
-    )->str:                         # an action
+        generator:Random=None,  # seeded by the caller
+    )->str:                     # an action
         "Who solves takes another relation of the question; who proposes has forgotten by which relations it came."
         if isinstance(self.game, HopSearch): return self.game.demonstrator(noise, generator)
         check_noise(noise, generator, 'demonstrator')
@@ -68,9 +68,9 @@ def problems_of(asked:list,  # episodes of the proposer, one for each slot
     asks = lambda e: hop_task(e.task, e.turns[-1].text) | dict(answer=e.task['answer'], proposed=1.)
     return [asks(e) if e.success else (earlier[k] or known(k)) | dict(proposed=0.) for k, e in enumerate(asked)]
 
-def judged(e,       # a solver's episode
-    problem:dict,   # what it tried
-):                  # the same episode
+def judged(e,      # a solver's episode
+    problem:dict,  # what it tried
+):                 # the same episode
     "Right is the answer that the proposer was given, whatever the world says."
     said = [parse(turn.text) for turn in e.turns]
     right = bool(said) and e.error is None and said[-1] == ('answer', problem['answer'])
@@ -80,8 +80,8 @@ def judged(e,       # a solver's episode
     return e
 
 def rated(asked:list, tried:list,  # episodes of the proposer; of the solver, the same number for each slot
-    faithful:bool,          # as for `success_rate`
-)->list:                    # all of them
+    faithful:bool,  # as for `success_rate`
+)->list:            # all of them
     "Every episode with s of its question as `solved`; a valid question that nobody could try counts as broken."
     tries = len(tried)//max(1, len(asked))
     scores = torch.tensor([math.nan if e.error else float(search_solver(e.success, e.columns['answers']))
@@ -95,20 +95,20 @@ def rated(asked:list, tried:list,  # episodes of the proposer; of the solver, th
     return asked + tried
 
 def play_search(
-    policy, env:HopSearch,      # the policy; the solver's game, whose hops, people and split hold for both roles
-    seeds:list,                 # one for each group: a world and an answer
-    group_size:int=5,           # n: tries at each question
-    groups:list=None,           # numbers of the groups
-    proposals:int=1,            # proposals for the same answer
-    spare:list=None,            # for each group a list of `proposals` earlier problems: see `ProblemPool`
-    asking:ProposeHop=None,     # the proposer's game; None: of the size of `env`, verified by a lookup
+    policy, env:HopSearch,   # the policy; the solver's game, whose hops, people and split hold for both roles
+    seeds:list,              # one for each group: a world and an answer
+    group_size:int=5,        # n: tries at each question
+    groups:list=None,        # numbers of the groups
+    proposals:int=1,         # proposals for the same answer
+    spare:list=None,         # for each group a list of `proposals` earlier problems: see `ProblemPool`
+    asking:ProposeHop=None,  # the proposer's game; None: of the size of `env`, verified by a lookup
     # who plays a role that the policy does not: {'proposer': a policy, or a function (env, generator) -> text}
     players:dict=None,
-    keep:bool=False,            # True: the episodes of these players are returned too, with source='opponent'
+    keep:bool=False,         # True: the episodes of these players are returned too, with source='opponent'
     # True: a quarter of a point counts as a success, and a verifier that is not given as `asking` fails open, as
     # released
     faithful:bool=False,
-    seed:int=0, **how           # further arguments of `play_players`
+    seed:int=0, **how        # further arguments of `play_players`
 )->list:  # episodes with seats 'proposer' and 'solver' and columns proposed, answers, solved; ordered by group
     "Propose, check, try: one round of Search Self-Play."
     (env, asking), players = search_games(env, asking, faithful), checked_players(players)
@@ -156,17 +156,17 @@ def spares(spare, groups, proposals):
     return [problem for some in spare for problem in some]
 
 def problem_of(b:Batch,
-    k:int,      # a solver's episode with a turn
-)->dict:        # the task of HopSearch that it tried, with `answer`
+    k:int,  # a solver's episode with a turn
+)->dict:    # the task of HopSearch that it tried, with `answer`
     "What was asked, read from the state of the first turn."
     turn = int((b.turns.episode == k).nonzero()[0, 0])
     split, world, people, start, *path = json.loads(b.labels['state'][int(b.turns.state[turn])])[0]
     return dict(split=split, world=world, people=people, start=start, path=path,
                 answer=b.labels['answer'][int(b.episodes.answer[k])])
 
-def search_reward(b:Batch,              # of `play_search`: episodes with success, solved, answers
-    rule:Callable=search_self_play,     # (s, valid) -> (episodes,) reward of a proposal
-)->Tensor:                              # (turns,) float64, on the last turn of each episode
+def search_reward(b:Batch,           # of `play_search`: episodes with success, solved, answers
+    rule:Callable=search_self_play,  # (s, valid) -> (episodes,) reward of a proposal
+)->Tensor:                           # (turns,) float64, on the last turn of each episode
     "Proposers by how hard their question was, solvers by their answer."
     solved = need(b.episodes, 'solved', 'search_reward pays proposers by their success rate',
                   'Play with rollout=agentlab.selfplay.search.play_search.')
@@ -190,10 +190,10 @@ def ssp(b:Batch,            # of `play_search`, rewarded
                         else 'zero')
     return b.spread(advantage[b.turns.episode])
 
-def role_by_role(b:Batch, policy,           # as the trainer gives them
-    roles:tuple=('proposer', 'solver'),     # who is updated, in this order; a role that is left out stays as it is
-    credit:Callable=ssp, **credit_args      # batch -> advantage of every action token; its keywords
-)->Iterator[tuple[Tensor,Tensor]]:          # yields (action tokens,) bool: the tokens to train now; their advantage
+def role_by_role(b:Batch, policy,        # as the trainer gives them
+    roles:tuple=('proposer', 'solver'),  # who is updated, in this order; a role that is left out stays as it is
+    credit:Callable=ssp, **credit_args   # batch -> advantage of every action token; its keywords
+)->Iterator[tuple[Tensor,Tensor]]:       # yields (action tokens,) bool: the tokens to train now; their advantage
     "First the proposer's update, then the solver's (`combine_update` off)."
     unknown = set(roles) - {'proposer', 'solver'}
     if unknown or not roles: raise ValueError(f"roles={roles!r}: give 'proposer', 'solver' or both")
@@ -210,12 +210,12 @@ def proposer_first(step:int,  # of the run
 class ProblemPool:
     "Earlier problems for the slots of invalid questions: the memory of a run."
     def __init__(self,
-        policy, seed:int,       # given by the trainer
-        groups:int=8,           # of an update
-        proposals:int=1,        # for the same answer
+        policy, seed:int,  # given by the trainer
+        groups:int=8,      # of an update
+        proposals:int=1,   # for the same answer
         # a problem is kept if at most this share of its tries succeeded; 1 in the script, .5 in the configuration
         threshold:float=1.,
-        every:int=10,           # updates after which the pool is emptied
+        every:int=10,      # updates after which the pool is emptied
     ):
         if not 0 <= threshold <= 1: raise ValueError(f'threshold={threshold}: give a share from 0 to 1')
         check_whole(groups=groups, proposals=proposals, every=every)
@@ -245,14 +245,14 @@ class ProblemPool:
     def restore(self, tensors:dict): self.problems = json.loads(bytes(tensors['problems'].tolist()))
 
 def search_fields(groups:int=16,  # answers of an update
-    tries:int=5,            # at each question
-    proposals:int=1,        # for each answer
-    threshold:float=1., every:int=10,   # of the pool
+    tries:int=5,          # at each question
+    proposals:int=1,      # for each answer
+    threshold:float=1., every:int=10,  # of the pool
     rule:Callable=search_self_play,  # (s, valid) -> reward of a proposal
-    faithful:bool=False,    # True: the released credit of a lone proposal, and a quarter of a point is a success
-    warmup:int=0,           # updates in which the proposer learns alone
-    **rollout_args          # of `play_search`: asking, players
-)->dict:                    # fields of a recipe
+    faithful:bool=False,  # True: the released credit of a lone proposal, and a quarter of a point is a success
+    warmup:int=0,         # updates in which the proposer learns alone
+    **rollout_args        # of `play_search`: asking, players
+)->dict:                  # fields of a recipe
     "Search Self-Play as choices of a recipe: `recipes.grpo(**search_fields())`."
     return dict(name='ssp', paper='Lu et al., 2025, Search Self-Play, arXiv 2510.18821', groups=groups,
         group_size=tries, rollout=play_search,
@@ -263,11 +263,11 @@ def search_fields(groups:int=16,  # answers of an update
         **(dict(schedule=partial(proposer_first, warmup=warmup, faithful=faithful)) if warmup else {}))
 
 def search_scores(policy, env:HopSearch,  # who proposes and solves; the game
-    answers:int=256,            # held-out answers to propose for, and held-out questions to solve
-    references:dict=None,       # name -> a policy that tries the valid proposals too
-    asking:ProposeHop=None,     # the proposer's game; None: verified by a lookup
-    greedy:bool=False,          # True: most likely tokens
-    seed:int=0, **how           # of the sampling; further arguments of `play_players`
+    answers:int=256,         # held-out answers to propose for, and held-out questions to solve
+    references:dict=None,    # name -> a policy that tries the valid proposals too
+    asking:ProposeHop=None,  # the proposer's game; None: verified by a lookup
+    greedy:bool=False,       # True: most likely tokens
+    seed:int=0, **how        # of the sampling; further arguments of `play_players`
 # shares, NaN of nothing: valid; solver (of the environment's questions); own and each reference (of the valid
 # proposals); asks, solves: by relation
 )->dict:

@@ -20,7 +20,7 @@ class Lent(torch.nn.Module):
         weights: dict[str, Tensor], # names as in `model.named_parameters()`; what is not named is the model's own
     ):
         super().__init__()
-        object.__setattr__(self, 'lender', model)      # not a submodule: its weights are not ours
+        object.__setattr__(self, 'lender', model)  # not a submodule: its weights are not ours
         self.names = list(weights)
         for i, weight in enumerate(weights.values()):
             (self.register_parameter if isinstance(weight, torch.nn.Parameter)
@@ -60,7 +60,7 @@ class Borrowing(Policy):
         name: str,
     ):
         super().__init__(Lent(policy.model, weights), policy.tokenizer, policy.max_context, name)
-        self._head = None       # the body alone would compute with the lender's weights
+        self._head = None  # the body alone would compute with the lender's weights
     @property
     def weights(self)->dict[str, Tensor]:
         "Its weights by name."
@@ -72,7 +72,7 @@ class Borrowing(Policy):
 class Snapshot(Borrowing):
     "A policy as it was: it acts, and does not learn."
     def __init__(self,
-        policy,                             # agentlab.policy.Policy that lends its modules
+        policy,  # agentlab.policy.Policy that lends its modules
         weights: dict[str, Tensor]|None = None, # None: the policy's weights of this moment
         name: str = 'snapshot',
     ):
@@ -95,7 +95,7 @@ class Snapshot(Borrowing):
         return path
 
 def load_snapshot(policy,  # who lends the modules
-    path,       # what `Snapshot.save` wrote
+    path,  # what `Snapshot.save` wrote
 )->Snapshot:
     """A snapshot from its file. Raises FileNotFoundError, or ValueError where it is of another vocabulary or of
     another model."""

@@ -81,7 +81,7 @@ class Critic:
 
 class Critics:
     "Several heads on the same features, each with a column of its own; targets: (action tokens, heads)."
-    def __init__(self, policy, seed: int, columns: tuple, **how):   # columns of tokens; as for `Critic`
+    def __init__(self, policy, seed: int, columns: tuple, **how):  # columns of tokens; as for `Critic`
         self.heads = [Critic(policy, seed, column=column, **how) for column in columns]
     @torch.no_grad()
     def read(self, policy, batch: Batch, budget: int)->Batch:

@@ -102,7 +102,7 @@ def low_precision(low: bool):
     "torch and peft ask whether autocast is on; the meta device has none, so it is said here."
     with warnings.catch_warnings(), mock.patch.object(torch, 'is_autocast_enabled', lambda device='cuda': low
                                                       and device == 'cuda'):
-        warnings.simplefilter('ignore')     # torch warns that there is no GPU here
+        warnings.simplefilter('ignore')  # torch warns that there is no GPU here
         yield
 
 @contextmanager
@@ -110,10 +110,10 @@ def on_paper(ledger: Ledger, low: bool = False):
     "Run a forward pass on the meta device as a GPU would, under autocast to bfloat16 or not, and keep the ledger."
     with low_precision(low), ledger, Kernels(torch.bfloat16 if low else None): yield
 
-KNOWN = packaged_json('train/known.json')    # name -> [config, number of parameters]
+KNOWN = packaged_json('train/known.json')  # name -> [config, number of parameters]
 
 def read_config(model,  # a folder with a config.json, a name, a dictionary with a model_type, or a transformers config
-):          # a transformers config
+):  # a transformers config
     "The config of a model; never its weights."
     from transformers import AutoConfig, PretrainedConfig
     if isinstance(model, PretrainedConfig):
@@ -139,7 +139,7 @@ def read_config(model,  # a folder with a config.json, a name, a dictionary with
 
 def blank(config,  # see `read_config`
     dtype: torch.dtype = torch.bfloat16,
-):              # the transformers model on the meta device
+):  # the transformers model on the meta device
     "A causal language model of this config, without weights."
     from transformers import AutoModelForCausalLM
     with torch.device('meta'): return AutoModelForCausalLM.from_config(read_config(config), dtype=dtype).eval()
@@ -191,7 +191,7 @@ class Adapted(nn.Module):
             return out.flatten(0, -2).addmm_(low.flatten(0, -2), self.up.weight.to(out.dtype).t(),
                                              alpha=2.).view(out.shape)
         out = self.base(x).clone()
-        if not torch.is_autocast_enabled(): x = x.to(self.down.weight.dtype)     # peft spares the copy for 4-bit layers
+        if not torch.is_autocast_enabled(): x = x.to(self.down.weight.dtype)  # peft spares the copy for 4-bit layers
         return out + (self.up(self.down(x))*2.).to(out.dtype)
 
 def equipped(model,         # from `blank`
@@ -219,19 +219,19 @@ def held(model)->dict:
 @dataclass(frozen=True)
 class Settings:
     "What the memory of a run depends on, besides the model."
-    lora: int = 16                  # rank of the adapter; 0: all weights are trained
-    quantise: bool = False          # NF4 weights, as `qlora_policy` loads them
+    lora: int = 16              # rank of the adapter; 0: all weights are trained
+    quantise: bool = False      # NF4 weights, as `qlora_policy` loads them
     dtype: torch.dtype = torch.bfloat16 # of the weights that are not quantised
-    precision: str = 'bf16'         # of the forward passes: 'no' or 'bf16', as in a recipe
-    checkpointing: bool = True      # activations are computed again in the backward pass
-    budget: int = 4096              # tokens of one forward pass, as in a recipe
-    length: int = 2048              # tokens of one episode
-    said: float = .5                # share of them that the policy said itself
-    rows: int = 64                  # episodes at once: groups*group_size
-    entropy: bool = False           # the objective has a gradient through the entropy
+    precision: str = 'bf16'     # of the forward passes: 'no' or 'bf16', as in a recipe
+    checkpointing: bool = True  # activations are computed again in the backward pass
+    budget: int = 4096          # tokens of one forward pass, as in a recipe
+    length: int = 2048          # tokens of one episode
+    said: float = .5            # share of them that the policy said itself
+    rows: int = 64              # episodes at once: groups*group_size
+    entropy: bool = False       # the objective has a gradient through the entropy
     reference: bool = False  # a copy of the weights for the KL to where training began: kl_coef without an adapter
     optimizer: Callable = torch.optim.AdamW
-    fused: bool = True              # torch's optimizers update all weights at once, as they do on a GPU
+    fused: bool = True          # torch's optimizers update all weights at once, as they do on a GPU
     server: float = 0.  # bytes of a vLLM engine beside it: gpu_memory_utilization * bytes of the card. 0: TorchSampler
     def __post_init__(self): check_settings(self)
     @property
@@ -344,31 +344,31 @@ def play_on_paper(model, s: Settings, positions: int = 16384)->tuple[int, int]:
         ledger = Ledger()
         ledger.hold('weights', weights)
         start = ledger.now
-        with torch.no_grad(), layers_left(model, 2), on_paper(ledger): work()     # a layer gives back what it took
+        with torch.no_grad(), layers_left(model, 2), on_paper(ledger): work()  # a layer gives back what it took
         peaks.append(ledger.peak - start)
     return s.rows*(s.length + 1)*token_bytes(model), max(peaks)
 
-CONTEXT = 600*2**20     # our assumption: CUDA context, libraries and their work space
-FRAGMENTS = .05         # our assumption: share of the memory in use that is lost between blocks
+CONTEXT = 600*2**20  # our assumption: CUDA context, libraries and their work space
+FRAGMENTS = .05      # our assumption: share of the memory in use that is lost between blocks
 
 @dataclass(frozen=True, repr=False)
 class Memory:
     """Bytes of a run by what they are for. Always there: weights to server. Then one phase after the other: playing,
     learning, updating."""
-    weights: int            # as they lie on the GPU, buffers included
-    adapter: int            # LoRA
-    reference: int          # a copy of the weights to stay near
-    optimizer: int          # its state
-    server: int             # a vLLM engine: weights of its own, its cache
-    cache: int              # playing: keys and values
-    reading: int            # playing: reading a piece of the context, or drawing a token
-    gradients: int          # learning and updating
-    activations: int        # learning: what the backward pass needs, and what it makes on the way
-    logits: int             # learning: all that is as wide as the vocabulary
-    updating: int           # updating: what the optimizer makes on the way
-    parameters: int         # their number, without the adapter's
-    trained: int            # number of trained parameters
-    largest: tuple = ()     # (what, shape, dtype, how often, bytes) of the largest tensors at the peak of learning
+    weights: int         # as they lie on the GPU, buffers included
+    adapter: int         # LoRA
+    reference: int       # a copy of the weights to stay near
+    optimizer: int       # its state
+    server: int          # a vLLM engine: weights of its own, its cache
+    cache: int           # playing: keys and values
+    reading: int         # playing: reading a piece of the context, or drawing a token
+    gradients: int       # learning and updating
+    activations: int     # learning: what the backward pass needs, and what it makes on the way
+    logits: int          # learning: all that is as wide as the vocabulary
+    updating: int        # updating: what the optimizer makes on the way
+    parameters: int      # their number, without the adapter's
+    trained: int         # number of trained parameters
+    largest: tuple = ()  # (what, shape, dtype, how often, bytes) of the largest tensors at the peak of learning
     settings: Settings|None = None
     @property
     def always(self)->int: return self.weights + self.adapter + self.reference + self.optimizer + self.server
@@ -459,9 +459,9 @@ def largest(found: Counter, count: int = 6)->tuple:
             for (size, what, shape, dtype), times in found.items() if what not in ('weights', 'adapter', 'gradients')]
     return tuple(sorted(rows, key=lambda row: -row[-1])[:count])
 
-def predict(config,         # see `read_config`
+def predict(config,  # see `read_config`
     settings: Settings|None = None,
-    **changes,              # of the settings
+    **changes,       # of the settings
 )->Memory:
     """The memory of a run, from the model's config alone. Nothing is downloaded but a config.json that is not known
     here."""
@@ -503,11 +503,11 @@ def most_tokens(model, s: Settings, room: float, most: int = 32768)->int:
     count = min(1 + int((room - first)//max(second - first, 1)), max(most//s.length, 1), s.rows)
     return count*s.length if count != 2 or second <= room else s.length
 
-def propose(config,         # see `read_config`
-    gpu,                    # memory of the card: bytes, or such as '12GB'
-    ways = WAYS,            # settings to try, from the largest to the smallest
-    **changes,              # of the settings: length, rows, said, ...
-)->list[Memory]:            # one for each way that fits, in the order of the ways; empty: none does
+def propose(config,  # see `read_config`
+    gpu,             # memory of the card: bytes, or such as '12GB'
+    ways = WAYS,     # settings to try, from the largest to the smallest
+    **changes,       # of the settings: length, rows, said, ...
+)->list[Memory]:     # one for each way that fits, in the order of the ways; empty: none does
     "Settings that fit on a card, each with its prediction."
     have, config = parse_bytes(gpu), read_config(config)
     found = (largest_fit(config, dataclasses.replace(Settings(**changes), **way), have) for way in ways)
@@ -562,12 +562,12 @@ def memory_of(device)->int|None:
     if device.type != 'cuda': return None
     return int(torch.cuda.mem_get_info(device)[1]*torch.cuda.get_per_process_memory_fraction(device))
 
-def check_fits(policy,          # agentlab.policy.Policy
-    recipe,                     # agentlab.train.Recipe
-    gpu = None,                 # memory of the card; None: that of the policy's device, and no check on a CPU
+def check_fits(policy,  # agentlab.policy.Policy
+    recipe,             # agentlab.train.Recipe
+    gpu = None,         # memory of the card; None: that of the policy's device, and no check on a CPU
     # tokens of an episode; None: the recipe's budget, or the longest context where that is less
     length: int|None = None,
-    **changes,                  # of the settings
+    **changes,          # of the settings
 )->Memory|None:
     """Refuse a run that will not fit, before anything is played. Raises ValueError with where the memory goes and
     what would fit."""
@@ -575,7 +575,7 @@ def check_fits(policy,          # agentlab.policy.Policy
     if have is None: return None
     s, config = settings_of(policy, recipe, length, **changes), read_config(policy.model.config)
     try: m = predict(config, s)
-    except Exception as why:    # a model that cannot be built on paper may still be trained
+    except Exception as why:  # a model that cannot be built on paper may still be trained
         warnings.warn(f'what {policy.name or config.model_type!r} needs of memory could not be predicted '
                       f'({type(why).__name__}: {why}); it is tried all the same')
         return None
@@ -592,9 +592,9 @@ def check_fits(policy,          # agentlab.policy.Policy
 
 def measured_peak(call: Callable,  # what is measured
     device: str = 'cpu',
-)->int:                     # bytes of tensors above what was there before, in the worst moment
+)->int:  # bytes of tensors above what was there before, in the worst moment
     "The peak of allocated memory while something runs."
-    gc.collect()        # what is given back meanwhile must not be somebody else's
+    gc.collect()  # what is given back meanwhile must not be somebody else's
     if torch.device(device).type == 'cuda':
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -654,10 +654,10 @@ def tensors_of(model)->list[Tensor]:
                     if x is not None]
 
 def fit(model: str = 'Qwen/Qwen2.5-0.5B-Instruct',  # a name on the hub, or a folder with a config.json
-    gpu: str = '12GB',          # memory of the card
-    length: int = 2048,         # tokens of an episode
-    groups: int = 8,            # tasks of an update
-    group_size: int = 8,        # episodes of a task
+    gpu: str = '12GB',    # memory of the card
+    length: int = 2048,   # tokens of an episode
+    groups: int = 8,      # tasks of an update
+    group_size: int = 8,  # episodes of a task
 ):
     """Say before anything is downloaded whether a model can be trained on a card, with which settings, and where the
     memory goes."""

@@ -13,7 +13,7 @@ from ..episodes import atomic
 from ..settings import packaged
 from .runs import Run
 
-FILES = ('*.safetensors', '*.json', '*.jinja', '*.txt', '*.model')      # what save_pretrained writes
+FILES = ('*.safetensors', '*.json', '*.jinja', '*.txt', '*.model')  # what save_pretrained writes
 _name = re.compile(r'[\w.-]+/[\w.-]+')
 
 def public(x)->str:
@@ -34,9 +34,9 @@ def base_of(run:Run)->str:
     found = [hub, _adapter(run).get('base_model_name_or_path'), name]
     return next((str(x) for x in found if _name.fullmatch(str(x)) and not Path(str(x)).exists()), '')
 
-def curve(values,   # numbers over the updates; None and NaN are left out
-    width:int=50,   # characters at most
-)->str:             # a line of text with the first, the last, the least and the greatest of them
+def curve(values,  # numbers over the updates; None and NaN are left out
+    width:int=50,  # characters at most
+)->str:            # a line of text with the first, the last, the least and the greatest of them
     "Means of neighbouring numbers as bars."
     known = [float(x) for x in values if isinstance(x, (int, float)) and x == x]
     if not known: return ''
@@ -101,7 +101,7 @@ def _staged(run, folder, card, base, traces):
 def push_to_hub(run,    # Run, or its folder
     repo:str,           # owner/name
     private:bool=True,
-    base:str='', license:str='',    # as for `model_card`
+    base:str='', license:str='',  # as for `model_card`
     traces:bool=False,  # send episodes, tests and rows too: all that the model and the environment said
     api=None,           # huggingface_hub.HfApi; None: one with your own login
 )->str:                 # where it is

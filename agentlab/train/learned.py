@@ -45,7 +45,7 @@ class ImplicitPRM:
             self.optimizer.zero_grad()
             loss = prm_backward(self.prm, self.batch, self.beta, temperature=self.temperature, budget=self.budget)
             torch.nn.utils.clip_grad_norm_(self.weights.values(), self.max_grad_norm)
-            self.optimizer.step()       # passes over weights without a gradient: all of them, where there is no pair
+            self.optimizer.step()  # passes over weights without a gradient: all of them, where there is no pair
         return dict(value_loss=loss, value_explained=None)
     def tensors(self)->dict:
         "Weights of the model and moments of its optimiser."
@@ -58,11 +58,11 @@ class ImplicitPRM:
 
 class Progress(Critic):
     "A critic with a second head, whose values of the turns add up to the outcome (SPA-RL, arXiv 2505.20732)."
-    def __init__(self, policy,      # agentlab.policy.Policy, whose features are read
-        seed:int,                   # not used: both heads begin at zero
-        share_lr:float=.003,        # of the second head
-        share_passes:int=50,        # over the batch, each step
-        **critic,                   # of `Critic`; the value is a number (bins=1) unless told otherwise
+    def __init__(self, policy,  # agentlab.policy.Policy, whose features are read
+        seed:int,               # not used: both heads begin at zero
+        share_lr:float=.003,    # of the second head
+        share_passes:int=50,    # over the batch, each step
+        **critic,               # of `Critic`; the value is a number (bins=1) unless told otherwise
     ):
         super().__init__(policy, seed, **dict(bins=1) | critic)
         self.share = nn.Linear(policy.model.config.hidden_size, 1, device=policy.device, dtype=torch.float64)
@@ -73,10 +73,10 @@ class Progress(Critic):
     def read(self, policy, batch:Batch, budget:int)->Batch:
         "The batch with what `Critic` gives, and `turns.contribution`."
         batch = super().read(policy, batch, budget)
-        ends = turn_starts(batch).roll(-1)      # the last action token of every turn
+        ends = turn_starts(batch).roll(-1)  # the last action token of every turn
         self.known = (self.hidden.new_zeros(len(batch.turns), self.hidden.shape[1])
                       .index_copy(0, batch.action_turn[ends], self.hidden[ends]).double())
-        self.batch = batch                      # with the outcomes that the environment gave
+        self.batch = batch                  # with the outcomes that the environment gave
         return batch.with_turns(contribution=self.share(self.known)[:, 0])
     def fit(self, targets:Tensor, seed:int)->dict:
         "Learn the targets of the values, and the outcomes."
@@ -116,10 +116,10 @@ class Prior(Critic):
 class ThreeValues(Critic):
     "Values of an executor, a planner and a switch on the policy's features (HiPER, arXiv 2602.16165)."
     def __init__(self, policy,  # agentlab.policy.Policy, whose features are read
-        seed:int,           # not used: the heads begin at zero
+        seed:int,       # not used: the heads begin at zero
         lr:float=.01,
-        passes:int=20,      # over the batch, each step
-        **head,             # of `ValueHead`: bins, low, high, ratio
+        passes:int=20,  # over the batch, each step
+        **head,         # of `ValueHead`: bins, low, high, ratio
     ):
         self.head = nn.ModuleDict({name: ValueHead(policy.model.config.hidden_size, **head)
                                    for name in ('low', 'high', 'term')}).to(policy.device)

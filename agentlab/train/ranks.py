@@ -18,7 +18,7 @@ from ..settings import moved
 
 SHARDED = dict(ACCELERATE_USE_FSDP='FSDP', ACCELERATE_USE_DEEPSPEED='DeepSpeed',
                ACCELERATE_USE_MEGATRON_LM='Megatron-LM', ACCELERATE_USE_PARALLELISM_CONFIG='a parallelism config')
-PATIENCE = timedelta(hours=2)       # how long a process waits for the others: for the slowest environment
+PATIENCE = timedelta(hours=2)  # how long a process waits for the others: for the slowest environment
 
 def first_process(environ = os.environ)->bool:
     "Whether this process is the one that speaks: the first of those that were launched together, or alone."
@@ -38,14 +38,14 @@ def refuse_sharded(environ = os.environ):
                              'with agentlab.interop.trl.AgentGRPOTrainer.')
 
 def start_processes(precision: str,  # 'no' or 'bf16', as in a recipe
-    cpu: bool,          # the policy is on a CPU
-):                      # accelerate.Accelerator
+    cpu: bool,  # the policy is on a CPU
+):              # accelerate.Accelerator
     "This process joins those that were launched with it. Raises ValueError where the launch would split the model."
     refuse_sharded()
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
     from accelerate.utils import InitProcessGroupKwargs
-    AcceleratorState._reset_state()     # it would hold on to the precision of an earlier run in this process
+    AcceleratorState._reset_state()  # it would hold on to the precision of an earlier run in this process
     return Accelerator(mixed_precision=precision, cpu=cpu, kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)])
 
 def all_gather(t, items: list)->list:
@@ -56,7 +56,7 @@ def all_gather(t, items: list)->list:
 
 def broadcast(t,        # agentlab.train.Training, or whatever has `rank`, `ranks` and `accelerator`
     compute: Callable,  # function without arguments
-    failures: tuple = (),   # exceptions that all processes are to raise, too
+    failures: tuple = (),  # exceptions that all processes are to raise, too
 ):                      # what it returned in the first process
     "What the first process computes, in all of them: for answers that may differ from one asking to the next."
     if t.ranks == 1: return compute()
@@ -69,11 +69,11 @@ def broadcast(t,        # agentlab.train.Training, or whatever has `rank`, `rank
     if answer[1] is not None: raise answer[1]
     return answer[0]
 
-def shard(t,        # as in `broadcast`
-    batch: Batch,   # the same in every process
+def shard(t,       # as in `broadcast`
+    batch: Batch,  # the same in every process
     # batch with some of the rows -> a tensor, or a tuple of tensors, with an entry for each of its action tokens
     ask: Callable,
-):                  # the same for the whole batch
+):                 # the same for the whole batch
     "Every process asks for a share of the rows, of similar lengths; all get all answers."
     rows = action_rows(batch)
     if t.ranks == 1 or not len(rows): return ask(batch)
@@ -91,7 +91,7 @@ class Together:
     "A policy that all processes ask at the same time, each for a share of the rows."
     def __init__(self, t, policy): self.processes, self.policy = t, policy
     def __getattr__(self, name):
-        if name in ('processes', 'policy'): raise AttributeError(name)     # asked before __init__, by copy or pickle
+        if name in ('processes', 'policy'): raise AttributeError(name)  # asked before __init__, by copy or pickle
         return getattr(self.policy, name)
     def logprobs(self, batch: Batch, temperature: float = 1., budget: int = 4096)->tuple[Tensor, Tensor]:
         "As `Policy.logprobs`."

@@ -132,8 +132,8 @@ def _rows(path: Path)->list[dict]:
     return [row for _, _, row in rows]
 
 @contextlib.contextmanager
-def alone(folder,       # a run folder; made where it is missing
-    wait: float = 0.,   # seconds to wait for whoever is there
+def alone(folder,      # a run folder; made where it is missing
+    wait: float = 0.,  # seconds to wait for whoever is there
 ):
     """Hold a run folder for this process alone. Raises BlockingIOError that names who has it, NotADirectoryError for
     a file."""
@@ -167,7 +167,7 @@ def _writer(folder: Path)->str:
     except (OSError, ValueError): return 'another process'
 
 def open_run(folder,
-    facts: dict,            # what makes the run: recipe, environment, policy; JSON types
+    facts: dict,  # what makes the run: recipe, environment, policy; JSON types
     resume: bool = False,
     # what a fact meant in a run that was begun before there was such a fact; nested like `facts`
     defaults: dict|None = None,
@@ -216,10 +216,10 @@ def _versions()->dict:
     return found
 
 def save_checkpoint(run: Run,
-    step: int,                          # updates that are behind us
+    step: int,      # updates that are behind us
     tensors: dict[str, dict[str, Tensor]],  # file name (without ending): its tensors by name
-    state: dict,                        # JSON facts to keep with them
-    keep: int = 2,                      # checkpoints to leave in the folder
+    state: dict,    # JSON facts to keep with them
+    keep: int = 2,  # checkpoints to leave in the folder
 )->Path:
     "Write a checkpoint under another name, flush it, rename it, and remove the oldest ones."
     from safetensors.torch import save
@@ -237,7 +237,7 @@ def save_checkpoint(run: Run,
     if final.exists(): _remove(final) # left by a run that was killed after this checkpoint and before its rows were cut
     rename(partial, final)
     for old in _checkpoints(run)[:-keep]: _remove(old)
-    for left in final.parent.glob('.*.old.tmp'): shutil.rmtree(left)        # a removal that was cut short
+    for left in final.parent.glob('.*.old.tmp'): shutil.rmtree(left)  # a removal that was cut short
     return final
 
 def _remove(folder: Path):
@@ -293,7 +293,7 @@ def _read_checkpoint(folder: Path):
     return state['step'], tensors, state
 
 def rewind(run: Run,
-    step: int,      # updates that the checkpoint has behind it
+    step: int,  # updates that the checkpoint has behind it
 ):
     """Remove rows, episodes and unfinished files of this step and later ones: they are made again. Raises ValueError
     where what is to be kept is damaged."""

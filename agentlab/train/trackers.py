@@ -107,7 +107,7 @@ class Reports:
     def __init__(self, trackers:dict, table_every:int):
         self.trackers, self.table_every, self.run, self.first = trackers, table_every, None, False
     def open(self, run:Run,
-        first:bool=True,    # this is the first of the processes that train together; the others report nothing
+        first:bool=True,  # this is the first of the processes that train together; the others report nothing
     ):
         "A run begins, or goes on. No tracker is begun before its first row."
         self.run, self.first, self.sinks, self.told = run, first, None, set()
@@ -151,7 +151,7 @@ def numbers_of(row:dict)->dict:
 
 def report_to(names:str,  # 'tensorboard,trackio'
     table_every:int=10, # updates between two tables of turns; 0: none
-    trackers:dict=TRACKERS,     # name -> Tracker; add your own: {**TRACKERS, 'mine': Tracker('mine', begin)}
+    trackers:dict=TRACKERS,  # name -> Tracker; add your own: {**TRACKERS, 'mine': Tracker('mine', begin)}
 )->Reports:             # for `train(on_row=...)`
     "A listener that tells trackers. Raises ValueError for an unknown name, ImportError for a package that is missing."
     wanted = [name.strip() for name in names.split(',')]

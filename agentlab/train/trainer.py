@@ -99,7 +99,7 @@ def with_lora(policy, **config):
     "The policy with a LoRA adapter (peft); only the adapter is trained."
     from agentlab.policy.qlora import with_adapter
     try:
-        with quiet(): import peft   # noqa: F401
+        with quiet(): import peft  # noqa: F401
     except ImportError: raise ImportError('a LoRA adapter needs peft: pip install "agentlab-rl[lora]"') from None
     if getattr(policy, 'roles', ()):
         raise ValueError(f'lora={config}: this policy has weights for every role. Make them adapters: '
@@ -131,8 +131,8 @@ def as_begun(model, weights: dict):
         with torch.no_grad(): [p.copy_(kept[name]) for name, p in now.items()]
 
 def for_gpu(recipe: Recipe,
-    weights = truncated,    # batch -> (action tokens,) by how much a token counts that another engine drew
-    **changes,              # fields of the recipe, such as lr, budget, max_tokens
+    weights = truncated,  # batch -> (action tokens,) by how much a token counts that another engine drew
+    **changes,            # fields of the recipe, such as lr, budget, max_tokens
 )->Recipe:
     """The recipe for a large model with an adapter: old log-probabilities by the trainer, a loss corrected for the
     sampler, a paged optimiser. Its learning rate is a place to start from."""
@@ -145,7 +145,7 @@ def for_gpu(recipe: Recipe,
     return dataclasses.replace(recipe, **large | changes)
 
 def for_pretrained(recipe: Recipe,
-    **changes,              # fields of the recipe, such as lr, groups, temperature
+    **changes,  # fields of the recipe, such as lr, groups, temperature
 )->Recipe:
     """The recipe for a pretrained model with an adapter on a small machine: an adapter's learning rate, groups of six,
     actions of more tokens.
@@ -203,7 +203,7 @@ def rewarded(training: Training, batch: Batch, step: int)->Batch:
     if r.columns: batch = r.columns(batch, policy)
     if training.memory is not None: batch = training.memory.read(batch, step)
     if training.critic is not None: batch = training.critic.read(policy, batch, r.budget)
-    if r.reward is not paid:        # a judge is asked once
+    if r.reward is not paid:  # a judge is asked once
         batch = pay(batch, broadcast(training, lambda: r.reward(batch)))
     finite('reward', batch.turns.reward, 'Look at the reward of your environment or recipe.')
     finite('outcome', batch.episodes.outcome, 'Look at the reward of your environment or recipe.')
@@ -269,7 +269,7 @@ def reference_logp(training: Training, batch: Batch)->Tensor:
     with as_begun(training.policy.model, reference): return training.policy.logprobs(batch, r.temperature, r.budget)[0]
 
 def minibatches(batch: Batch, count: int, seed: int,
-)->list[Tensor]:    # row numbers of every minibatch
+)->list[Tensor]:  # row numbers of every minibatch
     "Rows with action tokens that count in the loss, shuffled and cut into `count` minibatches."
     rows = batch.tokens.row[batch.actions][batch.action('weight') > 0].unique().cpu()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
@@ -301,7 +301,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
         losses = r.objective(logp, part, advantage[which], entropy)
         kl = r.kl(logp, part) if r.kl_coef else None
         loss = (weight[which] * (losses if kl is None else losses + r.kl_coef*kl)).sum()
-        if loss.requires_grad: loss.backward()      # the tokens of frozen roles alone have nothing to move
+        if loss.requires_grad: loss.backward()  # the tokens of frozen roles alone have nothing to move
         with torch.no_grad():
             now = measure_part(r, part, logp.detach(), advantage[which], kl)
             for name, value in (now | tally(part) | dict(loss=loss.item(), tokens=len(which))).items():
@@ -360,7 +360,7 @@ def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, k
     moved, apart = part.action('old_logp') - logp, part.action('sampler_logp') - logp
     each = moved.exp() - 1 - moved
     past = part.action('past') > 0 if 'past' in part.tokens else torch.zeros_like(moved, dtype=torch.bool)
-    apart = apart[~past]        # the sampler of a past token had other weights
+    apart = apart[~past]  # the sampler of a past token had other weights
     known = apart[apart.isfinite()]
     # other objectives bound other things
     given = arguments(recipe.objective)
@@ -390,7 +390,7 @@ def rounds(training: Training, batch: Batch, advantage: Tensor):
                f'Look at what {function_name(r.updates)} made of these rewards.')
         yield batch.with_action(weight=batch.action('weight')*selection), torch.where(selection, found, 0).float()
         logp = t.together.logprobs(batch, r.temperature, r.budget)[0]
-        batch = batch.with_action(old_logp=logp)    # the next one begins from the policy as it is
+        batch = batch.with_action(old_logp=logp)  # the next one begins from the policy as it is
 
 def optimise(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->tuple[dict, float]:
     """One optimiser step: what it measured, and the length of its gradient. Raises Skip before a step that is not
@@ -428,7 +428,7 @@ def move(training: Training, batch: Batch, advantage: Tensor, step: int, *purpos
     tokens = sum(s['tokens'] for s in sums)
     means = {k: sum(s[k] for s in sums)/tokens for k in ('kl', 'clip_fraction')}
     means['kl_reference'] = sum(s['kl_reference'] for s in sums)/tokens if r.kl_coef else None
-    later = sums[1:] or sums        # before the first minibatch no step was made: its tokens have not moved
+    later = sums[1:] or sums  # before the first minibatch no step was made: its tokens have not moved
     means |= spread_of('kl', [x for s in later for x in s['kl_each']])
     means |= spread_of('kl_reference', [x for s in sums for x in s['kl_reference_each']])
     means['past'] = {k: sum(s[k] for s in sums) for k in ('past', 'outside')}
@@ -507,10 +507,10 @@ metric('test_sampled', 'success on held-out tasks, tokens sampled at the tempera
        'mean over the test tasks', 'episodes, 0-1')
 
 def evaluate(policy, env,
-    tasks: int = 512,           # held-out tasks
-    greedy: bool = True,        # the likeliest token each time; False: sampled at `temperature`
+    tasks: int = 512,     # held-out tasks
+    greedy: bool = True,  # the likeliest token each time; False: sampled at `temperature`
     seed: int = 0, rollout=play, temperature: float = 1.,
-    **budget,                   # of `rollout`: max_turns, max_tokens
+    **budget,             # of `rollout`: max_turns, max_tokens
 )->float:
     """Success on held-out tasks: different ones of the environment's test split, or fixed seeds where it has no
     splits. An episode that ends with an error has failed; raises RuntimeError where all do."""
@@ -522,10 +522,10 @@ def held_out(policy, env, tasks: int, greedy: bool, seed: int, rollout, rank: in
     "The episodes of this process's share of the held-out tasks; their group is the number of the task."
     mine = range(tasks)[rank::ranks]
     those = env.tasks('test', tasks)[rank::ranks] if hasattr(env, 'tasks') else None
-    own = dict(groups=list(mine)) if ranks > 1 else {}      # sampled as in a single process
+    own = dict(groups=list(mine)) if ranks > 1 else {}  # sampled as in a single process
     how = dict(tasks=those, temperature=0. if greedy else temperature, seed=derive(seed, 'test'))
     if not mine: return []
-    with getattr(policy, 'inexact', contextlib.nullcontext)():      # nothing is trained on these log-probabilities
+    with getattr(policy, 'inexact', contextlib.nullcontext)():  # nothing is trained on these log-probabilities
         return rollout(policy, env, [derive('test', i) for i in mine], **how, **own, **budget)
 
 def ends(episodes: list)->list[tuple]: return [(e.success, e.error) for e in episodes]
@@ -578,7 +578,7 @@ def computed(recipe: Recipe)->list[str]:
 
 def with_computed(played: Batch,  # what a run folder keeps
     learned: Batch|None, # what the step made of it, with some tokens missing and past ones joined; None: it was skipped
-    names: list[str],       # token columns of `learned`
+    names: list[str],  # token columns of `learned`
 )->Batch:
     "What was played with what was computed about it; NaN for a token that nothing was learned from."
     nothing = torch.full((len(played.actions),), torch.nan)
@@ -699,12 +699,12 @@ def explain(run: Run):
 def env_facts(env)->dict:
     """What identifies an environment in run.json: its class and the plain values it was made with; not whether it is
     isolated."""
-    if isinstance(env, Isolated): env = pickle.loads(env.payload)     # we dumped it
+    if isinstance(env, Isolated): env = pickle.loads(env.payload)  # we dumped it
     plain = ({k: v for k, v in vars(env).items() if not k.startswith('_') and isinstance(v, (bool, int, float, str))}
              if hasattr(env, '__dict__') else {})
     return dict(env=f'{type(env).__module__}:{type(env).__qualname__}', **plain)
 
-KEPT_TESTS = 8      # held-out tasks whose greedy episodes a run folder keeps at every test, to be read side by side
+KEPT_TESTS = 8  # held-out tasks whose greedy episodes a run folder keeps at every test, to be read side by side
 
 def test(training: Training, run: Run, step: int):
     "Success on held-out tasks with `step` updates behind the policy, greedy and sampled, as a row of tests.jsonl."
@@ -736,10 +736,10 @@ def show(shown, row: dict):
     shown.set_postfix({k: f'{v:.2f}' for k, v in numbers.items()})
     shown.update(1)
 
-def train(policy, env,      # agentlab.policy.Policy, whose weights are changed; an environment
+def train(policy, env,     # agentlab.policy.Policy, whose weights are changed; an environment
     recipe: Recipe,
-    out,                    # run folder
-    resume: bool = False,   # go on with the run in `out`
+    out,                   # run folder
+    resume: bool = False,  # go on with the run in `out`
     # called with every row, in every process; its `open(run, first)` and `close(failed)` too, where it has them
     on_row = None,
     # polled between steps; True ends the run after a checkpoint, as does `Run(out).ask_stop()` from any process
@@ -773,7 +773,7 @@ def end_run(training: Training, run: Run, step: int):
         run.check_there()
         if step >= training.planned.steps: save_policy(run, training.policy)
         run.stop_answered()
-    training.accelerator.wait_for_everyone()    # the folder is complete for whoever goes on
+    training.accelerator.wait_for_everyone()  # the folder is complete for whoever goes on
 
 @contextlib.contextmanager
 def _heard(training: Training, run: Run, on_row):
@@ -797,7 +797,7 @@ def _opened(training: Training, out, resume: bool):
         def opened():
             held.enter_context(alone(out))
             run = open_run(out, facts, resume, dict(recipe=field_defaults()))
-            run.stop_answered()     # what was asked of an earlier process is not meant for this one
+            run.stop_answered()  # what was asked of an earlier process is not meant for this one
             return run
         training.run = broadcast(training, opened, (ValueError, OSError))
         yield training.run

@@ -15,7 +15,7 @@ from .grid import recorded_group, turn_grid
 from .contexts import context_windows
 from .foreign import Opened, open_run, opened_html
 from .foreign_formats import FORMATS, guessed_turns
-open = open_run     # view.open(path)
+open = open_run  # view.open(path)
 from .microscope_widget import advantages, disagreement, microscope, microscope_html, small_turns, sweep
 from .turnscope_widget import TurnScope, before_after, turnscope, turnscope_html
 from .entropy_widget import (EntropyLab, controllers, entropy_lab, entropy_lab_html, plain, pull, region,

@@ -16,7 +16,7 @@ __all__ = ['BESIDE_CSS', 'two_of', 'same_tasks', 'side_by_side']
 
 # %% ../../nbs/view/09_side_by_side.ipynb #d96
 def two_of(source,  # run folder, Run, or [(name, Batch), (name, Batch)]
-)->list:        # two (name, Batch)
+)->list:  # two (name, Batch)
     "What is to be compared. Raises ValueError where there are not two."
     from agentlab.train.runs import Run
     if not isinstance(source, (Run, str, Path)):
@@ -45,7 +45,7 @@ def _games(batch)->dict:
     return {g: r for g, r in found.items() if r.tiles}
 
 def same_tasks(before, after,  # Batch
-)->list:                # (number, rollout before, rollout after) of every task in both
+)->list:  # (number, rollout before, rollout after) of every task in both
     "Games of the same task; those that end differently come first. Raises ValueError where there is none."
     one, two = _games(before), _games(after)
     read = lambda games: {tuple(r.tiles[0].context): g for g, r in reversed(games.items())}

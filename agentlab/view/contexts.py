@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from ..settings import needed
 from .web import COLOURS, visible
-if TYPE_CHECKING:       # a page is drawn without torch; who has a batch has it
+if TYPE_CHECKING:  # a page is drawn without torch; who has a batch has it
     from torch import Tensor
     from agentlab.episodes import Batch
 
@@ -18,7 +18,7 @@ __all__ = ['READ', 'pieces', 'context_windows']
 
 # %% ../../nbs/view/12_contexts.ipynb #65b
 def pieces(batch: Batch
-)->dict:    # columns of equal length: row, turn (-1: read), start and length in its row, learned, its first token
+)->dict:  # columns of equal length: row, turn (-1: read), start and length in its row, learned, its first token
     "What stands in the context windows of a batch, in the order it was read."
     import torch
     tokens = batch.tokens
@@ -45,12 +45,12 @@ def _shown(text: str, room: int)->str:
     return html.escape(text)
 
 def context_windows(batch: Batch,
-    text: Callable = None,      # ids -> text, as `policy.text`; None: nothing is written into the bars
-    by: Tensor|None = None,     # (turns,) whole numbers: what an action is coloured by; default: its seat
-    names: dict|None = None,    # number of `by` -> its name
-    rows: list[str]|None = None,    # a name for each row; default: its seat and its window
-    width: int = 760,           # pixels
-):                              # plotly figure
+    text: Callable = None,    # ids -> text, as `policy.text`; None: nothing is written into the bars
+    by: Tensor|None = None,   # (turns,) whole numbers: what an action is coloured by; default: its seat
+    names: dict|None = None,  # number of `by` -> its name
+    rows: list[str]|None = None,  # a name for each row; default: its seat and its window
+    width: int = 760,         # pixels
+):                            # plotly figure
     """A bar for each context window: grey is read, a colour is said, hatched is said and not learned from. Raises
     ValueError for names or values of another number."""
     go = needed('plotly.graph_objects', 'lab', 'context_windows')
@@ -61,7 +61,7 @@ def context_windows(batch: Batch,
     found = {name: x.tolist() for name, x in pieces(batch).items()}
     texts = [text(batch.tokens.id[a:a + n].tolist()).strip() if text else ''
              for a, n in zip(found['token'], found['length'])]
-    scale = (width - 150)/max(map(sum, zip(found['start'], found['length'])), default=1)     # pixels of a token
+    scale = (width - 150)/max(map(sum, zip(found['start'], found['length'])), default=1)  # pixels of a token
     figure, kinds = go.Figure(), {(None, True): ('read', READ)}
     for (key, name), color in zip(names.items(), COLOURS*(1 + len(names)//len(COLOURS))):
         kinds |= {(key, True): (name, color), (key, False): (f'{name}, not learned from', color)}

@@ -59,13 +59,13 @@ TURNS = 40  # turns of the entropy table that are sent
 
 class Pane(NamedTuple):
     "One picture over the updates."
-    name: str                   # metric
+    name: str                  # metric
     heading: str
-    limits: tuple|None = None   # least range of y
-    unit: str = ''              # of y
-    lines: tuple = ()           # (metric, what it is called), where it is not the metric of this name alone
-    log: bool = False           # y on a log axis
-    optional: bool = False      # left out where no run has it
+    limits: tuple|None = None  # least range of y
+    unit: str = ''             # of y
+    lines: tuple = ()          # (metric, what it is called), where it is not the metric of this name alone
+    log: bool = False          # y on a log axis
+    optional: bool = False     # left out where no run has it
     @property
     def drawn(self)->tuple: return self.lines or ((self.name, ''),)
 
@@ -73,12 +73,12 @@ def _pane(name: str, panel)->Pane:
     "The picture of a metric's panel. A share has its whole range, other numbers the range they have."
     whole = panel.limits if panel.limits and None not in panel.limits else None
     kinds = ('median', 'largest', 'mean') if panel.spread else ()
-    unit = '' if panel.table_of else panel.unit     # a table says its own
+    unit = '' if panel.table_of else panel.unit  # a table says its own
     return Pane(name, panel.heading, whole, unit, tuple((f'{name}_{kind}', kind) for kind in kinds), panel.log,
                 panel.optional)
 
 def panes(compared:bool=False,  # of several runs: lines where one run has a table
-)->tuple:                   # of `Pane`
+)->tuple:  # of `Pane`
     "A pane for every metric that declares a panel (agentlab.metrics), in their order."
     declared = declared_panels()
     tables = {panel.table_of: name for name, panel in declared.items() if panel.table_of}
@@ -94,7 +94,7 @@ def _at(row, missing=-1)->float:
     return step if math.isfinite(step) else missing
 
 def measured(rows:list,  # row log
-)->dict:                # metric -> (rows,) float; NaN where there is no finite number
+)->dict:  # metric -> (rows,) float; NaN where there is no finite number
     "Every metric that a pane draws as a line. `entropy` is the mean of its turns where a row has none."
     drawn = panes()
     found = {pane.name: column(rows, pane.name) for pane in drawn if not pane.lines}
@@ -104,19 +104,19 @@ def measured(rows:list,  # row log
         found |= {f'{name}_{kind}': y for kind, y in spread(rows, name).items()}
     return {name: np.where(np.isfinite(y), y, math.nan) for name, y in found.items() if name != 'entropy_by_turn'}
 
-def curves(rows:list,   # row log
-    points:int=300,     # most points of a curve
-    first:int=0,        # place of the first of these rows in the whole log
-)->dict:                # metric -> (x, y), numpy
+def curves(rows:list,  # row log
+    points:int=300,    # most points of a curve
+    first:int=0,       # place of the first of these rows in the whole log
+)->dict:               # metric -> (x, y), numpy
     "The curves of a row log, thinned."
     steps = steps_of(rows, first)
     return {name: thin(steps, y, points) for name, y in measured(rows).items()}
 
 def entropy_table(
-    rows:list,          # row log; where a row has no `entropy_by_turn`, its mean `entropy` stands in the first line
-    columns:int=150,    # most updates to show, evenly spaced
-    first:int=0,        # place of the first of these rows in the whole log
-)->tuple:               # steps (n,), table (turns, n) with NaN where a turn was not reached
+    rows:list,        # row log; where a row has no `entropy_by_turn`, its mean `entropy` stands in the first line
+    columns:int=150,  # most updates to show, evenly spaced
+    first:int=0,      # place of the first of these rows in the whole log
+)->tuple:             # steps (n,), table (turns, n) with NaN where a turn was not reached
     "Entropy by turn of the game and update."
     shown = evenly(len(rows), columns)
     return steps_of(rows, first)[shown], _rectangle([_turns(rows[i]) for i in shown], least=1).T
@@ -124,9 +124,9 @@ def entropy_table(
 def _short(value)->float|None: return float(f'{value:.6g}') if math.isfinite(value) else None
 
 def part(rows:list,  # some rows of a log, one after the other
-    points:int,     # most points of a curve
-    first:int=0,    # place of the first of them in the whole log
-)->dict:            # JSON: six digits of every number, None for what was not measured
+    points:int,   # most points of a curve
+    first:int=0,  # place of the first of them in the whole log
+)->dict:          # JSON: six digits of every number, None for what was not measured
     "What the browser gets of some rows: curves as [update, value], the table of entropies, first and last update."
     lines = {name: [[_short(a), _short(b)] for a, b in zip(x, y)] if np.isfinite(y).any() else []
              for name, (x, y) in curves(rows, points, first).items()}
@@ -155,8 +155,8 @@ def _table_axis(values, parts)->dict:
     return dict(low=0, high=shown, ticks=ticks_, turns=shown, top=top if top > 0 else 1., unit=unit)
 
 def axis(pane:Pane,
-    parts:list,         # of `part`, of the runs that are shown
-)->dict|None:           # JSON for the browser; None where the pane is left out
+    parts:list,  # of `part`, of the runs that are shown
+)->dict|None:    # JSON for the browser; None where the pane is left out
     "Range, ticks ([place from 0 to 1, text]) and words of a pane."
     values = _values(pane, parts)
     if pane.optional and not values: return None
@@ -173,8 +173,8 @@ def axis(pane:Pane,
 ESM_BOARD = script('helpers', 'dashboard_plots', 'dashboard')
 BOARD_CSS, LIVE_CSS, TWIN_CSS = sheet('ground', 'dashboard'), sheet('dashboard_live'), sheet('dashboard_twin')
 
-MOST = 6    # runs in one picture
-LOOKS = (   # colour, dash, mark, in words
+MOST = 6   # runs in one picture
+LOOKS = (  # colour, dash, mark, in words
     ('#3b83b5', '', 'M-3.5,0a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0z', 'blue, solid, discs'),
     ('#d9730d', '7 4', 'M-3,-3h6v6h-6z', 'orange, dashed, squares'),
     ('#8f5fc0', '2 3', 'M0,-4L4,3.4H-4z', 'violet, dotted, triangles'),
@@ -220,9 +220,9 @@ class Plots:
         if points < least: raise ValueError(f'points={points}: give at least {least}, four for each part of a curve')
         self.panes, self.runs, self.points = panes, runs, points//PARTS
         self.parts = [[{}]*runs for _ in range(PARTS)]
-        self.known = [(0, 0, self.points)]*runs     # of every run: rows, cuts, rows of a part
-        self.frame, self.last = 0, -math.inf        # number of the last frame, and when it was sent
-        self.painted, self.rest = True, 0.          # whether it is drawn, and the pause that it needs
+        self.known = [(0, 0, self.points)]*runs  # of every run: rows, cuts, rows of a part
+        self.frame, self.last = 0, -math.inf     # number of the last frame, and when it was sent
+        self.painted, self.rest = True, 0.       # whether it is drawn, and the pause that it needs
     @cached_property
     def widget(self):
         "The anywidget; made once."
@@ -275,8 +275,8 @@ class Plots:
             self.widget.head = self.head(shown)
 
 def time_left(rows:list,  # row log with `seconds`
-    total:int|None,     # updates of the whole run
-)->float|None:          # seconds; None where it cannot be known
+    total:int|None,  # updates of the whole run
+)->float|None:       # seconds; None where it cannot be known
     "Median seconds of the last ten updates, times the updates that are left."
     seconds = column(rows[-10:], 'seconds')
     if not total or not rows or not np.isfinite(seconds).any(): return None
@@ -326,8 +326,8 @@ class Started:
         else: self._loop.call_soon_threadsafe(act)
     def _runs(self)->dict: return {'': self}
     def draw(self, force:bool=False,  # draw even if nothing is new or the last frame is too recent
-        box=None,           # the widget while it is being made
-    )->bool:                # whether a frame was drawn
+        box=None,  # the widget while it is being made
+    )->bool:       # whether a frame was drawn
         "Bring the widget up to date with the row logs, at most `fps` times a second. Call it from the event loop only."
         runs = list(self._runs().values())
         for run in runs: run._read()
@@ -356,17 +356,17 @@ class Started:
         from IPython.display import display
         cell = getattr(get_ipython(), 'execution_count', None)
         try: self._loop = self._loop or asyncio.get_running_loop()
-        except RuntimeError: pass       # a script shows it: nothing can be started from there
+        except RuntimeError: pass  # a script shows it: nothing can be started from there
         if cell is None or cell != self._cell: display(self.widget)
         self._cell = cell
 
 class RowLog(Started):
     "A row log that grows, what is known of its run, and in which state that is."
     def __init__(self,
-        source=None,            # run folder, metrics.jsonl, a Run, or a list of rows that grows; None for a run to come
-        total:int|None=None,    # updates of the whole run, for the time left; None reads it from run.json
-        fps:float=8,            # most frames a second
-        points:int=300,         # most points of a curve
+        source=None,          # run folder, metrics.jsonl, a Run, or a list of rows that grows; None for a run to come
+        total:int|None=None,  # updates of the whole run, for the time left; None reads it from run.json
+        fps:float=8,          # most frames a second
+        points:int=300,       # most points of a curve
         resume=None,  # what Resume calls: function(on_row=..., should_stop=...), with resume=True where it takes that
     ):
         super().__init__()
@@ -452,7 +452,7 @@ class Asking(RowLog):
                 and time.time() - self.path.stat().st_mtime < patience)
 
 def resume_command(folder,  # run folder
-)->str:         # one line, for a terminal or for Python
+)->str:  # one line, for a terminal or for Python
     "What to type to go on with a run."
     folder = Path(folder)
     try: words = _shell_words(json.loads((folder/'run.json').read_text())['facts'])
@@ -490,11 +490,11 @@ def _shell_words(facts)->list|None:
 class Running(Asking):
     "The work: a function in a thread, or a row log that somebody else writes."
     def run(self, function,  # called as function(on_row=..., should_stop=...) in a thread of its own
-        recorder=None,      # anything with append(row): gets every row, on the event loop
-        **more,             # further arguments of the function, such as resume=True
-    ):                      # await it for what the function returned
+        recorder=None,  # anything with append(row): gets every row, on the event loop
+        **more,         # further arguments of the function, such as resume=True
+    ):                  # await it for what the function returned
         "Run a function in a thread and draw the rows it reports. Raises what the function raises."
-        self._flag.clear()      # now, not when the work begins: a stop between the two counts
+        self._flag.clear()  # now, not when the work begins: a stop between the two counts
         return self._work(function, recorder, more)
     async def _work(self, function, recorder, more):
         rows, pool = queue.SimpleQueue(), ThreadPoolExecutor(1, 'agentlab-train')
@@ -536,7 +536,7 @@ class Running(Asking):
         self.state, self.error, self.hint, self._asked, self._recorder, self._loop = (state, '', '', None, recorder,
                                                                                       asyncio.get_running_loop())
     def follow(self, every:float=.5,  # seconds between two looks at the file
-    ):                      # await it for the rows
+    ):  # await it for the rows
         """Draw a row log that somebody else writes, until its last update is there, the run has stopped as it was asked
         to, or Stop is pressed."""
         self._flag.clear()
@@ -560,7 +560,7 @@ class Running(Asking):
         # called as function(on_row=..., should_stop=...), with resume=True where it takes that; None: the one that the
         # dashboard was given
         function=None,
-    ):                  # the dashboard; await it for the result
+    ):  # the dashboard; await it for the result
         "Go on from the last checkpoint. Where there is no function, the hint says what to type."
         if self.task is not None and not self.task.done():
             raise RuntimeError(f'the dashboard is {self.state}: stop it first')
@@ -619,10 +619,10 @@ def watch(
     # function(on_row=..., should_stop=...) to run; or a run folder, row log or list of rows to follow; or several of
     # these: name -> one, or a list
     what,
-    total:int|None=None,    # updates of the whole run, for the time left
-    recorder=None,          # anything with append(row): gets every row
-    **options,              # of Dashboard: `resume`, `fps`, `points`; of Overlay for several
-):                          # Dashboard or Overlay, shown at once; `await` it for the result
+    total:int|None=None,  # updates of the whole run, for the time left
+    recorder=None,        # anything with append(row): gets every row
+    **options,            # of Dashboard: `resume`, `fps`, `points`; of Overlay for several
+):                        # Dashboard or Overlay, shown at once; `await` it for the result
     """Show a dashboard and start: a function in a thread, or a run folder that is being written. Raises RuntimeError
     outside a notebook."""
     if several(what):
@@ -677,8 +677,8 @@ class Overlay(Started):
         return board
     def _runs(self)->dict: return self.runs
     def follow(self,
-        every:float=.25,    # seconds between two looks
-    ):                      # await it for name -> rows
+        every:float=.25,  # seconds between two looks
+    ):                    # await it for name -> rows
         """Start what is not yet running, follow the rest, and draw until all have ended. An error of one run stands
         in its status line; the others go on."""
         return self._watch(every)
@@ -773,10 +773,10 @@ def _lasts(logs, found)->tuple:
 
 def dashboard_html(
     what,  # run folder, row log, list of rows, Dashboard or Overlay; or several: name -> one, or a list, at most six
-    title:str='',       # heading
-    points:int=150,     # most points of a curve
-    style:bool=True,    # bring the style sheet along; a page of several pictures needs it once
-)->Html:                # a fragment without scripts or links
+    title:str='',     # heading
+    points:int=150,   # most points of a curve
+    style:bool=True,  # bring the style sheet along; a page of several pictures needs it once
+)->Html:              # a fragment without scripts or links
     "The dashboard as HTML without JavaScript."
     logs, label = _logs(what), ''
     if any(logs.values()): label = title or 'dashboard of ' + (', '.join(filter(None, logs)) or 'a run')

@@ -21,10 +21,10 @@ __all__ = ['KINDS', 'pull', 'shaped', 'plain', 'kinds', 'controllers', 'Present'
 
 # %% ../../nbs/view/06_entropy_widget.ipynb #2fe
 def pull(objective,  # logp, batch, advantage, entropy -> (action tokens,) loss
-    logp,           # (action tokens,) log-probability now
-    batch,          # Batch; its tokens need what the objective reads
-    advantage,      # (action tokens,)
-    entropy=None,   # (action tokens,) entropy now; None: the objective gets none
+    logp,          # (action tokens,) log-probability now
+    batch,         # Batch; its tokens need what the objective reads
+    advantage,     # (action tokens,)
+    entropy=None,  # (action tokens,) entropy now; None: the objective gets none
 # (slope, opening), float64: derivative of the summed loss by each log-probability; by each entropy, with its sign
 # turned: above 0, the entropy is pushed up
 )->tuple:
@@ -39,10 +39,10 @@ def pull(objective,  # logp, batch, advantage, entropy -> (action tokens,) loss
     slope, opening = [torch.zeros_like(x) if g is None else g.detach() for g in (*found, None)[:2]]
     return slope, 0. - opening
 
-def shaped(shape,       # batch, advantage -> advantage
-    objective=None,     # the loss that reads the shaped advantage; None: clip
-    **arguments,        # of the shape
-):                      # an objective
+def shaped(shape,    # batch, advantage -> advantage
+    objective=None,  # the loss that reads the shaped advantage; None: clip
+    **arguments,     # of the shape
+):                   # an objective
     "A shape of advantages as a controller."
     from agentlab.objective import clip
     objective = objective or clip
@@ -60,9 +60,9 @@ def plain(logp, batch, advantage, entropy=None):
     return clip(logp, batch, advantage, low=1., high=math.inf)
 
 def kinds(slope, reference,  # (action tokens,) derivative of a controller, and of what it is compared with
-    counts,             # (action tokens,) bool: has weight in the loss
-    near:float=1e-6,    # relative difference that counts as none
-)->list:                # a key of `KINDS` for every token
+    counts,           # (action tokens,) bool: has weight in the loss
+    near:float=1e-6,  # relative difference that counts as none
+)->list:              # a key of `KINDS` for every token
     "What a controller did to every token."
     g, g0 = np.asarray(slope, float), np.asarray(reference, float)
     with np.errstate(divide='ignore', invalid='ignore'): share = g/g0
@@ -88,9 +88,9 @@ def controllers()->dict:
 @dataclass
 class Present:
     "A batch with the numbers that a ratio is made of. `notes` say what was missing."
-    batch: object       # with old_logp
-    logp: object        # (action tokens,) float64
-    entropy: object     # (action tokens,) float64, or None
+    batch: object    # with old_logp
+    logp: object     # (action tokens,) float64
+    entropy: object  # (action tokens,) float64, or None
     notes: list = field(default_factory=list)
     @property
     def ratio(self)->np.ndarray:
@@ -156,10 +156,10 @@ class Effect:
         return f'×{share:.2f}' if kind == 'scaled' else f'⇄{-share:.2f}' if kind == 'reversed' else KINDS[kind]
 
 def effects(controllers:dict,  # name -> objective
-    now:Present,        # from `present`
-    advantage,          # (action tokens,)
-    reference=plain,    # objective that they are compared with
-)->dict:                # name -> Effect
+    now:Present,      # from `present`
+    advantage,        # (action tokens,)
+    reference=plain,  # objective that they are compared with
+)->dict:              # name -> Effect
     "What every controller does to every token. One that lacks a column has a `problem` instead."
     counts = (now.batch.action('weight') > 0).cpu().numpy()
     base = pull(reference, now.logp, now.batch, advantage, now.entropy)[0].cpu().numpy()
@@ -173,9 +173,9 @@ def effects(controllers:dict,  # name -> objective
         found[name] = Effect(slope, opening, share, kinds(slope, base, counts))
     return found
 
-def points(n:int,   # tokens
-    like=None,      # Batch: other columns get their median there
-)->object:          # Batch
+def points(n:int,  # tokens
+    like=None,     # Batch: other columns get their median there
+)->object:         # Batch
     "A batch of n episodes of one turn and one token."
     import torch
     from agentlab.episodes import Batch, Episode, Turn
@@ -192,7 +192,7 @@ def points(n:int,   # tokens
     return batch.with_turns(**turns).with_action(**action)
 
 def silent_at(objective,  # logp, batch, advantage, entropy -> loss
-    ratio, advantage,   # (n,) numpy: where to ask
+    ratio, advantage,  # (n,) numpy: where to ask
     old:float=-1.,  # log-probability of the tokens before the update
     like=None,      # Batch for further columns
 )->np.ndarray:      # (n,) bool: no gradient, although the advantage is not 0
@@ -208,8 +208,8 @@ def silent_at(objective,  # logp, batch, advantage, entropy -> loss
 @dataclass
 class Region:
     "Where an objective gives no gradient: for every advantage the intervals of the ratio; or why there is no region."
-    span: tuple                                 # smallest and largest ratio that was asked
-    lines: dict = field(default_factory=dict)   # advantage -> [(from, to), ...]
+    span: tuple                                # smallest and largest ratio that was asked
+    lines: dict = field(default_factory=dict)  # advantage -> [(from, to), ...]
     problem: str = ''
     @property
     def words(self)->str:
@@ -222,12 +222,12 @@ class Region:
         return self.problem or '; '.join(f'advantage {signed(a, 1)}: {say(x)}' for a, x in self.lines.items()
                                          if a in (max(self.lines), min(self.lines)))
 
-def region(objective,           # logp, batch, advantage, entropy -> loss
-    advantages=(-1., 1.),       # where to ask
-    span:tuple=(.25, 4.),       # ratios between which to ask
-    old:float=-1.,              # log-probability of the tokens before the update: some bounds depend on it
-    like=None,                  # Batch whose columns have the median there
-    cells:int=96,               # ratios of the grid
+def region(objective,      # logp, batch, advantage, entropy -> loss
+    advantages=(-1., 1.),  # where to ask
+    span:tuple=(.25, 4.),  # ratios between which to ask
+    old:float=-1.,         # log-probability of the tokens before the update: some bounds depend on it
+    like=None,             # Batch whose columns have the median there
+    cells:int=96,          # ratios of the grid
 )->Region:
     "The region of zero gradient, found by asking the objective."
     x = np.exp(np.linspace(math.log(span[0]), math.log(span[1]), cells))
@@ -263,9 +263,9 @@ def _intervals(grid, at, borders, y, span)->dict:
         found[value] = [(a, b) for k, (a, b) in enumerate(zip(edges, edges[1:])) if bool(grid[i, 0]) != bool(k % 2)]
     return found
 
-def texts(batch,    # Batch
-    only=None,      # numbers of action tokens; None: all
-)->list|dict:       # (action tokens,) str; of some: number -> str
+def texts(batch,  # Batch
+    only=None,    # numbers of action tokens; None: all
+)->list|dict:     # (action tokens,) str; of some: number -> str
     "What action tokens say; #id where the batch does not know."
     known, ids = batch.labels.get('token', {}), batch.action('id')
     if only is None: return [known.get(i, f'#{i}') for i in ids.tolist()]
@@ -313,7 +313,7 @@ def _opened(run)->tuple:
         return list(run), run.__getitem__, rows, None
     from agentlab.train.runs import Run
     run = run if isinstance(run, Run) else Run(run)
-    run.info    # refuses what is no run
+    run.info  # refuses what is no run
     return run.steps(), run.episodes, run.rows(), run
 
 def _whole(batch):
@@ -405,7 +405,7 @@ def bounded(objective,  # logp, batch, advantage, entropy -> loss
     return partial(objective, **given) if given else objective
 
 _CROSS = 'M-3.6,-2.2L-2.2,-3.6L0,-1.4L2.2,-3.6L3.6,-2.2L1.4,0L3.6,2.2L2.2,3.6L0,1.4L-2.2,3.6L-3.6,2.2L-1.4,0z'
-_LOOK = dict(   # colour and mark of what happened to a token
+_LOOK = dict(  # colour and mark of what happened to a token
     kept=('#3b83b5', 'M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0z'), scaled=('#8f5fc0', 'M-3.4,-3.4h6.8v6.8h-6.8z'),
     silent=('#d9730d', _CROSS), reversed=('#c8558f', 'M0,4L4,-3.4H-4z'),
     added=('#2a9d74', 'M-1,-4h2v3h3v2h-3v3h-2v-3h-3v-2h3z'),
@@ -557,9 +557,9 @@ def _controllers_html(lab)->Html:
                   control=bool(known.control))
 
 def entropy_lab_html(run,  # EntropyLab, or what it takes first
-    style:bool=True,    # bring the style sheet along; a page of several pictures needs it once
-    **how               # further arguments of EntropyLab
-)->Html:                # a fragment without scripts or links
+    style:bool=True,  # bring the style sheet along; a page of several pictures needs it once
+    **how             # further arguments of EntropyLab
+)->Html:              # a fragment without scripts or links
     "The lab as HTML without JavaScript."
     lab = run if isinstance(run, EntropyLab) else EntropyLab(run, **how)
     message = f'<p class="al-el-note">{safe(lab.message, 400)}</p>' if lab.message else ''
@@ -642,8 +642,8 @@ class EntropyLab(_Numbers):
         self._quiet = False
         self.draw()
 
-def entropy_lab(run,    # run folder or Run; or a Batch, a list of them, or step -> Batch
-    **how               # further arguments of EntropyLab: credit, current, controllers, step, turn, ...
-)->EntropyLab:          # shows itself in a notebook; `.static()` is its twin without JavaScript
+def entropy_lab(run,  # run folder or Run; or a Batch, a list of them, or step -> Batch
+    **how             # further arguments of EntropyLab: credit, current, controllers, step, turn, ...
+)->EntropyLab:        # shows itself in a notebook; `.static()` is its twin without JavaScript
     "Where the choice is open, what controllers do to tokens, and where they stop."
     return EntropyLab(run, **how)

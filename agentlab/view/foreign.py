@@ -33,22 +33,22 @@ FIELDS = dict(  # field -> what it is
 @dataclass
 class Sample:
     "One completion, as a dump holds it. None, or NaN: the dump does not say."
-    prompt: object              # text, or a list of messages
-    completion: object          # text, or a list of messages
+    prompt: object      # text, or a list of messages
+    completion: object  # text, or a list of messages
     step: int|None = None
     reward: float = math.nan
     advantage: float = math.nan
     answer: str|None = None
-    more: dict = field(default_factory=dict)    # the other columns, as they are
-    group: object = None        # what all completions of a task share; None: equal prompts are taken for one task
-    game: object = None         # what the seats of one game share; None: a game of its own
+    more: dict = field(default_factory=dict)  # the other columns, as they are
+    group: object = None       # what all completions of a task share; None: equal prompts are taken for one task
+    game: object = None        # what the seats of one game share; None: a game of its own
     seat: str = 'player'
     success: bool|None = None
     truncated: bool|None = None
-    turns: tuple|None = None    # as `split_turns` gives them, where the dump tells them apart
-    split: str = ''             # how they were told apart, where that is not by messages
-    rewards: list|None = None   # of every turn
-    tokens: list|None = None    # of every turn: window, context_ids, ids, logps, as in `Turn`
+    turns: tuple|None = None   # as `split_turns` gives them, where the dump tells them apart
+    split: str = ''            # how they were told apart, where that is not by messages
+    rewards: list|None = None  # of every turn
+    tokens: list|None = None   # of every turn: window, context_ids, ids, logps, as in `Turn`
 
 def _block(block)->str:
     "Text of one part of a message, or a mark for what is no text."
@@ -67,7 +67,7 @@ def _said(message)->str:
 def _line(message)->str: return f"{message.get('role', '?')}: {_said(message)}"
 
 def split_turns(prompt,  # text, or a list of messages
-    completion,     # text, or a list of messages
+    completion,  # text, or a list of messages
 )->tuple[list[tuple[str,str]],str]: # (observation, action) of every turn, and what came after the last action
     """A text is one turn: nothing in it says where another begins. In a conversation every message of the assistant
     is one."""
@@ -83,7 +83,7 @@ def split_turns(prompt,  # text, or a list of messages
 
 def _turns_of(sample)->tuple: return sample.turns or split_turns(sample.prompt, sample.completion)
 
-LINE = 2**24        # bytes of the longest line that is read
+LINE = 2**24  # bytes of the longest line that is read
 
 def _number(x)->float:
     "A JSON number as a float; NaN for anything else."
@@ -129,13 +129,13 @@ class Unfit(ValueError):
 class Format(NamedTuple):
     "How one kind of file is recognised and read."
     name: str
-    told: str               # the same for a person
-    known: Callable         # Look -> whether it is one
-    read: Callable          # (a record, the path of its file) -> its samples; raises `Unfit`, or trips over a type
-    sources: dict           # field -> where it comes from, where the samples have it
-    records: Callable|None = None   # (path, budget) -> (place, record or why there is none); None: the lines of a file
-    places: Callable|None = None    # (folder, notes) -> files that lie deeper than its completions or its episodes
-    columns_pay: bool = False       # rewards are columns of numbers that the dump does not name
+    told: str        # the same for a person
+    known: Callable  # Look -> whether it is one
+    read: Callable   # (a record, the path of its file) -> its samples; raises `Unfit`, or trips over a type
+    sources: dict    # field -> where it comes from, where the samples have it
+    records: Callable|None = None  # (path, budget) -> (place, record or why there is none); None: the lines of a file
+    places: Callable|None = None   # (folder, notes) -> files that lie deeper than its completions or its episodes
+    columns_pay: bool = False      # rewards are columns of numbers that the dump does not name
 
 def _records(path, budget):
     "Every line of a file, or the one object that it is."
@@ -219,7 +219,7 @@ def _read_trl(row, path)->list[Sample]:
     return [Sample(row['prompt'], row['completion'], _step(row['step']), advantage=_number(row.get('advantage')),
                    more=more)]
 
-DOCUMENT = 2**26    # bytes of the longest file that is one JSON object
+DOCUMENT = 2**26  # bytes of the longest file that is one JSON object
 NEVER = 'Pickles and .pt files are never opened: they can run code.'
 
 class Look(NamedTuple):
@@ -261,8 +261,8 @@ def _look(path)->Look:
         raise ValueError(f'{path} is damaged or cut off ({_brief(e)}). If its run was killed while writing, open the '
                          f'file of an earlier step.') from None
 
-def sniff(path,     # a file
-    formats=None,   # Format; None: those of `agentlab.view.foreign_formats`
+def sniff(path,    # a file
+    formats=None,  # Format; None: those of `agentlab.view.foreign_formats`
 )->str: # 'agentlab', the name of a format, 'damaged' (begins or is named like an archive, and is none), or ''
     "What a file is, by its content."
     try: look = _look(path)
@@ -306,15 +306,15 @@ def _files(path, formats, notes)->tuple[str, list]:
 
 _UNKNOWN = dict(episodes=('success', 'truncated', 'last_value', 'source', 'policy', 'instruction', 'error'),
                 turns=('cost', 'invalid', 'milestone'))
-COLUMNS = 64        # extra columns of numbers that become columns of a batch
+COLUMNS = 64  # extra columns of numbers that become columns of a batch
 
 @dataclass
 class _Fields:
     "What a run says of itself, and what it does not say."
-    format: str                 # 'agentlab', or the name of a `Format`
+    format: str   # 'agentlab', or the name of a `Format`
     path: Path
-    fields: dict                # field -> where it comes from, or 'missing'
-    notes: list = field(default_factory=list)   # what was left out, and what to know
+    fields: dict  # field -> where it comes from, or 'missing'
+    notes: list = field(default_factory=list)  # what was left out, and what to know
     samples: dict = field(default_factory=dict, repr=False) # step -> its samples (foreign formats)
     files: dict = field(default_factory=dict, repr=False)   # step -> file (agentlab)
     @property
@@ -491,7 +491,7 @@ def _open_foreign(format, path, files, reward, budget, notes)->Opened:
                          f"{', '.join(p.name for p in files[:3])}{' …' if len(files) > 3 else ''}. The run may have "
                          f"been killed while writing; open an earlier step. {' '.join(notes)}")
     paid = _pay(format, found, reward, path, notes)
-    if not all(s.tokens for s in found):    # of some completions only: an estimator would read too little
+    if not all(s.tokens for s in found):  # of some completions only: an estimator would read too little
         if any(s.tokens for s in found): notes.append('some completions bring tokens, and others none: none are shown')
         for s in found: s.tokens = None
     samples = {}
@@ -504,7 +504,7 @@ def _open_agentlab(path, files, notes)->Opened:
     from agentlab.train.runs import Run, is_whole
     if files[0] == path/'run.json':
         run = Run(path)
-        try: run.info   # refuses a newer schema
+        try: run.info  # refuses a newer schema
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as e:
             raise ValueError(f'{path}/run.json is damaged ({_brief(e)}). Open {path}/episodes instead.') from None
         saved = {step: run._episodes(step) for step in run.steps()}
@@ -515,7 +515,7 @@ def _open_agentlab(path, files, notes)->Opened:
         if len(saved) < len(files):
             notes.append(f'{len(files) - len(saved)} files left out: their names give no step of their own')
     damaged = [saved.pop(step) for step in list(saved) if not is_whole(saved[step])]
-    if damaged and not saved: Batch.load(damaged[0])    # says what is wrong with it
+    if damaged and not saved: Batch.load(damaged[0])  # says what is wrong with it
     if damaged: notes.append(f'{len(damaged)} damaged files left out: {", ".join(p.name for p in damaged[:5])}')
     opened = Opened('agentlab', path, {name: MISSING for name in FIELDS}, notes, files=saved)
     if saved:
@@ -541,9 +541,9 @@ def _fields_of(batch, named)->dict:
 def open_run(path,  # run folder of agentlab; folder or file of one of the formats that are known
     # column that is the reward, or column -> weight; None: what the dump calls it, or its only column of numbers
     reward:str|dict|None=None,
-    max_bytes:int=2**30,        # text that is read at most
-    formats=None,               # Format; None: those of `agentlab.view.foreign_formats`
-)->Opened:                      # format, fields with their sources, steps, and a batch per step
+    max_bytes:int=2**30,  # text that is read at most
+    formats=None,         # Format; None: those of `agentlab.view.foreign_formats`
+)->Opened:                # format, fields with their sources, steps, and a batch per step
     """Open a run by what its files hold. Raises FileNotFoundError, or ValueError for an unknown format, mixed
     formats, a damaged file, a dump that is too large."""
     path, notes = Path(path), []
@@ -583,11 +583,11 @@ def _beside(runs, summaries)->dict:
     return dict(facts=facts, names=['step', *(name for name, *_ in facts)], rewards=rewards, known=len(steps))
 
 def opened_html(opened:Opened|list,  # what `open_run` gave; several: side by side first, then each
-    steps:int=4,        # steps to draw, spread evenly from the first to the last
-    groups:int=6,       # groups of a step to draw
-    rows:int=16,        # completions of a group to draw
-    limit:int=2000,     # characters of a text to draw
-)->Html:                # a whole page without scripts or links to elsewhere
+    steps:int=4,     # steps to draw, spread evenly from the first to the last
+    groups:int=6,    # groups of a step to draw
+    rows:int=16,     # completions of a group to draw
+    limit:int=2000,  # characters of a text to draw
+)->Html:             # a whole page without scripts or links to elsewhere
     "Dumps on one page: what they say, their steps, and groups by task with rewards and texts."
     runs = opened if isinstance(opened, list) else [opened]
     summaries = [run.summary() for run in runs]

@@ -17,7 +17,7 @@ MARKS = 'marks of the chat template'
 _mark = re.compile(r'(?:<\|im_end\|>\n?)?^(<\|im_start\|>)?(assistant|user|tool)[ \t]*$\n?', re.MULTILINE)
 
 def guessed_turns(text:str,  # what an agent wrote, with what it was answered, in one piece
-)->tuple[object,str]:   # messages, or the text where nothing says where a turn ends; and how they were told apart
+)->tuple[object,str]:  # messages, or the text where nothing says where a turn ends; and how they were told apart
     "The turns of a text: by the marks of a chat template, or by what decoding has left of them, as a guess."
     marks, how = list(_mark.finditer(text)), GUESS
     alternate = lambda found: bool(found) and all((m[2] == 'assistant') == (i % 2 == 1) for i, m in enumerate(found))
@@ -136,8 +136,8 @@ def _read_results(row, path)->list[Sample]:
                    truncated=cut if isinstance(cut, bool) else None)]
 
 def trace_files(path,  # a folder
-    notes:list,     # what is not read is told here
-)->list:            # files with traces, by step
+    notes:list,  # what is not read is told here
+)->list:         # files with traces, by step
     "The traces of prime-rl below a run folder."
     found = sorted({p for base in (path, path/'traces', path/'rollouts') for depth in ('*', '*/*')
                     for p in (*base.glob(f'step_*/{depth}/traces.jsonl'),
@@ -222,7 +222,7 @@ def _member(archive, entry)->object:
         # in small pieces: of a large one zstandard would unpack all at once
         with archive.open(entry) as file: return json.loads(b''.join(iter(lambda: file.read(4096), b'')))
     except (NotImplementedError, MemoryError): raise
-    except Exception as e: return f'is damaged ({_brief(e)})'    # zstandard has errors of its own
+    except Exception as e: return f'is damaged ({_brief(e)})'  # zstandard has errors of its own
 
 def inspect_samples(path, budget):
     "Every sample of a log: a zip archive, or one object of JSON."

@@ -6,7 +6,7 @@
 from __future__ import annotations
 from typing import TYPE_CHECKING
 from ..settings import needed
-if TYPE_CHECKING:       # a page is drawn without torch; who has a batch has it
+if TYPE_CHECKING:  # a page is drawn without torch; who has a batch has it
     from torch import Tensor
     from agentlab.episodes import Batch
 
@@ -22,7 +22,7 @@ _ATTEMPTS = ['west north east south north south north east south west west key',
              'south north south east north north south south north south south north',
              'south west key east north east north chest']
 
-def recorded_group():   # pandas table, a row per turn: group, episode, t, state, reward, word (the action)
+def recorded_group():  # pandas table, a row per turn: group, episode, t, state, reward, word (the action)
     "Six episodes at one KeyDoor house, ready for `Batch.from_turns`."
     import pandas as pd
     from agentlab.env.keydoor import KeyDoor
@@ -38,7 +38,7 @@ def recorded_group():   # pandas table, a row per turn: group, episode, t, state
 
 def turn_grid(batch: Batch,
     panels: dict[str, Tensor],  # title -> a value per turn, or per action token (its mean over the turn is drawn)
-    words: list[str]|None = None,   # a word for every turn, written into its cell
+    words: list[str]|None = None,  # a word for every turn, written into its cell
     limit: float|None = None,   # value of the strongest colour; default: the largest there is
 ):                              # plotly figure
     "Episodes by turns, one panel above the other on one scale: blue is praise, orange is blame, white is zero."

@@ -16,7 +16,7 @@ __all__ = ['LIMIT', 'TURNS', 'KEYS', 'KINDS', 'FIELDS', 'OWN', 'small_turns', 'r
            'Case', 'disagreement', 'microscope_html', 'read_cells', 'to_cells', 'Microscope', 'microscope']
 
 # %% ../../nbs/view/04_microscope_widget.ipynb #d70
-LIMIT, TURNS = 6, 12    # most estimators and most turns on one screen
+LIMIT, TURNS = 6, 12  # most estimators and most turns on one screen
 # what turns are kept apart by: column, and its value where they are not
 KEYS = dict(task=('group', 0), seat=('seat', 'player'), state=('state', 'any'))
 
@@ -29,7 +29,7 @@ def small_turns():  # pandas table, a row per turn: group, episode, t, state, se
 
 def regroup(turns,      # table of turns
     within=tuple(KEYS), # what to keep apart: any of 'task', 'seat', 'state'
-):              # a new table, in which the columns of the others hold one value throughout
+):  # a new table, in which the columns of the others hold one value throughout
     """The table with fewer walls: without 'task' all episodes are of one task, without 'state' every turn was in the
     same state."""
     unknown = [key for key in within if key not in KEYS]
@@ -39,7 +39,7 @@ def regroup(turns,      # table of turns
 
 def accepted(function,  # an estimator, or a partial of one
     arguments:dict, # name -> value
-)->dict:        # those that the function has by name
+)->dict:  # those that the function has by name
     "The arguments that this estimator knows. What a partial has fixed is not offered again."
     fixed = function.keywords if isinstance(function, partial) else {}
     known = [name for name, p in inspect.signature(function).parameters.items()
@@ -66,7 +66,7 @@ def _column(function, batch, arguments):
     "(turns,) numpy: what one estimator gives, in the order of the caller's table."
     import numpy as np, torch
     found = function(batch, **arguments)
-    if isinstance(found, tuple): found = found[-1]      # critics give (targets, advantage)
+    if isinstance(found, tuple): found = found[-1]  # critics give (targets, advantage)
     found = torch.as_tensor(found, dtype=torch.float64).detach().cpu()
     if found.shape != (len(batch.actions),):
         raise ValueError(f'gave shape {tuple(found.shape)}, this table has {len(batch.actions)} action tokens, '
@@ -77,7 +77,7 @@ def _column(function, batch, arguments):
 
 def advantages(turns,  # pandas table as for `Batch.from_turns`; `n_tokens` is ignored, every turn has one token
     estimators:dict,# name -> estimator
-    arguments:dict|None=None,   # name -> value, such as dict(gamma=.9); each goes to the estimators that have it
+    arguments:dict|None=None,  # name -> value, such as dict(gamma=.9); each goes to the estimators that have it
 ):  # (table with a row per turn and a column per estimator, table with the columns estimator and problem)
     """What every estimator thinks of every turn. One that fails gets NaN and a line in the second table; it does not
     stop the others."""
@@ -91,12 +91,12 @@ def advantages(turns,  # pandas table as for `Batch.from_turns`; `n_tokens` is i
     values = pd.DataFrame(columns, index=turns.index, columns=list(estimators), dtype=float)
     return values, pd.DataFrame(dict(estimator=list(problems), problem=list(problems.values())))
 
-def sweep(turns,        # table of turns
-    estimators:dict,    # name -> estimator
-    name:str,           # the argument to move
-    values,             # where to
-    arguments:dict|None=None,   # what stays
-):                      # pandas table: estimator, turn (its row), value of the argument, advantage
+def sweep(turns,      # table of turns
+    estimators:dict,  # name -> estimator
+    name:str,         # the argument to move
+    values,           # where to
+    arguments:dict|None=None,  # what stays
+):                    # pandas table: estimator, turn (its row), value of the argument, advantage
     "The advantages at every position of one slider."
     import pandas as pd
     parts = [advantages(turns, estimators, (arguments or {}) | {name: value})[0].reset_index(drop=True)
@@ -110,11 +110,11 @@ KINDS = ('size', 'one is silent', 'opposite signs')
 @dataclass
 class Case:
     "A table on which two estimators disagree, and where."
-    turns: object       # pandas table
-    turn: int           # row of the table, from 0
-    kind: str           # one of KINDS
-    first: float        # advantage of that turn by the first estimator
-    second: float       # and by the second
+    turns: object  # pandas table
+    turn: int      # row of the table, from 0
+    kind: str      # one of KINDS
+    first: float   # advantage of that turn by the first estimator
+    second: float  # and by the second
     def __str__(self):
         return (f'row {self.turn + 1} of {len(self.turns)}: {signed(self.first)} against {signed(self.second)} '
                 f'({self.kind})')
@@ -184,12 +184,12 @@ def _search(contrast, needs, seed, tries):
     return best
 
 def disagreement(first,  # an estimator
-    second,             # another
-    seed:int=0,         # of the search; the same seed finds the same table
-    tries:int=120,      # most tables to draw
-    arguments:dict|None=None,   # goes to both, as in `advantages`
-    least:float=.05,    # a sign counts from this share of the estimator's largest number on
-)->Case|None:           # None: they agree, up to a factor, on every table that was drawn
+    second,           # another
+    seed:int=0,       # of the search; the same seed finds the same table
+    tries:int=120,    # most tables to draw
+    arguments:dict|None=None,  # goes to both, as in `advantages`
+    least:float=.05,  # a sign counts from this share of the estimator's largest number on
+)->Case|None:         # None: they agree, up to a factor, on every table that was drawn
     """A small table on which two estimators disagree. Raises ValueError if one of them cannot read the tables that
     are drawn."""
     contrast = lambda turns: _contrast(turns, first, second, arguments, least)
@@ -282,7 +282,7 @@ def _outcomes(frame, texts):
     return frame.assign(outcome=[float(said.get(e, sums[e])) for e in frame.episode]) if said else frame
 
 def read_cells(cells:list,  # a dictionary per turn: column -> text
-):                  # pandas table of turns
+):  # pandas table of turns
     "The table that was typed. Raises ValueError that names row and column of what cannot be read."
     import pandas as pd
     lines = [{name: str(text).strip() for name, text in line.items()} for line in cells]
@@ -297,7 +297,7 @@ def read_cells(cells:list,  # a dictionary per turn: column -> text
                            and (frame[name] % 1 == 0).all() and name in ('tag', 'action', 'switch', 'part')})
 
 def to_cells(turns,  # table of turns
-)->list:            # a dictionary per turn: column -> text
+)->list:  # a dictionary per turn: column -> text
     "The table as text, one dictionary per turn; the inverse of `read_cells`."
     names = [*FIELDS, *(c for c in turns.columns if c not in FIELDS)]
     def text(value):
@@ -307,8 +307,8 @@ def to_cells(turns,  # table of turns
     return [{name: text(line[name]) if name in line and not (name == 'state' and line[name] != line[name])
              else empty.get(name, '') for name in names} for line in turns.to_dict('records')]
 
-OWN = 'own default'         # position of a slider that leaves every estimator its own default
-_SLIDERS = (    # argument, what it does, ('float', least, most, step, start) or ('choice', options, start)
+OWN = 'own default'  # position of a slider that leaves every estimator its own default
+_SLIDERS = (  # argument, what it does, ('float', least, most, step, start) or ('choice', options, start)
     ('gamma', 'discount per turn', ('float', 0., 1., .05, .95)),
     ('lam', 'lambda of a critic', ('float', 0., 1., .05, 1.)),
     ('step_weight', 'weight of the step part', ('float', 0., 3., .05, 1.)),
@@ -320,7 +320,7 @@ _SLIDERS = (    # argument, what it does, ('float', least, most, step, start) or
 class _Numbers(Computed):
     "A table of turns, what is asked of it, and the numbers that come of it."
     def __init__(self,
-        turns=None,                 # table of at most twelve turns; None: `small_turns()`
+        turns=None,  # table of at most twelve turns; None: `small_turns()`
         # name -> estimator, at most six of which are shown at first; None: all of agentlab.credit that can read the
         # table
         estimators:dict|None=None,

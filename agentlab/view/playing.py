@@ -44,15 +44,15 @@ class Said:
     who: str            # 'you', or the name of the player
     completion: object  # agentlab.policy.Completion
     kind: str = 'hand'  # 'hand', 'policy' or 'script'
-    read: str|None = None   # in a replay: the observation that was recorded before it
+    read: str|None = None  # in a replay: the observation that was recorded before it
 
 @dataclass
 class Chance:
     "How likely a policy is to say one text."
     text: str
-    ids: list           # as the tokenizer writes it, with the end
-    logps: list         # one per id; empty where the text cannot be said
-    note: str = ''      # why not
+    ids: list       # as the tokenizer writes it, with the end
+    logps: list     # one per id; empty where the text cannot be said
+    note: str = ''  # why not
     @property
     def logp(self)->float:
         "Log-probability of the whole text, nats."
@@ -66,7 +66,7 @@ def chances(policy,         # agentlab.policy.Policy
     context: list[int],     # ids that its seat has read so far
     texts: list[str],       # what it might say
     temperature: float = 1.,# of play; 0 (the likeliest token) is counted at 1, as the sampler records it
-    max_tokens: int|None = None,    # most tokens of an action, the end included; None: no limit
+    max_tokens: int|None = None,  # most tokens of an action, the end included; None: no limit
 )->list[Chance]:            # one per text
     "Probability of every text as a whole: the product over its tokens and the end of the turn."
     from agentlab.episodes import Batch, Episode, Turn
@@ -134,7 +134,7 @@ class Table:
         sampling: int = 0,  # seed of the policy's answers, as `seed` of `agentlab.rollout.play`
         # system message of the policy; None: the environment's guide, if the policy knows its words; '': none
         system: str|None = None,
-        limit: float|None = None,   # seconds for one call of an environment
+        limit: float|None = None,  # seconds for one call of an environment
     ):
         self.model = env if hasattr(env, 'seats') and not isinstance(env, type) else env()
         self.players = seated(policy, self.model.seats)
@@ -401,7 +401,7 @@ def percent(p: float)->str:
     return ('–' if math.isnan(p) else '0 %' if p == 0 else '< 0.1 %' if p < .001 else f'{100*p:.1f} %' if p < .995
             or p == 1 else '> 99.4 %')
 
-MOST, LINES = 60, 80    # buttons and lines on the screen
+MOST, LINES = 60, 80  # buttons and lines on the screen
 
 class Pictured(Told):
     "The game as HTML without JavaScript."
@@ -496,7 +496,7 @@ class Play(Shown, Pictured):
                     dict(_esm=SCRIPT, _css=CSS + PLAY_CSS + TABLE_CSS, state=traitlets.Dict().tag(sync=True)))
         self.picture, self.table = ipywidgets.HTML(), kind(state=self.state_of())
         self.table.on_msg(self.told)
-        self.picture.value = str(self.static(style=False, moves=False))     # the controls bring the style sheet
+        self.picture.value = str(self.static(style=False, moves=False))  # the controls bring the style sheet
         box = ipywidgets.VBox([self.picture, self.table])
         box.add_class('agentlab-play')
         return box
@@ -509,12 +509,12 @@ class Play(Shown, Pictured):
         if 'widget' in vars(self): self.draw()
         return self
     @classmethod
-    def replay(cls, episodes,   # an Episode, those of all seats of one game, or what `game_of` takes out of a batch
-        env=None,               # the environment that was played; None: the record answers
-        seed: int = 0,          # of that game
+    def replay(cls, episodes,  # an Episode, those of all seats of one game, or what `game_of` takes out of a batch
+        env=None,              # the environment that was played; None: the record answers
+        seed: int = 0,         # of that game
         # as for `Play`; ids and log-probabilities of the record are kept where a policy can read them
         policy=None, **options
-    )->Play:                    # before the first turn
+    )->Play:                   # before the first turn
         "A recorded game to step through. Raises ValueError for episodes of different games."
         from agentlab.policy.sampler import Completion
         episodes = [episodes] if hasattr(episodes, 'turns') else list(episodes)
@@ -532,7 +532,7 @@ class Play(Shown, Pictured):
         return play.show()
 
 def recorded_env(episodes: list,  # of one game, one per seat
-):                      # an environment that answers what was recorded
+):  # an environment that answers what was recorded
     "The record of a game as an environment. It knows only the texts that were said."
     from agentlab.env.protocol import Env, EnvError, Step
     turns = sorted(((t, e) for e in episodes for t in e.turns), key=lambda pair: pair[0].t)
@@ -544,7 +544,7 @@ def recorded_env(episodes: list,  # of one game, one per seat
             self.i, before = i, {e.seat: [t for t, of in turns[:i] if of is e] for e in episodes}
             info = dict(invalid=bool(i and turns[i - 1][0].invalid))
             if i < len(turns):
-                turn, episode = turns[i]     # a turn's reward is what its seat was paid until its next turn
+                turn, episode = turns[i]  # a turn's reward is what its seat was paid until its next turn
                 return Step(episode.seat, turn.observation, {episode.seat: before[episode.seat][-1].reward}
                             if before[episode.seat] else {}, False, info | dict(state=turn.state, legal=[turn.text]))
             if error: raise EnvError(error)

@@ -21,7 +21,7 @@ _halves = re.compile('[\udc80-\udcff]{2,}')
 def _letters(halves: str)->str: return halves.encode('utf-8', 'surrogateescape').decode('utf-8', 'surrogateescape')
 
 def joined(texts: Iterable[str],  # texts of neighbouring tokens
-    between: str = '',      # what stands between two of them
+    between: str = '',  # what stands between two of them
 )->str:
     "The text of several tokens. Half letters that meet become the letter; those that do not stay as they are."
     return _halves.sub(lambda met: _letters(met[0]), between.join(texts))
@@ -31,9 +31,9 @@ _header = re.compile(r'(system|user|assistant|tool|developer|model|environment|i
 @dataclass
 class Lexicon:
     "Texts of the ids of a batch, what stands between two tokens, and which ids are control tokens."
-    words: dict                 # id -> text
-    between: str = ''           # what stands between two tokens
-    control: frozenset = frozenset()    # ids of the chat template's marks
+    words: dict        # id -> text
+    between: str = ''  # what stands between two tokens
+    control: frozenset = frozenset()  # ids of the chat template's marks
     def word(self, i: int)->str:
         "Text of one id, #id where it is not known."
         return self.words.get(i, f'#{i}' if self.between else f'#{i} ')
@@ -77,7 +77,7 @@ def lexicon(batch,  # Batch
     between = space_between(words) if between is None else between
     return Lexicon(words, between, frozenset(batch.labels.get('control', {})))
 
-GLUED = 24      # most pieces of a word
+GLUED = 24  # most pieces of a word
 
 @dataclass
 class Piece:
@@ -92,7 +92,7 @@ class Piece:
     rest: bool = False  # its bytes belong to a letter that an earlier piece shows
 
 def letters_shared(texts: list[str],  # of neighbouring tokens
-)->list[str]:           # the same characters, where bytes of one letter met in the piece that holds the first of them
+)->list[str]:  # the same characters, where bytes of one letter met in the piece that holds the first of them
     "Half letters that meet become a letter of the piece where it begins."
     text = ''.join(texts)
     if not _halves.search(text): return texts
@@ -126,12 +126,12 @@ def read_pieces(ids: list[int],  # action tokens of a turn
         open_word = not control and bool(text or own[k]) and not text[-1:].isspace()
     return found
 
-FOLD = 30       # a thought of more tokens is folded
+FOLD = 30  # a thought of more tokens is folded
 
 @dataclass
 class Fold:
     "A long thought that is drawn as one line."
-    at: int             # number of its first token
+    at: int  # number of its first token
     pieces: list = field(default_factory=list)
 
 @cache
@@ -142,10 +142,10 @@ def part_names()->dict:
 
 def thought()->int: return next(code for code, name in part_names().items() if name == 'thought')
 
-def laid_out(pieces: list,      # Piece of every token of a turn
-    controls: bool = False,     # draw control tokens too
-    opened: bool = False,       # draw long thoughts token by token
-)->list:                        # Piece or Fold, in their order
+def laid_out(pieces: list,   # Piece of every token of a turn
+    controls: bool = False,  # draw control tokens too
+    opened: bool = False,    # draw long thoughts token by token
+)->list:                     # Piece or Fold, in their order
     "What of a turn is drawn."
     found = []
     for piece in pieces:
@@ -158,13 +158,13 @@ def laid_out(pieces: list,      # Piece of every token of a turn
     short = lambda fold: opened or len(fold.pieces) <= FOLD
     return [p for x in found for p in (x.pieces if isinstance(x, Fold) and short(x) else [x])]
 
-QUIET = ('other', 'markup')     # parts without a name in front of them: the second says itself what it is
+QUIET = ('other', 'markup')  # parts without a name in front of them: the second says itself what it is
 
 PART_CSS = sheet('parts')
 
 def parts_shown(batch,  # Batch
     known: Lexicon,
-)->tuple:           # codes of tokens.part, rising, without `other`; none where every reply is of one kind
+)->tuple:  # codes of tokens.part, rising, without `other`; none where every reply is of one kind
     "Parts that are worth telling apart; a mark of the chat template is none of them."
     if 'part' not in batch.tokens: return ()
     own = ~np.isin(batch.action('id').cpu().numpy(), list(known.control))

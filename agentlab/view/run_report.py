@@ -28,8 +28,8 @@ __all__ = ['PRAISE', 'BLAME', 'CSS', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'BIG', 's
 PRAISE, BLAME = (67, 147, 195), (224, 130, 20)  # blue and orange of ColorBrewer's colour-blind-safe RdBu and PuOr
 
 def signed(value:float,  # any float
-    digits:int=2,   # decimals
-)->str:             # '+0.93', '−0.40', '0', 'NaN': a true minus sign, and no sign on zero
+    digits:int=2,  # decimals
+)->str:            # '+0.93', '−0.40', '0', 'NaN': a true minus sign, and no sign on zero
     "A number with its sign, as it stands on a tile."
     if not math.isfinite(value): return 'NaN' if math.isnan(value) else '+∞' if value > 0 else '−∞'
     if value == 0: return '0'
@@ -37,8 +37,8 @@ def signed(value:float,  # any float
     return text.replace('-', '−')
 
 def tint(value:float,  # advantage
-    scale:float,    # advantage that gets the full colour, > 0
-)->str:             # '#rrggbb'; zero and NaN are white
+    scale:float,  # advantage that gets the full colour, > 0
+)->str:           # '#rrggbb'; zero and NaN are white
     "Colour of an advantage on a symmetric scale: white at zero, blue for praise, orange for blame."
     share = max(-1., min(1., value/scale)) if math.isfinite(scale) and scale > 0 and not math.isnan(value) else 0.
     end = PRAISE if share > 0 else BLAME
@@ -47,12 +47,12 @@ def tint(value:float,  # advantage
 @dataclass
 class Tile:
     "One turn, as it is drawn."
-    t: int                      # turn of the game
+    t: int                  # turn of the game
     reward: float = 0.
-    state: int|None = None      # key of the state, where the batch has one
-    flag: str = ''              # 'cut' or 'error' on the last turn of such an episode
-    refused: bool = False       # the environment called the action invalid
-    copied: bool = False        # a branch copied this turn from another rollout
+    state: int|None = None  # key of the state, where the batch has one
+    flag: str = ''          # 'cut' or 'error' on the last turn of such an episode
+    refused: bool = False   # the environment called the action invalid
+    copied: bool = False    # a branch copied this turn from another rollout
     context: list = field(default_factory=list)  # token ids that were read before the action
     tokens: list = field(default_factory=list)   # (id, logp, entropy, advantage) of every action token
     parts: list = field(default_factory=list)    # code of each of them, as in tokens.part
@@ -69,13 +69,13 @@ class Tile:
 @dataclass
 class Rollout:
     "One episode, as it is drawn."
-    episode: int                # index in the batch
-    name: str                   # what the row is called
+    episode: int        # index in the batch
+    name: str           # what the row is called
     outcome: float
-    success: bool|None          # None: not recorded
-    ending: str = ''            # '', 'cut' or 'error'
+    success: bool|None  # None: not recorded
+    ending: str = ''    # '', 'cut' or 'error'
     error: str = ''
-    final: str = ''             # last text of the environment, which nobody answered
+    final: str = ''     # last text of the environment, which nobody answered
     tiles: list = field(default_factory=list)
 
 def _values(table, column, index, missing=math.nan)->list:
@@ -154,7 +154,7 @@ def _fill(batch, advantage, episodes, tiles):
         tile.parts.append(part)
 
 def letters(rollouts:list,  # what `collect` gives
-)->dict:                # state key -> 'a', 'b', ..., 'z', 'aa', ...; only states that at least two turns share
+)->dict:  # state key -> 'a', 'b', ..., 'z', 'aa', ...; only states that at least two turns share
     "A short name for every state that recurs in the group, in the order of the first visit."
     visits = {}
     for tile in (tile for rollout in sorted(rollouts, key=lambda r: r.episode) for tile in rollout.tiles):
@@ -167,15 +167,15 @@ CSS = sheet('report') + PART_CSS
 @dataclass
 class Scale:
     "What is fixed over one group, so that its pieces can be compared by eye."
-    anchor: str         # prefix of every id on the page
-    advantage: float    # largest absolute advantage of a turn
-    entropy: float      # largest entropy of a token, nats
-    tokens: int         # action tokens of the longest turn
-    letters: dict       # state key -> letter
-    known: Lexicon      # texts of the token ids
-    states: dict        # state key -> what a person reads
-    per_turn: int       # tokens drawn per turn
-    parts: tuple = ()   # codes of tokens.part that occur, without `other`
+    anchor: str        # prefix of every id on the page
+    advantage: float   # largest absolute advantage of a turn
+    entropy: float     # largest entropy of a token, nats
+    tokens: int        # action tokens of the longest turn
+    letters: dict      # state key -> letter
+    known: Lexicon     # texts of the token ids
+    states: dict       # state key -> what a person reads
+    per_turn: int      # tokens drawn per turn
+    parts: tuple = ()  # codes of tokens.part that occur, without `other`
 
 def _scale(batch, rollouts, anchor, limit, top=None)->Scale:
     tiles = [tile for rollout in rollouts for tile in rollout.tiles]
@@ -310,17 +310,17 @@ def _key(scale)->dict:
     return dict(low=top.replace('+', '−'), high=top, lettered=bool(scale.letters), flat=not scale.advantage,
                 parts=[(code, part_names()[code]) for code in scale.parts], control=bool(scale.known.control))
 
-def group_html(batch,       # Batch; token texts from batch.labels['token']
-    advantage,              # (action tokens,) what an estimator gave for this batch
-    group:int|None=None,    # key of the group; None takes the one that teaches most (see `pick_group`)
-    title:str|None=None,    # heading
-    estimator:str='',       # name of the estimator, for the line under the heading
-    limit:int=6000,         # tokens to draw over the whole group
-    style:bool=True,        # bring the style sheet along; a page of several groups needs it once
-    details:bool=True,      # draw the rollouts token by token below the grid
-    unfolded:bool=True,     # the first of them is open
-    top:float|None=None,    # advantage that gets the full colour; None: the largest of the group
-)->Html:                    # a fragment without scripts, links to elsewhere or images
+def group_html(batch,     # Batch; token texts from batch.labels['token']
+    advantage,            # (action tokens,) what an estimator gave for this batch
+    group:int|None=None,  # key of the group; None takes the one that teaches most (see `pick_group`)
+    title:str|None=None,  # heading
+    estimator:str='',     # name of the estimator, for the line under the heading
+    limit:int=6000,       # tokens to draw over the whole group
+    style:bool=True,      # bring the style sheet along; a page of several groups needs it once
+    details:bool=True,    # draw the rollouts token by token below the grid
+    unfolded:bool=True,   # the first of them is open
+    top:float|None=None,  # advantage that gets the full colour; None: the largest of the group
+)->Html:                  # a fragment without scripts, links to elsewhere or images
     """One group of episodes: rollouts as rows, turns as columns, the advantage as colour, and below it every token
     with its entropy."""
     group = pick_group(batch) if group is None else group
@@ -338,7 +338,7 @@ def group_html(batch,       # Batch; token texts from batch.labels['token']
                   unfolded=unfolded, **_key(scale))
 
 def pick_group(batch,  # Batch
-)->int:         # key in batch.episodes.group
+)->int:  # key in batch.episodes.group
     """The group with the most to see: successes and failures nearest to half and half, else the widest spread of
     outcomes."""
     keys, outcome = batch.episodes.group.cpu().numpy(), np.nan_to_num(batch.episodes.outcome.cpu().numpy())
@@ -372,7 +372,7 @@ def png(page:str,       # HTML: a fragment such as `group_html` gives, or a whol
     with tempfile.TemporaryDirectory() as folder:
         source, picture = Path(folder)/'page.html', Path(folder)/'page.png'
         def chromium(*options):
-            sandbox = [] if getattr(os, 'geteuid', lambda: 1)() else ['--no-sandbox']      # Chromium has none for root
+            sandbox = [] if getattr(os, 'geteuid', lambda: 1)() else ['--no-sandbox']  # Chromium has none for root
             command = [program, '--headless', *sandbox, '--disable-gpu', '--hide-scrollbars',
                        f'--user-data-dir={folder}/profile', *options, source.as_uri()]
             return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
@@ -382,10 +382,10 @@ def png(page:str,       # HTML: a fragment such as `group_html` gives, or a whol
         chromium(f'--window-size={width},{high}', f'--force-device-scale-factor={scale}', f'--screenshot={picture}')
         return picture.read_bytes()
 
-def photo(page:str,     # HTML
-    width:int=1000,     # pixels of the page
-    scale:float=.75,    # of the photograph
-    high:int=None,      # pixels of the photograph, from above; None: all
+def photo(page:str,   # HTML
+    width:int=1000,   # pixels of the page
+    scale:float=.75,  # of the photograph
+    high:int=None,    # pixels of the photograph, from above; None: all
 ):
     "What a cell shows: the page; where `make save` keeps outputs, a photograph, since GitHub shows HTML without style."
     if 'png' not in os.environ.get('PLOTLY_RENDERER', ''): return page
@@ -399,9 +399,9 @@ def photo(page:str,     # HTML
     return Image(shown)
 
 def ticks(low:float,  # smallest value to show
-    high:float,     # largest value to show
-    count:int=4,    # about how many steps
-)->list[float]:     # round values, the first <= low and the last >= high
+    high:float,   # largest value to show
+    count:int=4,  # about how many steps
+)->list[float]:   # round values, the first <= low and the last >= high
     "Round axis values: steps of 1, 2 or 5 times a power of ten."
     if not high > low:
         pad = abs(low)*.1 or 1.
@@ -412,13 +412,13 @@ def ticks(low:float,  # smallest value to show
     first, last = math.floor(low/step + 1e-9), math.ceil(high/step - 1e-9)
     return [round(i*step, 12) for i in range(first, last + 1)]
 
-SMALLEST = 1e-6     # nats: rounding makes as much of no distance at all, so a log axis begins no lower
+SMALLEST = 1e-6  # nats: rounding makes as much of no distance at all, so a log axis begins no lower
 
 def powers(values,  # numbers to show; what is below `SMALLEST` counts as that
     count:int=4,    # about how many steps
 )->list[float]:     # powers of ten, the first <= the smallest and the last >= the largest
     "The values of a log axis."
-    logs = [math.log10(min(max(value, SMALLEST), 1e300)) for value in values]     # 1e308 has no power of ten above it
+    logs = [math.log10(min(max(value, SMALLEST), 1e300)) for value in values]  # 1e308 has no power of ten above it
     low, high = math.floor(min(logs) + 1e-9), math.ceil(max(logs) - 1e-9)
     step = max(1, math.ceil((high - low)/count))
     return [10.**power for power in range(low, max(high, low + 1) + step, step)]
@@ -428,10 +428,10 @@ def power(value:float)->str:
     raised = str(round(math.log10(value))).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))
     return '1' if value == 1 else '10' + raised
 
-def thin(x,             # (n,) positions, rising
-    y,                  # (n,) values; NaN where there is none
-    points:int=300,     # most points to keep
-)->tuple:               # x and y at the kept points
+def thin(x,          # (n,) positions, rising
+    y,               # (n,) values; NaN where there is none
+    points:int=300,  # most points to keep
+)->tuple:            # x and y at the kept points
     """At most `points` points of a curve. Each bucket keeps its lowest and its highest value, so no spike is lost;
     both ends stay."""
     x, y = np.asarray(x, float), np.asarray(y, float)
@@ -452,15 +452,15 @@ def evenly(n:int, most:int)->list:
 @dataclass
 class Frame:
     "Maps values to pixels of an SVG picture; y grows upward."
-    x: tuple            # smallest and largest value shown
+    x: tuple           # smallest and largest value shown
     y: tuple
     width: int = 420
     height: int = 180
-    left: int = 42      # margins, pixels
+    left: int = 42     # margins, pixels
     right: int = 12
     top: int = 10
     bottom: int = 24
-    log: bool = False   # y on a log axis; `y` is then given as logarithms to base ten
+    log: bool = False  # y on a log axis; `y` is then given as logarithms to base ten
     def px(self, value)->float:
         low, high = self.x
         return round(self.left + (value - low)/((high - low) or 1)*(self.width - self.left - self.right), 1)
@@ -471,7 +471,7 @@ class Frame:
                      - (value - low)/((high - low) or 1)*(self.height - self.top - self.bottom), 1)
 
 def number(value:float,  # any float
-    digits:int=3,   # significant digits
+    digits:int=3,  # significant digits
 )->str:
     "A number in a few characters, thousands as k and M."
     if value is None or not math.isfinite(value): return '–'
@@ -511,7 +511,7 @@ def curve_svg(curves:dict,  # name -> (x, y); one curve needs no name drawn, sev
     yticks = powers(ys) if log else ticks(min(ys) if low is None else min(low, *ys),
                                           max(ys) if high is None else max(high, *ys))
     frame = framed(xs, yticks, size, log)
-    if len(curves) > 1: frame.right = 62        # room for their names
+    if len(curves) > 1: frame.right = 62  # room for their names
     xticks = [v for v in ticks(*frame.x, count=8 if size[0] > 500 else 4) if v == int(v)]
     drawn = [_curve(frame, i < len(curves) - 1, name if len(curves) > 1 else '', x, y)
              for i, (name, (x, y)) in enumerate(curves.items()) if np.isfinite(y).any()]
@@ -540,10 +540,10 @@ def _curve(frame, early, name, x, y)->dict:
     return dict(early=early, name=name, path=_path(frame, x, y), area=area, points=points)
 
 def heat_svg(columns,  # (n,) what a column is: steps
-    matrix,         # (n, turns) values, NaN where there is none
-    label:str,      # what the picture shows, for a reader who cannot see it
+    matrix,     # (n, turns) values, NaN where there is none
+    label:str,  # what the picture shows, for a reader who cannot see it
     width:int=1040, height:int=200,
-)->str:             # an <svg>; the darker the cell the larger the value
+)->str:         # an <svg>; the darker the cell the larger the value
     "A table of numbers as shades of one colour, from zero to the largest, every cell's value under the pointer."
     shown = evenly(len(columns), 120)
     columns, matrix = np.asarray(columns)[shown], np.asarray(matrix, float)[shown]
@@ -560,8 +560,8 @@ def heat_svg(columns,  # (n,) what a column is: steps
                   ys=[(frame.py(t + .5), 'turn '*(t == 0) + str(t)) for t in range(0, matrix.shape[1], every)])
 
 def column(rows:list,  # row log
-    name:str,       # metric
-)->np.ndarray:      # (rows,) float, NaN where a row has no such number
+    name:str,   # metric
+)->np.ndarray:  # (rows,) float, NaN where a row has no such number
     "One metric of a row log."
     return np.array([float(v) if isinstance(v := row.get(name), (int, float)) else math.nan for row in rows])
 
@@ -571,15 +571,15 @@ def steps_of(rows:list, first:int=0)->np.ndarray:
     return np.where(np.isfinite(steps), steps, first + np.arange(len(steps)))
 
 def spread(rows:list,  # row log
-    name:str,       # metric that was measured at every token: 'kl' or 'kl_reference'
-)->dict:            # 'median', 'largest', 'mean' -> (rows,) float
+    name:str,  # metric that was measured at every token: 'kl' or 'kl_reference'
+)->dict:       # 'median', 'largest', 'mean' -> (rows,) float
     "The middle token of every update and the largest; their mean where a row has neither, as rows of older runs."
     median, largest = (column(rows, f'{name}_{kind}') for kind in ('median', 'max'))
     neither = np.isnan(median) & np.isnan(largest)
     return dict(median=median, largest=largest, mean=np.where(neither, column(rows, name), math.nan))
 
 def finite(values,  # a number, list or array of numbers; None counts as NaN
-):              # the same as floats in (nested) lists; a single number for a single number
+):  # the same as floats in (nested) lists; a single number for a single number
     """Numbers as JSON can say them: None where one is NaN or infinite. Rows must have equal lengths, or numpy raises
     ValueError."""
     values = np.asarray(values, float)
@@ -593,7 +593,7 @@ def _not_finite(batch):
     return {place: ~x.isfinite() for place, x in found.items()}
 
 def _cut_unpaid(batch):
-    if 'truncated' not in batch.episodes: return None       # somebody else's dump
+    if 'truncated' not in batch.episodes: return None  # somebody else's dump
     return dict(episode=batch.episodes.truncated & ~(batch.total(batch.turns.reward.abs()) > 0))
 
 def _sides(batch):
@@ -648,7 +648,7 @@ class Finding:
     grave: bool = True  # one is too many; else some are part of life
 
 def integrity(batches:list,  # batches of a run
-)->list[Finding]:   # one per check, in the order of `CHECKS`
+)->list[Finding]:  # one per check, in the order of `CHECKS`
     "Count what should not be there."
     findings = []
     for name, (what, meaning, check, grave) in CHECKS.items():
@@ -660,7 +660,7 @@ def integrity(batches:list,  # batches of a run
 
 def declared_panels()->dict:
     "Metric -> its panel, for every metric that declares one (agentlab.metrics), in their order."
-    import agentlab.train   # whose metrics declare themselves  # noqa: F401
+    import agentlab.train  # whose metrics declare themselves  # noqa: F401
     return panels()
 
 def report_panels()->dict:
@@ -685,9 +685,9 @@ def definition(name:str,    # metric
                       if part not in ('', '-', None))
 
 def wilson(wins:float,  # successes
-    n:int,          # trials, > 0
-    z:float=1.96,   # normal quantile of the interval
-)->tuple:           # (low, high), inside [0, 1]
+    n:int,         # trials, > 0
+    z:float=1.96,  # normal quantile of the interval
+)->tuple:          # (low, high), inside [0, 1]
     """Wilson's score interval of a proportion (Wilson 1927): sensible at 0 and at n, where the normal interval has
     no width."""
     share = wins/n
@@ -695,7 +695,7 @@ def wilson(wins:float,  # successes
     return max(0., (middle - half)/(1 + z*z/n)), min(1., (middle + half)/(1 + z*z/n))
 
 def evaluations(tests:list,  # rows of tests.jsonl: step, tasks, and `test_<way>`, the success on held-out tasks
-)->dict:                # way of decoding ('greedy', 'sampled', ...) -> [(step, share, tasks)]
+)->dict:  # way of decoding ('greedy', 'sampled', ...) -> [(step, share, tasks)]
     "Held-out tests by the way of decoding, in the order of the steps."
     found = {}
     for row in tests:
@@ -711,8 +711,8 @@ def _percent(share)->str:
 def _interval(share, n)->tuple: return wilson(share*n, n) if n else (share, share)
 
 def headline(rows:list,  # row log
-    tests:list=(),      # rows of tests.jsonl
-)->tuple[str,list]:     # a sentence, and bars [(name, before, after)] with (share, low, high) each
+    tests:list=(),   # rows of tests.jsonl
+)->tuple[str,list]:  # a sentence, and bars [(name, before, after)] with (share, low, high) each
     "What a run achieved: on held-out tasks where it was tested, else in its own rollouts."
     bars = [(way, *((share, *_interval(share, tasks)) for _, share, tasks in (points[0], points[-1])))
             for way, points in evaluations(tests).items() if len(points) > 1]
@@ -814,7 +814,7 @@ def _learned(rows, definitions, tests)->dict:
     return dict(panels=[_panel(rows, name, declared[name], definitions, tests) for name in names], missing=missing)
 
 def entropy_by_turn(batch,  # Batch with tokens.entropy
-)->np.ndarray:      # (largest t + 1,) nats; NaN for a turn that nobody took
+)->np.ndarray:  # (largest t + 1,) nats; NaN for a turn that nobody took
     "Mean entropy of the action tokens at every turn of the game."
     t = batch.turns.t[batch.action_turn].cpu().numpy()
     value = (batch.action('entropy').cpu().numpy().astype(float) if 'entropy' in batch.tokens
@@ -916,8 +916,8 @@ def row_findings(rows:list,  # row log
                     int((gaps > .5).sum()) if np.isfinite(gaps).any() else None, int(np.isfinite(gaps).sum()))]
 
 def document(title:str,  # for the browser's tab
-    body:str,       # HTML, put in as it is
-)->Html:            # a whole page
+    body:str,  # HTML, put in as it is
+)->Html:       # a whole page
     "A page that carries everything it needs and forbids the browser to fetch or run anything."
     return filled('page', title=title, css=Html(CSS + PAGE_CSS), body=Html(body))
 
@@ -935,9 +935,9 @@ def _checked(findings)->list:
         lines.append(dict(name=f.name, state=state, mark=mark, text=text))
     return lines
 
-def readable(run,   # agentlab.train.Run
-    steps: list,    # whose episodes are asked for
-)->tuple:           # [(step, Batch)] of those that can be read, steps of the others
+def readable(run,  # agentlab.train.Run
+    steps: list,   # whose episodes are asked for
+)->tuple:          # [(step, Batch)] of those that can be read, steps of the others
     "Episodes of a run folder; a damaged file costs its own step."
     found, damaged = [], []
     for step in steps:
@@ -946,8 +946,8 @@ def readable(run,   # agentlab.train.Run
     return found, damaged
 
 def first_whole(load,  # step -> Batch
-    steps,          # in the order in which they are tried
-)->int:             # the first that can be loaded
+    steps,  # in the order in which they are tried
+)->int:     # the first that can be loaded
     "A damaged file does not keep the others from being looked at. Raises the first ValueError where all are damaged."
     error = None
     for step in steps:
@@ -956,12 +956,12 @@ def first_whole(load,  # step -> Batch
         else: return step
     raise error
 
-def report(run_folder,      # folder of a run
-    out=None,               # file to write; None is report.html in the folder
-    estimator=None,         # function of a batch, or a name in agentlab.credit; None is the one of the run's recipe
-    definitions=None,       # metric -> (what it is, estimator, unit); None is the trainer's table
-    checked:int=12,         # how many saved steps to check, spread evenly over the run
-)->Path:                    # the page
+def report(run_folder,  # folder of a run
+    out=None,           # file to write; None is report.html in the folder
+    estimator=None,     # function of a batch, or a name in agentlab.credit; None is the one of the run's recipe
+    definitions=None,   # metric -> (what it is, estimator, unit); None is the trainer's table
+    checked:int=12,     # how many saved steps to check, spread evenly over the run
+)->Path:                # the page
     """One self-contained HTML page of a run: no scripts, nothing fetched. Raises FileNotFoundError where there is no
     run, ValueError for a newer schema."""
     from agentlab.episodes import atomic

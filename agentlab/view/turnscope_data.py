@@ -49,7 +49,7 @@ class Columns:
         self.group, self.outcome = _np(episodes.group), _np(episodes.outcome)
         self.groups = np.unique(self.group)
         self.length, self.owner = _np(self.batch.turn_lengths()), _np(self.batch.action_turn)
-        self.start = np.cumsum(self.length) - self.length                   # (turns,) first of its action tokens
+        self.start = np.cumsum(self.length) - self.length  # (turns,) first of its action tokens
         self.first = np.searchsorted(self.episode, np.arange(len(self.batch) + 1))  # (episodes + 1,) first turn
         self.origin, self._members, self._columns = (_np(turns.origin) if 'origin' in turns else np.arange(len(turns)),
                                                      {}, {})
@@ -106,10 +106,10 @@ class Grouped(Columns):
         turns = self.members(self.group[self.episode[turn]]).turns
         return turns[self.state[turns] == self.state[turn]] if self.state is not None else turns[turns == turn]
 
-def pieces(text:str,    # anything a model or an environment wrote
-    limit:int=400,      # characters to keep
-    lines:bool=False,   # keep line breaks as line breaks
-)->list:                # [kind, text]: 't' plain, 'e' a symbol or escape in place of a character, 'c' how much was cut
+def pieces(text:str,   # anything a model or an environment wrote
+    limit:int=400,     # characters to keep
+    lines:bool=False,  # keep line breaks as line breaks
+)->list:               # [kind, text]: 't' plain, 'e' a symbol or escape in place of a character, 'c' how much was cut
     "Text for a browser that only makes text nodes. Joined, the pieces say what `safe` says."
     head, cut, tail = clip(text, limit)
     found = []
@@ -183,7 +183,7 @@ class Played(Texts):
                 for i, turn in enumerate(self.members(key).turns.tolist())}
         return np.array(sorted(hits.tolist(), key=lambda turn: (self.group[self.episode[turn]], rank[turn])), int)
 
-MODES = dict(   # quantity -> (label, columns that it needs, whether it has a sign)
+MODES = dict(  # quantity -> (label, columns that it needs, whether it has a sign)
     entropy=('entropy', ('entropy',), False), advantage=('advantage', (), True),
     difference=('logp difference', ('old_logp', 'sampler_logp'), True),
     ratio=('ratio', ('new_logp', 'old_logp'), True), kl=('KL to reference', ('ref_logp',), False))
@@ -201,7 +201,7 @@ def _quantity(played, mode, at, advantage=None)->np.ndarray:
     if mode == 'advantage': return advantage[at]
     if mode == 'entropy': return logp('entropy')
     if mode == 'difference': return logp('old_logp') - logp('sampler_logp')
-    if mode == 'ratio': return np.expm1(logp('new_logp') - logp('old_logp'))     # ratio - 1: zero is white
+    if mode == 'ratio': return np.expm1(logp('new_logp') - logp('old_logp'))  # ratio - 1: zero is white
     d = logp('ref_logp') - logp('old_logp' if 'old_logp' in played.batch.tokens else 'sampler_logp')
     return np.expm1(d) - d
 
@@ -241,7 +241,7 @@ def _turns_of(played, check)->np.ndarray:
     return np.unique(np.concatenate([PLACES[place](played, _np(bad)) for place, bad in check(played.batch).items()]))
 
 def findings(played:Played,
-)->list:    # (Finding, turns where it is), in the order of `CHECKS`
+)->list:  # (Finding, turns where it is), in the order of `CHECKS`
     "The checks of the report on one step, each with the turns to look at; and what `agentlab.reward.faults` found."
     found = [(f, _turns_of(played, CHECKS[f.name][2]) if f.found else np.zeros(0, int))
              for f in integrity([played.batch])]
@@ -252,9 +252,9 @@ def findings(played:Played,
     return found + [(Finding(*what, len(at), lost, grave=False), at)]
 
 def retokenised(played:Played,
-    key:int,        # group
-    encode,         # text -> ids, as the policy's tokenizer does it
-)->tuple:           # turns whose action is tokenised otherwise than it was sampled, number of turns looked at
+    key:int,  # group
+    encode,   # text -> ids, as the policy's tokenizer does it
+)->tuple:     # turns whose action is tokenised otherwise than it was sampled, number of turns looked at
     """Compare the sampled ids of every action with the ids of its text. The commonest last token, if `encode` does
     not make it from its own text, is the mark that ends a turn, and is left out."""
     words = played.batch.labels['token']
@@ -272,10 +272,10 @@ def retokenised(played:Played,
 class Source:
     "Steps, a way to load one, the row log, and what is known of the run."
     title: str
-    steps: list                 # updates whose episodes can be loaded
-    load: object                # step -> Batch
+    steps: list             # updates whose episodes can be loaded
+    load: object            # step -> Batch
     rows: list = field(default_factory=list)    # row log
-    own: tuple|None = None      # name and function of the run's estimator
+    own: tuple|None = None  # name and function of the run's estimator
     missing: list = field(default_factory=list) # what a foreign dump does not say
 
 def _row(step, batch)->dict:

@@ -15,8 +15,8 @@ from .turnscope_data import (MODES, RETOKENISED, Played, _lacking, _np, _quantit
 __all__ = ['ROWS', 'COLUMNS', 'TOKENS', 'KEEP', 'UNSURE', 'Steps', 'Estimates', 'Choosing', 'Moving', 'Asking', 'Looking']
 
 # %% ../../nbs/view/05_turnscope_state.ipynb #050
-ROWS, COLUMNS, TOKENS = 16, 24, 240     # most rows, columns and tokens that are sent at once
-KEEP = 4                                # steps, and advantages, that stay in memory
+ROWS, COLUMNS, TOKENS = 16, 24, 240  # most rows, columns and tokens that are sent at once
+KEEP = 4                             # steps, and advantages, that stay in memory
 
 class Steps:
     "A run, where somebody looks in it, and the steps that stay in memory."
@@ -164,7 +164,7 @@ class Choosing(Estimates):
             self.choose_group(self.played.groups[(int(np.searchsorted(self.played.groups, self.group)) + int(by))
                                                  % len(self.played.groups)])
 
-UNSURE = .9     # quantile of the entropies of a group from which a token counts as unsure
+UNSURE = .9  # quantile of the entropies of a group from which a token counts as unsure
 
 class Moving(Choosing):
     "From a turn to the next one that is worth a look."
@@ -319,7 +319,7 @@ class Looking(Asking):
     def _holds(self, step, task)->bool:
         "Whether a step has the task. It is not kept in memory for that."
         try: played = self._played.get(step) or Played(self.source.load(step), step)
-        except ValueError: return False     # its file is damaged
+        except ValueError: return False  # its file is damaged
         return _same_task(played, task) is not None
     def _follow(self):
         "Keep the other grid at the same task; close it where the step does not hold it."

@@ -120,11 +120,11 @@ def turnscope_html(source,      # as for `turnscope`
     return scope.static(limit)
 
 def before_after(policies:dict,  # step -> policy, two or more; the last one scores the tokens of all
-    env,                # environment, or a function that makes one
-    seeds=(0,),         # a task for each
-    group_size:int=4,   # episodes of each policy at each task
-    rollout=None,       # None: `agentlab.rollout.play`
-    **how,              # further arguments of the rollout, such as tasks, seed or max_tokens
+    env,               # environment, or a function that makes one
+    seeds=(0,),        # a task for each
+    group_size:int=4,  # episodes of each policy at each task
+    rollout=None,      # None: `agentlab.rollout.play`
+    **how,             # further arguments of the rollout, such as tasks, seed or max_tokens
 )->list:  # (step, Batch) for `turnscope`; tokens have old_logp (the policy that said them) and new_logp (the last)
     "The same tasks at several checkpoints. Raises ValueError for fewer than two policies."
     from agentlab.episodes import Batch

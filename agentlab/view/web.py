@@ -14,9 +14,9 @@ __all__ = ['COLOURS', 'STATIC', 'TEMPLATES', 'visible', 'clip', 'safe', 'attribu
            'lab_packages', 'Shown', 'Computed', 'button', 'warned']
 
 # %% ../../nbs/view/00_web.ipynb #f25
-COLOURS = '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#B07D00', '#56B4E9'     # told apart by every eye
+COLOURS = '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#B07D00', '#56B4E9'  # told apart by every eye
 
-_shown = {'\n': '↵', '\t': '⇥', '\x7f': '␡'}                # control characters with a better symbol than their picture
+_shown = {'\n': '↵', '\t': '⇥', '\x7f': '␡'}  # control characters with a better symbol than their picture
 # Unicode categories that draw nothing, or that redirect what follows
 _shapeless = {'Cc', 'Cf', 'Cs', 'Co', 'Cn', 'Zl', 'Zp', 'Zs'}
 
@@ -25,12 +25,12 @@ def _symbol(char)->str:
     if char == ' ' or char.isprintable() and unicodedata.category(char) not in _shapeless: return ''
     if char in _shown: return _shown[char]
     code = ord(char)
-    if 0xdc80 <= code <= 0xdcff: return f'\\x{code - 0xdc00:02x}'    # half a letter: a byte that is no text alone
+    if 0xdc80 <= code <= 0xdcff: return f'\\x{code - 0xdc00:02x}'  # half a letter: a byte that is no text alone
     return chr(0x2400 + code) if code < 32 else f'\\u{code:04x}' if code < 0x10000 else f'\\U{code:08x}'
 
-def visible(text:str,   # anything a model or an environment wrote
-    lines:bool=False,   # keep line breaks as line breaks
-)->str:                 # every character of it can be seen, and none changes the direction of reading
+def visible(text:str,  # anything a model or an environment wrote
+    lines:bool=False,  # keep line breaks as line breaks
+)->str:                # every character of it can be seen, and none changes the direction of reading
     "The text with control characters as symbols and invisible characters as escapes. Not yet escaped for HTML."
     return ''.join(char if lines and char == '\n' else _symbol(char) or char for char in text)
 
@@ -43,10 +43,10 @@ def clip(text:str,      # any text
     head, tail = limit - limit//3, limit//3
     return text[:head], len(text) - head - tail, text[-tail:]
 
-def safe(text:str,      # anything a model or an environment wrote
-    limit:int=160,      # characters to keep
-    lines:bool=False,   # keep line breaks as line breaks
-)->str:                 # HTML that shows exactly this text, isolated from the direction of its surroundings
+def safe(text:str,     # anything a model or an environment wrote
+    limit:int=160,     # characters to keep
+    lines:bool=False,  # keep line breaks as line breaks
+)->str:                # HTML that shows exactly this text, isolated from the direction of its surroundings
     """Text as HTML: escaped, made visible, cut with a note. What we wrote for a character looks different from the
     same letters typed by a model."""
     def show(part):
@@ -57,8 +57,8 @@ def safe(text:str,      # anything a model or an environment wrote
     return f'<bdi>{show(head)}</bdi>{note}'
 
 def attribute(text:str,  # anything a model or an environment wrote
-    limit:int=80,       # characters to keep
-)->str:                 # for use between the quotes of an HTML attribute
+    limit:int=80,  # characters to keep
+)->str:            # for use between the quotes of an HTML attribute
     "Text for an attribute: visible, escaped with its quotes, cut with a note."
     head, cut, tail = clip(text, limit)
     return html.escape(visible(head) + (f' [{cut:,} characters cut] {visible(tail)}' if cut else ''), quote=True)
@@ -70,14 +70,14 @@ def _token(text)->str:
 STATIC, TEMPLATES = (files('agentlab')/'view'/name for name in ('static', 'templates'))
 
 def sheet(*names,  # style sheets of agentlab/view/static, without their ending
-)->str:         # CSS
+)->str:  # CSS
     "Several style sheets on one line and without comments, since a picture that a notebook keeps holds them as text."
     text = '\n'.join((STATIC/f'{name}.css').read_text(encoding='utf-8') for name in names)
     text = re.sub(r'/\*.*?\*/', '', text, flags=re.DOTALL)
     return re.sub(r'\s*\n\s*', ' ', re.sub(r'([{};,])\s*\n\s*', r'\1', text)).strip()
 
 def script(*names,  # scripts of agentlab/view/static, without their ending
-)->str:         # JavaScript
+)->str:  # JavaScript
     "One module of several files: without their import lines, since a widget is one module."
     text = '\n'.join((STATIC/f'{name}.js').read_text(encoding='utf-8') for name in names)
     return re.sub(r'^import [^;]*;\n', '', text, flags=re.MULTILINE)
@@ -106,15 +106,15 @@ def _pages():
     return pages
 
 def filled(name:str,  # template of agentlab/view/templates, without its ending
-    **values,       # what it shows: text is escaped, `Html` is not
+    **values,  # what it shows: text is escaped, `Html` is not
 )->Html:
     "A template with its places filled in. A place that nobody filled raises jinja2.UndefinedError."
     return Html(_pages().get_template(f'{name}.html').render(values))
 
 def lab_packages(what:str,  # who needs them
-    instead:str,    # a call that does without
-    *names,         # of packages
-)->list:            # the packages
+    instead:str,  # a call that does without
+    *names,       # of packages
+)->list:          # the packages
     "Packages of the extra `lab`. Raises ImportError that names the one that is missing, and what to do."
     try: return [import_module(name) for name in names]
     except ImportError as e:
@@ -138,8 +138,8 @@ class Computed(Shown):
         except ValueError as e: self.message = f'Not redrawn: {e}'
         if 'widget' in vars(self): self._show()
     def hear(self, control,  # of ipywidgets
-        act,            # called with its new value, before the view is drawn
-    ):                  # the control
+        act,  # called with its new value, before the view is drawn
+    ):        # the control
         "Let somebody move a control."
         def changed(change):
             if self._quiet: return

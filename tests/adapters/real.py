@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = dict(gymnasium='gymnasium', minigrid='minigrid', textarena='textarena', openspiel='open-spiel',
                 textworld='textworld', openenv='openenv', verifiers='verifiers', reasoning_gym='reasoning-gym',
                 alfworld='alfworld', trl='trl')
-record, ran = {}, {}      # part -> what was found; part -> what was run, in a sentence
+record, ran = {}, {}  # part -> what was found; part -> what was run, in a sentence
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -116,7 +116,7 @@ TEXTS = ['[0]', '[1]', '[2]', '[3]', '[4]', '[0 1]', '[1 2]', '[up]', '[left]', 
          '[hit]', '[stand]', '[roll]', '[hold]', '[play 1]', '[Accept]', '[Deny]', '[submit 1 1 1]', '[A5 B5 C10]',
          '[e2e4]', '[continue]', 'xyzzy', '', 'I would rather talk about the weather.']
 
-LIMIT = 30     # seconds for a game; some would wait for a download for ever
+LIMIT = 30  # seconds for a game; some would wait for a download for ever
 
 class Late(BaseException): "Not an Exception, so that no game catches it."
 
@@ -223,7 +223,7 @@ def test_openspiel():
         check_env(env, turns=400 if name in ('backgammon', 'chess') else 50, seeds=(0,))
         if name not in ('backgammon', 'chess'): found[name] = match(env, dict.fromkeys(env.seats, random_player), 200)
     first = found['tic_tac_toe']['player0']
-    assert .45 < first['won'] < .72 and .2 < first['lost'] < .4     # .585 and .288 exactly, 200 games
+    assert .45 < first['won'] < .72 and .2 < first['lost'] < .4  # .585 and .288 exactly, 200 games
     with pytest.raises(Exception, match='chance moves later'): game_tree(from_openspiel('leduc_poker'))
     record['openspiel'] = found
     ran['openspiel'] = 'eight games keep the rules; exact value of Kuhn poker; 200 random games of six of them'
@@ -280,7 +280,7 @@ def test_openenv():
     Guessing, Say, Heard = guessing()
     env = from_openenv(Guessing, action=lambda text: Say(number=text), text=lambda heard: heard.text,
                        state=lambda env, heard: [env.state.step_count, heard.text])
-    report = check_env(env, actions=tuple('12345678'))     # pydantic's ValidationError is a ValueError
+    report = check_env(env, actions=tuple('12345678'))  # pydantic's ValidationError is a ValueError
     env.reset(2)
     assert env.step('four').info['invalid']
     step = env.step(str(env.inner.secret))

@@ -81,7 +81,7 @@ def test_trackio(told, recwarn):
 def test_wandb_offline(told, recwarn):
     run = told('wandb')
     folders = sorted((run.folder/'wandb').glob('offline-run-*'))
-    assert len(folders) == 2 and len({p.name.rpartition('-')[2] for p in folders}) == 1     # one id for both parts
+    assert len(folders) == 2 and len({p.name.rpartition('-')[2] for p in folders}) == 1  # one id for both parts
     tables = sorted((run.folder/'wandb').rglob('turns_*.table.json'))
     assert [p.name.split('_')[1] for p in tables] == ['0', '2'] and all(p.stat().st_size > 200 for p in tables)
     written = [next(p.glob('*.wandb')).read_bytes() for p in folders]

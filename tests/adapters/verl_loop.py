@@ -10,7 +10,7 @@ import asyncio
 import logging
 from types import SimpleNamespace
 
-logging.disable(logging.WARNING)    # verl warns of every model that it has no chat builder of its own for
+logging.disable(logging.WARNING)  # verl warns of every model that it has no chat builder of its own for
 
 import hydra
 import numpy as np
@@ -160,7 +160,7 @@ def trainer_finds_loss(data):
     g = torch.Generator().manual_seed(0)
     old = -torch.rand(mask.shape, generator=g)
     logp = (old + .5*torch.randn(mask.shape, generator=g)).requires_grad_()
-    losses.no_padding_2_padding = lambda x, _: x         # the engine's own layout, which needs its model
+    losses.no_padding_2_padding = lambda x, _: x  # the engine's own layout, which needs its model
     found = dict(data.batch.select('response_mask', 'advantages').items()) | dict(old_log_probs=old)
     wrapped = SimpleNamespace(select=lambda *names: SimpleNamespace(
         to_padded_tensor=lambda: {name: found[name] for name in names}))

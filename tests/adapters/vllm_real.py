@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT/'tests'))
 ENVIRONMENT = dict(TORCHDYNAMO_DISABLE='1', VLLM_CPU_KVCACHE_SPACE='1', VLLM_CPU_OMP_THREADS_BIND='nobind',
                    VLLM_ALLOW_RUNTIME_LORA_UPDATING='True', VLLM_NO_USAGE_STATS='1',
                    DO_NOT_TRACK='1', HF_HUB_OFFLINE='1', VLLM_LOGGING_LEVEL='WARNING')
-os.environ.update(ENVIRONMENT)      # the engine in this process reads them, too
+os.environ.update(ENVIRONMENT)  # the engine in this process reads them, too
 
 import vllm_contract as contract
 import vllm_server as stand_in
@@ -287,7 +287,7 @@ def test_an_exported_model(folder):
     policy, place = learned(), folder/'exported'
     place.mkdir()
     assert write_merged(policy, place/'merged') < 1e-4
-    policy.model.save_pretrained(place/'kept')      # what is copied for a policy whose base is found elsewhere
+    policy.model.save_pretrained(place/'kept')  # what is copied for a policy whose base is found elsewhere
     how = '--dtype', 'float32', '--max-model-len', str(contract.MAX_LEN)
     with Real(place/'merged', place, *how) as server:
         alone = opened(place/'merged')

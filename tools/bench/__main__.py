@@ -9,7 +9,7 @@ for name, value in dict(OMP_NUM_THREADS='1', TOKENIZERS_PARALLELISM='false', HF_
     os.environ.setdefault(name, value) # read when torch is imported
 from pathlib import Path
 
-if __name__ == '__main__':     # `python tools/bench`: the modules beside this one are `bench.tree` and so on
+if __name__ == '__main__':  # `python tools/bench`: the modules beside this one are `bench.tree` and so on
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from fastcore.script import call_parse
@@ -148,14 +148,14 @@ def lengths(
 
 @call_parse
 def main(
-    turns: str = '4,8,16,32,64',    # turns of an episode, with commas between
-    episodes: int = 64,             # episodes of a step, and side by side
-    repeats: int = 5,               # rounds; in each, every side makes one step
-    out: str = 'assets/bench',      # folder for the results
-    only: str = '',                 # one part, such as tree; default: all, the real ones where a model is named
-    model: str = '',                # real_sampler, real_step: a folder, or a name `pretrained` knows, such as smollm2
-    rounds: int = 1,                # real_step: steps of every side
-    add: bool = False,              # training_step: the record keeps the lengths that it has
+    turns: str = '4,8,16,32,64',  # turns of an episode, with commas between
+    episodes: int = 64,           # episodes of a step, and side by side
+    repeats: int = 5,             # rounds; in each, every side makes one step
+    out: str = 'assets/bench',    # folder for the results
+    only: str = '',               # one part, such as tree; default: all, the real ones where a model is named
+    model: str = '',              # real_sampler, real_step: a folder, or a name `pretrained` knows, such as smollm2
+    rounds: int = 1,              # real_step: steps of every side
+    add: bool = False,            # training_step: the record keeps the lengths that it has
 ):
     """Measure a training step against TRL's, the warm start against SFTTrainer, and the cost of the import. Half an
     hour on a quiet core, most of it TRL's at 64 turns."""

@@ -14,9 +14,9 @@ from agentlab.episodes import Batch, Table
 
 
 def big_batch(
-    episodes: int = 1024, turns: int = 16, tokens: int = 128,   # tokens of a turn
+    episodes: int = 1024, turns: int = 16, tokens: int = 128,  # tokens of a turn
     seed: int = 0,
-) -> Batch:   # groups of 8 episodes, 40 states a group, and every column that some estimator asks for
+) -> Batch:  # groups of 8 episodes, 40 states a group, and every column that some estimator asks for
     "A batch of random numbers."
     g, count = torch.Generator().manual_seed(seed), episodes*turns
     number, turn = torch.arange(episodes), torch.arange(count)
@@ -40,7 +40,7 @@ def big_batch(
 
 
 def seconds_of(
-    work,       # function without arguments
+    work,  # function without arguments
     repeats: int = 3,
 ) -> float:
     "Least CPU seconds of a call."
@@ -53,22 +53,22 @@ def seconds_of(
 
 
 def credit_speed(
-    estimators: dict,   # name -> function of a batch
+    estimators: dict,  # name -> function of a batch
     batch: Batch,
     repeats: int = 3,
-) -> dict:              # name -> CPU seconds; 'gather': one read of the tokens
+) -> dict:             # name -> CPU seconds; 'gather': one read of the tokens
     "What every estimator costs on this batch."
     turn_value = batch.turns.reward
-    batch.actions, batch.action_turn    # found once per batch, for everybody
+    batch.actions, batch.action_turn  # found once per batch, for everybody
     return (dict(gather=seconds_of(lambda: batch.spread(turn_value), 2*repeats + 1))
             | {name: seconds_of(lambda: f(batch), repeats) for name, f in estimators.items()})
 
 
 def loop_gigpo(
     batch: Batch,
-    key: Tensor,            # (turns,) who is compared with whom
+    key: Tensor,  # (turns,) who is compared with whom
     gamma: float = .95,
-) -> Tensor:                # (action tokens,) the step part of GiGPO without division
+) -> Tensor:      # (action tokens,) the step part of GiGPO without division
     "Step groups with dictionaries and loops."
     episode, reward, keys = batch.turns.episode.tolist(), batch.turns.reward.tolist(), key.tolist()
     returns, running = [0.]*len(reward), 0.
@@ -86,7 +86,7 @@ def loop_gigpo(
 
 def turn_rows(
     batch: Batch,
-    dtype=torch.float32,    # of scores
+    dtype=torch.float32,  # of scores
 # mask: (turns, longest) of 0 and 1; outcome: (turns,) tensor; group, state, episode, reward: lists, one entry per turn
 ) -> dict:
     "Turns as padded rows, as released code for GiGPO and HGPO holds them."
@@ -128,9 +128,9 @@ def _returns(rows, gamma):
 
 
 def dictionary_gigpo(
-    rows: dict,             # of `turn_rows`
+    rows: dict,  # of `turn_rows`
     gamma: float = .95,
-) -> Tensor:                # (turns, longest) advantage
+) -> Tensor:     # (turns, longest) advantage
     "GiGPO with dictionaries of tensors: outcome by task, return by task and state."
     episode, _ = by_dictionary(rows['outcome'], rows['group'])
     step, _ = by_dictionary(_returns(rows, gamma), list(zip(rows['group'], rows['state'])), alone=False)
@@ -138,9 +138,9 @@ def dictionary_gigpo(
 
 
 def dictionary_hgpo(
-    rows: dict,             # of `turn_rows`
+    rows: dict,  # of `turn_rows`
     history: int = 2, alpha: float = 1., gamma: float = .95, eps: float = 1e-6,
-) -> Tensor:                # (turns, longest) advantage
+) -> Tensor:     # (turns, longest) advantage
     """HGPO with dictionaries of tensors: return by the last 1, 2, ... states, a weighted mean over those that have
     peers."""
     returns, episode, states = _returns(rows, gamma), rows['episode'], rows['state']
@@ -163,8 +163,8 @@ WORDS = ('a the you are in on of and to your inventory room kitchen door chest k
 
 
 def state_texts(
-    count: int,         # different texts
-    words: int = 60,    # of each
+    count: int,       # different texts
+    words: int = 60,  # of each
     seed: int = 0,
 ) -> list[str]:
     "Observations; every second one is the one before it with one word changed."
@@ -177,9 +177,9 @@ def state_texts(
 
 
 def worded_batch(
-    distinct: int,      # different texts that a group meets, at most 128
+    distinct: int,  # different texts that a group meets, at most 128
     groups: int = 2, words: int = 60,
-) -> Batch:             # groups of 8 episodes of 16 turns of one token
+) -> Batch:         # groups of 8 episodes of 16 turns of one token
     "A batch whose states have texts."
     batch, turn = big_batch(8*groups, 16, 1), torch.arange(128*groups)
     texts = {1000*g + i: text for g in range(groups) for i, text in enumerate(state_texts(distinct, words, seed=g))}
@@ -187,10 +187,10 @@ def worded_batch(
 
 
 def similarity_speed(
-    clusters,               # function of a batch and `faithful`
-    distinct: list[int],    # different texts of a group
+    clusters,             # function of a batch and `faithful`
+    distinct: list[int],  # different texts of a group
     groups: int = 2, words: int = 60, repeats: int = 2,
-) -> list[dict]:            # distinct, clusters of a group, milliseconds a group: exact, and with difflib's shortcut
+) -> list[dict]:          # distinct, clusters of a group, milliseconds a group: exact, and with difflib's shortcut
     "What comparing texts costs, for each number of different texts."
     found = []
     for count in distinct:

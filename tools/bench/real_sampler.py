@@ -20,12 +20,12 @@ from agentlab.policy.exact import settle
 class Work:
     "How many games, and how long."
     rows: int = 48
-    guide: int = 120    # tokens of the first context, before what is heard in the first turn
+    guide: int = 120  # tokens of the first context, before what is heard in the first turn
     turns: int = 5
-    heard: int = 12     # tokens of an observation
-    said: int = 5       # tokens of an action
+    heard: int = 12   # tokens of an observation
+    said: int = 5     # tokens of an action
 
-    def texts(self, vocabulary: int) -> list[Tensor]:     # (rows, tokens) for every turn
+    def texts(self, vocabulary: int) -> list[Tensor]:  # (rows, tokens) for every turn
         "What is heard: random ids, the same in every process."
         draw = torch.Generator().manual_seed(0)
         widths = [self.guide + self.heard] + [self.heard]*(self.turns - 1)
@@ -55,9 +55,9 @@ class Room(CacheLayerMixin):
 @torch.inference_mode()
 def bare_loop(
     model,
-    texts: list[Tensor],    # (rows, tokens) heard in every turn
-    said: list[Tensor],     # (rows, tokens) said in every turn: what it draws is put aside for these
-) -> Tensor:                # (rows, tokens) log-probabilities of what was said
+    texts: list[Tensor],  # (rows, tokens) heard in every turn
+    said: list[Tensor],   # (rows, tokens) said in every turn: what it draws is put aside for these
+) -> Tensor:              # (rows, tokens) log-probabilities of what was said
     "Sample, with everything known in advance."
     columns = sum(x.shape[1] for x in [*texts, *said])
     cache = Cache(layers=[Room(columns) for _ in range(model.config.num_hidden_layers)])
@@ -81,9 +81,9 @@ def bare_loop(
 
 def our_loop(
     model, work: Work,
-    texts: list[Tensor],        # (rows, tokens) heard in every turn
+    texts: list[Tensor],  # (rows, tokens) heard in every turn
     likeliest: int = 5,
-) -> tuple[list[Tensor], list]:   # (rows, tokens) said in every turn; the episodes
+) -> tuple[list[Tensor], list]:  # (rows, tokens) said in every turn; the episodes
     "The same by a fresh TorchSampler: contexts in, completions out."
     sampler = TorchSampler(model, likeliest=likeliest)
     contexts, said, games = [[] for _ in range(work.rows)], [], [[] for _ in range(work.rows)]
@@ -97,7 +97,7 @@ def our_loop(
     return said, [Episode(turns, group=i) for i, turns in enumerate(games)]
 
 
-def lap(call) -> tuple[float, float]:     # wall and CPU seconds
+def lap(call) -> tuple[float, float]:  # wall and CPU seconds
     wall, cpu = time.perf_counter(), time.process_time()
     call()
     return time.perf_counter() - wall, time.process_time() - cpu
@@ -105,7 +105,7 @@ def lap(call) -> tuple[float, float]:     # wall and CPU seconds
 
 def measure(
     policy: Policy, work: Work,
-    repeats: int = 3,       # rounds; each side once in each
+    repeats: int = 3,  # rounds; each side once in each
 # seconds and cpu: side -> one number a round; gap: plain and exact -> (mean, largest) distance of sampler and trainer,
 # nats
 ) -> dict:

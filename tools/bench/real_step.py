@@ -49,16 +49,16 @@ def vowels(
 
 
 def mute(
-    model,          # causal language model, perhaps with an adapter; the rows of its special tokens change
-    tokenizer,      # with a chat template
-):                  # the model
+    model,      # causal language model, perhaps with an adapter; the rows of its special tokens change
+    tokenizer,  # with a chat template
+):              # the model
     "Make sure that no special token is ever drawn. Raises ValueError where one still could be."
     told = [dict(role='system', content=GUIDE), dict(role='user', content=Told(1).reset(0).observation)]
     text = tokenizer.apply_chat_template(told, tokenize=False, add_generation_prompt=True) + 'Forty blue boxes are ours'
     ids = torch.tensor([tokenizer(text, add_special_tokens=False)['input_ids']])
     special = sorted(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
-    plain = ~torch.isin(ids[0], torch.tensor(special))      # nothing is drawn behind a special token
-    plain[:4] = False                                       # and the very first states of a text are like no others
+    plain = ~torch.isin(ids[0], torch.tensor(special))  # nothing is drawn behind a special token
+    plain[:4] = False                                   # and the very first states of a text are like no others
     with torch.no_grad():
         out = model(input_ids=ids, output_hidden_states=True)
         states = out.hidden_states[-1][0, plain].float()
@@ -90,9 +90,9 @@ def chatml(tokenizer):
 
 
 def random_llama(
-    tokenizer,      # with a chat template
+    tokenizer,  # with a chat template
     hidden: int = 64,
-):                  # peft model, float32
+):              # peft model, float32
     "A Llama of two layers with random weights and an adapter that adds something."
     from transformers import LlamaConfig, LlamaForCausalLM
     config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=hidden, intermediate_size=2*hidden, num_hidden_layers=2,
@@ -105,13 +105,13 @@ def random_llama(
         with torch.no_grad(): model.get_input_embeddings().weight[:, 0] = 6.
         model = with_adapter(model, r=4, lora_alpha=8, target_modules='all-linear')
         for name, p in model.named_parameters():
-            if 'lora_B' in name: torch.nn.init.normal_(p, std=.01)      # half of a fresh one has no gradient
+            if 'lora_B' in name: torch.nn.init.normal_(p, std=.01)  # half of a fresh one has no gradient
     return mute(model, tokenizer)
 
 
 def tiny(
-    turns: int,     # it does not depend on them
-):                  # (model, tokenizer)
+    turns: int,  # it does not depend on them
+):               # (model, tokenizer)
     "A random Llama, and a tokenizer of all words of this world."
     text = ' '.join([GUIDE, Told(1).reset(0).observation, *COLOURS, *SHIPS, 'system user assistant'])
     tokenizer = word_tokenizer([*re.findall(r'\w+|[^\w\s]', text), *map(str, range(1, 100))])
@@ -120,9 +120,9 @@ def tiny(
 
 
 def real(
-    name: str,      # that `agentlab.policy.pretrained` knows, or a folder; it was taught in ChatML
-    turns: int,     # it does not depend on them
-):                  # (model, tokenizer)
+    name: str,   # that `agentlab.policy.pretrained` knows, or a folder; it was taught in ChatML
+    turns: int,  # it does not depend on them
+):               # (model, tokenizer)
     "A pretrained model with a fresh adapter of rank 16, and its tokenizer."
     from agentlab.policy import pretrained
     from agentlab.policy.reader import KNOWN
@@ -136,14 +136,14 @@ def adapter_grpo(**fields) -> recipes.Recipe:
 
 
 def setting(
-    model: str,     # 'tiny', or as for `real`
+    model: str,  # 'tiny', or as for `real`
 ) -> Setting:
     "What a step is made with."
     large = Setting(open=partial(real, model), world=Told, recipe=adapter_grpo, said=8, heard=48, between=BETWEEN,
                     size=6, micro=8, threads=cores())
     if model != 'tiny': return large
     small = dict(open=tiny, micro=4, threads=1)
-    return replace(large, recipe=partial(adapter_grpo, tree=True), **small)     # it would not go on the tree by itself
+    return replace(large, recipe=partial(adapter_grpo, tree=True), **small)  # it would not go on the tree by itself
 
 
 def cores() -> int:
@@ -183,8 +183,8 @@ def raced(how: Setting, turns: int, episodes: int, repeats: int) -> tuple[dict, 
 
 
 def rows(
-    record: dict,       # as `measure` makes it
-) -> list[dict]:        # a row for each side
+    record: dict,  # as `measure` makes it
+) -> list[dict]:   # a row for each side
     "Medians: CPU and wall seconds, MB, tokens of the update."
     (turns, found), = record['turns'].items()
     timed = [summary(dict(turns={turns: found | dict(seconds=found[kind])})) for kind in ('seconds', 'wall')]
@@ -195,7 +195,7 @@ def rows(
     return [row(*pair) for pair in zip(*timed)]
 
 
-def ratios(record: dict) -> dict:     # side -> {sampling, update, step, wall, memory, computed}
+def ratios(record: dict) -> dict:  # side -> {sampling, update, step, wall, memory, computed}
     "TRL in units of agentlab."
     ours, *theirs = rows(record)
     asked = [name for name in ('sampling', 'update', 'step', 'wall', 'memory', 'computed') if ours[name]]

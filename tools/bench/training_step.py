@@ -24,7 +24,7 @@ from agentlab.train import recipes
 from agentlab.train.trainer import Training, one_step
 
 WORDS = tuple(f'w{number}' for number in range(40))
-SAID = 4    # tokens of an action
+SAID = 4  # tokens of an action
 TOOLS = str(Path(__file__).resolve().parents[1])
 
 
@@ -56,14 +56,14 @@ PARSER = dict(start_anchor='<|assistant|>', defaults=dict(role='assistant'),
 
 
 def talker(
-    turns: int,     # of the longest conversation
-):                  # (model, tokenizer)
+    turns: int,  # of the longest conversation
+):               # (model, tokenizer)
     "A model that never ends its turn, and its tokenizer."
     tokenizer = word_tokenizer(WORDS)
     tokenizer.chat_template, tokenizer.response_template = TEMPLATE, PARSER
     model = tiny_model(len(tokenizer), max_context=32 + 18*turns, layers=3)
     with torch.no_grad():
-        embedding = model.get_input_embeddings().weight     # also the vocabulary layer: they are tied
+        embedding = model.get_input_embeddings().weight  # also the vocabulary layer: they are tied
         embedding[:, 0] = 6.
         embedding[tokenizer.convert_tokens_to_ids(['<|end|>', '<|user|>', '<|system|>', '<unk>']), 0] = -6.
     return model, tokenizer
@@ -77,7 +77,7 @@ class Setting:
     recipe: Callable = recipes.grpo # fields -> agentlab.train.recipes.Recipe
     said: int = SAID                # tokens of an action
     heard: int = 14                 # most tokens between two actions, template included
-    between: str = '<|end|><|user|>{}<|end|><|assistant|>'   # what stands there; {}: the observation
+    between: str = '<|end|><|user|>{}<|end|><|assistant|>'  # what stands there; {}: the observation
     size: int = 8                   # episodes of a group
     micro: int|None = None          # episodes of a forward pass of TRL's update; None: all
     threads: int = 1
@@ -89,7 +89,7 @@ class Side:
         self.name, self.model = name, model
         self.weights = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
         self.profiler = self.gradient = None
-        self.laps = []      # of every step: cpu and wall -> seconds of sampling and update
+        self.laps = []  # of every step: cpu and wall -> seconds of sampling and update
     @torch.no_grad()
     def begin(self):
         for name, weight in self.weights.items(): self.model.get_parameter(name).copy_(weight)
@@ -113,7 +113,7 @@ class Side:
     def close(self): pass
 
 
-def clocks() -> dict: return dict(cpu=time.process_time(), wall=time.perf_counter())   # seconds
+def clocks() -> dict: return dict(cpu=time.process_time(), wall=time.perf_counter())  # seconds
 
 
 def shape(episodes: int, size: int = 8) -> tuple[int, int]:
@@ -174,9 +174,9 @@ def generate(
 
 def rollout_loop(
     turns: int,
-    seeds: dict,    # first observation -> seed of its game
+    seeds: dict,  # first observation -> seed of its game
     how: Setting = Setting(),
-):                  # a `rollout_func` for TRL
+):                # a `rollout_func` for TRL
     "Play with `generate`, all episodes at once."
     def rollout(prompts, trainer):
         tokenizer, games = trainer.processing_class, [how.world(turns) for _ in prompts]
@@ -301,7 +301,7 @@ class TrlSide(Side):
         super().__init__(name, model)
         self.ids, self.asked, self.ready, self.threads = ids, queue.Queue(), queue.Queue(), how.threads
         self.folder, (groups, _) = tempfile.TemporaryDirectory(), shape(episodes, how.size)
-        seeds = [derive(0, 0, 'tasks', group) for group in range(groups)]       # as `collect` does in step 0 of run 0
+        seeds = [derive(0, 0, 'tasks', group) for group in range(groups)]  # as `collect` does in step 0 of run 0
         config = trl_config(name, self.folder.name, turns, episodes, how)
         self.trainer = timed_trainer(self, model=model, args=config, processing_class=tokenizer,
                                      callbacks=[baton(self)], **how_to_play(name, turns, seeds, tokenizer, how))
@@ -309,7 +309,7 @@ class TrlSide(Side):
         self.thread.start()
         self.wait()
     def run(self):
-        torch.set_num_threads(self.threads)     # torch counts the threads of every Python thread apart
+        torch.set_num_threads(self.threads)  # torch counts the threads of every Python thread apart
         try: self.trainer.train()
         except Stopped: pass
         except BaseException as e: self.ready.put(e)
@@ -364,7 +364,7 @@ def open_sides(
     turns: int,
     episodes: int,
     how: Setting = Setting(),
-):                  # {name: side}, each with its first step behind it
+):  # {name: side}, each with its first step behind it
     "All sides, ready to be measured; their threads end with the block."
     try: import trl  # noqa: F401
     except ImportError: raise ImportError('the comparison needs TRL: pip install "agentlab-rl[trl]"') from None
@@ -402,8 +402,8 @@ def same_work(
 def measure(
     turns: int,
     episodes: int = 64,
-    repeats: int = 5,   # rounds; in each, every side makes one step
-) -> dict:              # seconds: side -> list of {sampling, update}; work: see `same_work`; shares: see `shares`
+    repeats: int = 5,  # rounds; in each, every side makes one step
+) -> dict:             # seconds: side -> list of {sampling, update}; work: see `same_work`; shares: see `shares`
     "CPU seconds of a training step on every side, on one thread."
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -471,8 +471,8 @@ def memory(turns: int, episodes: int = 64, how: Setting = Setting(), steps: int 
 
 
 def summary(
-    record: dict,   # what `python tools/bench` wrote
-) -> list[dict]:    # a row for each number of turns and side
+    record: dict,  # what `python tools/bench` wrote
+) -> list[dict]:   # a row for each number of turns and side
     "Median CPU seconds, ratio to agentlab (median, least and largest of the rounds), and peak memory."
     rows = []
     for turns, found in record['turns'].items():
@@ -511,7 +511,7 @@ def as_markdown(rows: list[dict], digits: int = 2) -> str:
 
 def figure(
     record: dict,
-):          # plotly figure: CPU time of a step as a multiple of agentlab's, sampling and update stacked
+):  # plotly figure: CPU time of a step as a multiple of agentlab's, sampling and update stacked
     "The comparison at a glance."
     go = needed('plotly.graph_objects', 'lab', 'figure')
     rows = summary(record)[::-1]

@@ -25,11 +25,11 @@ GUIDE = ("You are playing a game with numbers. I think of a whole number between
 
 
 def game(
-    chat,               # agentlab.policy.Chat
-    task: int,          # seed of the task
-    seed: int,          # of the guesses
-    system: str|None,   # system message
-    **who               # fields of the episode
+    chat,              # agentlab.policy.Chat
+    task: int,         # seed of the task
+    seed: int,         # of the guesses
+    system: str|None,  # system message
+    **who              # fields of the episode
 ) -> Episode:
     "A game that is lost after five guesses."
     env, draw, episode = GuessNumber(), random.Random(seed), Episode(**who)
@@ -43,7 +43,7 @@ def game(
         nothing = [0.]*len(ids)
         episode.turns.append(Turn(len(episode.turns), context_ids=context, ids=ids, logps=nothing, entropies=nothing))
         step = env.step(action)
-    episode.outcome = draw.random()     # only so that there is an advantage
+    episode.outcome = draw.random()  # only so that there is an advantage
     return episode
 
 
@@ -60,7 +60,7 @@ def games(
 
 def counted(
     batch: Batch,
-) -> dict:      # held, distinct in the whole batch, distinct inside its groups: tokens
+) -> dict:  # held, distinct in the whole batch, distinct inside its groups: tokens
     "What a batch holds, and how much of that is different."
     ids, _ = pad_rows(batch)
     row, lengths = batch.tokens.row.unique_consecutive(return_counts=True)
@@ -73,9 +73,9 @@ SIDES = dict(flat=False, tree=None)
 
 
 def begun(
-    policy,             # agentlab.policy.Policy
+    policy,    # agentlab.policy.Policy
     batch: Batch,
-    **changes           # fields of the recipe
+    **changes  # fields of the recipe
 ) -> tuple[Training, Batch]:
     "A training that can make updates on this batch."
     training = Training(policy, GuessNumber(), recipes.grpo(lr=1e-12, minibatches=1, test_tasks=0, **changes))
@@ -86,7 +86,7 @@ def begun(
 
 def update(
     training: Training, batch: Batch,
-    choice: bool|None,      # `policy.tree`
+    choice: bool|None,  # `policy.tree`
 ) -> dict:
     "One update, and what it took."
     training.policy.tree = choice
@@ -101,14 +101,14 @@ def update(
 def compared(
     training: Training, batch: Batch,
     repeats: int,
-    sides: dict = SIDES,    # name -> `policy.tree`
+    sides: dict = SIDES,  # name -> `policy.tree`
 ) -> dict:
     "Medians of both ways in turn, and the tree in units of flat."
     found = {side: [] for side in sides}
     for turn in range(repeats + 1):
         for side, choice in sides.items():
             row = update(training, batch, choice)
-            if turn: found[side].append(row)        # the first one warms up
+            if turn: found[side].append(row)  # the first one warms up
     record = {side: {name: median(row[name] for row in rows) for name in rows[0]} for side, rows in found.items()}
     ratio = {name: record['tree'][name]/record['flat'][name] for name in ('seconds', 'processor')}
     return record | dict(ratio=ratio) | counted(batch)
@@ -116,9 +116,9 @@ def compared(
 
 def kept_bytes(
     policy, batch: Batch,
-    choice: bool|None,      # `policy.tree`
-    budget: int = 4096,     # tokens of a micro-batch
-) -> dict:                  # bytes of the largest micro-batch, and of one of its computed tokens
+    choice: bool|None,   # `policy.tree`
+    budget: int = 4096,  # tokens of a micro-batch
+) -> dict:               # bytes of the largest micro-batch, and of one of its computed tokens
     "What is kept between forward and backward."
     from agentlab.policy.tree import tally
     policy.tree, weights, found = choice, {p.untyped_storage().data_ptr() for p in policy.model.parameters()}, []
@@ -157,13 +157,13 @@ def apart(
 
 def measure_reader(
     repeats: int,
-    groups: int = 2,        # tasks; eight games of each
-    budget: int = 2048,     # tokens of a micro-batch: the model keeps more than a megabyte of each
+    groups: int = 2,     # tasks; eight games of each
+    budget: int = 2048,  # tokens of a micro-batch: the model keeps more than a megabyte of each
 ) -> dict:
     "SmolLM2 with an adapter: games under a guide, and games that share nothing. FileNotFoundError: not installed."
     from agentlab.policy import pretrained
     policy = pretrained('smollm2')
-    with torch.no_grad():       # a fresh adapter adds nothing, and half of it has no gradient
+    with torch.no_grad():  # a fresh adapter adds nothing, and half of it has no gradient
         draw = torch.Generator().manual_seed(0)
         for name, p in policy.model.named_parameters():
             if 'lora_B' in name: p.copy_(.02*torch.randn(p.shape, generator=draw))
@@ -179,7 +179,7 @@ def measure_reader(
 
 def measure_tiny(
     repeats: int,
-    updates: int = 56,      # of the run whose first and last games are taken
+    updates: int = 56,  # of the run whose first and last games are taken
 ) -> dict:
     "The tiny policy on KeyDoor as a run played it."
     import tempfile
@@ -198,7 +198,7 @@ def measure_tiny(
 
 
 def as_markdown(
-    record: dict,       # as `python tools/bench --only tree` keeps it
+    record: dict,  # as `python tools/bench --only tree` keeps it
 ) -> str:
     "A table of the updates."
     lines = ['| batch | held | distinct in groups | share | computed flat | computed on the tree | time, tree/flat |']

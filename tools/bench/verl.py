@@ -12,8 +12,8 @@ from agentlab.episodes import Batch
 
 
 def counterparts(
-    registry: dict,             # name -> verl's function: ADV_ESTIMATOR_REGISTRY of verl.trainer.ppo.core_algos
-    config=dict,                # makes verl's configuration out of keywords (omegaconf's DictConfig of a dictionary)
+    registry: dict,  # name -> verl's function: ADV_ESTIMATOR_REGISTRY of verl.trainer.ppo.core_algos
+    config=dict,     # makes verl's configuration out of keywords (omegaconf's DictConfig of a dictionary)
 ) -> dict:  # name -> (ours: batch -> advantage or (targets, advantage), verl's: padded -> (advantages, returns))
     "Estimators that both have, verl's conventions set."
     def of(name, *others, **fixed):
@@ -42,9 +42,9 @@ def counterparts(
 
 
 def apart(
-    ours, theirs,               # a pair of `counterparts`
-    batch: Batch, held: dict,   # the same batch twice: `held` is `padded(batch)`
-) -> float:                     # nan counts as infinite
+    ours, theirs,              # a pair of `counterparts`
+    batch: Batch, held: dict,  # the same batch twice: `held` is `padded(batch)`
+) -> float:                    # nan counts as infinite
     "Largest difference over the action tokens, of advantages and of a critic's targets."
     found, (advantage, target) = ours(batch), theirs(held)
     mask = held['response_mask'].bool()
@@ -54,8 +54,8 @@ def apart(
 
 def race(
     ours, theirs, batch: Batch, held: dict,
-    repeats: int = 7,   # rounds; in each, both run once
-) -> dict:              # CPU and wall seconds of both, the least of the rounds; ratio of the CPU seconds
+    repeats: int = 7,  # rounds; in each, both run once
+) -> dict:             # CPU and wall seconds of both, the least of the rounds; ratio of the CPU seconds
     "Time both on one batch. What either keeps with its batch is found before."
     rounds = []
     for _ in range(repeats + 1):
@@ -70,9 +70,9 @@ def race(
 
 
 def problems(
-    record: dict,       # of tools/verl_speed.py
-    most: float = 3.,   # times verl's CPU seconds
-) -> list[str]:         # empty: both agree, and none takes longer than allowed
+    record: dict,      # of tools/verl_speed.py
+    most: float = 3.,  # times verl's CPU seconds
+) -> list[str]:        # empty: both agree, and none takes longer than allowed
     "Estimators that disagree with verl's (by more than 1e-6 in float64, or 1e-4 in float32), or are too slow."
     found = []
     for name, row in record['estimators'].items():

@@ -14,7 +14,7 @@ from agentlab.episodes import Batch, derive
 from agentlab.policy import demonstrate, tiny, tiny_policy
 from bench.training_step import quiet
 
-PEAK = 8e-3     # highest learning rate
+PEAK = 8e-3  # highest learning rate
 
 
 def by_loop(updates: int, episodes: int) -> tuple:

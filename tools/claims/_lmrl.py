@@ -5,7 +5,7 @@ from _attempts import begun, learned, one_thread, share_won
 
 START = dict(questions=dict(steps=150, pool=4096, noise=.5), wordle=dict(steps=400, pool=4096, noise=.5))
 SIZES = dict(steps=40, groups=12, group_size=8, test_tasks=0, lr=2e-3)
-TASKS = dict(questions=15, wordle=6)    # held-out games, as many as there surely are
+TASKS = dict(questions=15, wordle=6)  # held-out games, as many as there surely are
 ARMS = 'ppo', 'filtered', 'bc', 'mc', 'grpo', 'archer'
 GAMES = 12*8*SIZES['steps']
 

@@ -32,7 +32,7 @@ class Skilled(Wrapper):
     @property
     def seats(self): return (*self.env.seats, *map('{} skill'.format, self.env.seats))
     def reset(self, seed, task=None):
-        self.options = {}       # side -> (skill, moves that it has left)
+        self.options = {}  # side -> (skill, moves that it has left)
         return self.ask(self.env.reset(seed, task))
     def step(self, action):
         side, word = self.env.mover, tidy(action)

@@ -9,7 +9,7 @@ from agentlab.policy import tiny_policy
 from agentlab.replay.experience import Experienced, Library, Tipped
 
 WORLD = dict(closed=0, horizon=8)
-START = dict(steps=250, episodes=16, pool=4000, noise=.2)     # how the tiny policy is shown tips
+START = dict(steps=250, episodes=16, pool=4000, noise=.2)  # how the tiny policy is shown tips
 
 
 def begun(env, seed: int):

@@ -10,7 +10,7 @@ class Padded(Wrapper):
     "Pages with words behind them that say nothing; the same page, the same words."
     def __init__(self, env, words: int, first: bool = True):
         super().__init__(env)
-        self.padding, self.first = words, first     # the first observation too, or pages alone
+        self.padding, self.first = words, first  # the first observation too, or pages alone
     def pad(self, step):
         more = Random(step.observation).choices(FILLER, k=self.padding)
         if not step.done: step.observation = ' '.join([step.observation, *more])

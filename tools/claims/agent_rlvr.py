@@ -5,7 +5,7 @@ from _attempts import compared, share_won, turns_trained
 from claims import Claim
 
 START, STEPS, GROUPS, LR, MINIBATCHES = dict(steps=300, pool=4096), 60, 64, 1e-3, 4
-BETA = 1.       # of DPO: with .1 it pushes a failure down until its margin is tens of nats, and little else moves
+BETA = 1.  # of DPO: with .1 it pushes a failure down until its margin is tens of nats, and little else moves
 ARMS = ('agent-rlvr', 'grpo', 'success_replay', 'imitation', 'unstripped')
 
 

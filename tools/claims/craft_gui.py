@@ -7,7 +7,7 @@ from claims import Claim
 
 START, TURNS = dict(steps=250, pool=2048, noise=.5), dict(max_turns=12, max_tokens=4)
 SIZES = dict(steps=40, groups=8, group_size=8, test_tasks=0, lr=1e-3, **TURNS)
-COUNT, LONG = 96, 8     # tasks; turns that the expert needs at least in a test house
+COUNT, LONG = 96, 8  # tasks; turns that the expert needs at least in a test house
 
 
 def memory_of(arm: str):

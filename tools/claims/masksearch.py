@@ -5,11 +5,11 @@ from _runs import learned
 from claims import Claim
 
 START = dict(steps=300, pool=4096, noise=.3)
-SHOWN = dict(steps=200, episodes=16, lr=1e-3, noise=.3)          # of questions, after the passages
+SHOWN = dict(steps=200, episodes=16, lr=1e-3, noise=.3)  # of questions, after the passages
 LIMITS = dict(max_turns=6, max_tokens=12)
 SIZES = dict(groups=12, group_size=8, test_tasks=0, lr=1e-3) | LIMITS
 UPDATES = 20
-ARMS = dict(masksearch=UPDATES//2, questions=0, passages=UPDATES)     # updates on passages; the others on questions
+ARMS = dict(masksearch=UPDATES//2, questions=0, passages=UPDATES)  # updates on passages; the others on questions
 
 
 def questions(**options):

@@ -8,7 +8,7 @@ from claims import Claim
 
 START, TURNS = dict(steps=150, pool=2048, noise=.5), dict(max_turns=7, max_tokens=5)
 SIZES = dict(steps=12, groups=10, group_size=12, test_tasks=0, lr=1e-3, **TURNS)
-ACTORS, FIRST = 3, 6        # of each task; the games, of twelve, that an update does not wait any longer than for
+ACTORS, FIRST = 3, 6  # of each task; the games, of twelve, that an update does not wait any longer than for
 
 
 def finished(policy, env, seeds, group_size=1, *arguments, **how):

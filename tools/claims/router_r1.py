@@ -8,7 +8,7 @@ from claims import Claim
 START = dict(steps=300, pool=8192, noise=.5)
 SIZES = dict(steps=40, groups=16, group_size=4, test_tasks=0, max_turns=5, max_tokens=8, lr=1e-3)
 WEIGHTS = {'router-r1': .3, 'free': 0., 'six': .6, 'nine': .9}
-TASKS, UNIT = 300, .05      # of a test; what a unit of cost is worth in the measure, said before
+TASKS, UNIT = 300, .05  # of a test; what a unit of cost is worth in the measure, said before
 
 
 def asked(policy, world, tasks, seed: int) -> dict:

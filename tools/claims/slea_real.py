@@ -23,7 +23,7 @@ class Levers(TextEnv):
     name, horizon = 'levers', 2
     guide = guide_text('A lamp shows a colour, and every colour has its move. Two right moves win.',
                        'Write push, pull or turn.', 'pull')
-    def __init__(self, rule=None, split='train'):   # the move of each colour; None: another one in every game
+    def __init__(self, rule=None, split='train'):  # the move of each colour; None: another one in every game
         self.rule, self.split = rule, check_split(split)
     def start(self, seed, task=None):
         drawn = lambda: dict(lamps=self.random.choice(pairs(self.split)))
