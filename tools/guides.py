@@ -5,9 +5,9 @@
     can be done
 
 Greedy, on held-out tasks. A world is a row of assets/results/guides.json, written as soon as it is there; a row of the
-same model, guide and
-settings is not made again. Every world is primed with as many updates as `agentlab demo --model smollm2`,
-of half as many demonstrations: with all of them KeyDoor alone took a core ten minutes.
+same model, guide and settings is not made again. Versions and machine stand beside the rows, once for all of a day.
+Every world is primed with as many updates as `agentlab demo --model smollm2`, of half as many demonstrations: with all
+of them KeyDoor alone took a core ten minutes.
 """
 import hashlib
 import json
@@ -78,7 +78,6 @@ def primed(policy, name: str) -> tuple:
 
 def row_of(name: str, policy, told_only: bool) -> dict:
     "What is measured of a world."
-    from agentlab.bench import circumstances
     from agentlab.rollout import told
     env = made(name, 'test')
     guides = {seat: told(env, policy.chat, seat) for seat in env.seats}
@@ -87,8 +86,18 @@ def row_of(name: str, policy, told_only: bool) -> dict:
     if not told_only:
         policy, done = primed(policy, name)
         row['primed'] = done | played(policy, env)
-    return row | dict(circumstances=circumstances(f'python tools/guides.py --worlds {name} --model {policy.name}'),
-                      model=getattr(policy, 'weights', None))
+    return row | dict(model=policy.weights) if hasattr(policy, 'weights') else row
+
+
+def with_row(record: dict, name: str, row: dict, model: str) -> dict:
+    "The record with one more row; of its circumstances the row keeps the day and the load."
+    from agentlab.bench import circumstances
+    made = circumstances(f'python tools/guides.py --model {model}')
+    date, load = made.pop('date'), made['machine'].pop('load')
+    rows = record['rows'] | {name: row | dict(date=date, load=load)}
+    days = {day: facts for day, facts in record.get('made', {}).items()
+            if day != date and any(row['date'] == day for row in rows.values())}
+    return dict(settings=SETTINGS, made=days | {date: made}, rows=rows)
 
 
 def key_of(name: str, model: str, told_only: bool) -> str:

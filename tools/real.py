@@ -317,19 +317,38 @@ def over(one: dict, other: dict) -> dict:
 def row_of(world: str, name: str, seed: int, asked) -> dict:
     """A row of the grid: from its record where it is there, since the record outlives a machine and runs/ does not;
     else made, and written there."""
-    from agentlab.bench import circumstances, keep
     key, how = f'{world} {name} {seed}', dict(updates=UPDATES, group_size=GROUP_SIZE) | sizes(world) | WORLDS[world]
-    if (row := grid_rows(asked.out).get(key)) and row['settings'] == how: return row
+    if row := grid_rows(asked.out, world, how).get(key): return row
     if name == 'primed': row = json.loads((begun(world, seed, asked.runs)/'row.json').read_text())
     else: row = arm(world, name, seed, asked.runs)
-    row |= dict(settings=how, date=circumstances('')['date'])
-    rows = grid_rows(asked.out) | {key: row}  # read again: another process may have written meanwhile
-    facts = circumstances('python tools/real.py grid') | dict(seeds=list(SEEDS), rows=rows, cells=cells_of(rows))
-    keep(dict(schema_version=2) | facts, asked.out, 'real_grid')
+    return keep_row(key, world, how, row, asked.out)
+
+
+def keep_row(key: str, world: str, how: dict, row: dict, folder: Path) -> dict:
+    """Write a row into the record: what all rows of a world share stands there once, as do the weights that all of
+    them began with."""
+    from agentlab.bench import circumstances, keep
+    record = record_of('real_grid', folder)         # read again: another process may have written meanwhile
+    weights = row.pop('weights', None)
+    if weights:     # world and seed of the priming stand in the name of the row, its updates in `how`
+        weights = weights | dict(primed={name: weights['primed'][0][name] for name in ('episodes', 'lr', 'noise')})
+    if weights and weights != record.get('weights', weights):
+        raise ValueError(f"{folder}/real_grid.json began with {record['weights']}, this row with {weights}; give "
+                         f'another --out')
+    facts = circumstances('python tools/real.py grid')
+    row |= dict(date=facts['date'])
+    rows = grid_rows(folder, world, how) | {key: row}
+    facts |= dict(seeds=list(SEEDS), weights=weights or record.get('weights'),
+                  settings=record.get('settings', {}) | {world: how}, rows=rows, cells=cells_of(rows))
+    keep(dict(schema_version=3) | facts, folder, 'real_grid')
     return row
 
 
-def grid_rows(folder: Path) -> dict: return record_of('real_grid', folder).get('rows', {})
+def grid_rows(folder: Path, world: str = '', how: dict | None = None) -> dict:
+    "The rows of the record, of a `world` only those that were made with the settings `how`."
+    record = record_of('real_grid', folder)
+    stale = world and record.get('settings', {}).get(world) != how
+    return {key: row for key, row in record.get('rows', {}).items() if not (stale and key.split()[0] == world)}
 
 
 def cells_of(rows: dict) -> dict:
@@ -339,10 +358,7 @@ def cells_of(rows: dict) -> dict:
         found = {name: [rows.get(f'{world} {name} {seed}') for seed in SEEDS] for name in names}
         if not all(all(seeds) for seeds in found.values()): continue
         cells[f'{world} primed'] = summed(found['primed'])
-        for name in ARMS:
-            curves = dict(curves=[row['success'] for row in found[name]],
-                          seconds=[row['seconds'] for row in found[name]])
-            cells[f'{world} {name}'] = summed(found[name]) | curves
+        for name in ARMS: cells[f'{world} {name}'] = summed(found[name])
         for name in ('grpo', 'gigpo'):
             cells[f'{world} {name}']['over_imitation'] = over(cells[f'{world} {name}'], cells[f'{world} imitation'])
     return cells
