@@ -133,12 +133,18 @@ def learned(rows: list[dict], population) -> dict:
     return found | dict(population=thinned(population))
 
 
-def thinned(population) -> str:
-    "The population as JSON with every fifth update of its weights."
+def thinned(population) -> dict:
+    """The population with every fifth update of its weights, and of its instructions what is not as in the first:
+    `Population.read(json.dumps(found | dict(trace=[*zip(*found['trace'])])))` is the population again."""
     import json
-    kept = json.loads(population.json())
-    kept['trace'] = [[step, number, round(w, 3)] for step, number, w in kept['trace'] if step % 5 == 4]
-    return json.dumps(kept)
+    from agentlab.prompt import Instruction
+    kept, plain = json.loads(population.json()), Instruction().slots
+    for member in kept['members']:
+        said = json.loads(member['instruction'])
+        slots = {name: value for name, value in said['slots'].items() if value != plain[name]}
+        member['instruction'] = dict(slots=slots) | ({} if said['text'] is None else dict(text=said['text']))
+    trace = [(step, number, round(w, 3)) for step, number, w in kept['trace'] if step % 5 == 4]
+    return kept | dict(trace=[*zip(*trace)])        # columns: a row of three numbers a line would be mostly margin
 
 
 def summary(results: list[dict]) -> dict:
