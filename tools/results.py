@@ -120,8 +120,7 @@ def one_recipe(world, make, name: str, asked) -> dict:
     runs = [one_run(world, make, name, seed, asked) for seed in asked.seeds]
     facts = load_recipe(name, steps=asked.steps, test_tasks=asked.test_tasks).facts()
     after = {test: interval([run['after'][test] for run in runs], most=1) for test in TESTS}
-    return dict(facts={key: value for key, value in facts.items() if key != 'seed'}, after=after,
-                curve=mean_curve(runs), runs=runs)
+    return dict(facts={key: value for key, value in facts.items() if key != 'seed'}, after=after, runs=runs)
 
 
 def before(world, make, asked) -> dict:
@@ -149,7 +148,8 @@ def facts(world, make, asked) -> dict:
 def bands(figure, record: dict, column: int, metric: str) -> None:
     "95 % interval over the seeds, behind everything else."
     for name, recipe in record['recipes'].items():
-        steps, part = recipe['curve']['step'], recipe['curve'][metric]
+        curve = mean_curve(recipe['runs'])
+        steps, part = curve['step'], curve[metric]
         if None in part['low']: continue
         figure.add_scatter(x=steps + steps[::-1], y=part['high'] + part['low'][::-1], fill='toself',
             fillcolor=f'rgba({shade(name)},.16)', line_width=0,
@@ -164,7 +164,8 @@ def lines(figure, record: dict, column: int, metric: str) -> None:
                                line=dict(color=f'rgba({shade(name)},.45)', width=1), mode='lines', showlegend=False,
                                row=1, col=column)
     for name, recipe in record['recipes'].items():
-        figure.add_scatter(x=recipe['curve']['step'], y=recipe['curve'][metric]['mean'],
+        curve = mean_curve(recipe['runs'])
+        figure.add_scatter(x=curve['step'], y=curve[metric]['mean'],
                            line=dict(color=f'rgb({shade(name)})', width=3.5), name=name, mode='lines',
                            showlegend=column == 1, row=1, col=column)
 
