@@ -93,10 +93,15 @@ def packed(png: bytes, patient: bool = False) -> bytes:
     return oxipng.optimize_from_memory(png, level=4, strip=oxipng.StripChunks.all(), **how)
 
 
-def with_smaller_pictures(text: str, patient: bool) -> str:
-    "The notebook with its PNG outputs as `smaller` leaves them."
+def shortened(text: str, patient: bool) -> str:
+    """The notebook with its PNG outputs as `smaller` leaves them. What a cell gives is kept as what it displays, which
+    looks the same and needs no number of a run."""
     notebook = json.loads(text)
-    for data in (output.get('data', {}) for cell in notebook['cells'] for output in cell.get('outputs', [])):
+    for output in (output for cell in notebook['cells'] for output in cell.get('outputs', [])):
+        if output['output_type'] == 'execute_result':
+            output['output_type'] = 'display_data'
+            del output['execution_count']
+        data = output.get('data', {})
         if 'image/png' in data: data['image/png'] = b64encode(smaller(b64decode(data['image/png']), patient)).decode()
     return tidy(json.dumps(notebook))
 
@@ -110,7 +115,7 @@ def save(path: Path, only_tidy: bool, only_pictures: bool = False) -> str:
         file.write_bytes(smaller(file.read_bytes(), only_pictures))
         return ''
     old = file.read_text(encoding='utf-8')
-    new = tidy(old) if only_tidy else with_smaller_pictures(old, only_pictures)
+    new = tidy(old) if only_tidy else shortened(old, only_pictures)
     if new != old: file.write_text(new, encoding='utf-8')
     return ''
 
