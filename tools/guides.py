@@ -135,10 +135,8 @@ def main():
         key = key_of(name, given.model, given.told_only)
         if kept()['rows'].get(name, {}).get('key') == key: continue
         row = row_of(name, pretrained(given.model), given.told_only)
-        record = kept()  # another process may have made rows meanwhile
-        record['rows'][name] = row | dict(key=key)
-        record['settings'] = SETTINGS
-        keep(record, path.parent, path.stem)
+        # read again: another process may have made rows meanwhile
+        keep(with_row(kept(), name, row | dict(key=key), given.model), path.parent, path.stem)
         print(f"{name}: {row['told']['valid']:.0%} valid when told"
               + (f", {row['primed']['valid']:.0%} when primed" if 'primed' in row else ''), flush=True)
     print(table(kept()['rows']))
