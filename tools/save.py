@@ -8,6 +8,7 @@ Pictures are kept with a palette of their own, which takes a sixth of the space;
 PNG files too, and takes its time: six seconds a picture for another fortieth.
 """
 import json
+import re
 import sys
 from argparse import ArgumentParser
 from base64 import b64decode, b64encode
@@ -95,15 +96,24 @@ def packed(png: bytes, patient: bool = False) -> bytes:
 
 def shortened(text: str, patient: bool) -> str:
     """The notebook with its PNG outputs as `smaller` leaves them. What a cell gives is kept as what it displays, which
-    looks the same and needs no number of a run."""
-    notebook = json.loads(text)
+    looks the same and needs no number of a run; a style sheet is kept once, since it holds for the whole page."""
+    notebook, sheets = json.loads(text), set()
     for output in (output for cell in notebook['cells'] for output in cell.get('outputs', [])):
         if output['output_type'] == 'execute_result':
             output['output_type'] = 'display_data'
             del output['execution_count']
         data = output.get('data', {})
+        if 'text/html' in data: data['text/html'] = without_again(''.join(data['text/html']), sheets)
         if 'image/png' in data: data['image/png'] = b64encode(smaller(b64decode(data['image/png']), patient)).decode()
     return tidy(json.dumps(notebook))
+
+
+def without_again(html: str, sheets: set[str]) -> str:
+    "HTML without the style sheets that the page has already, to which its own are added."
+    for sheet in re.findall(r'<style\b.*?</style>', html, re.DOTALL):
+        if sheet in sheets: html = html.replace(sheet, '')
+        sheets.add(sheet)
+    return html
 
 
 def save(path: Path, only_tidy: bool, only_pictures: bool = False) -> str:
