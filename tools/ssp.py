@@ -130,11 +130,16 @@ def summary(name: str, results: list[dict]) -> dict:
     known = lambda what: [one[what] for one in results if one[what] is not None]
     ends = {what: (interval(known(what), most=1) if known(what) else None) for what in WHO}
     return ends | dict(seeds_of={what: [one[what] for one in results] for what in WHO},
-                       curves=[[told(point) for point in one['curve']] for one in results],
+                       curves=[columns([told(point) for point in one['curve']]) for one in results],
                        train=[one['train'] for one in results] if name == COLLAPSED else [],
                        skipped=sum(one['skipped'] for one in results),
                        sampled=round(sum(one['sampled'] for one in results)/len(results)),
                        most_cpu_seconds=max(one['cpu_seconds'] for one in results))
+
+
+def columns(found: list):
+    "Numbers as they are, of dicts a list for each name."
+    return {name: columns([one[name] for one in found]) for name in found[0]} if isinstance(found[0], dict) else found
 
 
 def record(asked) -> dict:
@@ -168,14 +173,13 @@ def draw(record: dict):
         if name not in cells: continue
         for column, what in ((1, 'solver'), (2, 'valid')):
             mean = [sum(points)/len(points) for points in zip(
-                *([start[what]] + [point[what] for point in curve] for curve in cells[name]['curves']))]
-            figure.add_scatter(x=[0] + [point['update'] for point in cells[name]['curves'][0]], y=mean, name=said,
+                *([start[what]] + curve[what] for curve in cells[name]['curves']))]
+            figure.add_scatter(x=[0] + cells[name]['curves'][0]['update'], y=mean, name=said,
                                mode='lines', line=dict(color=color, dash=dash, width=2.4), showlegend=column == 1,
                                row=1, col=column)
     for curve in cells['ssp']['curves'] if 'ssp' in cells else []:
         for column, what in ((1, 'solver'), (2, 'valid')):
-            figure.add_scatter(x=[0] + [point['update'] for point in curve],
-                               y=[start[what]] + [point[what] for point in curve], mode='lines',
+            figure.add_scatter(x=[0] + curve['update'], y=[start[what]] + curve[what], mode='lines',
                                line=dict(color='#0072B2', width=.7), opacity=.6, showlegend=False, row=1, col=column)
     figure.update_xaxes(title_text='update', range=[0, updates], gridcolor='rgba(128,128,128,.2)')
     figure.update_yaxes(gridcolor='rgba(128,128,128,.2)', range=[0, 1.02], tickformat='.0%')
