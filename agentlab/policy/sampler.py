@@ -300,7 +300,7 @@ def arrange(slots: int,
     window = range(first, first + len(slot_of))
     outside = [slot for slot in range(slots) if slot not in window]
     homes = [slot for slot in outside if slot not in others]
-    home_of = {slot: slot if slot in outside else homes.pop() for slot in others}
+    home_of = {slot: slot if slot < slots and slot not in window else homes.pop() for slot in others}
     moves = [(slot, slot_of[i], n) for i, (slot, n) in [*plan.own.items(), *plan.new.items()] if slot is not None]
     return slot_of, home_of, moves + [(slot, home_of[slot], n) for slot, n in others.items()]
 
