@@ -21,6 +21,8 @@ from .players import play_players
 from .again import *
 from .delegate import *
 from .minds import *
+from .search import *
+from .from_trees import *
 from .sql_seats import *
 from .workspace import *
 from ..policy.guide import reads, suited, told

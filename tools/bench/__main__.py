@@ -99,6 +99,16 @@ def tree(repeats: int, out: str, facts: dict):
     print(page.as_markdown(record), flush=True)
 
 
+def search(repeats: int, out: str, facts: dict):
+    "Measure and keep a tree beside games, and a critic's update beside the policy's."
+    import torch
+    from bench import search as page
+    torch.set_num_threads(1)
+    record = facts | page.measure(repeats)
+    keep(record, out, 'search')
+    print(page.as_markdown(record), flush=True)
+
+
 def real_sampler(model: str, rows: int, repeats: int, out: str, facts: dict):
     "Measure and keep sampling from a real model, beside a bare loop."
     import torch
@@ -162,7 +172,8 @@ def main(
     parts = dict(training_step=lambda: training_step(lengths(turns), episodes, repeats, out, facts, add),
                  warm_start=lambda: warm_start(out, facts), imports=lambda: imports(out, facts),
                  credit=lambda: credit(out, facts), tree=lambda: tree(repeats, out, facts),
-                 side_by_side=lambda: side_by_side(episodes, repeats, out, facts))
+                 side_by_side=lambda: side_by_side(episodes, repeats, out, facts),
+                 search=lambda: search(repeats, out, facts))
     if model or only == 'real_sampler':
         parts['real_sampler'] = lambda: real_sampler(model or 'smollm2', 48, min(repeats, 3), out, facts)
     if model or only == 'real_step': parts['real_step'] = lambda: real_step(model or 'smollm2', rounds, out, facts)
@@ -170,7 +181,7 @@ def main(
     if episodes < 4 or episodes % 2: raise ValueError(f'episodes={episodes}: give an even number from 4')
     if min(repeats, rounds) < 1: raise ValueError(f'repeats={repeats}, rounds={rounds}: give at least 1')
     typed = [f'--turns {turns} --episodes {episodes} --repeats {repeats}', *['--add']*add,
-             *[f'--only {only}']*(only in ('real_sampler', 'side_by_side')),
+             *[f'--only {only}']*(only in ('real_sampler', 'side_by_side', 'search')),
              *[f'--model {Path(model).name}']*bool(model)]
     if only == 'real_step': typed = [f'--only real_step --model {Path(model or "smollm2").name} --rounds {rounds}']
     facts = circumstances(' '.join(['python tools/bench', *typed]))
