@@ -1,7 +1,6 @@
 """A tree of games: counts and returns fit together, what it costs is counted, equal seeds give equal trees, chance and
 faults of an environment stay where they are; and what is read off a tree."""
 import math, random
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -9,9 +8,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from agentlab.env import Env, EnvError, KeyDoor, Nim, Step, check_env
-from agentlab.episodes import Batch, derive
+from agentlab.episodes import Batch
 from agentlab.rollout import (Choosing, Node, Replayed, Trees, edges, evenly, legal, likelihood, mask_edges,
-                              preference_q, puct, sampled, step_pairs, tree_figure, uct)
+                              preference_q, puct, step_pairs, tree_figure, uct)
 from agentlab.selfplay import dpo_credit
 from small import small_policy
 from test_branching import Seeded, Walk, walks

@@ -100,7 +100,6 @@ def table():
 
 def picture():
     "Success against environment steps, a panel for each world."
-    import plotly.graph_objects as go
     from plotly.subplots import make_subplots
     from results import interval
     figure = make_subplots(1, len(WORLDS), subplot_titles=list(WORLDS), shared_yaxes=True, horizontal_spacing=.05)

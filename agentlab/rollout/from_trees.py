@@ -21,8 +21,8 @@ from .search import Trees
 from ..selfplay.preferences import dpo_credit, episode_logp
 
 def searched(policy, env, seeds: list[int], group_size: int = 1,    # as for `play`; a tree is a group of any size
-    grow: Callable = partial(Trees.grow, simulations=32),   # trees -> what it found, or nothing
-    read: Callable = Trees.finished,    # trees, what was found -> episodes
+    *, grow: Callable,      # trees -> what it found, or nothing: `Trees.grow`, `best_first`, `dive` with arguments
+    read: Callable,         # trees, what was found -> episodes: `Trees.finished`, `step_pairs`, `ways`, `revised`
     agent = None,           # who searches; None: the policy
     step: int = 0, name: str = 'search',    # kept with the episodes
     **how,                  # of `Trees`
@@ -88,7 +88,8 @@ def preference_q(policy, reference,     # agentlab.policy.Policy each: what has 
 @recipe('in the spirit of Zhai et al., 2024, Step-Q, arXiv 2409.09345')
 def step_q_recipe():
     "Of two actions that a search compared, the better one"
-    return dict(credit=dpo_credit, rollout=partial(searched, read=step_pairs), kl_coef=1e-3, minibatches=1, groups=8)
+    found = partial(searched, grow=partial(Trees.grow, simulations=32), read=step_pairs)
+    return dict(credit=dpo_credit, rollout=found, kl_coef=1e-3, minibatches=1, groups=8)
 
 def ways(trees: Trees, found: list)->list[Episode]:     # what `best_first` gave
     "The games that were won."

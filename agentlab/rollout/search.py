@@ -235,7 +235,7 @@ class Trees(_Rounds):
             worth = {seat: n.reward.get(seat, 0.) + gamma*x for seat, x in worth.items()}
             n.worth += worth[n.parent.game.step.seat]
     def dive(self, rounds: int,     # ways from the root to an end
-        choose: Callable = partial(uct, c=.25),     # as for `grow`
+        c: float = .25,             # of `uct`, which chooses
     ):
         """Open every place on the way and go to all that follows it; only ends that were reached count, and a place of
         which all ends are known is left alone (Agent-R, Yuan et al., 2025)."""
@@ -248,7 +248,7 @@ class Trees(_Rounds):
                 for n in found:
                     if n.over: self.tell(n, dict.fromkeys(n.game.sides, 0.), 1.)
                     if n.over: self.played[n.tree].append((n, n.game))
-                nodes = [max((child for child in n.children if not child.shut), key=partial(choose, n))
+                nodes = [max((child for child in n.children if not child.shut), key=partial(uct, n, c=c))
                          for n in nodes if not n.shut]
     def best_first(self, rounds: int,   # places that are opened in each tree, at most
         score: Callable = by_logp,  # node -> how promising it is
@@ -317,8 +317,8 @@ def tree_figure(root: Node,
 ):  # a plotly figure
     """A tree as boxes: as wide as an action was visited, coloured by its mean return; ▸ would be
     chosen. Click one to go in."""
-    import plotly.graph_objects as go
     from html import escape
+    import plotly.graph_objects as go
     rows = [row for row in edges(root) if row['visits']]
     if not rows: raise ValueError('the tree has no visits yet: grow it first')
     labels = ['▸ '*row['chosen'] + escape(row['action'][:80]) for row in rows]

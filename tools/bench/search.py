@@ -81,5 +81,5 @@ def as_markdown(record: dict) -> str:
             ("an update of a critic (twin Q and V)", found['critic'], found['policy']),
             ('reading the features for it, once', found['features'], found['policy'])]
     lines = [f'| {what} | {cost:.2f} | {beside:.2f} | {cost/beside:.2f} |' for what, cost, beside in rows]
-    return '\n'.join(['| what | ms | beside: a step in 32 games, an update of the policy | times |', '|---|---|---|---|',
-                      *lines])
+    head = '| what | ms | beside: a step in 32 games, an update of the policy | times |'
+    return '\n'.join([head, '|---|---|---|---|', *lines])

@@ -1,9 +1,9 @@
-"What the claims about trees share: a weak policy of KeyDoor, trees on training tasks, and learning from what is stored."
+"What the claims about trees share: a weak policy of KeyDoor, trees on training tasks, learning from what is stored."
 import copy
 from itertools import islice
 
 import torch
-from _attempts import begun, one_thread, share_won, tested, turns
+from _attempts import begun, share_won, tested, turns
 
 START, LIMITS, GAMMA, TESTED = dict(steps=300, pool=2048), dict(max_turns=24, max_tokens=8), .95, 150
 

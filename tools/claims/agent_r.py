@@ -1,7 +1,6 @@
 "Agent-R: three rounds of its own tree, spliced at its own first errors, against imitating the good leaves alone."
-from functools import partial
-
-from _search import LIMITS, START, apart, held_out, house, imitating, one_thread, taught, weak
+from _attempts import one_thread
+from _search import LIMITS, START, apart, held_out, house, imitating, taught, weak
 from claims import Claim
 
 TREES, DIVES, ROUNDS, LR, UPDATES, PLANTED = 48, 4, 3, 3e-4, 24, 150
@@ -29,7 +28,8 @@ def a_round(policy, arm: str, seed: int, at: int):
     from agentlab.episodes import Batch, derive
     from agentlab.replay import trained_only
     from agentlab.rollout import Trees
-    trees = Trees(policy, house(), [derive(seed, 'round', at, i) for i in range(TREES)], seed=derive(seed, at), **LIMITS)
+    tasks = [derive(seed, 'round', at, i) for i in range(TREES)]
+    trees = Trees(policy, house(), tasks, seed=derive(seed, at), **LIMITS)
     trees.dive(DIVES)
     found = leaves(trees, None, arm)
     steps = sum(spent['steps'] for spent in trees.spent)
@@ -48,7 +48,8 @@ def planted(policy, seed: int) -> float:
     tasks = env.tasks('test', PLANTED)
     games = new_games(env, range(PLANTED), 1, tasks, derive(seed, 'planted'))
     receive_all(games, [g.env.reset(g.seed, g.task) for g in games], policy, None)
-    sampler, how = policy.sampler(), dict(max_tokens=LIMITS['max_tokens'], temperature=1., top_p=1., stop=(policy.end_id,))
+    sampler = policy.sampler()
+    how = dict(max_tokens=LIMITS['max_tokens'], temperature=1., top_p=1., stop=(policy.end_id,))
     moves = lambda g: [a for a in g.step.info['legal'] if a.startswith('go') and a != g.env.expert()]
     for wrong in (False, True):
         live = [g for g in games if not g.over and (not wrong or moves(g))]
@@ -74,9 +75,10 @@ def row(arm: str, seed: int)->dict:
 
 
 CLAIM = Claim(
-    key='agent-r', says='After three rounds of search, splice and imitation an agent wins more games from an error that '
-    'was planted than one that imitates the good leaves of as many trees.',
+    key='agent-r', says='After three rounds of search, splice and imitation an agent wins more games from an error '
+    'that was planted than one that imitates the good leaves of as many trees.',
     row=row, arms=ARMS, control='good only', measure='recovered', margin=.05,
-    budget=f'{ROUNDS} rounds of {TREES} trees of {DIVES} ways, each with the policy as it is; {UPDATES} updates of 32 episodes each',
+    budget=f'{ROUNDS} rounds of {TREES} trees of {DIVES} ways, each with the policy as it is; '
+    f'{UPDATES} updates of 32 episodes each',
     world=f'KeyDoor 3 x 3, {PLANTED} held-out houses, one wrong move after one right one, temperature 1',
     settings=dict(start=START, limits=LIMITS, trees=TREES, dives=DIVES, rounds=ROUNDS, lr=LR, updates=UPDATES))

@@ -1,7 +1,8 @@
-"Step-Q: among five candidates, the one that a copy prefers that has learned from a tree, against imitation of the tree."
+"Step-Q: of five candidates the one that a copy prefers that has learned from trees, against imitation of the trees."
 from functools import lru_cache
 
-from _search import LIMITS, START, TESTED, apart, grown, held_out, imitating, one_thread, preferring, taught, weak
+from _attempts import one_thread
+from _search import LIMITS, START, TESTED, apart, grown, held_out, imitating, preferring, taught, weak
 from claims import Claim
 
 TREES, VISITS, K, LR, EPOCHS = 64, 64, 5, 1e-3, 4
@@ -20,7 +21,8 @@ def lessons(seed: int):
     games = Batch.from_episodes(trees.finished())
     steps = sum(spent['steps'] for spent in trees.spent)
     trees.close()
-    return policy, games.select(games.episodes.success), taught(policy, pairs, preferring, LR, EPOCHS, seed), pairs, steps
+    won = games.select(games.episodes.success)
+    return policy, won, taught(policy, pairs, preferring, LR, EPOCHS, seed), pairs, steps
 
 
 def ordered(student, policy, pairs) -> float:
@@ -44,8 +46,8 @@ def row(arm: str, seed: int)->dict:
 
 
 CLAIM = Claim(
-    key='step-q', says='Of five candidates, the one with the largest step-level Q wins more games than the likeliest of '
-    'five by a policy that has imitated the won games of the same trees.',
+    key='step-q', says='Of five candidates, the one with the largest step-level Q wins more games than the likeliest '
+    'of five by a policy that has imitated the won games of the same trees.',
     row=row, arms=ARMS, control='imitated', measure='success', margin=.05,
     budget=f'the same {TREES} trees of {VISITS} visits; {K} candidates a turn; {EPOCHS} passes over what is learned',
     world=f'KeyDoor 3 x 3, {TESTED} held-out houses, temperature 1',
