@@ -108,6 +108,7 @@ def tidy(text: str) -> str:
             cell['outputs'] = [output for output in cell['outputs']
                                if not ADVICE.match(''.join(output.get('text', '')))]
         for output in cell.get('outputs', []): shorten(output, above)
+        if 'outputs' in cell: cell['outputs'] = [output for output in cell['outputs'] if output.get('data', True)]
     return as_file(nb2dict(nb))
 
 

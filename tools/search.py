@@ -104,8 +104,6 @@ def picture():
     from results import interval
     figure = make_subplots(1, len(WORLDS), subplot_titles=list(WORLDS), shared_yaxes=True, horizontal_spacing=.05)
     for at, world in enumerate(WORLDS, 1):
-        plain = interval(of(world, PLAIN, 0, 'success'))['mean']
-        figure.add_hline(plain, line=dict(dash='dot', color='#777'), annotation_text='no search', row=1, col=at)
         for arm in ARMS:
             ends = [interval(found, 1.) for visits in VISITS if (found := of(world, arm, visits, 'success'))]
             steps = [sum(found)/len(found) for visits in VISITS if (found := of(world, arm, visits, 'steps'))]
@@ -115,6 +113,8 @@ def picture():
             figure.add_scatter(x=steps, y=[e['mean'] for e in ends], error_y=error, name=arm, legendgroup=arm,
                                mode='lines+markers+text', text=VISITS, textposition='top left', showlegend=at == 1,
                                line=dict(color=COLORS[arm]), row=1, col=at)
+        plain = interval(of(world, PLAIN, 0, 'success'))['mean']
+        figure.add_hline(plain, line=dict(dash='dot', color='#777'), annotation_text='no search', row=1, col=at)
     figure.update_xaxes(type='log', title='environment steps of a task')
     figure.update_yaxes(range=[-.05, 1.1], title='games won', col=1)
     return figure.update_layout(height=330, width=820, margin=dict(l=50, r=10, t=30, b=40), template='plotly_white',
