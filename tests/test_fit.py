@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from agentlab.policy import Policy, TorchSampler, word_tokenizer
 from agentlab.train import fit, recipes
-from agentlab.train.fit import (Settings, blank, bytes_of, equipped, held, measured_update, predict, read_config,
-                                real_training, tensors_of)
+from agentlab.train.fit import Settings, blank, bytes_of, equipped, held, predict, read_config
+from measured import measured_update, real_training, tensors_of
 
 ROOT = Path(__file__).resolve().parent.parent
 QWEN = dict(model_type='qwen2', hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4,

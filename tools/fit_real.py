@@ -39,8 +39,9 @@ def widest(policy, batch, budget: int) -> tuple[int, int, int]:
 def measured(policy, batch, tree: bool, exact: bool, budget: int = 4096) -> dict:
     "Bytes: the model, the peak of the update's gradients above it, and what was predicted for both."
     import torch
-    from agentlab.train.fit import Settings, bytes_of, measured_peak, predict, read_config, real_training, tensors_of
+    from agentlab.train.fit import Settings, bytes_of, predict, read_config
     from agentlab.train.trainer import backward
+    from measured import measured_peak, real_training, tensors_of
     how = dict(lora=16, dtype=policy.model.dtype, precision='no', checkpointing=False, fused=False)
     training = real_training(policy, Settings(**how, budget=budget))
     policy.tree, policy.exact = tree, None if exact else False  # after a training has taken the tree of its recipe

@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 import gpu_learning
 from agentlab.policy import Policy, word_tokenizer
-from agentlab.train.fit import (KNOWN, Settings, measured_peak, measured_update, practice, predict, read_config,
-                                real_training)
+from agentlab.train.fit import KNOWN, Settings, predict, read_config
+from measured import measured_peak, measured_update, practice, real_training
 
 RECORD = ROOT/'assets'/'gpu'/'record.json'
 # Dense bfloat16 products with float32 sums, in operations a second, by a part of the device's name; the first that is
