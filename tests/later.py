@@ -15,8 +15,8 @@ import pytest
 from packaging.version import Version
 
 HERE = str(Path(__file__).resolve().parent)
-HEAVY = set('accelerate agentlab bench fastapi httpx numpy openai pandas peft psutil pyarrow safetensors tokenizers '
-            'torch transformers trl uvicorn replays vllm_server'.split())
+HEAVY = set('accelerate agentlab bench fastapi httpx measured numpy openai pandas peft psutil pyarrow safetensors '
+            'tokenizers torch transformers trl uvicorn replays vllm_server'.split())
 LIGHT = 'agentlab.env', 'agentlab.cli', 'agentlab.metrics', 'agentlab.settings'  # imported at once: no torch in them
 helpers = {}     # name of a file -> the files of this folder that it imports
 collecting = []  # not empty while pytest collects

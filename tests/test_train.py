@@ -431,7 +431,7 @@ def test_a_precision_that_cannot_work(tmp_path, precision):
     with pytest.raises(ValueError, match=f'precision=.{precision}.*bf16'): train_small(tmp_path, precision=precision)
     assert not (tmp_path/'run.json').exists()
 
-@pytest.mark.parametrize('name, said', [('gigpoo', "recipe='gigpoo' is unknown. Known: adaptive, aepo, agent_rlvr"),
+@pytest.mark.parametrize('name, said', [('gigpoo', "recipe='gigpoo' is unknown. Known: adaptive, aepo, agent_r, "),
                                         ('nowhere:grpo', "no module 'nowhere'"),
                                         ('agentlab.train.recipes:nothing', "has no 'nothing'"),
                                         ('agentlab.train.recipes:known', 'cannot be called')])

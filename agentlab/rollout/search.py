@@ -185,12 +185,12 @@ class _Rounds:
     def play_out(self, nodes: list[Node], gamma: float)->list[dict]:
         "Play on to the end with the policy: what every seat is paid from here on."
         games = [self.fork(node.game, node.tree, 'on', node.visits) for node in nodes]
-        worth, discount = [dict.fromkeys(game.sides, 0.) for game in games], 1.
+        worth, share = [dict.fromkeys(game.sides, 0.) for game in games], 1.
         while live := [i for i, game in enumerate(games) if not game.over]:
             some, here = [nodes[i] for i in live], [games[i] for i in live]
             for i, paid in zip(live, self.act(some, here, self.ask(some, here))):
-                for seat, reward in paid.items(): worth[i][seat] += discount*reward
-            discount *= gamma
+                for seat, reward in paid.items(): worth[i][seat] += share*reward
+            share *= gamma
         for node, game in zip(nodes, games): self.played[node.tree].append((node, game))
         return worth
     def close(self):
