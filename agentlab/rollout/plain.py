@@ -124,11 +124,15 @@ class Game:
         self.last_side = self.side
         self.side.act(self.t, text, completion, self.step.info.get('state'), **read)
         self.t += 1
-    def episodes(self, **facts)->list[Episode]:
-        "One episode per seat."
+    def wins(self)->dict:
+        "Which seats have won, as the last answer says."
         won = self.step.info.get('success', False) if self.step is not None else False
         won = won if isinstance(won, dict) else dict.fromkeys(self.sides, won)
-        return [Episode(s.turns, self.group, self.number, seat, s.outcome, bool(won.get(seat, False)), self.truncated,
+        return {seat: bool(won.get(seat, False)) for seat in self.sides}
+    def episodes(self, **facts)->list[Episode]:
+        "One episode per seat."
+        won = self.wins()
+        return [Episode(s.turns, self.group, self.number, seat, s.outcome, won[seat], self.truncated,
                         self.error, self.task, self.final, answer=self.answer, **facts)
                 for seat, s in self.sides.items()]
 

@@ -58,9 +58,8 @@ class Node:
     @property
     def won(self)->bool:
         "Whether the game has ended here and was won by whoever acted last."
-        if not self.over or self.game.error or not self.game.t: return False
-        won = self.game.step.info.get('success', False)
-        return bool(won.get(self.game.last_side.seat, False) if isinstance(won, dict) else won)
+        ended = self.over and not self.game.error and self.game.t > 0
+        return ended and self.game.wins()[self.game.last_side.seat]
     def below(self):
         "This node and all under it, parents first."
         yield self
