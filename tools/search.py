@@ -5,7 +5,7 @@
 
 A row is a world, an arm, a number of visits and a seed; it stands in assets/results/search.json as soon as it is made.
 The policy of a seed has watched some updates of imitation, the same for all arms; how many, and the discount, were
-chosen on seed 100, so that without a search it wins about a quarter of its games.
+chosen on seed 100, where without a search it wins .20 of the games of KeyDoor and .28 of HopSearch.
 """
 import sys
 import time
@@ -69,16 +69,18 @@ def record(world: str, arm: str, visits: int, seed: int) -> dict:
     return row
 
 
-def of(world: str, arm: str, visits: int, what: str) -> list[float]:
-    "What the seeds of a cell measured."
+CELLS = ((PLAIN, 0), *((arm, visits) for visits in VISITS for arm in ARMS))
+
+
+def measured() -> dict:
+    "(world, arm, visits) -> the rows of its seeds, of every cell that has some."
     found = rows()
-    return [found[key][what] for seed in SEEDS if (key := f'{world}, {arm}, {visits}, {seed}') in found]
+    seeds = {cell: [found[key] for seed in SEEDS if (key := ', '.join(map(str, (*cell, seed)))) in found]
+             for cell in ((world, *cell) for world in WORLDS for cell in CELLS)}
+    return {cell: there for cell, there in seeds.items() if there}
 
 
-def cells(world: str) -> list[tuple]:
-    "Every arm and number of visits of a world that has rows."
-    return [cell for cell in ((PLAIN, 0), *((arm, visits) for visits in VISITS for arm in ARMS))
-            if of(world, *cell, 'success')]
+def of(seeds: list[dict], what: str) -> list[float]: return [row[what] for row in seeds]
 
 
 def shown(ends: dict) -> str:
@@ -91,11 +93,9 @@ def table():
     import pandas as pd
     from results import interval
     return pd.DataFrame([{
-        'world': world, 'visits': visits, 'prior': arm,
-        'success': shown(interval(of(world, arm, visits, 'success'), 1.)),
-        'steps': round(sum(steps := of(world, arm, visits, 'steps'))/len(steps)),
-        'tokens': round(sum(tokens := of(world, arm, visits, 'tokens'))/len(tokens)), 'seeds': len(steps)}
-        for world in WORLDS for arm, visits in cells(world)])
+        'world': world, 'visits': visits, 'prior': arm, 'success': shown(interval(of(seeds, 'success'), 1.)),
+        'steps': round(sum(of(seeds, 'steps'))/len(seeds)), 'tokens': round(sum(of(seeds, 'tokens'))/len(seeds)),
+        'seeds': len(seeds)} for (world, arm, visits), seeds in measured().items()])
 
 
 def picture():
@@ -103,17 +103,19 @@ def picture():
     from plotly.subplots import make_subplots
     from results import interval
     figure = make_subplots(1, len(WORLDS), subplot_titles=list(WORLDS), shared_yaxes=True, horizontal_spacing=.05)
+    found = measured()
     for at, world in enumerate(WORLDS, 1):
         for arm in ARMS:
-            ends = [interval(found, 1.) for visits in VISITS if (found := of(world, arm, visits, 'success'))]
-            steps = [sum(found)/len(found) for visits in VISITS if (found := of(world, arm, visits, 'steps'))]
+            there = [found[world, arm, visits] for visits in VISITS if (world, arm, visits) in found]
+            ends = [interval(of(seeds, 'success'), 1.) for seeds in there]
+            steps = [sum(of(seeds, 'steps'))/len(seeds) for seeds in there]
             sure = [(e['low'] or 0., e['mean'], e['high'] or e['mean']) for e in ends]
             error = dict(array=[high - mean for _, mean, high in sure],
                          arrayminus=[mean - low for low, mean, _ in sure], symmetric=False, thickness=1)
             figure.add_scatter(x=steps, y=[e['mean'] for e in ends], error_y=error, name=arm, legendgroup=arm,
                                mode='lines+markers+text', text=VISITS, textposition='top left', showlegend=at == 1,
                                line=dict(color=COLORS[arm]), row=1, col=at)
-        plain = interval(of(world, PLAIN, 0, 'success'))['mean']
+        plain = interval(of(found[world, PLAIN, 0], 'success'))['mean']
         figure.add_hline(plain, line=dict(dash='dot', color='#777'), annotation_text='no search', row=1, col=at)
     figure.update_xaxes(type='log', title='environment steps of a task')
     figure.update_yaxes(range=[-.05, 1.1], title='games won', col=1)
@@ -128,7 +130,7 @@ def main() -> int:
     given = parser.parse_args()
     for seed in given.seeds if given.all else ():
         for world in WORLDS:
-            for arm, visits in ((PLAIN, 0), *((arm, visits) for visits in VISITS for arm in ARMS)):
+            for arm, visits in CELLS:
                 print(world, arm, visits, seed, record(world, arm, visits, seed), flush=True)
     print(table().to_string(index=False) if rows() else 'nothing is recorded yet')
     return 0

@@ -103,8 +103,9 @@ def mask_edges(b: Batch,    # episodes
     "Mask the turns whose log-perplexity, under the policy that played, is below or above these quantiles of all."
     count = b.turn_lengths()
     spoken = count > 0
-    surprise = -torch.zeros(len(b.turns)).double().index_add(0, b.action_turn, b.action('sampler_logp').double())/count
-    bounds = surprise[spoken].quantile(torch.tensor([low, high]).double())
+    said = b.turns.reward.new_zeros(len(b.turns)).index_add(0, b.action_turn, b.action('sampler_logp').double())
+    surprise = -said/count
+    bounds = surprise[spoken].quantile(surprise.new_tensor([low, high]))
     return _mask(b, b.spread((surprise < bounds[0]) | (surprise > bounds[1])), 'mask_edges')
 
 @recipe('in the spirit of Xin et al., 2025, BFS-Prover-V2, arXiv 2509.06493')

@@ -14,7 +14,7 @@ def house(split: str = 'train'):
 
 
 def weak(seed: int):
-    "A policy that wins about a fifth of its games."
+    "A policy that wins few of its games: .02 to .13 on the five seeds, .23 on seed 100."
     return begun(house(), seed, **START)
 
 
@@ -46,8 +46,9 @@ def taught(policy, batch, loss, lr: float, epochs: int, seed: int, size: int = 6
 
 def imitating(logp, part):
     "Mean -log pi of the tokens that count."
+    from agentlab.replay import imitation
     weight = part.action('weight').to(logp)
-    return -(weight*logp).sum()/weight.sum().clamp_min(1)
+    return imitation(logp, part, weight).sum()/weight.sum().clamp_min(1)
 
 
 def preferring(logp, part):

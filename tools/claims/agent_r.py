@@ -1,5 +1,5 @@
 "Agent-R: three rounds of its own tree, spliced at its own first errors, against imitating the good leaves alone."
-from _attempts import one_thread
+from _attempts import one_thread, share_won, tested
 from _search import LIMITS, START, apart, held_out, house, imitating, taught, weak
 from claims import Claim
 
@@ -15,12 +15,12 @@ def last_turn(b):
     return cumcount(b.turns.episode) == size - 2
 
 
-def leaves(trees, found, arm: str) -> list:
+def leaves(trees, arm: str) -> list:
     "What an arm imitates: splices and good leaves, or good leaves alone."
     from agentlab.replay import unlike_winners
     from agentlab.rollout import revised
     judge = last_turn if arm == 'spliced at the end' else unlike_winners
-    return [e for e in revised(trees, found, judge) if arm != 'good only' or e.source != 'spliced']
+    return [e for e in revised(trees, judge=judge) if arm != 'good only' or e.source != 'spliced']
 
 
 def a_round(policy, arm: str, seed: int, at: int):
@@ -31,7 +31,7 @@ def a_round(policy, arm: str, seed: int, at: int):
     tasks = [derive(seed, 'round', at, i) for i in range(TREES)]
     trees = Trees(policy, house(), tasks, seed=derive(seed, at), **LIMITS)
     trees.dive(DIVES)
-    found = leaves(trees, None, arm)
+    found = leaves(trees, arm)
     steps = sum(spent['steps'] for spent in trees.spent)
     trees.close()
     batch = apart(trained_only(Batch.from_episodes(found)))
@@ -40,25 +40,16 @@ def a_round(policy, arm: str, seed: int, at: int):
 
 
 def planted(policy, seed: int) -> float:
-    "Games won in which the first moves are an expert's and the last of them a wrong turn, made in the agent's name."
+    "Games won in which the first move is an expert's and the second a wrong one, both made in the agent's name."
     import random
-    from agentlab.episodes import derive
-    from agentlab.rollout import act_round, new_games, play_round, receive_all, spelt, within_budget
-    env, draw = house('test'), random.Random(seed)
-    tasks = env.tasks('test', PLANTED)
-    games = new_games(env, range(PLANTED), 1, tasks, derive(seed, 'planted'))
-    receive_all(games, [g.env.reset(g.seed, g.task) for g in games], policy, None)
-    sampler = policy.sampler()
-    how = dict(max_tokens=LIMITS['max_tokens'], temperature=1., top_p=1., stop=(policy.end_id,))
+    from agentlab.rollout import act_round, spelt
+    draw = random.Random(seed)
     moves = lambda g: [a for a in g.step.info['legal'] if a.startswith('go') and a != g.env.expert()]
-    for wrong in (False, True):
-        live = [g for g in games if not g.over and (not wrong or moves(g))]
-        said = [spelt(policy, draw.choice(moves(g)) if wrong else g.env.expert()) for g in live]
-        act_round(live, policy, said, sampler, how, None, None)
-    budget = dict(max_turns=LIMITS['max_turns'], max_tokens=LIMITS['max_tokens'], token_budget=None)
-    while live := [g for g in games if not g.over and within_budget(g, policy, **budget)]:
-        play_round(live, policy, sampler, how, None, None)
-    return round(sum(e.success for g in games for e in g.episodes())/PLANTED, 5)
+    def plant(games):
+        act_round(games, policy, [spelt(policy, g.env.expert()) for g in games], None, {}, None, None)
+        live = [g for g in games if not g.over and moves(g)]
+        act_round(live, policy, [spelt(policy, draw.choice(moves(g))) for g in live], None, {}, None, None)
+    return share_won(tested(policy, house('test'), PLANTED, seed, samples=1, on_reset=plant, **LIMITS))
 
 
 def row(arm: str, seed: int)->dict:
