@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['estimators']
 
-# %% ../../nbs/credit/index.ipynb #c228fe57
+# %% ../../nbs/credit/index.ipynb #c22
 from .registry import *
 from .group_baselines import *
 from .step_groups import *
@@ -26,6 +26,7 @@ from .information import *
 from .variance_gate import *
 from .implicit_prm import *
 from .branches import *
+from .forward_values import *
 
 # name -> function
 estimators = {name: value for name, value in list(globals().items()) if callable(value) and hasattr(value, 'needs')}

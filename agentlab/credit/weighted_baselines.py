@@ -38,20 +38,13 @@ def sum_pi_squared(logits:Tensor,  # (tokens, vocabulary)
     "Sum of the squared probabilities of all words: the chance that two draws are the same word."
     return torch.softmax(logits.float()/temperature, -1).square().sum(-1)
 
-@torch.no_grad()
 def with_sum_pi_squared(b:Batch,
     policy,                 # agentlab.policy.Policy: the one that `old_logp` is of
     temperature:float=1.,   # of the sampler
     budget:int=4096,        # tokens of one forward pass
 )->Batch:                   # with the token column `sum_pi_squared`
     "One forward pass; a recipe's `columns`."
-    from agentlab.policy.core import pad_rows, parts
-    found = torch.zeros(len(b.actions), device=b.tokens.id.device)
-    for part, which in parts(b, budget=budget):
-        ids, place = (x.to(policy.device) for x in pad_rows(part, policy.pad_id))
-        with policy.computing(): logits = policy.action_logits(ids, place)
-        found[which] = sum_pi_squared(logits, temperature).to(found)
-    return b.with_action(sum_pi_squared=found)
+    return policy.measured(b, temperature, budget, sum_pi_squared=sum_pi_squared)
 
 def token_place(b:Batch)->Tensor:
     "(action tokens,) 0, 1, 2, ...: the number of each token among those that the policy said in its episode."
