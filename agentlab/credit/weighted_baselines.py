@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['opo', 'sum_pi_squared', 'with_sum_pi_squared', 'token_place', 'text_place', 'optimal_token_baseline', 'opo_recipe',
-           'gpg', 'gpg_recipe', 'remax', 'flow_grpo', 'flow_grpo_recipe', 'remax_recipe', 'eapo', 'eapo_recipe']
+           'otb_recipe', 'gpg', 'gpg_recipe', 'remax', 'flow_grpo', 'flow_grpo_recipe', 'remax_recipe', 'eapo',
+           'eapo_recipe']
 
 # %% ../../nbs/credit/03_weighted_baselines.ipynb #997212ce
 from collections.abc import Callable
@@ -87,6 +88,11 @@ def optimal_token_baseline(b:Batch,  # episodes; tokens need `old_logp` and `sum
 def opo_recipe():
     "A baseline in which long episodes weigh more; exactly on policy"
     return dict(credit=opo, minibatches=1)
+
+@recipe('Li et al., 2026, arXiv 2602.07078')
+def otb_recipe():
+    "A baseline for every token, in which unsure episodes weigh more; exactly on policy"
+    return dict(credit=optimal_token_baseline, columns=with_sum_pi_squared, minibatches=1)
 
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
            'Chu et al., 2025, arXiv 2504.02546', needs=('group',))

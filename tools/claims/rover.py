@@ -77,8 +77,8 @@ def row(arm: str, seed: int) -> dict:
               for k in (1, 4, 16)}
     return dict(different=round(mean(map(different, counted)), 4) if counted else 0., counted=len(counted)/len(found),
                 distinct=mean(len(c) for _, c in found), success=share_won(b), **passed,
-                first=rows[0]['success'], updates=len(rows), reached=min(one['success'] for one in rows[-3:]) >= SUCCESS,
-                entropy=rows[-1]['entropy'])
+                first=rows[0]['success'], updates=len(rows),
+                reached=min(one['success'] for one in rows[-3:]) >= SUCCESS, entropy=rows[-1]['entropy'])
 
 
 CLAIM = Claim(
