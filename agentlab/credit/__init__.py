@@ -26,6 +26,7 @@ from .information import *
 from .variance_gate import *
 from .implicit_prm import *
 from .branches import *
+from .forward_values import *
 
 # name -> function
 estimators = {name: value for name, value in list(globals().items()) if callable(value) and hasattr(value, 'needs')}

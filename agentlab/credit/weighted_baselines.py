@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['opo', 'sum_pi_squared', 'with_sum_pi_squared', 'token_place', 'text_place', 'optimal_token_baseline', 'opo_recipe',
-           'gpg', 'gpg_recipe', 'remax', 'flow_grpo', 'flow_grpo_recipe', 'remax_recipe', 'eapo', 'eapo_recipe']
+           'otb_recipe', 'gpg', 'gpg_recipe', 'remax', 'flow_grpo', 'flow_grpo_recipe', 'remax_recipe', 'eapo',
+           'eapo_recipe']
 
 # %% ../../nbs/credit/03_weighted_baselines.ipynb #997
 from collections.abc import Callable
@@ -33,25 +34,18 @@ def opo(b:Batch,         # episodes; several episodes per group
     return b.spread(torch.where(outcome.isnan(), 0, ahead))
 
 def sum_pi_squared(logits:Tensor,  # (tokens, vocabulary)
-    temperature:float=1.,  # of the sampler
-)->Tensor:                 # (tokens,) from 1/vocabulary to 1
+    temperature:float=1.,   # of the sampler
+)->Tensor:                  # (tokens,) from 1/vocabulary to 1
     "Sum of the squared probabilities of all words: the chance that two draws are the same word."
     return torch.softmax(logits.float()/temperature, -1).square().sum(-1)
 
-@torch.no_grad()
 def with_sum_pi_squared(b:Batch,
-    policy,                # agentlab.policy.Policy: the one that `old_logp` is of
-    temperature:float=1.,  # of the sampler
-    budget:int=4096,       # tokens of one forward pass
-)->Batch:                  # with the token column `sum_pi_squared`
+    policy,                 # agentlab.policy.Policy: the one that `old_logp` is of
+    temperature:float=1.,   # of the sampler
+    budget:int=4096,        # tokens of one forward pass
+)->Batch:                   # with the token column `sum_pi_squared`
     "One forward pass; a recipe's `columns`."
-    from agentlab.policy.core import pad_rows, parts
-    found = torch.zeros(len(b.actions), device=b.tokens.id.device)
-    for part, which in parts(b, budget=budget):
-        ids, place = (x.to(policy.device) for x in pad_rows(part, policy.pad_id))
-        with policy.computing(): logits = policy.action_logits(ids, place)
-        found[which] = sum_pi_squared(logits, temperature).to(found)
-    return b.with_action(sum_pi_squared=found)
+    return policy.measured(b, temperature, budget, sum_pi_squared=sum_pi_squared)
 
 def token_place(b:Batch)->Tensor:
     "(action tokens,) 0, 1, 2, ...: the number of each token among those that the policy said in its episode."
@@ -95,6 +89,11 @@ def opo_recipe():
     "A baseline in which long episodes weigh more; exactly on policy"
     return dict(credit=opo, minibatches=1)
 
+@recipe('Li et al., 2026, arXiv 2602.07078')
+def otb_recipe():
+    "A baseline for every token, in which unsure episodes weigh more; exactly on policy"
+    return dict(credit=optimal_token_baseline, columns=with_sum_pi_squared, minibatches=1)
+
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
            'Chu et al., 2025, arXiv 2504.02546', needs=('group',))
 def gpg(b:Batch,         # episodes; several episodes per group
@@ -124,7 +123,7 @@ def gpg_recipe():
 @estimator('undiscounted return from this turn on', 'one greedy rollout of the same task', 'the tokens of the turn',
            'Li et al., 2023, arXiv 2310.10505', needs=('greedy',))
 def remax(b:Batch,  # episodes; episodes need `greedy`: the outcome of the greedy rollout of their task
-)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome or the greedy outcome is NaN
+)->Tensor:   # (action tokens,) float64 advantage; 0 where the outcome or the greedy outcome is NaN
     "Return from this turn on, minus what the greedy rollout of the task earned (ReMax, Li et al. 2023)."
     hint = ('Play every task once with temperature=0 and give each episode its task\'s outcome: '
             'batch.with_episodes(greedy=...).')

@@ -372,6 +372,17 @@ class _Scored(_Model):
             if found is None: found = hidden.new_zeros(len(batch.actions), hidden.shape[1])
             found[which] = hidden
         return found
+    @torch.no_grad()
+    def measured(self, batch: Batch, temperature: float = 1., budget: int = 4096,   # as for `logprobs`
+        **columns               # name -> function: (tokens, vocabulary) logits, temperature -> (tokens,)
+    )->Batch:
+        "The batch with token columns that only the whole distribution tells; one forward pass."
+        found = {name: torch.zeros(len(batch.actions), device=self.device) for name in columns}
+        for part, which in parts(batch, budget=budget):
+            ids, place = (x.to(self.device) for x in pad_rows(part, self.pad_id))
+            with self.computing(): logits = self.action_logits(ids, place)
+            for name, column in columns.items(): found[name][which] = column(logits.float(), temperature)
+        return batch.with_action(**found)
 
 @in_parts
 class Policy(_Scored):
