@@ -443,7 +443,7 @@ def test_recipes_that_nobody_knows(name, said):
 
 # worlds of their own: test_delegate, workspace, minds, again, evidence, sql_seats, workbench and seeking train them
 ELSEWHERE = ('ai_searchplanner', 'coda', 'himac', 'hi_agent', 'memory_r1', 'iterresearch', 'era', 'hiersearch', 'hcsp',
-             'mind', 'smartsnap', 'mars_sql', 'rl_mle', 'deep_dxsearch')
+             'mind', 'smartsnap', 'mars_sql', 'rl_mle', 'deep_dxsearch', 'digi_q')
 
 
 @pytest.mark.parametrize('name', [name for name in registries.recipes() if name not in ELSEWHERE])

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/replay/index.ipynb #bb2517b8
+# %% ../../nbs/replay/index.ipynb #bb2
 from ..settings import door
 from .buffer import Buffer, Replay, alike, pick, prioritised, stratified, success_first, uniform
 from .success import (SuccessReplay, by_number, by_prompt, by_start, draw_same, everything, failed,
@@ -18,6 +18,7 @@ from .demonstrations import (Demonstrations, grpo_split, mixture, over_target, o
 from .splice import Imitation, agent_r, first_errors, imitation, purified, spliced, unlike_winners
 from .tasks import NumberSelection, Stages, TaskSelection, hardness, learnability, play_with_length
 from .utterance_critic import ArcherCritic, archer, archer_targets, critic_step
+from .stored_values import BestOfN, Stored, best_of, digi_q
 from .experience import Clusters, Experienced, Library, OwnLibrary, Tipped, bare, decision, tip_words
 from .written_rules import Advised, Ruled, keydoor_names, training_free
 
