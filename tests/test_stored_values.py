@@ -171,7 +171,9 @@ def test_the_values_do_not_change_while_the_policy_moves(tmp_path):
     first = made.join(stored.batch(), 0)
     with torch.no_grad():
         for p in policy.model.parameters(): p.add_(.1)
-    same_batch(first, made.join(stored.batch(), 1))
+    again = made.join(stored.batch(), 1)
+    same_batch(first, again)
+    assert again.turns.worth.tolist() == first.turns.worth.tolist()
 
 def test_what_a_policy_would_say_there_is_another_value():
     stored, found = Stored(games()), []

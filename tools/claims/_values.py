@@ -10,8 +10,8 @@ from _runs import learned
 
 WORLD = dict(size=3, closed=0, horizon=8)
 START = dict(steps=200, pool=2048, noise=.25)
-GAMES, VALUES = 4000, dict(epochs=30, piece=512, lr=1e-3, gamma=.95)
-RUN = dict(steps=40, groups=16, group_size=1, lr=1e-3, max_turns=8, max_tokens=8, test_tasks=0)
+GAMES, VALUES = 4000, dict(epochs=40, piece=1024, lr=2e-3, gamma=.95, tau=.5)
+RUN = dict(steps=40, groups=8, group_size=1, lr=1e-3, max_turns=8, max_tokens=8, test_tasks=0)
 BETA, MOST = .2, 20.
 
 
@@ -37,7 +37,7 @@ def stored(seed: int):
 
 def hash_of():
     from agentlab.episodes import derive
-    return derive(WORLD, START, GAMES, VALUES)
+    return derive(WORLD, START, GAMES)
 
 
 @cache

@@ -11,6 +11,6 @@ CLAIM = Claim(
     key='digi-q', says='From the same stored games, best of N by a Q that was learned step by step makes a better '
     'policy than imitation of the games that were won.', row=partial(row_of, ns=NS),
     arms=(*NS, 'won', 'awr'), control='won', measure='success', margin=.03,
-    budget=f'{GAMES} stored games, {RUN["steps"]} updates on 16 of them (won: of the won ones), nothing played',
+    budget=f'{GAMES} stored games, {RUN["steps"]} updates on 8 of them (won: of the won ones), nothing played',
     world='KeyDoor of nine rooms, doors open, 8 turns; success on 80 held-out houses, each played five times',
     settings=dict(start=START, world=WORLD, values=VALUES, run=RUN, beta=BETA, most=MOST, ns=NS))
