@@ -27,5 +27,5 @@ CLAIM = Claim(
     'than the same critic with squared error.', row=row, arms=tuple(HEADS), control='regression', measure='explained',
     margin=.03, budget=f'the same start and {RUN["steps"]} updates of 64 games; explained variance of the targets of '
     'games that the critic has not learned from yet, mean over the updates from the second on',
-    world='KeyDoor of nine rooms, doors open, 8 turns; PPO with a value by turn', settings=dict(start=START, run=RUN, heads=HEADS,
-                                                                                  world=WORLD))
+    world='KeyDoor of nine rooms, doors open, 8 turns; PPO with a value by turn',
+    settings=dict(start=START, run=RUN, heads=HEADS, world=WORLD))
