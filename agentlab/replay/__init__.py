@@ -18,6 +18,7 @@ from .demonstrations import (Demonstrations, grpo_split, mixture, over_target, o
 from .splice import Imitation, agent_r, first_errors, imitation, purified, spliced, unlike_winners
 from .tasks import NumberSelection, Stages, TaskSelection, hardness, learnability, play_with_length
 from .utterance_critic import ArcherCritic, archer, archer_targets, critic_step
+from .stored_values import BestOfN, Stored, best_of, digi_q
 from .experience import Clusters, Experienced, Library, OwnLibrary, Tipped, bare, decision, tip_words
 from .written_rules import Advised, Ruled, keydoor_names, training_free
 

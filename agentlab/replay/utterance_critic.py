@@ -7,7 +7,7 @@ __all__ = ['archer', 'archer_targets', 'archer_loss', 'follow', 'TwinHeads', 'cr
            'fresh_utterances', 'closing_features', 'ArcherCritic', 'archer_recipe']
 
 # %% ../../nbs/replay/07_utterance_critic.ipynb #65b
-import copy
+import copy, math
 from collections.abc import Callable
 import torch
 from torch import Tensor, nn
@@ -54,27 +54,32 @@ def archer_targets(b:Batch,  # past episodes
     gamma:float=.95,        # discount per turn
     # True: as released, one flag: an episode that was cut off has ended, and nothing comes after it
     faithful:bool=False,
+    chunk:int=1,            # turns whose rewards are taken as they were paid; beyond the game's end: all that came
 )->Tensor:                  # (turns, heads) what each Q should say of what was said; 0 where nothing was
-    "Reward of the turn plus the discounted slow value of the next one (ArCHer's Q target)."
+    "Reward of the turn, or of a chunk of turns, plus the discounted slow value of the next one (ArCHer's Q target)."
+    if chunk < 1: raise ValueError(f'chunk={chunk}: it counts turns from the one that is judged; give a number from 1')
     if not b.turns.reward.isfinite().all():
         raise ValueError(f'{int((~b.turns.reward.isfinite()).sum())} of {len(b.turns)} values of turns.reward are NaN '
                          f'or infinite. Leave these episodes out of the buffer.')
     turn, _, _ = _spoken(b)
-    episode, here = b.turns.episode[turn], v[turn]
+    episode, worth = b.turns.episode[turn], v[turn]
     if last is None: last = b.episodes.last_value[:, None].expand(-1, v.shape[1])
     goes_on = torch.zeros_like(b.episodes.truncated) if faithful else b.episodes.truncated
     final = torch.cat([episode[1:] != episode[:-1], torch.ones_like(episode[:1], dtype=torch.bool)])
-    after = torch.where(final[:, None], torch.where(goes_on[:, None], last.to(v), 0)[episode], here.roll(-1, 0))
+    ending = torch.where(goes_on[:, None], last.to(v), 0)[episode]
     reward = b.turns.reward if len(turn) == len(b.turns) else _paid(b, turn)  # with what its silent followers were paid
-    return torch.zeros_like(v).index_copy(0, turn, reward[:, None].to(v) + gamma*after)
+    for _ in range(min(chunk, int(torch.bincount(episode).max()) if len(turn) else 0)):     # nothing is longer
+        worth = reward[:, None].to(v) + gamma*torch.where(final[:, None], ending, worth.roll(-1, 0))
+    return torch.zeros_like(v).index_copy(0, turn, worth)
 
 def archer_loss(b:Batch,    # past episodes
     q:Tensor, v:Tensor,     # (turns, heads) with gradient: Q of what was said then, V of the state
     q_targets:Tensor,       # (turns, heads) of `archer_targets`
     v_targets:Tensor,       # (turns, heads) the slow Q of what the policy says there now
+    which=slice(None),      # turns of `b` that these are of
 )->Tensor:                  # a number with gradient
     "Mean squared error of every head to its own target, summed over the heads (ArCHer's critic loss)."
-    spoken = (b.turn_lengths() > 0)[:, None]
+    spoken = (b.turn_lengths() > 0)[which, None]
     wrong = (q - q_targets.detach()).square() + (v - v_targets.detach()).square()
     return torch.where(spoken, wrong, 0).sum()/spoken.sum().clamp_min(1)
 
@@ -127,20 +132,34 @@ def critic_step(heads:TwinHeads, slow:TwinHeads,  # the second follows the first
     fresh:Tensor,           # (turns, width) of what the policy says there now
     last:Tensor=None,       # (episodes, width) of the state after a cut-off episode; None: episodes.last_value
     gamma:float=.95, tau:float=.1, faithful:bool=False,     # of `archer_targets` and `follow`
-    max_grad_norm:float=1.,
-)->tuple[Tensor, Tensor, Tensor]:   # loss; (turns, 2) Q before the step; (turns, 2) its targets
-    "One update of the critic on past episodes, and one step of the slow network."
+    max_grad_norm:float=1., chunk:int=1,    # the second of `archer_targets`
+    pieces:list=None,       # turns of each optimiser step; None: one step on all
+    limit:float=math.inf,   # no value can be larger: the largest reward/(1 - gamma)
+)->tuple[Tensor, Tensor, Tensor]:   # last loss; (turns, 2) Q before the step; (turns, 2) its targets
+    "One update of the critic on past episodes, and one step of the slow network. ValueError where values run away."
     with torch.no_grad():
-        q_targets = archer_targets(b, slow.v(state), None if last is None else slow.v(last), gamma, faithful)
+        q_targets = archer_targets(b, slow.v(state), None if last is None else slow.v(last), gamma, faithful,
+                                   chunk)
         v_targets = slow.q(state, fresh)
-    q = heads.q(state, said)
-    loss = archer_loss(b, q, heads.v(state), q_targets, v_targets)
-    optimizer.zero_grad()
-    loss.backward()
-    nn.utils.clip_grad_norm_(heads.parameters(), max_grad_norm)
-    optimizer.step()
+    _check_values(q_targets, v_targets, limit, gamma, tau)
+    before = torch.zeros_like(q_targets)
+    for which in [slice(None)] if pieces is None else pieces:
+        q = heads.q(state[which], said[which])
+        loss = archer_loss(b, q, heads.v(state[which]), q_targets[which], v_targets[which], which)
+        before[which] = q.detach()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(heads.parameters(), max_grad_norm)
+        optimizer.step()
     follow(slow, heads, tau)
-    return loss.detach(), q.detach(), q_targets
+    return loss.detach(), before, q_targets
+
+def _check_values(q_targets, v_targets, limit, gamma, tau):
+    "Refuse targets that no rewards can explain."
+    worst = torch.cat([q_targets, v_targets]).abs().max().item() if len(q_targets) else 0.
+    if worst <= limit*1.001 + 1e-6 and worst < math.inf: return
+    raise ValueError(f'the critic is to learn a value of {worst:.4g}, and its rewards allow at most {limit:.4g} with '
+                     f'gamma={gamma}: its values feed on themselves. Lower its lr, or tau={tau}.')
 
 @torch.no_grad()
 def utterance_features(policy,  # agentlab.policy.Policy
